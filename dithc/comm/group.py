@@ -4,8 +4,8 @@ import logging
 import os
 import sys
 import time
-from collections.abc import Iterable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -13,8 +13,9 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 from dithc.comm.environment import STARTED_VARIABLE, Started, announced_ranks, node_name, started_by
-from dithc.comm.launching import end_when_stopped, guarded, take_names_away
+from dithc.comm.launching import MEETING_SECONDS, end_when_stopped, guarded, take_names_away
 from dithc.log import UserError, logger, problem, setup
+from dithc.pages import ranks_on_node
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -33,8 +34,6 @@ DEFAULT_TIMEOUT_SECONDS = 1800.0
 AGREED_STATUSES = (None, 0, 75, 76)
 # A launcher that is told to abort drops what it has not passed on yet, the reason of the abort among it.
 SECONDS_TO_BE_HEARD = 2.0
-# By which guards wait longer for a rank that is stopped than those who can say in what it is waited for.
-GUARD_LATER_SECONDS = 5.0
 BACKEND_VARIABLE = "DITHC_BACKEND"
 BACKENDS = ("dithc-mpi", "gloo")
 
@@ -148,14 +147,26 @@ class Group:
     def wait_at_most(self, seconds: float | None, *, stopped_seconds: float | None = None) -> None:
         """From now on a rank that others wait for longer than this ends all; None: longer than `connect` was told.
 
-        A rank that a signal has stopped does so after `stopped_seconds`: its neighbours see it where they wait for a message,
-        else its guard does, some seconds later. Of gloo, which has one limit for all it does, the guard alone.
+        A rank of this node that a signal has stopped does so after `stopped_seconds`. Nothing with gloo, which has one limit for
+        all it does.
         """
-        end_when_stopped(None if stopped_seconds is None else stopped_seconds + GUARD_LATER_SECONDS)
         if self.size > 1 and _backend() == BACKENDS[0]:
             from dithc.comm.process_group import wait_at_most
 
             wait_at_most(seconds, stopped_seconds=stopped_seconds)
+
+    @contextmanager
+    def meeting(self) -> "Iterator[None]":
+        """In the body of a `with` all ranks meet: one that a signal has stopped for ten seconds is ended by its guard.
+
+        For what waits without end, as the making of a group does. As any rank that ends, it ends all.
+        """
+        if self.size > 1:
+            end_when_stopped(MEETING_SECONDS)
+        try:
+            yield
+        finally:
+            end_when_stopped(None)
 
     def part(self, parts: "Sequence[Sequence[int]]") -> Any:
         """The group of torch.distributed of this rank's part; None for a part of one, and where it is in none.
@@ -259,6 +270,7 @@ def connect(expected_ranks: int | None = None, *, timeout_seconds: float | None 
 def _join(world: "World", timeout_seconds: float) -> Group:
     """Makes the ranks that MPI knows a group."""
     if world.size == 1:
+        end_when_stopped(None)
         return Group()
     setup(rank=world.rank, level=logging.getLogger("dithc").level or logging.INFO)
     nodes = world.all_gather(node_name())
@@ -267,6 +279,7 @@ def _join(world: "World", timeout_seconds: float) -> Group:
     backend = _backend()
     _start(world, backend, one_node=len(set(nodes)) == 1, timeout_seconds=timeout_seconds)
     end_when_stopped(None)  # all have met
+    ranks_on_node(len(mine))
     log.info("%d ranks on %d node(s), %s", world.size, len(set(nodes)), backend)
     if world.rank == 0 and (started_file := os.environ.get(STARTED_VARIABLE)):
         Path(started_file).touch()

@@ -32,6 +32,7 @@ class Program:
         c: Tensor,
         *,
         packs: Packs,
+        memory: list[Tensor],
         last: fused.LastWeights | None = None,
     ) -> None:
         """Records the pass and runs nothing.
@@ -42,6 +43,7 @@ class Program:
             x: the stream, for its shape and type; dense.
             c: the condition, likewise.
             packs: where weights are kept as products read them, for other shapes too.
+            memory: shared with the other programs of this thread, of which one runs at a time.
             last: of the layer behind the last block, for which it has agreed too; None: the pass ends with the block.
 
         Where tokens are shared (`part.across`), a pass is run at the turn at which it was recorded.
@@ -49,7 +51,7 @@ class Program:
         say_default()
         self._x, self._c = x.clone(), c.clone()
         self._across = part.across  # has memory that is read and written
-        with program(packs) as self._kernels:
+        with program(packs, memory) as self._kernels:
             stream, active = self._x, raw("silu_forward")(self._c)  # (N, T, D), (N, D)
             self._kernels.keep(active)  # a layer may be made when its block is
             for modulation, of_block, kind in zip(self._modulations(active, weights), weights, kinds, strict=True):

@@ -56,7 +56,7 @@ class DiT(nn.Module):
         return cls(preset(name, overrides))
 
     def chain(self, *, to_patches: bool = False) -> Chain:
-        """The blocks in one callable, without gradients: for who calls them often. See `Chain`.
+        """The blocks in one callable, without gradients: for who calls them often. See `Chain`, also of weights that change.
 
         Args:
             to_patches: with the last layer behind them.

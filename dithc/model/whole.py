@@ -72,15 +72,17 @@ class Chain:
 
     With what is behind the last block the result is its patches (N, T, F). The bits are those of the modules called one by one.
     Where the C kernels serve all of them and a pass is short it is one call, recorded the first time and run again while all
-    weights stay where and what they are; a longer pass is several such calls. A weight that is written past torch, by its
-    address, is not seen to change. Hooks that come later are not called.
+    weights stay where and what they are; a longer pass is several such calls. A weight whose change torch does not count (written
+    through `.data`, `.numpy()` or its address) is not seen to change: make another chain then. Hooks that come later are not
+    called.
     """
 
     def __init__(
-        self, blocks: Iterable[nn.Module], *, last: nn.Module | None = None, packs: program.Packs | None = None
+        self, blocks: Iterable[nn.Module], *, last: nn.Module | None = None, of: "Chain | None" = None
     ) -> None:
         self._blocks, self._last = list(blocks), last
-        self._packs = program.Packs() if packs is None else packs
+        self._packs: program.Packs = program.Packs() if of is None else of._packs
+        self._memory: dict[int, list[Tensor]] = {} if of is None else of._memory  # of all programs, by thread
         self._weights = [
             (module._parameters, name)
             for part in (*self._blocks, *([] if last is None else [last]))
@@ -89,7 +91,7 @@ class Chain:
             if weight is not None
         ]
         self._attentions = [block.attn for block in self._blocks]
-        self._state: Hashable = None  # of the weights that the programs know
+        self._state: tuple[tuple[int, int | None], ...] | None = None  # of the weights that the programs know
         self._programs: dict[Hashable, program.Program] = {}
         self._parts: dict[tuple[int, int], Chain] = {}
 
@@ -102,7 +104,7 @@ class Chain:
         first, stop, _ = part.indices(len(self))
         if (first, stop) not in self._parts:
             last = self._last if stop == len(self) else None
-            self._parts[first, stop] = Chain(self._blocks[first:stop], last=last, packs=self._packs)
+            self._parts[first, stop] = Chain(self._blocks[first:stop], last=last, of=self)
         return self._parts[first, stop]
 
     @torch.no_grad()
@@ -132,7 +134,7 @@ class Chain:
         state = tuple((weight.data_ptr(), program.version_of(weight)) for weight in weights)
         if self._state not in (None, state):
             self._programs.clear()
-            self._packs.clear()
+            self._packs.drop({address for address, _ in self._state})
         self._state = state
         across = part.part.across
         inside = part.part.tokens, across, None if across is None else across.turn
@@ -147,7 +149,8 @@ class Chain:
                 if len(self._programs) == MOST_PROGRAMS:
                     self._programs.pop(next(iter(self._programs)))  # the oldest
                 kinds = [_kind_of(block) for block in self._blocks]  # type: ignore[arg-type]
-                self._programs[key] = program.Program(served, kinds, x, c, packs=self._packs, last=last)
+                memory = self._memory.setdefault(get_ident(), [])
+                self._programs[key] = program.Program(served, kinds, x, c, packs=self._packs, memory=memory, last=last)
         return self._programs.get(key)
 
 

@@ -10,7 +10,7 @@ from is the room `memory`.
 """
 
 from dithc.pages.placement import Placement, place
-from dithc.pages.process import available_bytes, peak_rss_bytes, pss_bytes, reset_peak_rss
+from dithc.pages.process import available_bytes, peak_rss_bytes, pss_bytes, ranks_on_node, reset_peak_rss
 from dithc.pages.residence import residence
 
 __all__ = [
@@ -19,6 +19,7 @@ __all__ = [
     "peak_rss_bytes",
     "place",
     "pss_bytes",
+    "ranks_on_node",
     "reset_peak_rss",
     "residence",
 ]

@@ -43,6 +43,16 @@ def available_bytes(*, root: Path = Path("/")) -> int | None:
     return Limits.read(root).memory_available_bytes
 
 
+_ranks = 1
+
+
+def ranks_on_node(told: int | None = None) -> int:
+    """How many ranks share the memory of this node: 1, until those who have connected tell."""
+    global _ranks
+    _ranks = _ranks if told is None else told
+    return _ranks
+
+
 def _field_bytes(path: Path, *, key: str) -> int | None:
     try:
         lines = path.read_text().splitlines()

@@ -69,14 +69,17 @@ class SharedKeys:
         return iter(memory)
 
     def joined(self, strip: Tensor) -> Tensor:
-        """The tokens (n, T, ...) of all, in shared memory until the call after the next, of the strips (n, t, ...) of each."""
+        """The tokens (n, T, ...) of all, of the strips (n, t, ...) of each.
+
+        Two memories take turns here as well: calls may follow each other in which nobody meets but here.
+        """
         memory = self._joined[0]
         self._joined.rotate()
         n, t, *features = strip.shape
         whole = memory.of((n, self._tokens, *features), strip.dtype)
         whole[:, self._first : self._first + t] = strip
         memory.meet(native.library())
-        return whole
+        return whole.clone()
 
     def absent(self) -> str | None:
         """The rank that was waited for in vain; None where all came."""

@@ -23,6 +23,8 @@ ALONE = Ranks()
 class Denoiser:
     """A DiT as samplers call it, `(x (N, Z, h, w), t (N), y (N)) -> (N, Z or 2Z, h, w)` in fp32, by several ranks.
 
+    Made for weights that stay what they are, as those of a sampling do; of changes see `model.Chain`.
+
     A row has the same bits whatever the rows beside it and however its tokens are cut (but for a ring, see `attention.Messages`),
     where the C kernels serve.
     """

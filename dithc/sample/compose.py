@@ -184,13 +184,14 @@ def _make(images: Images | Reconstructions, shards: Shards, missing: list[int], 
     The first shard is begun in any case, so that a job that starts again and again gets on.
     """
     group.wait_at_most(MEETING_SECONDS, stopped_seconds=STOPPED_SECONDS)
-    chosen = chosen_degrees(images, [len(shards.indices(shard)) for shard in missing], job=job, group=group)
-    degrees = chosen.best.degrees
+    with group.meeting():
+        chosen = chosen_degrees(images, [len(shards.indices(shard)) for shard in missing], job=job, group=group)
+        degrees = chosen.best.degrees
+        groups = groups_of(degrees, ranks=group.size)
+        images.team = team = Team.of(group, degrees, groups)
     if group.size > 1 and missing:
         teams = group.size // degrees.size
         log.info(f"{len(missing)} shard(s) by {teams} group(s) of {degrees.size} rank(s) each, {chosen.why()}")
-    groups = groups_of(degrees, ranks=group.size)
-    images.team = team = Team.of(group, degrees, groups)
     mine = missing[team.number :: len(groups)] if team.number is not None else []
     steps, batch = images.steps, min(job.evaluation.batch, shards.each)
     scenes = _scenes(images)

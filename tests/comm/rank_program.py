@@ -79,11 +79,10 @@ def main() -> None:
         elif scene == "killed":
             group.barrier()
         elif scene == "stopped-at-parts":
-            group.wait_at_most(None, stopped_seconds=2.0)
-            group.barrier()
-            if group.rank == 1:
-                stop()
-            group.part([list(range(group.size))])
+            with group.meeting():
+                if group.rank == 1:
+                    stop()
+                group.part([list(range(group.size))])
         if scene in ("fail", "die"):
             time.sleep(3600)
     sys.stdout.write(f"rank {group.rank} of {group.size} is done\n")

@@ -1,6 +1,7 @@
 """Blocks in one call give what they give one by one, and what stands in their way is called one by one."""
 
 from concurrent.futures import ThreadPoolExecutor
+from threading import get_ident
 
 import pytest
 import torch
@@ -248,3 +249,27 @@ def test_its_memory_does_not_grow_with_depth() -> None:
         buffers = program._kernels._buffers
         sizes.append(sum(buffer.numel() for buffer in (*buffers._free, *buffers._taken, *buffers._kept)))
     assert sizes[0] == sizes[1]
+
+
+def test_programs_of_a_chain_share_memory_and_arranged_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of parts of a long pass, and of shapes: one runs at a time."""
+    model = made()
+    whole, parts = model.chain(), model.chain()
+    given = [inputs(rows, seed=rows) for rows in (6, 3, 6)]
+    used = []
+    for chain, most_flop in ((whole, 1e12), (parts, 3e6)):
+        monkeypatch.setattr("dithc.model.whole.MOST_FLOP", most_flop * 3)
+        for x, c in given:
+            assert torch.equal(chain(x, c), one_by_one(model, x, c))
+        used.append(sum(buffer.nbytes for buffer in chain._memory[get_ident()]))
+    assert len(parts._parts) > 1
+    assert used[1] <= 1.1 * used[0]
+    packs = parts._packs
+    kept = packs._num_bytes
+    assert kept > 0
+    with torch.no_grad():
+        for weight in model.blocks.parameters():
+            weight.mul_(1.5)
+    for x, c in given:
+        assert torch.equal(parts(x, c), one_by_one(model, x, c))
+    assert packs._num_bytes == kept == sum(packed.nbytes for *_, packed in packs._kept.values())

@@ -8,9 +8,18 @@ How to change it: another launcher is a line in `launch.py`.
 """
 
 from dithc.comm.launching import launch
-from dithc.comm.launching.guard import end_when_stopped, guarded, tell_of_end
+from dithc.comm.launching.guard import MEETING_SECONDS, end_when_stopped, guarded, tell_of_end
 from dithc.comm.launching.litter import take_names_away
 from dithc.comm.launching.probe import probe_mpi
 from dithc.comm.launching.supervision import supervise
 
-__all__ = ["end_when_stopped", "guarded", "launch", "probe_mpi", "supervise", "take_names_away", "tell_of_end"]
+__all__ = [
+    "MEETING_SECONDS",
+    "end_when_stopped",
+    "guarded",
+    "launch",
+    "probe_mpi",
+    "supervise",
+    "take_names_away",
+    "tell_of_end",
+]

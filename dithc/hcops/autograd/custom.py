@@ -14,7 +14,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd import forward_ad
 
 from dithc.hcops.active import backend_of, raw, say_default
 from dithc.hcops.autograd import counts, fakes, gradients
@@ -80,13 +79,12 @@ class Operator:
 
 def traced(tensor: Tensor) -> bool:
     """Whether torch records operators now, or the tensor has no memory: then operators of torch are needed."""
-    return bool(torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack() or tensor.is_meta)
+    is_recorded = torch.compiler.is_compiling() or torch._C._get_tracing_state() is not None
+    return bool(is_recorded or torch._C._len_torch_dispatch_stack() or tensor.is_meta)
 
 
 def _recorded(inputs: tuple[Any, ...]) -> bool:
-    """Whether autograd will ask for a gradient of this call, or has given it a tangent."""
-    if forward_ad._current_level >= 0:
-        return True
+    """Whether autograd will ask for a gradient of this call."""
     return torch.is_grad_enabled() and any(isinstance(value, Tensor) and value.requires_grad for value in inputs)
 
 

@@ -24,9 +24,10 @@ def pool() -> "Pool | Buffers":
 class Buffers:
     """The memory of a `program`: its tensors lie where earlier ones did that nothing reads any more."""
 
-    def __init__(self, packs: Packs | None) -> None:
+    def __init__(self, packs: Packs | None, memory: list[Tensor] | None) -> None:
         self._packs = packs
-        self._free: list[Tensor] = []
+        self._memory = [] if memory is None else memory
+        self._free = list(self._memory)
         self._taken: list[Tensor] = []
         self._kept: list[Tensor] = []
         self._arranged: list[Tensor] = []
@@ -40,6 +41,7 @@ class Buffers:
             self._free = [other for other in self._free if other is not buffer]
         else:
             buffer = hot_pool().empty((num_bytes,), torch.uint8)
+            self._memory.append(buffer)
         self._taken.append(buffer)
         return buffer[:num_bytes].view(dtype).view(tuple(shape))
 
@@ -109,14 +111,20 @@ class program:  # reads as a verb at the place of use
     packs.
     """
 
-    def __init__(self, packs: Packs | None = None) -> None:
-        """packs: where weights of the recorded products are kept as these read them; None: they are arranged at each run."""
-        self._packs = packs
+    def __init__(self, packs: Packs | None = None, memory: list[Tensor] | None = None) -> None:
+        """Takes what is shared with other programs.
+
+        Args:
+            packs: where weights of the recorded products are kept as these read them; None: they are arranged at each run.
+            memory: of programs of which one runs at a time, whose results nobody reads any more when the next one does; grows as
+                they need it. None: memory of its own.
+        """
+        self._packs, self._memory = packs, memory
 
     def __enter__(self) -> Self:
         assert _recording.now is None, "a program within a sequence"
         _recording.now = sequences.Sequence(_handle())
-        self._buffers = _recording.buffers = Buffers(self._packs)
+        self._buffers = _recording.buffers = Buffers(self._packs, self._memory)
         return self
 
     def __exit__(

@@ -4,15 +4,17 @@ A product arranges its weights in panels first. With 128 rows that takes half as
 sampling has such products by the thousand, all with the same weights.
 """
 
+from collections.abc import Collection
+
 import torch
 from torch import Tensor
 
 from dithc import native
 from dithc.log import logger
 from dithc.memory import hot_pool
-from dithc.pages import available_bytes
+from dithc.pages import available_bytes, ranks_on_node
 
-SHARE = 8  # of the memory that is available: as many ranks may keep theirs as there are, each less
+SHARE = 4  # of the memory that was available, for all ranks of a node
 log = logger(__name__)
 
 
@@ -58,19 +60,21 @@ class Packs:
         self._num_bytes += packed.nbytes
         return packed
 
-    def clear(self) -> None:
-        """Forgets all; programs keep what they read."""
-        self._kept.clear()
-        self._num_bytes = 0
+    def drop(self, addresses: Collection[int]) -> None:
+        """Forgets the weights that lie there; programs keep what they read."""
+        for key in [key for key in self._kept if key[0] in addresses]:
+            found = self._kept.pop(key, None)
+            self._num_bytes -= 0 if found is None else found[2].nbytes
 
     def _has_room(self, num_bytes: int) -> bool:
-        available = available_bytes()
-        is_full = available is not None and SHARE * (self._num_bytes + num_bytes) > available
+        available, ranks = available_bytes(), ranks_on_node()
+        whole = (available or 0) + ranks * self._num_bytes  # before anybody kept any
+        is_full = available is not None and SHARE * ranks * (self._num_bytes + num_bytes) > whole
         if is_full and not self._is_full:
             log.info(
-                "%d MiB of weights are kept as products read them; the others are arranged at each call, as no more than 1/%d of "
-                "the %d MiB of memory that are available is taken for that",
-                *(self._num_bytes >> 20, SHARE, (available or 0) >> 20),
+                "%d MiB of weights are kept as products read them; the others are arranged at each call, as %d rank(s) take no "
+                "more than 1/%d of the %d MiB of memory that were available for that",
+                *(self._num_bytes >> 20, ranks, SHARE, whole >> 20),
             )
         self._is_full = is_full
         return not is_full

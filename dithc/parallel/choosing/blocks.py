@@ -16,6 +16,7 @@ from torch import Tensor
 from dithc.comm import Group
 from dithc.hcops import across, part
 from dithc.model import DiT
+from dithc.parallel.cache import Blocks
 from dithc.parallel.degrees import Work
 from dithc.parallel.denoise import Denoiser
 from dithc.parallel.strips import rotated_from
@@ -30,11 +31,11 @@ Timed = Callable[[], AbstractContextManager[Callable[[], object]]]
 def computing(model: DiT, work: Work, *, bf16: bool) -> dict[str, float]:
     """Seconds of a block with a long strip of one image (`long`) and with a short one (`short`), what it takes more in two calls
     (`leaving`), and what a call of the network takes beside its blocks (`call`)."""
-    long = min(work.tokens, MOST_TOKENS)
-    short = max(1, long // PART)
-    timed = {"long": _block(model, work, long), "short": _block(model, work, short)}
+    long, short = strips(work)
+    blocks = model.chain()[:BLOCKS]
+    timed = {"long": _block(model, blocks, work, long), "short": _block(model, blocks, work, short)}
     if work.in_memory and short < long:
-        timed["left"] = _block(model, work, short, in_sequence=False)
+        timed["left"] = _block(model, blocks, work, short, in_sequence=False)
     with torch.no_grad(), torch.autocast("cpu", dtype=torch.bfloat16, enabled=bf16):
         found = dict(zip(timed, _typical(list(timed.values())), strict=True))
     found = {name: seconds / min(BLOCKS, work.depth) for name, seconds in found.items()}
@@ -54,7 +55,7 @@ def crowds(model: DiT, work: Work, group: Group, *, place: int, most: int, bf16:
         bf16: whether products are of bf16.
     """
     found = {}
-    block = _block(model, work, min(work.tokens, MOST_TOKENS))
+    block = _block(model, model.chain()[:BLOCKS], work, strips(work)[1])
     for ranks in sorted({min(1 << power, most) for power in range(most.bit_length() + 1)}):
         group.barrier()
         if place < ranks:
@@ -63,7 +64,13 @@ def crowds(model: DiT, work: Work, group: Group, *, place: int, most: int, bf16:
     return found
 
 
-def _block(model: DiT, work: Work, tokens: int, *, in_sequence: bool = True) -> Timed:
+def strips(work: Work) -> tuple[int, int]:
+    """Tokens of a long strip and of a short one."""
+    long = min(work.tokens, MOST_TOKENS)
+    return long, max(1, long // PART)
+
+
+def _block(model: DiT, blocks: Blocks, work: Work, tokens: int, *, in_sequence: bool = True) -> Timed:
     """Some blocks, with a strip of so many tokens."""
 
     @contextmanager
@@ -74,7 +81,6 @@ def _block(model: DiT, work: Work, tokens: int, *, in_sequence: bool = True) -> 
     width = model.config.hidden_size
     strip, c = torch.zeros(1, tokens, width), torch.zeros(1, width)
     over = _AllKeys(work.tokens, in_sequence=in_sequence) if work.in_memory else None
-    blocks = model.chain()[:BLOCKS]
     return entered
 
 
@@ -106,8 +112,11 @@ def _typical(timed: Sequence[Timed]) -> list[float]:
 
 
 def _window(action: Callable[[], object]) -> float:
-    """Seconds of an action, the mean of those that fit into a window, after one that is not timed."""
+    """Seconds of an action: the mean of those that fit into a window, after one that prepares; of a long one, its own."""
+    begun = time.perf_counter()
     action()
+    if (first := time.perf_counter() - begun) > LONG_SECONDS:
+        return first
     count, begun = 0, time.perf_counter()
     while count == 0 or time.perf_counter() - begun < WINDOW_SECONDS:
         action()

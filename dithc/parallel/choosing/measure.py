@@ -12,7 +12,7 @@ import torch
 from dithc.comm import Group
 from dithc.model import DiT
 from dithc.parallel.attention import SharedKeys
-from dithc.parallel.choosing.blocks import MOST_TOKENS, PART, computing, crowds
+from dithc.parallel.choosing.blocks import computing, crowds, strips
 from dithc.parallel.choosing.costs import NOMINAL, Link, Rates
 from dithc.parallel.degrees import Work
 from dithc.parallel.ranks import Ranks, cut
@@ -48,7 +48,7 @@ def measured(
     work: Work,
     bf16: bool = False,
     decode: Callable[[], float] | None = None,
-    nodes: Sequence[Sequence[int]] = (),
+    nodes: Sequence[Sequence[int]],
 ) -> Rates:
     """The rates of the ranks that are here; every rank calls it with the same, and has the same.
 
@@ -175,8 +175,7 @@ def _agreed(everybody: Sequence[_Found], work: Work) -> Rates:
 
     rates: dict[str, Any] = {"flops": NOMINAL.flops}
     if work.heads and slowest("long") > 0:
-        long = min(work.tokens, MOST_TOKENS)
-        short = max(1, long // PART)
+        long, short = strips(work)
         token = (work.row_flops - work.uncut_flops) / work.tokens / work.depth  # FLOP of a token in a block
         # Seconds of t tokens: fixed + slope t.
         slope = (slowest("long") - slowest("short")) / (long - short) if long > short else 0.0

@@ -656,3 +656,13 @@ def test_second_derivatives_are_refused_with_the_remedy(fast: None) -> None:
     x = _leaf(3, 4)
     with pytest.raises(ValueError, match=r"second derivative(.|\n)*reference"):
         torch.autograd.grad(vector.silu(x).sum(), x, create_graph=True)
+
+
+@pytest.mark.parametrize("grad", [False, True])
+def test_a_trace_holds_the_operator(grad: bool) -> None:
+    """torch.jit.trace sees calls through the dispatcher alone: others would leave memory that nobody filled."""
+    weight, bias = torch.randn(8, 6), torch.randn(8)
+    with torch.set_grad_enabled(grad):
+        traced = torch.jit.trace(lambda x: hcops.linear(x, weight, bias), torch.randn(3, 6), check_trace=False)
+        other = torch.randn(3, 6)
+        torch.testing.assert_close(traced(other), torch.nn.functional.linear(other, weight, bias))

@@ -12,7 +12,7 @@ from dithc.hcops import part, vector
 from dithc.log import problem
 from dithc.model import DiT
 from dithc.parallel.attention import SharedKeys
-from dithc.parallel.cache import cache_of
+from dithc.parallel.cache import Blocks, cache_of
 from dithc.parallel.ranks import Ranks, cut, starts
 from dithc.parallel.stages import Staged
 from dithc.parallel.strips import by_token, embedded, rotated_from
@@ -37,6 +37,7 @@ class Denoiser:
         rows: Ranks = ALONE,
         tokens: Ranks = ALONE,
         over: part.Across | None = None,
+        blocks: Blocks | None = None,
         cache: training.FirstBlock | training.Taylor | None = None,
         stages: Ranks = ALONE,
         pipefusion: training.Pipefusion | None = None,
@@ -49,13 +50,17 @@ class Denoiser:
             rows: who share the rows of a batch; each has all tokens of its rows, or with `tokens` a part of them.
             tokens: who share the tokens of an image.
             over: their attention; None where there is one of them.
+            blocks: those of an earlier denoiser of this model with the same `over`, and with a cache as well or without one as
+                well (`DiT.chain`, without one to patches); None: made here.
             cache: what is used again across calls, which are then those of one sampling, each of the same rows at one timestep.
             stages: who are the stages of the network, each with all tokens.
             pipefusion: how images are cut into patches, in which calls are likewise those of one sampling.
         """
         self.model = model
         # Of other networks nothing is cut, and all is called as it is.
-        self._blocks = model.chain(to_patches=cache is None) if isinstance(model, DiT) else None
+        if blocks is None and isinstance(model, DiT):
+            blocks = model.chain(to_patches=cache is None)
+        self._blocks = blocks
         self._bf16, self._rows, self._tokens, self._over = bf16, rows, tokens, over
         self._lengths = cut(model.config.num_tokens, tokens.size)
         self._staged = None if pipefusion is None else Staged(model, pipefusion, stages)

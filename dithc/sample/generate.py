@@ -97,6 +97,7 @@ class Images:
         self.grid = self._grid()
         self.shape = (model.config.in_channels, *(self.grid.size if self.grid else model.config.size))
         self._windows: windows.Windows | None = None
+        self._of_batches: dict[int, tuple[Team, DiT, Any, Any]] = {}  # by network
         self.tally = torch.zeros(4, dtype=torch.float64)
 
     def labels(self, indices: Sequence[int]) -> list[int]:
@@ -260,10 +261,18 @@ class Images:
         """Latents to images, by the team as it is at the first of them."""
         return self.team.decoding(self.codec, by_rows=self._parallel_vae)
 
+    def _common(self, model: DiT) -> tuple[Any, Any]:
+        """What all batches of a network have: the attention of those who share tokens, and the blocks, with arranged weights."""
+        kept = self._of_batches.get(id(model))
+        if kept is None or kept[0] is not self.team:
+            blocks = model.chain(to_patches=self.evaluation.cache is None) if isinstance(model, DiT) else None
+            kept = self._of_batches[id(model)] = self.team, model, self.team.over(model.config.num_tokens), blocks
+        return kept[2:]
+
     def _predictor(self, model: DiT) -> Denoiser | windows.Windows:
         """A network for one batch, of whose steps it may keep something."""
         team = self.team
-        over = team.over(model.config.num_tokens)
+        over, blocks = self._common(model)
         # Of images with a guide each of two ranks calls one network on all rows.
         rows = team.rows if self.guide is None or self.grid is not None else ALONE.rows
         denoiser = Denoiser(
@@ -272,6 +281,7 @@ class Images:
             rows=rows,
             tokens=team.tokens,
             over=over,
+            blocks=blocks,
             cache=self.evaluation.cache,
             stages=team.stages,
             pipefusion=self.evaluation.pipefusion,

@@ -3,7 +3,7 @@
 Legend: N batch, T tokens, D width, F features of a patch.
 """
 
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from functools import wraps
 from threading import get_ident
 from typing import Any, Protocol
@@ -85,15 +85,21 @@ class Chain:
         self._memory: dict[int, list[Tensor]] = {} if of is None else of._memory  # of all programs, by thread
         self._weights = [
             (module._parameters, name)
-            for part in (*self._blocks, *([] if last is None else [last]))
+            for part in self._weighted()
             for module in part.modules()
             for name, weight in module._parameters.items()
             if weight is not None
         ]
+        self._numbers = sum(weight.numel() for part in self._weighted() for weight in part.parameters())
         self._attentions = [block.attn for block in self._blocks]
         self._state: tuple[tuple[int, int | None], ...] | None = None  # of the weights that the programs know
         self._programs: dict[Hashable, program.Program] = {}
         self._parts: dict[tuple[int, int], Chain] = {}
+
+    def _weighted(self) -> Iterator[nn.Module]:
+        yield from self._blocks
+        if self._last is not None:
+            yield self._last
 
     def __len__(self) -> int:
         """Of how many blocks."""
@@ -112,16 +118,15 @@ class Chain:
         """A pass."""
         if not fused.in_one_library():
             return self._one_by_one(x, c)
-        weights: list[Any] = [parameters[name] for parameters, name in self._weights]
         across = part.part.across
         tokens = x.shape[1] if across is None else across.most_tokens  # all who share an image decide alike
-        calls = -(-2 * sum(weight.numel() for weight in weights) * x.shape[0] * tokens // MOST_FLOP)
+        calls = -(-2 * self._numbers * x.shape[0] * tokens // MOST_FLOP)
         if calls > len(self):
             return self._one_by_one(x, c)
         if calls > 1:
             half = len(self) // 2
             return self[half:](self[:half](x, c), c)
-        recorded = self._program(x, c, weights)
+        recorded = self._program(x, c)
         return self._one_by_one(x, c) if recorded is None else recorded(x, c)
 
     def _one_by_one(self, x: Tensor, c: Tensor) -> Tensor:
@@ -129,7 +134,8 @@ class Chain:
             x = block(x, c)
         return x if self._last is None else self._last(x, c)
 
-    def _program(self, x: Tensor, c: Tensor, weights: Sequence[Tensor]) -> program.Program | None:
+    def _program(self, x: Tensor, c: Tensor) -> program.Program | None:
+        weights: list[Any] = [parameters[name] for parameters, name in self._weights]
         tables = [table for one in self._attentions for table in one.rotary if table is not None]  # type: ignore[union-attr]
         state = tuple((weight.data_ptr(), program.version_of(weight)) for weight in weights)
         if self._state not in (None, state):

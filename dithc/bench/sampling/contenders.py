@@ -80,7 +80,7 @@ class Contender:
         return None
 
 
-BASE, WHOLE, DIFFUSERS = "one-rank", "all-cores", "diffusers"
+BASE, WHOLE, CEILING, DIFFUSERS = "one-rank", "all-cores", "side-by-side", "diffusers"
 CONTENDERS = (
     Contender(
         name=BASE,
@@ -93,7 +93,7 @@ CONTENDERS = (
         where="alone",
     ),
     Contender(
-        name="side-by-side",
+        name=CEILING,
         what="every rank an image of its own at the same time, nothing exchanged: what the machine gives so many processes",
         where="every",
     ),

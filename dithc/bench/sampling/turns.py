@@ -6,7 +6,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from dithc.bench.sampling.contenders import BASE, WHOLE
+from dithc.bench.sampling.contenders import BASE, CEILING, WHOLE
 from dithc.bench.timing import Timing, spread
 from dithc.log import problem
 
@@ -87,6 +87,7 @@ def rows(
             "seconds": timings[one.name].to_dict(),
             "speedup": over(BASE, one.name),
             "over_all_cores": over(WHOLE, one.name),
+            "over_side_by_side": over(CEILING, one.name),
             **told[one.name],
         }
         for one in chosen

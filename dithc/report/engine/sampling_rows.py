@@ -29,9 +29,14 @@ LABELS = {
     "by-rows": "by rows",
     "apart": "rows apart",
 }
-HEAD = ("Way", "Seconds", "Speed-up over one rank", "Over one process with all cores", "Sent, MiB", "Output")
+RATIOS = {
+    "speedup": "Speed-up over one rank",
+    "over_side_by_side": "Of ranks that exchange nothing",
+    "over_all_cores": "Over one process with all cores",
+}
+HEAD = ("Way", "Seconds", *RATIOS.values(), "Sent, MiB", "Output")
 DECODE_HEAD = (*HEAD[:-1], "Peak of a rank, MiB", "Image")
-IMAGE_HEAD = ("Way", "Seconds an image", "Images a second", "Speed-up over one rank", "Over all cores", "Image")
+IMAGE_HEAD = ("Way", "Seconds an image", "Images a second", *RATIOS.values(), "Image")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -225,4 +230,4 @@ def _sent(row: Mapping[str, Any]) -> str:
 
 
 def _ratios(row: Mapping[str, Any]) -> list[str]:
-    return [ABSENT if row[name] is None else with_deviation(row[name]) for name in ("speedup", "over_all_cores")]
+    return [ABSENT if row.get(name) is None else with_deviation(row[name]) for name in RATIOS]

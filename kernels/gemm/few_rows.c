@@ -7,16 +7,14 @@
 
 #include "array.h"
 
-/* Up to here multiply-adds wait for the large matrix; beyond, packed panels are faster: earlier for bf16, whose elements are
- * first widened here, and which other units multiply faster. (AVX-512 and AMX, layers of DiT-S, B and XL on 4 and 16 images.)
- * */
-#define MOST_ROWS 16
-#define MOST_ROWS_BF16 8
+/* Up to here passing through B once is faster than packing it. (AVX-512, with and without AVX512_BF16, layers of DiT-S, B and XL
+ * on 16, 32 and 48 images: at 48 the two are equal.) */
+#define MOST_ROWS 32
 #define MOST_DEPTH 32
 
 /* Columns of C that dot products finish at a time, while they are in cache. */
 #define DOT_COLUMNS 256
-/* Rows of C, whose part of A is copied at a time. */
+/* Rows of C, whose part of A is converted at a time. */
 #define DEPTH_ROWS 64
 /* Threads share columns in whole lines of memory, and rows in the fours of the kernel. */
 #define COLUMNS_TOGETHER 64
@@ -36,7 +34,7 @@ hc_few_form hc_few_form_of(const hc_gemm_arguments *x) {
         return HC_FEW_NONE;
     }
     const int lines_are_rows = x->b.column_stride == 1, lines_are_columns = x->b.row_stride == 1;
-    if (hc_deciding_rows(x) <= (x->compute == HC_BF16 ? MOST_ROWS_BF16 : MOST_ROWS)) {
+    if (hc_deciding_rows(x) <= MOST_ROWS) {
         return lines_are_rows ? HC_FEW_SUMS : lines_are_columns ? HC_FEW_DOTS : HC_FEW_NONE;
     }
     const int is_plain = x->out_c.dtype == HC_F32 && x->epilogue.bias == NULL && !hc_finishes(&x->epilogue);
@@ -80,51 +78,51 @@ static float rounded_to_bf16(float value) {
     return value;
 }
 
-static float value_of_a(const hc_gemm_arguments *x, int64_t row, int64_t depth) {
-    float value;
+/* `count` numbers of A, `stride` elements apart from one at (row, depth) on, as fp32. */
+static void take(const hc_gemm_arguments *x, int64_t row, int64_t depth, int64_t stride, int64_t count, float *out) {
     const void *at = hc_element(&x->a, row, depth);
-    const uint32_t bits = x->a.dtype == HC_BF16 ? (uint32_t)*(const uint16_t *)at << 16 : *(const uint32_t *)at;
-    memcpy(&value, &bits, sizeof(value));
-    return value;
-}
-
-/* Numbers of A that stand one after the other along a column need no look at their type. */
-static int is_fp32_by_columns(const hc_gemm_arguments *x) {
-    return x->a.dtype == HC_F32 && x->compute == HC_F32 && x->a.row_stride == 1;
-}
-
-/* Rows row..row + rows of A, depths start..stop, as operands in fp32. */
-static void copy_a(const hc_gemm_arguments *x, int64_t row, int64_t rows, int64_t start, int64_t stop, float *out,
-                   int64_t out_stride) {
-    for (int64_t p = start; is_fp32_by_columns(x) && p < stop; p++) {
-        const float *column = hc_element(&x->a, row, p);
-        for (int64_t i = 0; i < rows; i++) {
-            out[i * out_stride + p] = column[i];
+    if (x->a.dtype == HC_F32) {
+        const float *from = at;
+        for (int64_t i = 0; i < count; i++) {
+            out[i] = from[i * stride];
+        }
+    } else {
+        const uint16_t *from = at;
+        for (int64_t i = 0; i < count; i++) {
+            const uint32_t bits = (uint32_t)from[i * stride] << 16;
+            memcpy(out + i, &bits, sizeof(bits));
         }
     }
-    for (int64_t i = 0; !is_fp32_by_columns(x) && i < rows; i++) {
-        for (int64_t p = start; p < stop; p++) {
-            const float value = value_of_a(x, row + i, p);
-            out[i * out_stride + p] = x->compute == HC_BF16 ? rounded_to_bf16(value) : value;
-        }
+}
+
+/* The same as operands: rounded where products are of bf16. */
+static void take_operands(const hc_gemm_arguments *x, int64_t row, int64_t depth, int64_t stride, int64_t count, float *out) {
+    take(x, row, depth, stride, count, out);
+    for (int64_t i = 0; x->compute == HC_BF16 && x->a.dtype == HC_F32 && i < count; i++) {
+        out[i] = rounded_to_bf16(out[i]);
     }
 }
 
 /* The sums of at most DEPTH_ROWS rows, each over its depths in order. */
 static void sum_rows(const hc_gemm_arguments *x, int64_t row, int64_t rows) {
-    float sums[DEPTH_ROWS] = {0};
+    float sums[DEPTH_ROWS] = {0}, column[DEPTH_ROWS];
     if (x->out_row_sum_a == NULL) {
         return;
     }
     for (int64_t p = 0; p < x->k; p++) {
-        const float *column = is_fp32_by_columns(x) ? hc_element(&x->a, row, p) : NULL;
+        take(x, row, p, x->a.row_stride, rows, column);
         for (int64_t i = 0; i < rows; i++) {
-            sums[i] += column ? column[i] : value_of_a(x, row + i, p);
+            sums[i] += column[i];
         }
     }
     for (int64_t i = 0; i < rows; i++) {
         x->out_row_sum_a[row + i] = sums[i] + (x->accumulate ? x->out_row_sum_a[row + i] : 0.0f);
     }
+}
+
+/* Whether numbers of A are operands as they lie. */
+static int is_operand(const hc_gemm_arguments *x) {
+    return x->a.dtype == HC_F32 && x->compute == HC_F32;
 }
 
 static hc_few_rows rows_of_b(const hc_gemm_arguments *x, hc_few_form form) {
@@ -140,6 +138,7 @@ static void run_few_rows(const few_job *job, int64_t start, int64_t stop) {
     hc_few_rows part = rows_of_b(x, job->form);
     part.a = job->a ? job->a : x->a.data;
     part.a_stride = job->a ? x->k : x->a.row_stride;
+    part.a_step = 1;
     const int64_t together = job->form == HC_FEW_DOTS ? DOT_COLUMNS : stop - start;
     for (int64_t j = start; j < stop; j += together) {
         part.n = hc_least(together, stop - j);
@@ -161,10 +160,10 @@ static void run_few_rows(const few_job *job, int64_t start, int64_t stop) {
 static void run_few_depths(const few_job *job, int64_t start, int64_t stop) {
     const hc_gemm_arguments *x = job->gemm->arguments;
     const hc_context *context = job->gemm->context;
-    float a[DEPTH_ROWS * MOST_DEPTH];
+    float a[MOST_DEPTH * DEPTH_ROWS]; /* columns of A */
     hc_few_rows part = rows_of_b(x, job->form);
-    part.a = a;
-    part.a_stride = MOST_DEPTH;
+    part.a_stride = is_operand(x) ? x->a.row_stride : 1;
+    part.a_step = is_operand(x) ? x->a.column_stride : DEPTH_ROWS;
     part.n = x->n;
     part.b = x->b.data;
     part.c_stride = x->out_c.row_stride;
@@ -172,7 +171,10 @@ static void run_few_depths(const few_job *job, int64_t start, int64_t stop) {
                   hc_pass_caches(context, x->m * x->n * (int64_t)sizeof(float));
     for (int64_t row = start; row < stop; row += DEPTH_ROWS) {
         part.m = hc_least(DEPTH_ROWS, stop - row);
-        copy_a(x, row, part.m, 0, x->k, a, MOST_DEPTH);
+        for (int64_t p = 0; !is_operand(x) && p < x->k; p++) {
+            take_operands(x, row, p, x->a.row_stride, part.m, a + p * DEPTH_ROWS);
+        }
+        part.a = is_operand(x) ? hc_element(&x->a, row, 0) : a;
         sum_rows(x, row, part.m);
         part.c = hc_element(&x->out_c, row, 0);
         context->kernels->few_depths(&part);
@@ -185,11 +187,13 @@ static void run(void *arguments, int thread, int num_threads) {
     int64_t start, stop;
     if (job->a) {
         hc_part(x->k, COLUMNS_TOGETHER, thread, num_threads, &start, &stop);
-        copy_a(x, 0, x->m, start, stop, job->a, x->k);
+        for (int64_t row = 0; row < x->m && start < stop; row++) {
+            take_operands(x, row, start, x->a.column_stride, stop - start, job->a + row * x->k + start);
+        }
         hc_team_barrier(job->gemm->context->team);
     }
-    if (thread == 0 && job->form != HC_FEW_DEPTHS) {
-        sum_rows(x, 0, x->m);
+    for (int64_t row = 0; thread == 0 && job->form != HC_FEW_DEPTHS && row < x->m; row += DEPTH_ROWS) {
+        sum_rows(x, row, hc_least(DEPTH_ROWS, x->m - row));
     }
     part_of(x, job->form, thread, num_threads, &start, &stop);
     if (start < stop) {
@@ -200,8 +204,8 @@ static void run(void *arguments, int thread, int num_threads) {
 int hc_few_run(hc_context *context, hc_gemm_job *gemm, hc_few_form form) {
     const hc_gemm_arguments *x = gemm->arguments;
     few_job job = {.gemm = gemm, .form = form, .sums_stride = hc_round_up(x->n, 16)};
-    const int is_operand = x->a.dtype == HC_F32 && x->compute == HC_F32 && (x->a.column_stride == 1 || x->k == 1);
-    const int64_t num_a = is_operand || form == HC_FEW_DEPTHS ? 0 : hc_round_up(x->m * x->k, 16);
+    const int lies_by_rows = is_operand(x) && (x->a.column_stride == 1 || x->k == 1);
+    const int64_t num_a = lies_by_rows || form == HC_FEW_DEPTHS ? 0 : hc_round_up(x->m * x->k, 16);
     const int64_t num_sums = gemm->sums_apart ? x->m * job.sums_stride : 0, num_bias = hc_round_up(x->n, 16);
     float *scratch = hc_scratch(context, (num_a + num_sums + num_bias) * (int64_t)sizeof(float));
     if (scratch == NULL) {

@@ -13,8 +13,8 @@ typedef enum { HC_B_F32 = 0, HC_B_BF16 = 1, HC_B_F32_ROUNDED = 2 /* to bf16 */ }
 /* c = A B, added to c with `add`. */
 typedef struct {
     int64_t m, n, k;
-    const float *a; /* rows of k elements, a_stride apart */
-    int64_t a_stride;
+    const float *a; /* m rows of k elements */
+    int64_t a_stride, a_step; /* elements from row to row, and from depth to depth: 1 for dots */
     const void *b; /* lines, b_stride elements apart */
     int64_t b_stride;
     hc_b_kind b_kind;

@@ -1,238 +1,282 @@
-/* Products of few rows or of little depth, on B as it lies in memory. Every loop below waits for memory, not for multiply-adds,
- * as long as rows or depths are few: that is what few_rows.c asks for. */
+/* Products of few rows or of little depth, on B as it lies in memory. The loops below wait for memory as much as for
+ * multiply-adds, so what comes next is asked for evenly all the while. Lines of B that are no fp32 operands yet are converted
+ * once, a piece that stays in the first-level cache, for all rows. */
 #include "gemm/few_rows.h"
 #include "simd/simd.h"
 
 /* Numbers of the longest vector, 2,048 bits. */
 #define MOST_LANES 64
+/* Lines of B that pass at a time in sums and depths; numbers of a line that pass at a time in dots. */
+#define LINES 32
+#define DOT_DEPTH 1024
 
-HC_INLINE const char *line_of(const hc_few_rows *x, int64_t line, int kind) HC_STREAMING_OK {
-    return (const char *)x->b + line * x->b_stride * (kind == HC_B_BF16 ? 2 : 4);
-}
-
-/* n numbers of a line of B from `at` on; zeros behind them. `kind` is a constant wherever this is called. */
-HC_INLINE hc_vf load_b(const char *line, int64_t at, int64_t n, int kind) HC_STREAMING_OK {
-    if (kind == HC_B_BF16) {
-        const uint16_t *p = (const uint16_t *)(const void *)line + at;
-        return n == hc_lanes() ? hc_load_bf16(p) : hc_load_bf16_n(p, n);
-    }
-    const float *p = (const float *)(const void *)line + at;
-    const hc_vf v = n == hc_lanes() ? hc_load(p) : hc_load_n(p, n);
-    if (kind == HC_B_F32) {
-        return v;
-    }
-    uint16_t rounded[MOST_LANES];
-    hc_store_bf16(rounded, v);
-    return hc_load_bf16(rounded);
-}
-
-HC_INLINE hc_vf load_a(const float *p, int64_t n) HC_STREAMING_OK {
-    return n == hc_lanes() ? hc_load(p) : hc_load_n(p, n);
-}
+/* A piece of B: lines of fp32 numbers, and where the bytes are that are needed after it. */
+typedef struct {
+    const float *lines;
+    int64_t stride;
+    const char *ahead;
+    int64_t ahead_stride, ahead_step; /* bytes from line to line and from vector to vector */
+} piece;
 
 HC_INLINE int64_t least(int64_t a, int64_t b) HC_STREAMING_OK {
     return a < b ? a : b;
 }
 
-/* ------------------------------------------------------------------------------------------------------------------ dots */
-
-/* Four rows of A by four lines of B: 16 sums, four vectors of A and one of B stay in the 32 registers of most machines. */
-#define EACH_SUM(DO) \
-    DO(0, 0) DO(1, 0) DO(2, 0) DO(3, 0) DO(0, 1) DO(1, 1) DO(2, 1) DO(3, 1) DO(0, 2) DO(1, 2) DO(2, 2) DO(3, 2) DO(0, 3) \
-    DO(1, 3) DO(2, 3) DO(3, 3)
-#define DECLARE_SUM(i, j) hc_vf sum##i##j = hc_zero();
-#define ADD_PRODUCT(i, j) sum##i##j = hc_fma(a##i, b##j, sum##i##j);
-#define PUT_SUM(i, j)                                                          \
-    if ((i) < rows && (j) < columns) {                                         \
-        float *to = x->c + (row + (i)) * x->c_stride + column + (j);           \
-        *to = hc_sum(sum##i##j) + (x->add ? *to : 0.0f);                       \
-    }
-
-HC_INLINE void dot_block(const hc_few_rows *x, int64_t row, int64_t column, int kind) HC_STREAMING_OK {
-    const int64_t lanes = hc_lanes(), rows = least(4, x->m - row), columns = least(4, x->n - column);
-    /* Rows and lines that are not there are the last ones once more. */
-    const float *p0 = x->a + row * x->a_stride, *p1 = rows > 1 ? p0 + x->a_stride : p0;
-    const float *p2 = rows > 2 ? p1 + x->a_stride : p1, *p3 = rows > 3 ? p2 + x->a_stride : p2;
-    const char *q0 = line_of(x, column, kind), *q1 = columns > 1 ? line_of(x, column + 1, kind) : q0;
-    const char *q2 = columns > 2 ? line_of(x, column + 2, kind) : q1, *q3 = columns > 3 ? line_of(x, column + 3, kind) : q2;
-    const int64_t bytes = kind == HC_B_BF16 ? 2 : 4, ahead = 4 * x->b_stride * bytes;
-    EACH_SUM(DECLARE_SUM)
-    for (int64_t k = 0; k < x->k; k += lanes) {
-        const int64_t n = least(lanes, x->k - k);
-        const hc_vf a0 = load_a(p0 + k, n), a1 = load_a(p1 + k, n), a2 = load_a(p2 + k, n), a3 = load_a(p3 + k, n);
-        const hc_vf b0 = load_b(q0, k, n, kind), b1 = load_b(q1, k, n, kind);
-        const hc_vf b2 = load_b(q2, k, n, kind), b3 = load_b(q3, k, n, kind);
-        if (row == 0) { /* the next four lines, which the other rows' turns give time to come */
-            hc_prefetch_far(q0 + k * bytes + ahead);
-            hc_prefetch_far(q1 + k * bytes + ahead);
-            hc_prefetch_far(q2 + k * bytes + ahead);
-            hc_prefetch_far(q3 + k * bytes + ahead);
-        }
-        EACH_SUM(ADD_PRODUCT)
-    }
-    EACH_SUM(PUT_SUM)
+HC_INLINE int64_t size_of_b(const hc_few_rows *x) HC_STREAMING_OK {
+    return x->b_kind == HC_B_BF16 ? 2 : 4;
 }
 
-HC_INLINE void dots(const hc_few_rows *x, int kind) HC_STREAMING_OK {
-    for (int64_t column = 0; column < x->n; column += 4) {
-        for (int64_t row = 0; row < x->m; row += 4) {
-            dot_block(x, row, column, kind);
+HC_INLINE const char *in_b(const hc_few_rows *x, int64_t line, int64_t at) HC_STREAMING_OK {
+    return (const char *)x->b + (line * x->b_stride + at) * size_of_b(x);
+}
+
+HC_INLINE hc_vf load_up_to(const float *p, int64_t n) HC_STREAMING_OK {
+    return n == hc_lanes() ? hc_load(p) : hc_load_n(p, n);
+}
+
+HC_INLINE void store_up_to(float *p, int64_t n, hc_vf v) HC_STREAMING_OK {
+    if (n == hc_lanes()) {
+        hc_store(p, v);
+    } else {
+        hc_store_n(p, n, v);
+    }
+}
+
+HC_INLINE void convert(const hc_few_rows *x, const char *from, int64_t count, float *out) HC_STREAMING_OK {
+    const int64_t lanes = hc_lanes();
+    for (int64_t i = 0; i < count; i += lanes) {
+        const int64_t n = least(lanes, count - i);
+        if (x->b_kind == HC_B_BF16) {
+            store_up_to(out + i, n, hc_load_as_n(from, i, n, HC_BF16));
+        } else {
+            store_up_to(out + i, n, hc_as_bf16(hc_load_as_n(from, i, n, HC_F32)));
         }
     }
+}
+
+/* Lines start..stop of B, numbers at..at + count of each; `wide` has room for them. */
+HC_INLINE piece piece_of(const hc_few_rows *x, int64_t start, int64_t stop, int64_t at, int64_t count,
+                         float *wide) HC_STREAMING_OK {
+    piece out = {.lines = (const float *)(const void *)in_b(x, start, at), .stride = x->b_stride};
+    if (x->b_kind != HC_B_F32) {
+        out.lines = wide;
+        out.stride = count;
+        for (int64_t line = start; line < stop; line++) {
+            convert(x, in_b(x, line, at), count, wide + (line - start) * count);
+        }
+    }
+    out.ahead_stride = x->b_stride * size_of_b(x);
+    out.ahead_step = hc_lanes() * size_of_b(x);
+    return out;
+}
+
+/* Sums of four rows of A with four vectors or lines of B: 16, which with their operands stay in the 32 registers of most
+ * machines. Rows that are not there are the last one once more. */
+#define EACH_ROW(DO) DO(0) DO(1) DO(2) DO(3)
+#define EACH_SUM(DO)                                                                                                     \
+    DO(0, 0) DO(1, 0) DO(2, 0) DO(3, 0) DO(0, 1) DO(1, 1) DO(2, 1) DO(3, 1) DO(0, 2) DO(1, 2) DO(2, 2) DO(3, 2) DO(0, 3) \
+    DO(1, 3) DO(2, 3) DO(3, 3)
+#define FOUR_ROWS(type, name, base, stride, count)                                 \
+    type *name##0 = (base), *name##1 = (count) > 1 ? name##0 + (stride) : name##0; \
+    type *name##2 = (count) > 2 ? name##1 + (stride) : name##1, *name##3 = (count) > 3 ? name##2 + (stride) : name##2;
+#define FRESH_SUM(i, j) hc_vf sum##i##j = hc_zero();
+
+/* What is needed next comes in four shares. Each four rows ask for one where there are so many rows; else the first four ask for
+ * all: a constant, so that the loops hold no branch. */
+#define ASKING(x, row, DO)           \
+    if ((x)->m > 12 && (row) < 16) { \
+        DO(1);                       \
+    } else if ((row) == 0) {         \
+        DO(4);                       \
+    } else {                         \
+        DO(0);                       \
+    }
+#define FIRST_SHARE(row) ((row) / 4 % 4)
+
+/* ------------------------------------------------------------------------------------------------------------------ dots */
+
+/* Lanes of a, two by two, and behind them those of b. */
+HC_INLINE hc_vf fold(hc_vf a, hc_vf b) HC_STREAMING_OK {
+    return hc_add(hc_evens(a, b), hc_odds(a, b));
+}
+
+/* To out[0..n) the sums over the lanes of a, b, c and d. */
+HC_INLINE void put_sums(float *out, int64_t n, int add, hc_vf a, hc_vf b, hc_vf c, hc_vf d) HC_STREAMING_OK {
+    float sums[MOST_LANES];
+    if (hc_lanes() < 4) {
+        sums[0] = hc_sum(a), sums[1] = hc_sum(b), sums[2] = hc_sum(c), sums[3] = hc_sum(d);
+    } else {
+        hc_vf all = fold(fold(a, b), fold(c, d));
+        for (int64_t lanes = hc_lanes(); lanes > 4; lanes /= 2) {
+            all = fold(all, all);
+        }
+        hc_store(sums, all);
+    }
+    for (int64_t i = 0; i < n; i++) {
+        out[i] = sums[i] + (add ? out[i] : 0.0f);
+    }
+}
+
+#define LOAD_A(i) const hc_vf a##i = load_up_to(row##i + p, n);
+#define LOAD_LINE(j) const hc_vf b##j = load_up_to(line##j + p, n);
+#define ADD_PRODUCT(i, j) sum##i##j = hc_fma(a##i, b##j, sum##i##j);
+#define PUT_ROW(i)                                                                                 \
+    if ((i) < rows) {                                                                              \
+        put_sums(c + (i) * x->c_stride, columns, add, sum##i##0, sum##i##1, sum##i##2, sum##i##3); \
+    }
+
+/* Four rows of A, depths start..start + depth, by the four lines of a piece, of which `columns` are there. */
+HC_INLINE void dot_block(const hc_few_rows *x, const piece *b, int64_t row, int64_t column, int64_t columns, int64_t start,
+                         int64_t depth, int64_t shares) HC_STREAMING_OK {
+    const int64_t lanes = hc_lanes(), rows = least(4, x->m - row), ahead_stride = b->ahead_stride, ahead_step = b->ahead_step;
+    const int add = x->add || start > 0;
+    FOUR_ROWS(const float, row, x->a + row * x->a_stride + start, x->a_stride, rows)
+    FOUR_ROWS(const float, line, b->lines, b->stride, columns)
+    float *c = x->c + row * x->c_stride + column;
+    const char *ahead = b->ahead + FIRST_SHARE(row) * ahead_stride;
+    EACH_SUM(FRESH_SUM)
+    for (int64_t p = 0; p < depth; p += lanes, ahead += ahead_step) {
+        const int64_t n = least(lanes, depth - p);
+#pragma GCC unroll 4
+        for (int64_t i = 0; i < shares; i++) {
+            hc_prefetch_far(ahead + i * ahead_stride);
+        }
+        EACH_ROW(LOAD_A)
+        EACH_ROW(LOAD_LINE)
+        EACH_SUM(ADD_PRODUCT)
+    }
+    EACH_ROW(PUT_ROW)
 }
 
 HC_KERNEL_FUNCTION void HC_NAME(few_rows_dots)(const hc_few_rows *x) HC_KERNEL_STREAMING {
-    if (x->b_kind == HC_B_F32) {
-        dots(x, HC_B_F32);
-    } else if (x->b_kind == HC_B_BF16) {
-        dots(x, HC_B_BF16);
-    } else {
-        dots(x, HC_B_F32_ROUNDED);
+    float wide[4 * DOT_DEPTH];
+    for (int64_t start = 0; start < x->k; start += DOT_DEPTH) {
+        const int64_t depth = least(DOT_DEPTH, x->k - start);
+        for (int64_t column = 0; column < x->n; column += 4) {
+            const int64_t columns = least(4, x->n - column);
+            piece b = piece_of(x, column, column + columns, start, depth, wide);
+            b.ahead = in_b(x, column + 4, start);
+            for (int64_t row = 0; row < x->m; row += 4) {
+#define DOT_BLOCK(shares) dot_block(x, &b, row, column, columns, start, depth, shares)
+                ASKING(x, row, DOT_BLOCK)
+            }
+        }
     }
 }
 
-/* ------------------------------------------------------------------------------------------------------------------ sums */
+/* ------------------------------------------------------------------------------------------------------- sums and depths */
 
-/* Lines of B that pass at a time: sums stay in registers meanwhile, and a piece of four vectors of these lines, which each four
- * rows of A read again, in the first-level cache. (Sums that went to C every eight lines waited for their stores: rows of C
- * lie apart by sizes whose multiples are those of a page.) */
-#define LINES 32
-#define EACH_ROW(DO) DO(0) DO(1) DO(2) DO(3)
-#define TAKE_UP(i, v) hc_vf sum##i##v = is_fresh ? hc_zero() : hc_load(c##i + (v) * lanes);
-#define LAY_DOWN(i, v)                                  \
-    if ((i) < rows) {                                   \
-        hc_store(c##i + (v) * lanes, sum##i##v);        \
+#define TAKE_UP(i, j) hc_vf sum##i##j = is_fresh ? hc_zero() : hc_load(c##i + (j) * lanes);
+#define LOAD_VECTOR(j) const hc_vf b##j = hc_load(line + (j) * lanes);
+#define SET_FACTOR(i) const hc_vf a##i = hc_set(row##i[at * factor_step]);
+#define LAY_DOWN(i, j)                            \
+    if ((i) < rows && stream) {                   \
+        hc_stream(c##i + (j) * lanes, sum##i##j); \
+    } else if ((i) < rows) {                      \
+        hc_store(c##i + (j) * lanes, sum##i##j);  \
     }
-#define ADD_MULTIPLE(i, v) sum##i##v = hc_fma(factor##i, b##v, sum##i##v);
-#define SET_FACTOR(i) const hc_vf factor##i = hc_set(a##i[p]);
-#define LOAD_VECTOR(v) const hc_vf b##v = load_b(line, j + (v) * lanes, lanes, kind);
-#define ASK_FOR_VECTOR(v) hc_prefetch(line + LINES * x->b_stride * bytes + (j + (v) * lanes) * bytes);
 
-/* To four rows of C, four vectors wide, multiples of lines p..stop; rows that are not there are the last one once more. */
-HC_INLINE void four_by_four(const hc_few_rows *x, int64_t row, int64_t p, int64_t stop, int64_t j, int kind) HC_STREAMING_OK {
-    const int64_t lanes = hc_lanes(), rows = least(4, x->m - row), bytes = kind == HC_B_BF16 ? 2 : 4;
+/* To four rows of C, four vectors wide, multiples of the lines of a piece, which are depths p..p + depth. */
+HC_INLINE void four_by_four(const hc_few_rows *x, const piece *b, int64_t row, int64_t p, int64_t depth, int64_t j,
+                            int64_t shares, int stream) HC_STREAMING_OK {
+    const int64_t lanes = hc_lanes(), rows = least(4, x->m - row);
     const int is_fresh = p == 0 && !x->add;
-    const float *a0 = x->a + row * x->a_stride, *a1 = rows > 1 ? a0 + x->a_stride : a0;
-    const float *a2 = rows > 2 ? a1 + x->a_stride : a1, *a3 = rows > 3 ? a2 + x->a_stride : a2;
-    float *c0 = x->c + row * x->c_stride + j, *c1 = rows > 1 ? c0 + x->c_stride : c0;
-    float *c2 = rows > 2 ? c1 + x->c_stride : c1, *c3 = rows > 3 ? c2 + x->c_stride : c2;
+    FOUR_ROWS(const float, row, x->a + row * x->a_stride + p * x->a_step, x->a_stride, rows)
+    FOUR_ROWS(float, c, x->c + row * x->c_stride + j, x->c_stride, rows)
+    const float *line = b->lines;
     EACH_SUM(TAKE_UP)
-    for (; p < stop; p++) {
-        const char *line = line_of(x, p, kind);
+    const int64_t line_step = b->stride, factor_step = x->a_step, ahead_stride = b->ahead_stride, ahead_step = b->ahead_step;
+    const char *ahead = shares > 0 ? b->ahead + FIRST_SHARE(row) * ahead_step : NULL;
+#pragma GCC unroll 4
+    for (int64_t at = 0; at < depth; at++, line += line_step) {
         EACH_ROW(LOAD_VECTOR)
-        if (row == 0) {
-            EACH_ROW(ASK_FOR_VECTOR)
+#pragma GCC unroll 4
+        for (int64_t v = 0; v < shares; v++) {
+            hc_prefetch(ahead + v * ahead_step);
         }
+        ahead += shares > 0 ? ahead_stride : 0;
         EACH_ROW(SET_FACTOR)
-        EACH_SUM(ADD_MULTIPLE)
+        EACH_SUM(ADD_PRODUCT)
     }
     EACH_SUM(LAY_DOWN)
 }
 
 /* The same for one row, n <= hc_lanes() numbers wide. */
-HC_INLINE void one_by_one(const hc_few_rows *x, int64_t row, int64_t p, int64_t stop, int64_t j, int64_t n,
-                          int kind) HC_STREAMING_OK {
+HC_INLINE void one_by_one(const hc_few_rows *x, const piece *b, int64_t row, int64_t p, int64_t depth, int64_t j,
+                          int64_t n) HC_STREAMING_OK {
+    const float *a = x->a + row * x->a_stride + p * x->a_step, *line = b->lines;
     float *c = x->c + row * x->c_stride + j;
-    hc_vf sum = p == 0 && !x->add ? hc_zero() : load_a(c, n);
-    for (; p < stop; p++) {
-        sum = hc_fma(hc_set(x->a[row * x->a_stride + p]), load_b(line_of(x, p, kind), j, n, kind), sum);
+    hc_vf sum = p == 0 && !x->add ? hc_zero() : load_up_to(c, n);
+    for (int64_t i = 0; i < depth; i++, line += b->stride, a += x->a_step) {
+        sum = hc_fma(hc_set(*a), load_up_to(line, n), sum);
     }
     hc_store_n(c, n, sum);
 }
 
-HC_INLINE void sums(const hc_few_rows *x, int kind) HC_STREAMING_OK {
-    const int64_t lanes = hc_lanes();
-    for (int64_t p = 0; p < x->k; p += LINES) {
-        const int64_t stop = least(x->k, p + LINES);
-        int64_t j = 0;
-        for (; j + 4 * lanes <= x->n; j += 4 * lanes) {
-            for (int64_t row = 0; row < x->m; row += 4) {
-                four_by_four(x, row, p, stop, j, kind);
-            }
-        }
-        for (; j < x->n; j += lanes) {
-            for (int64_t row = 0; row < x->m; row++) {
-                one_by_one(x, row, p, stop, j, least(lanes, x->n - j), kind);
-            }
+/* Columns j.. of C, four vectors of them or what is left; the number done. A piece of B, which each four rows of A read again,
+ * stays in the first-level cache, and sums in registers. (Sums that went to C every eight lines waited for their stores: rows
+ * of C lie apart by sizes whose multiples are those of a page.) */
+HC_INLINE int64_t some_columns(const hc_few_rows *x, int64_t p, int64_t depth, int64_t j, float *wide) HC_STREAMING_OK {
+    const int64_t lanes = hc_lanes(), count = least(4 * lanes, x->n - j);
+    piece b = piece_of(x, p, p + depth, j, count, wide);
+    b.ahead = in_b(x, p + LINES, j);
+    for (int64_t row = 0; count == 4 * lanes && row < x->m; row += 4) {
+#define FOUR_BY_FOUR(shares) four_by_four(x, &b, row, p, depth, j, shares, 0)
+        ASKING(x, row, FOUR_BY_FOUR)
+    }
+    for (int64_t at = 0; count < 4 * lanes && at < count; at += lanes) {
+        piece vector = b;
+        vector.lines += at;
+        for (int64_t row = 0; row < x->m; row++) {
+            one_by_one(x, &vector, row, p, depth, j + at, least(lanes, count - at));
         }
     }
+    return count;
 }
 
 HC_KERNEL_FUNCTION void HC_NAME(few_rows_sums)(const hc_few_rows *x) HC_KERNEL_STREAMING {
-    if (x->b_kind == HC_B_F32) {
-        sums(x, HC_B_F32);
-    } else if (x->b_kind == HC_B_BF16) {
-        sums(x, HC_B_BF16);
-    } else {
-        sums(x, HC_B_F32_ROUNDED);
-    }
-}
-
-/* ---------------------------------------------------------------------------------------------------------------- depths */
-
-HC_INLINE void put(const hc_few_rows *x, float *c, int64_t n, hc_vf sum) HC_STREAMING_OK {
-    if (x->stream && n == hc_lanes()) {
-        hc_stream(c, sum);
-    } else {
-        hc_store_n(c, n, x->add ? hc_add(sum, hc_load_n(c, n)) : sum);
-    }
-}
-
-/* Four rows of C, one or two vectors wide; rows that are not there are the last one once more. */
-HC_INLINE void four_rows(const hc_few_rows *x, int64_t row, int64_t j, int64_t n0, int64_t n1, int kind) HC_STREAMING_OK {
-    const int64_t lanes = hc_lanes(), rows = least(4, x->m - row);
-    const float *a0 = x->a + row * x->a_stride, *a1 = rows > 1 ? a0 + x->a_stride : a0;
-    const float *a2 = rows > 2 ? a1 + x->a_stride : a1, *a3 = rows > 3 ? a2 + x->a_stride : a2;
-    hc_vf sum00 = hc_zero(), sum10 = hc_zero(), sum20 = hc_zero(), sum30 = hc_zero();
-    hc_vf sum01 = hc_zero(), sum11 = hc_zero(), sum21 = hc_zero(), sum31 = hc_zero();
-    for (int64_t p = 0; p < x->k; p++) {
-        const char *line = line_of(x, p, kind);
-        const hc_vf b0 = load_b(line, j, n0, kind);
-        sum00 = hc_fma(hc_set(a0[p]), b0, sum00);
-        sum10 = hc_fma(hc_set(a1[p]), b0, sum10);
-        sum20 = hc_fma(hc_set(a2[p]), b0, sum20);
-        sum30 = hc_fma(hc_set(a3[p]), b0, sum30);
-        if (n1 > 0) {
-            const hc_vf b1 = load_b(line, j + lanes, n1, kind);
-            sum01 = hc_fma(hc_set(a0[p]), b1, sum01);
-            sum11 = hc_fma(hc_set(a1[p]), b1, sum11);
-            sum21 = hc_fma(hc_set(a2[p]), b1, sum21);
-            sum31 = hc_fma(hc_set(a3[p]), b1, sum31);
+    float wide[LINES * 4 * MOST_LANES];
+    for (int64_t p = 0; p < x->k; p += LINES) {
+        const int64_t depth = least(LINES, x->k - p);
+        for (int64_t j = 0; j < x->n;) {
+            j += some_columns(x, p, depth, j, wide);
         }
     }
-    float *c = x->c + row * x->c_stride + j;
-#define PUT_ROW(i)                                                       \
-    if ((i) < rows) {                                                    \
-        put(x, c + (i) * x->c_stride, n0, sum##i##0);                    \
-        if (n1 > 0) {                                                    \
-            put(x, c + (i) * x->c_stride + lanes, n1, sum##i##1);        \
-        }                                                                \
-    }
-    PUT_ROW(0) PUT_ROW(1) PUT_ROW(2) PUT_ROW(3)
 }
 
-HC_INLINE void depths(const hc_few_rows *x, int kind) HC_STREAMING_OK {
+/* Rows row..row + 4 of C, `count` columns from j on. Memory is asked for the next four rows, to be written, meanwhile. */
+HC_INLINE void four_rows(const hc_few_rows *x, const piece *b, int64_t row, int64_t j, int64_t count) HC_STREAMING_OK {
     const int64_t lanes = hc_lanes();
-    for (int64_t row = 0; row < x->m; row += 4) {
-        int64_t j = 0;
-        for (; j + 2 * lanes <= x->n; j += 2 * lanes) {
-            four_rows(x, row, j, lanes, lanes, kind);
+    piece vectors = *b;
+    int64_t at = 0;
+    for (; at + 4 * lanes <= count; at += 4 * lanes, vectors.lines += 4 * lanes) {
+        const float *next = x->c + (row + 4) * x->c_stride + j + at;
+        for (int64_t i = 0; !x->stream && i < least(4, x->m - row - 4); i++) {
+            for (int64_t v = 0; v < 4; v++) {
+                hc_prefetch_to_write(next + i * x->c_stride + v * lanes);
+            }
         }
-        for (; j < x->n; j += lanes) {
-            four_rows(x, row, j, least(lanes, x->n - j), 0, kind);
-        }
+        four_by_four(x, &vectors, row, 0, x->k, j + at, 0, x->stream);
     }
-    if (x->stream) {
-        hc_stream_end();
+    for (; at < count; at += lanes, vectors.lines += lanes) {
+        for (int64_t i = row; i < least(x->m, row + 4); i++) {
+            one_by_one(x, &vectors, i, 0, x->k, j + at, least(lanes, count - at));
+        }
     }
 }
 
 HC_KERNEL_FUNCTION void HC_NAME(few_depths)(const hc_few_rows *x) HC_KERNEL_STREAMING {
-    if (x->b_kind == HC_B_F32) {
-        depths(x, HC_B_F32);
-    } else if (x->b_kind == HC_B_BF16) {
-        depths(x, HC_B_BF16);
-    } else {
-        depths(x, HC_B_F32_ROUNDED);
+    const int64_t group = 4 * hc_lanes();
+    float wide[LINES * 4 * MOST_LANES];
+    const int64_t together = LINES * 4 * MOST_LANES / x->k / group * group;
+    for (int64_t j = 0; j < x->n; j += together) {
+        const int64_t count = least(together, x->n - j);
+        const piece b = piece_of(x, 0, x->k, j, count, wide);
+        for (int64_t row = 0; row < x->m; row += 4) {
+            four_rows(x, &b, row, j, count);
+        }
+    }
+    if (x->stream) {
+        hc_stream_end();
     }
 }

@@ -94,6 +94,7 @@ HC_INLINE void hc_stream_bf16(uint16_t *p, hc_vf v) { _mm_stream_si128((__m128i 
 HC_INLINE void hc_stream_end(void) { _mm_sfence(); }
 HC_INLINE void hc_prefetch(const void *p) { _mm_prefetch((const char *)p, _MM_HINT_T0); }
 HC_INLINE void hc_prefetch_far(const void *p) { _mm_prefetch((const char *)p, _MM_HINT_T1); }
+HC_INLINE void hc_prefetch_to_write(const void *p) { __builtin_prefetch(p, 1, 3); }
 
 HC_INLINE hc_vf hc_set(float value) { return _mm256_set1_ps(value); }
 HC_INLINE hc_vf hc_zero(void) { return _mm256_setzero_ps(); }

@@ -92,6 +92,7 @@ HC_INLINE void hc_stream_bf16(uint16_t *p, hc_vf v) { _mm256_stream_si256((__m25
 HC_INLINE void hc_stream_end(void) { _mm_sfence(); }
 HC_INLINE void hc_prefetch(const void *p) { _mm_prefetch((const char *)p, _MM_HINT_T0); }
 HC_INLINE void hc_prefetch_far(const void *p) { _mm_prefetch((const char *)p, _MM_HINT_T1); }
+HC_INLINE void hc_prefetch_to_write(const void *p) { __builtin_prefetch(p, 1, 3); }
 
 HC_INLINE hc_vf hc_set(float value) { return _mm512_set1_ps(value); }
 HC_INLINE hc_vf hc_zero(void) { return _mm512_setzero_ps(); }

@@ -86,6 +86,7 @@ HC_INLINE void hc_stream_bf16(uint16_t *p, hc_vf v) { hc_store_bf16(p, v); }
 HC_INLINE void hc_stream_end(void) {}
 HC_INLINE void hc_prefetch(const void *p) { __builtin_prefetch(p); }
 HC_INLINE void hc_prefetch_far(const void *p) { __builtin_prefetch(p, 0, 2); }
+HC_INLINE void hc_prefetch_to_write(const void *p) { __builtin_prefetch(p, 1, 3); }
 
 HC_INLINE hc_vf hc_set(float value) { return vdupq_n_f32(value); }
 HC_INLINE hc_vf hc_zero(void) { return vdupq_n_f32(0.0f); }

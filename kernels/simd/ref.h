@@ -74,6 +74,7 @@ HC_INLINE void hc_stream_bf16(uint16_t *p, hc_vf v) { hc_store_bf16(p, v); }
 HC_INLINE void hc_stream_end(void) {}
 HC_INLINE void hc_prefetch(const void *p) { (void)p; }
 HC_INLINE void hc_prefetch_far(const void *p) { (void)p; }
+HC_INLINE void hc_prefetch_to_write(const void *p) { (void)p; }
 
 HC_INLINE hc_vf hc_set(float value) { return value; }
 HC_INLINE hc_vf hc_zero(void) { return 0.0f; }

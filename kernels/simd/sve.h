@@ -79,6 +79,7 @@ HC_INLINE void hc_stream_bf16(uint16_t *p, hc_vf v) HC_STREAMING_OK { hc_store_b
 HC_INLINE void hc_stream_end(void) HC_STREAMING_OK {}
 HC_INLINE void hc_prefetch(const void *p) HC_STREAMING_OK { __builtin_prefetch(p); }
 HC_INLINE void hc_prefetch_far(const void *p) HC_STREAMING_OK { __builtin_prefetch(p, 0, 2); }
+HC_INLINE void hc_prefetch_to_write(const void *p) HC_STREAMING_OK { __builtin_prefetch(p, 1, 3); }
 
 HC_INLINE hc_vf hc_set(float value) HC_STREAMING_OK { return svdup_n_f32(value); }
 HC_INLINE hc_vf hc_zero(void) HC_STREAMING_OK { return svdup_n_f32(0.0f); }

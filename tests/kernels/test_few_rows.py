@@ -40,7 +40,7 @@ def isa(request):
 def test_few_rows(isa, types, b_layout):
     a_type, b_type, c_type, compute = types
     shapes = [(1, 200), (3, 7), (4, 96), (5, 129), (8, 8), (15, 33), (16, 100), (16, 1100), (29, 1024), (32, 2050)]
-    for (m, k), n in zip(shapes, WIDTHS):
+    for (m, k), n in zip(shapes, WIDTHS, strict=True):
         a, b = matrix(m, k, a_type, "columns" if m == 5 else "rows", seed=m), matrix(k, n, b_type, b_layout, seed=n)
         settings = {"bias": torch.randn(n).to(b_type)} if n % 2 else {}
         exact, bound = product(a, b, compute)

@@ -3,21 +3,17 @@
 Legend: N rows of a batch, t tokens of this rank, T of an image, D width, H heads, K head width; U, R ranks of Ulysses and ring.
 """
 
-import math
-from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from dithc import hcops, native
-from dithc.comm import Group
+from dithc import hcops
 from dithc.hcops import across, part
 from dithc.parallel.ranks import Ranks, cut, starts
+from dithc.parallel.shared import Shared
 
-MEETING_SECONDS = 1800.0
-PAGE_BYTES = 4096
 LINE = 64  # columns that nobody shares: whole cache lines
 
 
@@ -35,9 +31,8 @@ class SharedKeys:
         self._ranks, self._lengths = ranks, list(lengths)
         self._first, self._tokens = starts(lengths)[ranks.rank], sum(lengths)
         self.most_tokens = max(lengths)
-        self._keys = _Memory(ranks), _Memory(ranks)
-        self._outputs = _Memory(ranks), _Memory(ranks)
-        self._joined = deque([_Memory(ranks), _Memory(ranks)])
+        self._keys = Shared(ranks.group), Shared(ranks.group)
+        self._outputs = Shared(ranks.group), Shared(ranks.group)
         self.turn = (0, 0)
         self._kept: Any = None
 
@@ -68,48 +63,10 @@ class SharedKeys:
         across.linears_in(memory, x, layers, columns=columns, meet=outputs.meet)
         return iter(memory)
 
-    def joined(self, strip: Tensor) -> Tensor:
-        """The tokens (n, T, ...) of all, of the strips (n, t, ...) of each.
-
-        Two memories take turns here as well: calls may follow each other in which nobody meets but here.
-        """
-        memory = self._joined[0]
-        self._joined.rotate()
-        n, t, *features = strip.shape
-        whole = memory.of((n, self._tokens, *features), strip.dtype)
-        whole[:, self._first : self._first + t] = strip
-        memory.meet(native.library())
-        return whole.clone()
-
     def absent(self) -> str | None:
         """The rank that was waited for in vain; None where all came."""
-        memories = *self._keys, *self._outputs, *self._joined
+        memories = *self._keys, *self._outputs
         return next((rank for memory in memories if (rank := memory.absent()) is not None), None)
-
-
-class _Memory:
-    """What ranks of a node share, for tensors of any size; where it was too small for one it stays, as others are still there."""
-
-    def __init__(self, ranks: Ranks) -> None:
-        self._ranks = ranks
-        self._segments: list[Any] = []
-
-    def of(self, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
-        """A tensor at the start of it; all ranks ask for the same ones, in the same order."""
-        num_bytes = math.prod(shape) * dtype.itemsize
-        if not self._segments or num_bytes > self._segments[-1].memory.numel():
-            whole = -(-num_bytes // PAGE_BYTES) * PAGE_BYTES
-            self._segments.append(Group.segment(whole, over=self._ranks.group, timeout_seconds=MEETING_SECONDS))
-        memory: Tensor = self._segments[-1].memory[:num_bytes]
-        return memory.view(dtype).view(tuple(shape))
-
-    def meet(self, calls: Any) -> None:
-        """Has `calls` wait until all ranks have written there what they have for the tensor that was asked for last."""
-        self._segments[-1].meet(calls)
-
-    def absent(self) -> str | None:
-        """See `SharedKeys`."""
-        return next((rank for segment in self._segments if (rank := segment.absent()) is not None), None)
 
 
 class Messages:

@@ -9,11 +9,10 @@ from torch import Tensor
 
 from dithc.config import training
 from dithc.hcops import part, vector
-from dithc.log import problem
 from dithc.model import DiT
-from dithc.parallel.attention import SharedKeys
 from dithc.parallel.cache import Blocks, cache_of
 from dithc.parallel.ranks import Ranks, cut, starts
+from dithc.parallel.shared import explained
 from dithc.parallel.stages import Staged
 from dithc.parallel.strips import by_token, embedded, rotated_from
 
@@ -93,9 +92,10 @@ class Denoiser:
             if self._staged is not None:
                 return vector.unpatchify(self._staged(x, t, y), config.grid[0], config.patch_size)
             try:
-                patches = self._joined(self._strip(x, t, y))
+                strip = self._strip(x, t, y)
             except ValueError as error:
-                raise self._explained(error) from error
+                raise explained(error, None if self._over is None else self._over.absent()) from error
+            patches = self._tokens.joined(strip, self._lengths, dim=1)  # (n, T, p*p*out)
             return vector.unpatchify(patches, config.grid[0], config.patch_size).float()
 
     def _strip(self, x: Tensor, t: Tensor, y: Tensor) -> Tensor:
@@ -117,20 +117,3 @@ class Denoiser:
             tokens = self._cache(blocks, tokens, c, float(t[0]))
         patches: Tensor = model.final_layer(tokens, c)
         return patches
-
-    def _joined(self, strip: Tensor) -> Tensor:
-        """The patches (n, T, p*p*out) of all, of the strips (n, t, p*p*out) of each."""
-        if isinstance(self._over, SharedKeys):
-            return self._over.joined(strip)
-        return self._tokens.joined(strip, self._lengths, dim=1)
-
-    def _explained(self, error: ValueError) -> Exception:
-        absent = None if self._over is None else self._over.absent()
-        if absent is None:
-            return error
-        return problem(
-            "ranks that share an image",
-            got=f"{absent} has ended, is stopped, or has not come: {error}",
-            expected="all of them at every block",
-            remedy="look at the log of that rank, then start again: finished shards are kept",
-        )

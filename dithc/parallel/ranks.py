@@ -1,12 +1,14 @@
 """The members that share something of one image."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Any
 
 import torch
 from torch import Tensor
+
+from dithc.parallel.shared import Joining
 
 
 @dataclass(frozen=True)
@@ -17,11 +19,13 @@ class Ranks:
         rank: this process's number among them, from 0.
         size: how many they are.
         group: of torch.distributed; None for one alone, or for all ranks.
+        joining: by which they put tensors together where they are of one node; None: by messages.
     """
 
     rank: int = 0
     size: int = 1
     group: Any = None
+    joining: Joining | None = field(default=None, repr=False, compare=False)
 
     def joined(self, part: Tensor, lengths: Sequence[int], *, dim: int = 0) -> Tensor:
         """The parts of all, one after the other along `dim`, on every rank.
@@ -32,6 +36,8 @@ class Ranks:
         """
         if self.size == 1:
             return part
+        if self.joining is not None:
+            return self.joining(part, lengths, rank=self.rank, dim=dim)
         import torch.distributed as distributed
 
         shapes = [[*part.shape[:dim], length, *part.shape[dim + 1 :]] for length in lengths]

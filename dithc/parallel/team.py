@@ -10,12 +10,14 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from dithc import native
 from dithc.comm import Group
 from dithc.log import problem
 from dithc.parallel.attention import Messages, SharedKeys
 from dithc.parallel.decode import ByRows, Decodes, Decoding
 from dithc.parallel.degrees import Degrees
 from dithc.parallel.ranks import Ranks, cut, starts
+from dithc.parallel.shared import Joining
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,15 +84,20 @@ class Team:
                 list(range(at + place, at + tokens, sets)) for at in range(0, shard, tokens) for place in range(sets)
             ],
         }
+        nodes = group.gather_objects(group.node)
         if degrees.shared > 1:
-            _check_nodes(group, [[members[i] for i in part] for members in groups for part in cuts["tokens"]])
+            _check_nodes(nodes, [[members[i] for i in part] for members in groups for part in cuts["tokens"]])
             cuts["ulysses"] = cuts["ring"] = [[i] for i in range(shard)]
         found: dict[str, Ranks | None] = {}
         for name, parts in cuts.items():
             of_world = [[members[i] for i in part] for members in groups for part in parts]
             made = group.part(of_world)
             mine = next((part for part in of_world if group.rank in part), None)
-            found[name] = None if mine is None else Ranks(mine.index(group.rank), len(mine), made)
+            if mine is None:
+                found[name] = None
+                continue
+            is_near = len({nodes[rank] for rank in mine}) == 1 and native.library() is not None
+            found[name] = Ranks(mine.index(group.rank), len(mine), made, Joining(made) if is_near else None)
         number = next((number for number, members in enumerate(groups) if group.rank in members), None)
         if number is None:
             return cls(number=None, leaders=None)
@@ -138,8 +145,7 @@ class Team:
         return self.leaders.collected(torch.empty(0) if images is None else images, cut(len(of), self.data[1]))
 
 
-def _check_nodes(group: Group, parts: Sequence[Sequence[int]]) -> None:
-    nodes = group.gather_objects(group.node)
+def _check_nodes(nodes: Sequence[str], parts: Sequence[Sequence[int]]) -> None:
     for members in parts:
         if len({nodes[rank] for rank in members}) > 1:
             raise problem(

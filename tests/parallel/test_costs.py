@@ -135,7 +135,9 @@ def test_a_whole_job_is_shards_batches_calls_and_the_decoder() -> None:
     half = 6 * (64 * row + 0.5) + 4 * (32 * row + 0.5) + 32 * 3.0  # each makes 32 of a shard, in one batch
     last = 6 * (10 * row + 0.5) + 4 * (5 * row + 0.5) + 5 * 3.0
     assert costs.job(Degrees(data=2)).whole == pytest.approx(3 * half + last)
-    cut = Costs(work=replace(work, decoders=8), rates=replace(rates, inside=FAST), ranks=2, ranks_a_node=2)
+    cut = Costs(
+        work=replace(work, decoders=8), rates=replace(rates, inside=FAST, copying=1e10), ranks=2, ranks_a_node=2
+    )
     assert cut.job(Degrees(cfg=2)).whole < costs.alone - 200 * 1.5 * 0.99
 
 

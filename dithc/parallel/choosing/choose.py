@@ -10,6 +10,7 @@ from dithc.parallel.degrees import Degrees, Work, fault, ways
 
 # A ring rounds otherwise than one rank: it is taken where it takes less than this share of the seconds without it.
 RING_SHARE = 0.9
+ALIKE = 0.005  # share of the seconds by which none of two predictions is better
 UNKNOWN = "nobody has measured or described the links that it needs"
 MOST_RANKS = 1 << 14  # whose ways are gone through in seconds
 
@@ -32,10 +33,10 @@ class Choice:
     speedup: float
     ideal: float
 
-    @property
-    def order(self) -> tuple[float, int, int, int]:
-        """What is done first; of those alike to three digits, that which exchanges least, in the smallest groups."""
-        return float(f"{self.seconds:.2e}"), self.degrees.inner, self.degrees.rows, self.degrees.size
+    def order(self, least: float) -> tuple[int, int, int, int, float]:
+        """What is done first; of those that are alike beside the least seconds, what exchanges least, in the smallest groups."""
+        later = int((self.seconds / least - 1) / ALIKE) if least > 0 else 0
+        return later, self.degrees.inner, self.degrees.rows, self.degrees.size, self.seconds
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,7 +65,7 @@ class Chosen:
         best, costs = self.best, self.costs
         others = [choice for choice in self.legal if choice is not best]
         next_best = f"; next: {others[0].degrees}, {others[0].seconds:.3g} s" if others else ""
-        if others and others[0].order < best.order:
+        if others and others[0].order(best.seconds) < best.order(best.seconds):
             next_best = f"; {others[0].degrees}, {others[0].seconds:.3g} s, rounds otherwise and saves too little"
         return (
             f"{best.degrees}: {best.seconds:.3g} s predicted, {best.exchange / best.seconds if best.seconds else 0:.1%} of it "
@@ -133,7 +134,8 @@ def choose(costs: Costs, *, fixed: dict[str, int] | None = None) -> Chosen:
                 refused.append((degrees, why))
     if not legal:
         raise _none(costs, fixed, refused)
-    return Chosen(legal=sorted(legal, key=lambda choice: choice.order), refused=refused, costs=costs)
+    least_of_all = min(choice.seconds for choice in legal)
+    return Chosen(legal=sorted(legal, key=lambda choice: choice.order(least_of_all)), refused=refused, costs=costs)
 
 
 def least(

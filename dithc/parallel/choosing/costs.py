@@ -261,7 +261,15 @@ class Costs:
         """Whole outputs in fp32, once a call."""
         if degrees.rows == 1 or rows < degrees.rows:
             return 0.0
-        return self._link(degrees.rows * degrees.inner).seconds(n * self.work.tokens * self.work.numbers * FP32_BYTES)
+        whole = degrees.rows * n * self.work.tokens * self.work.numbers * FP32_BYTES
+        return self._joined(degrees.rows, whole, span=degrees.rows * degrees.inner)
+
+    def _joined(self, members: int, whole: float, *, span: int) -> float:
+        """A tensor of so many bytes, of which each has a part and gets all: by memory they share, or in messages."""
+        part = whole / members
+        if self.work.in_memory and self._is_inside(span):
+            return self.rates.meeting + (part + whole) / self.rates.copying
+        return self._link(span).seconds(whole - part)
 
     def _of_tokens(self, degrees: Degrees, n: int, t: int, attention: float) -> float:
         """What those who share tokens exchange at every block, and their patches at the end of a call."""
@@ -270,7 +278,8 @@ class Costs:
             return 0.0
         link = self._link(degrees.tokens)
         strip = n * t * work.width * work.number_bytes  # bytes of (n, t, D)
-        ends = link.seconds((degrees.tokens - 1) * n * t * work.numbers * work.number_bytes)
+        whole = degrees.tokens * n * t * work.numbers * work.number_bytes
+        ends = self._joined(degrees.tokens, whole, span=degrees.tokens)
         if degrees.shared > 1:
             return ends + work.depth * (2 * strip / rates.copying + rates.meeting)
         block = rates.leaving

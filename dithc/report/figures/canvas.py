@@ -8,6 +8,7 @@ from typing import Any
 
 import matplotlib
 import numpy as np
+from matplotlib import patheffects
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.image import imread, imsave
@@ -30,6 +31,11 @@ def styled(theme: Theme) -> Iterator[None]:
     settings: Any = theme.settings
     with matplotlib.rc_context(settings):
         yield
+
+
+def haloed(theme: Theme) -> list[Any]:
+    """Of a text that lines may cross: they end around its letters."""
+    return [patheffects.withStroke(linewidth=2.6, foreground=theme.face)]
 
 
 def as_png(figure: Figure) -> bytes:

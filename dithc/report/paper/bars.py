@@ -247,7 +247,7 @@ class Pen:
     ) -> None:
         self.axis.annotate(
             text, (place, height), xytext=(offset, 0), textcoords="offset points", va="center", fontsize=7.8, color=colour,
-            style=style, annotation_clip=False,
+            style=style, annotation_clip=False, path_effects=canvas.haloed(self.theme), zorder=4,
         )  # fmt: skip
 
     def _share(self, value: float) -> float:

@@ -13,6 +13,7 @@ from dithc.report.words import short
 MARKS = {"forward": "o", "grad_input": "s", "grad_weight": "^"}
 NAMES = {"forward": "forward", "grad_input": "gradient of the input", "grad_weight": "gradient of the weights"}
 ROW_INCHES, PANEL_INCHES, MOST_COLUMNS = 0.36, 0.75, 3
+TEXT_SHARE = 0.25  # of an axis that a number and a mark beside it need
 
 
 def draw_products(document: Document, theme: canvas.Theme, frame: Frame, folder: Path) -> Any:
@@ -102,10 +103,12 @@ def _library(
             axis.plot([cell.published], [place], **published_look(theme))
         beside = [one.value for one in own if one.row == cell.row and one.value is not None]
         right = max([*beside, 1.0])
-        text = number(cell.value, "x")
+        if cell.published is not None and 1 < cell.published / right < (limits[1] / limits[0]) ** TEXT_SHARE:
+            right = cell.published
         axis.annotate(
-            text, (right, place), xytext=(6, 0), textcoords="offset points", va="center", fontsize=8, fontweight="bold"
-        )
+            number(cell.value, "x"), (right, place), xytext=(6, 0), textcoords="offset points", va="center", fontsize=8,
+            fontweight="bold", path_effects=canvas.haloed(theme), zorder=5,
+        )  # fmt: skip
     axis.minorticks_off()
     ticks = [tick for tick in (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100) if limits[0] <= tick <= limits[1]]
     axis.set_xticks(ticks, [short(tick) for tick in ticks])

@@ -99,13 +99,14 @@ CONTENDERS = (
     ),
     Contender(
         name="cfg",
-        what="the two branches of guidance at once; of more than two ranks, tokens in shared memory in each branch",
+        what="the two branches of guidance at once; of more than two ranks, tokens in shared memory in each branch; what ranks "
+        "of a node put together in memory is not sent, and not counted as sent",
         where="ranks",
         degrees=lambda ranks: Degrees(cfg=2, shared=max(1, ranks // 2)),
     ),
     Contender(
         name="shared-kv",
-        what="tokens cut, keys and values written once where all read them: they are not sent, and not counted as sent",
+        what="tokens cut, keys and values written once where all read them; likewise not counted as sent",
         where="ranks",
         degrees=lambda ranks: Degrees(shared=ranks),
     ),

@@ -1,0 +1,52 @@
+"""Tensors that ranks put together in memory, against the same by messages: of any size, type and dimension, in a row."""
+
+import pytest
+
+from tests.ranks import needs_launcher, on_ranks
+
+PROGRAM = """
+import random, sys, time
+import torch
+from dithc.comm import ranks
+from dithc.parallel import Degrees, Team
+from dithc.parallel.ranks import Ranks
+from dithc.parallel.shared import Joining
+size = int(sys.argv[2])
+with ranks(size) as group:
+    by_memory = Team.of(group, Degrees(windows=size), [list(range(size))]).rows
+    assert by_memory.joining is not None, "these ranks are of one node"
+    by_message = Ranks(by_memory.rank, size, by_memory.group)
+    draw = random.Random(7)  # the same on all
+    late = random.Random(group.rank)
+    wrong = 0
+    for turn in range(300):
+        lengths = [draw.randrange(4) for _ in range(size)]
+        dim, beside = draw.randrange(3), [draw.randrange(1, 9 if turn % 50 else 200) for _ in range(2)]
+        type_ = draw.choice([torch.float32, torch.bfloat16, torch.float64, torch.int64])
+        part = torch.randint(-99, 99, (*beside[:dim], lengths[group.rank], *beside[dim:])).to(type_)
+        part = part.transpose(0, 2).contiguous().transpose(0, 2)  # with gaps
+        if late.random() < 0.1:
+            time.sleep(0.002)
+        joined = by_memory.joined(part, lengths, dim=dim)
+        time.sleep(0.001 * (late.random() < 0.1))  # the others go on and write
+        wrong += not torch.equal(joined, by_message.joined(part, lengths, dim=dim)) or joined.dtype != type_
+    # Without messages in between: who is ahead must not write over what others still read.
+    for turn in range(3000):
+        joined = by_memory.joined(torch.full((64,), float(turn * size + group.rank)), [64] * size)
+        wrong += joined.view(size, 64)[:, ::63].flatten().tolist() != [float(turn * size + r) for r in range(size) for _ in "ab"]
+    if group.rank == 0:
+        print(sum(group.gather_objects(wrong)))
+    else:
+        group.gather_objects(wrong)
+"""
+
+
+@pytest.mark.mpi
+@pytest.mark.slow
+@pytest.mark.sampled("several ranks")
+@needs_launcher
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_what_is_put_together_in_memory_is_what_messages_bring(ranks, tmp_path) -> None:
+    done = on_ranks(PROGRAM, ranks=ranks, folder=tmp_path)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert done.stdout.strip() == "0"  # tensors that were not alike

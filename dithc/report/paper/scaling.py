@@ -93,6 +93,7 @@ def _panel(axis: Any, name: str, curves: list[Series], theme: canvas.Theme) -> N
             axis.fill_between(one.x, values(one.low), values(one.high), **look)
     lowest, highest = min(known, default=0.0), max(known, default=1.0)
     axis.set_ylim(0 if lowest < 0.6 else 0.1 * int(10 * lowest - 0.5), max(1.04, highest + 0.03))
+    axis.yaxis.get_major_locator().set_params(steps=(1, 2, 5, 10))  # whole percents
     axis.yaxis.set_major_formatter(lambda value, _: f"{100 * value:.0f} %")
     ticks = [2**power for power in range(int(max(ends)).bit_length()) if 2**power >= min(ends) / 1.1]
     axis.set_xticks(ticks, [f"{tick:,}" for tick in ticks])

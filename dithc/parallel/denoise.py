@@ -94,7 +94,9 @@ class Denoiser:
             try:
                 strip = self._strip(x, t, y)
             except ValueError as error:
-                raise explained(error, None if self._over is None else self._over.absent()) from error
+                if self._over is None or (absent := self._over.absent()) is None:
+                    raise
+                raise explained(error, absent) from error
             patches = self._tokens.joined(strip, self._lengths, dim=1)  # (n, T, p*p*out)
             return vector.unpatchify(patches, config.grid[0], config.patch_size).float()
 

@@ -10,14 +10,15 @@ from torch import Tensor
 
 from dithc import native
 from dithc.comm import Group
-from dithc.log import problem
+from dithc.log import UserError, problem
 
 MEETING_SECONDS = 1800.0
 PAGE_BYTES = 4096
+GROWTH = 2  # times, at least, of a memory that was too small
 
 
 class Shared:
-    """Memory for tensors of any size; where it was too small for one it stays, as others are still there."""
+    """Memory for tensors of any size; where it was too small for one it stays, as recorded calls know its address."""
 
     def __init__(self, group: Any) -> None:
         """Takes a group of torch.distributed, of ranks of one node."""
@@ -28,10 +29,8 @@ class Shared:
         """A tensor at the start of it; all ranks ask for the same ones, in the same order."""
         num_bytes = math.prod(shape) * dtype.itemsize
         if not self._segments or num_bytes > self._segments[-1].memory.numel():
-            whole = -(-num_bytes // PAGE_BYTES) * PAGE_BYTES
-            self._segments.append(Group.segment(whole, over=self._group, timeout_seconds=MEETING_SECONDS))
-        memory: Tensor = self._segments[-1].memory[:num_bytes]
-        return memory.view(dtype).view(tuple(shape))
+            self._segments.append(_made(num_bytes, self._group))
+        return tensor_in(self._segments[-1], shape, dtype)
 
     def meet(self, calls: Any) -> None:
         """Has `calls` wait until all ranks have written there what they have for the tensor that was asked for last."""
@@ -45,12 +44,14 @@ class Shared:
 class Joining:
     """Parts of tensors that ranks of one node put where all read them; no message is sent.
 
-    Two memories take turns: who writes to one again has met all others at the other one, so everybody has read it.
+    Two memories take turns: who writes to one again has met all others at the other one, so everybody has read it. One that was
+    too small is given back: all have read it when they make a larger one together.
     """
 
     def __init__(self, group: Any) -> None:
         """Takes a group of torch.distributed, of ranks of one node."""
-        self._memories = deque([Shared(group), Shared(group)])
+        self._group = group
+        self._memories: deque[Any] = deque([None, None])
 
     def __call__(self, part: Tensor, lengths: Sequence[int], *, rank: int, dim: int) -> Tensor:
         """The parts of all, one after the other along `dim`.
@@ -64,21 +65,41 @@ class Joining:
         Raises:
             UserError: a rank did not come.
         """
-        memory = self._memories[0]
-        self._memories.rotate()
-        whole = memory.of((*part.shape[:dim], sum(lengths), *part.shape[dim + 1 :]), part.dtype)
+        shape = (*part.shape[:dim], sum(lengths), *part.shape[dim + 1 :])
+        segment = self._segment(math.prod(shape) * part.dtype.itemsize)
+        whole = tensor_in(segment, shape, part.dtype)
         whole.narrow(dim, sum(lengths[:rank]), lengths[rank]).copy_(part)
         try:
-            memory.meet(native.library())
+            segment.meet(native.library())
         except ValueError as error:
-            raise explained(error, memory.absent()) from error
+            if (absent := segment.absent()) is None:
+                raise
+            raise explained(error, absent) from error
         return whole.clone()
 
+    def _segment(self, num_bytes: int) -> Any:
+        """The memory whose turn it is, with room for so many bytes."""
+        segment = self._memories[0]
+        if segment is None or num_bytes > segment.memory.numel():
+            known = 0 if segment is None else GROWTH * segment.memory.numel()
+            segment = self._memories[0] = _made(max(num_bytes, known), self._group)
+        self._memories.rotate()
+        return segment
 
-def explained(error: ValueError, absent: str | None) -> Exception:
-    """The error of a meeting, where somebody was absent; else the error itself."""
-    if absent is None:
-        return error
+
+def _made(num_bytes: int, group: Any) -> Any:
+    whole = -(-num_bytes // PAGE_BYTES) * PAGE_BYTES
+    return Group.segment(whole, over=group, timeout_seconds=MEETING_SECONDS)
+
+
+def tensor_in(segment: Any, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
+    """A tensor at the start of a segment that has room for it."""
+    memory: Tensor = segment.memory[: math.prod(shape) * dtype.itemsize]
+    return memory.view(dtype).view(tuple(shape))
+
+
+def explained(error: ValueError, absent: str) -> UserError:
+    """The error of a meeting to which somebody did not come."""
     return problem(
         "ranks that share an image",
         got=f"{absent} has ended, is stopped, or has not come: {error}",

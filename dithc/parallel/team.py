@@ -84,7 +84,8 @@ class Team:
                 list(range(at + place, at + tokens, sets)) for at in range(0, shard, tokens) for place in range(sets)
             ],
         }
-        nodes = group.gather_objects(group.node)
+        said = group.gather_objects((group.node, native.library() is not None))
+        nodes, have_kernels = [node for node, _ in said], all(has for _, has in said)
         if degrees.shared > 1:
             _check_nodes(nodes, [[members[i] for i in part] for members in groups for part in cuts["tokens"]])
             cuts["ulysses"] = cuts["ring"] = [[i] for i in range(shard)]
@@ -96,7 +97,7 @@ class Team:
             if mine is None:
                 found[name] = None
                 continue
-            is_near = len({nodes[rank] for rank in mine}) == 1 and native.library() is not None
+            is_near = len({nodes[rank] for rank in mine}) == 1 and have_kernels
             found[name] = Ranks(mine.index(group.rank), len(mine), made, Joining(made) if is_near else None)
         number = next((number for number, members in enumerate(groups) if group.rank in members), None)
         if number is None:

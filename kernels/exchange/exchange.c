@@ -32,7 +32,7 @@
 /* How long a process sleeps before it looks whether the one it waits for still exists. */
 #define SLEEP_NANOSECONDS 50000000
 #define NO_WAITING 0
-/* Processes that meet have cores of their own, and little to do meanwhile. */
+/* Processes that meet have cores of their own as a rule, and little to do meanwhile. */
 #define AWAKE_NANOSECONDS 500000
 /* After which a stopped process counts as one that will not come. */
 #define STOPPED_NANOSECONDS 10000000000

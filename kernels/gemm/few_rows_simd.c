@@ -1,6 +1,6 @@
 /* Products of few rows or of little depth, on B as it lies in memory. The loops below wait for memory as much as for
  * multiply-adds, so what comes next is asked for evenly all the while. Lines of B that are no fp32 operands yet are converted
- * once, a piece that stays in the first-level cache, for all rows. */
+ * once for all rows, a piece that stays near; where it is read once they are converted as they are loaded. */
 #include "gemm/few_rows.h"
 #include "simd/simd.h"
 
@@ -10,11 +10,10 @@
 #define LINES 32
 #define DOT_DEPTH 1024
 
-/* A piece of B: lines of fp32 numbers, and where the bytes are that are needed after it. */
+/* A piece of B: its lines, of fp32 numbers where it was converted, and where the bytes are that are needed after it. */
 typedef struct {
-    const float *lines;
-    int64_t stride;
-    const char *ahead;
+    const char *lines, *ahead;
+    int64_t stride;                   /* bytes from line to line */
     int64_t ahead_stride, ahead_step; /* bytes from line to line and from vector to vector */
 } piece;
 
@@ -42,31 +41,46 @@ HC_INLINE void store_up_to(float *p, int64_t n, hc_vf v) HC_STREAMING_OK {
     }
 }
 
-HC_INLINE void convert(const hc_few_rows *x, const char *from, int64_t count, float *out) HC_STREAMING_OK {
+/* n numbers of a line of B as operands, from the `at`th on; zeros behind them. `kind` is a constant wherever this is called. */
+HC_INLINE hc_vf load_b(const char *line, int64_t at, int64_t n, int kind) HC_STREAMING_OK {
+    if (kind == HC_B_BF16) {
+        return n == hc_lanes() ? hc_load_as(line, at, HC_BF16) : hc_load_as_n(line, at, n, HC_BF16);
+    }
+    const hc_vf v = load_up_to((const float *)(const void *)line + at, n);
+    return kind == HC_B_F32 ? v : hc_as_bf16(v);
+}
+
+HC_INLINE void convert(const char *from, int64_t count, float *out, int kind) HC_STREAMING_OK {
     const int64_t lanes = hc_lanes();
     for (int64_t i = 0; i < count; i += lanes) {
         const int64_t n = least(lanes, count - i);
-        if (x->b_kind == HC_B_BF16) {
-            store_up_to(out + i, n, hc_load_as_n(from, i, n, HC_BF16));
-        } else {
-            store_up_to(out + i, n, hc_as_bf16(hc_load_as_n(from, i, n, HC_F32)));
-        }
+        store_up_to(out + i, n, load_b(from, i, n, kind));
     }
 }
 
-/* Lines start..stop of B, numbers at..at + count of each; `wide` has room for them. */
-HC_INLINE piece piece_of(const hc_few_rows *x, int64_t start, int64_t stop, int64_t at, int64_t count,
+/* What the lines of a piece become that all rows read: where these are four at most nothing is converted. */
+HC_INLINE hc_b_kind kind_in_piece(const hc_few_rows *x) HC_STREAMING_OK {
+    return x->m <= 4 ? x->b_kind : HC_B_F32;
+}
+
+/* Lines start..stop of B, numbers at..at + count of each, as they are or as fp32; `wide` has room for them. */
+HC_INLINE piece piece_of(const hc_few_rows *x, int64_t start, int64_t stop, int64_t at, int64_t count, hc_b_kind kind,
                          float *wide) HC_STREAMING_OK {
-    piece out = {.lines = (const float *)(const void *)in_b(x, start, at), .stride = x->b_stride};
-    if (x->b_kind != HC_B_F32) {
-        out.lines = wide;
-        out.stride = count;
-        for (int64_t line = start; line < stop; line++) {
-            convert(x, in_b(x, line, at), count, wide + (line - start) * count);
+    const int64_t size = size_of_b(x);
+    piece out = {.lines = in_b(x, start, at), .stride = x->b_stride * size};
+    if (kind != x->b_kind) {
+        out.lines = (const char *)(const void *)wide;
+        out.stride = count * (int64_t)sizeof(float);
+        for (int64_t line = start; line < stop; line++, wide += count) {
+            if (x->b_kind == HC_B_BF16) {
+                convert(in_b(x, line, at), count, wide, HC_B_BF16);
+            } else {
+                convert(in_b(x, line, at), count, wide, HC_B_F32_ROUNDED);
+            }
         }
     }
-    out.ahead_stride = x->b_stride * size_of_b(x);
-    out.ahead_step = hc_lanes() * size_of_b(x);
+    out.ahead_stride = x->b_stride * size;
+    out.ahead_step = hc_lanes() * size;
     return out;
 }
 
@@ -82,14 +96,18 @@ HC_INLINE piece piece_of(const hc_few_rows *x, int64_t start, int64_t stop, int6
 #define FRESH_SUM(i, j) hc_vf sum##i##j = hc_zero();
 
 /* What is needed next comes in four shares. Each four rows ask for one where there are so many rows; else the first four ask for
- * all: a constant, so that the loops hold no branch. */
-#define ASKING(x, row, DO)           \
-    if ((x)->m > 12 && (row) < 16) { \
-        DO(1);                       \
-    } else if ((row) == 0) {         \
-        DO(4);                       \
-    } else {                         \
-        DO(0);                       \
+ * all. DO(shares, kind) is called with constants, so that its loops hold no branch. */
+#define WITH_CONSTANTS(x, row, DO)                     \
+    if (kind_in_piece(x) == HC_B_BF16) {               \
+        DO(4, HC_B_BF16);                              \
+    } else if (kind_in_piece(x) == HC_B_F32_ROUNDED) { \
+        DO(4, HC_B_F32_ROUNDED);                       \
+    } else if ((x)->m > 12 && (row) < 16) {            \
+        DO(1, HC_B_F32);                               \
+    } else if ((row) == 0) {                           \
+        DO(4, HC_B_F32);                               \
+    } else {                                           \
+        DO(0, HC_B_F32);                               \
     }
 #define FIRST_SHARE(row) ((row) / 4 % 4)
 
@@ -103,7 +121,7 @@ HC_INLINE hc_vf fold(hc_vf a, hc_vf b) HC_STREAMING_OK {
 /* To out[0..n) the sums over the lanes of a, b, c and d. */
 HC_INLINE void put_sums(float *out, int64_t n, int add, hc_vf a, hc_vf b, hc_vf c, hc_vf d) HC_STREAMING_OK {
     float sums[MOST_LANES];
-    if (hc_lanes() < 4) {
+    if (hc_lanes() < 4 || (hc_lanes() & (hc_lanes() - 1)) != 0) {
         sums[0] = hc_sum(a), sums[1] = hc_sum(b), sums[2] = hc_sum(c), sums[3] = hc_sum(d);
     } else {
         hc_vf all = fold(fold(a, b), fold(c, d));
@@ -118,7 +136,7 @@ HC_INLINE void put_sums(float *out, int64_t n, int add, hc_vf a, hc_vf b, hc_vf 
 }
 
 #define LOAD_A(i) const hc_vf a##i = load_up_to(row##i + p, n);
-#define LOAD_LINE(j) const hc_vf b##j = load_up_to(line##j + p, n);
+#define LOAD_LINE(j) const hc_vf b##j = load_b(line##j, p, n, kind);
 #define ADD_PRODUCT(i, j) sum##i##j = hc_fma(a##i, b##j, sum##i##j);
 #define PUT_ROW(i)                                                                                 \
     if ((i) < rows) {                                                                              \
@@ -127,11 +145,11 @@ HC_INLINE void put_sums(float *out, int64_t n, int add, hc_vf a, hc_vf b, hc_vf 
 
 /* Four rows of A, depths start..start + depth, by the four lines of a piece, of which `columns` are there. */
 HC_INLINE void dot_block(const hc_few_rows *x, const piece *b, int64_t row, int64_t column, int64_t columns, int64_t start,
-                         int64_t depth, int64_t shares) HC_STREAMING_OK {
+                         int64_t depth, int64_t shares, int kind) HC_STREAMING_OK {
     const int64_t lanes = hc_lanes(), rows = least(4, x->m - row), ahead_stride = b->ahead_stride, ahead_step = b->ahead_step;
     const int add = x->add || start > 0;
     FOUR_ROWS(const float, row, x->a + row * x->a_stride + start, x->a_stride, rows)
-    FOUR_ROWS(const float, line, b->lines, b->stride, columns)
+    FOUR_ROWS(const char, line, b->lines, b->stride, columns)
     float *c = x->c + row * x->c_stride + column;
     const char *ahead = b->ahead + FIRST_SHARE(row) * ahead_stride;
     EACH_SUM(FRESH_SUM)
@@ -148,17 +166,18 @@ HC_INLINE void dot_block(const hc_few_rows *x, const piece *b, int64_t row, int6
     EACH_ROW(PUT_ROW)
 }
 
+#define DOT_BLOCK(shares, kind) dot_block(x, &b, row, column, columns, start, depth, shares, kind)
+
 HC_KERNEL_FUNCTION void HC_NAME(few_rows_dots)(const hc_few_rows *x) HC_KERNEL_STREAMING {
     float wide[4 * DOT_DEPTH];
     for (int64_t start = 0; start < x->k; start += DOT_DEPTH) {
         const int64_t depth = least(DOT_DEPTH, x->k - start);
         for (int64_t column = 0; column < x->n; column += 4) {
             const int64_t columns = least(4, x->n - column);
-            piece b = piece_of(x, column, column + columns, start, depth, wide);
+            piece b = piece_of(x, column, column + columns, start, depth, kind_in_piece(x), wide);
             b.ahead = in_b(x, column + 4, start);
             for (int64_t row = 0; row < x->m; row += 4) {
-#define DOT_BLOCK(shares) dot_block(x, &b, row, column, columns, start, depth, shares)
-                ASKING(x, row, DOT_BLOCK)
+                WITH_CONSTANTS(x, row, DOT_BLOCK)
             }
         }
     }
@@ -167,7 +186,7 @@ HC_KERNEL_FUNCTION void HC_NAME(few_rows_dots)(const hc_few_rows *x) HC_KERNEL_S
 /* ------------------------------------------------------------------------------------------------------- sums and depths */
 
 #define TAKE_UP(i, j) hc_vf sum##i##j = is_fresh ? hc_zero() : hc_load(c##i + (j) * lanes);
-#define LOAD_VECTOR(j) const hc_vf b##j = hc_load(line + (j) * lanes);
+#define LOAD_VECTOR(j) const hc_vf b##j = load_b(line, (j) * lanes, lanes, kind);
 #define SET_FACTOR(i) const hc_vf a##i = hc_set(row##i[at * factor_step]);
 #define LAY_DOWN(i, j)                            \
     if ((i) < rows && stream) {                   \
@@ -178,12 +197,12 @@ HC_KERNEL_FUNCTION void HC_NAME(few_rows_dots)(const hc_few_rows *x) HC_KERNEL_S
 
 /* To four rows of C, four vectors wide, multiples of the lines of a piece, which are depths p..p + depth. */
 HC_INLINE void four_by_four(const hc_few_rows *x, const piece *b, int64_t row, int64_t p, int64_t depth, int64_t j,
-                            int64_t shares, int stream) HC_STREAMING_OK {
+                            int64_t shares, int kind, int stream) HC_STREAMING_OK {
     const int64_t lanes = hc_lanes(), rows = least(4, x->m - row);
     const int is_fresh = p == 0 && !x->add;
     FOUR_ROWS(const float, row, x->a + row * x->a_stride + p * x->a_step, x->a_stride, rows)
     FOUR_ROWS(float, c, x->c + row * x->c_stride + j, x->c_stride, rows)
-    const float *line = b->lines;
+    const char *line = b->lines;
     EACH_SUM(TAKE_UP)
     const int64_t line_step = b->stride, factor_step = x->a_step, ahead_stride = b->ahead_stride, ahead_step = b->ahead_step;
     const char *ahead = shares > 0 ? b->ahead + FIRST_SHARE(row) * ahead_step : NULL;
@@ -202,33 +221,36 @@ HC_INLINE void four_by_four(const hc_few_rows *x, const piece *b, int64_t row, i
 }
 
 /* The same for one row, n <= hc_lanes() numbers wide. */
-HC_INLINE void one_by_one(const hc_few_rows *x, const piece *b, int64_t row, int64_t p, int64_t depth, int64_t j,
-                          int64_t n) HC_STREAMING_OK {
-    const float *a = x->a + row * x->a_stride + p * x->a_step, *line = b->lines;
+HC_INLINE void one_by_one(const hc_few_rows *x, const piece *b, int64_t row, int64_t p, int64_t depth, int64_t j, int64_t n,
+                          int kind) HC_STREAMING_OK {
+    const float *a = x->a + row * x->a_stride + p * x->a_step;
+    const char *line = b->lines;
     float *c = x->c + row * x->c_stride + j;
     hc_vf sum = p == 0 && !x->add ? hc_zero() : load_up_to(c, n);
     for (int64_t i = 0; i < depth; i++, line += b->stride, a += x->a_step) {
-        sum = hc_fma(hc_set(*a), load_up_to(line, n), sum);
+        sum = hc_fma(hc_set(*a), load_b(line, 0, n, kind), sum);
     }
     hc_store_n(c, n, sum);
 }
+
+#define FOUR_BY_FOUR(shares, kind) four_by_four(x, &b, row, p, depth, j, shares, kind, 0)
+#define ONE_BY_ONE(shares, kind) one_by_one(x, &vector, row, p, depth, j + at, least(lanes, count - at), kind)
 
 /* Columns j.. of C, four vectors of them or what is left; the number done. A piece of B, which each four rows of A read again,
  * stays in the first-level cache, and sums in registers. (Sums that went to C every eight lines waited for their stores: rows
  * of C lie apart by sizes whose multiples are those of a page.) */
 HC_INLINE int64_t some_columns(const hc_few_rows *x, int64_t p, int64_t depth, int64_t j, float *wide) HC_STREAMING_OK {
     const int64_t lanes = hc_lanes(), count = least(4 * lanes, x->n - j);
-    piece b = piece_of(x, p, p + depth, j, count, wide);
+    piece b = piece_of(x, p, p + depth, j, count, kind_in_piece(x), wide);
     b.ahead = in_b(x, p + LINES, j);
     for (int64_t row = 0; count == 4 * lanes && row < x->m; row += 4) {
-#define FOUR_BY_FOUR(shares) four_by_four(x, &b, row, p, depth, j, shares, 0)
-        ASKING(x, row, FOUR_BY_FOUR)
+        WITH_CONSTANTS(x, row, FOUR_BY_FOUR)
     }
     for (int64_t at = 0; count < 4 * lanes && at < count; at += lanes) {
         piece vector = b;
-        vector.lines += at;
+        vector.lines += at * (kind_in_piece(x) == HC_B_BF16 ? 2 : 4);
         for (int64_t row = 0; row < x->m; row++) {
-            one_by_one(x, &vector, row, p, depth, j + at, least(lanes, count - at));
+            WITH_CONSTANTS(x, row, ONE_BY_ONE)
         }
     }
     return count;
@@ -246,21 +268,21 @@ HC_KERNEL_FUNCTION void HC_NAME(few_rows_sums)(const hc_few_rows *x) HC_KERNEL_S
 
 /* Rows row..row + 4 of C, `count` columns from j on. Memory is asked for the next four rows, to be written, meanwhile. */
 HC_INLINE void four_rows(const hc_few_rows *x, const piece *b, int64_t row, int64_t j, int64_t count) HC_STREAMING_OK {
-    const int64_t lanes = hc_lanes();
+    const int64_t lanes = hc_lanes(), bytes = lanes * (int64_t)sizeof(float);
     piece vectors = *b;
     int64_t at = 0;
-    for (; at + 4 * lanes <= count; at += 4 * lanes, vectors.lines += 4 * lanes) {
+    for (; at + 4 * lanes <= count; at += 4 * lanes, vectors.lines += 4 * bytes) {
         const float *next = x->c + (row + 4) * x->c_stride + j + at;
         for (int64_t i = 0; !x->stream && i < least(4, x->m - row - 4); i++) {
             for (int64_t v = 0; v < 4; v++) {
                 hc_prefetch_to_write(next + i * x->c_stride + v * lanes);
             }
         }
-        four_by_four(x, &vectors, row, 0, x->k, j + at, 0, x->stream);
+        four_by_four(x, &vectors, row, 0, x->k, j + at, 0, HC_B_F32, x->stream);
     }
-    for (; at < count; at += lanes, vectors.lines += lanes) {
+    for (; at < count; at += lanes, vectors.lines += bytes) {
         for (int64_t i = row; i < least(x->m, row + 4); i++) {
-            one_by_one(x, &vectors, i, 0, x->k, j + at, least(lanes, count - at));
+            one_by_one(x, &vectors, i, 0, x->k, j + at, least(lanes, count - at), HC_B_F32);
         }
     }
 }
@@ -271,7 +293,7 @@ HC_KERNEL_FUNCTION void HC_NAME(few_depths)(const hc_few_rows *x) HC_KERNEL_STRE
     const int64_t together = LINES * 4 * MOST_LANES / x->k / group * group;
     for (int64_t j = 0; j < x->n; j += together) {
         const int64_t count = least(together, x->n - j);
-        const piece b = piece_of(x, 0, x->k, j, count, wide);
+        const piece b = piece_of(x, 0, x->k, j, count, HC_B_F32, wide);
         for (int64_t row = 0; row < x->m; row += 4) {
             four_rows(x, &b, row, j, count);
         }

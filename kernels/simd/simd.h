@@ -17,7 +17,7 @@
  *   hc_stream(p, v) hc_stream_bf16(p, v)         stores past the caches; p aligned to hc_lanes() elements; hc_stream_end() after
  *                                                the last one and before another thread reads
  *   hc_prefetch(p) hc_prefetch_far(p)            into the first and the second level of the cache, to be read; any address
- *   hc_prefetch_to_write(p)                      into the first level, to be written
+ *   hc_prefetch_to_write(p)                      into the first level, to be written; any address
  *   hc_set(float) hc_zero()
  *   hc_add hc_sub hc_mul hc_div hc_sqrt hc_abs hc_negate
  *   hc_max(a, b) hc_min(a, b)                    with nan in b: nan; with nan in a: b or nan. hc_max(bound, x) keeps a nan of x

@@ -10,7 +10,7 @@ from dithc.parallel.degrees import Degrees, Work, fault, ways
 
 # A ring rounds otherwise than one rank: it is taken where it takes less than this share of the seconds without it.
 RING_SHARE = 0.9
-ALIKE = 0.005  # share of the seconds by which none of two predictions is better
+ALIKE = 0.005  # share of the least seconds, in steps of which predictions are told apart
 UNKNOWN = "nobody has measured or described the links that it needs"
 MOST_RANKS = 1 << 14  # whose ways are gone through in seconds
 

@@ -3,7 +3,7 @@
 A family is what carries `@pytest.mark.sampled`: all cases of one test, or, with `sampled("name")`, all tests of that name.
 `--sample COMMIT` runs an eighth of each family, one at least, drawn by the hash of the commit: every commit draws anew, and
 draws the same whenever it is asked. Of the other tests of a folder that are slow or start ranks, and share nothing with others,
-it runs a quarter. What carries `alternates("name", "which")` is expensive to prepare: of the alternatives of a name it runs one,
+it runs an eighth as well. What carries `alternates("name", "which")` is expensive to prepare: of the alternatives of a name it runs one,
 and of that the sample. Without `--sample`, or where there is no such commit, everything runs.
 
 Workers (`-n`) share units. A test that is slow or starts ranks is a unit of its own, unless it shares an expensive fixture with
@@ -24,8 +24,7 @@ from typing import Any
 import pytest
 
 ROOT = Path(__file__).parent.parent
-ONE_OF = 8  # so many members of a family one runs
-ONE_OF_ALONE = 4  # and of the slow tests of a folder that are of no family
+ONE_OF = 8  # so many members of a family one runs, and of so many slow tests of a folder that are of no family
 ONE_OF_SLOW = 10  # and of all slow tests, where the sample is to be short
 
 
@@ -54,7 +53,7 @@ def family_of(item: pytest.Item, *, short: bool) -> tuple[str, int] | None:
     mark = item.get_closest_marker("sampled")
     if mark is not None:
         return (mark.args[0] if mark.args else item.nodeid.partition("[")[0]), ONE_OF
-    return (str(item.path.parent), ONE_OF_ALONE) if is_slow and unit_of(item) is None else None
+    return (str(item.path.parent), ONE_OF) if is_slow and unit_of(item) is None else None
 
 
 def left_out(items: Iterable[pytest.Item], *, seed: str, short: bool = False) -> set[str]:

@@ -83,7 +83,7 @@ def test_a_commit_draws_the_same_for_one_process_and_for_workers(tmp_path: Path)
     alone, said = ran(tmp_path, "--sample", "HEAD")
     assert f"drawn by {commit_of('HEAD')[:12]}" in said
     assert {"test_always", "test_only"} <= set(alone)
-    assert sum(name.startswith("test_slow") for name in alone) == 1, "a quarter of those of no family, one at least"
+    assert sum(name.startswith("test_slow") for name in alone) == 1, "an eighth of those of no family, one at least"
     assert sum(name.startswith("test_many") for name in alone) == 2
     assert sum(name in ("test_left", "test_right") for name in alone) == 1
     homes = [name.partition("[")[0] for name in alone if name.startswith(("test_north", "test_south"))]

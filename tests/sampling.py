@@ -3,8 +3,8 @@
 A family is what carries `@pytest.mark.sampled`: all cases of one test, or, with `sampled("name")`, all tests of that name.
 `--sample COMMIT` runs an eighth of each family, one at least, drawn by the hash of the commit: every commit draws anew, and
 draws the same whenever it is asked. Of the other tests of a folder that are slow or start ranks, and share nothing with others,
-it runs an eighth as well. What carries `alternates("name", "which")` is expensive to prepare: of the alternatives of a name it runs one,
-and of that the sample. Without `--sample`, or where there is no such commit, everything runs.
+it runs an eighth as well. What carries `alternates("name", "which")` is expensive to prepare: of the alternatives of a name it
+runs one, and of that the sample. Without `--sample`, or where there is no such commit, everything runs.
 
 Workers (`-n`) share units. A test that is slow or starts ranks is a unit of its own, unless it shares an expensive fixture with
 others, or says with whom it stays (`unit("name")`); these, and the other tests of a file, stay together. Long units begin first.

@@ -7,8 +7,8 @@
 
 #include "array.h"
 
-/* Up to here passing through B once is faster than packing it. (AVX-512, with and without AVX512_BF16, layers of DiT-S, B and XL
- * on 16, 32 and 48 images: at 48 the two are equal.) */
+/* Up to here passing through B once is faster than packing it. (A Xeon with AVX-512 whose AMX is hidden: layers of DiT-S on 16,
+ * 32 and 48 images, where the two are equal, of DiT-XL on 16 and 32. Not measured with AMX or SME.) */
 #define MOST_ROWS 32
 #define MOST_DEPTH 32
 

@@ -1,5 +1,6 @@
 """Builds the native parts, the C kernels and torch's allocator, each optional; the rest of the package is in pyproject.toml."""
 
+import os
 import re
 import subprocess
 import sys
@@ -12,6 +13,8 @@ from setuptools.command.build_ext import build_ext
 
 KERNELS = Path(__file__).parent.resolve() / "kernels"
 KERNELS_LIBRARY = "dithc.native._kernels"
+# Without a number, make starts a compiler for every file at once: some gigabytes on a machine that may have few.
+PARALLEL = ("--parallel", str(len(os.sched_getaffinity(0))))
 
 
 class BuildOptional(build_ext):
@@ -38,7 +41,7 @@ class BuildOptional(build_ext):
         cmake = [sys.executable, "-m", "cmake"]
         try:
             subprocess.run([*cmake, "-S", str(KERNELS), "-B", str(build), "-DCMAKE_BUILD_TYPE=Release"], check=True)
-            subprocess.run([*cmake, "--build", str(build), "--parallel", "--target", "_kernels"], check=True)
+            subprocess.run([*cmake, "--build", str(build), *PARALLEL, "--target", "_kernels"], check=True)
         except (OSError, subprocess.CalledProcessError) as error:
             target.unlink(missing_ok=True)  # one of an earlier version would be worse than none
             sys.stderr.write(

@@ -1,10 +1,10 @@
 """Which tests run, and beside which others: a sample of families of slow tests, and units for workers to share.
 
 A family is what carries `@pytest.mark.sampled`: all cases of one test, or, with `sampled("name")`, all tests of that name.
-`--sample COMMIT` runs an eighth of each family, one at least, drawn by the hash of the commit: every commit draws anew, and
-draws the same whenever it is asked. Of the other tests of a folder that are slow or start ranks, and share nothing with others,
-it runs an eighth as well. What carries `alternates("name", "which")` is expensive to prepare: of the alternatives of a name it
-runs one, and of that the sample. Without `--sample`, or where there is no such commit, everything runs.
+`--sample COMMIT` runs a sixteenth of each family, one at least, drawn by the hash of the commit: every commit draws anew, and
+draws the same whenever it is asked. The other tests of a room (a folder here) that are slow or start ranks, and share nothing
+with others, are a family as well. What carries `alternates("name", "which")` is expensive to prepare: of the alternatives of a
+name it runs one, and of that the sample. Without `--sample`, or where there is no such commit, everything runs.
 
 Workers (`-n`) share units. A test that is slow or starts ranks is a unit of its own, unless it shares an expensive fixture with
 others, or says with whom it stays (`unit("name")`); these, and the other tests of a file, stay together. Long units begin first.
@@ -24,7 +24,7 @@ from typing import Any
 import pytest
 
 ROOT = Path(__file__).parent.parent
-ONE_OF = 8  # so many members of a family one runs, and of so many slow tests of a folder that are of no family
+ONE_OF = 16  # so many members of a family one runs
 ONE_OF_SLOW = 10  # and of all slow tests, where the sample is to be short
 
 
@@ -53,7 +53,13 @@ def family_of(item: pytest.Item, *, short: bool) -> tuple[str, int] | None:
     mark = item.get_closest_marker("sampled")
     if mark is not None:
         return (mark.args[0] if mark.args else item.nodeid.partition("[")[0]), ONE_OF
-    return (str(item.path.parent), ONE_OF) if is_slow and unit_of(item) is None else None
+    return (room_of(item), ONE_OF) if is_slow and unit_of(item) is None else None
+
+
+def room_of(item: pytest.Item) -> str:
+    """The folder of `tests` in which a test is, however deep; that of its file where it is elsewhere."""
+    folder = item.path.parent
+    return next((str(one) for one in (folder, *folder.parents) if one.parent == ROOT / "tests"), str(folder))
 
 
 def left_out(items: Iterable[pytest.Item], *, seed: str, short: bool = False) -> set[str]:

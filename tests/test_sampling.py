@@ -1,4 +1,4 @@
-"""The sample of a commit: an eighth of each family, always the same, and over commits everything; what workers share."""
+"""The sample of a commit: a sixteenth of each family, always the same, and over commits everything; what workers share."""
 
 import subprocess
 import sys
@@ -12,7 +12,7 @@ FAMILIES = """
 import pytest
 
 @pytest.mark.sampled
-@pytest.mark.parametrize("number", range(9))
+@pytest.mark.parametrize("number", range(17))
 def test_many(number):
     pass
 
@@ -62,8 +62,8 @@ def ran(folder: Path, *words: str) -> tuple[list[str], str]:
     return sorted(line.partition("::")[2].split()[0] for line in lines), done.stdout
 
 
-@pytest.mark.parametrize(("size", "wanted"), [(1, 1), (2, 1), (8, 1), (9, 2), (16, 2), (17, 3)])
-def test_an_eighth_of_a_family_is_drawn_and_one_at_least(size: int, wanted: int) -> None:
+@pytest.mark.parametrize(("size", "wanted"), [(1, 1), (2, 1), (16, 1), (17, 2), (32, 2), (33, 3)])
+def test_a_sixteenth_of_a_family_is_drawn_and_one_at_least(size: int, wanted: int) -> None:
     members = [f"test[{number}]" for number in range(size)]
     found = drawn(members, seed="a commit")
     assert len(found) == wanted
@@ -71,8 +71,8 @@ def test_an_eighth_of_a_family_is_drawn_and_one_at_least(size: int, wanted: int)
 
 
 def test_over_commits_every_member_is_drawn_about_as_often() -> None:
-    members = [f"test[{number}]" for number in range(12)]
-    draws = [drawn(members, seed=f"commit {number}") for number in range(800)]
+    members = [f"test[{number}]" for number in range(24)]
+    draws = [drawn(members, seed=f"commit {number}") for number in range(1600)]
     often = {member: sum(member in draw for draw in draws) for member in members}
     assert all(90 < count < 177 for count in often.values()), often  # 133 each; 43 are four standard deviations
 
@@ -83,7 +83,7 @@ def test_a_commit_draws_the_same_for_one_process_and_for_workers(tmp_path: Path)
     alone, said = ran(tmp_path, "--sample", "HEAD")
     assert f"drawn by {commit_of('HEAD')[:12]}" in said
     assert {"test_always", "test_only"} <= set(alone)
-    assert sum(name.startswith("test_slow") for name in alone) == 1, "an eighth of those of no family, one at least"
+    assert sum(name.startswith("test_slow") for name in alone) == 1, "a sixteenth of those of no family, one at least"
     assert sum(name.startswith("test_many") for name in alone) == 2
     assert sum(name in ("test_left", "test_right") for name in alone) == 1
     homes = [name.partition("[")[0] for name in alone if name.startswith(("test_north", "test_south"))]
@@ -97,5 +97,5 @@ def test_a_commit_draws_the_same_for_one_process_and_for_workers(tmp_path: Path)
 @pytest.mark.parametrize("words", [(), ("--sample", "no-such-commit")])
 def test_without_a_commit_everything_runs(words: tuple[str, ...], tmp_path: Path) -> None:
     found, said = ran(tmp_path, *words)
-    assert len(found) == 18
+    assert len(found) == 26
     assert ("sample: none, as there is no commit no-such-commit here" in said) == bool(words)

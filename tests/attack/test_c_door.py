@@ -21,6 +21,7 @@ def attack(seed: int, calls: int) -> None:
 
 
 @pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.slow
 def test_random_calls_are_refused_or_done(seed: int) -> None:
     attack(seed, 800)
 

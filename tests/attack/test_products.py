@@ -255,6 +255,7 @@ def seed_of_commit() -> str:
     return os.environ.get("DITHC_ATTACK_SEED") or sampling.commit_of("HEAD")[:12]
 
 
+@pytest.mark.slow
 def test_hostile_inputs_drawn_by_the_commit_are_refused_or_read_as_they_were(shooting_range: Range) -> None:
     attack(shooting_range, trials=FEW, seed=seed_of_commit())
 

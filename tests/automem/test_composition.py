@@ -134,6 +134,7 @@ def test_hooks_of_others_see_complete_gradients(moving: Build) -> None:
     assert_moved(model)
 
 
+@pytest.mark.slow
 def test_distributed_data_parallel(moving: Build) -> None:
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     try:
@@ -252,6 +253,7 @@ def loss_of_vit(model: nn.Module, seed: int) -> Tensor:
 
 @pytest.mark.parametrize(("make", "loss"), [(unet, loss_of_unet), (vit, loss_of_vit)], ids=["unet", "vit"])
 @pytest.mark.parametrize("file", [False, True])
+@pytest.mark.slow
 def test_models_of_another_library(
     moving: Build, make: Callable[[], nn.Module], loss: Callable[[nn.Module, int], Tensor], file: bool
 ) -> None:

@@ -77,6 +77,7 @@ def assert_right(model: nn.Module, *, seed: int = 2) -> None:
 
 @pytest.mark.parametrize("by", ["threads", "team"])
 @pytest.mark.parametrize("file", [False, True])
+@pytest.mark.slow
 def test_copies_that_fail_are_errors_and_the_next_pass_is_right(
     make_tiers: Callable[..., Tiers], by: str, file: bool
 ) -> None:

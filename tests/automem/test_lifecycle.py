@@ -71,6 +71,7 @@ def test_mode_lasts_as_long_as_the_outermost_backward_pass(make_tiers: Callable[
     assert (seen, allocator.is_on()) == ([True], False)
 
 
+@pytest.mark.slow
 def test_closed_management_leaves_a_model_that_trains_on(make_tiers: Callable[..., Tiers]) -> None:
     """As at the end of a training: the manager first, then copies and tiers; the model is used afterwards."""
     tiers = make_tiers(24)

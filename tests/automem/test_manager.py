@@ -187,6 +187,7 @@ def test_second_call_of_automem_replaces_the_management(make_tiers: Callable[...
     train(model).assert_same(unmanaged(dit))
 
 
+@pytest.mark.slow
 def test_deleted_model_leaves_nothing_behind_at_any_moment(make_tiers: Callable[..., Tiers]) -> None:
     tiers = make_tiers(24)
     for calls in range(4):

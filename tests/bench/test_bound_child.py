@@ -29,6 +29,7 @@ def is_alive(pid: int) -> bool:
     return True
 
 
+@pytest.mark.slow
 def test_sigterm_ends_the_child_and_is_the_status():
     with subprocess.Popen([sys.executable, "-c", BENCH], stdout=subprocess.PIPE, text=True) as bench:
         child = int(bench.stdout.readline())

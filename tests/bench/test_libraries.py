@@ -86,11 +86,13 @@ with torch.backends.mkldnn.verbose(1), torch.backends.mkl.verbose(1):
     return sum(any(part in line for part in word) for line in told.splitlines())
 
 
+@pytest.mark.slow
 def test_onednn_makes_all_three_products():
     served("onednn", "fp32")
     assert count_calls("onednn") == 3
 
 
+@pytest.mark.slow
 def test_torch_s_products_are_of_the_library_that_it_names():
     if not torch.backends.mkl.is_available():
         pytest.skip("this PyTorch has no MKL that could tell of its calls")
@@ -98,6 +100,7 @@ def test_torch_s_products_are_of_the_library_that_it_names():
     assert count_calls("torch-blas") == 3
 
 
+@pytest.mark.slow
 def test_a_library_that_is_none_is_told(monkeypatch):
     from dithc.bench.libraries import products
 

@@ -36,6 +36,7 @@ def test_metrics_that_are_none_are_passed_over(line: str, tmp_path: Path, capsys
 
 
 @pytest.mark.parametrize("name", ["config.json", "lease.json", "fid/score/manifest.json"])
+@pytest.mark.slow
 def test_pipes_among_results_are_not_waited_for(name: str, tmp_path: Path) -> None:
     config = Path(__file__).parents[1] / "workflow" / "small.yaml"
     from dithc.config import experiment_of

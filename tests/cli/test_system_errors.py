@@ -131,6 +131,7 @@ def four_lines(said: str) -> bool:
         ("report", 0),
     ],
 )
+@pytest.mark.slow
 def test_full_disk_ends_with_status_2_and_leaves_earlier_output(
     bench: Bench,
     monkeypatch: pytest.MonkeyPatch,

@@ -284,6 +284,7 @@ def runtimes_in_a_process_with(*paths):
     return json.loads(done.stdout.splitlines()[-1])
 
 
+@pytest.mark.slow
 def test_one_openmp_runtime_is_no_trouble_and_a_second_that_is_loaded_is_found(tmp_path):
     compiler = shutil.which("cc")
     if compiler is None:
@@ -299,6 +300,7 @@ def test_one_openmp_runtime_is_no_trouble_and_a_second_that_is_loaded_is_found(t
     assert str(second) in text
 
 
+@pytest.mark.slow
 def test_a_second_copy_of_the_same_openmp_runtime_is_a_warning():
     line = ["cc", "-print-file-name=libgomp.so.1"]
     copy = subprocess.run(line, capture_output=True, text=True).stdout.strip() if shutil.which("cc") else ""

@@ -53,6 +53,7 @@ def test_every_byte_arrives_and_every_copy_ends(tmp_path):
 
 @pytest.mark.sampled
 @pytest.mark.parametrize("sanitizer", ["thread", "address,undefined"])
+@pytest.mark.slow
 def test_sanitizers_find_nothing(tmp_path, sanitizer):
     program = build(tmp_path, f"-fsanitize={sanitizer}")
     for engine in ENGINES[1::2]:

@@ -56,12 +56,14 @@ def run(program: Path, team: tuple[int, int, int, int]) -> "subprocess.Completed
     return subprocess.run([*fixed, str(program), *map(str, team)], capture_output=True, text=True, timeout=600)
 
 
+@pytest.mark.slow
 def test_runs_and_barriers_let_nothing_through(tmp_path):
     program = build(tmp_path)
     for team in TEAMS:
         assert run(program, team).returncode == 0, team
 
 
+@pytest.mark.slow
 def test_threads_never_race(tmp_path):
     program = build(tmp_path, "-fsanitize=thread")
     for team in TEAMS:

@@ -289,6 +289,7 @@ print("done")
 """
 
 
+@pytest.mark.slow
 def test_forks_while_a_thread_allocates_and_tensors_that_live_until_the_end_do_no_harm(pool):
     done = subprocess.run(
         [sys.executable, "-c", FORK_UNDER_LOAD], capture_output=True, text=True, timeout=600, check=False

@@ -262,6 +262,7 @@ for by in ("threads", "team"):
 """
 
 
+@pytest.mark.slow
 def test_a_write_that_the_system_cuts_short_goes_on_until_it_says_why(tmp_path):
     """Under a limit on the size of files the first write is short, and only the next one is refused."""
     done = subprocess.run(
@@ -488,6 +489,7 @@ if sys.argv[3] == "raise":
 
 
 @pytest.mark.parametrize(("by", "delay", "end"), [("threads", 1000, "return"), ("threads", 0, "raise")])
+@pytest.mark.slow
 def test_the_interpreter_ends_in_the_midst_of_copies(by, delay, end):
     done = subprocess.run(
         [sys.executable, "-X", "faulthandler", "-c", EXIT, by, str(delay), end],

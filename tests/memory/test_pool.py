@@ -366,6 +366,7 @@ def test_peak_of_use_starts_anew_and_the_mark_of_the_budget_never_does():
     del kept
 
 
+@pytest.mark.slow
 def test_resident_memory_never_exceeds_the_budget(pool):
     """The system's own count of resident pages, over random blocks that are all written."""
     budget, random, held = 24 * MEBI, Random(1), []
@@ -427,6 +428,7 @@ print(pool.counters().spills, pool.next.counters().num_blocks)
 """
 
 
+@pytest.mark.slow
 def test_what_the_system_refuses_goes_to_the_pool_below(pool, tmp_path):
     """A limit on the data of the process; the file is no data."""
     opening = f"""

@@ -37,6 +37,7 @@ def gradients(model: nn.Module, forward: Callable[..., Tensor], dtype: str) -> t
 
 @pytest.mark.parametrize("dtype", ["fp32", "bf16"])
 @pytest.mark.parametrize("backend", ["c", "numba", "reference"])
+@pytest.mark.slow
 def test_compiled_model_is_one_graph_with_the_same_numbers(backend, dtype, use_backend) -> None:
     use_backend(backend)
     model = small_model()

@@ -63,6 +63,7 @@ def _difference(model: DiT, net: DiTTransformer2DModel) -> float:
 
 
 @pytest.mark.parametrize(("name", "overrides"), [*PRESET.values(), BANDS], ids=["small", "xl", "bands"])
+@pytest.mark.slow
 def test_diffusers_own_network_computes_the_same(name: str, overrides: dict[str, Any]) -> None:
     model = _model(name, overrides)
     assert _difference(model, _same_frequencies(_theirs(model))) < 1e-5
@@ -93,6 +94,7 @@ def test_frequencies_are_the_only_difference_of_the_timestep_features() -> None:
     assert 0.6 < float((ours - theirs).norm() / ours.norm()) < 0.7
 
 
+@pytest.mark.slow
 def test_every_weight_has_a_say() -> None:
     """A weight that no layer of theirs took up would leave the output as it was."""
     model = _model(*PRESET["small"])

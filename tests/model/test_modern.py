@@ -249,6 +249,7 @@ def test_weights_of_blocks_of_another_kind_are_refused(kind: dict[str, Any]) -> 
         diffusers_keys.settings(shaken(**{**SMALL, **kind, "input_size": 8}).config)
 
 
+@pytest.mark.slow
 def test_compiled_network_is_one_graph_of_the_same_numbers() -> None:
     torch._dynamo.reset()
     model = shaken(**KINDS[-1])

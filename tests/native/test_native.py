@@ -146,6 +146,7 @@ def _run(script: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=600)
 
 
+@pytest.mark.slow
 def test_a_child_forked_while_a_thread_is_inside_an_operator_goes_on(needs_library):
     done = _run("""
 import os, threading, torch
@@ -173,6 +174,7 @@ os._exit(0)
     assert "all children went on" in done.stdout, done.stderr
 
 
+@pytest.mark.slow
 def test_the_process_ends_quietly_while_a_thread_is_inside_an_operator(needs_library):
     done = _run("""
 import threading, time, torch
@@ -222,6 +224,7 @@ print("untouched")
 
 
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two CPUs")
+@pytest.mark.slow
 def test_torchs_threads_and_their_places_are_left_as_they_were(needs_library):
     done = subprocess.run([sys.executable, "-c", ALONE], capture_output=True, text=True, timeout=600)
     assert done.stdout.strip() == "untouched", done.stderr

@@ -82,17 +82,20 @@ def test_four_processes_with_a_team_of_two_each_share_two_cores():
     assert all("another process of dithc has pinned threads to CPU(s)" in log for log in logs)
 
 
+@pytest.mark.slow
 def test_a_team_larger_than_the_machine_finishes_and_says_so():
     threads = 4 * len(CPUS)
     log = finish(start(threads, CPUS))
     assert f"{threads} threads share {len(CPUS)} CPU(s)" in log
 
 
+@pytest.mark.slow
 def test_two_threads_on_one_allowed_cpu_finish_and_say_so():
     assert "2 threads share 1 CPU(s)" in finish(start(2, CPUS[-1:]))
 
 
 @needs_two_cpus
+@pytest.mark.slow
 def test_a_mask_that_shrinks_under_a_running_team_harms_nothing():
     finish(start(2, CPUS[:2], CPUS[0]))
 

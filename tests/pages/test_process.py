@@ -37,6 +37,7 @@ else:
 """
 
 
+@pytest.mark.slow
 def test_the_peak_stays_after_memory_is_returned_until_it_is_reset():
     # In a process of its own: the block has to be larger than all that the process ever held.
     in_a_process_of_its_own(PEAK_OF_A_BLOCK)

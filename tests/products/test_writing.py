@@ -254,6 +254,7 @@ def test_killed_export_is_begun_anew_and_an_earlier_one_replaced(samples, tmp_pa
     assert names == [".manifest.made", "image-000003.tif", "image-000004.tif", "manifest.json"]
 
 
+@pytest.mark.slow
 def test_full_disk_is_an_error_and_leaves_nothing(samples, tmp_path):
     code = (
         "import resource, sys; from dithc.cli import main; resource.setrlimit(resource.RLIMIT_FSIZE, (1500, 1500)); "

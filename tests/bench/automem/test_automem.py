@@ -109,6 +109,7 @@ def test_settings_without_sense_are_refused(changes, said, tmp_path) -> None:
 
 
 @needs_kernels
+@pytest.mark.slow
 def test_steps_with_the_pool_and_with_automem_have_the_same_losses_and_stay_where_they_are(tmp_path) -> None:
     path = tmp_path / "automem.json"
     words = ["--only", "pool,resident", "--step-models", "S/2", "--override=depth=1", "--override=hidden_size=192"]

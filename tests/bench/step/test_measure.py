@@ -23,6 +23,7 @@ WORDS = [f"--override={name}={value}" for name, value in TINY.items()]
 
 
 @pytest.mark.parametrize("dtype", ["fp32", "bf16"])
+@pytest.mark.slow
 def test_the_result_holds_numbers_machine_versions_and_settings(dtype, tmp_path, capsys):
     path = tmp_path / "bench.json"
     words = ["--batch", "2", "--dtype", dtype, "--compare", "eager", "--repeats", "2", "--warmup", "1"]
@@ -68,6 +69,7 @@ def test_own_steps_compute_the_eager_loss(name, dtype):
         assert "FMA" in table(result)
 
 
+@pytest.mark.slow
 def test_all_clusters_are_compared_with_one_and_ceilings_beside_them(tmp_path):
     if why := obstacle("c"):
         pytest.skip(why)
@@ -148,6 +150,7 @@ def test_compiled_bf16_is_skipped_where_pytorch_has_no_products_for_it(monkeypat
     assert "compare in fp32" in row["reason"]
 
 
+@pytest.mark.slow
 def test_the_compiled_step_computes_the_eager_loss():
     if shutil.which("g++") is None:
         pytest.skip("no C++ compiler (g++)")

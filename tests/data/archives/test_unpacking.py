@@ -73,6 +73,7 @@ def killed(child: subprocess.Popen[str]) -> None:
     assert child.returncode == -signal.SIGKILL
 
 
+@pytest.mark.slow
 def test_what_a_killed_staging_left_is_removed_by_the_next_and_what_is_in_use_is_not(
     room: Path, packed: Path, stages: Callable[[], subprocess.Popen[str]]
 ) -> None:

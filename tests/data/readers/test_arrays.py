@@ -207,6 +207,7 @@ def test_files_come_in_sorted_order_with_their_relative_path_as_id(tmp_path: Pat
     assert [scene.scene_id for scene in read_all(tmp_path)] == ["a/1.npy", "b/2.npy", "c.npy"]
 
 
+@pytest.mark.slow
 def test_real_chips_are_all_accepted(real_data: Callable[[str], Path]) -> None:
     scenes = read_all(real_data("s2_l2a_12band_chips"), bands=L2A, layout="hwc")
     assert all(isinstance(scene, Scene) for scene in scenes)

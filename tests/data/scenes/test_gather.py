@@ -34,6 +34,7 @@ class Deadly:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
+@pytest.mark.slow
 def test_a_process_that_is_killed_is_told_with_its_signal(tmp_path: Path) -> None:
     scenes: Any = Deadly()
     with pytest.raises(UserError, match="signal SIGKILL: a kernel") as told:

@@ -223,6 +223,7 @@ def test_facts_of_all_kinds_are_kept_as_they_were(
     assert {"ergas", "gains"} <= read_rows(out / "scenes.parquet")[0].keys()
 
 
+@pytest.mark.slow
 def test_processes_give_the_same_bytes_and_refuse_a_truncated_image_as_one_does(tmp_path: Path) -> None:
     files = tmp_path / "files"
     synthesize("sentinel2", files, seed=3, scenes=3, size=96)

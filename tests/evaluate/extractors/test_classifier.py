@@ -78,6 +78,7 @@ def fields(n: int, *, seed: int) -> tuple[np.ndarray, np.ndarray]:
     return np.clip(images, 0, 255).astype(np.uint8), labels
 
 
+@pytest.mark.slow
 def test_a_judge_of_defects_tells_them_and_sees_a_lattice_that_a_classifier_of_clean_tiles_does_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

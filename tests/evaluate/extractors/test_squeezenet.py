@@ -42,6 +42,7 @@ def photographs(folder: Path, *, count: int, size: int) -> tuple[np.ndarray, np.
     return np.stack(images), np.array([number[file.parent.name] for file in files])
 
 
+@pytest.mark.slow
 def test_most_real_photographs_are_recognised(shared_data: Path, path_to_weights: Path) -> None:
     images, labels = photographs(shared_data / "imagenet_sample", count=80, size=227)
     network = load_network(path_to_weights)
@@ -54,6 +55,7 @@ def test_most_real_photographs_are_recognised(shared_data: Path, path_to_weights
     assert top5 > 0.8
 
 
+@pytest.mark.slow
 def test_channels_in_the_wrong_order_are_recognised_less(shared_data: Path, path_to_weights: Path) -> None:
     images, labels = photographs(shared_data / "imagenet_sample", count=24, size=227)
     network = load_network(path_to_weights)
@@ -65,6 +67,7 @@ def test_channels_in_the_wrong_order_are_recognised_less(shared_data: Path, path
     assert right > wrong
 
 
+@pytest.mark.slow
 def test_distance_of_real_photographs_end_to_end(shared_data: Path, path_to_weights: Path, tmp_path: Path) -> None:
     extractor = load_extractor("squeezenet", path_to_weights)
     images, _ = photographs(shared_data / "imagenet_sample", count=60, size=64)

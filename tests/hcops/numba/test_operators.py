@@ -596,6 +596,7 @@ def run_program(**environment: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.slow
 def test_folder_that_cannot_be_written_means_no_cache_and_a_line_in_the_log() -> None:
     result = run_program(NUMBA_CACHE_DIR="/dev/null/nowhere")
     assert result.stdout == "fine\n", result.stderr
@@ -603,6 +604,7 @@ def test_folder_that_cannot_be_written_means_no_cache_and_a_line_in_the_log() ->
     assert "set NUMBA_CACHE_DIR" in result.stderr
 
 
+@pytest.mark.slow
 def test_second_process_finds_what_the_first_compiled(tmp_path: Path) -> None:
     first, second = (run_program(NUMBA_CACHE_DIR=str(tmp_path)) for _ in range(2))
     assert (first.stdout, second.stdout) == ("fine\n", "fine\n"), first.stderr + second.stderr

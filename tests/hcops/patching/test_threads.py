@@ -50,6 +50,7 @@ def script(text):
 
 
 @has_openmp
+@pytest.mark.slow
 def test_no_second_set_of_threads_is_made():
     """In a process of its own, whose threads are counted."""
     text = """
@@ -125,6 +126,7 @@ def test_results_do_not_depend_on_whose_threads_and_who_calls(threads):
 
 
 @has_openmp
+@pytest.mark.slow
 def test_a_forked_child_works_alone():
     """libgomp's threads do not exist there, and a region would wait for them for ever."""
     text = """

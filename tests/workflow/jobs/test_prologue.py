@@ -9,7 +9,7 @@ import pytest
 
 from dithc.config import Experiment
 from dithc.workflow.jobs.resources import Jobs
-from tests.workflow.conftest import DEMO, snakemake
+from tests.workflow.conftest import LOCAL, snakemake
 
 MODULES = Path(__file__).parents[3] / "profiles" / "modules.sh"
 MODULE = """module() {
@@ -63,7 +63,7 @@ def test_rule_runs_after_the_lines_of_the_site(project: Path) -> None:
     (project / "site.sh").write_text("echo prologue >> told\n")
     target = "results/demo/inputs/landscape/manifest.json"
     machine = "machine={launcher: none, prologue: site.sh}"
-    words = ("--profile", "profiles/local", "--configfile", DEMO, "reduced.yaml", "--config", machine)
+    words = (*LOCAL, "--config", machine)
     done = snakemake(project, target, *words)
     assert done.returncode == 0, done.stdout[-3000:]
     assert (project / "told").read_text() == "prologue\n"

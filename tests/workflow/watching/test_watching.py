@@ -43,7 +43,7 @@ def test_the_demo_says_a_line_a_stage_and_what_came_of_it(finished: Path) -> Non
     lines = text.splitlines()
     assert len(lines) <= 115, text  # with what an installation says, 120
     assert max(map(len, lines)) <= 160, text
-    assert sum(": done" in line for line in lines) == 47
+    assert sum(": done" in line for line in lines) == 38
     assert "started" not in text
     assert text.count("snakemake-") == 1, "its log is named once"
     for evaluation in ("sentinel2-after", "gaofen2-codec"):
@@ -67,7 +67,7 @@ def test_status_of_a_finished_experiment(finished: Path) -> None:
     done = dithc(finished, "status", "--json", "status.json")
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
-    assert lines[-2].startswith("demo: 47 of 47 stages done")
+    assert lines[-2].startswith("demo: 38 of 38 stages done")
     assert lines[-1] == f"report: {finished / 'results/demo/report.html'}"
     assert all("done" in row for row in lines[:-2])
     assert any(row.startswith("evaluation") and "FID" in row for row in lines)
@@ -79,7 +79,7 @@ def test_status_of_a_finished_experiment(finished: Path) -> None:
 def test_watching_a_finished_experiment_ends_at_once(finished: Path) -> None:
     done = dithc(finished, "status", "results/demo", "--watch", "60")
     assert done.returncode == 0
-    assert done.stdout.count("47 of 47 stages done") == 1
+    assert done.stdout.count("38 of 38 stages done") == 1
 
 
 def test_metrics_of_a_real_training_are_found_in_the_store(finished: Path, tmp_path: Path) -> None:
@@ -110,7 +110,7 @@ def test_run_shows_stages_and_leaves_snakemakes_text_in_its_log(project: Path) -
     done = dithc(project, "run", *LOCAL, "--", SYNTHESIZED)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "synthesize landscape: done in" in done.stdout
-    assert "demo: 1 of 47 stages done" in done.stdout
+    assert "demo: 1 of 38 stages done" in done.stdout
     assert "localrule" not in done.stdout
     assert "localrule synthesize:" in text_of_snakemake(project)
     again = dithc(project, "run", *LOCAL, "--verbose", "--", SYNTHESIZED)

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 from pydantic import ValidationError
 
 from dithc.config.experiment import Experiment
+from dithc.config.kinds import of_keys
 from dithc.config.layers import Layer, laid_over, of_words, overridden
 from dithc.config.nearest import key_meant, word_meant
 from dithc.config.reading import Text, read
@@ -15,6 +16,7 @@ from dithc.log import logger, problem
 
 T = TypeVar("T")
 SECTIONS = ("datasets", "codecs", "runs", "extractors", "evaluations")  # without one of them there is nothing to do
+BELOW = f"\n{' ' * len('  got:      ')}"  # where the next of several faults stands
 MOST_SHOWN = 200  # characters of a value that is refused
 DEMO = Path("config/experiments/demo.yaml")
 QUOTED = re.compile(r"'([^']*)'")
@@ -36,16 +38,17 @@ def load(source: Path | Mapping[str, Any]) -> Experiment:
 
 
 def _checked(content: Mapping[str, Any], *, origin: str, texts: Sequence[Text]) -> Experiment:
+    renamed = _renamed(dict(content), origin)
     try:
-        return Experiment.model_validate(_renamed(dict(content), origin))
+        return Experiment.model_validate(renamed)
     except ValidationError as error:
         is_named = len(texts) == 1 and texts[0].origin.endswith(origin)
-        faults = [_told(fault, texts, is_named=is_named) for fault in error.errors()]
+        faults = [_told(fault, texts, is_named=is_named) for fault in of_keys(error.errors(), renamed)]
         raise problem(
             f"{origin} has {len(faults)} fault{'s' * (len(faults) > 1)}",
-            got="".join(f"\n    {fault}" for fault in faults),
-            expected="the keys of docs/config.md",
-            remedy="correct the keys named above",
+            got=BELOW.join(faults),
+            expected="keys and values as docs/config.md says",
+            remedy="correct what is named above",
         ) from None
 
 

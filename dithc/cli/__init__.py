@@ -130,9 +130,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         raise
     finally:
         if status:
-            from dithc.comm import tell_of_end
+            from dithc.comm import ending
 
-            tell_of_end(status)
+            ending.tell_of_end(status)
     return status
 
 
@@ -144,7 +144,9 @@ def _ended(words: Sequence[str]) -> int:
         logger(f"dithc.{words[0]}").error("interrupted")
         return 128 + signal.SIGINT
     except UserError as error:
-        logger(f"dithc.{words[0]}").error(str(error))
+        from dithc.comm import ending
+
+        logger(f"dithc.{words[0]}").error(ending.once(str(error)))
         return error.status
     except BrokenPipeError:
         return 141

@@ -71,7 +71,7 @@ def test_verb_that_is_interrupted_while_it_is_imported_says_so_without_a_traceba
 def test_wrong_option_is_told_to_the_launcher_by_its_own_status(words, status, monkeypatch):
     """Any other would have it start all ranks again."""
     told = []
-    monkeypatch.setattr("dithc.comm.tell_of_end", told.append)
+    monkeypatch.setattr("dithc.comm.ending.tell_of_end", told.append)
     with pytest.raises(SystemExit) as end:
         main(words)
     assert end.value.code == status

@@ -2,6 +2,8 @@
 
 import pytest
 
+from dithc.native.signatures import PROCESS_GONE, PROCESS_STOPPED, STATUS_TEXTS, TIMED_OUT
+from dithc.parallel.shared import explained
 from tests.ranks import needs_launcher, on_ranks
 
 PROGRAM = """
@@ -50,3 +52,21 @@ def test_what_is_put_together_in_memory_is_what_messages_bring(ranks, tmp_path) 
     done = on_ranks(PROGRAM, ranks=ranks, folder=tmp_path)
     assert done.returncode == 0, done.stderr[-2000:]
     assert done.stdout.strip() == "0"  # tensors that were not alike
+
+
+@pytest.mark.parametrize(
+    ("status", "said"),
+    [
+        (PROCESS_GONE, "rank 3 has ended"),
+        (PROCESS_STOPPED, "rank 3 is stopped by a signal"),
+        (TIMED_OUT, "rank 3 has not come in time"),
+    ],
+)
+def test_rank_that_is_lost_is_named_in_four_lines_without_names_of_functions(status: int, said: str) -> None:
+    error = explained(ValueError(f"hc_exchange_meet in hc_sequence: {STATUS_TEXTS[status]}"), "rank 3")
+    what, got, expected, remedy = str(error).split("\n")
+    assert what.startswith("rank 3 ")
+    assert got == f"  got:      {said}"
+    assert "all ranks" in expected
+    assert "log" in remedy
+    assert error.status == 1, "nobody has given anything wrong"

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 from dithc.comm.environment import STARTED_VARIABLE, Started, announced_ranks, node_name, started_by
 from dithc.comm.launching import MEETING_SECONDS, end_when_stopped, ending, guarded, take_names_away
 from dithc.log import UserError, logger, problem, setup
-from dithc.pages import ranks_on_node
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -270,6 +269,8 @@ def connect(expected_ranks: int | None = None, *, timeout_seconds: float | None 
 
 def _join(world: "World", timeout_seconds: float) -> Group:
     """Makes the ranks that MPI knows a group."""
+    from dithc.pages import ranks_on_node  # which needs torch
+
     if world.size == 1:
         end_when_stopped(None)
         return Group()

@@ -61,6 +61,12 @@ ROOMS = {
 }
 """In which room a verb's module is; that of others is in none."""
 
+NO_STAGES = {
+    *("run", "status", "fetch", "search-sampler", "doctor", "simulate", "paper", "tune", "verify", "show", "export"),
+    "launch",
+}
+"""Verbs that are no stage of an experiment, for which a configuration could ask for memory."""
+
 FULL = "free space there (or raise the quota), or write to another file system; then start again"
 DENIED = "change its permissions or owner, or choose another folder; then start again"
 REMEDIES = {
@@ -213,11 +219,12 @@ def _told(verb: str, error: Exception) -> UserError | None:
     limit, _ = resource.getrlimit(resource.RLIMIT_AS)
     there_is = [f"{refusal.gib(available)} free now"] if available is not None else []
     there_is += [f"{refusal.gib(limit)} of addresses (`ulimit -v`)"] if limit != resource.RLIM_INFINITY else []
+    asks = f" (`resources: {{{verb}: {{mem_mb}}}}` asks for it)" if verb not in NO_STAGES else ""
     return refusal.out_of_memory(
         f"dithc {verb}",
         wanted=wanted,
         there_is=", ".join(there_is) or "more memory",
-        remedy="take more memory (`resources: {STAGE: {mem_mb}}` asks for it), or a smaller `batch` or `size` of this stage",
+        remedy=f"take more memory{asks}, or a smaller `batch` or `size`",
     )
 
 

@@ -8,10 +8,12 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from importlib import import_module
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
 from dithc.cli import VERBS, main, module_of
+from dithc.config import Experiment
 
 
 @pytest.mark.parametrize("verb", VERBS)
@@ -120,3 +122,13 @@ def test_verb_that_writes_a_folder_says_which(verb):
     module = import_module(module_of(verb))
     args = argparse.Namespace(out=Path("somewhere/out/manifest.json"), kind=None)
     assert module.folder(args) == (args.out if verb == "export" else args.out.parent)
+
+
+def test_memory_that_is_refused_is_asked_for_by_the_name_of_the_stage() -> None:
+    from dithc.cli import NO_STAGES, _told
+
+    resources = Experiment.model_fields["resources"].annotation
+    stages = set(get_args(get_args(resources)[0])) - {"default"}
+    assert set(VERBS) - NO_STAGES == stages
+    assert "(`resources: {sample: {mem_mb}}` asks for it)" in str(_told("sample", MemoryError()))
+    assert "resources" not in str(_told("show", MemoryError()))

@@ -41,7 +41,7 @@ def check_memory(shape: tuple[int, int, int], *, free: int) -> None:
             got=f"{refusal.gib(free)} free for a rank",
             expected=f"{refusal.gib(LATENTS_AT_ONCE * latents)} at least: a sampler has {LATENTS_AT_ONCE} tensors or more of "
             f"{refusal.gib(latents)} at once, on every rank",
-            remedy="lower `size` of the evaluation, take a codec of fewer latents (`pixel` has one for every number of an image), "
+            remedy="lower `size` of the evaluation, take a codec of fewer latents (`pixel` has one for every number), "
             "start fewer ranks a node, or ask for more memory (`resources: {sample: {mem_mb}}`)",
         )
 

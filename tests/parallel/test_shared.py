@@ -70,3 +70,36 @@ def test_rank_that_is_lost_is_named_in_four_lines_without_names_of_functions(sta
     assert "all ranks" in expected
     assert "log" in remedy
     assert error.status == 1, "nobody has given anything wrong"
+
+
+LEAVING = """
+import gc
+from dithc import native
+from dithc.comm.process_group.segment import Segment
+library = native.library()
+left, detach = [], library.hc_exchange_detach
+def counted(handle):
+    left.append(handle.value)
+    detach(handle)
+library.hc_exchange_detach = counted
+def made():
+    alone = {"rank": 0, "names": ["rank 0"], "broadcast": lambda value: value, "barrier": lambda: None}
+    return Segment(100, timeout_seconds=1.0, **alone)
+kept = made()
+for _ in range(3):
+    made().meet(library)
+gc.collect()
+kept.meet(library)  # it still is what the kernels know
+assert len(left) == 3 and kept._handle not in left, left
+del kept
+gc.collect()
+assert len(left) == 4 and all(left), left
+assert not [line for line in open("/proc/self/maps") if "/dithc-" in line]
+"""
+
+
+@pytest.mark.mpi
+@needs_launcher
+def test_memory_that_nobody_has_any_more_is_left_once() -> None:
+    done = on_ranks(LEAVING, ranks=1)
+    assert done.returncode == 0, done.stderr[-2000:]

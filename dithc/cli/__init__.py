@@ -61,6 +61,7 @@ ROOMS = {
 }
 """In which room a verb's module is; that of others is in none."""
 
+FOLDERS = {"synthesize", "export"}  # verbs of which `--out` may be a folder
 NO_STAGES = {
     *("run", "status", "fetch", "search-sampler", "doctor", "simulate", "paper", "tune", "verify", "show", "export"),
     "launch",
@@ -78,6 +79,7 @@ REMEDIES = {
     errno.EPERM: DENIED,
     errno.EIO: "look at the disk or the network file system (`dmesg`); when it is well, start again",
     errno.ESTALE: "look at the network file system; when it is well, start again",
+    errno.EISDIR: "name the file, not the folder that it is in",
     errno.ENOENT: "check the path; if an earlier stage makes the file, run that first",
     errno.EMFILE: "raise the number of open files (`ulimit -n`), then start again",
 }
@@ -192,6 +194,7 @@ def _run(words: Sequence[str]) -> int:
     )
     verb.add_arguments(parser)
     args = parser.parse_args(words[1:])
+    _refuse_folders(words[0], args)
     folder: Callable[[argparse.Namespace], Path] | None = getattr(verb, "folder", None)
     if folder is None:
         return verb.run(args)
@@ -199,6 +202,19 @@ def _run(words: Sequence[str]) -> int:
 
     with Lease.beside(folder(args)):
         return verb.run(args)
+
+
+def _refuse_folders(verb: str, args: argparse.Namespace) -> None:
+    """Refuses the name of a folder where a file is to be written, before hours of work."""
+    for option in ("json",) if verb in FOLDERS else ("json", "out"):
+        path = getattr(args, option, None)
+        if isinstance(path, Path) and path.is_dir():
+            raise problem(
+                f"dithc {verb} --{option}",
+                got=f"{path}, which is a folder",
+                expected="the file to write",
+                remedy=f"name a file, for instance {path / ('manifest.json' if option == 'out' else 'numbers.json')}",
+            )
 
 
 def _told(verb: str, error: Exception) -> UserError | None:

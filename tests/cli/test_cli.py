@@ -132,3 +132,18 @@ def test_memory_that_is_refused_is_asked_for_by_the_name_of_the_stage() -> None:
     assert set(VERBS) - NO_STAGES == stages
     assert "(`resources: {sample: {mem_mb}}` asks for it)" in str(_told("sample", MemoryError()))
     assert "resources" not in str(_told("show", MemoryError()))
+
+
+@pytest.mark.parametrize(
+    "words", [["sample", "--evaluation", "e", "--tiles", "t", "--out"], ["train", "--run", "r", "--latents", "l", "--out"],
+              ["simulate", "--json"]]
+)  # fmt: skip
+def test_folder_in_the_place_of_a_file_is_refused_before_work_starts(
+    words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "kept").touch()
+    config = [] if words[0] == "simulate" else ["--config", "nowhere.yaml"]
+    assert main([words[0], *config, *words[1:], str(tmp_path)]) == 2
+    said = capsys.readouterr().err
+    assert f"got:      {tmp_path}, which is a folder\n  expected: the file to write\n  remedy:   name a file" in said
+    assert (tmp_path / "kept").exists()

@@ -1,4 +1,4 @@
-"""Faults of values that may be of several kinds, `auto` or a number, say: one fault for a key, in words of the configuration."""
+"""Faults of values in words of the configuration; of one that may be of several kinds, `auto` or a number, say, one fault."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -16,6 +16,10 @@ WORDS = {
     "bool_type": "true or false",
     "list_type": "a list",
     "tuple_type": "a list",
+    "string_type": "a text",
+    "model_type": "a section, `key: value`",
+    "model_attributes_type": "a section, `key: value`",
+    "dict_type": "a section, `key: value`",
     "literal_error": "{expected}",
     "greater_than": "a number above {gt}",
     "greater_than_equal": "a number from {ge}",
@@ -59,6 +63,22 @@ def _place(words: tuple[Any, ...], content: Any) -> tuple[int | None, tuple[Any,
         content = content[word] if is_there else content
         place.append(word)
     return first, tuple(place)
+
+
+def in_words(fault: Mapping[str, Any]) -> str:
+    """What is wrong with a value, as a sentence of a few words."""
+    if fault["type"] == "string_pattern_mismatch" and fault["loc"][-1:] == ("[key]",):
+        return "Names have small letters, digits and - only"
+    if fault["type"] in WORDS:
+        return f"Input should be {_said(fault)}"
+    return str(fault["msg"]).removeprefix("Value error, ")
+
+
+def shown(value: object) -> str:
+    """A value as a configuration has it."""
+    if value is None:
+        return "nothing"
+    return repr(value).lower() if isinstance(value, bool) else repr(value)
 
 
 def _said(fault: Mapping[str, Any]) -> str:

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 from pydantic import ValidationError
 
 from dithc.config.experiment import Experiment
-from dithc.config.kinds import of_keys
+from dithc.config.kinds import in_words, of_keys, shown
 from dithc.config.layers import Layer, laid_over, of_words, overridden
 from dithc.config.nearest import key_meant, word_meant
 from dithc.config.reading import Text, read
@@ -117,7 +117,7 @@ def _stands(words: tuple[str, ...], texts: Sequence[Text], *, is_named: bool) ->
 
 
 def _said(fault: Any) -> str:
-    text, context = str(fault["msg"]).removeprefix("Value error, "), fault.get("ctx", {})
+    text, context = in_words(fault), fault.get("ctx", {})
     if fault["type"] == "extra_forbidden":
         return "unknown key" + key_meant(Experiment, fault["loc"])
     if fault["type"] == "union_tag_not_found":
@@ -127,9 +127,9 @@ def _said(fault: Any) -> str:
         return f"`kind` is {context['tag']!r}, which is none of {', '.join(known)}{word_meant(context['tag'], known)}"
     if isinstance(fault["input"], Mapping) or fault["type"] == "value_error":
         return text
-    shown = repr(fault["input"])
+    value = shown(fault["input"])
     meant = word_meant(fault["input"], QUOTED.findall(context["expected"])) if fault["type"] == "literal_error" else ""
-    return f"{text}, got {shown if len(shown) <= MOST_SHOWN else shown[:MOST_SHOWN] + '...'}{meant}"
+    return f"{text}, got {value if len(value) <= MOST_SHOWN else value[:MOST_SHOWN] + '...'}{meant}"
 
 
 def read_profile(folder: Path) -> tuple[dict[str, Any], Any]:

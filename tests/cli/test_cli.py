@@ -147,3 +147,24 @@ def test_folder_in_the_place_of_a_file_is_refused_before_work_starts(
     said = capsys.readouterr().err
     assert f"got:      {tmp_path}, which is a folder\n  expected: the file to write\n  remedy:   name a file" in said
     assert (tmp_path / "kept").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (
+            ["--ranks", "2", "--", "no-such-program"],
+            "command to launch\n  got:      no-such-program: no such program\n",
+        ),
+        (["--ranks", "2", "--cpus", "0", "--", "true"], "launch --cpus\n  got:      0\n"),
+        (["--node-cpus", "-1", "--", "true"], "launch --node-cpus\n  got:      -1\n"),
+    ],
+)
+def test_launch_refuses_what_cannot_be_before_it_starts_anything(
+    words: list[str], said: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("SLURM_JOB_ID", raising=False)
+    assert main(["launch", *words]) == 2
+    text = capfd.readouterr().err
+    assert said in text
+    assert text.count("\n") == 4

@@ -62,6 +62,22 @@ def fault(path: Path, old: str, new: str) -> str:
             "    codec: c\n    views: 3\n",
             "datasets.a.views (line 8, column 5): Input should be 2 or 8, got 3",
         ),
+        (
+            "  r: {dataset: a}",
+            "  r:",
+            "runs.r (line 10, column 3): Input should be a section, `key: value`, got nothing\n",
+        ),
+        (
+            "  r: {",
+            "  R R: {",
+            "runs.R R.[key] (line 10, column 3): Names have small letters, digits and - only, got 'R R'",
+        ),
+        ("dataset: a", "dataset: a, steps: 1e3", "Input should be a whole number, got '1e3'\n"),
+        (
+            "name: x",
+            "machine: {nodes: null}",
+            "machine.nodes (line 1, column 11): Input should be a whole number, got nothing\n",
+        ),
         ("codecs: {c", "codecs: [c", "line 8, column 26 is no YAML"),
         ("  a:\n", "  a:\n\ttitle: B\n", "line 4, column 1 is no YAML"),
     ],
@@ -129,4 +145,11 @@ def test_each_of_several_faults_has_a_line_below_the_first(tmp_path: Path) -> No
 def test_fault_inside_a_value_of_several_kinds_is_told_of_what_is_in_it(tmp_path: Path) -> None:
     said = fault(tmp_path, "low: 0", "low: [0, x, 1]")
     assert "has 1 fault\n" in said
-    assert "datasets.a.rendering.low.1 (line 6, column 44): Input should be a valid number" in said
+    assert "datasets.a.rendering.low.1 (line 6, column 44): Input should be a number, got 'x'" in said
+
+
+@pytest.mark.parametrize(("text", "got"), [("", "nothing"), ("- a", "a list"), ("word", "a single value")])
+def test_file_that_is_no_mapping_is_told_in_words(tmp_path: Path, text: str, got: str) -> None:
+    (tmp_path / "x.yaml").write_text(text)
+    with pytest.raises(UserError, match=rf"is empty or no mapping\n  got:      {got}\n"):
+        load(tmp_path / "x.yaml")

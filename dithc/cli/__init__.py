@@ -22,7 +22,7 @@ from collections.abc import Callable, Sequence
 from importlib import import_module
 from pathlib import Path
 from textwrap import indent
-from typing import Protocol, cast
+from typing import NoReturn, Protocol, cast
 
 from dithc.log import UserError, logger, problem, refusal, setup
 
@@ -101,6 +101,23 @@ class Verb(Protocol):
 
     def run(self, args: argparse.Namespace) -> int:
         """Does it; returns the exit status."""
+
+
+class _Parser(argparse.ArgumentParser):
+    """A parser whose errors are those of dithc."""
+
+    def error(self, message: str) -> NoReturn:
+        """Says what is wrong with the words of the command line, and ends."""
+        from dithc.comm import ending
+
+        told = problem(
+            self.prog,
+            got=message,
+            expected=f"arguments as `{self.prog} --help` lists them",
+            remedy="correct the command line",
+        )
+        logger(f"dithc.{self.prog.split()[1]}").error(ending.once(str(told)))
+        self.exit(2)
 
 
 def _overview() -> str:
@@ -186,7 +203,7 @@ def module_of(verb: str) -> str:
 def _run(words: Sequence[str]) -> int:
     """Runs the verb that the first word names with the others as its arguments."""
     verb = cast(Verb, import_module(module_of(words[0])))
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog=f"dithc {words[0]}",
         description=verb.SUMMARY,
         epilog=f"example:\n{indent(verb.EXAMPLE, '  ')}",

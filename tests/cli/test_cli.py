@@ -70,7 +70,7 @@ def test_verb_that_is_interrupted_while_it_is_imported_says_so_without_a_traceba
 
 
 @pytest.mark.parametrize(("words", "status"), [(["train", "--no-such-option"], 2), (["train", "--help"], 0)])
-def test_wrong_option_is_told_to_the_launcher_by_its_own_status(words, status, monkeypatch):
+def test_wrong_option_is_told_to_the_launcher_by_its_own_status(words, status, monkeypatch, capsys):
     """Any other would have it start all ranks again."""
     told = []
     monkeypatch.setattr("dithc.comm.ending.tell_of_end", told.append)
@@ -78,6 +78,10 @@ def test_wrong_option_is_told_to_the_launcher_by_its_own_status(words, status, m
         main(words)
     assert end.value.code == status
     assert told == ([status] if status else [])
+    lines = capsys.readouterr().err.split("\n")
+    assert [line[:11] for line in lines] == (
+        [lines[0][:11], "  got:     ", "  expected:", "  remedy:  ", ""] if status else [""]
+    )
 
 
 class Slow:

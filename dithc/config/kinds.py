@@ -21,6 +21,8 @@ WORDS = {
     "model_attributes_type": "a section, `key: value`",
     "dict_type": "a section, `key: value`",
     "literal_error": "{expected}",
+}
+RANGES = {
     "greater_than": "a number above {gt}",
     "greater_than_equal": "a number from {ge}",
     "less_than": "a number below {lt}",
@@ -83,6 +85,6 @@ def shown(value: object) -> str:
 
 def _said(fault: Mapping[str, Any]) -> str:
     """What one kind would have been."""
-    if fault["type"] in WORDS:
-        return WORDS[fault["type"]].format(**fault.get("ctx", {}))
+    if words := (WORDS | RANGES).get(fault["type"]):
+        return words.format(**fault.get("ctx", {}))
     return str(fault["msg"]).removeprefix("Value error, ").removeprefix("Input should be ")

@@ -22,7 +22,7 @@ from collections.abc import Callable, Sequence
 from importlib import import_module
 from pathlib import Path
 from textwrap import indent
-from typing import Protocol, cast
+from typing import NoReturn, Protocol, cast
 
 from dithc.log import UserError, logger, problem, refusal, setup
 
@@ -61,6 +61,13 @@ ROOMS = {
 }
 """In which room a verb's module is; that of others is in none."""
 
+FOLDERS = {"synthesize", "export"}  # verbs of which `--out` may be a folder
+NO_STAGES = {
+    *("run", "status", "fetch", "search-sampler", "doctor", "simulate", "paper", "tune", "verify", "show", "export"),
+    "launch",
+}
+"""Verbs that are no stage of an experiment, for which a configuration could ask for memory."""
+
 FULL = "free space there (or raise the quota), or write to another file system; then start again"
 DENIED = "change its permissions or owner, or choose another folder; then start again"
 REMEDIES = {
@@ -72,6 +79,7 @@ REMEDIES = {
     errno.EPERM: DENIED,
     errno.EIO: "look at the disk or the network file system (`dmesg`); when it is well, start again",
     errno.ESTALE: "look at the network file system; when it is well, start again",
+    errno.EISDIR: "name the file, not the folder that it is in",
     errno.ENOENT: "check the path; if an earlier stage makes the file, run that first",
     errno.EMFILE: "raise the number of open files (`ulimit -n`), then start again",
 }
@@ -93,6 +101,23 @@ class Verb(Protocol):
 
     def run(self, args: argparse.Namespace) -> int:
         """Does it; returns the exit status."""
+
+
+class _Parser(argparse.ArgumentParser):
+    """A parser whose errors are those of dithc."""
+
+    def error(self, message: str) -> NoReturn:
+        """Says what is wrong with the words of the command line, and ends."""
+        from dithc.comm import ending
+
+        told = problem(
+            self.prog,
+            got=message,
+            expected=f"arguments as `{self.prog} --help` lists them",
+            remedy="correct the command line",
+        )
+        logger(f"dithc.{self.prog.split()[1]}").error(ending.once(str(told)))
+        self.exit(2)
 
 
 def _overview() -> str:
@@ -130,9 +155,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         raise
     finally:
         if status:
-            from dithc.comm import tell_of_end
+            from dithc.comm import ending
 
-            tell_of_end(status)
+            ending.tell_of_end(status)
     return status
 
 
@@ -144,7 +169,9 @@ def _ended(words: Sequence[str]) -> int:
         logger(f"dithc.{words[0]}").error("interrupted")
         return 128 + signal.SIGINT
     except UserError as error:
-        logger(f"dithc.{words[0]}").error(str(error))
+        from dithc.comm import ending
+
+        logger(f"dithc.{words[0]}").error(ending.once(str(error)))
         return error.status
     except BrokenPipeError:
         return 141
@@ -176,7 +203,7 @@ def module_of(verb: str) -> str:
 def _run(words: Sequence[str]) -> int:
     """Runs the verb that the first word names with the others as its arguments."""
     verb = cast(Verb, import_module(module_of(words[0])))
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog=f"dithc {words[0]}",
         description=verb.SUMMARY,
         epilog=f"example:\n{indent(verb.EXAMPLE, '  ')}",
@@ -184,6 +211,7 @@ def _run(words: Sequence[str]) -> int:
     )
     verb.add_arguments(parser)
     args = parser.parse_args(words[1:])
+    _refuse_folders(words[0], args)
     folder: Callable[[argparse.Namespace], Path] | None = getattr(verb, "folder", None)
     if folder is None:
         return verb.run(args)
@@ -191,6 +219,19 @@ def _run(words: Sequence[str]) -> int:
 
     with Lease.beside(folder(args)):
         return verb.run(args)
+
+
+def _refuse_folders(verb: str, args: argparse.Namespace) -> None:
+    """Refuses the name of a folder where a file is to be written, before hours of work."""
+    for option in ("json",) if verb in FOLDERS else ("json", "out"):
+        path = getattr(args, option, None)
+        if isinstance(path, Path) and path.is_dir():
+            raise problem(
+                f"dithc {verb} --{option}",
+                got=f"{path}, which is a folder",
+                expected="the file to write",
+                remedy=f"name a file, for instance {path / ('manifest.json' if option == 'out' else 'numbers.json')}",
+            )
 
 
 def _told(verb: str, error: Exception) -> UserError | None:
@@ -211,11 +252,12 @@ def _told(verb: str, error: Exception) -> UserError | None:
     limit, _ = resource.getrlimit(resource.RLIMIT_AS)
     there_is = [f"{refusal.gib(available)} free now"] if available is not None else []
     there_is += [f"{refusal.gib(limit)} of addresses (`ulimit -v`)"] if limit != resource.RLIM_INFINITY else []
+    asks = f" (`resources: {{{verb}: {{mem_mb}}}}` asks for it)" if verb not in NO_STAGES else ""
     return refusal.out_of_memory(
         f"dithc {verb}",
         wanted=wanted,
         there_is=", ".join(there_is) or "more memory",
-        remedy="take more memory (`resources: {STAGE: {mem_mb}}` asks for it), or a smaller `batch` or `size` of this stage",
+        remedy=f"take more memory{asks}, or a smaller `batch` or `size`",
     )
 
 

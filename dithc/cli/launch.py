@@ -2,6 +2,7 @@
 
 import argparse
 import os
+import shutil
 import sys
 from pathlib import Path
 
@@ -76,6 +77,7 @@ def run(args: argparse.Namespace) -> int:
     from dithc.comm import launch, supervise
     from dithc.hardware import Limits
 
+    _check(args)
     ranks, cores = _counted(args) if args.strategy else (args.ranks, None)
     node_cpus = args.node_cpus or cores
     cpus = args.cpus or (max(1, node_cpus * args.nodes // ranks) if node_cpus else 1)
@@ -90,6 +92,8 @@ def run(args: argparse.Namespace) -> int:
     command = args.command[1:] if args.command[:1] == ["--"] else args.command
     if command and command[0].endswith(".py"):
         command = [sys.executable, *command]
+    if command and launcher == "mpiexec" and not hosts:
+        _check_program(command[0])
     line = launch.launch_line(
         command,
         launcher=chosen,
@@ -120,6 +124,24 @@ def run(args: argparse.Namespace) -> int:
     if status not in launch.WORDS_OF_THE_COMMAND and (gone := site.lost(hosts)):
         return _again(args.scheduler, f"node {', '.join(gone)} was lost")
     return status
+
+
+def _check(args: argparse.Namespace) -> None:
+    """Refuses numbers of cores that there cannot be."""
+    from dithc.log import problem
+
+    for name, value in (("--cpus", args.cpus), ("--node-cpus", args.node_cpus)):
+        if value is not None and value < 1:
+            raise problem(f"launch {name}", got=value, expected="1 or more", remedy=f"correct {name}")
+
+
+def _check_program(name: str) -> None:
+    """Refuses a program that is not there: mpiexec would say it for every rank, and be started again."""
+    from dithc.log import problem
+
+    if shutil.which(name) is None:
+        remedy = "check the command after `--`, or name the program by its whole path"
+        raise problem("command to launch", got=f"{name}: no such program", expected="a program", remedy=remedy)
 
 
 def _say_killed(command: list[str], *, by_system: bool) -> None:

@@ -3,9 +3,9 @@
 Why: a training on several dies or nodes is several processes that must agree; the ways in which they fail to (a launcher
 of one MPI with the library of another, a rank that dies, a workflow driver that is killed) are met here, once.
 Invariants: one rank without a launcher never loads MPI; the number of ranks is compared with the number expected before
-any work; an error on one rank ends all of them within seconds; one that stands still is named; nothing outlives the
-ranks; exit statuses reach the caller unchanged (75: stopped and saved, run again; 76: another trainer holds the run);
-torch is imported only where tensors are exchanged.
+any work; an error on one rank ends all of them within seconds, and is said once where several have it; one that stands
+still is named; nothing outlives the ranks; exit statuses reach the caller unchanged (75: stopped and saved, run again; 76:
+another trainer holds the run); torch is imported only where tensors are exchanged.
 How to change it: another launcher is a branch of `launch.launch_line` with its test; what watches and ends it is in
 `supervision`; another backend for gradients replaces the process group made in `group.py` behind the same `Group`. mpi4py is
 imported in `mpi.py` only.
@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING, Any
 from dithc.comm import traffic
 from dithc.comm.cores import ranks
 from dithc.comm.group import Group, connect
-from dithc.comm.launching import launch, supervise, tell_of_end
+from dithc.comm.launching import ending, launch, supervise
 
 if TYPE_CHECKING:
     from dithc.comm.gradients import Reducer
 
-__all__ = ["Group", "Reducer", "connect", "launch", "ranks", "supervise", "tell_of_end", "traffic"]
+__all__ = ["Group", "Reducer", "connect", "ending", "launch", "ranks", "supervise", "traffic"]
 
 
 def __getattr__(name: str) -> Any:

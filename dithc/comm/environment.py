@@ -12,6 +12,7 @@ NODE_VARIABLE = "DITHC_NODE"
 # A file that rank 0 makes once all ranks have found each other: `dithc launch` tells a failed start from failed work by it.
 # Beside it, with this ending, what a guard leaves whose rank ended before: words, and its status where it chose one.
 STARTED_VARIABLE, LOST_SUFFIX = "DITHC_STARTED_FILE", ".lost"
+SAID_SUFFIX = ".said-"  # likewise, and a digest: of an error that a rank has said
 HYDRA_PROXY = "hydra_pmi_proxy"  # what MPICH's mpiexec starts on each node, and what starts the ranks there
 
 

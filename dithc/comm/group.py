@@ -9,13 +9,13 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
+from traceback import walk_tb
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 from dithc.comm.environment import STARTED_VARIABLE, Started, announced_ranks, node_name, started_by
-from dithc.comm.launching import MEETING_SECONDS, end_when_stopped, guarded, take_names_away
+from dithc.comm.launching import MEETING_SECONDS, end_when_stopped, ending, guarded, take_names_away
 from dithc.log import UserError, logger, problem, setup
-from dithc.pages import ranks_on_node
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -269,6 +269,8 @@ def connect(expected_ranks: int | None = None, *, timeout_seconds: float | None 
 
 def _join(world: "World", timeout_seconds: float) -> Group:
     """Makes the ranks that MPI knows a group."""
+    from dithc.pages import ranks_on_node  # which needs torch
+
     if world.size == 1:
         end_when_stopped(None)
         return Group()
@@ -322,7 +324,7 @@ def _start(world: "World", backend: str, *, one_node: bool, timeout_seconds: flo
 def _say(error: BaseException | None, *, who: str) -> None:
     """Says why this rank ends all of them, and sees to it that it is heard."""
     if isinstance(error, UserError):
-        log.error("%s", error)
+        _log_of(error).error("%s", ending.once(str(error)))
     else:
         log.error("%s failed and ends all: %r", who, error, exc_info=error)
     for stream in (sys.stdout, sys.stderr):
@@ -330,11 +332,17 @@ def _say(error: BaseException | None, *, who: str) -> None:
     time.sleep(SECONDS_TO_BE_HEARD)
 
 
+def _log_of(error: UserError) -> logging.Logger:
+    """The log of the room that found the error."""
+    modules = [frame.f_globals.get("__name__", "") for frame, _ in walk_tb(error.__traceback__)]
+    return logger(next((name for name in reversed(modules) if name.startswith("dithc.")), __name__))
+
+
 def _status(error: BaseException | None) -> int:
     if isinstance(error, SystemExit):
         return error.code if isinstance(error.code, int) else 1
     if isinstance(error, UserError):
-        return 2
+        return error.status
     return 130 if isinstance(error, KeyboardInterrupt) else 1
 
 

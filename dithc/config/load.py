@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 from pydantic import ValidationError
 
 from dithc.config.experiment import Experiment
+from dithc.config.kinds import in_words, of_keys, shown
 from dithc.config.layers import Layer, laid_over, of_words, overridden
 from dithc.config.nearest import key_meant, word_meant
 from dithc.config.reading import Text, read
@@ -15,6 +16,7 @@ from dithc.log import logger, problem
 
 T = TypeVar("T")
 SECTIONS = ("datasets", "codecs", "runs", "extractors", "evaluations")  # without one of them there is nothing to do
+BELOW = f"\n{' ' * len('  got:      ')}"  # where the next of several faults stands
 MOST_SHOWN = 200  # characters of a value that is refused
 DEMO = Path("config/experiments/demo.yaml")
 QUOTED = re.compile(r"'([^']*)'")
@@ -36,16 +38,17 @@ def load(source: Path | Mapping[str, Any]) -> Experiment:
 
 
 def _checked(content: Mapping[str, Any], *, origin: str, texts: Sequence[Text]) -> Experiment:
+    renamed = _renamed(dict(content), origin)
     try:
-        return Experiment.model_validate(_renamed(dict(content), origin))
+        return Experiment.model_validate(renamed)
     except ValidationError as error:
         is_named = len(texts) == 1 and texts[0].origin.endswith(origin)
-        faults = [_told(fault, texts, is_named=is_named) for fault in error.errors()]
+        faults = [_told(fault, texts, is_named=is_named) for fault in of_keys(error.errors(), renamed)]
         raise problem(
             f"{origin} has {len(faults)} fault{'s' * (len(faults) > 1)}",
-            got="".join(f"\n    {fault}" for fault in faults),
-            expected="the keys of docs/config.md",
-            remedy="correct the keys named above",
+            got=BELOW.join(faults),
+            expected="keys and values as docs/config.md says",
+            remedy="correct what is named above",
         ) from None
 
 
@@ -114,7 +117,7 @@ def _stands(words: tuple[str, ...], texts: Sequence[Text], *, is_named: bool) ->
 
 
 def _said(fault: Any) -> str:
-    text, context = str(fault["msg"]).removeprefix("Value error, "), fault.get("ctx", {})
+    text, context = in_words(fault), fault.get("ctx", {})
     if fault["type"] == "extra_forbidden":
         return "unknown key" + key_meant(Experiment, fault["loc"])
     if fault["type"] == "union_tag_not_found":
@@ -124,9 +127,9 @@ def _said(fault: Any) -> str:
         return f"`kind` is {context['tag']!r}, which is none of {', '.join(known)}{word_meant(context['tag'], known)}"
     if isinstance(fault["input"], Mapping) or fault["type"] == "value_error":
         return text
-    shown = repr(fault["input"])
+    value = shown(fault["input"])
     meant = word_meant(fault["input"], QUOTED.findall(context["expected"])) if fault["type"] == "literal_error" else ""
-    return f"{text}, got {shown if len(shown) <= MOST_SHOWN else shown[:MOST_SHOWN] + '...'}{meant}"
+    return f"{text}, got {value if len(value) <= MOST_SHOWN else value[:MOST_SHOWN] + '...'}{meant}"
 
 
 def read_profile(folder: Path) -> tuple[dict[str, Any], Any]:

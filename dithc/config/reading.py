@@ -16,6 +16,7 @@ from dithc.log import UserError, problem
 from dithc.sealed import has_seal, unseal
 
 MOST_BYTES = 1 << 20
+KINDS = {type(None): "nothing", list: "a list"}
 MOST_DEPTH = 32  # the schema has 6
 MOST_NODES = 100_000  # with every name of a part (&, *) written out
 TAGS = {
@@ -96,7 +97,7 @@ def parse(text: str, *, origin: str) -> Text:
     if not isinstance(values, dict):
         raise problem(
             f"{origin} is empty or no mapping",
-            got=type(values).__name__,
+            got=KINDS.get(type(values), "a single value"),
             expected="keys such as `datasets:` and `runs:`",
             remedy="start from config/experiments/demo.yaml",
         )

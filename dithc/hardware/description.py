@@ -146,7 +146,7 @@ class _Keys:
         self.known: list[str] = []
 
     def fault(self, key: str, got: object, expected: str) -> UserError:
-        return problem(f"{self.path}: {key}", got=repr(got), expected=expected, remedy="correct the description")
+        return problem(f"{self.path}: {key}", got=got, expected=expected, remedy="correct the description")
 
     def take(self, key: str, convert: Callable[[Any], T], expected: str, default: T | None = None) -> T:
         """The value of a key as `convert` gives it; its default, or an error, where the key is missing."""
@@ -162,7 +162,7 @@ class _Keys:
         except UserError:
             raise
         except (ValueError, TypeError, AttributeError):
-            raise self.fault(name, value, expected) from None
+            raise self.fault(name, repr(value), expected) from None
 
     def each(self, key: str, convert: Callable[["_Keys"], T], default: Sequence[T] | None = None) -> tuple[T, ...]:
         """A list of mappings, each read by `convert` and then empty."""

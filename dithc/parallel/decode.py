@@ -76,6 +76,8 @@ class Decoding:
         self.obstacle = why = obstacle(codec) if ranks.size > 1 else None
         if ranks.size == 1:
             return
+        if by_rows is False:
+            return
         if why is not None:
             log.info(f"{ranks.size} ranks decode whole images in turn: {codec.id} cannot be cut by rows, {why}")
             self._by_rows = False

@@ -14,6 +14,8 @@ from dithc.log import UserError, problem
 
 MEETING_SECONDS = 1800.0
 PAGE_BYTES = 4096
+WAITED_FOR = "a process that was waited for "  # with what it has done, in the words of the kernels
+LOST = 1  # a status: not of a mistake in what was given
 GROWTH = 2  # times, at least, of a memory that was too small
 
 
@@ -100,9 +102,11 @@ def tensor_in(segment: Any, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
 
 def explained(error: ValueError, absent: str) -> UserError:
     """The error of a meeting to which somebody did not come."""
-    return problem(
-        "ranks that share an image",
-        got=f"{absent} has ended, is stopped, or has not come: {error}",
-        expected="all of them wherever they meet",
-        remedy="look at the log of that rank, then start again: finished shards are kept",
+    told = problem(
+        f"{absent} is lost, which shares an image with others",
+        got=f"{absent} {str(error).rpartition(WAITED_FOR)[2]}",
+        expected="all ranks that share an image, until it is made",
+        remedy="see what the log says of that rank (a signal, memory), then start again: finished shards are kept",
     )
+    told.status = LOST
+    return told

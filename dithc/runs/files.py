@@ -1,5 +1,6 @@
 """Files that are either wholly there or not there: atomic writes, flushed to disk, and their hashes."""
 
+import errno
 import hashlib
 import os
 import shutil
@@ -36,7 +37,7 @@ def replacing(path: Path) -> Iterator[Path]:
     """Gives a temporary path beside `path`; on success it is flushed and renamed over it, on error it is removed.
 
     Works for a file and for a folder (the body decides which it makes). An existing file is replaced; an existing folder
-    is moved aside first and removed last.
+    is moved aside first and removed last, where it is a folder that takes its place.
 
     Raises:
         OSError: the disk is full or not writable; what stood at `path` before is intact.
@@ -68,7 +69,8 @@ def rename(new: Path, path: Path) -> None:
     """Gives a file or folder whose content is on disk its final name, for good; what stood there is replaced.
 
     Raises:
-        OSError: the folder is not writable; what stood at `path` before is intact.
+        OSError: the folder is not writable, or a file would take the place of a folder with all that is in it; what stood at
+            `path` before is intact.
     """
     if new.is_dir():
         flush(new)
@@ -81,6 +83,8 @@ def _swap(new: Path, path: Path) -> None:
     if not path.is_dir():
         os.replace(new, path)
         return
+    if not new.is_dir():
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
     aside = new.with_name(f"{new.name}.replaced")
     os.rename(path, aside)
     try:

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 import torch
 
@@ -132,17 +131,3 @@ def _elsewhere(rates: choosing.Rates, ranks_a_node: int) -> choosing.Rates:
     known = choosing.described(machine, ranks_a_node=ranks_a_node, flops=rates.flops)
     source = f"{rates.source}, links {known.source}"
     return replace(rates, inside=known.inside, between=known.between, meeting=known.meeting, source=source)
-
-
-def parsed(text: str) -> tuple[int, int]:
-    """(nodes, ranks of each) of `64x4`, or of `4` on one node.
-
-    Raises:
-        UserError: it is neither.
-    """
-    parts: Any = text.split("x")
-    if len(parts) > 2 or not all(part.isascii() and part.isdigit() and int(part) > 0 for part in parts):
-        raise problem(
-            "--degrees", got=repr(text), expected="ranks such as 4, or nodes x ranks such as 64x4", remedy="correct it"
-        )
-    return (1, int(parts[0])) if len(parts) == 1 else (int(parts[0]), int(parts[1]))

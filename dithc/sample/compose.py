@@ -18,6 +18,7 @@ from dithc.data import Tiles, write_png
 from dithc.diffusion import Objective
 from dithc.latents import Latents, open_codec
 from dithc.log import logger, problem, progress
+from dithc.pages import available_bytes
 from dithc.parallel import Team, groups_of
 from dithc.runs import Manifest, digest, sha256_file
 from dithc.sample import reuse
@@ -26,7 +27,7 @@ from dithc.sample.generate import Images
 from dithc.sample.job import Job
 from dithc.sample.network import describe, load_guide, load_network
 from dithc.sample.reconstruct import Reconstructions
-from dithc.sample.scenes import check_room, free_bytes, picture, write_scene
+from dithc.sample.scenes import check_memory, check_room, free_bytes, picture, write_scene
 from dithc.sample.shards import SHARD_IMAGES, Shards, batches, grid
 
 NOT_IN_IDENTITY = {"images"}  # image i does not depend on how many there are
@@ -66,9 +67,8 @@ def sample(job: Job, group: Group) -> dict[str, Any] | None:
     each = SHARD_IMAGES if scenes is None else 1
     shards = Shards(folder=job.out.parent, total=images.count, identity=identity, each=each)
     missing = group.broadcast_object(_missing(shards) if group.rank == 0 else None)
-    if scenes is not None:
-        free = group.broadcast_object(free_bytes(shards.folder) if group.rank == 0 else None)
-        check_room(shards, missing, shape=(meta["bands"], *scenes.image_size), free=free)
+    if scenes is not None and missing:
+        _check_scenes(scenes, shards, missing, bands=meta["bands"], group=group)
     is_whole = _make(images, shards, missing, job=job, group=group)
     if group.any(not is_whole):
         return None
@@ -164,6 +164,16 @@ def open_images(job: Job, *, tiles_digest: str) -> tuple[Images, dict[str, Any]]
 def _scenes(images: Images | Reconstructions) -> Images | None:
     """The images, where they are scenes: made one by one, by windows, and written by rows."""
     return images if isinstance(images, Images) and images.grid is not None else None
+
+
+def _check_scenes(images: Images, shards: Shards, missing: list[int], *, bands: int, group: Group) -> None:
+    """Refuses scenes for which memory or disk have no room, before any is begun; on all ranks alike."""
+    each = [available // group.local_size for available in (available_bytes(),) if available is not None]
+    free = [known for found in group.gather_objects(each) for known in found]
+    if free:
+        check_memory(images.shape, free=min(free))
+    on_disk = group.broadcast_object(free_bytes(shards.folder) if group.rank == 0 else None)
+    check_room(shards, missing, shape=(bands, *images.image_size), free=on_disk)
 
 
 def _missing(shards: Shards) -> list[int]:

@@ -1,14 +1,17 @@
 """The table of choices: predicted seconds of every way to cut a sampling among ranks, and why others do not go."""
 
+from collections.abc import Iterator
+
 from dithc.comm import Group
 from dithc.log import problem
-from dithc.sample.choices import chosen_degrees, parsed
+from dithc.parallel import choosing
+from dithc.sample.choices import chosen_degrees
 from dithc.sample.compose import inputs_of, open_images
 from dithc.sample.job import Job
 from dithc.sample.shards import Shards
 
 
-def degrees_table(job: Job, group: Group, *, ranks: str = "") -> str:
+def degrees_table(job: Job, group: Group, *, layout: tuple[int, int] | None = None) -> str:
     """Lines for a person, best degrees first, for all images of an evaluation; nothing is sampled or written.
 
     Every rank calls it, and has the same.
@@ -16,8 +19,8 @@ def degrees_table(job: Job, group: Group, *, ranks: str = "") -> str:
     Args:
         job: what would be done.
         group: the connected ranks, on which rates are measured.
-        ranks: other ranks than these, as `4` of one node, or `64x4` of 64; their links are those of the machine's description
-            (DITHC_MACHINE), and where it has none what needs them is refused.
+        layout: (nodes, ranks of each) of other ranks than these; their links are those of the machine's description
+            (DITHC_MACHINE), and where it has none what needs them is refused, and it is said.
 
     Raises:
         UserError: as `sample`; an evaluation of a codec alone.
@@ -29,8 +32,8 @@ def degrees_table(job: Job, group: Group, *, ranks: str = "") -> str:
             expected="one with a network, whose calls are shared",
             remedy="start it on as many ranks as there are: its shards and their images are dealt, and nothing is exchanged",
         )
-    here = (1, 1) if group.size == 1 else None
-    layout = parsed(ranks) if ranks else here
+    if layout is None and group.size == 1:
+        layout = (1, 1)
     images, _ = open_images(job, tiles_digest=inputs_of(job)[str(job.tiles)])
     shards = Shards(folder=job.out.parent, total=images.count, identity="")
     sizes = [len(shards.indices(shard)) for shard in range(shards.count)]
@@ -46,4 +49,19 @@ def degrees_table(job: Job, group: Group, *, ranks: str = "") -> str:
         f"{rates.flops / 1e9:.4g} GFLOP/s, half of it with {rates.half_tokens:.3g} tokens; copies "
         f"{rates.copying / 1e9:.3g} GB/s; messages {said} ({rates.source})"
     )
-    return f"{head}\n{chosen.table()}"
+    return "\n".join([head, *_missing(rates, layout), chosen.table()])
+
+
+def _missing(rates: choosing.Rates, layout: tuple[int, int] | None) -> Iterator[str]:
+    """What is to be told of other ranks, whose links nobody knows."""
+    nodes, ranks_a_node = layout or (1, 1)
+    unknown = [
+        *(["in a node"] if ranks_a_node > 1 and rates.inside is None else []),
+        *(["between nodes"] if nodes > 1 and rates.between is None else []),
+    ]
+    if unknown:
+        yield (
+            f"Ways in which ranks exchange are left out: messages {' and '.join(unknown)} are not known. To have them predicted, "
+            "set the environment variable DITHC_MACHINE to the description of a machine with a section `network`, such as "
+            "profiles/machines/lx2.yaml."
+        )

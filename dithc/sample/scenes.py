@@ -3,6 +3,7 @@
 Legend: Z latent channels, h, w latent; C bands, H, W image.
 """
 
+import math
 import shutil
 import time
 from collections.abc import Iterator, Sequence
@@ -15,14 +16,34 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from dithc.log import problem
+from dithc.log import problem, refusal
 from dithc.runs import replacing
 from dithc.sample.generate import Images
 from dithc.sample.shards import Shards, as_stored
 
+LATENTS_AT_ONCE = 6  # at least, as large as all latents of a scene; measured were 10 to 13
 SPARE_BYTES = 64 << 20  # for what stands beside the arrays
 LINES = 64  # of an image, turned into what is stored at once
 LOOKED_AT = 512  # pixels of a side of the picture of a scene
+
+
+def check_memory(shape: tuple[int, int, int], *, free: int) -> None:
+    """Refuses scenes whose latents do not fit into memory, before any is begun.
+
+    Args:
+        shape: (Z, h, w) of the latents of a scene, which every rank has whole.
+        free: bytes that a rank may take.
+    """
+    latents = math.prod(shape) * torch.float32.itemsize
+    if LATENTS_AT_ONCE * latents > free:
+        raise problem(
+            f"a scene of {shape[0]} x {shape[1]} x {shape[2]} latents is larger than memory",
+            got=f"{refusal.gib(free)} free for a rank",
+            expected=f"{refusal.gib(LATENTS_AT_ONCE * latents)} at least: a sampler has {LATENTS_AT_ONCE} tensors or more of "
+            f"{refusal.gib(latents)} at once, on every rank",
+            remedy="lower `size` of the evaluation, take a codec of fewer latents (`pixel` has one for every number), "
+            "start fewer ranks a node, or ask for more memory (`resources: {sample: {mem_mb}}`)",
+        )
 
 
 def check_room(shards: Shards, missing: Sequence[int], *, shape: tuple[int, int, int], free: int) -> None:

@@ -199,37 +199,18 @@ def _check(settings: Settings) -> None:
     def refuse(what: str, got: object, expected: str) -> None:
         raise problem(f"simulate {what}", got=got, expected=expected, remedy=f"correct {what}")
 
-    counts = {
-        "--nodes": settings.nodes,
-        "--global-batch": settings.global_batches,
-        "--steps": (settings.steps,),
-        "--ranks-per-node": () if settings.ranks_per_node is None else (settings.ranks_per_node,),
-        "--images-per-node": () if settings.images_per_node is None else (settings.images_per_node,),
-    }
-    for name, values in counts.items():
-        if any(value < 1 for value in values) or (name in ("--nodes", "--global-batch") and not values):
-            refuse(name, values, "whole numbers from 1")
     if any(name not in COLLECTIVES for name in settings.collectives) or not settings.collectives:
         refuse("--collectives", settings.collectives, f"of {', '.join(COLLECTIVES)}")
     if any(name not in WIRE_BYTES for name in settings.wires) or not settings.wires:
         refuse("--wire", settings.wires, f"of {', '.join(WIRE_BYTES)}")
-    seconds = settings.step if isinstance(settings.step, float | int) else 1.0
-    if not 0 < seconds < float("inf"):
-        refuse("--step", seconds, "seconds above 0")
     if isinstance(settings.step, float | int) and len(settings.models) > 1:
         refuse(
             "--step",
-            f"{seconds} for {', '.join(settings.models)}",
+            f"{settings.step} for {', '.join(settings.models)}",
             "seconds of one model, or a file with a step of each",
         )
     if not settings.models or len(set(settings.models)) < len(settings.models):
         refuse("--models", ",".join(settings.models), "presets, each once")
-    if settings.spread is not None and not 0 <= settings.spread < 1:
-        refuse("--stragglers", settings.spread, "a standard deviation from 0 to below 1, such as 0.05")
-    if settings.fixed_seconds < 0 or not settings.fixed_seconds < float("inf"):
-        refuse("--fixed-seconds", settings.fixed_seconds, "0 or more, and less than the step")
-    if settings.bucket_mb is not None and not 0 < settings.bucket_mb < float("inf"):
-        refuse("--bucket-mb", settings.bucket_mb, "a size above 0")
 
 
 def _check_paper(settings: Settings, machine: Machine, ranks: int) -> None:

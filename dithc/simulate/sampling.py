@@ -14,7 +14,6 @@ from typing import Any
 import torch
 
 from dithc.hardware import Machine, description
-from dithc.log import problem
 from dithc.model import DiT, flops_per_image
 from dithc.parallel import Degrees, Work, choosing
 from dithc.simulate.links import Links
@@ -59,7 +58,6 @@ def predict(settings: Settings, sampling: Sampling) -> dict[str, Any]:
     Raises:
         UserError: a setting makes no sense, or the machine, its network or the time of a step is not there.
     """
-    _check(settings, sampling)
     machine = description.read(settings.machine)
     Links.of(machine)  # or a message that says what is missing
     ranks_a_node = settings.ranks_per_node or max(1, machine.num_dies)
@@ -139,29 +137,6 @@ def _decoder_tflop(size: int) -> float:
     return (2 * DECODER_MACS * size**2 + 4 * DECODER_CHANNELS * places**2) / TERA
 
 
-def _check(settings: Settings, sampling: Sampling) -> None:
-    def refuse(what: str, got: object, expected: str) -> None:
-        raise problem(f"simulate {what}", got=got, expected=expected, remedy=f"correct {what}")
-
-    counts: dict[str, Sequence[int]] = {
-        "--images": (sampling.images,),
-        "--sampling-steps": (sampling.steps,),
-        "--nodes": settings.nodes,
-        "--ranks-per-node": () if settings.ranks_per_node is None else (settings.ranks_per_node,),
-    }
-    for name, values in counts.items():
-        if any(value < 1 for value in values):
-            refuse(name, values, "whole numbers from 1")
-    if sampling.size < 1 or sampling.size % (2 * LATENT_SIDE):
-        refuse("--size", sampling.size, f"pixels, a multiple of {2 * LATENT_SIDE}")
-    for name, value in (("--bandwidth", sampling.bandwidth), ("--flops", sampling.flops)):
-        if value is not None and not 0 < value < float("inf"):
-            refuse(name, value, "a number above 0")
-    for name, value in (("--half-tokens", sampling.half_tokens), ("--decode-tflop", sampling.decode_tflop)):
-        if value is not None and not 0 <= value < float("inf"):
-            refuse(name, value, "a number from 0")
-
-
 def table(result: Mapping[str, Any]) -> str:
     """Lines for a person: what is best on each number of nodes, then all choices on the most of them."""
     what, machine = result["sampling"], result["machine"]
@@ -178,12 +153,31 @@ def table(result: Mapping[str, Any]) -> str:
             f"between nodes; copies of a rank {rates['copying'] / 1e9:.3g} GB/s",
             "  nodes   ranks    seconds  exchange  speed-up  of ideal  degrees",
         ]
-        for point in curve["points"]:
+        points, further = _told(curve["points"])
+        for point in points:
             said = Degrees(**point["degrees"])
             exchange = point["exchange_seconds"] / point["seconds"]
             lines.append(
                 f"{point['nodes']:7d} {point['ranks']:7d} {point['seconds']:10.4g} {exchange:9.1%} {point['speedup']:9.4g} "
                 f"{point['share_of_ideal']:9.1%}  {said}"
             )
-        lines += ["", f"on {curve['points'][-1]['ranks']} ranks:", *curve["points"][-1]["table"]]
+        if further:
+            last = points[-1]
+            lines.append(f"  {last['ranks']} ranks are enough: {_nodes(further)} take the same {last['seconds']:.4g} s")
+        lines += ["", f"on {points[-1]['ranks']} ranks:", *points[-1]["table"]]
     return "\n".join(lines)
+
+
+def _told(points: Sequence[Mapping[str, Any]]) -> tuple[Sequence[Mapping[str, Any]], Sequence[Mapping[str, Any]]]:
+    """The points up to the first after which nothing gets faster, and those behind it."""
+    last = points[-1]
+    same = [point["degrees"] == last["degrees"] and point["seconds"] == last["seconds"] for point in points]
+    enough = len(points) - 1
+    while enough > 0 and same[enough - 1]:
+        enough -= 1
+    return points[: enough + 1], points[enough + 1 :]
+
+
+def _nodes(points: Sequence[Mapping[str, Any]]) -> str:
+    numbers = [str(point["nodes"]) for point in points]
+    return f"{', '.join(numbers)} nodes"

@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from dithc.comm.environment import HYDRA_PROXY
-from dithc.comm.launching import guard
+from dithc.comm.launching import ending
 from dithc.runs import Manifest, Store
 
 MARK = "DITHC_TEST_MARK"
@@ -107,7 +107,7 @@ class Training:
 
 def told(environment: list[str], number: int) -> bool:
     """Whether a launcher, of whichever MPI, told a process with this environment that it is this rank."""
-    return any(f"{name}={number}" in environment for name in guard.RANK_VARIABLES)
+    return any(f"{name}={number}" in environment for name in ending.RANK_VARIABLES)
 
 
 def parent_of(pid: int) -> int:

@@ -8,10 +8,12 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from importlib import import_module
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
 from dithc.cli import VERBS, main, module_of
+from dithc.config import Experiment
 
 
 @pytest.mark.parametrize("verb", VERBS)
@@ -68,14 +70,18 @@ def test_verb_that_is_interrupted_while_it_is_imported_says_so_without_a_traceba
 
 
 @pytest.mark.parametrize(("words", "status"), [(["train", "--no-such-option"], 2), (["train", "--help"], 0)])
-def test_wrong_option_is_told_to_the_launcher_by_its_own_status(words, status, monkeypatch):
+def test_wrong_option_is_told_to_the_launcher_by_its_own_status(words, status, monkeypatch, capsys):
     """Any other would have it start all ranks again."""
     told = []
-    monkeypatch.setattr("dithc.comm.tell_of_end", told.append)
+    monkeypatch.setattr("dithc.comm.ending.tell_of_end", told.append)
     with pytest.raises(SystemExit) as end:
         main(words)
     assert end.value.code == status
     assert told == ([status] if status else [])
+    lines = capsys.readouterr().err.split("\n")
+    assert [line[:11] for line in lines] == (
+        [lines[0][:11], "  got:     ", "  expected:", "  remedy:  ", ""] if status else [""]
+    )
 
 
 class Slow:
@@ -120,3 +126,49 @@ def test_verb_that_writes_a_folder_says_which(verb):
     module = import_module(module_of(verb))
     args = argparse.Namespace(out=Path("somewhere/out/manifest.json"), kind=None)
     assert module.folder(args) == (args.out if verb == "export" else args.out.parent)
+
+
+def test_memory_that_is_refused_is_asked_for_by_the_name_of_the_stage() -> None:
+    from dithc.cli import NO_STAGES, _told
+
+    resources = Experiment.model_fields["resources"].annotation
+    stages = set(get_args(get_args(resources)[0])) - {"default"}
+    assert set(VERBS) - NO_STAGES == stages
+    assert "(`resources: {sample: {mem_mb}}` asks for it)" in str(_told("sample", MemoryError()))
+    assert "resources" not in str(_told("show", MemoryError()))
+
+
+@pytest.mark.parametrize(
+    "words", [["sample", "--evaluation", "e", "--tiles", "t", "--out"], ["train", "--run", "r", "--latents", "l", "--out"],
+              ["simulate", "--json"]]
+)  # fmt: skip
+def test_folder_in_the_place_of_a_file_is_refused_before_work_starts(
+    words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "kept").touch()
+    config = [] if words[0] == "simulate" else ["--config", "nowhere.yaml"]
+    assert main([words[0], *config, *words[1:], str(tmp_path)]) == 2
+    said = capsys.readouterr().err
+    assert f"got:      {tmp_path}, which is a folder\n  expected: the file to write\n  remedy:   name a file" in said
+    assert (tmp_path / "kept").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (
+            ["--ranks", "2", "--", "no-such-program"],
+            "command to launch\n  got:      no-such-program: no such program\n",
+        ),
+        (["--ranks", "2", "--cpus", "0", "--", "true"], "launch --cpus\n  got:      0\n"),
+        (["--node-cpus", "-1", "--", "true"], "launch --node-cpus\n  got:      -1\n"),
+    ],
+)
+def test_launch_refuses_what_cannot_be_before_it_starts_anything(
+    words: list[str], said: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("SLURM_JOB_ID", raising=False)
+    assert main(["launch", *words]) == 2
+    text = capfd.readouterr().err
+    assert said in text
+    assert text.count("\n") == 4

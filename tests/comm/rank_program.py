@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 
 from dithc.comm import Group, connect
-from dithc.comm.launching.guard import RANK_VARIABLES
+from dithc.comm.launching.ending import RANK_VARIABLES
 
 
 def exchange(group: Group) -> None:

@@ -141,7 +141,7 @@ ONE_CLASS: list[dict[str, Any]] = [
         ),
         (
             {"runs": {"a": {"dataset": "landscape", "model": {"qk_norm": 1.5}}}},
-            ["runs.a.model.qk_norm", "boolean"],
+            ["runs.a.model.qk_norm", "true or false"],
         ),
         (
             {"runs": {"a": {"dataset": "landscape", "model": {"norm": True}}}},

@@ -62,6 +62,22 @@ def fault(path: Path, old: str, new: str) -> str:
             "    codec: c\n    views: 3\n",
             "datasets.a.views (line 8, column 5): Input should be 2 or 8, got 3",
         ),
+        (
+            "  r: {dataset: a}",
+            "  r:",
+            "runs.r (line 10, column 3): Input should be a section, `key: value`, got nothing\n",
+        ),
+        (
+            "  r: {",
+            "  R R: {",
+            "runs.R R.[key] (line 10, column 3): Names have small letters, digits and - only, got 'R R'",
+        ),
+        ("dataset: a", "dataset: a, steps: 1e3", "Input should be a whole number, got '1e3'\n"),
+        (
+            "name: x",
+            "machine: {nodes: null}",
+            "machine.nodes (line 1, column 11): Input should be a whole number, got nothing\n",
+        ),
         ("codecs: {c", "codecs: [c", "line 8, column 26 is no YAML"),
         ("  a:\n", "  a:\n\ttitle: B\n", "line 4, column 1 is no YAML"),
     ],
@@ -97,3 +113,43 @@ def test_display_is_an_older_name_of_rendering_and_both_are_refused(
         assert ("display" in spec, "rendering" in spec) == (stage == "tiles", False), "digests and reruns stay"
     said = fault(tmp_path, "    codec: c\n", "    codec: c\n    display: {bands: [R, G, B], low: 0, high: 2}\n")
     assert "rename `display` to `rendering`" in said
+
+
+SAMPLING = "name: x\nmachine: {sampling: {%s}}"
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ("data_parallel_degree: 0", "data_parallel_degree (line 2, column 22): Input should be 'auto' or a number from 1, got 0"),
+        ("shared_degree: two", "shared_degree (line 2, column 22): Input should be 'auto' or a whole number, got 'two'"),
+        ("ring_degree: 1.5", "ring_degree (line 2, column 22): Input should be 'auto' or a whole number, got 1.5"),
+        ("cfg_parallel: 3", "cfg_parallel (line 2, column 22): Input should be 'auto' or true or false, got 3"),
+    ],
+)  # fmt: skip
+def test_value_of_several_kinds_has_one_fault_in_four_lines(tmp_path: Path, given: str, said: str) -> None:
+    what, got, expected, remedy = fault(tmp_path, "name: x", SAMPLING % given).split("\n")
+    assert what.endswith("has 1 fault")
+    assert got == f"  got:      machine.sampling.{said}"
+    assert expected.startswith("  expected: ")
+    assert remedy.startswith("  remedy:   ")
+
+
+def test_each_of_several_faults_has_a_line_below_the_first(tmp_path: Path) -> None:
+    lines = fault(tmp_path, "name: x", SAMPLING % "ulysses_degree: 0, windows_degree: -2").split("\n")
+    assert lines[0].endswith("has 2 faults")
+    assert lines[1].startswith("  got:      machine.sampling.ulysses_degree (line 2, ")
+    assert lines[2].startswith("            machine.sampling.windows_degree (line 2, ")
+
+
+def test_fault_inside_a_value_of_several_kinds_is_told_of_what_is_in_it(tmp_path: Path) -> None:
+    said = fault(tmp_path, "low: 0", "low: [0, x, 1]")
+    assert "has 1 fault\n" in said
+    assert "datasets.a.rendering.low.1 (line 6, column 44): Input should be a number, got 'x'" in said
+
+
+@pytest.mark.parametrize(("text", "got"), [("", "nothing"), ("- a", "a list"), ("word", "a single value")])
+def test_file_that_is_no_mapping_is_told_in_words(tmp_path: Path, text: str, got: str) -> None:
+    (tmp_path / "x.yaml").write_text(text)
+    with pytest.raises(UserError, match=rf"is empty or no mapping\n  got:      {got}\n"):
+        load(tmp_path / "x.yaml")

@@ -223,6 +223,10 @@ def test_a_decoder_of_other_layers_is_decoded_whole_and_it_is_said_why(opened, c
             assert "no decoder whose layers are known" in str(obstacle(codec))
             assert Decoding(codec, Ranks(0, 2), by_rows=True)._by_rows is False
     assert len(re.findall(r"decode whole images in turn: (another|pixel-\w+) cannot be cut by rows", caplog.text)) == 2
+    with caplog.at_level(logging.INFO, logger="dithc"):
+        caplog.clear()
+        assert Decoding(pixels, Ranks(0, 2), by_rows=False).obstacle == obstacle(pixels)
+        assert not caplog.text, "nobody has asked for rows"
     for change in ({"stride": (2, 2)}, {"padding": (0, 0)}, {"dilation": (2, 2)}, {"padding_mode": "reflect"}):
         layer = opened["kl"].net.decoder[0]
         kept = {name: getattr(layer, name) for name in change}

@@ -2,6 +2,8 @@
 
 import pytest
 
+from dithc.native.signatures import PROCESS_GONE, PROCESS_STOPPED, STATUS_TEXTS, TIMED_OUT
+from dithc.parallel.shared import explained
 from tests.ranks import needs_launcher, on_ranks
 
 PROGRAM = """
@@ -50,3 +52,54 @@ def test_what_is_put_together_in_memory_is_what_messages_bring(ranks, tmp_path) 
     done = on_ranks(PROGRAM, ranks=ranks, folder=tmp_path)
     assert done.returncode == 0, done.stderr[-2000:]
     assert done.stdout.strip() == "0"  # tensors that were not alike
+
+
+@pytest.mark.parametrize(
+    ("status", "said"),
+    [
+        (PROCESS_GONE, "rank 3 has ended"),
+        (PROCESS_STOPPED, "rank 3 is stopped by a signal"),
+        (TIMED_OUT, "rank 3 has not come in time"),
+    ],
+)
+def test_rank_that_is_lost_is_named_in_four_lines_without_names_of_functions(status: int, said: str) -> None:
+    error = explained(ValueError(f"hc_exchange_meet in hc_sequence: {STATUS_TEXTS[status]}"), "rank 3")
+    what, got, expected, remedy = str(error).split("\n")
+    assert what.startswith("rank 3 ")
+    assert got == f"  got:      {said}"
+    assert "all ranks" in expected
+    assert "log" in remedy
+    assert error.status == 1, "nobody has given anything wrong"
+
+
+LEAVING = """
+import gc
+from dithc import native
+from dithc.comm.process_group.segment import Segment
+library = native.library()
+left, detach = [], library.hc_exchange_detach
+def counted(handle):
+    left.append(handle.value)
+    detach(handle)
+library.hc_exchange_detach = counted
+def made():
+    alone = {"rank": 0, "names": ["rank 0"], "broadcast": lambda value: value, "barrier": lambda: None}
+    return Segment(100, timeout_seconds=1.0, **alone)
+kept = made()
+for _ in range(3):
+    made().meet(library)
+gc.collect()
+kept.meet(library)  # it still is what the kernels know
+assert len(left) == 3 and kept._handle not in left, left
+del kept
+gc.collect()
+assert len(left) == 4 and all(left), left
+assert not [line for line in open("/proc/self/maps") if "/dithc-" in line]
+"""
+
+
+@pytest.mark.mpi
+@needs_launcher
+def test_memory_that_nobody_has_any_more_is_left_once() -> None:
+    done = on_ranks(LEAVING, ranks=1)
+    assert done.returncode == 0, done.stderr[-2000:]

@@ -37,3 +37,13 @@ def test_folder_that_cannot_be_renamed_in_gives_the_old_one_back(tmp_path: Path,
     with pytest.raises(OSError, match="No space"), replacing(tmp_path / "folder") as temporary:
         temporary.mkdir()
     assert [item.name for item in tmp_path.rglob("*")] == ["folder", "old"]
+
+
+def test_file_never_takes_the_place_of_a_folder(tmp_path: Path):
+    folder = tmp_path / "results"
+    folder.mkdir()
+    (folder / "kept").write_text("of hours")
+    with pytest.raises(IsADirectoryError):
+        atomic_write(folder, "x")
+    assert (folder / "kept").read_text() == "of hours"
+    assert [path.name for path in tmp_path.iterdir()] == ["results"]

@@ -1,5 +1,6 @@
 """A rank that ends, stands still or runs out of memory in the middle of a step ends all, with its name."""
 
+import re
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -64,4 +65,10 @@ def test_a_rank_that_fails_in_a_step_ends_all(fault: str, way: str, job: Callabl
     assert done.returncode != 0
     assert time.monotonic() - begun < 3 * LIMIT_SECONDS  # with the start of the ranks, on a busy machine
     assert "rank 1" in done.stderr
+    if fault != "memory":
+        lines = done.stderr.split("\n")
+        (at,) = (number for number, line in enumerate(lines) if line.startswith("  got:"))
+        assert re.match(r"  got: +rank 1 (\(process \d+, stopped by a signal\)|of 2 \(process \d+\)|has|is)", lines[at])
+        assert [line[:11] for line in lines[at + 1 : at + 3]] == ["  expected:", "  remedy:  "]
+        assert not {"hc_", "Traceback", "MPI_Abort"} & set(re.findall("hc_|Traceback|MPI_Abort", done.stderr))
     assert not list(one.out.parent.glob("shard-*"))

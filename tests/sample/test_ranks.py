@@ -163,15 +163,24 @@ def test_ranks_wait_for_each_other_for_days_while_they_sample(words, tmp_path, m
 
 @pytest.mark.parametrize(
     ("ranks", "said"),
-    [([], "one rank  <- chosen"), (["2x2"], "nobody has measured or described"), (["0"], "nodes x ranks")],
+    [
+        ([], "one rank  <- chosen"),
+        (
+            ["2x2"],
+            "in a node and between nodes are not known. To have them predicted, set the environment variable DITHC_",
+        ),
+        (["0"], "sample: error: --degrees\n  got:      '0'\n"),
+        (["20000x4"], "sample: error: --degrees\n  got:      '20000x4'\n"),
+    ],
 )
 def test_degrees_are_printed_and_nothing_is_sampled(words, tmp_path, capsys, ranks, said):
     from dithc.cli import main
 
     folder = tmp_path / "x"
-    assert main([*words(folder)[3:], "--degrees", *ranks]) == (2 if ranks == ["0"] else 0)
+    assert main([*words(folder)[3:], "--degrees", *ranks]) == (2 if "error" in said else 0)
     output = capsys.readouterr()
-    assert said in (output.err if ranks == ["0"] else output.out)
+    assert said in (output.err if "error" in said else output.out)
+    assert ("DITHC_MACHINE" in output.out) == ("DITHC_" in said)
     assert not folder.exists()
 
 

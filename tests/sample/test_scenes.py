@@ -216,3 +216,20 @@ def test_numbers_of_ordinary_samples_are_as_they_were(job):
     one = job("plain", images=2, steps=1)
     assert not {"size", "windows", "seam_ratio"} & set(sample(one, Group()))
     assert "seam_ratio" not in (one.out.parent / "shard-00000.json").read_text()
+
+
+def test_scene_that_memory_cannot_hold_is_refused_before_work_starts(job, monkeypatch):
+    need = 6 * BANDS * SIZE * SIZE * 4
+    for free in (need - 1, need):
+        one = job(f"of-{free}", **SCENE)
+        monkeypatch.setattr(compose, "available_bytes", lambda free=free: free)
+        if free == need:
+            assert sample(one, Group()) is not None
+            continue
+        monkeypatch.setattr(compose, "_make", None)  # nothing is begun
+        with pytest.raises(UserError, match=r"a scene of 4 x 20 x 20 latents is larger than memory\n  got:") as refused:
+            sample(one, Group())
+        assert "STAGE" not in str(refused.value)
+        assert "resources: {sample: {mem_mb}}" in str(refused.value)
+        assert not one.out.parent.exists()
+        monkeypatch.undo()

@@ -74,7 +74,7 @@ def test_images_that_are_there_need_no_ranks(job) -> None:
 def test_stages_are_in_the_table_of_choices(job, monkeypatch) -> None:
     lx2 = Path(__file__).parents[2] / "profiles/machines/lx2.yaml"
     monkeypatch.setenv("DITHC_MACHINE", str(lx2))
-    table = degrees_table(staged(job, "x", stages=2, images=64), Group(), ranks="4x4")
+    table = degrees_table(staged(job, "x", stages=2, images=64), Group(), layout=(4, 4))
     assert "x stages 2  <- chosen" in table
     assert "shared" not in table
     with pytest.raises(UserError, match=r"2 stages on 1 rank"):

@@ -1,6 +1,8 @@
 """`dithc simulate --sample`: what a sampling takes on a described machine, and how it is best cut there."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -58,13 +60,14 @@ def test_a_decoder_of_nothing_and_one_branch_take_less(tmp_path) -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--images", "0"], "--images"),
+        (["--images", "0"], "simulate --images\n  got:      0\n"),
         (["--size", "100"], "--size"),
         (["--sampling-steps", "0"], "--sampling-steps"),
         (["--bandwidth", "0"], "--bandwidth"),
         (["--half-tokens", "-1"], "--half-tokens"),
         (["--flops", "nan"], "--flops"),
-        (["--nodes", "0"], "--nodes"),
+        (["--nodes", "4,0"], "simulate --nodes\n  got:      4, 0\n"),
+        (["--top", "0"], "--top"),
         (["--model", "DiT-M/2"], "DiT-M/2"),
     ],
 )
@@ -78,3 +81,30 @@ def test_a_machine_without_network_is_refused(tmp_path, capsys) -> None:
     path.write_text("clusters: [{cores: 0-3}]\n")
     assert simulate("--flops", "1e12", machine=path) == 2
     assert "section `network`" in capsys.readouterr().err
+
+
+def test_numbers_are_refused_before_anything_heavy_is_loaded() -> None:
+    program = (
+        "import sys\nfrom dithc.cli import main\nassert main(sys.argv[1:]) == 2\nassert 'torch' not in sys.modules\n"
+    )
+    words = ["simulate", "--sample", "--machine", str(LX2), "--images", "-1"]
+    done = subprocess.run([sys.executable, "-c", program, *words], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "simulate --images" in done.stderr
+
+
+def test_nodes_that_make_an_image_no_faster_have_no_rows(tmp_path, capsys) -> None:
+    file = tmp_path / "sampling.json"
+    words = ["--model", "DiT-S/2", "--nodes", "1,2,256,512", "--json", str(file)]
+    assert simulate(*words) == 0
+    points = json.loads(file.read_text())["curves"][0]["points"]
+    assert [point["nodes"] for point in points] == [1, 2, 256, 512], "the file has all"
+    out = capsys.readouterr().out
+    assert points[2]["degrees"] == points[3]["degrees"]
+    assert " 512 nodes take the same" in out
+    enough = next(point for point in points if point["seconds"] == points[-1]["seconds"])
+    assert f"of {enough['ranks']} ranks" in out
+    assert enough["ranks"] < 1024
+    assert "of 2048 ranks" not in out
+    assert simulate("--model", "DiT-S/2", "--nodes", "1,2", "--images", "1000") == 0  # the control
+    assert "take the same" not in capsys.readouterr().out

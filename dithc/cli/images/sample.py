@@ -23,6 +23,7 @@ EXAMPLE = (
     "results/demo/tiles/sentinel2/manifest.json --codec results/demo/codecs/sentinel2-vae/manifest.json --out "
     "results/demo/samples/sentinel2-after/manifest.json"
 )
+MOST_RANKS = 1 << 14
 STOPPED = 75  # stopped before the end of the walltime: run me again
 # Ranks do not speak while they make their shards and wait for the last at the end. One may have a shard more than another, 64
 # images of any size and number of steps: hours of work. A rank that fails ends the others at once, without this limit.
@@ -52,11 +53,12 @@ def run(args: argparse.Namespace) -> int:
     from dithc.runs import atomic_write
     from dithc.sample import degrees_table, sample
 
+    layout = _layout(args.degrees) if args.degrees else None
     experiment = load(args.config)
     job = job_of(experiment, args)
     if args.degrees is not None:
         with ranks(experiment, expected=args.ranks) as group:
-            table = degrees_table(job, group, ranks=args.degrees)
+            table = degrees_table(job, group, layout=layout)
             if group.rank == 0:
                 print(table)
         return 0
@@ -72,6 +74,23 @@ def run(args: argparse.Namespace) -> int:
         if args.json is not None and group.rank == 0:
             atomic_write(args.json, json.dumps(numbers, indent=1) + "\n")
     return 0
+
+
+def _layout(text: str) -> tuple[int, int]:
+    """(nodes, ranks of each) of `64x4`, or of `4` on one node.
+
+    Raises:
+        UserError: it is neither.
+    """
+    parts = text.split("x")
+    if len(parts) > 2 or not all(part.isascii() and part.isdigit() and 0 < int(part) <= MOST_RANKS for part in parts):
+        raise problem(
+            "--degrees",
+            got=repr(text),
+            expected=f"ranks such as 4, or nodes x ranks such as 64x4, at most {MOST_RANKS} of each",
+            remedy="correct --degrees",
+        )
+    return (1, int(parts[0])) if len(parts) == 1 else (int(parts[0]), int(parts[1]))
 
 
 def add_inputs(parser: argparse.ArgumentParser) -> None:

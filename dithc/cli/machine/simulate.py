@@ -4,6 +4,8 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from dithc.log import problem
+
 if TYPE_CHECKING:
     from dithc.simulate import sampling
 
@@ -80,6 +82,12 @@ def _add_sampling(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Simulates and prints a table; status 1 when the paper is not reproduced."""
+    from dithc.cli.machine import ranges
+    from dithc.hardware import description
+
+    ranges.check(args)
+    step = _step(args.step)
+    description.read(args.machine)  # or a message, before what takes seconds to load
     from dithc.runs import atomic_write
     from dithc.sealed import seal
     from dithc.simulate import Settings, sampling, table
@@ -91,7 +99,7 @@ def run(args: argparse.Namespace) -> int:
         nodes=args.nodes,
         mode=args.mode,
         global_batches=args.global_batch,
-        step=_step(args.step),
+        step=step,
         images_per_node=args.images_per_node,
         ranks_per_node=args.ranks_per_node,
         collectives=tuple(args.collectives.split(",")),
@@ -130,7 +138,7 @@ def _sampling(args: argparse.Namespace) -> "sampling.Sampling":
         flops=args.flops,
         half_tokens=args.half_tokens,
         decode_tflop=args.decode_tflop,
-        shown=max(1, args.top),
+        shown=args.top,
     )
 
 
@@ -143,10 +151,22 @@ def _counts(text: str) -> tuple[int, ...]:
 
 
 def _step(text: str | None) -> float | Path | None:
-    """Seconds where the text is a number, else a file."""
+    """Seconds where the text is a number, else a file.
+
+    Raises:
+        UserError: there is no such file, or the number is no time.
+    """
     if text is None:
         return None
     try:
-        return float(text)
+        step: float | Path = float(text)
     except ValueError:
-        return Path(text)
+        step = Path(text)
+    if not (step.is_file() if isinstance(step, Path) else 0 < step < float("inf")):
+        raise problem(
+            "simulate --step",
+            got=text,
+            expected="seconds above 0, or the JSON file of `dithc bench step` or `dithc bench scaling`",
+            remedy="correct --step",
+        )
+    return step

@@ -16,10 +16,10 @@ import struct
 import sys
 import time
 from contextlib import suppress
-from pathlib import Path
 from types import FrameType
 
-from dithc.comm.environment import HYDRA_PROXY, LOST_SUFFIX, STARTED_VARIABLE
+from dithc.comm.environment import HYDRA_PROXY
+from dithc.comm.launching.ending import rank_here, tell_launch, tell_of_end
 from dithc.comm.launching.supervision import follow_parent, name_of
 from dithc.log import logger
 
@@ -28,7 +28,6 @@ log = logger(__name__)
 FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGHUP)
 # How long the guard of a dead rank keeps the launcher from killing the others: they look every second, and stop at once.
 GRACE_SECONDS = 10.0
-RANK_VARIABLES = ("PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID")
 OFF_VARIABLE = "DITHC_NO_GUARD"
 # Between looks at a rank that is stopped; after how long that is said; after how long it is ended where all still have to meet.
 LOOK_SECONDS, SAY_SECONDS, MEETING_SECONDS = 0.5, 5.0, 10.0
@@ -74,7 +73,7 @@ def _watch(child: int) -> None:
 
     for number in FORWARDED:
         signal.signal(number, pass_on)
-    rank = _rank()
+    rank = rank_here()
     status, stopped = _ended(child, rank)
     if not os.WIFSIGNALED(status):
         chosen = os.waitstatus_to_exitcode(status)
@@ -86,7 +85,7 @@ def _watch(child: int) -> None:
         words = f"was stopped by a signal for {stopped:g} s, while the others wait for it, and ended"
     cause = ": out of memory, or killed from outside" if ended_by == signal.SIGKILL and not stopped else ""
     log.error("rank %s (process %d) %s%s", rank, child, words, cause)
-    _tell_launch(f"rank {rank} {words}")
+    tell_launch(f"rank {rank} {words}")
     time.sleep(GRACE_SECONDS)
     os._exit(128 + ended_by)
 
@@ -112,21 +111,3 @@ def _ended(child: int, rank: str) -> tuple[int, float]:
         if 0 < most <= seconds:
             os.kill(child, signal.SIGKILL)
             return os.waitpid(child, 0)[1], seconds
-
-
-def tell_of_end(status: int) -> None:
-    """Tells `dithc launch`, where it started this rank, of a status that is not 0: also before there is a guard."""
-    if status:
-        _tell_launch(f"rank {_rank()} ended with status {status}\n{status}")
-
-
-def _rank() -> str:
-    return next((os.environ[name] for name in RANK_VARIABLES if name in os.environ), "?")
-
-
-def _tell_launch(words: str) -> None:
-    """Tells `dithc launch` of a rank that ended before all had met: MPI's own start would wait for it, for ever."""
-    started = os.environ.get(STARTED_VARIABLE)
-    if started and not Path(started).exists():
-        with suppress(OSError):
-            Path(started + LOST_SUFFIX).write_text(words)

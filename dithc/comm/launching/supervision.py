@@ -1,6 +1,7 @@
 """Runs the line that starts ranks as a child, and sees to it that nothing outlives its purpose."""
 
 import ctypes
+import glob
 import os
 import signal
 import socket
@@ -11,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from dithc.comm.environment import HYDRA_PROXY, LOST_SUFFIX, STARTED_VARIABLE
+from dithc.comm.environment import HYDRA_PROXY, LOST_SUFFIX, SAID_SUFFIX, STARTED_VARIABLE
 from dithc.comm.launching import litter
 from dithc.comm.launching.launch import WORDS_OF_THE_COMMAND, Launcher, Vendor
 from dithc.log import logger, problem
@@ -76,7 +77,7 @@ def supervise(
             if not has_met and (chosen := _lost(met)[1]):
                 status = chosen  # of a rank; that of the launcher says only that it was ended
         finally:
-            for path in (met, _lost_file(met)):
+            for path in (met, _lost_file(met), *meet_in.glob(f"{glob.escape(met.name)}{SAID_SUFFIX}*")):
                 path.unlink(missing_ok=True)
             litter.sweep(before)
         if has_met or told or (status in WORDS_OF_THE_COMMAND and not is_launchers) or start == STARTS:
@@ -193,8 +194,9 @@ class _Start:
 
 def _sweep(folder: Path) -> None:
     """Removes what launches of this host left there that were killed."""
-    for path in folder.glob(f".dithc-met-{socket.gethostname()}-*"):
-        pid = path.name.removesuffix(LOST_SUFFIX).rpartition("-")[2]
+    ours = f".dithc-met-{socket.gethostname()}-"
+    for path in folder.glob(f"{ours}*"):
+        pid = path.name.removeprefix(ours).partition(".")[0]
         if pid.isdigit() and not Path(f"/proc/{pid}").exists():
             path.unlink(missing_ok=True)
 

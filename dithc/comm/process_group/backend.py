@@ -100,10 +100,10 @@ class MpiProcessGroup(_PROCESS_GROUP):  # type: ignore[misc]
         self._rank, self._size, self._timeout = rank, size, timeout
         self._channel = Channel.over(ranks)
         chosen = _chosen("mode", mode, MODE_VARIABLE, MODES, "hierarchical")
-        node = node_of(self._channel) if chosen == "hierarchical" else None
+        node = node_of(self._channel, ranks) if chosen == "hierarchical" else None
         wire_type = WIRES[_chosen("wire", wire, WIRE_VARIABLE, tuple(WIRES), "fp32")]
         self.collectives = Collectives(self._channel, node, mode=chosen, wire=wire_type)
-        self._neighbours, self._number = Neighbours(self._channel), 0
+        self._neighbours, self._number = Neighbours(self._channel, ranks), 0
         keeper = (list(ranks) if ranks else list(range(size))).index(0) if not ranks or 0 in ranks else None
         self._absent = Absent(store, rank=rank, size=size, keeper=keeper, describe=self._neighbours.describe)
         self.service = Service(f"dithc-mpi-{rank}", cpu=cpu, watch=self._watch)

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from dithc import native
 from dithc.comm.process_group.service import Operation
-from dithc.log import logger
+from dithc.log import UserError, logger, problem
 
 log = logger(__name__)
 
@@ -39,8 +39,19 @@ Whole = Literal["all_reduce", "reduce_scatter", "all_gather"]
 WHOLES: dict[Whole, int] = {"all_reduce": 0, "reduce_scatter": 1, "all_gather": 2}
 
 
-class RankGone(RuntimeError):
-    """A process that was waited for does not exist any more."""
+class RankGone(UserError):
+    """A process that was waited for does not exist any more, or does not go on."""
+
+    status = 1  # not of a mistake in what was given
+
+    def __init__(self, said: str) -> None:
+        told = problem(
+            "a rank is lost",
+            got=said,
+            expected="all ranks until the work is done",
+            remedy="see what the log says of that rank (a signal, memory), then start again: what is complete is kept",
+        )
+        super().__init__(str(told))
 
 
 class _Pieces(ctypes.Structure):

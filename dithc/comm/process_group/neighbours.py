@@ -2,6 +2,7 @@
 
 import os
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from dithc import native
@@ -14,8 +15,11 @@ from dithc.log import logger
 log = logger(__name__)
 
 
-def node_of(channel: Channel) -> Node | None:
-    """The shared memory of the ranks of this node, and the ranks in the same place of the others; collective."""
+def node_of(channel: Channel, ranks: Sequence[int] | None = None) -> Node | None:
+    """The shared memory of the ranks of this node, and the ranks in the same place of the others; collective.
+
+    `ranks` are the numbers of all in the world, by which people know them; None where they are the world.
+    """
     names = channel.all_gather_object(node_name())
     mine = [rank for rank, name in enumerate(names) if name == names[channel.rank]]
     nodes = {name: names.count(name) for name in names}
@@ -38,19 +42,21 @@ def node_of(channel: Channel) -> Node | None:
         across = Across(number, *(channel.split(place, key=number) for _ in range(2)))
     exchange = Exchange(
         rank=inside.rank,
-        names=[f"rank {rank} of {channel.size}" for rank in mine],
+        names=[_name(rank, ranks, size=channel.size) for rank in mine],
         broadcast=inside.broadcast_object,
         barrier=inside.wait_for_all,
         slot_bytes=SLOT_BYTES if across is None else ACROSS_SLOT_BYTES,
     )
-    ranks = [[rank for rank, name in enumerate(names) if name == node] for node in in_order]
-    return Node(exchange, ranks, across)
+    by_node = [[rank for rank, name in enumerate(names) if name == node] for node in in_order]
+    return Node(exchange, by_node, across)
 
 
 class Neighbours:
     """The ranks of a group as processes, as far as those of this node can be seen."""
 
-    def __init__(self, channel: Channel) -> None:
+    def __init__(self, channel: Channel, ranks: Sequence[int] | None = None) -> None:
+        """Takes what connects them, and their numbers in the world; None where they are the world."""
+        self._ranks = ranks
         here = (node_name(), os.getpid())
         everybody = channel.all_gather_object(here)
         self._processes = {
@@ -65,7 +71,7 @@ class Neighbours:
             try:
                 os.kill(pid, 0)
             except ProcessLookupError:
-                raise RankGone(f"rank {rank} of {len(self._hosts)} (process {pid}) has ended") from None
+                raise RankGone(f"{_name(rank, self._ranks, size=len(self._hosts))} (process {pid}) has ended") from None
             except PermissionError:
                 continue
             if stopped_seconds is not None and self._stopped_for(rank) > stopped_seconds:
@@ -80,9 +86,15 @@ class Neighbours:
 
     def describe(self, rank: int) -> str:
         """What is known of the process of a rank."""
+        number = self._ranks[rank] if self._ranks else rank
         if (pid := self._processes.get(rank)) is None:
-            return f"rank {rank} on {self._hosts[rank]}"
-        return f"rank {rank} (process {pid}{', stopped by a signal' if _state(pid) in 'Tt' else ''})"
+            return f"rank {number} on {self._hosts[rank]}"
+        return f"rank {number} (process {pid}{', stopped by a signal' if _state(pid) in 'Tt' else ''})"
+
+
+def _name(rank: int, ranks: Sequence[int] | None, *, size: int) -> str:
+    """How people know the rank of a group: by its number in the world."""
+    return f"rank {ranks[rank]}" if ranks else f"rank {rank} of {size}"
 
 
 def _state(pid: int) -> str:

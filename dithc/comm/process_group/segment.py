@@ -1,6 +1,7 @@
 """Memory that some ranks of a node share, and where they meet before they read in it."""
 
 import ctypes
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -57,6 +58,7 @@ class Segment:
             ctypes.byref(attached),
         )
         self._handle, self._gone = attached.value, ctypes.c_int(-1)
+        weakref.finalize(self, handle.hc_exchange_detach, attached).atexit = False
         barrier()  # everybody is attached: a process that ends from here on is noticed
 
     def meet(self, calls: Any) -> None:

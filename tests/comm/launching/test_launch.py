@@ -306,3 +306,12 @@ def test_every_rank_stops_when_the_driver_is_killed(tmp_path, stubborn):
     assert launch.wait(LIMIT_SECONDS) == (128 + signal.SIGKILL if stubborn else 75)
     assert all((tmp_path / f"stopped-{rank}").exists() for rank in range(2))
     wait_for(lambda: not any(alive(int(path.read_text())) for path in ready), "the ranks to end")
+
+
+def test_processes_of_one_fault_say_it_once_and_leave_nothing_behind(tmp_path, capfd):
+    say = "import sys; from dithc.comm import ending; print(ending.once(sys.argv[1]))"
+    line = ["sh", "-c", f'for said in same same other; do "{sys.executable}" -c "{say}" $said; done; exit 2']
+    started = os.environ | {"PMI_RANK": "1"}
+    assert supervise(line, environment=started, poll_seconds=0.05, meet_in=tmp_path) == 2
+    assert capfd.readouterr().out.split("\n") == ["same", "rank 1: the same error", "other", ""]
+    assert not list(tmp_path.iterdir())

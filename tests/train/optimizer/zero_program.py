@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from dithc.comm import Group, connect
 from dithc.comm.gradients import buckets
-from dithc.comm.launching import guard
+from dithc.comm.launching import ending
 from dithc.config import training
 from dithc.model import DiT
 from dithc.tensors import assemble
@@ -347,7 +347,7 @@ SCENES: dict[str, Callable[[Group], None]] = {
 
 def rank_of(environment: Mapping[str, str]) -> int:
     """This process's number, as the launcher of any MPI tells it."""
-    return next(int(environment[name]) for name in guard.RANK_VARIABLES if name in environment)
+    return next(int(environment[name]) for name in ending.RANK_VARIABLES if name in environment)
 
 
 def main() -> None:

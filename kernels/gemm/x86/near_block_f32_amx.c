@@ -177,7 +177,6 @@ void hc_near_block_f32_amx(const hc_near_block *x) {
             }
             if (x->add) {
                 copy_rows(rows, columns, c, x->ldc, corner, PANEL);
-                HC_BEFORE_TILES_READ(corner);
             }
             multiply_panels(rows, columns, x->add, x->tail, steps, a, b, corner, PANEL, ahead, lines);
             copy_rows(rows, columns, corner, PANEL, c, x->ldc);

@@ -1,5 +1,6 @@
 """Every operator of the C kernels gives float64's numbers within computed bounds on every instruction set, and leaves the CPU
-and the memory around its outputs as they were: natively, under sanitizers, with the tiles of AMX in C, and cross-built for Arm in qemu.
+and the memory around its outputs as they were: natively, under sanitizers, with the tiles of AMX in C, and cross-built for Arm
+in qemu.
 
 A sanitizer sees no memory that AMX itself reads or writes. The tiles of the sanitized program are therefore always those in C
 (kernels/test/host/emulated_tiles.c), which also every CPU with AVX512_BF16 runs."""
@@ -56,7 +57,7 @@ def cmake() -> list[str]:
 
 @functools.cache
 def built(kind: str, target: str = "run_cases") -> Path:
-    """The program run_cases (or the library), in build/kernel-tests/<kind>, where a later run of the tests finds it up to date."""
+    """The program run_cases, or the library, in build/kernel-tests/<kind>, where a later run of the tests finds it up to date."""
     settings = {
         "native": [],
         "sanitized": ["-DHCOPS_SANITIZE=address,undefined", "-DHCOPS_EMULATE_TILES=ON"],
@@ -132,7 +133,9 @@ def test_operators_equal_float64_on_emulated_tiles(tmp_path: Path) -> None:
     assert_right(outputs)
     assert run(program, "amx", 3, tmp_path) == outputs, "other bits with three threads than with one"
     if runs("amx"):
-        assert run(native_program("native", "amx"), "amx", 1, tmp_path) == outputs, "other bits than the CPU's own tiles give"
+        assert run(native_program("native", "amx"), "amx", 1, tmp_path) == outputs, (
+            "other bits than the CPU's own tiles give"
+        )
 
 
 @SANITIZED

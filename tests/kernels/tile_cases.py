@@ -1,5 +1,5 @@
-"""Cases of matrix products and attention around what tile units have: edges of 16 and 32 rows, columns and depth, rows that are read
-in place, fp32 in parts of bf16 and where that is left, numbers that a unit treats in its own way."""
+"""Cases of matrix products and attention around what tile units have: edges of 16 and 32 rows, columns and depth, rows that are
+read in place, fp32 in parts of bf16 and where that is left, numbers that a unit treats in its own way."""
 
 import itertools
 from collections.abc import Iterator
@@ -44,7 +44,9 @@ def edges(rng: np.random.Generator) -> Iterator[Case]:
         types, layout = next(kinds)
         p = Product(rng, m, n, DEPTHS[(DEPTHS.index(k) + m) % len(DEPTHS)], layout, types)
         sums = wanted(p.row_sum, p.row_sum_bound, "f32")
-        yield gemm(in_parts(p), [with_gaps(p.exact, p.bound, p.c_kind), sums, *[absent()] * 5], blocking=blocking, label=layout)
+        yield gemm(
+            in_parts(p), [with_gaps(p.exact, p.bound, p.c_kind), sums, *[absent()] * 5], blocking=blocking, label=layout
+        )
 
 
 def rows_in_place(rng: np.random.Generator) -> Iterator[Case]:
@@ -53,7 +55,9 @@ def rows_in_place(rng: np.random.Generator) -> Iterator[Case]:
         p = Product(rng, m, 50, k, "forward", types)
         bias = given(rng.standard_normal(p.n), "f32")
         bound = p.bound + 2 * ROUNDOFF["f32"] * (np.abs(p.exact) + np.abs(bias.values))
-        yield gemm(p, [with_gaps(p.exact + bias.values, bound, p.c_kind), absent(), bias, *[absent()] * 4], blocking=PACKED)
+        yield gemm(
+            p, [with_gaps(p.exact + bias.values, bound, p.c_kind), absent(), bias, *[absent()] * 4], blocking=PACKED
+        )
 
 
 def rows_that_are_one(rng: np.random.Generator) -> Iterator[Case]:
@@ -123,7 +127,9 @@ class Odd(Product):
         with np.errstate(invalid="ignore"):
             self.exact = a @ b
             sizes = np.abs(a) @ np.abs(b)
-            bound = np.where(sizes < LARGEST / 2, (6 * self.k + 8) * ROUNDOFF["f32"] * sizes, np.inf)  # a sum may overflow
+            bound = np.where(
+                sizes < LARGEST / 2, (6 * self.k + 8) * ROUNDOFF["f32"] * sizes, np.inf
+            )  # a sum may overflow
         # Denormals may count as zero, of operands and of sums.
         largest = max(float(np.abs(x[np.isfinite(x)]).max()) for x in operands)
         bound = bound + self.k * SMALLEST_NORMAL * (8 + 8 * largest)
@@ -154,15 +160,35 @@ def far_numbers(rng: np.random.Generator) -> Iterator[Case]:
 
 def attention(rng: np.random.Generator) -> Iterator[Case]:
     """Tokens and head widths around tiles, and ends of heads of up to 8, which have products of their own."""
-    shapes = [(1, 64, 1, 40), (2, 65, 1, 48), (1, 95, 2, 64), (1, 97, 1, 65), (1, 130, 1, 72), (1, 257, 1, 41), (1, 70, 1, 73)]
+    shapes = [
+        (1, 64, 1, 40),
+        (2, 65, 1, 48),
+        (1, 95, 2, 64),
+        (1, 97, 1, 65),
+        (1, 130, 1, 72),
+        (1, 257, 1, 41),
+        (1, 70, 1, 73),
+    ]
     for shape, kind in itertools.product(shapes, ("f32", "bf16")):
         yield from attention_pair(rng, shape, kind, kind)
-    for heads, causal in itertools.product([(1, 70, 130, 2, 1, 40), (1, 130, 75, 2, 2, 64), (1, 64, 64, 1, 1, 100)], (0, 1)):
+    for heads, causal in itertools.product(
+        [(1, 70, 130, 2, 1, 40), (1, 130, 75, 2, 2, 64), (1, 64, 64, 1, 1, 100)], (0, 1)
+    ):
         for kind in ("f32", "bf16"):
             yield from foreign_cases.attention_pair(rng, heads, causal, kind)
 
 
 def tile_cases() -> list[Case]:
     rng = np.random.default_rng(7)
-    groups = (edges, rows_in_place, rows_that_are_one, parts, deep_products, epilogues, odd_numbers, far_numbers, attention)
+    groups = (
+        edges,
+        rows_in_place,
+        rows_that_are_one,
+        parts,
+        deep_products,
+        epilogues,
+        odd_numbers,
+        far_numbers,
+        attention,
+    )
     return [case for group in groups for case in group(rng)]

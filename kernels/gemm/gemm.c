@@ -105,10 +105,12 @@ int hc_gemm(hc_context *context, const hc_gemm_arguments *arguments) {
         hc_unlock(context);
         return status;
     }
-    if (split && (!needs_operands_twice(x) || hc_gemm_fits_range(context, split, x))) {
+    if (split) {
         hc_gemm_job job = job_of(context, x, split);
-        status = hc_gemm_run(context, &job);
-        done = status != HC_OK || hc_gemm_is_in_range(job.largest_a, job.largest_b, x->k);
+        if (!needs_operands_twice(x) || hc_gemm_fits_range(context, &job)) {
+            status = hc_gemm_run(context, &job);
+            done = status != HC_OK || hc_gemm_is_in_range(job.largest_a, job.largest_b, x->k);
+        }
     }
     if (!done) {
         hc_gemm_job job = job_of(context, x, kernel_of(context->kernels, x->compute));

@@ -3,6 +3,7 @@
 #include "gemm/gemm_range.h"
 
 #include "gemm/matrix.h"
+#include "gemm/packed.h"
 
 void hc_gemm_note_largest(uint32_t *to, uint32_t found) {
     uint32_t known = __atomic_load_n(to, __ATOMIC_RELAXED);
@@ -28,10 +29,11 @@ int hc_gemm_is_in_range(uint32_t largest_a, uint32_t largest_b, int64_t k) {
 typedef struct {
     const hc_gemm_arguments *product;
     const hc_gemm_kernel *kernel;
+    int is_packed; /* 1: largest_b is known */
     uint32_t largest_a, largest_b;
 } search;
 
-/* Looks through both operands, by lines. */
+/* Looks through the operands, by lines. */
 static void find_largest(void *arguments, int thread, int num_threads) {
     search *job = arguments;
     const hc_gemm_arguments *x = job->product;
@@ -45,6 +47,9 @@ static void find_largest(void *arguments, int thread, int num_threads) {
         const hc_matrix a = hc_from(&x->a, 0, start);
         hc_gemm_note_largest(&job->largest_a, job->kernel->largest(x->m, stop - start, &a));
     }
+    if (job->is_packed) {
+        return;
+    }
     if (x->b.column_stride == 1) {
         hc_part(x->k, 1, thread, num_threads, &start, &stop);
         const hc_matrix b = hc_from(&x->b, start, 0);
@@ -56,8 +61,16 @@ static void find_largest(void *arguments, int thread, int num_threads) {
     }
 }
 
-int hc_gemm_fits_range(hc_context *context, const hc_gemm_kernel *split, const hc_gemm_arguments *x) {
-    search job = {.product = x, .kernel = split};
-    hc_team_run(context->team, x->blocking.num_threads, find_largest, &job);
-    return hc_gemm_is_in_range(job.largest_a, job.largest_b, x->k);
+int hc_gemm_fits_range(hc_context *context, const hc_gemm_job *job) {
+    const hc_gemm_arguments *x = job->arguments;
+    hc_gemm_job planned = *job;
+    search what = {.product = x, .kernel = job->kernel};
+    if (x->packed_b != NULL &&
+        hc_gemm_make_plan(context, job->kernel, x->m, x->n, x->k, &x->blocking, &planned.plan) == HC_OK &&
+        hc_packed_b_serves(x->packed_b, &planned)) {
+        what.is_packed = 1;
+        what.largest_b = ((const hc_packed_b *)x->packed_b)->largest;
+    }
+    hc_team_run(context->team, x->blocking.num_threads, find_largest, &what);
+    return hc_gemm_is_in_range(what.largest_a, what.largest_b, x->k);
 }

@@ -5,7 +5,7 @@
 #include <stdint.h>
 
 #include "context.h"
-#include "gemm/gemm_kernel.h"
+#include "gemm/gemm_job.h"
 
 /* Raises *to to a magnitude that a thread found. */
 void hc_gemm_note_largest(uint32_t *to, uint32_t found);
@@ -13,7 +13,8 @@ void hc_gemm_note_largest(uint32_t *to, uint32_t found);
 /* 1: the product keeps fp32's error, given the largest magnitudes of its operands as the bits of an fp32 without its sign. */
 int hc_gemm_is_in_range(uint32_t largest_a, uint32_t largest_b, int64_t k);
 
-/* The same, after looking through both operands on the threads of the context, whose lock is held. */
-int hc_gemm_fits_range(hc_context *context, const hc_gemm_kernel *limited, const hc_gemm_arguments *x);
+/* The same of the operands that the job will read, after looking through them on the threads of the context, whose lock is held.
+ * A packed B knows its own. */
+int hc_gemm_fits_range(hc_context *context, const hc_gemm_job *job);
 
 #endif

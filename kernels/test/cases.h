@@ -49,6 +49,10 @@ int hc_test_team(int num_threads, int num_clusters, int64_t spin_nanoseconds, in
  * or 1 where bytes, states or counters are wrong, or -1 where there is no engine. */
 int hc_test_copies(int with_threads, int num_threads);
 
+/* The emulated tile unit by itself: three words are rows, pairs and columns of a product of tiles from standard input, to standard
+ * output; one names a misuse, which ends the program. 0, or 1 where something is wrong, or -1 where there is no such unit. */
+int hc_test_tiles(int num_words, char **words);
+
 /* Threads (at most 16) take, mark and give blocks of three pools with budgets, the second over a file of 16 MiB, or memory where the
  * descriptor is negative, while another looks. 0, or 1 where blocks overlap, a budget is exceeded or something stays, or -1. */
 int hc_test_pool(int num_threads, int file);

@@ -1,7 +1,7 @@
 /* Runs cases of operators and writes what they gave: run_cases CASES OUTPUTS ISA THREADS [CLUSTERS]. Without an argument it
  * prints the instruction sets that this CPU runs. run_cases team THREADS CLUSTERS SPIN_NANOSECONDS LENT tests a team instead,
- * run_cases copies WITH_THREADS THREADS the copies. run_cases serve ISA THREADS answers cases as they come: on standard input int64
- * bytes and a case of so many, on standard output what OUTPUTS has of it.
+ * run_cases copies WITH_THREADS THREADS the copies, run_cases tiles WORDS the emulated tile unit. run_cases serve ISA THREADS answers
+ * cases as they come: on standard input int64 bytes and a case of so many, on standard output what OUTPUTS has of it.
  *
  * CASES: "HCCASES1", int64 number of cases; each: char op[32], int64 num_ints num_floats num_arrays, int64 ints, double floats, then
  * per array int64 dtype, count (-1: NULL), is_output and the content, padded to 8 bytes.
@@ -179,6 +179,9 @@ int main(int argc, char **argv) {
     if (argc == 4 && strcmp(argv[1], "copies") == 0) {
         return hc_test_copies(atoi(argv[2]), atoi(argv[3]));
     }
+    if (argc > 2 && strcmp(argv[1], "tiles") == 0) {
+        return hc_test_tiles(argc - 2, argv + 2);
+    }
     if (argc == 4 && strcmp(argv[1], "serve") == 0) {
         return serve(context_of(argv[2], atoi(argv[3]), 0));
     }
@@ -190,6 +193,7 @@ int main(int argc, char **argv) {
     signal(SIGBUS, die_in_case);
     signal(SIGILL, die_in_case);
     signal(SIGFPE, die_in_case);
+    signal(SIGABRT, die_in_case);
     contents = read_file(argv[1]);
     FILE *outputs = fopen(argv[2], "wb");
     if (outputs == NULL || memcmp(contents, "HCCASES1", 8) != 0) {

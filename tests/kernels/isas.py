@@ -1,7 +1,7 @@
 """The instruction sets of the kernels that this CPU runs, as cases of a test."""
 
 import ctypes
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Any
 
 import pytest
@@ -9,15 +9,17 @@ import pytest
 from dithc import native
 
 
-def runs(name: str) -> bool:
-    """Whether the library has kernels for an instruction set, and this CPU runs it."""
+def runs(name: str, *, emulates_tiles: bool = False) -> bool:
+    """Whether the library has kernels for an instruction set, and this CPU runs it, or all of it but the tiles of AMX."""
     handle = native.library()
+    name = "avx512bf16" if emulates_tiles and name == "amx" else name
     return handle is not None and handle.hc_isa_detect(name.encode(), ctypes.byref(ctypes.c_int())) == 0
 
 
-def sampled_where_it_runs(names: Iterable[str]) -> list[Any]:
+def sampled_where_it_runs(names: Collection[str], *, emulates_tiles: bool = False) -> list[Any]:
     """Cases of which those that this CPU runs are a family to sample: each of the others is a skip that says why."""
-    return [pytest.param(name, marks=pytest.mark.sampled) if runs(name) else name for name in names]
+    able = {name for name in names if runs(name, emulates_tiles=emulates_tiles)}
+    return [pytest.param(name, marks=pytest.mark.sampled) if name in able else name for name in names]
 
 
 def newest_and_in_turn(names: Iterable[str]) -> list[Any]:

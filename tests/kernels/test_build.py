@@ -49,6 +49,16 @@ def test_a_source_compiled_without_its_flags_stops_with_an_error_that_names_them
     assert "#error" in done.stderr
 
 
+def test_tiles_are_reached_through_one_header_and_not_emulated_where_installed() -> None:
+    sources = [path for path in KERNELS.rglob("*.[ch]") if "_tile_" in path.read_text()]
+    assert [path.name for path in sources if re.search(r"\b_tile_\w+ *\(", path.read_text())] == ["tiles_amx.h"]
+    library = ROOT / "dithc/native/_kernels.so"
+    if not library.exists():
+        pytest.skip("no library")
+    assert b"emulated tiles" not in library.read_bytes()
+    assert b"emulated tiles" in (KERNELS / "test/host/emulated_tiles.c").read_bytes()
+
+
 def test_the_functions_of_the_door_are_all_that_the_library_exports() -> None:
     tool = shutil.which("nm")
     library = ROOT / "dithc/native/_kernels.so"

@@ -1,5 +1,9 @@
 """Every operator of the C kernels gives float64's numbers within computed bounds on every instruction set, and leaves the CPU
-and the memory around its outputs as they were: natively, under sanitizers, and cross-built for Arm in qemu."""
+and the memory around its outputs as they were: natively, under sanitizers, with the tiles of AMX in C, and cross-built for Arm
+in qemu.
+
+A sanitizer sees no memory that AMX itself reads or writes. The tiles of the sanitized program are therefore always those in C
+(kernels/test/host/emulated_tiles.c), which also every CPU with AVX512_BF16 runs."""
 
 import functools
 import importlib.util
@@ -17,6 +21,7 @@ from tests.kernels.cases import Case, read_outputs, write_cases
 from tests.kernels.foreign_cases import foreign_cases
 from tests.kernels.isas import runs, sampled_where_it_runs
 from tests.kernels.matrix_cases import matrix_cases
+from tests.kernels.tile_cases import tile_cases
 from tests.kernels.vector_cases import vector_cases
 
 ROOT = Path(__file__).parents[2]
@@ -38,7 +43,8 @@ ARM_MACHINES = (
 # Per outer product of the loop over depth: loads and products of a step, and four instructions of the loop per 32 products.
 MAX_INSTRUCTIONS = {"f32": 2.13, "bf16": 2.13, "f64": 1.88}
 
-NATIVE, SANITIZED, ARM = (pytest.mark.alternates("kernel programs", kind) for kind in ("native", "sanitized", "arm"))
+KINDS = ("native", "sanitized", "emulated", "arm")
+NATIVE, SANITIZED, EMULATED, ARM = (pytest.mark.alternates("kernel programs", kind) for kind in KINDS)
 pytestmark = [pytest.mark.slow, pytest.mark.unit("kernel-tests")]  # one worker at a time builds
 
 
@@ -50,25 +56,26 @@ def cmake() -> list[str]:
 
 
 @functools.cache
-def built(kind: str) -> Path:
-    """The program run_cases, built in build/kernel-tests/<kind>, where a later run of the tests finds it up to date."""
+def built(kind: str, target: str = "run_cases") -> Path:
+    """The program run_cases, or the library, in build/kernel-tests/<kind>, where a later run of the tests finds it up to date."""
     settings = {
         "native": [],
-        "sanitized": ["-DHCOPS_SANITIZE=address,undefined"],
+        "sanitized": ["-DHCOPS_SANITIZE=address,undefined", "-DHCOPS_EMULATE_TILES=ON"],
+        "emulated": ["-DHCOPS_EMULATE_TILES=ON"],
         "arm": [f"-DCMAKE_TOOLCHAIN_FILE={ROOT / 'kernels/test/aarch64.cmake'}"],
     }[kind]
     folder = ROOT / "build/kernel-tests" / kind
     for command in (["-S", str(ROOT / "kernels"), "-B", str(folder), "-DHCOPS_TEST=ON", *settings],
-                    ["--build", str(folder), "--target", "run_cases", "--parallel", "2"]):  # fmt: skip
+                    ["--build", str(folder), "--target", target, "--parallel", "2"]):  # fmt: skip
         done = subprocess.run([*cmake(), *command], capture_output=True, text=True)
         assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
-    return folder / "run_cases"
+    return folder / (target if target == "run_cases" else f"{target}.so")
 
 
 def native_program(kind: str, isa: str) -> Path:
     if not cmake() or not shutil.which("cc"):
         pytest.skip("no CMake or no C compiler (cc) to build the kernels with")
-    if not runs(isa):
+    if not runs(isa, emulates_tiles=kind != "native"):
         pytest.skip(f"this CPU does not run {isa}")
     program = built(kind)
     isas = subprocess.run([program], check=True, capture_output=True, text=True).stdout.split()
@@ -89,14 +96,15 @@ def arm_program() -> Path:
 
 
 @functools.cache
-def all_cases() -> list[Case]:
-    return [*matrix_cases(), *vector_cases(), *foreign_cases()]
+def all_cases(*, of_tiles: bool = True) -> list[Case]:
+    """Without those of tiles, which take a minute in qemu."""
+    return [*matrix_cases(), *vector_cases(), *foreign_cases(), *(tile_cases() if of_tiles else [])]
 
 
 def run(program: Path, isa: str, threads: int, folder: Path, emulator: tuple[str, ...] = ()) -> bytes:
     """What run_cases wrote; three threads are two clusters."""
     cases, outputs = folder / "cases", folder / "outputs"
-    write_cases(all_cases(), cases)
+    write_cases(all_cases(of_tiles=not emulator), cases)
     command = [*emulator, str(program), str(cases), str(outputs), isa, str(threads), str((threads + 1) // 2)]
     environment = os.environ | (quick_emulation() if emulator else {})
     done = subprocess.run(command, capture_output=True, text=True, timeout=600, env=environment)
@@ -104,8 +112,8 @@ def run(program: Path, isa: str, threads: int, folder: Path, emulator: tuple[str
     return outputs.read_bytes()
 
 
-def assert_right(outputs: bytes) -> None:
-    found = read_outputs(all_cases(), outputs)
+def assert_right(outputs: bytes, *, of_tiles: bool = True) -> None:
+    found = read_outputs(all_cases(of_tiles=of_tiles), outputs)
     assert not found, f"{len(found)} wrong:\n" + "\n".join(found[:20])
 
 
@@ -118,8 +126,20 @@ def test_operators_equal_float64_for_any_number_of_threads(isa: str, tmp_path: P
     assert run(program, isa, 3, tmp_path) == outputs, "other bits with three threads than with one"
 
 
+@EMULATED
+def test_operators_equal_float64_on_emulated_tiles(tmp_path: Path) -> None:
+    program = native_program("emulated", "amx")
+    outputs = run(program, "amx", 1, tmp_path)
+    assert_right(outputs)
+    assert run(program, "amx", 3, tmp_path) == outputs, "other bits with three threads than with one"
+    if runs("amx"):
+        assert run(native_program("native", "amx"), "amx", 1, tmp_path) == outputs, (
+            "other bits than the CPU's own tiles give"
+        )
+
+
 @SANITIZED
-@pytest.mark.parametrize("isa", sampled_where_it_runs(NATIVE_ISAS))
+@pytest.mark.parametrize("isa", sampled_where_it_runs(NATIVE_ISAS, emulates_tiles=True))
 def test_operators_are_clean_under_sanitizers(isa: str, tmp_path: Path) -> None:
     assert_right(run(native_program("sanitized", isa), isa, 2, tmp_path))
 
@@ -128,7 +148,7 @@ def test_operators_are_clean_under_sanitizers(isa: str, tmp_path: Path) -> None:
 @pytest.mark.sampled
 @pytest.mark.parametrize(("isa", "threads", "cpu"), ARM_MACHINES)
 def test_operators_equal_float64_on_arm(isa: str, threads: int, cpu: str, tmp_path: Path) -> None:
-    assert_right(run(arm_program(), isa, threads, tmp_path, ("qemu-aarch64", "-cpu", cpu)))
+    assert_right(run(arm_program(), isa, threads, tmp_path, ("qemu-aarch64", "-cpu", cpu)), of_tiles=False)
 
 
 @ARM

@@ -271,19 +271,21 @@ def test_wrong_arguments_are_refused(isa, wrong):
 @pytest.mark.parametrize("layout", ["rows", "columns"])
 @pytest.mark.parametrize(("a_type", "b_type", "c_type", "compute"), TYPES)
 def test_a_packed_operand_gives_the_bits_of_one_that_is_not(isa, a_type, b_type, c_type, compute, layout):
-    """Few rows and many, a tile and a bit of columns, an odd depth in several blocks; packed for one number of rows."""
+    """Few rows and many, a tile and a bit of columns, an odd depth in several blocks; packed for one number of rows. It does not
+    serve a product of another kernel: with AMX, one of fp32 that is too small to be summed from parts."""
     for n, k in ((97, 41), (200, 300), (49, 1501)):
         b, other = (matrix(k, n, b_type, layout, seed=seed) for seed in (2, 3))
         packed = pack(isa, matrix(130, k, a_type, "rows", seed=1), b, compute)
         for m in (40, 65, 130, 400):
             a, bias = matrix(m, k, a_type, "rows", seed=m), torch.randn(n, dtype=F64 if compute == F64 else F32)
+            is_served = not (isa == "amx" and compute == F32 and m < 64 <= min(n, k))
             for threads in THREADS:
                 expected, got, control = (torch.empty(m, n, dtype=c_type) for _ in range(3))
                 gemm(isa, threads, a, b, expected, compute, bias=bias)
                 gemm(isa, threads, a, other, got, compute, bias=bias, packed_b=packed)
                 gemm(isa, threads, a, other, control, compute, bias=bias)
-                assert torch.equal(got, expected), (m, n, k, threads)
-                assert not torch.equal(got, control)
+                assert torch.equal(got, expected if is_served else control), (m, n, k, threads)
+                assert not torch.equal(expected, control)
     wrong = torch.empty(130, 49, dtype=c_type)
     a = matrix(130, 40, a_type, "rows", seed=1)
     with pytest.raises(ValueError, match="hc_gemm"):  # packed of another shape

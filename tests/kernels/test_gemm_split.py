@@ -10,7 +10,17 @@ import torch
 from torch import Tensor
 
 from dithc import native
-from tests.kernels.test_gemm import BF16, F32, ISAS, LAYOUTS, check, gemm, matrix, on_each_number_of_threads
+from tests.kernels.test_gemm import (
+    BF16,
+    F32,
+    ISAS,
+    LAYOUTS,
+    check,
+    gemm,
+    matrix,
+    on_each_number_of_threads,
+    pack,
+)
 
 pytestmark = pytest.mark.skipif("amx" not in ISAS, reason="no AMX")
 EXTREMES = {
@@ -124,3 +134,27 @@ def test_an_epilogue_over_what_it_reads_still_falls_back():
     gemm("amx", 2, a, b, c, F32, residual=c)
     gemm("avx512bf16", 2, a, b, expected, F32, residual=expected)
     assert torch.equal(c.nan_to_num(7), expected.nan_to_num(7))
+
+
+@pytest.mark.parametrize("settings", [{"accumulate": 1}, {"residual": None}], ids=str)
+@pytest.mark.parametrize("later", [float("inf"), float("nan"), 0.0])
+def test_what_b_holds_after_it_was_packed_is_not_seen(later, settings):
+    """Not even where C is added to, so that the range of the operands is looked at first."""
+    a, b, start = matrix(96, 100, F32, "rows", seed=1), matrix(100, 90, F32, "columns", seed=2), torch.randn(96, 90)
+    packed, c = pack("amx", a, b, F32), start.clone()
+    exact, bound = split_product(a, b)
+    b.fill_(later)
+    gemm("amx", 2, a, b, c, F32, packed_b=packed, **{name: c if x is None else x for name, x in settings.items()})
+    check(c, exact + start.double(), bound + 2.0**-22 * (exact.abs() + start.double().abs()))
+
+
+@pytest.mark.parametrize("accumulate", [0, 1])
+def test_a_packed_operand_out_of_range_is_read_again_where_it_was(accumulate):
+    a, b, c = matrix(96, 100, F32, "rows", seed=1), matrix(100, 90, F32, "columns", seed=2), torch.ones(96, 90)
+    kept = b[3, 4].clone()
+    b[3, 4] = float("inf")
+    packed = pack("amx", a, b, F32)
+    b[3, 4] = kept
+    exact, bound = split_product(a, b)
+    gemm("amx", 2, a, b, c, F32, packed_b=packed, accumulate=accumulate)
+    check(c, exact + accumulate, bound + 2.0**-22 * (1 + exact.abs()))

@@ -106,22 +106,22 @@ static void end_to_bf16(const ending *end, int64_t from, int64_t to) {
 #define ADD_PRODUCTS(steps, load_a) \
     for (const int64_t stop = (steps); step < stop; ++step) { \
         load_a(4, a, stride); \
-        _tile_stream_loadd(6, b, B_STRIDE); \
+        hc_tile_load_once(6, b, B_STRIDE); \
         if (two_rows) { \
             load_a(5, a + 16 * stride, stride); \
         } \
         if (two_columns) { \
-            _tile_stream_loadd(7, b + 64, B_STRIDE); \
+            hc_tile_load_once(7, b + 64, B_STRIDE); \
         } \
-        _tile_dpbf16ps(0, 4, 6); \
+        hc_tile_multiply_bf16(0, 4, 6); \
         if (two_rows) { \
-            _tile_dpbf16ps(2, 5, 6); \
+            hc_tile_multiply_bf16(2, 5, 6); \
         } \
         if (two_columns) { \
-            _tile_dpbf16ps(1, 4, 7); \
+            hc_tile_multiply_bf16(1, 4, 7); \
         } \
         if (two_rows && two_columns) { \
-            _tile_dpbf16ps(3, 5, 7); \
+            hc_tile_multiply_bf16(3, 5, 7); \
         } \
         a += p->a_step; \
         b += STEP_BYTES; \
@@ -135,21 +135,21 @@ __attribute__((always_inline)) static inline void multiply_tiles(int two_rows, i
                                                                  const char *b, float *sums, const ending *before) {
     const int64_t stride = p->a_stride, rows_a_step = (MR + p->steps - 1) / p->steps;
     int64_t step = 0;
-    _tile_zero(0);
-    _tile_zero(1);
-    _tile_zero(2);
-    _tile_zero(3);
-    ADD_PRODUCTS(least(p->steps, STEPS_TO_KEEP), _tile_loadd)
-    ADD_PRODUCTS(p->steps, _tile_stream_loadd)
-    _tile_stored(0, sums, NR * 4);
+    hc_tile_zero(0);
+    hc_tile_zero(1);
+    hc_tile_zero(2);
+    hc_tile_zero(3);
+    ADD_PRODUCTS(least(p->steps, STEPS_TO_KEEP), hc_tile_load)
+    ADD_PRODUCTS(p->steps, hc_tile_load_once)
+    hc_tile_store(0, sums, NR * 4);
     if (two_rows) {
-        _tile_stored(2, sums + 16 * NR, NR * 4);
+        hc_tile_store(2, sums + 16 * NR, NR * 4);
     }
     if (two_columns) {
-        _tile_stored(1, sums + 16, NR * 4);
+        hc_tile_store(1, sums + 16, NR * 4);
     }
     if (two_rows && two_columns) {
-        _tile_stored(3, sums + 16 * NR + 16, NR * 4);
+        hc_tile_store(3, sums + 16 * NR + 16, NR * 4);
     }
 }
 
@@ -198,7 +198,7 @@ static void multiply(const product *p) {
     if (count) {
         ends[(count + 1) % 2].rows(&ends[(count + 1) % 2], 0, MR);
     }
-    _tile_release();
+    hc_tiles_release();
 }
 
 static void wide_block(const hc_gemm_block *x) {

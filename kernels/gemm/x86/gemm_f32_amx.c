@@ -76,14 +76,14 @@ static void end_rows(const ending *end, int64_t from, int64_t to) {
     load(5, a + (part) * PART + 16 * A_STRIDE, A_STRIDE)
 
 #define LOAD_B(part) \
-    _tile_stream_loadd(6, b + (part) * PART, B_STRIDE); \
-    _tile_stream_loadd(7, b + (part) * PART + 64, B_STRIDE)
+    hc_tile_load_once(6, b + (part) * PART, B_STRIDE); \
+    hc_tile_load_once(7, b + (part) * PART + 64, B_STRIDE)
 
 #define MULTIPLY \
-    _tile_dpbf16ps(0, 4, 6); \
-    _tile_dpbf16ps(1, 4, 7); \
-    _tile_dpbf16ps(2, 5, 6); \
-    _tile_dpbf16ps(3, 5, 7)
+    hc_tile_multiply_bf16(0, 4, 6); \
+    hc_tile_multiply_bf16(1, 4, 7); \
+    hc_tile_multiply_bf16(2, 5, 6); \
+    hc_tile_multiply_bf16(3, 5, 7)
 
 /* `steps` steps, the tiles of A loaded by `load_a`. From product to product one operand stays, and B, which comes from farther
  * away, is loaded once: 14 tiles for 24 products. The largest product comes last. */
@@ -113,16 +113,16 @@ static void end_rows(const ending *end, int64_t from, int64_t to) {
 static void multiply_panels(int64_t steps, const char *a, const char *b, float *sums, const ending *before) {
     const int64_t rows_a_step = (MR + steps - 1) / steps;
     int64_t step = 0;
-    _tile_zero(0);
-    _tile_zero(1);
-    _tile_zero(2);
-    _tile_zero(3);
-    ADD_PRODUCTS(least(steps, STEPS_TO_KEEP), _tile_loadd)
-    ADD_PRODUCTS(steps, _tile_stream_loadd)
-    _tile_stored(0, sums, NR * 4);
-    _tile_stored(1, sums + 16, NR * 4);
-    _tile_stored(2, sums + 16 * NR, NR * 4);
-    _tile_stored(3, sums + 16 * NR + 16, NR * 4);
+    hc_tile_zero(0);
+    hc_tile_zero(1);
+    hc_tile_zero(2);
+    hc_tile_zero(3);
+    ADD_PRODUCTS(least(steps, STEPS_TO_KEEP), hc_tile_load)
+    ADD_PRODUCTS(steps, hc_tile_load_once)
+    hc_tile_store(0, sums, NR * 4);
+    hc_tile_store(1, sums + 16, NR * 4);
+    hc_tile_store(2, sums + 16 * NR, NR * 4);
+    hc_tile_store(3, sums + 16 * NR + 16, NR * 4);
 }
 
 /* C is written along its rows: for each panel of A come all panels of B, from the second-level cache. */
@@ -152,7 +152,7 @@ static void block(int64_t m, int64_t n, int64_t k, const void *a_panels, const v
     if (count) {
         end_rows(&ends[(count + 1) % 2], 0, MR);
     }
-    _tile_release();
+    hc_tiles_release();
 }
 
 static int64_t mr(void) {

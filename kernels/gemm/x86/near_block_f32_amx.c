@@ -38,28 +38,28 @@ static inline void ask(hc_gemm_ahead *ahead, int64_t lines) {
     }
 }
 
-#define LOAD_A0(part) _tile_loadd(4, a + (part) * PART, A_STRIDE)
+#define LOAD_A0(part) hc_tile_load(4, a + (part) * PART, A_STRIDE)
 #define LOAD_A1(part) \
     if (two_rows) { \
-        _tile_loadd(5, a + (part) * PART + 16 * A_STRIDE, A_STRIDE); \
+        hc_tile_load(5, a + (part) * PART + 16 * A_STRIDE, A_STRIDE); \
     }
-#define LOAD_B0(part) _tile_loadd(6, b + (part) * PART, B_STRIDE)
+#define LOAD_B0(part) hc_tile_load(6, b + (part) * PART, B_STRIDE)
 #define LOAD_B1(part) \
     if (two_columns) { \
-        _tile_loadd(7, b + (part) * PART + 64, B_STRIDE); \
+        hc_tile_load(7, b + (part) * PART + 64, B_STRIDE); \
     }
-#define PRODUCT_00 _tile_dpbf16ps(0, 4, 6)
+#define PRODUCT_00 hc_tile_multiply_bf16(0, 4, 6)
 #define PRODUCT_01 \
     if (two_columns) { \
-        _tile_dpbf16ps(1, 4, 7); \
+        hc_tile_multiply_bf16(1, 4, 7); \
     }
 #define PRODUCT_10 \
     if (two_rows) { \
-        _tile_dpbf16ps(2, 5, 6); \
+        hc_tile_multiply_bf16(2, 5, 6); \
     }
 #define PRODUCT_11 \
     if (two_rows && two_columns) { \
-        _tile_dpbf16ps(3, 5, 7); \
+        hc_tile_multiply_bf16(3, 5, 7); \
     }
 
 /* All products of two parts, and the next part of B or A, each tile right behind the last product that reads the one before
@@ -75,21 +75,21 @@ __attribute__((always_inline)) static inline void multiply_tiles(int two_rows, i
                                                                  const char *a, const char *b, float *c, int64_t ldc,
                                                                  hc_gemm_ahead *ahead, int64_t lines) {
     if (add) {
-        _tile_loadd(0, c, ldc * 4);
+        hc_tile_load(0, c, ldc * 4);
         if (two_columns) {
-            _tile_loadd(1, c + 16, ldc * 4);
+            hc_tile_load(1, c + 16, ldc * 4);
         }
         if (two_rows) {
-            _tile_loadd(2, c + 16 * ldc, ldc * 4);
+            hc_tile_load(2, c + 16 * ldc, ldc * 4);
         }
         if (two_rows && two_columns) {
-            _tile_loadd(3, c + 16 * ldc + 16, ldc * 4);
+            hc_tile_load(3, c + 16 * ldc + 16, ldc * 4);
         }
     } else {
-        _tile_zero(0);
-        _tile_zero(1);
-        _tile_zero(2);
-        _tile_zero(3);
+        hc_tile_zero(0);
+        hc_tile_zero(1);
+        hc_tile_zero(2);
+        hc_tile_zero(3);
     }
     for (int64_t step = 0; step < steps; ++step, a += HC_SPLIT_STEP_BYTES, b += HC_SPLIT_STEP_BYTES) {
         LOAD_A0(0);
@@ -124,15 +124,15 @@ __attribute__((always_inline)) static inline void multiply_tiles(int two_rows, i
         PRODUCT_10
         PRODUCT_11
     }
-    _tile_stored(0, c, ldc * 4);
+    hc_tile_store(0, c, ldc * 4);
     if (two_columns) {
-        _tile_stored(1, c + 16, ldc * 4);
+        hc_tile_store(1, c + 16, ldc * 4);
     }
     if (two_rows) {
-        _tile_stored(2, c + 16 * ldc, ldc * 4);
+        hc_tile_store(2, c + 16 * ldc, ldc * 4);
     }
     if (two_rows && two_columns) {
-        _tile_stored(3, c + 16 * ldc + 16, ldc * 4);
+        hc_tile_store(3, c + 16 * ldc + 16, ldc * 4);
     }
 }
 
@@ -177,12 +177,13 @@ void hc_near_block_f32_amx(const hc_near_block *x) {
             }
             if (x->add) {
                 copy_rows(rows, columns, c, x->ldc, corner, PANEL);
+                HC_BEFORE_TILES_READ(corner);
             }
             multiply_panels(rows, columns, x->add, x->tail, steps, a, b, corner, PANEL, ahead, lines);
             copy_rows(rows, columns, corner, PANEL, c, x->ldc);
         }
     }
-    _tile_release();
+    hc_tiles_release();
 }
 
 /* Rows of A are 64 bytes: 8 of depth are a quarter. */

@@ -123,12 +123,22 @@ test-openmpi: env
 	@DITHC_OPENMPI=$(abspath $(OPENMPI)) OMP_NUM_THREADS=$${OMP_NUM_THREADS:-2} $(BIN)/python -m pytest \
 	  --openmpi $(abspath $(OPENMPI)) -m "mpi and not long" tests/comm/test_openmpi.py tests/train
 
+# Several at a time: mypy alone takes as long as the others together.
+CHECKS := check-types check-style check-imports check-rules check-workflow
 lint: env
+	@$(MAKE) --no-print-directory --output-sync=target --jobs=2 $(CHECKS)
+
+.PHONY: $(CHECKS)
+check-types:
+	@$(BIN)/mypy
+check-style:
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
-	@$(BIN)/mypy
+check-imports:
 	@$(BIN)/lint-imports
+check-rules:
 	@$(BIN)/snakefmt --check --compact-diff Snakefile workflow/rules
+check-workflow:
 	@$(BIN)/snakemake --lint
 
 format: env

@@ -59,6 +59,7 @@ def test_ranks_that_share_a_shard_make_the_images_of_one(ranks: int, job: Callab
         assert "2 rank(s) each, cfg 2" in done.stderr
 
 
+@pytest.mark.sampled("several ranks")
 @pytest.mark.mpi
 @needs_launcher
 def test_shards_of_other_degrees_are_kept(job: Callable[..., Job], tmp_path: Path) -> None:

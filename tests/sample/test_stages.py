@@ -81,6 +81,7 @@ def test_stages_are_in_the_table_of_choices(job, monkeypatch) -> None:
         degrees_table(staged(job, "x", stages=2), Group())
 
 
+@pytest.mark.sampled("several ranks")
 @pytest.mark.mpi
 @needs_launcher
 @pytest.mark.parametrize("ranks", [2, pytest.param(4, marks=MANY)])

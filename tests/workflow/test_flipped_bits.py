@@ -197,6 +197,7 @@ def in_project(attack: Attack, monkeypatch: pytest.MonkeyPatch) -> Attack:
     return attack
 
 
+@pytest.mark.sampled("after the demo")
 def test_flipped_bits_change_no_result_and_are_found(in_project: Attack, tmp_path: Path) -> None:
     outcomes = trials(in_project, 5, seed=SEED, scratch=tmp_path)
     assert outcomes["refused"] > 0

@@ -8,7 +8,6 @@ from functools import partial
 import pytest
 import torch
 import torch.distributed as dist
-from diffusers import DiTTransformer2DModel, UNet2DModel
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
@@ -213,7 +212,9 @@ def test_other_back_ends(make_tiers: Callable[..., Tiers], use_backend: Callable
     assert_moved(model)
 
 
-def unet() -> UNet2DModel:
+def unet() -> nn.Module:
+    from diffusers import UNet2DModel  # which takes seconds to load
+
     torch.manual_seed(5)
     return UNet2DModel(
         sample_size=32,
@@ -227,7 +228,9 @@ def unet() -> UNet2DModel:
     )
 
 
-def vit() -> DiTTransformer2DModel:
+def vit() -> nn.Module:
+    from diffusers import DiTTransformer2DModel
+
     torch.manual_seed(5)
     return DiTTransformer2DModel(
         num_attention_heads=4,

@@ -156,6 +156,7 @@ print(min(idle), seconds_of_cpu(10**11, enough=0.09))
 
 @needs_library
 @needs_two_cpus
+@pytest.mark.slow
 def test_an_idle_team_uses_no_cpu():
     # The best of three: on a loaded machine other threads of the interpreter may count too.
     idle, spinning = map(float, script(IDLE).stdout.split())
@@ -164,6 +165,7 @@ def test_an_idle_team_uses_no_cpu():
 
 
 @needs_library
+@pytest.mark.slow
 def test_a_child_forked_from_an_idle_team_is_a_team_of_one():
     done = script("""
 import os
@@ -182,6 +184,7 @@ team.run(lambda thread, threads: None)
 
 
 @needs_library
+@pytest.mark.slow
 def test_the_process_ends_while_a_worker_is_busy():
     done = script(
         """

@@ -45,6 +45,7 @@ def run(program: Path, engine: tuple[int, int]) -> "subprocess.CompletedProcess[
     return subprocess.run([*fixed, str(program), *map(str, engine)], capture_output=True, text=True, timeout=600)
 
 
+@pytest.mark.slow
 def test_every_byte_arrives_and_every_copy_ends(tmp_path):
     program = build(tmp_path)
     for engine in ENGINES:
@@ -68,6 +69,7 @@ def test_sanitizers_find_nothing(tmp_path, sanitizer):
         ("copy_device", "part.target_offset += start;", ""),
     ],
 )
+@pytest.mark.slow
 def test_a_copy_that_ends_too_early_or_goes_astray_is_seen(tmp_path, name, right, wrong):
     text = (KERNELS / "memory" / f"{name}.c").read_text()
     assert right in text

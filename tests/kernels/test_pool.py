@@ -54,6 +54,7 @@ def run(program: Path, threads: int, *, folder: Path | None = None) -> "subproce
 
 
 @pytest.mark.parametrize(("sanitizer", "threads"), [("", 1), ("thread", 5), ("address,undefined", 5)])
+@pytest.mark.slow
 def test_budgets_hold_and_blocks_never_overlap(tmp_path, sanitizer, threads):
     program = build(tmp_path, *([f"-fsanitize={sanitizer}", "-fno-sanitize-recover=all"] if sanitizer else []))
     for folder in (None, tmp_path):

@@ -518,6 +518,7 @@ except KeyboardInterrupt:
 """
 
 
+@pytest.mark.slow
 def test_a_user_can_interrupt_a_wait():
     done = subprocess.run([sys.executable, "-c", INTERRUPTED], capture_output=True, text=True, timeout=600)
     assert (done.returncode, done.stdout.strip()) == (0, "interrupted"), done.stderr

@@ -189,6 +189,7 @@ def test_trimmed_memory_is_no_longer_resident(pool):
 
 
 @pytest.mark.parametrize("seed", range(4))
+@pytest.mark.slow
 def test_blocks_of_a_random_sequence_never_overlap_and_keep_their_content(pool, blocks, seed):
     take, give = blocks
     random, live, start = Random(seed), {}, take(4096)
@@ -289,6 +290,7 @@ print(pool.counters().used_bytes + pool.counters().idle_bytes)
 
 @pytest.mark.sampled
 @pytest.mark.parametrize(("limit", "count"), [(64 << 30, 4), (6 << 30, 500)])
+@pytest.mark.slow
 def test_under_a_limit_on_addresses_it_says_so_and_serves_what_the_system_has(pool, limit, count):
     """Four blocks lie within the quarter of the limit that is reserved; of 500 the last ones are mapped one by one."""
     script = LIMITED.format(limit=limit, count=count)

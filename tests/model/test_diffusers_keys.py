@@ -80,6 +80,7 @@ def test_norms_have_the_same_epsilon() -> None:
     assert _difference(model, net) < 1e-5
 
 
+@pytest.mark.slow
 def test_as_it_comes_diffusers_differs_by_its_frequencies() -> None:
     """By percents on random weights of this width; equal frequencies are all that it takes (the test above)."""
     model = _model(*PRESET["xl"])

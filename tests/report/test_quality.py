@@ -62,6 +62,7 @@ def result(contenders: int, *, seeds: int, alike: bool = False, again: bool = Tr
 @pytest.mark.parametrize(
     ("contenders", "seeds", "alike"), [(2, 1, False), (6, 3, False), (19, 1, True), (24, 3, False), (24, 1, False)]
 )
+@pytest.mark.slow
 def test_no_text_is_cut_or_covers_another(contenders, seeds, alike, monkeypatch):
     given = result(contenders, seeds=seeds, alike=alike)
     page, boxes = written(lambda: quality_figure(given, {}, LIGHT), monkeypatch)
@@ -110,6 +111,7 @@ def test_baseline_and_both_ends_are_shown_and_all_where_they_are_few():
     assert coloured == set(LIGHT.palette)
 
 
+@pytest.mark.slow
 def test_figure_grows_with_contenders_and_shows_samples_where_they_are():
     def height(contenders: int) -> float:
         with styled(LIGHT):
@@ -146,6 +148,7 @@ def test_scores_have_ticks_however_near_they_are(low, high):
     assert 3 <= sum(bottom <= tick <= top for tick in panel.get_yticks()) <= 10
 
 
+@pytest.mark.slow
 def test_figures_follow_the_theme() -> None:
     given = result(2, seeds=1)
     assert draw_quality(given, {}, theme=LIGHT) != draw_quality(given, {}, theme=DARK)

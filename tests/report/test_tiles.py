@@ -62,6 +62,7 @@ def test_texts_of_the_picture_are_whole_and_apart(latitude: float, count: int, r
     assert_legible(page, boxes)
 
 
+@pytest.mark.slow
 def test_examples_are_cut_with_their_masks_from_accepted_and_rejected_tiles(tmp_path: Path) -> None:
     (tmp_path / "files").mkdir()
     for number in range(6):

@@ -1,5 +1,6 @@
 """Averages of lengths: what is stored of them, at any number of jobs, and that without them nothing is as it was not."""
 
+import pytest
 import torch
 from safetensors.torch import load_file
 from torch import nn
@@ -39,6 +40,7 @@ def test_stored_averages_are_those_of_the_weights_after_each_step_and_of_nothing
                 assert float((found.double() - average).abs().max()) <= bound, (name, step)
 
 
+@pytest.mark.slow
 def test_training_in_parts_stores_the_same_averages_and_without_lengths_the_same_rest(job, tmp_path):
     own = {"ema": EVERY["ema"]}
     whole, first, second = (job(store, until=until, **own) for store, until in (("a", 4), ("b", 2), ("b", 4)))

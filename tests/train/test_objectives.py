@@ -46,6 +46,7 @@ def rows(job) -> list[dict[str, float]]:
     ],
     ids=["v-cosine", "flow-trapezoid"],
 )
+@pytest.mark.slow
 def test_training_that_was_stopped_half_way_equals_an_uninterrupted_one_to_the_bit(job, settings):
     whole, first, second = (job(store, until=until, **settings) for store, until in (("a", 6), ("b", 3), ("b", 6)))
     assert [train(part, Group()) for part in (whole, first, second)] == [DONE] * 3

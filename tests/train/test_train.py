@@ -39,6 +39,7 @@ def test_resumed_training_equals_an_uninterrupted_one_to_the_bit(job):
 
 
 @pytest.mark.parametrize("kind", [{"preset": "DiT-S/2"}, {"preset": "ModernDiT-S/2", "qk_norm": True}], ids=str)
+@pytest.mark.slow
 def test_bf16_with_recomputation_resumes_to_the_bit(job, kind):
     settings = {"dtype": "bf16", "recompute": "block", "micro_batch": 3, "warmup_steps": 4}
     settings |= {"model": {"hidden_size": 32, "depth": 2, "num_heads": 2, **kind}}

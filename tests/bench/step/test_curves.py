@@ -19,6 +19,7 @@ def losses(platform, **more):
 
 
 @pytest.mark.skipif(native.library() is None, reason="no C library")
+@pytest.mark.slow
 def test_platforms_agree_as_far_as_their_arithmetic_goes():
     reference = losses("reference")
     assert torch.allclose(losses("c-fp32"), reference, rtol=1e-5)

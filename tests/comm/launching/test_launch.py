@@ -254,6 +254,7 @@ def driven(driver: "subprocess.Popen[bytes]") -> dict[str, str]:
     return {"DITHC_DRIVER_PID": str(driver.pid), "DITHC_DRIVER_HOST": socket.gethostname()}
 
 
+@pytest.mark.slow
 def test_the_command_stops_when_its_driver_is_killed(tmp_path):
     driver = subprocess.Popen(["sleep", "300"])
     launch = start_launch("--", sys.executable, "-c", STOPPABLE, str(tmp_path), **driven(driver))
@@ -263,6 +264,7 @@ def test_the_command_stops_when_its_driver_is_killed(tmp_path):
     assert driver.wait() == -signal.SIGKILL
 
 
+@pytest.mark.slow
 def test_a_command_that_will_not_stop_is_killed_after_the_grace_time(tmp_path):
     driver = subprocess.Popen(["sleep", "300"])
     words = ["--grace-seconds", "0.5", "--", sys.executable, "-c", STUBBORN, str(tmp_path)]
@@ -280,6 +282,7 @@ def test_a_driver_on_another_host_is_not_watched():
     assert supervise(line, environment=environment, poll_seconds=0.05) == 0
 
 
+@pytest.mark.slow
 def test_the_command_stops_when_launch_itself_is_killed(tmp_path):
     launch = start_launch("--", sys.executable, "-c", STOPPABLE, str(tmp_path))
     wait_for((tmp_path / "ready-0").exists, "the command")

@@ -98,6 +98,7 @@ def test_branches_are_joined_in_the_published_order() -> None:
         torch.testing.assert_close(parts[3], block.branch_pool(pool_3x3(x, "average")))
 
 
+@pytest.mark.slow
 def test_features_are_2048_finite_numbers_that_depend_on_the_image(path_to_weights: Path) -> None:
     extractor = load_extractor("inception", path_to_weights)
     images = np.random.default_rng(0).integers(0, 256, (2, 3, 40, 50), dtype=np.uint8)

@@ -104,6 +104,7 @@ def test_draws_follow_from_seed_and_row_and_differ_between_the_times(held, make_
     assert many.max() > 590
 
 
+@pytest.mark.slow
 def test_training_is_the_same_to_the_bit_and_a_resumed_one_measures_the_same(job, held):
     settings = {"recompute": "block", "micro_batch": 3}
     plain = job("plain", latents=held, **settings)

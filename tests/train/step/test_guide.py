@@ -281,6 +281,7 @@ def guided(job):
 
 @BOTH
 @pytest.mark.parametrize("settings", [{}, {"dtype": "bf16", "micro_batch": 3}], ids=["plain", "bf16-micro"])
+@pytest.mark.slow
 def test_training_that_was_stopped_half_way_equals_an_uninterrupted_one_to_the_bit(guided, guide, settings):
     parts = (("a", 6), ("b", 3), ("b", 6))
     whole, first, second = (guided(store, guide, until=until, **settings) for store, until in parts)
@@ -290,6 +291,7 @@ def test_training_that_was_stopped_half_way_equals_an_uninterrupted_one_to_the_b
 
 
 @BOTH
+@pytest.mark.slow
 def test_recomputed_blocks_change_no_bit_and_micro_batches_only_rounding(guided, guide):
     plain = guided("a", guide)
     again, parts = guided("b", guide, recompute="block"), guided("c", guide, micro_batch=3)
@@ -300,6 +302,7 @@ def test_recomputed_blocks_change_no_bit_and_micro_batches_only_rounding(guided,
 
 
 @BOTH
+@pytest.mark.slow
 def test_nothing_else_is_in_the_checkpoint_and_the_loss_on_held_out_tiles_stays_that_of_the_objective(
     guided, make_latents, tmp_path, guide
 ):

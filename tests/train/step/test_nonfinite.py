@@ -188,6 +188,7 @@ def test_skipped_step_leaves_everything_as_it_was_and_the_next_goes_on(job, kind
 
 @pytest.mark.sampled
 @pytest.mark.parametrize(("policy", "kind"), [("skip", "latents"), ("rollback", "gradient")])
+@pytest.mark.slow
 def test_resumed_training_equals_an_uninterrupted_one_to_the_bit(job, policy, kind):
     whole = job("whole", nonfinite=policy)
     faults.inject(kind, at=4)

@@ -12,7 +12,7 @@ from tests.ranks import launcher, needs_launcher
 from tests.sampling import commit_of
 
 SEED = os.environ.get("DITHC_ATTACK_SEED") or commit_of("HEAD") or "0"
-SAMPLE_SECONDS = 20.0  # no kill is begun after that
+SAMPLE_SECONDS = 10.0  # no kill is begun after that
 
 pytestmark = [pytest.mark.slow, pytest.mark.mpi, needs_launcher]
 

@@ -18,6 +18,7 @@ def result(tmp_path_factory):
     return json.loads((folder / "result.json").read_text())
 
 
+@pytest.mark.slow
 def test_each_save_has_as_many_steps_without(result):
     assert len(result["saves"]) == 2
     for row in result["saves"]:

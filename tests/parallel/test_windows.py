@@ -129,6 +129,7 @@ def field(side: int):
         (0.0, False, 2.0, 5.0),  # the control: windows that know nothing of each other
     ],
 )
+@pytest.mark.slow
 def test_borders_of_windows_are_not_to_be_seen(overlap, shift, low, high) -> None:
     predict, schedule = field(16)
     windows = Windows(predict, Grid(size=(96, 96), window=(16, 16), overlap=overlap, shift=shift), batch=64)

@@ -43,6 +43,7 @@ addEventListener("load", () => {
 
 
 @pytest.mark.skipif(BROWSER is None, reason="no chromium is installed: the page is not looked at in a browser")
+@pytest.mark.slow
 def test_page_fits_every_screen_fetches_nothing_and_tells_every_picture(out: Path, tmp_path: Path) -> None:
     assert_fits(out, tmp_path)
 

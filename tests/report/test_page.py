@@ -167,6 +167,7 @@ def test_fall_since_the_start_is_told_with_what_the_same_tiles_and_noise_share(p
     assert f"{text} [0.125, 0.187], excludes 0" in verdict(facts, "sentinel2")
 
 
+@pytest.mark.slow
 def test_what_images_that_are_not_exact_cost_is_told_beside_those_that_are(plant: Any, tmp_path: Path) -> None:
     content = plant.configuration()
     exact = content["evaluations"]["sentinel2-final"]

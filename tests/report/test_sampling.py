@@ -130,6 +130,7 @@ def test_another_file_is_an_error(tmp_path: Path) -> None:
         read_sampling(path)
 
 
+@pytest.mark.slow
 def test_the_page_has_tables_and_figure_where_it_was_measured(plant: Any, tmp_path: Path) -> None:
     tree = plant(tmp_path)
     tree.codec(tree.dataset("sentinel2"))

@@ -121,6 +121,7 @@ def test_colours_blend() -> None:
     assert blend("#000000", "#204060", share=0.5) == "#102030"
 
 
+@pytest.mark.slow
 def test_the_page_and_the_figures_show_all_three_kinds(plant: Any, tmp_path: Path) -> None:
     tree = plant(tmp_path)
     tree.codec(tree.dataset("sentinel2"))

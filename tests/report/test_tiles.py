@@ -51,6 +51,7 @@ def tile_set(*, latitude: float, count: int = 40, ranges: bool = True) -> TileSe
 
 
 @pytest.mark.parametrize(("latitude", "count", "ranges"), [(1.0, 40, True), (78.0, 1, False), (50.0, 0, False)])
+@pytest.mark.slow
 def test_texts_of_the_picture_are_whole_and_apart(latitude: float, count: int, ranges: bool, monkeypatch) -> None:
     made = tile_set(latitude=latitude, count=count, ranges=ranges)
     page, boxes = written(lambda: tiles_figure(made, LIGHT), monkeypatch)

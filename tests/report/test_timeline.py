@@ -138,6 +138,7 @@ def test_the_tables_say_what_it_takes_what_did_not_fit_and_what_it_gains() -> No
     assert tables[2]["rows"][0] == ["plain torch", "8", "8 fits, 9 does not"]
 
 
+@pytest.mark.slow
 def test_the_page_has_tables_and_picture_where_it_was_measured(plant: Any, tmp_path: Path) -> None:
     tree = plant(tmp_path)
     tree.codec(tree.dataset("sentinel2"))

@@ -90,6 +90,7 @@ def test_training_leaves_the_callers_generator_alone(tmp_path, fake_tiles):
     assert torch.equal(torch.rand(1), expected)
 
 
+@pytest.mark.slow
 def test_more_steps_reconstruct_better(tmp_path, fake_tiles):
     tiles = fake_tiles(count=16)
     short = train_codec(settings(steps=2, batch=8), tiles, tmp_path / "short", seed=0)

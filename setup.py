@@ -14,7 +14,8 @@ from setuptools.command.build_ext import build_ext
 KERNELS = Path(__file__).parent.resolve() / "kernels"
 KERNELS_LIBRARY = "dithc.native._kernels"
 # Without a number, make starts a compiler for every file at once: some gigabytes on a machine that may have few.
-PARALLEL = ("--parallel", str(len(os.sched_getaffinity(0))))
+CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+PARALLEL = ("--parallel", str(CORES))
 
 
 class BuildOptional(build_ext):

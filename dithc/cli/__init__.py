@@ -230,7 +230,7 @@ def _refuse_folders(verb: str, args: argparse.Namespace) -> None:
                 f"dithc {verb} --{option}",
                 got=f"{path}, which is a folder",
                 expected="the file to write",
-                remedy=f"name a file, for instance {path / ('manifest.json' if option == 'out' else 'numbers.json')}",
+                remedy=f"name a file, such as one in {path}",
             )
 
 

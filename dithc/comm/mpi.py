@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any, NoReturn
 
 import numpy as np
@@ -52,9 +53,12 @@ class World:
 
     def abort(self, status: int) -> NoReturn:
         """Ends every rank at once; the launcher reports `status`. Whoever calls it has said why: what MPI adds is not heard."""
-        os.dup2(os.open(os.devnull, os.O_WRONLY), STANDARD_ERROR)
-        self._communicator.Abort(status)
-        os._exit(status)  # an MPI whose call returns once its launcher knows
+        try:
+            with suppress(OSError):  # of a process that may open no more files
+                os.dup2(os.open(os.devnull, os.O_WRONLY), STANDARD_ERROR)
+            self._communicator.Abort(status)
+        finally:
+            os._exit(status)  # an MPI whose call returns once its launcher knows
 
 
 class Request:

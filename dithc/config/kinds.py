@@ -6,6 +6,7 @@ from typing import Any
 
 # How pydantic names the kind that it tried: a word in the place of a fault that no configuration has.
 KIND = re.compile(r"(literal|list|tuple|dict|function-\w+)\[.*\]|constrained-\w+|int|float|bool|str", re.DOTALL)
+OF_NO_KIND = "of_no_kind"  # the type of a fault of a value that is of none of its kinds
 WORDS = {
     "int_parsing": "a whole number",
     "int_type": "a whole number",
@@ -27,28 +28,30 @@ RANGES = {
     "greater_than_equal": "a number from {ge}",
     "less_than": "a number below {lt}",
     "less_than_equal": "a number of at most {le}",
+    "too_short": "a list of at least {min_length}",
+    "too_long": "a list of at most {max_length}",
 }
 
 
 def of_keys(faults: Sequence[Any], content: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The faults, of a value that may be of several kinds one: of what is in it where that is of a kind, else of itself."""
-    found: dict[Any, dict[str, Any]] = {}
+    """The faults; of a value that may be of several kinds those in it, where it is of a kind, else one of itself."""
+    found: dict[Any, list[tuple[dict[str, Any], bool]]] = {}
     for number, fault in enumerate(faults):
         first, place = _place(tuple(fault["loc"]), content)
-        told = {**fault, "loc": place}
-        if first is None:
-            found[number] = told
-            continue
-        key, is_inside = place[:first], len(place) > first
-        known = found.setdefault(key, told)
-        if known is told:
-            continue
-        if is_inside > (len(known["loc"]) > first):
-            found[key] = told
-        elif not is_inside and len(known["loc"]) == first:
-            said = dict.fromkeys([*known.get("said", [_said(known)]), _said(fault)])
-            found[key] = {**known, "type": "of_no_kind", "said": [*said], "msg": f"Input should be {' or '.join(said)}"}
-    return list(found.values())
+        is_inside = first is not None and len(place) > first
+        found.setdefault(number if first is None else place[:first], []).append(({**fault, "loc": place}, is_inside))
+    return [told for same in found.values() for told in _of_one(same)]
+
+
+def _of_one(faults: Sequence[tuple[dict[str, Any], bool]]) -> list[dict[str, Any]]:
+    """Of what each kind would have of one value, and whether that is of a part of it: what is to be told."""
+    inside = {told["loc"]: told for told, is_inside in reversed(faults) if is_inside}
+    if inside:
+        return [*inside.values()][::-1]
+    first, said = faults[0][0], list(dict.fromkeys(_said(told) for told, _ in faults))
+    return (
+        [first] if len(faults) == 1 else [{**first, "type": OF_NO_KIND, "msg": f"Input should be {' or '.join(said)}"}]
+    )
 
 
 def _place(words: tuple[Any, ...], content: Any) -> tuple[int | None, tuple[Any, ...]]:

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 from pydantic import ValidationError
 
 from dithc.config.experiment import Experiment
-from dithc.config.kinds import in_words, of_keys, shown
+from dithc.config.kinds import OF_NO_KIND, in_words, of_keys, shown
 from dithc.config.layers import Layer, laid_over, of_words, overridden
 from dithc.config.nearest import key_meant, word_meant
 from dithc.config.reading import Text, read
@@ -128,7 +128,8 @@ def _said(fault: Any) -> str:
     if isinstance(fault["input"], Mapping) or fault["type"] == "value_error":
         return text
     value = shown(fault["input"])
-    meant = word_meant(fault["input"], QUOTED.findall(context["expected"])) if fault["type"] == "literal_error" else ""
+    known = {"literal_error": context.get("expected", ""), OF_NO_KIND: text}.get(fault["type"], "")
+    meant = word_meant(fault["input"], QUOTED.findall(known))
     return f"{text}, got {value if len(value) <= MOST_SHOWN else value[:MOST_SHOWN] + '...'}{meant}"
 
 

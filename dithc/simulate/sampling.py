@@ -138,7 +138,7 @@ def _decoder_tflop(size: int) -> float:
 
 
 def table(result: Mapping[str, Any]) -> str:
-    """Lines for a person: what is best on each number of nodes, then all choices on the most of them."""
+    """Lines for a person: what is best on each number of nodes, then all choices on the fewest that are enough."""
     what, machine = result["sampling"], result["machine"]
     lines = [f"machine: {machine['model_name']}, {machine['ranks_per_node']} ranks a node"]
     for curve in result["curves"]:

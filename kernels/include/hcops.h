@@ -322,8 +322,9 @@ int hc_gemm(hc_context *context, const hc_gemm_arguments *arguments);
  * caches, it serves those that hc_gemm gives the same kernel; the others pack for themselves. Never in another process. */
 int hc_gemm_pack_bytes(hc_context *context, const hc_gemm_arguments *arguments, int64_t *out_bytes);
 
-/* Arranges B so, for `packed_b` of products, which have the bits that they have without it. What b holds later is not seen.
- * out_packed is aligned to 64 bytes. */
+/* Arranges B so, for `packed_b` of products, which have the bits that they have without it. b is to stay as it is: products that
+ * the arranged one does not serve, and those whose operands are out of the range of bf16 parts, read it. out_packed is aligned
+ * to 64 bytes. */
 int hc_gemm_pack(hc_context *context, const hc_gemm_arguments *arguments, void *out_packed);
 
 /* The part of C that `thread` of the context computes in the product that these arguments ask of hc_gemm: first row, row behind

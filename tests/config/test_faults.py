@@ -122,7 +122,11 @@ SAMPLING = "name: x\nmachine: {sampling: {%s}}"
     ("given", "said"),
     [
         ("data_parallel_degree: 0", "data_parallel_degree (line 2, column 22): Input should be 'auto' or a number from 1, got 0"),
-        ("shared_degree: two", "shared_degree (line 2, column 22): Input should be 'auto' or a whole number, got 'two'"),
+        (
+            "ring_degree: atuo",
+            "ring_degree (line 2, column 22): Input should be 'auto' or a whole number, got 'atuo'; did you mean `auto`?",
+        ),
+        ("shared_degree: many", "shared_degree (line 2, column 22): Input should be 'auto' or a whole number, got 'many'"),
         ("ring_degree: 1.5", "ring_degree (line 2, column 22): Input should be 'auto' or a whole number, got 1.5"),
         ("cfg_parallel: 3", "cfg_parallel (line 2, column 22): Input should be 'auto' or true or false, got 3"),
     ],
@@ -146,6 +150,10 @@ def test_fault_inside_a_value_of_several_kinds_is_told_of_what_is_in_it(tmp_path
     said = fault(tmp_path, "low: 0", "low: [0, x, 1]")
     assert "has 1 fault\n" in said
     assert "datasets.a.rendering.low.1 (line 6, column 44): Input should be a number, got 'x'" in said
+    said = fault(tmp_path, "low: 0", "low: [0, x, y]")
+    assert "has 2 faults\n" in said
+    assert "datasets.a.rendering.low.1 (line 6, column 44): Input should be a number, got 'x'\n" in said
+    assert "datasets.a.rendering.low.2 (line 6, column 47): Input should be a number, got 'y'\n" in said
 
 
 @pytest.mark.parametrize(("text", "got"), [("", "nothing"), ("- a", "a list"), ("word", "a single value")])

@@ -63,9 +63,10 @@ def supervise(
     how = _How(launcher, vendor, grace_seconds, poll_seconds)
     if meet_in is None:
         return _supervise_once(line, environment=environment, how=how, met=None, told=[])
-    met = meet_in / f".dithc-met-{socket.gethostname()}-{os.getpid()}"
     _sweep(meet_in)
     for start in range(1, STARTS + 1):
+        # Of each start its own: what a rank on another node writes late is of no other.
+        met = meet_in / f"{_ours()}{os.getpid()}.{time.time_ns()}"
         told: list[signal.Signals] = []
         before, began = litter.names(), time.monotonic()
         try:
@@ -193,12 +194,16 @@ class _Start:
 
 
 def _sweep(folder: Path) -> None:
-    """Removes what launches of this host left there that were killed."""
-    ours = f".dithc-met-{socket.gethostname()}-"
-    for path in folder.glob(f"{ours}*"):
-        pid = path.name.removeprefix(ours).partition(".")[0]
-        if pid.isdigit() and not Path(f"/proc/{pid}").exists():
+    """Removes what launches of this host left there that were killed, one of this very number among them."""
+    for path in folder.glob(f"{glob.escape(_ours())}*"):
+        pid = path.name.removeprefix(_ours()).partition(".")[0]
+        if pid.isdigit() and (int(pid) == os.getpid() or not Path(f"/proc/{pid}").exists()):
             path.unlink(missing_ok=True)
+
+
+def _ours() -> str:
+    """How the names of files begin that launches of this host leave where ranks meet."""
+    return f".dithc-met-{socket.gethostname()}-"
 
 
 def _lost_file(met: Path) -> Path:

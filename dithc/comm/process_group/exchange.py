@@ -52,6 +52,10 @@ class RankGone(UserError):
             remedy="see what the log says of that rank (a signal, memory), then start again: what is complete is kept",
         )
         super().__init__(str(told))
+        self._said = said
+
+    def __reduce__(self) -> tuple[type["RankGone"], tuple[str]]:
+        return RankGone, (self._said,)  # else words would be put around those that it has
 
 
 class _Pieces(ctypes.Structure):

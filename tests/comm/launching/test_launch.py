@@ -162,7 +162,8 @@ def test_what_a_killed_launch_left_is_removed_by_the_next(tmp_path):
     gone = subprocess.Popen(["true"])
     gone.wait()
     host = socket.gethostname()
-    stale = [tmp_path / f".dithc-met-{host}-{gone.pid}{ending}" for ending in ("", ".lost")]
+    stale = [tmp_path / f".dithc-met-{host}-{gone.pid}{ending}" for ending in ("", ".lost", ".17", ".17.said-ab")]
+    stale += [tmp_path / f".dithc-met-{host}-{os.getpid()}.17.said-ab"]  # of one whose number this process has now
     others = [tmp_path / f".dithc-met-{host}-{os.getppid()}", tmp_path / f".dithc-met-another-{gone.pid}"]
     for path in (*stale, *others):
         path.touch()

@@ -7,7 +7,6 @@ import json
 import os
 import re
 import resource
-import shutil
 import sys
 import tempfile
 import time
@@ -25,7 +24,7 @@ from dithc.bench.timing import Timing
 from dithc.data import synthesize
 from dithc.log import logger, problem
 from dithc.pages import pss_bytes
-from dithc.runs import Manifest, atomic_write
+from dithc.runs import Manifest, atomic_write, outputs
 from dithc.sittings import Stopped, now
 
 BAND = re.compile(r"_(B\d\d|B8A|SCL)_(\d\d)m\.jp2$")
@@ -177,7 +176,7 @@ class _Ours(_Program):
             found["peak_bytes"] = max(found["peak_bytes"], peak)
             found["cpu_seconds"] += cpu
         for verb in given:
-            shutil.rmtree(self.folder / verb)
+            outputs.remove(self.folder / verb)
         return found
 
 

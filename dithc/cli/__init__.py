@@ -222,7 +222,7 @@ def _run(words: Sequence[str]) -> int:
 
 
 def _refuse_folders(verb: str, args: argparse.Namespace) -> None:
-    """Refuses the name of a folder where a file is to be written, before hours of work."""
+    """Reject a folder in place of an output file, and a file that dithc did not write, before work starts."""
     for option in ("json",) if verb in FOLDERS else ("json", "out"):
         path = getattr(args, option, None)
         if isinstance(path, Path) and path.is_dir():
@@ -232,6 +232,10 @@ def _refuse_folders(verb: str, args: argparse.Namespace) -> None:
                 expected="the file to write",
                 remedy=f"name a file, such as one in {path}",
             )
+        if isinstance(path, Path) and option == "out" and path.is_file():
+            from dithc.runs import outputs
+
+            outputs.check_file(path)
 
 
 def _told(verb: str, error: Exception) -> UserError | None:

@@ -8,7 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dithc.runs import Manifest
+from dithc.runs import Manifest, outputs
 
 if TYPE_CHECKING:
     from dithc.config import Experiment
@@ -57,6 +57,19 @@ class Making:
         return self.out.parent
 
     @cached_property
+    def output(self) -> outputs.OutputFolder:
+        """Folder of the manifest."""
+        return outputs.OutputFolder.of(self.out)
+
+    def check(self) -> None:
+        """Reject an output folder that holds other files (see `OutputFolder.check`)."""
+        self.output.check(stage=self.stage, name=self.name or self.of)
+
+    def claim(self) -> None:
+        """Mark the output folder as this stage's before the first file is written (see `OutputFolder.claim`)."""
+        self.output.claim(stage=self.stage, name=self.name or self.of)
+
+    @cached_property
     def spec(self) -> dict[str, Any]:
         """The settings that decide it."""
         return Manifest.spec_of(self.experiment, self.stage, self.of)
@@ -87,3 +100,4 @@ class Making:
             numbers=numbers,
             seconds=time.monotonic() - self._start,
         ).write(self.out)
+        self.output.finish(stage=self.stage, name=self.name or self.of)

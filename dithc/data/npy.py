@@ -1,15 +1,10 @@
-"""Long arrays as .npy files that grow sample by sample, and folders that appear whole or not at all."""
+"""Long arrays in .npy files that grow sample by sample."""
 
-import errno
-import glob
 import io
 import math
 import mmap
 import os
-import shutil
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
-from fnmatch import fnmatch
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -17,13 +12,12 @@ import numpy as np
 import numpy.typing as npt
 
 from dithc.data.files import check_room, open_regular
-from dithc.log import logger, problem
-from dithc.runs import replacing
+from dithc.log import problem
+from dithc.runs import outputs
 
 SHARD_BYTES = 1 << 30
 """Largest shard: small enough to copy and re-hash alone, large enough that a data set has few files."""
-NO_SPACE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
-log = logger(__name__)
+NO_SPACE = outputs.NO_SPACE
 
 
 class NpyWriter:
@@ -120,59 +114,6 @@ class ShardWriter:
             self.files.append({"file": self._open.path.name, "count": self._open.count})
             self._open = None
         return self.files
-
-
-@contextmanager
-def whole_folder(folder: Path, *, own: Iterable[str]) -> Iterator[Path]:
-    """Gives a temporary folder that replaces `folder` when the body succeeds; else `folder` stays as it was.
-
-    Args:
-        folder: what to make or replace.
-        own: patterns of the names that may stand there from an earlier run; anything else is the user's and is not lost.
-
-    Raises:
-        UserError: `folder` holds other files; or the disk (the quota, the file size limit) is full, and then nothing of the
-            temporary folder is left.
-    """
-    folder = folder.resolve()
-    remove_leftovers(folder)
-    patterns = [*own, "manifest.json", ".*"]
-    names = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
-    foreign = [name for name in names if not any(fnmatch(name, pattern) for pattern in patterns)]
-    if foreign:
-        raise problem(
-            f"{folder} would be replaced, and it holds files that are not of this stage",
-            got=", ".join(foreign[:5]) + (f" and {len(foreign) - 5} more" if len(foreign) > 5 else ""),
-            expected="a folder of its own: new, empty, or written by this stage before",
-            remedy="give `--out` a folder of its own, such as results/demo/scenes/sentinel2/manifest.json",
-        )
-    try:
-        with replacing(folder) as temporary:
-            temporary.mkdir()
-            yield temporary
-    except OSError as error:
-        if error.errno not in NO_SPACE:
-            raise
-        raise problem(
-            f"writing {folder} failed: the disk is full",
-            got=error.strerror or str(error),
-            expected="room for the output; what was there before is untouched",
-            remedy="free some space (or raise the quota), or set `results` to a larger file system; then start again",
-        ) from error
-
-
-def remove_leftovers(folder: Path) -> None:
-    """Removes what killed runs left beside `folder` while they were making it.
-
-    One that was killed between moving the old folder aside and giving the new one its name has its old folder back.
-    """
-    for path in sorted(folder.parent.glob(f".{glob.escape(folder.name)}.tmp.*"), reverse=True):
-        if path.name.endswith(".replaced") and not folder.exists():
-            log.info(f"{path} is put back as {folder}: a run was killed while it replaced it")
-            path.rename(folder)
-        else:
-            log.info(f"removing {path}: a run was killed while it wrote it")
-            shutil.rmtree(path)
 
 
 def check_length(path: Path, held: int) -> None:

@@ -12,12 +12,12 @@ import numpy as np
 import numpy.typing as npt
 
 from dithc.data.grids import GeoTransform
-from dithc.data.npy import open_npy, whole_folder
+from dithc.data.npy import open_npy
 from dithc.data.raster import BandLabel, write_cog, write_cog_by_rows
 from dithc.data.scene import Array, Mask
 from dithc.data.scenes import Scenes
 
-__all__ = ["Bands", "Image", "Mask", "Scenes", "marked", "open_npy", "whole_folder", "write_geotiff"]
+__all__ = ["Bands", "Image", "Mask", "Scenes", "marked", "open_npy", "write_geotiff"]
 
 Colour = Literal["red", "green", "blue"]
 COLOURS: tuple[Colour, ...] = get_args(Colour)

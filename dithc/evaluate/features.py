@@ -14,7 +14,7 @@ import numpy as np
 from dithc.comm import Group
 from dithc.evaluate.copies import evenly
 from dithc.evaluate.extractors import Extractor
-from dithc.evaluate.images import ImageSet, share, write_ids
+from dithc.evaluate.images import IDS_FILE, ImageSet, share, write_ids
 from dithc.evaluate.shards import (
     INDEX_FILE,
     STATISTICS_FILE,
@@ -26,10 +26,10 @@ from dithc.evaluate.shards import (
     write_shard,
 )
 from dithc.evaluate.statistics import Statistics
-from dithc.evaluate.turned import TURNS, has_turned, remove_turned, write_turned
+from dithc.evaluate.turned import ARRAY_FILE, SIDECAR_FILE, TURNS, has_turned, remove_turned, write_turned
 from dithc.latents import view_of
 from dithc.log import logger, problem, progress
-from dithc.runs import outcome
+from dithc.runs import outcome, outputs
 
 log = logger(__name__)
 ALONE = Group()
@@ -112,11 +112,11 @@ def extract(
 
 
 def _begin(plan: Plan) -> list[int]:
-    """Makes the folder, removes what a killed run left; the shards to extract, of each that cannot be used the reason logged."""
-    plan.folder.mkdir(parents=True, exist_ok=True)
-    for path in plan.folder.glob(".*.tmp.*"):
-        log.info(f"removing {path}: a run was killed while it wrote it")
-        path.unlink()
+    """List the files in the marker of the folder and return the shards to extract; log why a shard is not reused."""
+    shards = range(plan.num_shards)
+    names = (INDEX_FILE, STATISTICS_FILE, IDS_FILE, ARRAY_FILE, SIDECAR_FILE)
+    files = [*(path for shard in shards for path in plan.files(shard)), *(plan.folder / name for name in names)]
+    outputs.OutputFolder(plan.folder).plan(files)
     wanted = []
     for shard in range(plan.num_shards):
         reason = fault(plan, shard)
@@ -180,20 +180,11 @@ def _extract_turned(
 
 def _end(images: ImageSet, plan: Plan) -> None:
     """Writes what is made of all shards, last the document that makes the folder complete."""
-    _remove_stale_shards(plan)
+    kept = [path for shard in range(plan.num_shards) for path in plan.files(shard)]
+    outputs.OutputFolder(plan.folder).prune(kept, prefix="shard-")
     statistics = Statistics(plan.num_features, origin=plan.origin)
     for block in blocks(plan):
         statistics.update(block)
     statistics.save(plan.folder / STATISTICS_FILE)
     write_ids(plan.folder, images)
     write_index(plan)
-
-
-def _remove_stale_shards(plan: Plan) -> None:
-    """Removes shards beyond the last one, left by an earlier run with more images or smaller shards."""
-    used = {plan.array(shard).name for shard in range(plan.num_shards)}
-    for array in sorted(plan.folder.glob("shard-*.npy")):
-        if array.name not in used:
-            log.info(f"{array} belongs to an earlier, larger set: removed")
-            array.with_suffix(".json").unlink(missing_ok=True)
-            array.unlink()

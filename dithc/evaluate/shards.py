@@ -52,6 +52,10 @@ class Plan:
         """Path of a shard's description."""
         return self.array(shard).with_suffix(".json")
 
+    def files(self, shard: int) -> tuple[Path, Path]:
+        """Return the paths of a shard's array and of its description."""
+        return self.array(shard), self.sidecar(shard)
+
     def identity(self, shard: int) -> dict[str, Any]:
         """What the sidecar of a usable shard says, apart from the hash of the bytes."""
         origin = asdict(self.origin)

@@ -16,11 +16,12 @@ from dithc.data import Rows, Tiles
 from dithc.latents.codecs import LARGEST_FP16, Codec
 from dithc.latents.views import NUM_VIEWS, view_of
 from dithc.log import logger, problem, progress
-from dithc.runs import atomic_write, replacing, sha256_file
+from dithc.runs import atomic_write, outputs, replacing, sha256_file
 from dithc.sealed import plain, seal, unseal
 
 INDEX_FILE = "index.json"
 SCHEMA_VERSION = 1
+COLUMNS = ("labels.npy", "splits.npy")
 STEMS = ("shard", "flip", *(f"turned{view}" for view in range(2, NUM_VIEWS)))  # of the files of each view
 log = logger(__name__)
 
@@ -64,16 +65,14 @@ def encode_tiles(
     codec.look_at(tiles)
     maker = _Maker(tiles, codec, folder, tiles_digest, STEMS[:views], shard_size, batch)
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        for path in folder.glob(".*.tmp.*"):
-            log.info(f"removing {path}: a run was killed while it wrote it")
-            path.unlink()
+        output = outputs.OutputFolder(folder)
+        output.plan(maker.files())
         shards = maker.shards()
         columns = maker.columns()
         index = _describe(tiles, codec) | {"tiles_digest": tiles_digest, "shards": shards} | columns
         index |= _statistics(folder, shards, tiles.rows("train"), has_logvar=codec.has_logvar)
         atomic_write(folder / INDEX_FILE, json.dumps(index, indent=1) + "\n")
-        maker.remove_leftovers(len(shards))
+        output.prune(maker.files())
     except OSError as error:
         raise problem(
             f"latents could not be written to {folder}",
@@ -96,6 +95,13 @@ class _Maker:
     stems: tuple[str, ...]
     shard_size: int
     batch: int
+
+    def files(self) -> list[Path]:
+        """Return the paths of all files: shards and sidecars of each view, labels, splits, index."""
+        numbers = range(-(-self.tiles.count // self.shard_size))
+        stems = [f"{stem}-{number:05d}" for stem in self.stems for number in numbers]
+        names = [*(f"{stem}.{suffix}" for stem in stems for suffix in ("npy", "json")), *COLUMNS, INDEX_FILE]
+        return [self.folder / name for name in names]
 
     def shards(self) -> list[dict[str, Any]]:
         """Encodes what is not there yet; returns the entries of all shards, each with those of its other views."""
@@ -164,13 +170,6 @@ class _Maker:
                 np.save(file, column)
             entries[name] = _entry(path)
         return entries
-
-    def remove_leftovers(self, count: int) -> None:
-        """Removes shards of an earlier, longer series, and of an earlier one of more views."""
-        for stem in STEMS:
-            for path in self.folder.glob(f"{stem}-?????.*"):
-                if stem not in self.stems or int(path.stem.rpartition("-")[2]) >= count:
-                    path.unlink()
 
 
 def _describe(tiles: Tiles, codec: Codec) -> dict[str, Any]:

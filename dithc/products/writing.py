@@ -13,13 +13,12 @@ from dithc.data import products
 from dithc.log import logger, problem, progress
 from dithc.products.images import RealTiles, Samples
 from dithc.products.zarr_store import require_zarr, write_zarr
-from dithc.runs import Manifest
+from dithc.runs import Manifest, outputs
 
 Stage = Literal["sample", "tiles"]
 Format = Literal["geotiff", "zarr"]
 STORE = "images.zarr"
 OVERVIEWS = 4 / 3  # of the bytes of an image, with all of its overviews
-OWN_FILES = ("image-*.tif", "tile-*.tif", STORE)
 log = logger(__name__)
 
 
@@ -49,7 +48,7 @@ def write(manifest: Path, *, stage: Stage, layout: Format, out: Path, select: st
     if images.are_scenes:
         _check_scenes(images, len(chosen), layout=layout, out=out)
     try:
-        with products.whole_folder(out, own=OWN_FILES) as folder:
+        with outputs.OutputFolder(out).replaced(stage="export", name=source.name) as folder:
             counter = _Counter(images.images(chosen), total=len(chosen))
             if layout == "geotiff":
                 paths = [products.write_geotiff(folder, image, bands=images.bands) for image in counter]

@@ -18,7 +18,7 @@ from dithc.report.figures import DARK, FIGURES, LIGHT, bands, canvas, samples, s
 from dithc.report.page import Pictures, Shown, render, texts
 from dithc.report.pictures import FALSE_COLOURS, galleries, measure_spectra, strips
 from dithc.report.verdict import last_scored
-from dithc.runs import Manifest, atomic_write
+from dithc.runs import Manifest, atomic_write, outputs
 from dithc.sealed import seal
 
 NOT_INLINED = ("samples", "bands")  # the page has larger ones of each data set
@@ -85,10 +85,11 @@ def write_report(
     pictures = _pictures(facts, inlined)
     drawn["composites"] = samples.draw_composites(list(_composites(facts, pictures)), LIGHT)
     page = render(facts, paper, pictures)
-    for name, content in drawn.items():
-        atomic_write(out.parent / "figures" / f"{name}.png", content)
-    atomic_write(out, page)
-    files = Manifest.entries(out.parent, [out, *(out.parent / "figures" / f"{name}.png" for name in drawn)])
+    contents = {out.parent / "figures" / f"{name}.png": content for name, content in drawn.items()} | {out: page}
+    outputs.OutputFolder.around(out).plan([*contents, out.with_suffix(".json")])
+    for path, content in contents.items():
+        atomic_write(path, content)
+    files = Manifest.entries(out.parent, contents)
     atomic_write(out.with_suffix(".json"), seal({**numbers(facts), "files": files}))
     return facts
 

@@ -1,17 +1,19 @@
 """Files that are either wholly there or not there: atomic writes, flushed to disk, and their hashes."""
 
-import errno
 import hashlib
 import os
 import shutil
 import socket
+import stat
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from dithc.sealed import plain
 
 BLOCK_BYTES = 1 << 20
+MOST_LINKS = 40  # as many as the kernel follows
 
 
 def sha256_file(path: Path) -> str:
@@ -34,72 +36,61 @@ def flush(path: Path) -> None:
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Gives a temporary path beside `path`; on success it is flushed and renamed over it, on error it is removed.
+    """Yield a temporary path for a file that takes the place of `path` when the body succeeds.
 
-    Works for a file and for a folder (the body decides which it makes). An existing file is replaced; an existing folder
-    is moved aside first and removed last, where it is a folder that takes its place.
+    A symbolic link keeps its place: the file behind it is replaced. A device, a pipe or a terminal is written to.
 
     Raises:
-        OSError: the disk is full or not writable; what stood at `path` before is intact.
+        OSError: the disk is full or not writable, or `path` is a folder; the earlier content of `path` is intact.
     """
-    temporary = beside(path)
+    stream = _is_stream(path)
+    if not stream:
+        path = path.resolve()
+    with TemporaryDirectory() if stream else nullcontext() as elsewhere:
+        temporary = beside(path) if elsewhere is None else Path(elsewhere) / "content"
+        try:
+            yield temporary
+            if stream:
+                with temporary.open("rb") as content, path.open("ab") as target:
+                    shutil.copyfileobj(content, target)
+            else:
+                flush(temporary)
+                os.replace(temporary, path)
+                flush(path.parent)
+        except BaseException:
+            temporary.unlink(missing_ok=True)
+            raise
+
+
+def _is_stream(path: Path) -> bool:
+    """Return whether a path leads to a device, a pipe, or an open file of a process."""
+    if not os.path.lexists(path):
+        return False
+    through = [Path(os.path.abspath(path))]
+    while through[-1].is_symlink() and len(through) < MOST_LINKS:
+        through.append(Path(os.path.normpath(through[-1].parent / os.readlink(through[-1]))))
+    if any(one.is_relative_to("/proc") for one in through):
+        return True
     try:
-        yield temporary
-        for part in [*temporary.rglob("*"), temporary] if temporary.is_dir() else [temporary]:
-            flush(part)
-        rename(temporary, path)
-    except BaseException:
-        _remove(temporary)
-        raise
+        mode = path.stat().st_mode
+    except FileNotFoundError:  # a link to a file that does not exist yet
+        return False
+    return not (stat.S_ISREG(mode) or stat.S_ISDIR(mode))
 
 
 def beside(path: Path) -> Path:
-    """A temporary name of this process in the folder of `path`, which is made; nothing stands under the name.
+    """Return a temporary name of this process in the folder of `path`, which is created; nothing stands under the name.
 
     Raises:
         OSError: the folder is not writable.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.tmp.{socket.gethostname()}.{os.getpid()}")
-    _remove(temporary)
+    for number in ("", *map(str, range(10))):
+        temporary = path.with_name(f".{path.name}.tmp.{socket.gethostname()}.{os.getpid()}{number}")
+        if not temporary.is_dir():
+            break
+    temporary.unlink(missing_ok=True)
     return temporary
-
-
-def rename(new: Path, path: Path) -> None:
-    """Gives a file or folder whose content is on disk its final name, for good; what stood there is replaced.
-
-    Raises:
-        OSError: the folder is not writable, or a file would take the place of a folder with all that is in it; what stood at
-            `path` before is intact.
-    """
-    if new.is_dir():
-        flush(new)
-    _swap(new, path)
-    flush(path.parent)
-
-
-def _swap(new: Path, path: Path) -> None:
-    """Renames `new` to `path`; a folder that stands there is moved aside first, and moved back on error."""
-    if not path.is_dir():
-        os.replace(new, path)
-        return
-    if not new.is_dir():
-        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
-    aside = new.with_name(f"{new.name}.replaced")
-    os.rename(path, aside)
-    try:
-        os.replace(new, path)
-    except BaseException:
-        os.rename(aside, path)
-        raise
-    _remove(aside)
-
-
-def _remove(path: Path) -> None:
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path)
-    else:
-        path.unlink(missing_ok=True)
 
 
 def atomic_write(path: Path, content: str | bytes) -> None:

@@ -1,7 +1,6 @@
 """The store: owns checkpoint bytes, one folder per run and digest, whatever the workflow engine does around it."""
 
 import os
-import shutil
 import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
@@ -9,8 +8,9 @@ from pathlib import Path
 from typing import Any, Final, Literal, Self, TypeAlias
 
 from dithc.log import UserError, logger, problem
-from dithc.runs.files import atomic_write, beside, flush, rename
+from dithc.runs.files import atomic_write, beside, flush
 from dithc.runs.manifest import Manifest, file_entry
+from dithc.runs.outputs import MARKER_FILE, OutputFolder, make_scratch, remove
 from dithc.sealed import plain, seal, seal_line, unseal
 
 COMMIT_FILE = "checkpoint.json"
@@ -86,7 +86,7 @@ class Store:
         """
         try:
             folder = beside(self.path(step))
-            folder.mkdir(parents=True)
+            make_scratch(folder)
         except OSError as error:
             raise self.unwritten(step, error) from error
         return folder
@@ -105,18 +105,20 @@ class Store:
         """
         target, files = self.path(step), sorted(files, key=lambda entry: str(entry["path"]))
         try:
+            output = OutputFolder(folder, manifest=COMMIT_FILE)
+            output.plan([folder / PIN_FILE])
             if (target / PIN_FILE).exists():  # a damaged checkpoint that a manifest names is written again
                 (folder / PIN_FILE).touch()
             atomic_write(folder / COMMIT_FILE, seal({"step": step, "meta": meta, "files": files}))
-            rename(folder, target)
+            output.move(target)
         except OSError as error:
             self.discard(folder)
             raise self.unwritten(step, error) from error
         return StoredCheckpoint(target, step, meta, files)
 
     def discard(self, folder: Path) -> None:
-        """Removes a folder of `begin`, as far as others that still write into it allow; `sweep` removes the rest."""
-        shutil.rmtree(folder, ignore_errors=True)
+        """Remove a folder of `begin`, as far as ranks that still write into it allow; `sweep` removes the rest."""
+        remove(folder)
 
     def save(self, step: int, write: Callable[[Path], None], *, meta: dict[str, Any]) -> StoredCheckpoint:
         """Writes the checkpoint of `step` from one process; `write` puts its files into the folder it is given.
@@ -127,7 +129,8 @@ class Store:
         folder = self.begin(step)
         try:
             write(folder)
-            files = [file_entry(path, relative_to=folder) for path in sorted(folder.iterdir())]
+            paths = sorted(path for path in folder.iterdir() if path.name != MARKER_FILE)
+            files = [file_entry(path, relative_to=folder) for path in paths]
             for entry in files:
                 flush(folder / entry["path"])
         except OSError as error:
@@ -285,17 +288,14 @@ class Store:
         """
         for step in [step for step in self.steps() if step <= saved][:-keep_last]:
             if all(step % every for every in keep_every) and not (self.path(step) / PIN_FILE).exists():
-                (
-                    self.path(step) / COMMIT_FILE
-                ).unlink()  # from here on it is no checkpoint, however far the removal gets
-                shutil.rmtree(self.path(step))
+                (self.path(step) / COMMIT_FILE).unlink()  # an interrupted removal leaves no checkpoint
+                remove(self.path(step), manifest=COMMIT_FILE)
 
     def sweep(self) -> None:
-        """Removes what killed trainers left half-written; only for the holder of the lease."""
+        """Remove checkpoints that killed trainers left incomplete; only for the holder of the lease."""
         torn = [path for path in self.folder.glob("step_*") if not (path / COMMIT_FILE).exists()]
         for path in [*self.folder.glob(".step_*.tmp.*"), *torn]:
-            log.info(f"removing {path}: a checkpoint that was being written or removed when its trainer was killed")
-            shutil.rmtree(path)
+            remove(path, manifest=COMMIT_FILE, reason="its trainer was killed while it wrote or removed the checkpoint")
 
     def event(self, what: str, **facts: object) -> None:
         """Appends a line to `events.jsonl`: the history of the run over all its attempts."""

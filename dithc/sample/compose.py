@@ -20,7 +20,7 @@ from dithc.latents import Latents, open_codec
 from dithc.log import logger, problem, progress
 from dithc.pages import available_bytes
 from dithc.parallel import Team, groups_of
-from dithc.runs import Manifest, digest, sha256_file
+from dithc.runs import Manifest, digest, outputs, sha256_file
 from dithc.sample import reuse
 from dithc.sample.choices import chosen_degrees
 from dithc.sample.generate import Images
@@ -34,6 +34,7 @@ NOT_IN_IDENTITY = {"images"}  # image i does not depend on how many there are
 # Ranks that share an image or a shard wait for each other at every step, and while one of them writes a shard.
 MEETING_SECONDS, STOPPED_SECONDS = 1800.0, 10.0
 SHARD_GRACE, LEAVING_SECONDS = 1.3, 15.0  # of the slowest shard so far; and for leaving
+GRID_FILE = "grid.png"
 LABELS_NOTE = "uniform over the classes with train samples, from (seed, index)"
 log = logger(__name__)
 
@@ -54,6 +55,9 @@ def sample(job: Job, group: Group) -> dict[str, Any] | None:
         UserError: inputs that are missing, damaged or do not go together; an image that is not finite; a full disk.
     """
     begun = time.monotonic()
+    output = outputs.OutputFolder.of(job.out)
+    if group.rank == 0:
+        output.claim(stage="sample", name=job.name)
     inputs = inputs_of(job)
     said = {name: value for name, value in job.spec.items() if name not in NOT_IN_IDENTITY}
     opened = _open_codec(job) if job.evaluation.at == "codec" else open_images(job, tiles_digest=inputs[str(job.tiles)])
@@ -78,12 +82,12 @@ def sample(job: Job, group: Group) -> dict[str, Any] | None:
             log.info(f"{job.evaluation.cache}: {reuse.said(numbers)}")
         if job.evaluation.pipefusion is not None:
             log.info(f"{job.evaluation.pipefusion}: images are {'exact' if numbers['exact'] else 'not exact'}")
-        shards.remove_leftovers()
         shown = np.load(shards.path(0, kind="rgb")) if scenes is None else picture(shards)
-        write_png(job.out.parent / "grid.png", grid(shown))
+        write_png(job.out.parent / GRID_FILE, grid(shown))
+        output.prune([*shards.files(), job.out.parent / GRID_FILE])
         files = [entry for shard in range(shards.count) for entry in shards.read_sidecar(shard)["files"]]
         described = [shards.sidecar(shard) for shard in range(shards.count)]
-        files += Manifest.entries(job.out.parent, [*described, job.out.parent / "grid.png"])
+        files += Manifest.entries(job.out.parent, [*described, job.out.parent / GRID_FILE])
         Manifest(
             stage="sample",
             name=job.name,
@@ -93,6 +97,7 @@ def sample(job: Job, group: Group) -> dict[str, Any] | None:
             inputs=inputs,
             seconds=round(time.monotonic() - begun, 3),
         ).write(job.out)
+        output.finish(stage="sample", name=job.name)
         log.info(f"{shards.total} images in {job.out.parent}, {len(missing)} of {shards.count} shards made now")
     group.barrier()  # launchers kill the ranks that are left a while after the first has ended: rank 0 may still be writing
     return numbers
@@ -179,6 +184,7 @@ def _check_scenes(images: Images, shards: Shards, missing: list[int], *, bands: 
 def _missing(shards: Shards) -> list[int]:
     """Shards to make; says why, where one that is there does not count."""
     missing = []
+    outputs.OutputFolder(shards.folder).plan([*shards.files(), shards.folder / GRID_FILE])
     for shard in range(shards.count):
         fault = shards.fault(shard)
         if fault is not None:

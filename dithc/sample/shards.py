@@ -148,11 +148,11 @@ class Shards:
             remedy="free space, then start again: finished shards are kept",
         )
 
-    def remove_leftovers(self) -> None:
-        """Removes shards beyond the last, of an earlier sampling of more images."""
-        for path in [*self.folder.glob("shard-*"), *self.folder.glob("rgb-*")]:
-            if int(path.stem.partition("-")[2]) >= self.count:
-                path.unlink()
+    def files(self) -> list[Path]:
+        """Return the paths of all arrays and sidecars."""
+        shards = range(self.count)
+        arrays = [self.path(shard, kind=kind) for shard in shards for kind in ("shard", "rgb")]
+        return [*arrays, *map(self.sidecar, shards)]
 
 
 def as_stored(images: npt.NDArray[np.float32]) -> npt.NDArray[np.float16]:

@@ -77,35 +77,22 @@ RUN = """
 import glob, shlex, sys, time
 from dithc.cli import main
 
+statuses = []
 for line in sys.argv[1:]:
     words = [found for word in shlex.split(line)[1:] for found in (sorted(glob.glob(word)) if "*" in word else [word])]
     print(f"$ {line}", flush=True)
     begun = time.process_time()
-    status = main(words)
-    print(f"status {status} after {time.process_time() - begun:.1f} s of CPU time", flush=True)
-    if status:
-        sys.exit(line)
+    statuses.append(main(words))
+    print(f"status {statuses[-1]} after {time.process_time() - begun:.1f} s of CPU time", flush=True)
+sys.exit(max(statuses))
 """
 
 
-@pytest.mark.slow
-def test_examples_work_in_the_order_given(tmp_path: Path) -> None:
-    """On the demo made small, with the steps that the examples name."""
-    small = tmp_path / "config/experiments/demo.yaml"
-    small.parent.mkdir(parents=True)
-    steps = tmp_path / "steps.yaml"
-    steps.write_text(
-        "runs: {pretrain: {steps: 160, segment: 160, global_batch: 4}, sentinel2: {steps: 400, global_batch: 4}}"
-    )
-    content = experiment_of([ROOT / "config/experiments/demo.yaml", REDUCED, steps]).model_dump(mode="json")
-    small.write_text(json.dumps(content))
-    (tmp_path / "results/demo").mkdir(parents=True)
-    shutil.copy(small, tmp_path / "results/demo/config.json")  # as `dithc run` leaves it
-    (tmp_path / "profiles").symlink_to(ROOT / "profiles")
-    lines = [line for line in examples() if not line.removeprefix("dithc ").startswith(tuple(TOO_MUCH))]
-    done = subprocess.run(
+def run_lines(folder: Path, lines: list[str]) -> subprocess.CompletedProcess[str]:
+    """Run command lines in one process."""
+    return subprocess.run(
         [sys.executable, "-c", RUN, *lines],
-        cwd=tmp_path,
+        cwd=folder,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -113,15 +100,80 @@ def test_examples_work_in_the_order_given(tmp_path: Path) -> None:
         timeout=900,
         check=False,
     )
+
+
+@pytest.fixture(scope="module")
+def demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The demo made small, with the steps that the examples name, after all examples."""
+    folder = tmp_path_factory.mktemp("examples")
+    small = folder / "config/experiments/demo.yaml"
+    small.parent.mkdir(parents=True)
+    steps = folder / "steps.yaml"
+    steps.write_text(
+        "runs: {pretrain: {steps: 160, segment: 160, global_batch: 4}, sentinel2: {steps: 400, global_batch: 4}}"
+    )
+    content = experiment_of([ROOT / "config/experiments/demo.yaml", REDUCED, steps]).model_dump(mode="json")
+    small.write_text(json.dumps(content))
+    (folder / "results/demo").mkdir(parents=True)
+    shutil.copy(small, folder / "results/demo/config.json")  # as `dithc run` leaves it
+    (folder / "profiles").symlink_to(ROOT / "profiles")
+    done = run_lines(folder, cheap_examples())
     print(done.stdout)
-    assert done.returncode == 0, done.stdout[-4000:]
-    assert done.stdout.count("status 0 after") == len(lines)
+    assert done.stdout.count("status 0 after") == len(cheap_examples()), done.stdout[-4000:]
+    return folder
+
+
+def cheap_examples() -> list[str]:
+    return [line for line in examples() if not line.removeprefix("dithc ").startswith(tuple(TOO_MUCH))]
+
+
+@pytest.mark.slow
+def test_examples_work_in_the_order_given(demo: Path) -> None:
     for product in (
         "results/demo/fid/sentinel2-after/manifest.json",
         "sentinel2.pt",
         "tiles.png",
     ):
-        assert (tmp_path / product).exists(), product
+        assert (demo / product).exists(), product
+
+
+@pytest.mark.slow
+def test_no_command_changes_a_file_that_it_did_not_write(demo: Path) -> None:
+    """Each command with `--out` is aimed at folders of a home directory, of other stages, and of its own with one file more."""
+    home = demo / "home"
+    for name in (
+        "thesis.tex",
+        ".env",
+        "shard-00000.npy",
+        "image-000000.tif",
+        "figures/loss.png",
+        ".git/HEAD",
+        "manifest.json",
+    ):
+        (home / name).parent.mkdir(parents=True, exist_ok=True)
+        (home / name).write_text(f"of years: {name}")
+    lines = []
+    for line in cheap_examples():
+        if (found := re.search(r" --out (\S+)", line)) is None:
+            continue
+        own = demo / found[1]
+        notes = (own if own.is_dir() else own.parent) / "notes.txt"
+        notes.write_text("of the user")
+        is_stage = own.name == "manifest.json"
+        places = ["home", f"home/{own.name}", "home/thesis.tex"] if not is_stage else ["home/manifest.json"]
+        places += ["results/demo/manifest.json", "results/demo/fid/sentinel2-after/manifest.json"]
+        places += [found[1]] if is_stage or own.is_dir() else []
+        lines += [line.replace(found[0], f" --out {place}") for place in places]
+    before = {
+        path: path.read_bytes() for path in demo.rglob("*") if path.is_file() and path.name != ".dithc-output.json"
+    }
+    done = run_lines(demo, lines)
+    print(done.stdout)
+    assert done.stdout.count("status ") == len(lines), "each command ends"
+    after = {path: path.read_bytes() for path in before if path.exists()}
+    changed = [str(path.relative_to(demo)) for path in before if after.get(path) != before[path]]
+    assert changed == []
+    assert done.stdout.count("status 2 after") >= len(lines) * 3 // 4
 
 
 def readme() -> tuple[list[str], list[str]]:

@@ -13,6 +13,7 @@ from dithc.latents.codecs.codec import KlCodec, PixelCodec
 from dithc.latents.encode import encode_tiles
 from dithc.latents.reader import Latents
 from dithc.log import UserError
+from dithc.runs import outputs
 
 DIGEST = "0123456789ab"
 
@@ -98,7 +99,7 @@ def test_views_are_encoded_and_no_latent_is_turned(tmp_path, fake_tiles, codec):
 
 def test_shards_of_two_views_are_kept_when_there_are_to_be_eight_and_again_two(encoded, codec, monkeypatch):
     tiles, folder, _ = encoded
-    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    before = {path.name: path.read_bytes() for path in outputs.files_of(folder)}
     encoded_tiles = []
     encode = codec.encode
     monkeypatch.setattr(codec, "encode", lambda x: encoded_tiles.append(len(x)) or encode(x))
@@ -108,7 +109,7 @@ def test_shards_of_two_views_are_kept_when_there_are_to_be_eight_and_again_two(e
     assert all((folder / name).read_bytes() == content for name, content in before.items() if name != "index.json")
     encode_tiles(tiles, codec, folder, tiles_digest=DIGEST, shard_size=4, batch=3)
     assert sum(encoded_tiles) == 6 * 10
-    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+    assert {path.name: path.read_bytes() for path in outputs.files_of(folder)} == before
 
 
 def test_an_altered_byte_of_a_view_is_found_when_that_is_read(tmp_path, fake_tiles):

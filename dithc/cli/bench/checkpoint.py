@@ -33,7 +33,7 @@ def _run(args: argparse.Namespace) -> int:
     from dithc.bench import table
     from dithc.config import Experiment
     from dithc.hardware import discover
-    from dithc.runs import atomic_write
+    from dithc.runs import atomic_write, outputs
     from dithc.train import Rehearsal, rehearse
 
     machine = discover()
@@ -53,7 +53,7 @@ def _run(args: argparse.Namespace) -> int:
             measured = rehearse(settings, group)
         finally:
             if group.rank == 0:
-                _remove(Path(folder))
+                outputs.remove(Path(folder))
         if group.rank == 0:
             result = {"bench": "checkpoint", **measured, "machine": machine.to_dict()}
             result |= {"load_average": os.getloadavg(), "versions": {"torch": torch.__version__}}
@@ -65,13 +65,11 @@ def _run(args: argparse.Namespace) -> int:
 
 def _make_below(folder: Path) -> str:
     folder.mkdir(parents=True, exist_ok=True)
-    return tempfile.mkdtemp(prefix="dithc-bench-", dir=folder)
+    from dithc.runs import outputs
 
-
-def _remove(folder: Path) -> None:
-    import shutil
-
-    shutil.rmtree(folder, ignore_errors=True)
+    place = tempfile.mkdtemp(prefix="dithc-bench-", dir=folder)
+    outputs.mark_scratch(Path(place))
+    return place
 
 
 CHECKPOINT = Kind(

@@ -48,18 +48,17 @@ def run(args: argparse.Namespace) -> int:
             expected="--codec MANIFEST of `dithc codec`",
             remedy=f"run `dithc codec --codec {name}` and pass its manifest",
         )
+    making.claim()
     tiles = Tiles(args.tiles.parent)
     codec = open_codec(settings, info=tiles.info, folder=args.codec.parent if args.codec else None)
-    shards = making.folder
     numbers = Latents.encode(
         tiles,
         codec,
-        shards,
+        making.folder,
         tiles_digest=tiles_digest,
         views=dataset.views,
         shard_size=args.shard_size,
         batch=args.batch,
     )
-    paths = [*sorted(shards.glob("*.npy")), *sorted(shards.glob("*-*.json")), shards / "index.json"]
-    making.write({**numbers, "codec": codec.id}, paths)
+    making.write({**numbers, "codec": codec.id}, making.files())
     return 0

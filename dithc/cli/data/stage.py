@@ -37,6 +37,7 @@ def run(args: argparse.Namespace) -> int:
         )
     making = Making(load(args.config), "stage", args.dataset, args.out)
     dataset = named(making.experiment.datasets, args.dataset, key="datasets")
+    making.check()
     if args.inputs is not None:
         for entry in making.read(args.inputs, "synthesize").files:
             Manifest.whole(args.inputs.parent / entry["path"])

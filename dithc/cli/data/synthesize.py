@@ -5,6 +5,7 @@ from pathlib import Path
 
 from dithc.cli.making import Making
 from dithc.log import problem
+from dithc.runs import outputs
 
 SUMMARY = (
     "Writes small generated inputs with the structure of real ones; the same arguments give the same bytes. Either "
@@ -87,6 +88,7 @@ def _for_dataset(args: argparse.Namespace) -> int:
             expected="a source of kind sentinel2, gaofen2 or image-folder with `synthetic`",
             remedy="generate another data set, or stage this one from its files",
         )
+    making.output.plan([args.out])
     files = making.folder / "files"
     wanted = source.synthetic
     pictures = source.kind == "image-folder"
@@ -100,6 +102,6 @@ def _for_dataset(args: argparse.Namespace) -> int:
         gsd=source.gsd_m if source.kind == "gaofen2" else None,
         replace=True,
     )
-    paths = sorted(path for path in files.rglob("*") if path.is_file())
+    paths = outputs.files_of(files)
     making.write({"files": len(paths), "bytes": sum(path.stat().st_size for path in paths)}, paths)
     return 0

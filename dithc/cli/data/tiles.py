@@ -31,6 +31,7 @@ def run(args: argparse.Namespace) -> int:
 
     making = Making(load(args.config), "tiles", args.dataset, args.out)
     dataset = named(making.experiment.datasets, args.dataset, key="datasets")
+    making.check()
     making.read(args.scenes, "stage")
     numbers = cut_tiles(dataset, args.scenes.parent, out=making.folder, seed=making.experiment.seed)
     making.write(numbers, making.files())

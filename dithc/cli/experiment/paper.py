@@ -71,7 +71,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _document(args: argparse.Namespace, experiment: Any, jobs: Any) -> int:
     from dithc.report import paper as drawing
-    from dithc.runs import Manifest, atomic_write
+    from dithc.runs import Manifest, outputs
     from dithc.workflow import paper
 
     document = paper.compose(
@@ -87,7 +87,7 @@ def _document(args: argparse.Namespace, experiment: Any, jobs: Any) -> int:
     )
     drawing.write_csv(document, args.out.with_suffix(".csv"))
     drawing.draw(document, args.out.with_suffix(""))
-    atomic_write(args.out, document.to_json())
+    outputs.write(args.out, document.to_json())
     for line in document.findings:
         print(line)
     states = [cell.status for cell in document.cells]

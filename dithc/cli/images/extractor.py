@@ -41,7 +41,7 @@ def run(args: argparse.Namespace) -> int:
     making.read(args.tiles, "tiles")
     tiles = Tiles(args.tiles.parent)
     rows = tiles.rows("train")
-    making.folder.mkdir(parents=True, exist_ok=True)
+    making.claim()
     path = making.folder / "classifier.safetensors"
     numbers = train_classifier(
         tiles.rgb(rows),

@@ -1,14 +1,13 @@
 """`dithc features`: features of real tiles or of generated images, and their statistics."""
 
 import argparse
-import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dithc.cli.making import Making, add_of, add_out
 from dithc.cli.ranks import HELD, add_ranks_argument, leased, ranks
 from dithc.log import problem
-from dithc.runs import Manifest, digest
+from dithc.runs import Manifest, digest, outcome
 
 if TYPE_CHECKING:
     from dithc.comm import Group
@@ -75,6 +74,8 @@ def _extract(args: argparse.Namespace, experiment: "Experiment", group: "Group")
     from dithc.evaluate import extract, measure
 
     making = Making(experiment, "features", args.extractor, args.out, name=args.out.parent.name)
+    if group.rank == 0:
+        making.claim()
     source = open_source(args, experiment)
     of = source.needed.without_gaps() if args.pixels else None
     making.inputs[str(source.path)] = source.manifest.digest
@@ -89,32 +90,20 @@ def _extract(args: argparse.Namespace, experiment: "Experiment", group: "Group")
         set_hash = numbers["set_hash"] if source.needed.whole is None else digest([numbers["set_hash"], "whole"])
         measure(of.stored, of.labels, folder, bands=of.bands, set_hash=set_hash, group=group)
     if group.rank == 0:
-        _remove_others(folder, args)
-        making.write(numbers, _files(folder, args))
+        files = _files(making, numbers, args)
+        making.output.prune(files)
+        making.write(numbers, files)
     group.barrier()
 
 
-def _files(folder: Path, args: argparse.Namespace) -> list[Path]:
-    """All that stands there now."""
-    sets = [folder, *(folder / triplet for triplet in args.triplet)]
-    found = [
-        path
-        for one in sets
-        for path in [
-            *sorted(one.glob("shard-*")),
-            *(one / name for name in ("stats.npz", "features.json", "images.json")),
-        ]
-    ]
-    return [*found, *sorted(folder.glob("turned.*")), *sorted(folder.glob("pixels.npz"))]
-
-
-def _remove_others(folder: Path, args: argparse.Namespace) -> None:
-    """Removes what an earlier run was asked for and this one is not."""
-    if not args.pixels:
-        (folder / "pixels.npz").unlink(missing_ok=True)
-    for index in folder.glob("*/features.json"):
-        if index.parent.name not in args.triplet:
-            shutil.rmtree(index.parent)
+def _files(making: Making, numbers: "outcome.Features", args: argparse.Namespace) -> list[Path]:
+    """Return the files that this execution wrote or verified, of all sets."""
+    shards = [f"shard-{number:05d}.{suffix}" for number in range(numbers["shards"]) for suffix in ("npy", "json")]
+    names = [*shards, "stats.npz", "features.json", "images.json"]
+    names = [f"{part}{name}" for part in ("", *(f"{triplet}/" for triplet in args.triplet)) for name in names]
+    names += ["turned.npy", "turned.json"] if numbers["turned"] else []
+    names += ["pixels.npz"] if args.pixels else []
+    return [making.folder / name for name in names]
 
 
 def open_extractor(experiment: "Experiment", name: str, trained: Path | None) -> "Extractor":

@@ -41,6 +41,7 @@ def run(args: argparse.Namespace) -> int:
     from dithc.evaluate import compare
 
     making = Making(load(args.config), "fid", args.evaluation, args.out)
+    making.claim()
     evaluation = named(making.experiment.evaluations, args.evaluation, key="evaluations")
     real, _ = (making.read(path, "features") for path in (args.real, args.generated))  # which name the tiles
     is_train = _is_train(evaluation, args.tiles, real) if args.tiles else None
@@ -57,8 +58,10 @@ def run(args: argparse.Namespace) -> int:
     written = []
     for name, file in (("kid_pulls", outcome.PULLS_FILE), ("curves", outcome.CURVES_FILE)):
         if content := numbers.pop(name, None):
+            making.output.plan([making.folder / file])
             atomic_write(making.folder / file, json.dumps(content) + "\n")
             written.append(making.folder / file)
+    making.output.prune(written)
     making.write(numbers, written)
     if args.json:
         atomic_write(args.json, json.dumps(numbers, indent=1) + "\n")

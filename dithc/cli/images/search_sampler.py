@@ -54,7 +54,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Searches, writes what was found, and prints the setting."""
     from dithc.config import load
-    from dithc.runs import atomic_write
+    from dithc.runs import outputs
     from dithc.sample import search, search_scaling
     from dithc.sealed import seal
 
@@ -70,7 +70,7 @@ def run(args: argparse.Namespace) -> int:
         else:
             found = search(job, latents=count, reference_steps=args.reference_steps)
     args.out.parent.mkdir(parents=True, exist_ok=True)
-    atomic_write(args.out, seal(found))
+    outputs.write(args.out, seal(found))
     unseen, what = found["unseen"], "KID of other images" if args.epsilon_scaling else "difference on other latents"
     log.info(f"{what}: {unseen['before']:.4g} before, {unseen['after']:.4g} with this; {args.out}")
     setting = "epsilon_scaling" if args.epsilon_scaling else "times"

@@ -13,7 +13,7 @@ from dithc.data import write_png
 from dithc.log import logger, problem
 from dithc.products import input_of
 from dithc.report import draw_fid, draw_loss, draw_plan, draw_tiles
-from dithc.runs import Manifest, atomic_write
+from dithc.runs import Manifest, outputs
 from dithc.sealed import parse, plain
 
 IMAGES = 64  # of a grid
@@ -37,16 +37,17 @@ def draw(path: Path, target: Path) -> None:
     folder, whole = (path, True) if path.is_dir() else (path.parent, path.name == "manifest.json")
     content = _json(path)
     if "origins" in content:
-        atomic_write(target, draw_fid(path))
+        outputs.write(target, draw_fid(path))
     elif "plan" in content or content.get("bench") == "automem":
-        atomic_write(target, draw_plan(path))
+        outputs.write(target, draw_plan(path))
     elif (metrics := _metrics_of(path, content)) is not None:
-        atomic_write(target, draw_loss(metrics, store=metrics.parent.parent))
+        outputs.write(target, draw_loss(metrics, store=metrics.parent.parent))
     elif content.get("stage") == "tiles":
-        atomic_write(target, _tiles(path))
+        outputs.write(target, _tiles(path))
     elif whole and (folder / "grid.png").is_file():
-        atomic_write(target, (folder / "grid.png").read_bytes())
+        outputs.write(target, (folder / "grid.png").read_bytes())
     elif (array := _array_of(path, folder, whole=whole)) is not None:
+        outputs.OutputFolder.around(target).plan([target])
         write_png(target, _grid(_load(array), bands=_bands(folder)))
     else:
         raise problem(

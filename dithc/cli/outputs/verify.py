@@ -2,7 +2,6 @@
 
 import argparse
 import json
-import shutil
 from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
@@ -117,7 +116,7 @@ def _config_of(args: argparse.Namespace) -> list[Path]:
 
 def _remove(finding: "Finding", *, within: list[Path]) -> None:
     """Deletes what is not as it was written, in the folders that were named: elsewhere a document of others has no say."""
-    from dithc.runs import atomic_write
+    from dithc.runs import atomic_write, outputs
     from dithc.sealed import seal_line, unseal_lines
 
     folders = [folder.resolve() for folder in within]
@@ -130,7 +129,7 @@ def _remove(finding: "Finding", *, within: list[Path]) -> None:
             rows, _ = unseal_lines(path.read_text(errors="replace"))
             atomic_write(path, "".join(map(seal_line, rows)))
         elif fault.goes == "folder":
-            shutil.rmtree(path.parent, ignore_errors=True)
+            outputs.remove(path.parent, manifest=path.name)
         else:
             path.unlink(missing_ok=True)
         log.info(f"{path}: the {fault.goes} that {'are' if fault.goes == 'lines' else 'is'} not as written: deleted")

@@ -16,11 +16,11 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from dithc.data.scene import Refused
-from dithc.log import UserError, logger, problem
+from dithc.log import UserError, problem
+from dithc.runs import outputs
 
 SPARE_BYTES = 1 << 30
 """Of the disk, left alone."""
-log = logger(__name__)
 
 
 class NoRoom(UserError):
@@ -59,8 +59,7 @@ def remove_abandoned() -> None:
                 continue
             lock = _locked(path)
             try:
-                shutil.rmtree(path, ignore_errors=True)
-                log.info(f"removed {path}: a run was killed while it read an archive there")
+                outputs.remove(path, reason="a process was killed while it read an archive there")
             finally:
                 os.close(lock)
 
@@ -77,8 +76,11 @@ def _locked_folder() -> Iterator[str]:
                 continue
             except OSError:  # nothing is locked here, and nothing taken for abandoned
                 pass
+            files = Path(name) / "files"
+            files.mkdir()
+            outputs.mark_scratch(Path(name))
             try:
-                yield name
+                yield str(files)
             finally:
                 if lock is not None:
                     os.close(lock)

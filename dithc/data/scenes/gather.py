@@ -2,7 +2,6 @@
 
 import multiprocessing
 import os
-import shutil
 import signal
 import threading
 from collections import deque
@@ -22,6 +21,7 @@ from dithc.data.scenes.kept import Found, Kept, Record
 from dithc.data.scenes.rows import accepted_row
 from dithc.data.scenes.stacks import FileCanvas
 from dithc.log import UserError, problem, setup
+from dithc.runs import outputs
 
 PIECE_SCENES, PIECE_BYTES = 256, 256 << 20
 """Most scenes that a process reads until it hands them over, and most bytes of their files but for the first."""
@@ -60,7 +60,7 @@ def gather(
             yield found or _found(scenes, position, canvas), seen[position][0]
             canvas.discard()
             if source is not None and not source and source.folder.parent == partial:
-                shutil.rmtree(source.folder)
+                outputs.remove(source.folder)
 
 
 def _home(kept: Sequence[Kept], scene_id: str, state: str | None) -> Kept | None:

@@ -6,7 +6,6 @@ a run that was killed what is there is used, and what is damaged is read again.
 """
 
 import hashlib
-import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
@@ -19,6 +18,7 @@ from dithc.data.npy import NO_SPACE
 from dithc.data.scene import Array, Mask, Reason, Refused, Rejection, Scene
 from dithc.data.scenes.stacks import FileCanvas, Placed, Stacks, bytes_of, fills_a_stack
 from dithc.log import UserError, logger
+from dithc.runs import outputs
 from dithc.sealed import seal_line, unseal_lines
 
 RECORD_FILE, BEFORE = ".scenes.jsonl", "before-"
@@ -219,7 +219,7 @@ def partial_folder(out: Path, *, settings: str) -> Iterator[tuple[Path, list[Kep
     """
     folder = out.resolve()
     partial = folder.with_name(f".{folder.name}.partial")
-    partial.mkdir(parents=True, exist_ok=True)
+    outputs.make_scratch(partial)
     try:
         if kept := _left(partial, settings=settings):
             log.info(
@@ -228,29 +228,28 @@ def partial_folder(out: Path, *, settings: str) -> Iterator[tuple[Path, list[Kep
         yield partial, [*kept, Kept(folder, settings=settings)]
     except BaseException as error:
         if isinstance(error, UserError) and getattr(error.__cause__, "errno", None) in NO_SPACE:
-            shutil.rmtree(partial)
+            outputs.remove(partial)
         elif _left(partial, settings=settings):
             log.info(f"what was read is kept in {partial} for the next run")
         else:
-            partial.rmdir()
+            outputs.remove(partial)
         raise
-    shutil.rmtree(partial)
+    outputs.remove(partial)
 
 
 def _left(partial: Path, *, settings: str) -> list[Kept]:
     """What earlier runs left; what is of other settings, or empty, is removed."""
-    for stray in [path for path in partial.iterdir() if not path.is_dir()]:
-        stray.unlink()
-    for number, old in enumerate(sorted(partial.iterdir())):
+    earlier = [path for path in partial.iterdir() if path.is_dir()]
+    for number, old in enumerate(sorted(earlier)):
         if not old.name.startswith(BEFORE):
             old.rename(partial / f"{BEFORE}{old.stat().st_mtime_ns}-{number}")
     kept = []
-    for old in sorted(partial.iterdir()):
+    for old in sorted(path for path in partial.iterdir() if path.is_dir()):
         found = Kept(old, settings=settings)
         if found:
             kept.append(found)
         else:
-            shutil.rmtree(old)
+            outputs.remove(old)
     return kept
 
 

@@ -9,7 +9,6 @@ from typing import Any
 
 from dithc.config import datasets
 from dithc.data.files import printable
-from dithc.data.npy import whole_folder
 from dithc.data.readers import Scenes, read_scenes, state_of
 from dithc.data.scene import Reason, Refused, Rejection
 from dithc.data.scenes.gather import gather
@@ -18,12 +17,11 @@ from dithc.data.scenes.rows import COLUMNS, rejected_row
 from dithc.data.scenes.stacks import Stacks, link
 from dithc.data.table import TableWriter
 from dithc.log import UserError, logger, problem, progress
-from dithc.runs import Manifest, atomic_write, digest, outcome
+from dithc.runs import Manifest, atomic_write, digest, outcome, outputs
 
 SCHEMA_VERSION = 2
 """2: a stack of which every pixel is valid has no mask (null in the index); 1 had one for each."""
 TABLE_FILE, INDEX_FILE = "scenes.parquet", "scenes.json"
-OWN_FILES = (TABLE_FILE, INDEX_FILE, "stack-*.npy")
 EXAMPLES_PER_REASON = 2
 SAME_GSD = 0.01
 DECODERS = ("rasterio", "pillow", "numpy")
@@ -50,7 +48,7 @@ def stage_scenes(dataset: datasets.Dataset, folder: Path, *, out: Path, threads:
     """
     scenes = read_scenes(dataset.source, folder)
     settings = _settings(dataset.source, scenes.classes)
-    with partial_folder(out, settings=settings) as (partial, kept), whole_folder(out, own=OWN_FILES) as temporary:
+    with partial_folder(out, settings=settings) as (partial, kept), outputs.OutputFolder(out).replaced() as temporary:
         tally, growing = Tally(), partial / "now"
         growing.mkdir()
         with (

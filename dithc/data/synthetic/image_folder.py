@@ -5,7 +5,6 @@ It can then be packed: as ImageNet is distributed (a tar archive of a tar archiv
 
 import io
 import json
-import shutil
 import tarfile
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -19,7 +18,7 @@ from dithc.data.synthetic.noise import Grid, generator
 from dithc.data.synthetic.spectra import reflectance, true_colour
 from dithc.data.synthetic.themes import THEMES
 from dithc.data.table import write_pictures
-from dithc.runs import atomic_write
+from dithc.runs import atomic_write, outputs
 
 # Pictures show about this many metres along their short side, however many pixels they have.
 SHORT_SIDE_M = 520.0
@@ -88,7 +87,7 @@ def pack(folder: Path, *, layout: str) -> None:
                 path = folder / f"train-{shard:05d}-of-{SHARDS:05d}.parquet"
                 write_pictures(path, part, names=[one.name for one in classes], rows_per_group=ROWS_PER_GROUP)
     for path in classes:
-        shutil.rmtree(path)
+        outputs.remove(path)
 
 
 def _natural(folder: Path) -> list[Path]:

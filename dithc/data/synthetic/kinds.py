@@ -8,11 +8,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from dithc.data.npy import remove_leftovers
 from dithc.data.synthetic import gaofen2, gaofen2_raw, geotiff, image_folder, safe_product, sentinel2, stac_items
 from dithc.data.synthetic.themes import THEMES
 from dithc.log import logger, problem, progress
-from dithc.runs import atomic_write, replacing, sha256_file
+from dithc.runs import atomic_write, outputs, sha256_file
 from dithc.sealed import parse, plain
 
 GENERATOR_VERSION = 1
@@ -120,18 +119,16 @@ def synthesize(
     request = _checked(
         kind, seed=seed, scenes=scenes, size=size, classes=classes, gsd=gsd, product=product, layout=layout
     )
-    remove_leftovers(out)
     if _is_complete(out, request, replace=replace):
         logger(__name__).info(f"{out} already holds these invented inputs: left as it is")
         return out / RECORD
     steps = _steps(request)
-    with replacing(out) as folder:
-        folder.mkdir()
+    with outputs.OutputFolder(out).replaced(stage="synthesize") as folder:
         with progress(total=len(steps), label=f"inventing {request.kind}", unit="scene") as bar:
             for step in steps:
                 step(folder)
                 bar.update(1)
-        files = sorted(path for path in folder.rglob("*") if path.is_file())
+        files = outputs.files_of(folder)
         listed = {
             path.relative_to(folder).as_posix(): {"bytes": path.stat().st_size, "sha256": sha256_file(path)}
             for path in files
@@ -277,7 +274,7 @@ def _is_complete(out: Path, request: Request, *, replace: bool) -> bool:
         (out / name).is_file() and (out / name).stat().st_size == entry["bytes"] for name, entry in files.items()
     ):
         return True
-    if replace and _is_own(out, found, files):
+    if replace and {"generator", "kind"} <= found.keys():
         logger(__name__).info(f"{out} holds other invented inputs, or not all files of these: it is replaced")
         return False
     if not found:
@@ -286,22 +283,12 @@ def _is_complete(out: Path, request: Request, *, replace: bool) -> bool:
         got = "these inputs, but files are missing or cut short"
     else:
         got = ", ".join(f"{k} {v}" for k, v in found.items() if v != request.record().get(k)) + " in its synthetic.json"
-    if replace and found:
-        got += "; and files that the generator did not write"
     raise problem(
         f"{out} is in the way",
         got=got,
         expected="an absent or empty folder, or a complete earlier result of the same arguments",
         remedy="choose another --out, or remove that folder if nothing in it is needed",
     )
-
-
-def _is_own(out: Path, found: dict[str, Any], files: dict[str, Any]) -> bool:
-    """Whether `out` holds a result of the generator, of any version, and nothing else."""
-    if not {"generator", "kind"} <= found.keys():
-        return False
-    there = {path.relative_to(out).as_posix() for path in out.rglob("*") if not path.is_dir()}
-    return there <= files.keys() | {RECORD}
 
 
 def _found(record: Path) -> dict[str, Any]:

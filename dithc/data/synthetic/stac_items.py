@@ -7,7 +7,6 @@ sentinel-2-c1-l2a, in STAC 1.1 and with checksums.
 
 import hashlib
 import json
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,7 @@ from dithc.data.grids import reproject_points
 from dithc.data.raster import BandLabel, RasterInfo, read_raster, write_cog
 from dithc.data.synthetic.safe_product import SafeProduct, stamp
 from dithc.data.synthetic.sentinel2 import LEVEL2A_BANDS, write_product
-from dithc.runs import sha256_file
+from dithc.runs import outputs, sha256_file
 
 CLOUD_OPTIMISED = "image/tiff; application=geotiff; profile=cloud-optimized"
 SHA256_CODE = "1220"  # of a multihash: the algorithm, and 32 bytes
@@ -65,7 +64,7 @@ def write_scene(folder: Path, product: SafeProduct, *, seed: int) -> None:
         grid = {"proj:shape": [info.height, info.width], "proj:transform": list(info.transform), "roles": ["data"]}
         href = f"./{path.relative_to(home).as_posix()}"
         assets[key] = {"href": href, "type": CLOUD_OPTIMISED, "gsd": gsd, **grid, **described}
-    shutil.rmtree(safe)
+    outputs.remove(safe)
     item = _item(product, home.name, assets, naming)
     (home / f"{home.name}.json").write_text(json.dumps(item, indent=1) + "\n")
 

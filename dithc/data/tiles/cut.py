@@ -13,7 +13,7 @@ import numpy as np
 
 from dithc.config import datasets
 from dithc.data.ahead import ahead
-from dithc.data.npy import NpyWriter, ShardWriter, whole_folder
+from dithc.data.npy import NpyWriter, ShardWriter
 from dithc.data.places import SPLITS, Near, Splitter
 from dithc.data.scene import Array, Reason
 from dithc.data.scenes import Scenes
@@ -25,11 +25,10 @@ from dithc.data.tiles.statistics import Histogram
 from dithc.data.tiles.walk import Walk
 from dithc.data.tiles.windows import Cut, Measured
 from dithc.log import logger, problem, progress
-from dithc.runs import atomic_write, outcome
+from dithc.runs import atomic_write, outcome, outputs
 
 GRID_FILE = "grid.png"
 COLUMN_FILES = {"split": "split.column.npy", "label": "label.column.npy", "conditions": "conditions.column.npy"}
-OWN_FILES = (TABLE_FILE, INFO_FILE, GRID_FILE, "shard-*.npy", *COLUMN_FILES.values())
 COLUMNS: dict[str, Kind] = {
     "tile_id": "text",
     "status": "text",
@@ -73,7 +72,7 @@ def cut_tiles(dataset: datasets.Dataset, scenes: Path, *, out: Path, seed: int) 
     source = Scenes(scenes)
     _check_display(dataset, source.index["bands"])
     _check_size(dataset.tiles.size, source)
-    with whole_folder(out, own=OWN_FILES) as temporary:
+    with outputs.OutputFolder(out).replaced() as temporary:
         conditions = Conditions(source, size=dataset.tiles.size, added=dataset.conditions, taken=COLUMNS)
         with TableWriter(temporary / TABLE_FILE, columns=COLUMNS | conditions.columns) as table:
             cutter = _Cutter(dataset, source, temporary, table, conditions, seed=seed)

@@ -6,9 +6,7 @@ them rank models of one experiment, and are not comparable with published FID or
 Legend: N batch, C channels, H height, W width, K classes, D defects, d features: 128, with defects 224.
 """
 
-import glob
 import math
-import shutil
 from pathlib import Path
 
 import numpy as np
@@ -20,8 +18,8 @@ from torch.nn import functional
 from dithc.evaluate.extractors.defects import DEFECTS, damaged
 from dithc.evaluate.extractors.extractor import Extractor, require_images
 from dithc.evaluate.extractors.weights import fill, read_safetensors, require_file, write_safetensors
-from dithc.log import MetricsWriter, logger, problem, progress
-from dithc.runs import sha256_file
+from dithc.log import METRICS_FILE, MetricsWriter, logger, problem, progress
+from dithc.runs import outputs, sha256_file
 
 log = logger(__name__)
 
@@ -82,7 +80,7 @@ def train_classifier(
     Args:
         images: uint8 RGB (N, 3, H, W), H and W at least 8; a memory map is read batch by batch.
         labels: class of each image (N,), any integers.
-        path: the file to write; the loss of every step goes to `metrics` beside it, where an earlier training's is removed.
+        path: the file to write; the loss of every step goes to `metrics` in the same folder.
         steps: number of optimizer steps.
         seed: of the initial weights, the order and the flips.
         batch: images per step.
@@ -104,12 +102,11 @@ def train_classifier(
     loss = math.nan
     optimizer = torch.optim.AdamW(network.parameters(), lr=LEARNING_RATE, weight_decay=WEIGHT_DECAY)
     order = torch.empty(0, dtype=torch.int64)
-    folder = path.parent / METRICS_FOLDER
-    shutil.rmtree(folder, ignore_errors=True)
-    for leftover in path.parent.glob(f".{glob.escape(path.name)}.tmp.*"):
-        log.info(f"removing {leftover}: a training was killed while it wrote it")
-        leftover.unlink()
-    with progress(total=steps, label="train classifier", unit="step") as bar, MetricsWriter(folder) as metrics:
+    output = outputs.OutputFolder(path.parent)
+    output.plan([path, path.parent / METRICS_FOLDER / METRICS_FILE])
+    with output.rebuilt(METRICS_FOLDER) as folder:
+        metrics = MetricsWriter(folder)
+    with progress(total=steps, label="train classifier", unit="step") as bar, metrics:
         for step in range(steps):
             if len(order) < min(batch, len(images)):
                 order = torch.randperm(len(images), generator=generator)  # (N,)

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from dithc.evaluate.statistics import FloatArray
 from dithc.log import problem
-from dithc.runs import Manifest, replacing
+from dithc.runs import Manifest, outputs, replacing
 
 FILE = "pixels.npz"
 BINS = 2000  # of an index from -1 to 1
@@ -63,6 +63,7 @@ class Pixels:
 def write(path: Path, pixels: Pixels, identity: dict[str, Any]) -> None:
     """Writes them with what they are of."""
     arrays: dict[str, Any] = {one.name: getattr(pixels, one.name) for one in fields(pixels)}
+    outputs.OutputFolder(path.parent).plan([path])
     with replacing(path) as temporary, temporary.open("wb") as file:
         np.savez(file, identity=np.array(json.dumps(identity, sort_keys=True)), **arrays)
 

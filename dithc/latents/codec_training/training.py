@@ -5,8 +5,6 @@ Legend: N batch, C bands, H, W tile or crop; Z latent channels, h, w latent.
 
 import json
 import math
-import shutil
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -21,13 +19,20 @@ from dithc.latents.codec_training.easier import eased
 from dithc.latents.codec_training.measures import Pairs, measure
 from dithc.latents.codec_training.steps import Crops, check_finite, has_bf16, schedule
 from dithc.latents.codecs import CODEC_FILE, KlCodec, autoencoder
-from dithc.log import MetricsWriter, logger, problem, progress
-from dithc.runs import replacing, sha256_file
+from dithc.log import METRICS_FILE, MetricsWriter, logger, problem, progress
+from dithc.runs import outputs, replacing, sha256_file
 
 MEASURED_TILES, MEASURED_BATCH = 512, 16
 SHOWN_TILES = 8
 GRID_FILE, BANDS_FILE = "grid.png", "bands.png"
-METRICS_FOLDER = "metrics"
+METRICS_FOLDER, BUILD_FOLDER = "metrics", ".build"
+FILES = (
+    autoencoder.WEIGHTS_FILE,
+    autoencoder.CONFIG_FILE,
+    GRID_FILE,
+    BANDS_FILE,
+    CODEC_FILE,
+)  # in the order of writing
 log = logger(__name__)
 
 
@@ -41,7 +46,7 @@ def train_codec(settings: codecs.KlVae, tiles: Tiles, folder: Path, *, seed: int
         settings: section of the configuration.
         tiles: data set whose train split is learnt.
         folder: where the files go; what stood there is replaced only when all of the new ones are complete. The loss
-            of every step goes to `metrics` in it while it trains; that of an earlier training is removed.
+            of every step goes to `metrics` in it while it trains; those of an earlier training run are deleted.
         seed: any integer.
 
     Returns:
@@ -52,7 +57,6 @@ def train_codec(settings: codecs.KlVae, tiles: Tiles, folder: Path, *, seed: int
         UserError: no train tiles, a tile size that the factor does not divide, a diverged training, or a full disk.
     """
     _check(settings, tiles)
-    _remove_earlier(folder)
     crops = Crops(settings, tiles, seed=seed)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -62,7 +66,8 @@ def train_codec(settings: codecs.KlVae, tiles: Tiles, folder: Path, *, seed: int
         net.start_linear(_images(tiles, train))
         linear = _measure(tiles, _given_back(net, tiles, judged, linear=True))
         log.info(f"the linear codec of this size gives {linear['psnr_db']:.2f} dB; training starts there")
-        loss, compute = _optimise(net, settings, crops, folder / METRICS_FOLDER, seed=seed)
+        metrics = _start_output(folder)
+        loss, compute = _optimise(net, settings, crops, metrics, seed=seed)
     net.eval().requires_grad_(False)
     net.standardise(*_moments(net, tiles, train))
     mean, std = _moments(net, tiles, train)
@@ -107,15 +112,13 @@ def _sizes(settings: codecs.KlVae, tiles: Tiles) -> autoencoder.Sizes:
     return autoencoder.Sizes(bands=len(tiles.info["bands"]), **{name: getattr(settings, name) for name in chosen})
 
 
-def _remove_earlier(folder: Path) -> None:
-    """Removes the metrics of an earlier training, and what killed ones left half-written."""
-    shutil.rmtree(folder / METRICS_FOLDER, ignore_errors=True)
-    for path in {*folder.glob(".codec.*"), *folder.glob(".*.tmp.*")}:
-        log.info(f"removing {path}: a training was killed while it wrote it")
-        if path.is_dir():
-            shutil.rmtree(path)
-        else:
-            path.unlink()
+def _start_output(folder: Path) -> MetricsWriter:
+    """List the files of the codec in the marker of its folder and start new metrics."""
+    output = outputs.OutputFolder(folder)
+    outputs.remove(folder / BUILD_FOLDER)
+    output.plan([*(folder / name for name in FILES), folder / METRICS_FOLDER / METRICS_FILE])
+    with output.rebuilt(METRICS_FOLDER) as place:
+        return MetricsWriter(place)
 
 
 def _some(rows: Rows) -> Rows:
@@ -124,7 +127,7 @@ def _some(rows: Rows) -> Rows:
 
 
 def _optimise(
-    net: autoencoder.Autoencoder, settings: codecs.KlVae, crops: Crops, folder: Path, *, seed: int
+    net: autoencoder.Autoencoder, settings: codecs.KlVae, crops: Crops, metrics: MetricsWriter, *, seed: int
 ) -> tuple[float, str]:
     """The training loop; returns the mean loss of the last tenth of the steps and the compute type."""
     bf16 = has_bf16()
@@ -134,7 +137,7 @@ def _optimise(
     losses: list[float] = []
     with (
         progress(total=settings.steps, label="codec", unit="step") as bar,
-        MetricsWriter(folder) as metrics,
+        metrics,
     ):
         for step in range(settings.steps):
             lr = settings.lr * schedule(step, settings.steps)
@@ -198,7 +201,8 @@ def _write(net: autoencoder.Autoencoder, tiles: Tiles, folder: Path, *, scale: f
     bands = list(tiles.info["bands"])
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        made = Path(tempfile.mkdtemp(prefix=".codec.", dir=folder))
+        made = folder / BUILD_FOLDER
+        outputs.make_scratch(made)
         try:
             net.save(made)
             identity = f"kl-vae-{autoencoder.autoencoder_digest(made, scale=scale)}"
@@ -216,11 +220,11 @@ def _write(net: autoencoder.Autoencoder, tiles: Tiles, folder: Path, *, scale: f
                 "numbers": numbers,
             }
             (made / CODEC_FILE).write_text(json.dumps(said, indent=1) + "\n")
-            for name in (autoencoder.WEIGHTS_FILE, autoencoder.CONFIG_FILE, GRID_FILE, BANDS_FILE, CODEC_FILE):
+            for name in FILES:
                 with replacing(folder / name) as temporary:
                     (made / name).replace(temporary)
         finally:
-            shutil.rmtree(made, ignore_errors=True)
+            outputs.remove(made)
     except OSError as error:
         raise problem(
             f"the codec could not be written to {folder}",

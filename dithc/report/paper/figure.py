@@ -10,7 +10,7 @@ from dithc.report.figures import LIGHT, canvas
 from dithc.report.paper import bars, losses, mosaic, products, scaling
 from dithc.report.paper.frame import Frame
 from dithc.report.paper.table import machine_line
-from dithc.runs import atomic_write
+from dithc.runs import outputs
 
 LINE_CHARACTERS, LINE_INCHES, HEAD_INCHES = 168, 0.15, 0.62
 # How a target is drawn: a function of (document, theme, frame, folder of its pictures); the others have bars.
@@ -33,7 +33,7 @@ def draw(document: Document, stem: Path) -> None:
     figure = drawn(document, LIGHT, folder=stem.parent, is_framed=True)
     with canvas.styled(LIGHT):
         for ending, code in ((".svg", canvas.as_svg), (".png", canvas.as_png)):
-            atomic_write(stem.parent / (stem.name + ending), code(figure))
+            outputs.write(stem.parent / (stem.name + ending), code(figure))
 
 
 def drawn(document: Document, theme: canvas.Theme, *, folder: Path, is_framed: bool) -> Any:

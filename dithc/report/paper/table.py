@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from dithc.papers import Cell, Document
-from dithc.runs import atomic_write
+from dithc.runs import outputs
 
 
 def write_csv(document: Document, path: Path) -> None:
@@ -22,7 +22,7 @@ def write_csv(document: Document, path: Path) -> None:
         told = asdict(cell)
         row = [told[name] for name in names[:place]] + [cell.ratio] + [told[name] for name in names[place:]]
         writer.writerow([document.target, *("" if value is None else value for value in row)])
-    atomic_write(path, text.getvalue())
+    outputs.write(path, text.getvalue())
 
 
 def machine_line(machine: Mapping[str, Any]) -> str:

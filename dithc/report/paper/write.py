@@ -13,7 +13,7 @@ from dithc.report.paper import verdict
 from dithc.report.paper.figure import drawn
 from dithc.report.paper.table import machine_line
 from dithc.report.words import between, rounded, span
-from dithc.runs import atomic_write
+from dithc.runs import outputs
 
 ROOM = "dithc.report.paper"
 REFERENCE = Path("config/paper/reference.yaml")
@@ -69,7 +69,7 @@ def write_page(documents: Iterable[Document], path: Path) -> None:
     sections = [_section(one, path.parent) for one in shown]
     judgements = verdict.judge(shown)
     reference = Path(os.path.relpath(REFERENCE, path.parent)).as_posix() if REFERENCE.is_file() else ""
-    atomic_write(
+    outputs.write(
         path,
         page.fill(
             "paper.html",

@@ -9,7 +9,7 @@ import torch
 from dithc.config import training
 from dithc.log import logger, problem
 from dithc.model import DiTConfig, diffusers_keys
-from dithc.runs import Store, replacing
+from dithc.runs import Store, outputs, replacing
 from dithc.tensors import read_tensors, write_tensors
 from dithc.train.checkpoints.weights import CONFIG_FILE, FREQUENCIES, WEIGHTS_FILE, network_kind, weights_file
 
@@ -52,12 +52,13 @@ def export(manifest: Path, *, weights: Literal["ema", "raw"], layout: Layout, ou
         **checkpoint.meta.get("objective", {})
     ).predict  # older checkpoints are of the default
     kind = network_kind(predicts, config.block)
-    _refuse_other_folder(out, replaceable={CONFIG_FILE, WEIGHTS_FILE} if layout == "diffusers" else set())
+    output = outputs.OutputFolder(out) if layout == "diffusers" else outputs.OutputFolder.around(out)
+    output.check() if layout == "diffusers" else output.plan([out])
     chosen = dict(read_tensors(checkpoint.weights(weights)))
     if layout == "diffusers":
         chosen = diffusers_keys.to_diffusers(chosen, config)
     try:
-        with replacing(out) as temporary:
+        with output.replaced() if layout == "diffusers" else replacing(out) as temporary:
             if layout == "safetensors":
                 write_tensors(temporary, chosen, said=kind)
             elif layout == "official":
@@ -65,7 +66,6 @@ def export(manifest: Path, *, weights: Literal["ema", "raw"], layout: Layout, ou
                 alone = {"model": chosen, **kind} if kind else chosen
                 torch.save(both | kind if weights == "ema" else alone, temporary)
             else:
-                temporary.mkdir()
                 (temporary / CONFIG_FILE).write_text(json.dumps(settings, indent=2) + "\n")
                 write_tensors(temporary / WEIGHTS_FILE, chosen, said=kind)
     except (OSError, RuntimeError) as error:  # torch.save wraps the system's error in a RuntimeError
@@ -107,17 +107,3 @@ def _tell_of_blocks(config: DiTConfig, layout: Layout) -> None:
     log.warning(
         f"the network has blocks of {config.block}, which no other program reads from the file: who uses it has to know"
     )
-
-
-def _refuse_other_folder(out: Path, *, replaceable: set[str]) -> None:
-    """Lets an export replace a file or an earlier export, never a folder that holds anything else."""
-    if not out.is_dir():
-        return
-    others = sorted({entry.name for entry in out.iterdir()} - replaceable)
-    if others or not replaceable:
-        raise problem(
-            f"weights are not written over {out}",
-            got=f"a folder with {others[0]} in it" if others else "a folder",
-            expected="a new folder, or an earlier export to replace" if replaceable else "the name of a file",
-            remedy="choose another --out",
-        )

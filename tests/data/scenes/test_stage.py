@@ -16,7 +16,7 @@ from dithc.data import synthesize
 from dithc.data.raster import write_geotiff
 from dithc.data.scenes import stacks
 from dithc.data.table import read_rows
-from dithc.runs import Manifest
+from dithc.runs import Manifest, outputs
 
 BANDS = ["B02", "B03", "B04", "B08"]
 PLACE: dict[str, Any] = {"epsg": 32632}
@@ -263,14 +263,14 @@ def test_digest_does_not_depend_on_where_the_data_folder_stands(files: Path, tmp
 def test_leftovers_of_a_killed_run_are_removed_and_not_listed(files: Path, tmp_path: Path, config: Config) -> None:
     path, out = config(source=array_source(files)), tmp_path / "out"
     half = tmp_path / ".out.tmp.host.1"
-    half.mkdir()
+    outputs.make_scratch(half)
     (half / "stack-00000.npy").touch()
     assert stage(path, out) == 0
     assert not half.exists()
     (out / ".manifest.json.tmp.host.1").touch()
     assert stage(path, out) == 0
     listed = {entry["path"] for entry in Manifest.read(out / "manifest.json").files}
-    assert listed == {path.name for path in out.iterdir()} - {"manifest.json", ".manifest.made", ".scenes.jsonl"}
+    assert listed == {path.name for path in outputs.files_of(out)} - {"manifest.json", ".manifest.made", ".scenes.jsonl"}
     assert not [name for name in listed if name.startswith(".")]
 
 

@@ -15,13 +15,18 @@ from dithc.latents.codec_training import training
 from dithc.latents.codec_training.steps import Crops
 from dithc.latents.codec_training.training import train_codec
 from dithc.log import UserError, read_metrics
+from dithc.runs import outputs
 from tests.latents.conftest import BANDS, FakeTiles
 
 FILES = {"codec.json", "config.json", "autoencoder.safetensors", "grid.png", "bands.png"}
 
 
 def content(folder):
-    return {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
+    return {path.name: path.read_bytes() for path in outputs.files_of(folder) if path.parent == folder}
+
+
+def names(folder):
+    return {path.name for path in folder.iterdir()} - {outputs.MARKER_FILE}
 
 
 def settings(**changes):
@@ -49,7 +54,7 @@ def trained(trained_once, tmp_path):
 
 def test_trained_codec_opens_and_has_the_stated_shape(trained):
     tiles, folder, numbers = trained
-    assert {path.name for path in folder.iterdir()} == FILES | {"metrics"}
+    assert names(folder) == FILES | {"metrics"}
     codec = open_codec(settings(), info=tiles.info, folder=folder)
     said = json.loads((folder / "codec.json").read_text())
     assert (codec.id, codec.scale, list(codec.bands)) == (said["id"], said["scale"], said["bands"])
@@ -150,7 +155,7 @@ def test_diverged_training_is_an_error_and_leaves_only_its_metrics(tmp_path, fak
     monkeypatch.setattr(Crops, "at", lambda crops, step: at(crops, step) * torch.inf)
     with pytest.raises(UserError, match="diverged at step 0"):
         train_codec(settings(), fake_tiles(), tmp_path / "out", seed=0)
-    assert [path.name for path in (tmp_path / "out").iterdir()] == ["metrics"]
+    assert names(tmp_path / "out") == {"metrics"}
 
 
 def test_full_disk_leaves_the_earlier_codec_intact(trained):
@@ -228,7 +233,7 @@ def test_metrics_of_every_step_are_those_of_the_last_training(trained):
 
 
 def test_leftovers_of_a_killed_training_are_removed(tmp_path, fake_tiles):
-    (tmp_path / ".codec.half").mkdir()
+    outputs.make_scratch(tmp_path / ".build")
     (tmp_path / ".codec.json.tmp.host.1").touch()
     train_codec(settings(), fake_tiles(), tmp_path, seed=1)
-    assert {path.name for path in tmp_path.iterdir()} == FILES | {"metrics"}
+    assert names(tmp_path) == FILES | {"metrics"}

@@ -115,7 +115,7 @@ REPORT ?= attack-$(SEED).txt
 test-attack: env
 	@echo "attacks of seed $(SEED); the report: $(REPORT)"
 	@bash -o pipefail -c 'DITHC_ATTACK_SEED=$(SEED) OMP_NUM_THREADS=2 $(BIN)/python -m pytest -rP tests/attack \
-	  tests/workflow/test_flipped_bits.py | tee $(REPORT)'
+	  tests/runs/test_outputs.py tests/cli/test_examples.py tests/workflow/test_flipped_bits.py | tee $(REPORT)'
 
 test-openmpi: env
 	@[ -n "$(OPENMPI)" ] || { echo "error: OPENMPI is not set; expected a folder with bin/mpiexec and lib/libmpi.so.40;" \

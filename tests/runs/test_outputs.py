@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given, seed, settings
 from hypothesis import strategies as st
 
 from dithc.log import UserError
@@ -200,7 +200,8 @@ TREE = st.dictionaries(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@seed(int(os.environ.get("DITHC_ATTACK_SEED", "0")))
+@settings(max_examples=5000 if "DITHC_ATTACK_SEED" in os.environ else 40, deadline=None)
 @given(users=TREE, is_ours_first=st.booleans(), names=st.lists(st.sampled_from(NAMES[:2]), unique=True), data=st.data())
 def test_no_operation_changes_a_byte_of_the_user(
     tmp_path_factory: pytest.TempPathFactory,

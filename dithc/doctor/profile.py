@@ -10,7 +10,7 @@ from typing import Any
 
 from dithc.cluster import run_trial, site
 from dithc.log import logger, problem
-from dithc.runs import atomic_write
+from dithc.runs import outputs
 
 PROFILES = Path("profiles")
 TRIAL_SECONDS = 120.0
@@ -82,7 +82,7 @@ def write_profile(
     dies, how = _dies(chosen, account)
     text, notes = profile_text(name, here, chosen, dies=dies, nodes=nodes, account=account)
     folder.mkdir(parents=True, exist_ok=True)
-    atomic_write(folder / "config.yaml", text)
+    outputs.write(folder / "config.yaml", text)
     return Written(path=folder / "config.yaml", link=_link(name), notes=[how, *notes])
 
 
@@ -216,9 +216,9 @@ def try_ranks(
 
 def _link(name: str) -> Path | None:
     link, target = Path(name), PROFILES / name
-    if link.is_symlink():
+    if link.is_symlink() and link.readlink().parent == PROFILES:
         link.unlink()
-    elif link.exists():
+    elif os.path.lexists(link):
         return None
     link.symlink_to(target)
     return link

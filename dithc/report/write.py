@@ -86,11 +86,13 @@ def write_report(
     drawn["composites"] = samples.draw_composites(list(_composites(facts, pictures)), LIGHT)
     page = render(facts, paper, pictures)
     contents = {out.parent / "figures" / f"{name}.png": content for name, content in drawn.items()} | {out: page}
-    outputs.OutputFolder.around(out).plan([*contents, out.with_suffix(".json")])
+    output = outputs.OutputFolder.around(out)
+    output.plan([*contents, out.with_suffix(".json")])
     for path, content in contents.items():
         atomic_write(path, content)
     files = Manifest.entries(out.parent, contents)
     atomic_write(out.with_suffix(".json"), seal({**numbers(facts), "files": files}))
+    output.finish()
     return facts
 
 

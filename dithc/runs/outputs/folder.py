@@ -1,60 +1,26 @@
-"""Ownership of output folders: the files that a stage may replace or delete.
-
-A marker lists these files in the folder. It is a sealed document that exists before the first file does. Sizes are added when
-the stage ends; until then a size is null. All other files belong to the user: dithc neither replaces nor deletes them.
-"""
+"""Output folder of a stage: checked, claimed, written in place or replaced as a unit."""
 
 import errno
 import glob
 import os
-import re
-import shutil
-import stat
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager, suppress
-from fnmatch import fnmatch
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
 from dithc.log import logger, problem
 from dithc.runs.files import atomic_write, beside, flush
-from dithc.runs.manifest import Manifest
-from dithc.sealed import has_seal, plain, seal, unseal
+from dithc.runs.outputs.listing import TEMPORARY, FileList, files_of
+from dithc.runs.outputs.scratch import make_scratch, remove
+from dithc.sealed import has_seal
 
-MARKER_FILE = ".dithc-output.json"
-VERSION_CONTROL = {".git", ".hg", ".svn", ".bzr", ".jj", ".datalad"}
-# Files and folders of the operating system, and leases. They are neither rejected nor deleted.
-SYSTEM_FILES = (".nfs*", ".DS_Store", "._*", "Thumbs.db", "desktop.ini", "lost+found", ".*lease.json", ".lease.*")
-TEMPORARY = re.compile(r"\.(.+)\.tmp\.[^/]+\.\d+")
 NO_SPACE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
-SCRATCH = "scratch"
 SHOWN = 3
-MARKER_DEPTH = 2  # folders between a file and the marker that lists it
 log = logger(__name__)
 
 
-class OutputFolder:
-    """Output folder of one stage.
-
-    Attributes:
-        folder: absolute path without symbolic links.
-        manifest: name of the manifest in the folder.
-        marker: name of the marker in the folder.
-    """
-
-    def __init__(self, folder: Path, *, manifest: str = "manifest.json", marker: str = MARKER_FILE) -> None:
-        self.folder, self.manifest, self.marker = folder.resolve(), manifest, marker
-
-    @classmethod
-    def of(cls, manifest: Path) -> "OutputFolder":
-        """Return the folder of a manifest."""
-        return cls(manifest.parent, manifest=manifest.name)
-
-    @classmethod
-    def around(cls, file: Path) -> "OutputFolder":
-        """Return the folder of a single file, such as a report, that other files surround; its marker has the file's name."""
-        return cls(file.parent, marker=f".{file.stem}{MARKER_FILE}")
+class OutputFolder(FileList):
+    """Output folder of one stage."""
 
     def check(self, *, stage: str | None = None, name: str | None = None) -> dict[str, int | None]:
         """Reject a folder that holds files of the user or of another stage.
@@ -134,11 +100,12 @@ class OutputFolder:
         kept = {home._relative(path) for path in keep} | {*home._manifests()}
         home._delete(name for name in home._present(home._owned()) if name.startswith(start) and name not in kept)
 
-    def finish(self, *, stage: str, name: str) -> None:
-        """Fix the sizes of all files that are listed, now that the manifest is written."""
+    def finish(self, *, stage: str | None = None, name: str | None = None) -> None:
+        """Record the sizes of all files that are listed, after the last of them was written."""
         names = [*self._present(self._owned()), *self._manifests()]
         sizes = {name: (self.folder / name).stat().st_size for name in names if (self.folder / name).is_file()}
-        self._write(dict(sizes), stage=stage, name=name)
+        owner = {"stage": stage, "name": name} if stage else {}
+        self._write(dict(sizes), **owner)
 
     @contextmanager
     def replaced(self, *, stage: str | None = None, name: str | None = None) -> Iterator[Path]:
@@ -170,13 +137,6 @@ class OutputFolder:
                 remedy="free space (or raise the quota), or set `results` to a larger file system; then start again",
             ) from error
 
-    def delete(self) -> None:
-        """Delete all files that dithc wrote here, and the folder if no other file is in it."""
-        self._delete([*self._present(self._owned())])
-        (self.folder / MARKER_FILE).unlink(missing_ok=True)
-        with suppress(OSError):
-            self.folder.rmdir()
-
     def _remove_temporary(self, names: Collection[str]) -> None:
         """Delete the temporary forms of files that killed processes left."""
         for path in [path for path in self.folder.rglob(".*.tmp.*") if self._is_temporary(path, names)]:
@@ -192,7 +152,7 @@ class OutputFolder:
         owned, names = self._owned(), []
         for path in paths:
             names.append(self._relative(path))
-            if os.path.lexists(path) and not _is_owned(path, names[-1], owned):
+            if os.path.lexists(path) and not self._is_owned(names[-1], owned):
                 raise problem(
                     f"{path} exists and dithc did not write it",
                     got=f"a file that {self.folder / self.marker} does not list",
@@ -266,107 +226,6 @@ class OutputFolder:
                 log.info(f"renaming {path} back to {self.folder}: a process was killed while it replaced the folder")
                 os.rename(path, self.folder)
 
-    def _read(self) -> dict[str, Any] | None:
-        """Return the content of the marker; None without an intact one."""
-        with suppress(OSError, ValueError):
-            content = unseal(plain(self.folder / self.marker).read_text())
-            if isinstance(content.get("files"), dict):
-                return content
-        return None
-
-    def _write(self, files: dict[str, int | None], **owner: str | None) -> None:
-        content = {**(self._read() or {}), **owner, "files": files}
-        self.folder.mkdir(parents=True, exist_ok=True)
-        stated = {key: value for key, value in content.items() if value is not None}
-        atomic_write(self.folder / self.marker, seal(stated))
-
-    def _listed(self) -> dict[str, int | None]:
-        return dict((self._read() or {"files": {}})["files"])
-
-    def _documents(self) -> list[dict[str, Any]]:
-        """Return the marker and both documents of the manifest, as far as these are intact.
-
-        `Manifest.read` would register files that are about to be replaced.
-        """
-        found = [self._read()]
-        for name in self._manifests():
-            with suppress(OSError, ValueError):
-                found.append(unseal(plain(self.folder / name).read_text()))
-        return [document for document in found if document]
-
-    def _owner(self) -> tuple[str | None, str | None]:
-        """Return stage and name that marker or manifest state."""
-        stated = [document for document in self._documents() if document.get("stage")]
-        return (stated[0]["stage"], stated[0].get("name")) if stated else (None, None)
-
-    def _owned(self) -> dict[str, int | None]:
-        """Return the size of each file that marker or manifest list, by relative path."""
-        owned: dict[str, int | None] = {}
-        for document in self._documents()[::-1]:
-            files = document.get("files")
-            if isinstance(files, list):  # a manifest
-                owned |= {os.path.normpath(entry["path"]): entry["bytes"] for entry in files}
-                owned |= dict.fromkeys(self._manifests())
-            elif isinstance(files, dict):
-                owned |= files
-        return {name: size for name, size in owned.items() if not name.startswith(("..", "/"))}
-
-    def _manifests(self) -> Iterator[str]:
-        yield self.manifest
-        yield Manifest.making_of(Path(self.manifest)).name
-
-    def _present(self, owned: dict[str, int | None]) -> Iterator[str]:
-        return (name for name, _ in owned.items() if _is_owned(self.folder / name, name, owned))
-
-    def _unknown(self, owned: dict[str, int | None]) -> Iterator[str]:
-        """Yield relative paths of files, links and version-control folders that dithc did not write."""
-        if self.folder.exists() and not self.folder.is_dir():
-            yield self.folder.name
-        for root, folders, files in os.walk(self.folder):
-            folders[:] = sorted(
-                name for name in folders if not _is_of_system(name) and not is_scratch(Path(root) / name)
-            )
-            repositories = [f"{name}/" for name in folders if name in VERSION_CONTROL]
-            links = [name for name in folders if (Path(root) / name).is_symlink()]
-            for name in sorted([*files, *repositories, *links]):
-                path = Path(root) / name
-                known = name.endswith(MARKER_FILE) or _is_of_system(name) or self._is_temporary(path, owned)
-                if not known and not _is_owned(path, self._relative(path), owned):
-                    yield self._relative(path)
-
-    def _is_temporary(self, path: Path, names: Collection[str]) -> bool:
-        """Return whether a file is the temporary form of a file that is listed, or of the marker."""
-        found = TEMPORARY.fullmatch(path.name)
-        if found is None or not stat.S_ISREG(path.lstat().st_mode):
-            return False
-        return found[1].endswith(MARKER_FILE) or self._relative(path.with_name(found[1])) in names
-
-    def _relative(self, path: Path) -> str:
-        return os.path.relpath(os.path.join(os.path.realpath(path.parent), path.name), self.folder)
-
-    def _home(self) -> "OutputFolder":
-        """Return the claimed folder that this one belongs to, or this one."""
-        if self.marker != MARKER_FILE:
-            return self
-        above = [OutputFolder(folder) for folder in [self.folder, *self.folder.parents][: MARKER_DEPTH + 1]]
-        return next((one for one in above if one._read() is not None), self)
-
-    def _delete(self, names: Iterable[str]) -> None:
-        """Delete files, then the folders that have become empty."""
-        removed = [self.folder / name for name in names]
-        for path in removed:
-            path.unlink(missing_ok=True)
-        for folder in sorted({one for path in removed for one in path.parents}, reverse=True):
-            if folder != self.folder and folder.is_relative_to(self.folder):
-                with suppress(OSError):
-                    (folder / MARKER_FILE).unlink(missing_ok=True)
-                    folder.rmdir()
-
-
-def files_of(folder: Path) -> list[Path]:
-    """Return all regular files below a folder, except markers, in order of their paths."""
-    return sorted(path for path in folder.rglob("*") if path.is_file() and path.name != MARKER_FILE)
-
 
 def check_file(path: Path) -> None:
     """Reject a file that exists and that dithc did not write.
@@ -386,69 +245,13 @@ def write(path: Path, content: str | bytes) -> None:
     Raises:
         UserError: a file of this name exists and dithc did not write it.
     """
-    OutputFolder.around(path).plan([path])
+    output = OutputFolder.around(path)
+    output.plan([path])
     atomic_write(path, content)
-
-
-def make_scratch(folder: Path) -> None:
-    """Create a folder whose content dithc may delete, whatever it is.
-
-    Raises:
-        FileExistsError: the folder exists and is no such folder.
-    """
-    if is_scratch(folder):
-        return
-    folder.mkdir(parents=True)
-    mark_scratch(folder)
-
-
-def mark_scratch(folder: Path) -> None:
-    """Declare that dithc may delete the content of a folder, whatever it is."""
-    (folder / MARKER_FILE).write_text(seal({SCRATCH: True, "files": {}}))
-
-
-def is_scratch(folder: Path) -> bool:
-    """Return whether dithc may delete the content of a folder."""
-    return bool((OutputFolder(folder)._read() or {}).get(SCRATCH))
-
-
-def remove(folder: Path, *, reason: str | None = None, manifest: str = "manifest.json") -> None:
-    """Delete a scratch folder or a folder inside one; of any other folder, the files that its marker or manifest lists.
-
-    Args:
-        folder: folder to delete; it may be missing.
-        reason: logged, if it is given.
-        manifest: name of the manifest in the folder.
-    """
-    if folder.is_symlink() or not folder.is_dir():
-        return
-    if reason:
-        log.info(f"removing {folder}: {reason}")
-    if any(map(is_scratch, [folder, *folder.parents[:MARKER_DEPTH]])):
-        shutil.rmtree(folder, ignore_errors=True)
-    else:
-        OutputFolder(folder, manifest=manifest).delete()
-    if folder.exists():
-        log.warning(f"{folder} is kept: it holds files that dithc did not write")
+    output.finish()
 
 
 def _has_seal(path: Path) -> bool:
     with path.open("rb") as file:
         file.seek(max(0, path.stat().st_size - 256))
         return has_seal(file.read().decode(errors="replace"))
-
-
-def _is_owned(path: Path, name: str, owned: dict[str, int | None]) -> bool:
-    """Return whether a file is listed. A smaller size than listed is damage, a larger one is another file."""
-    if name not in owned:
-        return False
-    try:
-        found = path.lstat()
-    except OSError:
-        return False
-    size = owned[name]
-    return stat.S_ISREG(found.st_mode) and (size is None or found.st_size <= size)
-
-
-def _is_of_system(name: str) -> bool:
-    return any(fnmatch(name, pattern) for pattern in SYSTEM_FILES)

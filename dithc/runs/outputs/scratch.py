@@ -1,0 +1,47 @@
+"""Scratch folders: folders whose content dithc may delete, whatever it is."""
+
+import shutil
+from pathlib import Path
+
+from dithc.log import logger
+from dithc.runs.outputs.listing import MARKER_DEPTH, MARKER_FILE, SCRATCH, FileList
+from dithc.sealed import seal
+
+log = logger(__name__)
+
+
+def make_scratch(folder: Path) -> None:
+    """Create a folder whose content dithc may delete, whatever it is.
+
+    Raises:
+        FileExistsError: the folder exists and is no such folder.
+    """
+    if FileList(folder).is_scratch:
+        return
+    folder.mkdir(parents=True)
+    mark_scratch(folder)
+
+
+def mark_scratch(folder: Path) -> None:
+    """Declare that dithc may delete the content of a folder, whatever it is."""
+    (folder / MARKER_FILE).write_text(seal({SCRATCH: True, "files": {}}))
+
+
+def remove(folder: Path, *, reason: str | None = None, manifest: str = "manifest.json") -> None:
+    """Delete a scratch folder or a folder inside one; of any other folder, the files that its marker or manifest lists.
+
+    Args:
+        folder: folder to delete; it may be missing.
+        reason: logged, if it is given.
+        manifest: name of the manifest in the folder.
+    """
+    if folder.is_symlink() or not folder.is_dir():
+        return
+    if reason:
+        log.info(f"removing {folder}: {reason}")
+    if any(FileList(one).is_scratch for one in [folder, *folder.parents[:MARKER_DEPTH]]):
+        shutil.rmtree(folder, ignore_errors=True)
+    else:
+        FileList(folder, manifest=manifest).delete()
+    if folder.exists():
+        log.warning(f"{folder} is kept: it holds files that dithc did not write")

@@ -57,7 +57,7 @@ def sample(job: Job, group: Group) -> dict[str, Any] | None:
     begun = time.monotonic()
     output = outputs.OutputFolder.of(job.out)
     if group.rank == 0:
-        output.claim(stage="sample", name=job.name)
+        output.check(stage="sample", name=job.name)
     inputs = inputs_of(job)
     said = {name: value for name, value in job.spec.items() if name not in NOT_IN_IDENTITY}
     opened = _open_codec(job) if job.evaluation.at == "codec" else open_images(job, tiles_digest=inputs[str(job.tiles)])
@@ -70,7 +70,7 @@ def sample(job: Job, group: Group) -> dict[str, Any] | None:
     scenes = _scenes(images)
     each = SHARD_IMAGES if scenes is None else 1
     shards = Shards(folder=job.out.parent, total=images.count, identity=identity, each=each)
-    missing = group.broadcast_object(_missing(shards) if group.rank == 0 else None)
+    missing = group.broadcast_object(_missing(shards, output, job.name) if group.rank == 0 else None)
     if scenes is not None and missing:
         _check_scenes(scenes, shards, missing, bands=meta["bands"], group=group)
     is_whole = _make(images, shards, missing, job=job, group=group)
@@ -181,10 +181,11 @@ def _check_scenes(images: Images, shards: Shards, missing: list[int], *, bands: 
     check_room(shards, missing, shape=(bands, *images.image_size), free=on_disk)
 
 
-def _missing(shards: Shards) -> list[int]:
-    """Shards to make; says why, where one that is there does not count."""
+def _missing(shards: Shards, output: outputs.OutputFolder, name: str) -> list[int]:
+    """Claim the output folder and return the shards to make; log why an existing shard is not reused."""
     missing = []
-    outputs.OutputFolder(shards.folder).plan([*shards.files(), shards.folder / GRID_FILE])
+    output.claim(stage="sample", name=name)
+    output.plan([*shards.files(), shards.folder / GRID_FILE])
     for shard in range(shards.count):
         fault = shards.fault(shard)
         if fault is not None:

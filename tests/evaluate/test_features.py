@@ -11,6 +11,7 @@ import pytest
 from dithc.evaluate import Extractor, extract
 from dithc.evaluate.statistics import Statistics
 from dithc.log import UserError
+from dithc.runs import outputs
 from tests.evaluate.conftest import image_set
 
 
@@ -147,5 +148,5 @@ def test_full_disk_leaves_earlier_shards_intact(
     monkeypatch.setattr(np, "save", save)
     with pytest.raises(OSError, match="No space left"):
         run(extractor, images, tmp_path)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["shard-00000.json", "shard-00000.npy"]
+    assert [path.name for path in outputs.files_of(tmp_path)] == ["shard-00000.json", "shard-00000.npy"]
     assert run(extractor, images, tmp_path)["reused"] == 25

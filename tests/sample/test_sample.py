@@ -20,7 +20,7 @@ from dithc.diffusion import sample as draw
 from dithc.hcops.program import Program
 from dithc.log import UserError
 from dithc.model import DiT, DiTConfig
-from dithc.runs import Manifest, Store
+from dithc.runs import Manifest, Store, outputs
 from dithc.sample import sample
 from dithc.sample.generate import Images
 from dithc.sample.network import load_network
@@ -289,7 +289,7 @@ def copy_of_run(trained, folder) -> tuple[Path, Path]:
     store, step = Store.of_run(trained["checkpoint"])
     copied = Path(shutil.copytree(store.path(step), Store(folder / "store").path(step)))
     out = folder / "runs" / "step_0000006.json"
-    files = Manifest.entries(out.parent, sorted(copied.iterdir()))
+    files = Manifest.entries(out.parent, outputs.files_of(copied))
     numbers = {"step": step, "seconds_per_step_median": 0.5}
     Manifest(stage="train", name="toy", spec={}, numbers=numbers, files=files).write(out)
     return out, copied

@@ -10,7 +10,7 @@ from dithc.latents.codecs.autoencoder import Autoencoder, Sizes
 from dithc.log import UserError
 from dithc.model import DiT
 from dithc.parallel.windows import decoded
-from dithc.runs import Manifest
+from dithc.runs import Manifest, outputs
 from dithc.sample import compose, sample
 from dithc.sample.compose import open_images
 from dithc.sample.seeds import BLOCK, generator_of, noise_by_place
@@ -167,7 +167,7 @@ def test_full_disk_keeps_finished_scenes(job, monkeypatch):
     monkeypatch.setattr(scenes._Rows, "append", full)
     with pytest.raises(UserError, match="shard 1 could not be written"):
         sample(one, Group())
-    assert sorted(path.name for path in one.out.parent.iterdir()) == [
+    assert [path.name for path in outputs.files_of(one.out.parent)] == [
         "rgb-00000.npy",
         "shard-00000.json",
         "shard-00000.npy",

@@ -46,10 +46,11 @@ def run(args: argparse.Namespace) -> int:
             + (", ".join(name for name, one in experiment.codecs.items() if one.kind == "kl-vae") or "there is none"),
             remedy="name one of these, or add it to the section `codecs`",
         )
-    making.claim()
+    making.check()
     identity = digest([making.spec, making.read(args.tiles, "tiles").digest])
     numbers = _trained_already(place, identity)
     if numbers is None:
+        making.claim()
         making.output.plan([place / STAMP])
         numbers = train_codec(settings, Tiles(args.tiles.parent), place, seed=experiment.seed)
         files = Manifest.entries(place, [place / name for name in FILES])

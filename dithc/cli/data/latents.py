@@ -48,9 +48,10 @@ def run(args: argparse.Namespace) -> int:
             expected="--codec MANIFEST of `dithc codec`",
             remedy=f"run `dithc codec --codec {name}` and pass its manifest",
         )
-    making.claim()
+    making.check()
     tiles = Tiles(args.tiles.parent)
     codec = open_codec(settings, info=tiles.info, folder=args.codec.parent if args.codec else None)
+    making.claim()
     numbers = Latents.encode(
         tiles,
         codec,

@@ -38,6 +38,7 @@ def run(args: argparse.Namespace) -> int:
             expected="kind classifier",
             remedy="pass it to `dithc features` as it is",
         )
+    making.check()
     making.read(args.tiles, "tiles")
     tiles = Tiles(args.tiles.parent)
     rows = tiles.rows("train")

@@ -74,8 +74,7 @@ def _extract(args: argparse.Namespace, experiment: "Experiment", group: "Group")
     from dithc.evaluate import extract, measure
 
     making = Making(experiment, "features", args.extractor, args.out, name=args.out.parent.name)
-    if group.rank == 0:
-        making.claim()
+    making.check()
     source = open_source(args, experiment)
     of = source.needed.without_gaps() if args.pixels else None
     making.inputs[str(source.path)] = source.manifest.digest
@@ -83,6 +82,8 @@ def _extract(args: argparse.Namespace, experiment: "Experiment", group: "Group")
         making.read(args.trained, "extractor")
     extractor = open_extractor(experiment, args.extractor, args.trained)
     folder = making.folder
+    if group.rank == 0:
+        making.claim()
     numbers = extract(source.shown(), extractor, folder, group=group, batch=BATCH, turned=args.turned)
     for triplet in args.triplet:
         extract(source.shown(triplet), extractor, folder / triplet, group=group, batch=BATCH)

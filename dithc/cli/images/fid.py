@@ -41,7 +41,7 @@ def run(args: argparse.Namespace) -> int:
     from dithc.evaluate import compare
 
     making = Making(load(args.config), "fid", args.evaluation, args.out)
-    making.claim()
+    making.check()
     evaluation = named(making.experiment.evaluations, args.evaluation, key="evaluations")
     real, _ = (making.read(path, "features") for path in (args.real, args.generated))  # which name the tiles
     is_train = _is_train(evaluation, args.tiles, real) if args.tiles else None
@@ -55,6 +55,7 @@ def run(args: argparse.Namespace) -> int:
     )
     if args.tiles:
         numbers["rendering"] = dict(Tiles(args.tiles.parent).info["display"])
+    making.claim()
     written = []
     for name, file in (("kid_pulls", outcome.PULLS_FILE), ("curves", outcome.CURVES_FILE)):
         if content := numbers.pop(name, None):

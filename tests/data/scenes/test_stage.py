@@ -270,7 +270,11 @@ def test_leftovers_of_a_killed_run_are_removed_and_not_listed(files: Path, tmp_p
     (out / ".manifest.json.tmp.host.1").touch()
     assert stage(path, out) == 0
     listed = {entry["path"] for entry in Manifest.read(out / "manifest.json").files}
-    assert listed == {path.name for path in outputs.files_of(out)} - {"manifest.json", ".manifest.made", ".scenes.jsonl"}
+    assert listed == {path.name for path in outputs.files_of(out)} - {
+        "manifest.json",
+        ".manifest.made",
+        ".scenes.jsonl",
+    }
     assert not [name for name in listed if name.startswith(".")]
 
 

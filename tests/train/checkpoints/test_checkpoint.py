@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 
 from dithc.comm import Group
 from dithc.log import UserError
-from dithc.runs import Lease, Store
+from dithc.runs import Lease, Store, outputs
 from dithc.tensors import read_tensors
 from dithc.train import Job, background, train
 from dithc.train.background import Background, Cancelled
@@ -138,7 +138,7 @@ def test_files_are_the_state_and_any_safetensors_reader_takes_them(job):
     one = job(until=2)
     train(one, Group())
     folder = store_of(one).open(2).folder
-    assert sorted(path.name for path in folder.iterdir()) == sorted(
+    assert [path.name for path in outputs.files_of(folder)] == sorted(
         ["checkpoint.json", "pinned", *(f"{kind}.safetensors" for kind in KINDS)]
     )
     weights, moments = load_file(folder / "model.safetensors"), load_file(folder / "optimizer.safetensors")

@@ -16,7 +16,7 @@ from dithc.cli import main
 from dithc.comm import Group
 from dithc.log import UserError
 from dithc.model import DiT, DiTConfig
-from dithc.runs import Store
+from dithc.runs import Store, outputs
 from dithc.sealed import seal, unseal
 from dithc.train import export, train
 from dithc.train.checkpoints.weights import read_weights
@@ -70,7 +70,7 @@ def test_diffusers_opens_the_folder_and_computes_what_the_checkpoint_does(base, 
     net, report = DiTTransformer2DModel.from_pretrained(folder, output_loading_info=True, **how)
     assert not any(report.values())
     assert not [record for record in caplog.records if record.name.startswith("diffusers")]
-    assert sorted(entry.name for entry in folder.iterdir()) == ["config.json", "diffusion_pytorch_model.safetensors"]
+    assert [path.name for path in outputs.files_of(folder)] == ["config.json", "diffusion_pytorch_model.safetensors"]
     for block in net.transformer_blocks:
         block.norm1.emb.time_proj.downscale_freq_shift = 0
     model = model_of(base)

@@ -175,6 +175,17 @@ def located(
     )
 
 
+def find_invalid(pixels: Array, *nodata: float | None, masked: Array | None) -> Array:
+    """Return where pixels (C, H, W) are not finite, equal one of the no-data values, or are masked (H, W)."""
+    invalid = ~np.isfinite(pixels) if pixels.dtype.kind in "fc" else np.zeros(pixels.shape, dtype=bool)
+    for value in nodata:
+        if value is not None:
+            invalid |= pixels == value
+    if masked is not None:
+        invalid |= masked
+    return invalid
+
+
 def stored_physical(values: Array, *, scale: float, invalid: Array, units: Units) -> Array:
     """Physical values, (H, W) or with bands before, as int16 in steps of `scale`; 0 where invalid.
 

@@ -14,6 +14,7 @@ from dithc.config import datasets
 from dithc.data.files import check_regular, check_room
 from dithc.data.readers.arrays import check_offset
 from dithc.data.readers.clouds import mark_clouds, mark_user_mask, user_mask, widen
+from dithc.data.readers.inputs import Beside
 from dithc.data.readers.listing import list_files, scene_id
 from dithc.data.readers.safe import FULL_SIDE, SafeReader
 from dithc.data.readers.safe_files import CLOUD_PROBABILITY, LEVEL_BANDS, SCENE_CLASSIFICATION, BandFile
@@ -44,7 +45,7 @@ class StacReader:
     def __init__(self, source: datasets.Sentinel2Stac, folder: Path) -> None:
         self.source, self.folder, self.classes = source, folder, ["sentinel2"]
         self.columns: dict[str, Kind] = {"sun_elevation": "float", "sun_azimuth": "float"}
-        self.canvas = Canvas()
+        self.canvas, self._beside = Canvas(), Beside()
         check_grid(source.bands, source.gsd_m)
         self.lock = Lock.read(folder) if folder.is_dir() else None
         self._check_fetched()
@@ -81,12 +82,13 @@ class StacReader:
             )
 
     def inputs(self, path: Path) -> list[Path]:
-        """The item, which a lock lists if there is one, the files that are read of it, and the user's mask beside it."""
+        """Return the item, which a lock lists if there is one, its files with their companions, and the user's mask."""
         self._check_listed(path)
         item = read_item(path)
         assets = self._assets(item, [*(self.source.bands or LEVEL_BANDS[item.level])])
         own = [user_mask(path)] if self.source.clouds.beside else []
-        return [path, *(self._file(asset, path) for asset in assets.values()), *own]
+        files = [beside for asset in assets.values() for beside in self._beside(self._file(asset, path))]
+        return [path, *dict.fromkeys(files), *own]
 
     def read(self, path: Path) -> Scene:
         """Reads one item's scene as int16 reflectance (C, H, W) on the grid of `gsd_m`."""

@@ -7,10 +7,11 @@ from typing import Literal
 
 import numpy as np
 
-from dithc.data.grids import GeoTransform
+from dithc.data.grids import GeoTransform, pixel_sides_m
 from dithc.data.npy import read_npy
 from dithc.data.raster import BandLabel, RasterInfo, read_raster
 from dithc.data.scene import Array, Place, Reason, Refused, find_invalid
+from dithc.log import logger
 
 SUFFIXES = {".npy", ".tif", ".tiff", ".jp2"}
 TOLERANCE = 0.01
@@ -18,6 +19,9 @@ TOLERANCE = 0.01
 LEAST_GSD_M, MOST_GSD_M = 0.001, 1e5
 FARTHEST_M = 1e8
 """Coordinates of projected systems stay below the Earth's circumference, 4e7 m."""
+MOST_OBLONG = 1.1
+"""Ratio of the sides of a pixel on the ground above which a warning is logged."""
+log = logger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,8 +145,31 @@ def _place(info: RasterInfo, *, gsd_m: float, georeferenced: bool) -> Place:
             )
         return Place(gsd_m=gsd_m)
     check_projected(info)
-    gsd = square_pixel(info.transform)
+    gsd = ground_gsd_m(info)
     return Place(gsd_m=gsd, crs=info.crs, epsg=info.epsg, transform=info.transform)
+
+
+def ground_gsd_m(info: RasterInfo) -> float:
+    """Return the side of a pixel on the ground in meters, at the center of the raster.
+
+    Systems whose scale is true within `TOLERANCE`, such as UTM, keep the side that the grid declares. Others, such as Web
+    Mercator, return the mean of both sides by their length on the ellipsoid.
+
+    Raises:
+        Refused: `square_pixel` rejects the grid, or its center is not on the Earth.
+    """
+    side = square_pixel(info.transform)
+    assert info.crs is not None
+    across, down = pixel_sides_m(info.transform, shape=(info.height, info.width), crs=info.crs)
+    ground = (across * down) ** 0.5
+    if not isfinite(ground):
+        raise _nowhere(info.transform)
+    if max(across, down) > MOST_OBLONG * min(across, down):
+        log.warning(
+            f"a pixel of {side:g} m in {info.crs[:40]} is {across:.4g} m by {down:.4g} m on the ground: warp such rasters to "
+            "UTM (gdalwarp -t_srs EPSG:326xx), where pixels are square"
+        )
+    return side if abs(ground - side) <= TOLERANCE * side else ground
 
 
 def check_projected(info: RasterInfo) -> None:

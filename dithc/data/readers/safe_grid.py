@@ -8,7 +8,7 @@ import numpy as np
 from dithc.data.ahead import ahead
 from dithc.data.grids import Grid, regrid
 from dithc.data.raster import RasterInfo, read_raster
-from dithc.data.readers.rasters import TOLERANCE, check_projected, square_pixel
+from dithc.data.readers.rasters import TOLERANCE, check_projected, ground_gsd_m
 from dithc.data.readers.safe_files import CLASSI, CLOUD_PROBABILITY, NATIVE_GSD_M, SCENE_CLASSIFICATION, BandFile
 from dithc.data.scene import Array, Mask, Reason, Refused, find_invalid, stored_reflectance
 from dithc.log import logger, problem
@@ -108,7 +108,7 @@ def read_file(file: BandFile) -> tuple[Array, RasterInfo]:
             remedy="download the product again; its files were converted",
         )
     check_projected(info)
-    gsd = square_pixel(info.transform)
+    gsd = ground_gsd_m(info)
     if abs(gsd - file.gsd_m) > TOLERANCE * file.gsd_m:
         raise Refused(
             Reason.RESOLUTION_MISMATCH,

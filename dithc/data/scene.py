@@ -40,6 +40,7 @@ class Reason(StrEnum):
     WRONG_LABEL = "wrong_label"
     UNITS_CONTRADICTION = "units_contradiction"
     OFFSET_CONTRADICTION = "offset_contradiction"
+    TAGS_CONTRADICTION = "tags_contradiction"
     OVERFLOW = "overflow"
     NOT_CALIBRATED = "not_calibrated"
     MISREGISTERED = "misregistered"

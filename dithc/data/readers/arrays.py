@@ -11,6 +11,7 @@ from dithc.data.readers.inputs import Beside
 from dithc.data.readers.listing import list_files, scene_id
 from dithc.data.readers.rasters import SUFFIXES, Raw, read_pixels
 from dithc.data.readers.safe_metadata import combined_sha256
+from dithc.data.readers.tags import check_tags
 from dithc.data.scene import REFLECTANCE_SCALE, Array, Mask, Reason, Refused, Scene, located, stored_reflectance
 
 SATURATED = 65535
@@ -52,6 +53,15 @@ class Sentinel2ArrayReader:
         invalid = self._invalid(raw)  # (C, H, W)
         offset = source.offset or 0.0 if source.units == "dn" else 0.0
         per_unit = source.quantification if source.units == "dn" else 1.0
+        check_tags(
+            path,
+            raw.labels,
+            bands=source.bands,
+            default_colors=raw.pixels.dtype == np.uint8,
+            units="reflectance",
+            scale=1 / per_unit,
+            offset=offset / per_unit,
+        )
         if not invalid.all():
             if source.units == "reflectance":
                 check_range(raw.pixels, invalid)

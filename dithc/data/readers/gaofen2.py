@@ -25,6 +25,7 @@ from dithc.data.readers.inputs import Beside
 from dithc.data.readers.listing import list_files, scene_id
 from dithc.data.readers.rasters import SUFFIXES, Raw, placed, read_pixels
 from dithc.data.readers.safe_metadata import combined_sha256
+from dithc.data.readers.tags import check_tags
 from dithc.data.rpc import rpc_beside
 from dithc.data.scene import Array, Mask, Reason, Refused, Scene, Units, located
 from dithc.data.table import Kind
@@ -104,6 +105,7 @@ class Gaofen2Reader:
             _check_name(image, _facts(metadata))
             raw, facts = self._read(image, metadata)
             sha256 = self._sha256(path, xml, raw, ground="orthorectified" in facts)
+            check_tags(image, raw.labels, bands=source.bands, default_colors=raw.pixels.dtype == np.uint8)
             wanted = DTYPES[source.units]
             if raw.pixels.dtype != wanted:
                 raise _wrong_type(raw.pixels, wanted=wanted, units=source.units)

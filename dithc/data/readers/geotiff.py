@@ -11,6 +11,7 @@ from dithc.data.readers.inputs import Beside
 from dithc.data.readers.listing import list_files, scene_id
 from dithc.data.readers.rasters import Raw, placed
 from dithc.data.readers.safe_metadata import combined_sha256
+from dithc.data.readers.tags import check_tags
 from dithc.data.scene import (
     RADIANCE_SCALE,
     REFLECTANCE_SCALE,
@@ -136,6 +137,16 @@ class GeoTiffReader:
             bands=source.bands,
             gsd_m=source.gsd_m or 1.0,
             georeferenced=source.gsd_m is None,
+        )
+        check_tags(
+            [path for path, info in zip(paths, infos, strict=True) for _ in info.labels],
+            raw.labels,
+            bands=source.bands,
+            default_colors=raw.pixels.dtype == np.uint8,
+            units=source.units,
+            scale=source.scale,
+            offset=source.offset,
+            wavelengths_nm=source.wavelengths_nm,
         )
         return raw
 

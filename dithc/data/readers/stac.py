@@ -21,6 +21,7 @@ from dithc.data.readers.safe_files import CLOUD_PROBABILITY, LEVEL_BANDS, SCENE_
 from dithc.data.readers.safe_grid import check_grid, common_grid, decoded, paint_band, read_file
 from dithc.data.readers.safe_metadata import combined_sha256
 from dithc.data.readers.stac_numbers import Numbers, numbers_of
+from dithc.data.readers.tags import check_tags
 from dithc.data.scene import REFLECTANCE_SCALE, Array, Canvas, Mask, Place, Reason, Refused, Scene, located
 from dithc.data.table import Kind
 from dithc.log import logger, problem
@@ -113,6 +114,14 @@ class StacReader:
         with closing(decoded([files[band] for band in bands], {first.band: whole})) as natives:
             del whole
             for (native, info), band, offset, into in zip(natives, bands, numbers.offsets, stored, strict=True):
+                check_tags(
+                    files[band].path,
+                    info.labels,
+                    bands=[band],
+                    units="dn" if numbers.source == "config" else "reflectance",  # a declared offset replaces tags too
+                    scale=1 / numbers.per_unit,
+                    offset=offset / numbers.per_unit,
+                )
                 paint_band(
                     native, info, grid, band=band, offset=offset, per_unit=numbers.per_unit, into=into, mask=mask
                 )

@@ -197,7 +197,7 @@ class Sentinel2Array(_Source):
     layout: Literal["chw", "hwc"] = "chw"
     """Order of axes in .npy files; GeoTIFF is always chw."""
     nodata: float | None = None
-    """Stored value that means no data; none when the file itself says or there is none."""
+    """Stored value that means no data, in addition to the no-data value, mask and alpha band of the file."""
     gsd_m: Metres = 10.0
     """Pixel size in metres of files without georeference."""
     clouds: Clouds = Clouds()
@@ -335,7 +335,7 @@ class GeoTiff(_Source):
     offset: Coefficient | list[Coefficient] = 0.0
     """Reflectance or radiance of the stored number 0; one, or one for each band. -0.2 for Landsat's Collection 2."""
     nodata: float | None = None
-    """Stored value that means no data, in the place of what a file says of itself."""
+    """Stored value that means no data. It replaces the no-data value of a file; a mask or an alpha band still applies."""
     gsd_m: Metres | None = None
     """Pixel size in metres of files without georeference; where it is not given, they are rejected."""
 

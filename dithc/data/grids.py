@@ -17,6 +17,10 @@ GeoTransform = tuple[float, float, float, float, float, float]
 NO_DRIVERS = "HTTP WMS WMTS WCS STACIT STACTA EEDA EEDAI PLMOSAIC DAAS VRT GTI MRF KMLSUPEROVERLAY"
 """Drivers that go to the network or to other files; read when GDAL registers its drivers, before the first file."""
 os.environ["GDAL_SKIP"] = NO_DRIVERS
+SEMI_MAJOR_M, ECCENTRICITY_2 = 6378137.0, 0.00669437999014
+"""WGS84: radius of the equator and squared eccentricity. The least radius of curvature is a (1 - e^2), at the equator."""
+LEAST_STEP_M = 100.0
+"""Shortest distance between transformed points: PROJ iterates some projections to about a millimeter."""
 
 
 def north_up(*, left: float, top: float, gsd: float) -> GeoTransform:
@@ -42,6 +46,32 @@ def degrees(
         found = np.full((2, len(xs)), np.nan)
     found[:, ~np.isfinite(found).all(0)] = np.nan
     return found[0], found[1]
+
+
+def pixel_sides_m(transform: GeoTransform, *, shape: tuple[int, int], crs: str) -> tuple[float, float]:
+    """Return the length on the WGS84 ellipsoid of a pixel along a row and along a column, at the center of a grid.
+
+    Args:
+        transform: affine coefficients in meters of the system.
+        shape: (H, W).
+        crs: `EPSG:n` or well-known text.
+
+    Returns:
+        Meters; NaN if the center is outside of the system.
+    """
+    affine = Affine(*transform)
+    x, y = affine * (shape[1] / 2, shape[0] / 2)
+    sides = np.hypot(affine.a, affine.d), np.hypot(affine.b, affine.e)
+    half = [max(side, LEAST_STEP_M) / 2 for side in sides]
+    xs, ys = x + half[0] * np.array([-1, 1, 0, 0]), y + half[1] * np.array([0, 0, -1, 1])
+    longitudes, latitudes = np.radians(degrees(xs, ys, crs=crs))
+    normal = SEMI_MAJOR_M / np.sqrt(1 - ECCENTRICITY_2 * np.sin(latitudes) ** 2)
+    flat = normal * np.cos(latitudes)
+    points = np.stack(
+        [flat * np.cos(longitudes), flat * np.sin(longitudes), normal * (1 - ECCENTRICITY_2) * np.sin(latitudes)]
+    )  # (3, 4), meters from the center of the Earth
+    across, down = np.linalg.norm(points[:, 1::2] - points[:, ::2], axis=0) / (2 * np.array(half)) * sides
+    return float(across), float(down)
 
 
 @lru_cache(maxsize=256)

@@ -21,6 +21,7 @@ from rasterio.warp import transform as warp_points
 from dithc.data.grids import Grid, north_up, reproject_points
 from dithc.data.raster import READING, RasterInfo, read_raster
 from dithc.data.rpc import Rpc
+from dithc.data.scene import find_invalid
 from dithc.log import UserError, problem
 
 BORDER_POINTS = 11
@@ -100,15 +101,14 @@ def _judged(dem: Path, heights: npt.NDArray[Any], info: RasterInfo) -> npt.NDArr
     """
     if info.crs is None or info.count != 1 or heights.dtype.kind not in "iuf":
         raise _no_dem(dem, got=f"{info.count} bands of {info.dtype}, coordinate reference system {info.crs}")
-    if info.unit.lower() not in METRE:
-        raise _no_dem(dem, got=f"heights in {info.unit!r}")
+    label = info.labels[0]
+    if label.units.lower() not in METRE or (label.scale, label.offset) != (1.0, 0.0):
+        raise _no_dem(dem, got=f"heights in {label.units!r}, scale {label.scale:g}, offset {label.offset:g}")
     a, b, c, d, e, f = info.transform
-    if not (np.isfinite([a, b, c, d, e, f]).all() and a * e - b * d):
+    if not (np.isfinite([a, b, c, d, e, f]).all() and a * e - b * d and info.has_grid):
         raise _no_dem(dem, got=f"transform {info.transform}, which is no grid")
     values: npt.NDArray[np.float32] = heights[0].astype(np.float32)
-    if info.nodata is not None:
-        values[heights[0] == info.nodata] = np.nan
-    values[~np.isfinite(values)] = np.nan
+    values[find_invalid(heights, info.nodata, masked=info.masked)[0]] = np.nan
     if np.isnan(values).all():
         raise _no_dem(dem, got="no height anywhere")
     low, high = float(np.nanmin(values)), float(np.nanmax(values))

@@ -40,6 +40,7 @@ class Reason(StrEnum):
     WRONG_LABEL = "wrong_label"
     UNITS_CONTRADICTION = "units_contradiction"
     OFFSET_CONTRADICTION = "offset_contradiction"
+    TAGS_CONTRADICTION = "tags_contradiction"
     OVERFLOW = "overflow"
     NOT_CALIBRATED = "not_calibrated"
     MISREGISTERED = "misregistered"
@@ -173,6 +174,17 @@ def located(
         xarray.DataArray(pixels, dims=("band", "y", "x"), coords={"band": bands, "y": y, "x": x}, attrs=attributes),
         xarray.DataArray(mask, dims=("y", "x"), coords={"y": y, "x": x}, name="mask"),
     )
+
+
+def find_invalid(pixels: Array, *nodata: float | None, masked: Array | None) -> Array:
+    """Return where pixels (C, H, W) are not finite, equal one of the no-data values, or are masked (H, W)."""
+    invalid = ~np.isfinite(pixels) if pixels.dtype.kind in "fc" else np.zeros(pixels.shape, dtype=bool)
+    for value in nodata:
+        if value is not None:
+            invalid |= pixels == value
+    if masked is not None:
+        invalid |= masked
+    return invalid
 
 
 def stored_physical(values: Array, *, scale: float, invalid: Array, units: Units) -> Array:

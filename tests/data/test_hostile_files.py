@@ -255,15 +255,16 @@ def test_no_document_and_no_neighbour_of_a_raster_leads_to_the_network(tmp_path:
         (tmp_path / "a.tiff").write_text(wmts)
         (tmp_path / "b.tiff").write_text(f"<WCS_GDAL><ServiceURL>{address}</ServiceURL></WCS_GDAL>")
         write_geotiff(tmp_path / "c.tif", land, **GRID)
-        for suffix in (".ovr", ".msk"):
-            (tmp_path / f"c.tif{suffix}").write_text(wmts)
+        (tmp_path / "c.tif.ovr").write_text(wmts)
         overviews = f'<Metadata domain="OVERVIEWS"><MDI key="OVERVIEW_FILE">{address}</MDI></Metadata>'
         (tmp_path / "c.tif.aux.xml").write_text(f"<PAMDataset>{overviews}</PAMDataset>")
         write_geotiff(tmp_path / "d.tif", land, **GRID)
         with rasterio.open(tmp_path / "d.tif", "r+") as raster:
             raster.update_tags(ns="OVERVIEWS", OVERVIEW_FILE=address)
+        write_geotiff(tmp_path / "e.tif", land, **GRID)
+        (tmp_path / "e.tif.msk").write_text(wmts)
         found = read(tmp_path)
-        assert [type(one) for one in found.values()] == [Refused, Refused, Scene, Scene]
+        assert [type(one) for one in found.values()] == [Refused, Refused, Scene, Scene, Refused]
         with pytest.raises(BlockingIOError):
             listener.accept()
 

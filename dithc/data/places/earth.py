@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from dithc.data.grids import ECCENTRICITY_2, SEMI_MAJOR_M
+
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.floating[Any]]
 
-SEMI_MAJOR_M, ECCENTRICITY_2 = 6378137.0, 0.00669437999014
-"""WGS84: the equator's radius and the squared eccentricity; its least radius of curvature is a (1 - e^2), at the equator."""
 WIDEST_DEGREES = 90.0
 """Longitudes that a place may span to either side of its middle; more is at a pole, which has all of them."""
 

@@ -1,16 +1,19 @@
-"""Raster files: where rasterio enters (and in `grids.py` and `ground.py`) to read and write georeferenced images.
+"""Raster files: the entrance of rasterio (with `grids.py` and `ground.py`) to read and write georeferenced images.
 
-What: `read_raster` gives the pixels of a GeoTIFF or JPEG 2000 file and what it says of itself (`RasterInfo`); `write_geotiff`,
-`write_cog` and `write_cog_by_rows` write losslessly, with a `BandLabel` for each band.
-Why: GDAL's decoders stop where they have enough, and follow what a file says to other files and to the network.
-Invariants: nothing but the file itself is read, under the settings `READING`; before it is decoded, every tile part of a JPEG
-2000 file is followed to its end (`codestream`), and every deflated block of a TIFF compared with its checksum (`tiff`); what
-was written is read back and compared, a GeoTIFF where the caller asks.
-How to change it: another format is a driver with its signature in `reading.py` and its options in `writing.py`.
+Purpose: `read_raster` returns the pixels of a GeoTIFF or JPEG 2000 file and its metadata (`RasterInfo`). `write_geotiff`,
+`write_cog` and `write_cog_by_rows` write losslessly, with a `BandLabel` for each band. GDAL's decoders stop early, and they
+follow names in a file to other files and to the network.
+Contents: `reading` decodes, `companions` finds mask and world file, `labels` reads and writes metadata of bands, `codestream`
+and `tiff` verify files, `writing` writes.
+Invariants: GDAL opens single files with the settings `READING`. Before decoding, every tile part of a JPEG 2000 file is followed
+to its end and every deflated block of a TIFF file is compared with its checksum. Validity follows GDAL: a mask replaces the
+no-data value, and an alpha band is never data. Written files are read back and compared, a GeoTIFF on request.
+Extending: another format is a driver with its signature in `reading.py` and its options in `writing.py`.
 """
 
+from dithc.data.raster.labels import BandLabel
 from dithc.data.raster.reading import READING, Driver, RasterInfo, read_raster
-from dithc.data.raster.writing import BandLabel, write_cog, write_cog_by_rows, write_geotiff
+from dithc.data.raster.writing import write_cog, write_cog_by_rows, write_geotiff
 
 __all__ = [
     "READING",

@@ -1,29 +1,32 @@
 """Georeferenced rasters read back exactly.
 
-Two drivers open files, chosen by a file's first bytes, and nothing but the file itself is read: GDAL would follow what stands
-beside it or is written in it to other files and to the network.
+The first bytes of a file select one of two drivers. GDAL opens single files only, because it would follow names in and next to
+a raster to other files and to the network. `companions` finds the mask and the world file of a raster instead.
 """
 
 import os
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 import rasterio
+from rasterio.enums import ColorInterp, MaskFlags
 from rasterio.windows import Window
 
 from dithc.data.files import check_room, open_regular
 from dithc.data.grids import GeoTransform
 from dithc.data.raster.codestream import check_codestream
+from dithc.data.raster.companions import check_aux, companion, read_world
+from dithc.data.raster.labels import BandLabel, read_labels
 from dithc.data.raster.tiff import check_blocks
 from dithc.hardware import Limits
-from dithc.log import UserError, problem
+from dithc.log import UserError, logger, problem
 
 Driver = Literal["GTiff", "JP2OpenJPEG"]
 
@@ -40,31 +43,38 @@ READING: dict[str, str | int] = {
     "GDAL_NUM_THREADS": "1",  # GDAL's own threads lose the errors of the tiles that they decode
     "GTIFF_IGNORE_READ_ERRORS": "NO",
     "GDAL_ERROR_ON_LIBJPEG_WARNING": "YES",
-    "GDAL_PAM_ENABLED": "NO",  # this and the next two: no .aux.xml, .ovr, .msk or world file is looked for
+    "GDAL_PAM_ENABLED": "NO",  # this and the next two: GDAL opens no .aux.xml, .ovr, .msk or world file
     "GDAL_DISABLE_READDIR_ON_OPEN": "EMPTY_DIR",
-    "GDAL_GEOREF_SOURCES": "INTERNAL",
+    "GDAL_GEOREF_SOURCES": "PAM,INTERNAL",  # without PAM, JP2OpenJPEG returns uninitialized memory for a missing grid
     "CPL_VSIL_CURL_ALLOWED_FILENAME": "none",
 }
 """Settings under which files are read, whatever the environment says."""
-SIDECAR_WORDS = (b"<SRS", b"<GeoTransform", b"<GCPList", b"<NoDataValue")
-WORLD_FILES = (".tfw", ".tifw", ".tiffw", ".j2w", ".jp2w", ".jgw", ".wld")
-SIDECAR_BYTES = 1 << 20
 MOST_THREADS = 16
+MOST_PARTIAL = 0.5
+"""Largest share of partly transparent pixels in an alpha band. GDAL tags the fourth of four byte bands as alpha by default."""
+LEAST_BLOCK_BYTES = 1 << 20
+NO_GRID = ((1.0, 0.0, 0.0, 0.0, 1.0, 0.0), (1.0, 0.0, 0.0, 0.0, -1.0, 0.0))
+"""The identity, which GDAL returns for rasters without geotransform, and the identity with rows from north to south."""
+log = logger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
 class RasterInfo:
-    """What a raster file says of itself.
+    """Metadata of a raster file.
 
     Attributes:
-        driver: GDAL driver that reads it; the file's name may say otherwise.
-        crs: `EPSG:n`, or well-known text where the system has no code; None where the file has no system.
+        driver: GDAL driver of the content; the suffix of the file may differ.
+        count: number of data bands; alpha bands are not counted.
+        crs: `EPSG:n`, or well-known text of a system without code; None without a system.
         epsg: the code, None without one.
-        metric: whether the system is projected with the metre as its unit.
-        transform: affine coefficients (a, b, c, d, e, f).
-        nodata: value the file declares as no data.
-        points: number of control points that stand in the place of a grid.
-        unit: of the numbers, where the file says one.
+        metric: whether the system is projected with the meter as its unit.
+        transform: affine coefficients (a, b, c, d, e, f), of the file or of its world file.
+        nodata: declared no-data value; None if a mask replaces it, as in GDAL.
+        points: number of ground control points.
+        labels: metadata of each data band.
+        masked: (H, W), true where the mask or the alpha band of the raster excludes a pixel; None without both.
+        alpha: number of alpha bands.
+        companions: other files that were read: mask and world file.
     """
 
     driver: str
@@ -78,21 +88,33 @@ class RasterInfo:
     transform: GeoTransform
     nodata: float | None
     points: int
-    unit: str
+    labels: tuple[BandLabel, ...]
+    masked: npt.NDArray[np.bool_] | None = field(default=None, compare=False)
+    alpha: int = 0
+    companions: tuple[Path, ...] = ()
+
+    @property
+    def has_grid(self) -> bool:
+        """Whether the file or its world file has a geotransform."""
+        return self.transform not in NO_GRID
 
 
-def read_raster(path: Path) -> tuple[npt.NDArray[Any], RasterInfo]:
-    """Reads a whole GeoTIFF or JPEG 2000 file, recognised by content, not by name.
+def read_raster(path: Path, *, bands: Sequence[str] = ()) -> tuple[npt.NDArray[Any], RasterInfo]:
+    """Read a complete GeoTIFF or JPEG 2000 file, recognized by content, not by name.
 
-    Only these two drivers are used: GDAL's SENTINEL2 driver gives zeros without an error where band files are missing, and
-    others read documents that name servers.
+    Other drivers are excluded: SENTINEL2 returns zeros without an error if band files are missing, and others open documents
+    that name servers. Alpha bands are not data: they become part of `RasterInfo.masked`.
+
+    Args:
+        path: raster file; its mask and its world file are read if they exist.
+        bands: expected names of the bands, to recognize data in a band that is tagged as alpha.
 
     Returns:
-        The pixels (C, H, W) in the file's dtype, and what the file says of itself.
+        Pixels (C, H, W) of the data bands in the dtype of the file, and metadata.
 
     Raises:
-        OSError: the file is cut short or of another format.
-        UserError: it is no regular file, too large for the memory, or what it means stands in a file beside it.
+        OSError: the file is truncated, damaged or of another format.
+        UserError: the file is not regular or too large for the memory, or a companion file is unusable.
     """
     driver = _driver(path)
     if driver == "JP2OpenJPEG":
@@ -101,19 +123,94 @@ def read_raster(path: Path) -> tuple[npt.NDArray[Any], RasterInfo]:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", rasterio.errors.NotGeoreferencedWarning)
             with opened(path, driver) as source:
-                info = _info(source)
                 block_bytes = _check_size(path, source)
-                _check_sidecars(path, info)
+                check_aux(path)
                 if driver == "GTiff":
                     check_blocks(path, block_bytes=block_bytes)
-                blocks = [block for _, block in source.block_windows(1)] if driver == "JP2OpenJPEG" else []
-                pixels = source.read() if len(blocks) < 2 else None
-            return _decoded(path, driver, info, blocks) if pixels is None else pixels, info
+                return _read(path, driver, source, bands=bands)
     except (UserError, MemoryError):
         raise
-    except Exception as error:  # whatever the decoder of a hostile file comes to
+    except Exception as error:  # Decoders raise many types for hostile files.
         cause = f" ({error.__cause__})" if error.__cause__ else ""
         raise OSError(f"{str(error) or type(error).__name__}{cause}") from error
+
+
+def _read(path: Path, driver: Driver, source: Any, *, bands: Sequence[str]) -> tuple[npt.NDArray[Any], RasterInfo]:
+    alpha = [number for number, color in enumerate(source.colorinterp, start=1) if color == ColorInterp.alpha]
+    numbers = [*(number for number in source.indexes if number not in alpha), *alpha]
+    blocks = [block for _, block in source.block_windows(1)] if driver == "JP2OpenJPEG" else []
+    pixels = source.read(numbers) if len(blocks) < 2 else _decoded(path, driver, source, numbers, blocks)
+    if alpha and not _is_alpha(path, pixels[-1], number=alpha[-1], count=source.count, bands=bands):
+        pixels, numbers, alpha = pixels[np.argsort(numbers)], sorted(numbers), []  # (C, H, W), in the order of the file
+    count, flags = len(numbers) - len(alpha), source.mask_flag_enums[numbers[0] - 1]
+    valid = [pixels[count:] != 0] if alpha else []
+    beside = companion(path, ".msk")
+    masked = beside is not None
+    if beside is not None:
+        valid.append(_mask_beside(path, beside, shape=source.shape))
+    elif flags != [MaskFlags.nodata] and not {MaskFlags.all_valid, MaskFlags.alpha} & {*flags}:
+        masked = True
+        valid.append(source.read_masks(numbers[: 1 if MaskFlags.per_dataset in flags else count]) != 0)
+    crs = source.crs if source.crs else None
+    epsg = crs.to_epsg() if crs else None
+    transform: GeoTransform = tuple(source.transform)[:6]
+    world = read_world(path) if transform in NO_GRID else None
+    return pixels[:count], RasterInfo(
+        driver=source.driver,
+        count=count,
+        height=source.height,
+        width=source.width,
+        dtype=source.dtypes[0],
+        crs=None if crs is None else f"EPSG:{epsg}" if epsg else crs.to_wkt(),
+        epsg=epsg,
+        metric=crs is not None and crs.is_projected and crs.linear_units_factor[1] == 1.0,
+        transform=transform if world is None else world[1],
+        nodata=None if masked else source.nodata,
+        points=len(source.gcps[0]),
+        labels=read_labels(source, numbers[:count]),
+        masked=np.logical_or.reduce(~np.concatenate(valid)) if valid else None,  # (H, W)
+        alpha=len(alpha),
+        companions=tuple(one for one in (beside, world and world[0]) if one is not None),
+    )
+
+
+def _is_alpha(path: Path, pixels: npt.NDArray[Any], *, number: int, count: int, bands: Sequence[str]) -> bool:
+    """Return whether a band that is tagged as alpha is one: `bands` may declare it as data, and its values confirm that."""
+    if len(bands) != count or bands[number - 1].casefold() in ("a", "alpha"):
+        return True
+    opaque = np.iinfo(pixels.dtype).max if pixels.dtype.kind in "iu" else 1
+    partial = 1 - np.isin(pixels, (0, 1, 255, opaque)).mean()
+    if partial > MOST_PARTIAL:
+        log.info(
+            f"reading band {number} of {path.name} as {bands[number - 1]}: it is tagged as alpha, but {partial:.0%} of its "
+            "values are neither 0 nor opaque"
+        )
+    return bool(partial <= MOST_PARTIAL)
+
+
+def _mask_beside(path: Path, beside: Path, *, shape: tuple[int, int]) -> npt.NDArray[np.bool_]:
+    """Return where pixels are valid, (1, H, W) or (C, H, W), by a mask that GDAL wrote to NAME.msk.
+
+    Raises:
+        UserError: it is not a mask of GDAL, or of another shape.
+    """
+    got = "no mask of GDAL (INTERNAL_MASK_FLAGS_1)"
+    try:
+        with opened(beside, _driver(beside)) as source:
+            if "INTERNAL_MASK_FLAGS_1" in source.tags() and source.shape == shape:
+                check_blocks(beside, block_bytes=_check_size(beside, source))
+                found: npt.NDArray[np.bool_] = source.read() != 0
+                return found
+            if source.shape != shape:
+                got = f"{source.height} x {source.width} pixels"
+    except (OSError, rasterio.errors.RasterioError) as error:
+        got = str(error)
+    raise problem(
+        f"{beside} is not the mask of {path.name}",
+        got=got,
+        expected=f"a GeoTIFF mask of {shape[0]} x {shape[1]} pixels, as GDAL writes it beside a raster",
+        remedy="write the mask again (gdal_translate -mask), copy it again, or remove it",
+    )
 
 
 def _driver(path: Path) -> Driver:
@@ -135,10 +232,10 @@ def opened(path: Path, driver: Driver) -> Iterator[Any]:
 
 
 def _check_size(path: Path, source: Any) -> int:
-    """Judges what the header says before anything is allocated: the pixels, and the blocks in which they are decoded.
+    """Reject a header whose pixels, or blocks of pixels, exceed the memory, before anything is allocated.
 
     Returns:
-        Most bytes of a block of all bands.
+        Upper limit of the bytes in one block of all bands or of a mask.
     """
     if len(set(source.dtypes)) > 1:
         raise OSError(f"its bands are of several types: {', '.join(source.dtypes)}")
@@ -148,64 +245,22 @@ def _check_size(path: Path, source: Any) -> int:
         said += f" in blocks of {' x '.join(map(str, source.block_shapes[0]))}"
     pixel_bytes = source.count * np.dtype(source.dtypes[0]).itemsize
     check_room(path, height * width * pixel_bytes, said=said)
-    return int(max(rows * columns for rows, columns in source.block_shapes) * pixel_bytes)
+    block_pixels = max(rows * columns for rows, columns in source.block_shapes)
+    return int(max(block_pixels * pixel_bytes, height * width, LEAST_BLOCK_BYTES))
 
 
-def _check_sidecars(path: Path, info: RasterInfo) -> None:
-    """Refuses a file whose place or value for no data stands in another file, which is never read.
-
-    Raises:
-        UserError: it does.
-    """
-    aux = path.with_name(f"{path.name}.aux.xml")
-    found = [path.with_suffix(suffix) for suffix in WORLD_FILES] if info.crs is None else []
-    found = [beside for beside in found if beside.is_file()]
-    if os.path.dirname(os.path.realpath(aux)) != os.path.dirname(os.path.realpath(path)):
-        found.append(aux)  # a link that leads elsewhere; it is not opened
-    elif aux.is_file():
-        with aux.open("rb") as file:
-            text = file.read(SIDECAR_BYTES)
-        found += [aux] if len(text) == SIDECAR_BYTES or any(word in text for word in SIDECAR_WORDS) else []
-    if found:
-        raise problem(
-            f"the place of {path} or its value for no data is said in a file beside it",
-            got=found[0].name,
-            expected="one file that says so itself; those beside it are not read",
-            remedy="write them into one file (gdal_translate IN.tif OUT.tif), or remove the one beside it if it is wrong",
-        )
-
-
-def _decoded(path: Path, driver: Driver, info: RasterInfo, blocks: list[Window]) -> npt.NDArray[Any]:
-    """Decodes blocks with threads of our own, each with the file open for itself; the first error of any ends it."""
-    pixels = np.empty((info.count, info.height, info.width), info.dtype)  # (C, H, W)
+def _decoded(path: Path, driver: Driver, source: Any, numbers: list[int], blocks: list[Window]) -> npt.NDArray[Any]:
+    """Decode blocks of bands with own threads, each with its own open file; the first error ends all."""
+    pixels = np.empty((len(numbers), source.height, source.width), source.dtypes[0])  # (C, H, W)
 
     def decode(share: list[Window]) -> None:
-        with opened(path, driver) as source:
+        with opened(path, driver) as part:
             for block in share:
                 rows, columns = block.toslices()
-                pixels[:, rows, columns] = source.read(window=block)
+                pixels[:, rows, columns] = part.read(numbers, window=block)
 
     threads = min(len(Limits.read().allowed_cpus), len(blocks), MOST_THREADS)
     with ThreadPoolExecutor(threads) as pool:
         for done in [pool.submit(decode, blocks[first::threads]) for first in range(threads)]:
             done.result()
     return pixels
-
-
-def _info(source: Any) -> RasterInfo:
-    crs = source.crs if source.crs else None
-    epsg = crs.to_epsg() if crs else None
-    return RasterInfo(
-        driver=source.driver,
-        count=source.count,
-        height=source.height,
-        width=source.width,
-        dtype=source.dtypes[0],
-        crs=None if crs is None else f"EPSG:{epsg}" if epsg else crs.to_wkt(),
-        epsg=epsg,
-        metric=crs is not None and crs.is_projected and crs.linear_units_factor[1] == 1.0,
-        transform=tuple(source.transform)[:6],
-        nodata=source.nodata,
-        points=len(source.gcps[0]),
-        unit=(source.units[0] or "").strip(),
-    )

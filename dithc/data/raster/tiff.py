@@ -8,10 +8,13 @@ bytes are the Adler-32 of its content. Other ways of packing, and none, have no 
 import struct
 import zlib
 from collections.abc import Iterator
+from math import prod
 from pathlib import Path
 from typing import BinaryIO
 
 COMPRESSION, DEFLATE = 259, ((8,), (32946,))
+SUBFILE, REDUCED, MASK = 254, 1, 4
+TILE_SIDES, MOST_DIRECTORIES = (322, 323), 64
 OFFSETS, LENGTHS = (273, 324), (279, 325)
 """Of strips, of tiles."""
 TYPES = {3: ("H", 2), 4: ("I", 4), 13: ("I", 4), 16: ("Q", 8), 18: ("Q", 8)}
@@ -19,18 +22,18 @@ CHUNK_BYTES = 1 << 20
 
 
 def check_blocks(path: Path, *, block_bytes: int) -> None:
-    """Unfolds every block of the first image of a file, and compares its checksum.
+    """Decompress every block of the first image of a file and of its mask, and compare the checksums.
 
     Args:
         path: a TIFF file that a decoder could open.
-        block_bytes: most bytes that a block unfolds to.
+        block_bytes: upper limit of the bytes in a decompressed block.
 
     Raises:
         OSError: a block is cut short, damaged, or larger.
     """
     with path.open("rb") as file:
         try:
-            blocks = list(_blocks(file, size=path.stat().st_size))
+            blocks = list(_blocks(file, size=path.stat().st_size, most=block_bytes))
         except struct.error as error:
             raise OSError("the TIFF file is cut short: it ends within its directory") from error
         for number, (offset, length) in enumerate(blocks):
@@ -54,33 +57,42 @@ def _check_block(file: BinaryIO, offset: int, length: int, *, said: str, most: i
         raise OSError(f"{said} of the TIFF file is cut short or damaged: it does not end after {total} bytes of pixels")
 
 
-def _blocks(file: BinaryIO, *, size: int) -> Iterator[tuple[int, int]]:
-    """First byte and length of each deflated block; none where blocks are packed otherwise.
+def _blocks(file: BinaryIO, *, size: int, most: int) -> Iterator[tuple[int, int]]:
+    """Yield offset and length of each deflated block of the first image and of its mask.
 
     Raises:
-        struct.error: the file ends before.
+        struct.error: the file ends early.
+        OSError: a tile of the mask has more than `most` pixels.
     """
     order = "<" if file.read(2) == b"II" else ">"
     is_big = _read(file, 2, "H", order=order) == (43,)
-    (first,) = _read(file, 8 if is_big else 4, "Q" if is_big else "I", order=order)
-    (count,) = _read(file, first, "Q" if is_big else "H", order=order)
-    start, step = (first + 8, 20) if is_big else (first + 2, 12)
-    entries = {}
-    for number in range(count):
-        tag, kind, length = _read(file, start + number * step, "HHQ" if is_big else "HHI", order=order)
-        entries[tag] = kind, length, start + number * step + (12 if is_big else 8)
+    (place,) = _read(file, 8 if is_big else 4, "Q" if is_big else "I", order=order)
+    for number in range(MOST_DIRECTORIES):
+        (count,) = _read(file, place, "Q" if is_big else "H", order=order)
+        start, step = (place + 8, 20) if is_big else (place + 2, 12)
+        entries = {}
+        for entry in range(count):
+            tag, kind, length = _read(file, start + entry * step, "HHQ" if is_big else "HHI", order=order)
+            entries[tag] = kind, length, start + entry * step + (12 if is_big else 8)
 
-    def values(tag: int) -> tuple[int, ...]:
-        kind, length, place = entries.get(tag, (0, 0, 0))
-        if kind not in TYPES:
-            return ()
-        letter, width = TYPES[kind]
-        if width * length > (8 if is_big else 4):
-            (place,) = _read(file, place, "Q" if is_big else "I", order=order)
-        return _read(file, place, f"{min(length, size)}{letter}", order=order)
+        def values(tag: int, entries: dict[int, tuple[int, int, int]] = entries) -> tuple[int, ...]:
+            kind, length, place = entries.get(tag, (0, 0, 0))
+            if kind not in TYPES:
+                return ()
+            letter, width = TYPES[kind]
+            if width * length > (8 if is_big else 4):
+                (place,) = _read(file, place, "Q" if is_big else "I", order=order)
+            return _read(file, place, f"{min(length, size)}{letter}", order=order)
 
-    for offsets, lengths in zip(OFFSETS, LENGTHS, strict=True) if values(COMPRESSION) in DEFLATE else ():
-        yield from zip(values(offsets), values(lengths), strict=False)
+        is_mask = sum(values(SUBFILE)) & (MASK | REDUCED) == MASK
+        if is_mask and prod(sum(values(tag)) for tag in TILE_SIDES) > most:
+            raise OSError("the mask of the TIFF file has tiles that are larger than its image")
+        if (number == 0 or is_mask) and values(COMPRESSION) in DEFLATE:
+            for offsets, lengths in zip(OFFSETS, LENGTHS, strict=True):
+                yield from zip(values(offsets), values(lengths), strict=False)
+        (place,) = _read(file, start + count * step, "Q" if is_big else "I", order=order)
+        if not place:
+            return
 
 
 def _read(file: BinaryIO, place: int, form: str, *, order: str) -> tuple[int, ...]:

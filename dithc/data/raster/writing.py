@@ -4,26 +4,26 @@ import hashlib
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import rasterio
 import rasterio.shutil
 from rasterio.crs import CRS
-from rasterio.enums import ColorInterp
 from rasterio.transform import Affine
 from rasterio.windows import Window
 
 from dithc.data.grids import GeoTransform
+from dithc.data.raster.labels import BandLabel, write_labels
 from dithc.data.raster.reading import READING, Driver, opened
 
 # JPEG 2000 is only lossless with the reversible 5/3 wavelet, every quality layer kept, and no chroma subsampling.
 CREATION_OPTIONS: dict[Driver, dict[str, str]] = {
-    "GTiff": {"compress": "deflate", "predictor": "2"},
+    # By default GDAL tags three byte bands as red, green and blue, and a fourth as alpha.
+    "GTiff": {"compress": "deflate", "predictor": "2", "photometric": "minisblack"},
     "JP2OpenJPEG": {"QUALITY": "100", "REVERSIBLE": "YES", "YCBCR420": "NO"},
 }
 COG_BLOCK, COG_SMALLEST_BLOCK = 512, 128  # pixels; GDAL's own, and the least that it takes
@@ -59,10 +59,9 @@ def write_geotiff(
         raise ValueError(f"write_geotiff takes an array (C, H, W), got the shape {array_chw.shape}; add the band axis")
     count, height, width = array_chw.shape
     profile = {"count": count, "height": height, "width": width, "dtype": array_chw.dtype, "nodata": nodata}
-    place = {} if epsg is None or transform is None else {"crs": CRS.from_epsg(epsg), "transform": Affine(*transform)}
+    place = _place(None if epsg is None else f"EPSG:{epsg}", transform)
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", rasterio.errors.NotGeoreferencedWarning)
+        with _quiet():
             with rasterio.open(path, "w", driver=driver, **profile, **place, **CREATION_OPTIONS[driver]) as target:
                 target.write(array_chw)
             if verify:
@@ -72,27 +71,6 @@ def write_geotiff(
         raise OSError(f"cannot write {path} with GDAL driver {driver}: {error}") from error
     if verify and not same:
         raise OSError(f"{path} reads back other pixels than were written with {driver}: is the disk full or failing?")
-
-
-@dataclass(frozen=True, kw_only=True)
-class BandLabel:
-    """What a file says of one of its bands.
-
-    Attributes:
-        name: such as B04.
-        units: of physical values.
-        scale: physical = stored * scale + offset.
-        offset: see `scale`.
-        wavelength_nm: centre of the band, None where it is not known.
-        shown: `red`, `green` or `blue` where it is displayed as that.
-    """
-
-    name: str
-    units: str
-    scale: float = 1.0
-    offset: float = 0.0
-    wavelength_nm: float | None = None
-    shown: Literal["red", "green", "blue"] | None = None
 
 
 def write_cog(
@@ -126,19 +104,15 @@ def write_cog(
         COG_BLOCK, max(COG_SMALLEST_BLOCK, -(-max(height, width) // 16) * 16)
     )  # TIFF counts blocks in 16 pixels
     profile = {"count": count, "height": height, "width": width, "dtype": array_chw.dtype, "nodata": nodata}
-    place = (
-        {} if crs is None or transform is None else {"crs": CRS.from_user_input(crs), "transform": Affine(*transform)}
-    )
     options = {"compress": "deflate", "predictor": "yes", "blocksize": str(block), "overviews": "auto"}
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", rasterio.errors.NotGeoreferencedWarning)
-            with rasterio.open(path, "w", driver="COG", **profile, **place, **options) as target:
+        with _quiet():
+            with rasterio.open(path, "w", driver="COG", **profile, **_place(crs, transform), **options) as target:
                 target.write(array_chw)
                 if valid is not None:
                     target.write_mask(valid)
                 target.update_tags(**tags)
-                _label(target, bands)
+                write_labels(target, bands)
             with opened(path, "GTiff") as source:
                 same = np.array_equal(source.read(), array_chw)
                 same &= valid is None or np.array_equal(source.dataset_mask() != 0, valid)
@@ -180,17 +154,14 @@ def write_cog_by_rows(
     plain = path.with_name(f"{path.name}.rows")
     profile = {"count": count, "height": height, "width": width, "dtype": dtype, "nodata": nodata}
     blocks = {"tiled": True, "blockxsize": COG_BLOCK, "blockysize": COG_BLOCK, "interleave": "pixel", "bigtiff": "yes"}
-    place = (
-        {} if crs is None or transform is None else {"crs": CRS.from_user_input(crs), "transform": Affine(*transform)}
-    )
     options = {"compress": "deflate", "predictor": "yes", "blocksize": str(COG_BLOCK), "overviews": "auto"}
     written = hashlib.sha256()
     heights: list[int] = []
     try:
         with _quiet(), rasterio.Env(GDAL_CACHEMAX=cache_mb):
-            with rasterio.open(plain, "w", driver="GTiff", **profile, **blocks, **place) as target:
+            with rasterio.open(plain, "w", driver="GTiff", **profile, **blocks, **_place(crs, transform)) as target:
                 target.update_tags(**tags)
-                _label(target, bands)
+                write_labels(target, bands)
                 for part in rows:
                     target.write(part, window=Window(0, sum(heights), width, part.shape[1]))
                     written.update(np.ascontiguousarray(part).data)
@@ -210,19 +181,14 @@ def write_cog_by_rows(
         raise OSError(f"{path} reads back other pixels than were written: is the disk full or failing?")
 
 
+def _place(crs: str | None, transform: GeoTransform | None) -> dict[str, Any]:
+    if crs is None or transform is None:
+        return {}
+    return {"crs": CRS.from_user_input(crs), "transform": Affine(*transform)}
+
+
 @contextmanager
 def _quiet() -> Iterator[None]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", rasterio.errors.NotGeoreferencedWarning)
         yield
-
-
-def _label(target: Any, bands: Sequence[BandLabel]) -> None:
-    target.descriptions = [band.name for band in bands]
-    target.units = [band.units for band in bands]
-    target.scales = [band.scale for band in bands]
-    target.offsets = [band.offset for band in bands]
-    target.colorinterp = [ColorInterp[band.shown or "undefined"] for band in bands]
-    for number, band in enumerate(bands, start=1):
-        if band.wavelength_nm is not None:
-            target.update_tags(number, ns="IMAGERY", CENTRAL_WAVELENGTH_UM=f"{band.wavelength_nm / 1000:.6g}")

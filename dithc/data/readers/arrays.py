@@ -11,8 +11,8 @@ from dithc.data.readers.inputs import Beside
 from dithc.data.readers.listing import list_files, scene_id
 from dithc.data.readers.rasters import SUFFIXES, Raw, read_pixels
 from dithc.data.readers.safe_metadata import combined_sha256
+from dithc.data.readers.tags import check_tags
 from dithc.data.scene import REFLECTANCE_SCALE, Array, Mask, Reason, Refused, Scene, located, stored_reflectance
-from dithc.runs import sha256_file
 
 SATURATED = 65535
 CIRRUS_BAND = "B10"
@@ -53,6 +53,15 @@ class Sentinel2ArrayReader:
         invalid = self._invalid(raw)  # (C, H, W)
         offset = source.offset or 0.0 if source.units == "dn" else 0.0
         per_unit = source.quantification if source.units == "dn" else 1.0
+        check_tags(
+            path,
+            raw.labels,
+            bands=source.bands,
+            default_colors=raw.pixels.dtype == np.uint8,
+            units="reflectance",
+            scale=1 / per_unit,
+            offset=offset / per_unit,
+        )
         if not invalid.all():
             if source.units == "reflectance":
                 check_range(raw.pixels, invalid)
@@ -72,7 +81,7 @@ class Sentinel2ArrayReader:
         return Scene(
             scene_id=scene_id(path, self.folder),
             path=path,
-            sha256=combined_sha256({one.name: one for one in (path, *masked)}) if masked else sha256_file(path),
+            sha256=combined_sha256({one.name: one for one in (path, *masked, *raw.companions)}),
             pixels=pixels,
             mask=located_mask,
             place=raw.place,
@@ -80,15 +89,10 @@ class Sentinel2ArrayReader:
         )
 
     def _invalid(self, raw: Raw) -> Array:
-        """Where a band has no data: NaN, infinity, the declared or the file's own value, saturation, or all bands 0."""
-        pixels = raw.pixels
-        invalid = ~np.isfinite(pixels) if pixels.dtype.kind == "f" else np.zeros(pixels.shape, dtype=bool)
-        invalid |= (pixels == 0).all(axis=0)
-        for value in (self.source.nodata, raw.nodata):
-            if value is not None:
-                invalid |= pixels == value
-        if self.source.units == "dn":
-            invalid |= pixels == SATURATED
+        """Return where bands (C, H, W) have no data, are saturated, or are all 0."""
+        saturated = SATURATED if self.source.units == "dn" else None
+        invalid = raw.invalid(self.source.nodata, raw.nodata, saturated)
+        invalid |= (raw.pixels == 0).all(axis=0)
         return invalid
 
 

@@ -11,15 +11,13 @@ from dithc.data.grids import Grid, regrid
 from dithc.data.npy import read_npy
 from dithc.data.raster import read_raster
 from dithc.data.readers.safe_files import CLASSI, CLOUD_PROBABILITY, SCENE_CLASSIFICATION, BandFile
-from dithc.data.readers.safe_grid import STRIP_ROWS, check_cover, read_file
+from dithc.data.readers.safe_grid import ABSENT, STRIP_ROWS, check_cover, read_file
 from dithc.data.scene import Array, Mask, Place, Reason, Refused
 
 INVALID_CLASSES = (0, 1)
 """Of the scene classification: no data, saturated or defective."""
 OPAQUE_AND_CIRRUS = 2
 """The first layers of MSK_CLASSI; the third is snow."""
-ABSENT = 255
-"""Outside of a mask, and no data in a user's."""
 CLEAR, CLOUDY = 0, (1, 1024, 2048, 3072)
 """Numbers of a user's mask; the latter three are bits 10 (opaque) and 11 (cirrus) of QA60."""
 SUFFIXES = (".npy", ".tif", ".tiff")
@@ -60,6 +58,8 @@ def mark_user_mask(path: Path, place: Place, mask: Array) -> None:
     else:
         values, info = read_raster(path)
         same = info.crs is None or (info.crs, info.transform) == (place.crs, place.transform)
+        if info.masked is not None:
+            values = np.where(info.masked, np.array(ABSENT).astype(values.dtype), values)
     values = values[0] if values.ndim == 3 and len(values) == 1 else values
     if values.shape != mask.shape or not same:
         raise Refused(

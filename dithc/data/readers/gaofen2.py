@@ -25,6 +25,7 @@ from dithc.data.readers.inputs import Beside
 from dithc.data.readers.listing import list_files, scene_id
 from dithc.data.readers.rasters import SUFFIXES, Raw, placed, read_pixels
 from dithc.data.readers.safe_metadata import combined_sha256
+from dithc.data.readers.tags import check_tags
 from dithc.data.rpc import rpc_beside
 from dithc.data.scene import Array, Mask, Reason, Refused, Scene, Units, located
 from dithc.data.table import Kind
@@ -96,20 +97,19 @@ class Gaofen2Reader:
         return self._beside(path, product_of(path) if self.source.takes_raw else None)
 
     def read(self, path: Path) -> Scene:
-        """Reads one file; the mask is invalid where every band is 0 (outside the footprint) or the file's no data."""
+        """Read one file; pixels are invalid if all bands are 0 (outside the footprint) or the file excludes one."""
         source = self.source
         with opened_product(path, pan=source.pansharpen != "none") as image:
             xml = _xml_of(image)
             metadata = None if xml is None else read_xml(xml)
             _check_name(image, _facts(metadata))
             raw, facts = self._read(image, metadata)
-            sha256 = self._sha256(path, xml) if "orthorectified" in facts else sha256_file(path)
+            sha256 = self._sha256(path, xml, raw, ground="orthorectified" in facts)
+            check_tags(image, raw.labels, bands=source.bands, default_colors=raw.pixels.dtype == np.uint8)
             wanted = DTYPES[source.units]
             if raw.pixels.dtype != wanted:
                 raise _wrong_type(raw.pixels, wanted=wanted, units=source.units)
-        invalid = (raw.pixels == 0).all(axis=0)  # (H, W)
-        if raw.nodata is not None:
-            invalid |= (raw.pixels == raw.nodata).any(axis=0)
+        invalid = (raw.pixels == 0).all(axis=0) | raw.invalid(raw.nodata).any(axis=0)  # (H, W)
         pixels, scale = np.ascontiguousarray(raw.pixels), 1.0
         units: Units = source.units
         if source.calibrate != "none":
@@ -135,7 +135,7 @@ class Gaofen2Reader:
         if path.suffix.lower() == ".npy" or self.ground is None:
             raw = read_pixels(path, bands=source.bands, layout=source.layout, gsd_m=source.gsd_m, georeferenced=True)
             return raw, {}
-        pixels, info = read_raster(path)
+        pixels, info = read_raster(path, bands=source.bands)
         coefficients = rpc_beside(path)
         if info.crs is None and coefficients is not None:
             return self.ground.to_ground(path, pixels, info, coefficients, metadata)
@@ -149,12 +149,13 @@ class Gaofen2Reader:
             )
         return placed(pixels, info, bands=source.bands, gsd_m=source.gsd_m, georeferenced=True), {}
 
-    def _sha256(self, path: Path, xml: Path | None) -> str:
-        """Of an archive, or of all files of an unpacked product of level 1A that were read."""
+    def _sha256(self, path: Path, xml: Path | None, raw: Raw, *, ground: bool) -> str:
+        """Return the hash of an archive, of a raster with mask and world file, or of all files read of a 1A product."""
         if is_archive(path):
             return sha256_file(path)
         sharpened = panchromatic_files(path) if self.source.pansharpen != "none" else ()
-        return combined_sha256({one.name: one for one in (path, rpc_beside(path), xml, *sharpened) if one is not None})
+        used = (rpc_beside(path), xml, *sharpened) if ground else ()
+        return combined_sha256({one.name: one for one in (path, *used, *raw.companions) if one is not None})
 
 
 def _wrong_type(pixels: Array, *, wanted: str, units: str) -> Refused:

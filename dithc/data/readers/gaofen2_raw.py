@@ -32,7 +32,7 @@ PRODUCT = re.compile(r"((GF[126][A-D]?)_(PMS[12]?)_[EW][\d.]+_[NS][\d.]+_(\d{8})
 """Satellite, camera and day are in the name."""
 MULTISPECTRAL = re.compile(r"-(?:MSS[12]?|MUX)\.tiff?$", re.IGNORECASE)
 PANCHROMATIC = re.compile(r"-PAN[12]?\.tiff?$", re.IGNORECASE)
-SIDECAR = re.compile(r"-(?:MSS[12]?|MUX|PAN[12]?)(?:\.xml|\.rpb|_rpc\.txt)$", re.IGNORECASE)
+SIDECAR = re.compile(r"-(?:MSS[12]?|MUX|PAN[12]?)(?:\.xml|\.rpb|_rpc\.txt|\.tiff?\.msk)$", re.IGNORECASE)
 
 CORNERS = ("TopLeft", "TopRight", "BottomRight", "BottomLeft")
 FARTHEST_CORNER = 0.15
@@ -104,7 +104,9 @@ class Orthorectifier:
         self, path: Path, pixels: Array, info: RasterInfo, coefficients: Path, metadata: Element | None
     ) -> tuple[Raw, dict[str, Any]]:
         """The multispectral image (C, h, w) on a UTM grid of `gsd_m`, and what was done, for the table."""
-        as_chw(pixels, bands=self.source.bands, layout="chw")
+        as_chw(pixels, bands=self.source.bands, layout="chw", alpha=info.alpha)
+        if info.masked is not None:
+            pixels[:, info.masked] = 0
         if info.nodata not in (None, 0):
             raise Refused(
                 Reason.READ_ERROR,
@@ -121,7 +123,7 @@ class Orthorectifier:
         else:
             pixels, measured, grid = self._sharpened(path, pixels, rpc, self.heights)
             facts |= measured
-        return Raw(pixels=pixels, place=place_of(grid), nodata=None), facts
+        return Raw(pixels=pixels, place=place_of(grid)), facts
 
     def _sharpened(self, path: Path, pixels: Array, rpc: Rpc, heights: Heights) -> tuple[Array, dict[str, Any], Grid]:
         """The image at the panchromatic pixel size (C, H, W), what was measured, and its grid."""
@@ -228,6 +230,8 @@ def _panchromatic(path: Path, *, dtype: str) -> tuple[Array, Rpc]:
             expected=f"one band of {dtype}, where 0 is no data",
             remedy="unpack the product again",
         )
+    if info.masked is not None:
+        pixels[:, info.masked] = 0
     return pixels, _rpc(coefficients, info, read_xml(metadata[0]) if metadata else None)
 
 

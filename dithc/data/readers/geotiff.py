@@ -1,6 +1,6 @@
 """Rasters of any sensor that the configuration describes: one file a scene, or one for each band."""
 
-import hashlib
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +10,8 @@ from dithc.data.raster import RasterInfo, read_raster
 from dithc.data.readers.inputs import Beside
 from dithc.data.readers.listing import list_files, scene_id
 from dithc.data.readers.rasters import Raw, placed
+from dithc.data.readers.safe_metadata import combined_sha256
+from dithc.data.readers.tags import check_tags
 from dithc.data.scene import (
     RADIANCE_SCALE,
     REFLECTANCE_SCALE,
@@ -22,7 +24,6 @@ from dithc.data.scene import (
     stored_physical,
 )
 from dithc.data.table import Kind
-from dithc.runs import sha256_file
 
 SUFFIXES = {".tif", ".tiff", ".jp2"}
 DTYPES = {"dn": "uint16", "byte": "uint8"}
@@ -62,20 +63,20 @@ class GeoTiffReader:
         source = self.source
         paths = self._files(path)
         raw = self._raw(paths)
-        invalid = self._invalid(raw)  # (H, W)
+        nodata = raw.nodata if source.nodata is None else source.nodata
+        invalid = np.logical_or.reduce(raw.invalid(nodata))  # (H, W)
         pixels = self._stored(raw.pixels, invalid)
         mask = np.where(invalid, Mask.INVALID, Mask.VALID).astype(np.uint8)
         scale = STEPS.get(source.units, 1.0)
         located_pixels, located_mask = located(
             pixels, mask, bands=source.bands, place=raw.place, units=source.units, scale=scale
         )
-        sums = [sha256_file(one) for one in paths]
         facts = {"sensor": source.sensor or None}
         wavelengths = {} if source.wavelengths_nm is None else {"wavelengths_nm": source.wavelengths_nm}
         return Scene(
             scene_id=scene_id(path, self.folder),
             path=path,
-            sha256=sums[0] if len(sums) == 1 else hashlib.sha256("".join(sums).encode()).hexdigest(),
+            sha256=combined_sha256({one.name: one for one in (*paths, *raw.companions)}),
             pixels=located_pixels,
             mask=located_mask,
             place=raw.place,
@@ -118,21 +119,36 @@ class GeoTiffReader:
 
     def _raw(self, paths: list[Path]) -> Raw:
         source = self.source
-        georeferenced = source.gsd_m is None
-        read = [read_raster(path) for path in paths]
-        for path, (_, info) in zip(paths, read, strict=True):
-            _check_alike(path, info, read[0][1])
-        together = np.concatenate([pixels for pixels, _ in read])
-        return placed(together, read[0][1], bands=source.bands, gsd_m=source.gsd_m or 1.0, georeferenced=georeferenced)
-
-    def _invalid(self, raw: Raw) -> Array:
-        """Where a band has no data (H, W): no number, or the declared value, or else the file's own."""
-        pixels = raw.pixels
-        invalid = ~np.isfinite(pixels) if pixels.dtype.kind == "f" else np.zeros(pixels.shape, dtype=bool)
-        nodata = raw.nodata if self.source.nodata is None else self.source.nodata
-        if nodata is not None:
-            invalid |= pixels == nodata
-        return np.asarray(invalid.any(axis=0))
+        bands = [[band] for band in source.bands] if len(paths) > 1 else [source.bands]
+        read = [read_raster(path, bands=names) for path, names in zip(paths, bands, strict=True)]
+        (pixels, infos) = zip(*read, strict=True)
+        for path, info in zip(paths, infos, strict=True):
+            _check_alike(path, info, infos[0])
+        masks = [info.masked for info in infos if info.masked is not None]
+        together = replace(
+            infos[0],
+            labels=tuple(label for info in infos for label in info.labels),
+            masked=np.any(masks, axis=0) if masks else None,
+            companions=tuple(one for info in infos for one in info.companions),
+        )
+        raw = placed(
+            np.concatenate(pixels) if len(paths) > 1 else pixels[0],
+            together,
+            bands=source.bands,
+            gsd_m=source.gsd_m or 1.0,
+            georeferenced=source.gsd_m is None,
+        )
+        check_tags(
+            [path for path, info in zip(paths, infos, strict=True) for _ in info.labels],
+            raw.labels,
+            bands=source.bands,
+            default_colors=raw.pixels.dtype == np.uint8,
+            units=source.units,
+            scale=source.scale,
+            offset=source.offset,
+            wavelengths_nm=source.wavelengths_nm,
+        )
+        return raw
 
     def _stored(self, pixels: Array, invalid: Array) -> Array:
         """Pixels in the type that a data set holds: as they are, or physical values in steps."""

@@ -7,10 +7,11 @@ from typing import Literal
 
 import numpy as np
 
-from dithc.data.grids import GeoTransform
+from dithc.data.grids import GeoTransform, pixel_sides_m
 from dithc.data.npy import read_npy
-from dithc.data.raster import RasterInfo, read_raster
-from dithc.data.scene import Array, Place, Reason, Refused
+from dithc.data.raster import BandLabel, RasterInfo, read_raster
+from dithc.data.scene import Array, Place, Reason, Refused, find_invalid
+from dithc.log import logger
 
 SUFFIXES = {".npy", ".tif", ".tiff", ".jp2"}
 TOLERANCE = 0.01
@@ -18,49 +19,80 @@ TOLERANCE = 0.01
 LEAST_GSD_M, MOST_GSD_M = 0.001, 1e5
 FARTHEST_M = 1e8
 """Coordinates of projected systems stay below the Earth's circumference, 4e7 m."""
+MOST_OBLONG = 1.1
+"""Ratio of the sides of a pixel on the ground above which a warning is logged."""
+log = logger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Raw:
-    """Pixels (C, H, W) as stored in the file, where they are, and the file's own value for no data."""
+    """Pixels (C, H, W) as stored, their place, and the validity that the file declares.
+
+    Attributes:
+        pixels: (C, H, W).
+        place: place of the pixels.
+        nodata: no-data value of the file, None without one.
+        masked: (H, W), true where the file excludes a pixel; None if it excludes none.
+        labels: metadata of each band; empty for .npy.
+        companions: mask and world file, if they were read.
+    """
 
     pixels: Array
     place: Place
-    nodata: float | None
+    nodata: float | None = None
+    masked: Array | None = None
+    labels: tuple[BandLabel, ...] = ()
+    companions: tuple[Path, ...] = ()
+
+    def invalid(self, *nodata: float | None) -> Array:
+        """Return where values are not finite, equal one of `nodata`, or are masked by the file, (C, H, W)."""
+        return find_invalid(self.pixels, *nodata, masked=self.masked)
 
 
 def read_pixels(
     path: Path, *, bands: list[str], layout: Literal["chw", "hwc"], gsd_m: float, georeferenced: bool = False
 ) -> Raw:
-    """Reads one file.
+    """Read one file.
 
     Args:
-        path: a .npy file, or a raster that GDAL recognises by content.
-        bands: names of the bands it should hold.
+        path: a .npy file, or a raster that GDAL recognizes by content.
+        bands: expected names of the bands.
         layout: order of axes in .npy files.
-        gsd_m: pixel size where the file has no georeference.
-        georeferenced: whether a raster without a coordinate reference system is refused.
+        gsd_m: pixel size of files without georeference.
+        georeferenced: whether to reject a raster without a coordinate reference system.
 
     Raises:
-        Refused: number of bands, layout, coordinate reference system or grid are not as they should be.
-        OSError, ValueError: the file is missing or cut short.
+        Refused: number of bands, layout, coordinate reference system or grid are wrong.
+        OSError, ValueError: the file is missing or truncated.
     """
     if path.suffix.lower() == ".npy":
-        return Raw(pixels=as_chw(read_npy(path), bands=bands, layout=layout), place=Place(gsd_m=gsd_m), nodata=None)
-    return placed(*read_raster(path), bands=bands, gsd_m=gsd_m, georeferenced=georeferenced)
+        return Raw(pixels=as_chw(read_npy(path), bands=bands, layout=layout), place=Place(gsd_m=gsd_m))
+    return placed(*read_raster(path, bands=bands), bands=bands, gsd_m=gsd_m, georeferenced=georeferenced)
 
 
 def placed(pixels: Array, info: RasterInfo, *, bands: list[str], gsd_m: float, georeferenced: bool) -> Raw:
-    """What `read_raster` gave, checked as `read_pixels` does."""
-    pixels = as_chw(pixels, bands=bands, layout="chw")
-    return Raw(pixels=pixels, place=_place(info, gsd_m=gsd_m, georeferenced=georeferenced), nodata=info.nodata)
+    """Check the result of `read_raster` as `read_pixels` does."""
+    return Raw(
+        pixels=as_chw(pixels, bands=bands, layout="chw", alpha=info.alpha),
+        place=_place(info, gsd_m=gsd_m, georeferenced=georeferenced),
+        nodata=info.nodata,
+        masked=info.masked,
+        labels=info.labels,
+        companions=info.companions,
+    )
 
 
-def as_chw(array: Array, *, bands: list[str], layout: Literal["chw", "hwc"]) -> Array:
-    """The array as (C, H, W), with C the number of bands.
+def as_chw(array: Array, *, bands: list[str], layout: Literal["chw", "hwc"], alpha: int = 0) -> Array:
+    """Return the array as (C, H, W), with C the number of bands.
+
+    Args:
+        array: (C, H, W) or (H, W, C); (H, W) of a single band.
+        bands: expected names of the bands.
+        layout: order of the axes.
+        alpha: number of alpha bands of the file, which `array` does not contain.
 
     Raises:
-        Refused: the declared axis has another length; if the other layout would fit, the remedy says so.
+        Refused: the declared axis has another length. The remedy names the other layout if that fits.
     """
     count = len(bands)
     if array.ndim == 2 and count == 1:
@@ -92,28 +124,52 @@ def as_chw(array: Array, *, bands: list[str], layout: Literal["chw", "hwc"]) -> 
     raise Refused(
         Reason.BAND_COUNT,
         "the file has another number of bands than declared",
-        got=f"{declared} bands ({axes})",
+        got=f"{declared} bands ({axes})" + (", and an alpha band, which is the validity of pixels" if alpha else ""),
         expected=wanted,
-        remedy="name all bands of the file in `bands`, in its order, or cut the others off; none is dropped silently",
+        remedy="name all bands of the file except alpha in `bands`, in its order, or remove the other bands from the file",
     )
 
 
 def _place(info: RasterInfo, *, gsd_m: float, georeferenced: bool) -> Place:
-    a, b, _, d, e, _ = info.transform
-    if info.crs is None:
-        if georeferenced or info.points or (a, b, d, e) != (1.0, 0.0, 0.0, 1.0):
+    if info.crs is None or not info.has_grid:
+        if georeferenced or info.crs is not None or info.points or info.has_grid:
             raise Refused(
                 Reason.CRS_MISSING,
-                "the raster has no coordinate reference system",
-                got=f"transform {info.transform}, {info.points} control points, no system",
-                expected="an orthorectified GeoTIFF in a projected system, such as UTM",
-                remedy="orthorectify it: with its .rpb beside it set `height_m` or `dem` (kind gaofen2), else with gdalwarp; or "
-                "cut it to .npy if its place does not matter",
+                "the raster has no coordinate reference system"
+                if info.crs is None
+                else "the raster has a coordinate reference system and no geotransform",
+                got=f"transform {info.transform}, {info.points} control points, system {info.crs}",
+                expected="an orthorectified GeoTIFF in a projected system, such as UTM, with its grid or a world file (.tfw)",
+                remedy="orthorectify it: with its .rpb beside it set `height_m` or `dem` (kind gaofen2), else with gdalwarp; "
+                "write a lost grid again (gdal_edit -a_ullr); or cut it to .npy if its place does not matter",
             )
         return Place(gsd_m=gsd_m)
     check_projected(info)
-    gsd = square_pixel(info.transform)
+    gsd = ground_gsd_m(info)
     return Place(gsd_m=gsd, crs=info.crs, epsg=info.epsg, transform=info.transform)
+
+
+def ground_gsd_m(info: RasterInfo) -> float:
+    """Return the side of a pixel on the ground in meters, at the center of the raster.
+
+    Systems whose scale is true within `TOLERANCE`, such as UTM, keep the side that the grid declares. Others, such as Web
+    Mercator, return the mean of both sides by their length on the ellipsoid.
+
+    Raises:
+        Refused: `square_pixel` rejects the grid, or its center is not on the Earth.
+    """
+    side = square_pixel(info.transform)
+    assert info.crs is not None
+    across, down = pixel_sides_m(info.transform, shape=(info.height, info.width), crs=info.crs)
+    ground = (across * down) ** 0.5
+    if not isfinite(ground):
+        raise _nowhere(info.transform)
+    if max(across, down) > MOST_OBLONG * min(across, down):
+        log.warning(
+            f"a pixel of {side:g} m in {info.crs[:40]} is {across:.4g} m by {down:.4g} m on the ground: warp such rasters to "
+            "UTM (gdalwarp -t_srs EPSG:326xx), where pixels are square"
+        )
+    return side if abs(ground - side) <= TOLERANCE * side else ground
 
 
 def check_projected(info: RasterInfo) -> None:
@@ -129,18 +185,16 @@ def check_projected(info: RasterInfo) -> None:
 
 
 def square_pixel(transform: GeoTransform) -> float:
-    """The side of a pixel in metres; refuses grids that are not on the Earth, rotated, or of pixels that are not square."""
+    """Return the side of a pixel in meters of the system.
+
+    Raises:
+        Refused: the grid is not on the Earth, rotated, or its pixels are not square.
+    """
     a, b, c, d, e, f = transform
     if not (
         LEAST_GSD_M <= abs(a) <= MOST_GSD_M and abs(c) <= FARTHEST_M and abs(f) <= FARTHEST_M and isfinite(b + d + e)
     ):
-        raise Refused(
-            Reason.GRID_MISMATCH,
-            "the grid is not one on the Earth",
-            got=f"transform {transform}",
-            expected=f"pixels of {LEAST_GSD_M:g} m to {MOST_GSD_M:g} m, coordinates below {FARTHEST_M:g} m",
-            remedy="write the raster's georeference again (gdal_edit -a_ullr), or take it out of the folder",
-        )
+        raise _nowhere(transform)
     if b or d:
         raise Refused(
             Reason.GRID_MISMATCH,
@@ -158,3 +212,13 @@ def square_pixel(transform: GeoTransform) -> float:
             remedy="resample the raster to square pixels (gdalwarp -tr)",
         )
     return abs(a)
+
+
+def _nowhere(transform: GeoTransform) -> Refused:
+    return Refused(
+        Reason.GRID_MISMATCH,
+        "the grid is not one on the Earth",
+        got=f"transform {transform}",
+        expected=f"pixels of {LEAST_GSD_M:g} m to {MOST_GSD_M:g} m, coordinates below {FARTHEST_M:g} m, inside the system",
+        remedy="write the raster's georeference again (gdal_edit -a_ullr), or take it out of the folder",
+    )

@@ -8,12 +8,12 @@ import numpy as np
 from dithc.data.ahead import ahead
 from dithc.data.grids import Grid, regrid
 from dithc.data.raster import RasterInfo, read_raster
-from dithc.data.readers.rasters import TOLERANCE, check_projected, square_pixel
+from dithc.data.readers.rasters import TOLERANCE, check_projected, ground_gsd_m
 from dithc.data.readers.safe_files import CLASSI, CLOUD_PROBABILITY, NATIVE_GSD_M, SCENE_CLASSIFICATION, BandFile
-from dithc.data.scene import Array, Mask, Reason, Refused, stored_reflectance
+from dithc.data.scene import Array, Mask, Reason, Refused, find_invalid, stored_reflectance
 from dithc.log import logger, problem
 
-NODATA, SATURATED = 0, 65535
+NODATA, SATURATED, ABSENT = 0, 65535, 255
 STRIP_ROWS = 64
 """Of which sums of a whole product's width (2.8 MB) stay in the caches: with 512 painting takes three times as long."""
 Decoded = tuple[Array, RasterInfo]
@@ -85,7 +85,10 @@ def decoded(files: Sequence[BandFile], known: dict[str, Decoded]) -> Generator[D
 
 
 def read_file(file: BandFile) -> tuple[Array, RasterInfo]:
-    """Reads a file of a product (c, h, w) after checks of type, system and pixel size."""
+    """Read a file of a product (c, h, w) after checks of type, system and pixel size.
+
+    Pixels that the file excludes become `NODATA`, in masks `ABSENT`.
+    """
     pixels, info = read_raster(file.path)
     count, wanted = LAYERS.get(file.band, (1, "uint16"))
     if info.dtype != wanted or info.count != count:
@@ -96,16 +99,16 @@ def read_file(file: BandFile) -> tuple[Array, RasterInfo]:
             expected=f"{count} of {wanted}",
             remedy="download the product again; its files were converted",
         )
-    if info.crs is None:
+    if info.crs is None or not info.has_grid:
         raise Refused(
             Reason.CRS_MISSING,
-            f"{file.path.name} has no coordinate reference system",
-            got="none",
+            f"{file.path.name} has no coordinate reference system or no geotransform",
+            got=f"system {info.crs}, transform {info.transform}",
             expected="the UTM zone of the product (EPSG:326xx, EPSG:327xx)",
             remedy="download the product again; its files were converted",
         )
     check_projected(info)
-    gsd = square_pixel(info.transform)
+    gsd = ground_gsd_m(info)
     if abs(gsd - file.gsd_m) > TOLERANCE * file.gsd_m:
         raise Refused(
             Reason.RESOLUTION_MISMATCH,
@@ -116,6 +119,9 @@ def read_file(file: BandFile) -> tuple[Array, RasterInfo]:
         )
     if info.driver != "JP2OpenJPEG" and file.path.suffix.lower() == ".jp2":
         log.warning(f"{file.path.name} is named as JPEG 2000 but is {info.driver}: read as what it is")
+    if info.masked is not None or info.nodata not in (None, NODATA):
+        fill = ABSENT if file.band in LAYERS else NODATA
+        pixels[find_invalid(pixels, info.nodata, masked=info.masked)] = fill
     return pixels, info  # (c, h, w)
 
 

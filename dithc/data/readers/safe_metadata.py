@@ -276,7 +276,9 @@ def _mismatch(product: Path, path: Path, *, got: str, expected: str) -> Refused:
 
 
 def combined_sha256(files: Mapping[str, Path]) -> str:
-    """One SHA-256 for several files of a scene: over their names, relative to it, and hashes, in sorted order."""
+    """Return one SHA-256 for the files of a scene: of a single file its own, else of all names and hashes in order."""
+    if len(files) == 1:
+        return sha256_file(*files.values())
     digest = hashlib.sha256()
     for name in sorted(files, key=Path):
         digest.update(f"{name} {sha256_file(files[name])}\n".encode())

@@ -14,12 +14,14 @@ from dithc.config import datasets
 from dithc.data.files import check_regular, check_room
 from dithc.data.readers.arrays import check_offset
 from dithc.data.readers.clouds import mark_clouds, mark_user_mask, user_mask, widen
+from dithc.data.readers.inputs import Beside
 from dithc.data.readers.listing import list_files, scene_id
 from dithc.data.readers.safe import FULL_SIDE, SafeReader
 from dithc.data.readers.safe_files import CLOUD_PROBABILITY, LEVEL_BANDS, SCENE_CLASSIFICATION, BandFile
 from dithc.data.readers.safe_grid import check_grid, common_grid, decoded, paint_band, read_file
 from dithc.data.readers.safe_metadata import combined_sha256
 from dithc.data.readers.stac_numbers import Numbers, numbers_of
+from dithc.data.readers.tags import check_tags
 from dithc.data.scene import REFLECTANCE_SCALE, Array, Canvas, Mask, Place, Reason, Refused, Scene, located
 from dithc.data.table import Kind
 from dithc.log import logger, problem
@@ -44,7 +46,7 @@ class StacReader:
     def __init__(self, source: datasets.Sentinel2Stac, folder: Path) -> None:
         self.source, self.folder, self.classes = source, folder, ["sentinel2"]
         self.columns: dict[str, Kind] = {"sun_elevation": "float", "sun_azimuth": "float"}
-        self.canvas = Canvas()
+        self.canvas, self._beside = Canvas(), Beside()
         check_grid(source.bands, source.gsd_m)
         self.lock = Lock.read(folder) if folder.is_dir() else None
         self._check_fetched()
@@ -81,12 +83,13 @@ class StacReader:
             )
 
     def inputs(self, path: Path) -> list[Path]:
-        """The item, which a lock lists if there is one, the files that are read of it, and the user's mask beside it."""
+        """Return the item, which a lock lists if there is one, its files with their companions, and the user's mask."""
         self._check_listed(path)
         item = read_item(path)
         assets = self._assets(item, [*(self.source.bands or LEVEL_BANDS[item.level])])
         own = [user_mask(path)] if self.source.clouds.beside else []
-        return [path, *(self._file(asset, path) for asset in assets.values()), *own]
+        files = [beside for asset in assets.values() for beside in self._beside(self._file(asset, path))]
+        return [path, *dict.fromkeys(files), *own]
 
     def read(self, path: Path) -> Scene:
         """Reads one item's scene as int16 reflectance (C, H, W) on the grid of `gsd_m`."""
@@ -111,6 +114,14 @@ class StacReader:
         with closing(decoded([files[band] for band in bands], {first.band: whole})) as natives:
             del whole
             for (native, info), band, offset, into in zip(natives, bands, numbers.offsets, stored, strict=True):
+                check_tags(
+                    files[band].path,
+                    info.labels,
+                    bands=[band],
+                    units="dn" if numbers.source == "config" else "reflectance",  # a declared offset replaces tags too
+                    scale=1 / numbers.per_unit,
+                    offset=offset / numbers.per_unit,
+                )
                 paint_band(
                     native, info, grid, band=band, offset=offset, per_unit=numbers.per_unit, into=into, mask=mask
                 )

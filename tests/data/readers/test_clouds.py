@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import rasterio
 
 from dithc.config import datasets
 from dithc.data.raster import read_raster, write_geotiff
@@ -159,6 +160,18 @@ def test_mask_of_the_user_beside_a_product_is_added(safe_folder: Path, safe_prod
     if suffix != "npy":
         write_geotiff(path, own[None], transform=(10.0, 0.0, 0.0, 0.0, -10.0, 0.0), epsg=info.epsg)
         assert "another place" in refused(product(safe_folder, beside=True), Reason.GRID_MISMATCH).got
+
+
+def test_pixels_that_the_mask_of_the_user_excludes_are_invalid(safe_folder: Path, safe_product: Path) -> None:
+    before = mask_of(product(safe_folder))
+    path, valid = safe_folder / f"{safe_product.stem}_mask.tif", np.random.default_rng(1).random((96, 96)) < 0.5
+    write_geotiff(path, np.zeros((1, 96, 96), np.uint8), transform=None, epsg=None, nodata=0)
+    np.testing.assert_array_equal(
+        mask_of(product(safe_folder, beside=True)), before
+    )  # 0 is clear, whatever it declares
+    with rasterio.Env(GDAL_TIFF_INTERNAL_MASK="YES"), rasterio.open(path, "r+") as raster:
+        raster.write_mask(valid)
+    np.testing.assert_array_equal(mask_of(product(safe_folder, beside=True)), np.where(valid, before, Mask.INVALID))
 
 
 def test_mask_of_the_user_changes_the_hash_of_the_scene(safe_folder: Path, safe_product: Path) -> None:

@@ -412,3 +412,21 @@ def test_a_product_with_a_damaged_file_is_refused_or_its_pixels_are_numbers(prod
             assert scene.refused.what
             assert scene.refused.remedy
         path.write_bytes(whole)
+
+
+def test_mask_of_a_product_is_no_data_on_the_ground_packed_or_not(raw_gaofen: Path, product: Path, dem: str) -> None:
+    image = next(product.glob("*-MSS1.tiff"))
+    with rasterio.Env(GDAL_TIFF_INTERNAL_MASK="NO"), rasterio.open(image, "r+") as raster:
+        raster.write_mask(np.arange(SIZE)[:, None] >= np.zeros(SIZE) + SIZE // 2)  # the upper half has no data
+    assert image.with_name(f"{image.name}.msk").is_file()
+    folder = raw_gaofen / "products"
+    (unpacked,) = (
+        scene for scene in read_all(folder, dem=dem) if isinstance(scene, Scene) and product.name in scene.scene_id
+    )
+    assert 0.3 < (unpacked.mask.values > 0).sum() / SIZE**2 < 0.7
+    with tarfile.open(folder / f"{product.name}.tar.gz", "w:gz") as archive:
+        archive.add(product, arcname=product.name)
+    shutil.rmtree(product)
+    packed = next(scene for scene in read_all(folder, dem=dem) if product.name in scene.scene_id)
+    assert isinstance(packed, Scene)
+    np.testing.assert_array_equal(packed.mask.values, unpacked.mask.values)

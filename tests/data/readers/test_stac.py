@@ -208,6 +208,35 @@ def test_another_scale_is_brought_to_the_same_steps(scene_of: Callable[[str], Pa
     np.testing.assert_array_equal(after.pixels.values, np.rint(before.pixels.values / 2))
 
 
+def test_mask_beside_the_file_of_a_band_makes_its_pixels_invalid(scene_of: Callable[[str], Path]) -> None:
+    folder = scene_of(COLLECTION_1)
+    before, path = read_one(folder, bands=["B04"]), file_of(folder, "B04")
+    valid = np.random.default_rng(0).random((96, 96)) < 0.5
+    pixels, info = read_raster(path)
+    copy = folder / "copy.tif"
+    write_geotiff(copy, pixels, transform=info.transform, epsg=info.epsg)
+    with rasterio.Env(GDAL_TIFF_INTERNAL_MASK="NO"), rasterio.open(copy, "r+") as raster:
+        raster.write_mask(valid)
+    (folder / "copy.tif.msk").rename(path.with_name(f"{path.name}.msk"))
+    copy.unlink()
+    after = read_one(folder, bands=["B04"])
+    np.testing.assert_array_equal(after.mask.values != 0, (before.mask.values != 0) & valid)
+
+
+def test_tags_of_files_that_contradict_their_item_are_an_error(scene_of: Callable[[str], Path]) -> None:
+    folder = scene_of(COLLECTION_1)  # offset -0.1
+    settings = {"bands": ["B04"], "checksum": "skip"}
+    before = read_one(folder, **settings)
+    for offset, name in ((-0.1, "red"), (0.0, "B04"), (-0.1, "B08")):
+        with rasterio.open(file_of(folder, "B04"), "r+", IGNORE_COG_LAYOUT_BREAK="YES") as raster:
+            raster.scales, raster.offsets, raster.descriptions = [1e-4], [offset], [name]
+        if (offset, name) == (-0.1, "red"):
+            np.testing.assert_array_equal(read_one(folder, **settings).pixels.values, before.pixels.values)
+        else:
+            assert refusal(folder, **settings).reason == Reason.TAGS_CONTRADICTION
+            assert (name == "B04") == isinstance(read_all(folder, **settings, offset=-1000.0)[0], Scene)
+
+
 def test_a_file_cut_anywhere_never_gives_other_pixels(scene_of: Callable[[str], Path]) -> None:
     folder = scene_of(PLANETARY_COMPUTER)  # which says neither size nor checksum
     settings = {"bands": ["B04"], "check_offset": False}

@@ -1,0 +1,91 @@
+"""Files next to a raster: its mask, its world file and the metadata that GDAL keeps in NAME.aux.xml."""
+
+import os
+from pathlib import Path
+
+import numpy as np
+from rasterio.transform import Affine
+
+from dithc.data.files import open_regular
+from dithc.data.grids import GeoTransform
+from dithc.log import problem
+
+AUX_PLACE = (b"<SRS", b"<GeoTransform", b"<GCPList")
+AUX_NUMBERS = (b"<NoDataValue", b'"NODATA_VALUES"', b"<ColorInterp>Alpha", b"<Scale>", b"<Offset>")
+AUX_BYTES, WORLD_BYTES = 1 << 20, 1 << 10
+
+
+def companion(path: Path, *ends: str) -> Path | None:
+    """Return the first file next to a raster, or next to the target of a link, whose name ends so; None if there is none.
+
+    Args:
+        path: the raster.
+        ends: `.msk` for NAME.tif.msk; `/wld` for NAME.wld.
+
+    Raises:
+        UserError: it is a link to a folder other than that of the raster.
+    """
+    rasters = (path, Path(os.path.realpath(path)))
+    places = [
+        raster.with_suffix(f".{end[1:]}") if end[0] == "/" else raster.with_name(raster.name + end)
+        for raster in rasters
+        for end in ends
+    ]
+    beside = next((place for place in places if os.path.lexists(place)), None)
+    folders = {os.path.realpath(raster.parent) for raster in rasters}
+    if beside is not None and os.path.dirname(os.path.realpath(beside)) not in folders:
+        raise problem(
+            f"a file beside {path} is a link to another folder",
+            got=f"{beside.name}, which leads to {os.path.realpath(beside)}",
+            expected="a file in the folder of the raster",
+            remedy="copy the file there, or remove the link if the raster does not need it",
+        )
+    return beside
+
+
+def check_aux(path: Path) -> None:
+    """Reject a raster whose place, no-data value or scale is declared in NAME.aux.xml, which is not evaluated.
+
+    Raises:
+        UserError: one of them is declared there.
+    """
+    aux = companion(path, ".aux.xml")
+    if aux is None or not aux.is_file():
+        return
+    with aux.open("rb") as file:
+        text = file.read(AUX_BYTES)
+    if len(text) == AUX_BYTES or any(word in text for word in (*AUX_PLACE, *AUX_NUMBERS)):
+        raise problem(
+            f"the place, the no-data value or the scale of {path} is declared in a file beside it",
+            got=aux.name,
+            expected="one file with all of them; GDAL's .aux.xml is not evaluated",
+            remedy="write them into one file (gdal_translate IN.tif OUT.tif), or remove the .aux.xml if it is wrong",
+        )
+
+
+def read_world(path: Path) -> tuple[Path, GeoTransform] | None:
+    """Return the world file of a raster (.tfw, .tifw, .wld for .tif) and its affine coefficients; None if there is none.
+
+    Raises:
+        UserError: it does not hold six numbers.
+    """
+    end = path.suffix[1:].lower() or "tif"
+    ends = [f"/{end[0]}{end[-1]}w", f"/{end}w", "/wld"]
+    world = companion(path, *ends, *map(str.upper, ends))
+    if world is None:
+        return None
+    with open_regular(world) as file:
+        text = file.read(WORLD_BYTES).decode("ascii", "replace")
+    try:
+        a, d, b, e, c, f = (float(word.replace(",", ".")) for word in text.split()[:6])
+        if not np.isfinite([a, b, c, d, e, f]).all() or a * e == b * d:
+            raise ValueError
+    except ValueError:
+        raise problem(
+            f"{world} is not a world file",
+            got=repr(text[:40]),
+            expected="six numbers: the sides of a pixel and the center of the first pixel",
+            remedy="write the file again, or remove it",
+        ) from None
+    first = Affine(a, b, c, d, e, f) * Affine.translation(-0.5, -0.5)
+    return world, (first.a, first.b, first.c, first.d, first.e, first.f)

@@ -1,0 +1,258 @@
+"""Validity that a raster declares, compared with GDAL's own masks over drawn files."""
+
+import os
+import random
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import rasterio
+from rasterio.enums import ColorInterp
+
+from dithc.config import datasets
+from dithc.data import products
+from dithc.data.raster import read_raster
+from dithc.data.readers import read_scenes
+from dithc.data.scene import Rejection, Scene, find_invalid
+from dithc.log import UserError
+
+pytestmark = pytest.mark.filterwarnings("ignore::rasterio.errors.NotGeoreferencedWarning")
+DTYPES = ("uint8", "uint16", "int16", "int32", "uint32", "float32", "float64")
+MASKS = (
+    "none",
+    "nodata",
+    "internal",
+    "beside",
+    "alpha",
+    "values",
+    "internal+nodata",
+    "beside+nodata",
+    "internal+alpha",
+)
+COMPRESSIONS = ("none", "deflate", "lzw", "packbits", "zstd")
+SYSTEMS = ("EPSG:32633", "EPSG:3857", None)
+COLORS = [ColorInterp.gray, *[ColorInterp.undefined] * 7]
+
+
+def drawn_raster(draws: random.Random, path: Path) -> str:
+    """Write a raster whose validity is declared in a drawn way; return a description."""
+    dtype, mask, count = draws.choice(DTYPES), draws.choice(MASKS), draws.randint(1, 5)
+    height, width = draws.randint(1, 70), draws.randint(1, 70)
+    random_of = np.random.default_rng(draws.getrandbits(32))
+    pixels = random_of.integers(0, 4, (count, height, width)).astype(dtype)
+    nodata = draws.choice([0, 1, 3] + ([float("nan")] if dtype.startswith("f") else []))
+    valid = random_of.random((height, width)) < draws.choice([0.0, 0.5, 0.9, 1.0])
+    alpha = "alpha" in mask
+    options: dict[str, Any] = {"compress": draws.choice(COMPRESSIONS), "interleave": draws.choice(["pixel", "band"])}
+    if draws.random() < 0.5:
+        options |= {"tiled": True, "blockxsize": 16, "blockysize": 32}
+    if alpha and count == 3 and dtype == "uint8" and draws.random() < 0.5:
+        options |= {"photometric": "RGB"}
+    crs = draws.choice(SYSTEMS)
+    if crs is not None:
+        options |= {"crs": crs, "transform": rasterio.Affine(10, 0, 5e5, 0, -10, 5e6)}
+    shape = {"count": count + alpha, "height": height, "width": width, "dtype": dtype}
+    with (
+        rasterio.Env(GDAL_TIFF_INTERNAL_MASK="YES" if "internal" in mask else "NO"),
+        rasterio.open(
+            path, "w", driver="GTiff", nodata=nodata if "nodata" in mask else None, **shape, **options
+        ) as raster,
+    ):
+        raster.colorinterp = [*COLORS[:count], *([ColorInterp.alpha] if alpha else [])]
+        opaque = random_of.choice([0, 1, 255], (1, height, width)).astype(dtype)
+        raster.write(np.concatenate([pixels, opaque]) if alpha else pixels)
+        if "internal" in mask or "beside" in mask:
+            raster.write_mask(valid)
+        if mask == "values":
+            raster.update_tags(NODATA_VALUES=" ".join(["1"] * count))
+    return f"{mask}, {count} bands of {dtype}, nodata {nodata}, {options}"
+
+
+def gdal_validity(path: Path) -> np.ndarray[Any, Any]:
+    """Return where GDAL reads all data bands and the alpha band as valid, (H, W)."""
+    with rasterio.open(path) as raster:
+        alpha = [number for number, color in enumerate(raster.colorinterp, 1) if color == ColorInterp.alpha]
+        data = [number for number in raster.indexes if number not in alpha]
+        pixels = raster.read(data)
+        valid = (raster.read_masks(data) != 0).all(axis=0) & np.isfinite(pixels).all(axis=0)
+        for number in alpha:
+            valid &= raster.read(number) != 0
+        return valid
+
+
+def compare(draws: random.Random, folder: Path) -> None:
+    path = folder / "x.tif"
+    drawn = drawn_raster(draws, path)
+    pixels, info = read_raster(path)
+    expected = gdal_validity(path)
+    found = ~find_invalid(pixels, info.nodata, masked=info.masked).any(axis=0)
+    np.testing.assert_array_equal(found, expected, err_msg=drawn)
+    source = datasets.GeoTiff.model_validate(
+        {
+            "kind": "geotiff",
+            "path": str(folder),
+            "bands": [f"x{number}" for number in range(info.count)],
+            "units": "reflectance",
+            "gsd_m": 10.0,
+        }
+    )
+    (scene,) = read_scenes(source, folder)
+    if isinstance(scene, Rejection):
+        assert not expected.any(), (drawn, scene.refused)
+        assert scene.refused.reason == "all_nodata"
+    else:
+        np.testing.assert_array_equal(scene.mask.values != 0, expected, err_msg=drawn)
+        assert scene.pixels.shape == pixels.shape
+        np.testing.assert_array_equal(scene.pixels.values[:, expected], pixels[:, expected] * 10_000.0)
+
+
+def attack(seed: int, count: int, folder: Path) -> None:
+    draws = random.Random(seed)
+    for number in range(count):
+        (folder / str(number)).mkdir()
+        compare(draws, folder / str(number))
+        shutil.rmtree(folder / str(number))
+
+
+def test_validity_is_that_of_gdal(tmp_path: Path) -> None:
+    attack(1, 30, tmp_path)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("seed", range(10, 13))
+def test_validity_of_many_more_rasters_is_that_of_gdal(tmp_path: Path, seed: int) -> None:
+    attack(seed, 300, tmp_path)
+
+
+def write_rgb(
+    path: Path, pixels: np.ndarray[Any, Any], *, inside: bool = True, valid: Any = None, **options: Any
+) -> None:
+    count, height, width = pixels.shape
+    shape = {"count": count, "height": height, "width": width, "dtype": pixels.dtype}
+    place = {"crs": "EPSG:32633", "transform": rasterio.Affine(10, 0, 5e5, 0, -10, 5e6)}
+    with (
+        rasterio.Env(GDAL_TIFF_INTERNAL_MASK="YES" if inside else "NO"),
+        rasterio.open(path, "w", driver=options.pop("driver", "GTiff"), **shape, **place, **options) as raster,
+    ):
+        raster.write(pixels)
+        if valid is not None:
+            raster.write_mask(valid)
+
+
+LAND = np.random.default_rng(3).integers(1, 250, (4, 64, 64), dtype=np.uint8)
+VALID = np.random.default_rng(4).random((64, 64)) < 0.5
+
+
+def test_mask_beside_a_jpeg_2000_file_is_read(tmp_path: Path) -> None:
+    lossless = {"QUALITY": "100", "REVERSIBLE": "YES", "YCBCR420": "NO"}
+    write_rgb(tmp_path / "x.jp2", LAND[:3], driver="JP2OpenJPEG", **lossless)
+    write_rgb(tmp_path / "y.tif", LAND[:3], inside=False, valid=VALID)
+    (tmp_path / "y.tif.msk").rename(tmp_path / "x.jp2.msk")
+    masked = read_raster(tmp_path / "x.jp2")[1].masked
+    assert masked is not None
+    np.testing.assert_array_equal(~masked, VALID)
+
+
+@pytest.mark.parametrize("spoil", ["text", "shape", "other raster", "link", "pipe", "cut"])
+def test_unusable_mask_beside_a_raster_is_an_error_with_its_name(tmp_path: Path, spoil: str) -> None:
+    path, beside = tmp_path / "x.tif", tmp_path / "x.tif.msk"
+    write_rgb(path, LAND, inside=False, valid=VALID, compress="deflate")
+    whole = beside.read_bytes()
+    beside.unlink()
+    if spoil == "text":
+        beside.write_text("<GDAL_WMTS/>")
+    elif spoil == "cut":
+        beside.write_bytes(whole[: len(whole) // 2])
+    elif spoil == "link":
+        (tmp_path / "other").mkdir()
+        (tmp_path / "other" / "y").write_bytes(whole)
+        beside.symlink_to(tmp_path / "other" / "y")
+    elif spoil == "pipe":
+        os.mkfifo(beside)
+    else:
+        write_rgb(beside, LAND[:1, :32] if spoil == "shape" else LAND[:1])
+    with pytest.raises(UserError, match=r"x\.tif\.msk") as caught:
+        read_raster(path)
+    assert len(str(caught.value).splitlines()) == 4
+
+
+def test_linked_raster_uses_the_companions_beside_the_link_or_its_target(tmp_path: Path) -> None:
+    for folder in ("files", "links"):
+        (tmp_path / folder).mkdir()
+    write_rgb(tmp_path / "files" / "x.tif", LAND[:3], inside=False, valid=VALID)
+    link = tmp_path / "links" / "y.tif"
+    link.symlink_to(tmp_path / "files" / "x.tif")
+    for valid in (VALID, ~VALID):
+        masked = read_raster(link)[1].masked
+        assert masked is not None
+        np.testing.assert_array_equal(~masked, valid)
+        write_rgb(tmp_path / "links" / "z.tif", LAND[:3], inside=False, valid=~VALID)
+        (tmp_path / "links" / "z.tif.msk").rename(tmp_path / "links" / "y.tif.msk")
+
+
+def test_every_altered_byte_of_a_deflated_mask_is_an_error(tmp_path: Path) -> None:
+    path = tmp_path / "x.tif"
+    write_rgb(path, LAND, valid=VALID, compress="deflate", tiled=True, blockxsize=32, blockysize=32)
+    whole = path.read_bytes()
+    with rasterio.open(f"GTIFF_DIR:2:{path}") as mask:
+        offset = int(mask.tags(1, ns="TIFF").get("BLOCK_OFFSET_0_0", 0)) or whole.rindex(b"\x78")
+    for at in range(offset + 4, offset + 24, 4):
+        path.write_bytes(whole[:at] + bytes([whole[at] ^ 8]) + whole[at + 1 :])
+        with pytest.raises(OSError, match=r"block|mask"):
+            read_raster(path)
+
+
+def bands_of(folder: Path, *bands: str) -> Scene | Rejection:
+    source = datasets.GeoTiff(kind="geotiff", path=str(folder), bands=[*bands], units="byte")
+    (scene,) = read_scenes(source, folder)
+    return scene
+
+
+def test_alpha_band_is_validity_and_the_default_tag_of_a_fourth_byte_band_is_not(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    pixels = LAND.copy()
+    pixels[3] = np.where(VALID, 255, 0)
+    write_rgb(tmp_path / "x.tif", pixels)  # GDAL tags the fourth of four byte bands as alpha
+    scene = bands_of(tmp_path, "R", "G", "B")
+    assert isinstance(scene, Scene)
+    assert scene.pixels.shape == (3, 64, 64)
+    np.testing.assert_array_equal(scene.mask.values != 0, VALID)
+    for fourth in ("A", "NIR"):
+        refused = bands_of(tmp_path, "R", "G", "B", fourth)
+        assert isinstance(refused, Rejection)
+        assert refused.refused.reason == "band_count"
+        assert "alpha" in refused.refused.got
+    write_rgb(tmp_path / "x.tif", LAND)
+    with caplog.at_level("INFO"):
+        scene = bands_of(tmp_path, "R", "G", "B", "NIR")
+    assert isinstance(scene, Scene)
+    np.testing.assert_array_equal(scene.pixels.values, LAND)
+    assert scene.mask.values.all()
+    assert "band 4 of x.tif as NIR" in caplog.text
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "uint16", "int16"])
+def test_exported_validity_is_read_again(tmp_path: Path, dtype: str) -> None:
+    units = {"uint8": "byte", "uint16": "dn", "int16": "reflectance"}[dtype]
+    info = {
+        "bands": ["R", "G", "B"],
+        "units": units,
+        "dtype": dtype,
+        "scale": 1e-4 if dtype == "int16" else 1.0,
+        "offset": 0.0,
+    }
+    bands = products.Bands.of({**info, "display": {"bands": ["R", "G", "B"]}})
+    pixels = LAND[:3].astype(dtype)
+    pixels[:, :8] = 0  # valid zeros, which only a mask keeps apart
+    here = {"crs": "EPSG:32633", "transform": (10.0, 0.0, 5e5, 0.0, -10.0, 5e6)}
+    products.write_geotiff(tmp_path, products.Image(name="x", pixels=pixels, tags={}, valid=VALID, **here), bands=bands)
+    source = datasets.GeoTiff(
+        kind="geotiff", path=str(tmp_path), bands=["R", "G", "B"], units=units, scale=info["scale"]
+    )
+    (scene,) = read_scenes(source, tmp_path)
+    assert isinstance(scene, Scene), scene.refused
+    np.testing.assert_array_equal(scene.mask.values != 0, VALID)
+    np.testing.assert_array_equal(scene.pixels.values[:, VALID], pixels[:, VALID])

@@ -12,7 +12,6 @@ from dithc.data.npy import read_npy
 from dithc.data.raster import RasterInfo, read_raster
 from dithc.data.scene import Array, Place, Reason, Refused
 
-SUFFIXES = {".npy", ".tif", ".tiff", ".jp2"}
 TOLERANCE = 0.01
 """Relative difference of two pixel sizes that are still the same."""
 LEAST_GSD_M, MOST_GSD_M = 0.001, 1e5

@@ -1,5 +1,6 @@
 """Settings of data sets: where scenes come from, how they become tiles, how tiles are split, scaled and shown."""
 
+from collections import Counter
 from datetime import date
 from typing import Annotated, Literal, get_args
 
@@ -19,6 +20,8 @@ from dithc.config.tiling import Tiles as Tiles
 # In the units of the data set, digital numbers or reflectances: far beyond both, and far from what fp32 cannot tell apart.
 Coefficient = Annotated[float, Field(ge=-(10.0**6), le=10.0**6)]
 Above0 = Annotated[float, Field(gt=0.0, le=10.0**6)]
+Pattern = Annotated[str, Field(min_length=1, max_length=500)]
+MaskValue = Annotated[int, Field(ge=-(2**31), lt=2**32)]
 Wavelength = Annotated[float, Field(ge=100.0, le=20_000.0)]
 PUBLISHED_BANDS = 4  # of the multispectral cameras of Gaofen-1, -2 and -6
 SHARPENED_GSD_M = 2.0  # half of a multispectral pixel of Gaofen-2 and more: nothing is left to sharpen
@@ -46,6 +49,11 @@ class _Source(Settings):
     """Folder with the user's files, relative to the working folder; exactly one of `path` and `synthetic` is given."""
     synthetic: Synthetic | None = None
     """Generate the input instead; a stand-in of the same structure for machines without data."""
+    include: list[Pattern] = Field(default=[], max_length=1000)
+    """Patterns of names, or of paths below `path`, of the only files, products and folders that are read: `*_SR_*.tif`, `2023/*`.
+    Case does not matter, and `*` matches `/` too. Only a pattern that names a mask (`*_udm2.tif`) makes scenes of masks."""
+    exclude: list[Pattern] = Field(default=[], max_length=1000)
+    """Patterns, as in `include`, of files, products and folders that are not read."""
 
     @model_validator(mode="after")
     def _one_origin(self) -> "_Source":
@@ -54,18 +62,41 @@ class _Source(Settings):
         return self
 
 
+class MaskFile(Settings):
+    """A mask raster in the folder of each scene, on the pixels of the scene, as `.tif`, `.jp2` or `.npy`."""
+
+    names: Annotated[Pattern, Field(pattern=r"\*")] = "*_mask.*"
+    """Pattern of the names of masks, such as `*_udm2*.tif` or `*_QA_PIXEL.TIF`. The first `*` stands for the start of the scene's
+    name. Each scene must have one mask."""
+    band: Positive = 1
+    """Band of the mask, counted from 1."""
+    clear: list[MaskValue] = Field(default=[0], max_length=1000)
+    """Values of clear pixels: `[1]` for band 1 of PlanetScope's udm2."""
+    cloud: list[MaskValue] | Literal["others"] = Field(default=[1, 1024, 2048, 3072])
+    """Values of cloudy or unusable pixels, by default 1 and QA60; `others` stands for all outside `clear` and `no_data`."""
+    no_data: list[MaskValue] = Field(default=[255], max_length=1000)
+    """Values of pixels without data. A value in none of the three lists rejects the scene."""
+
+    @model_validator(mode="after")
+    def _one_meaning(self) -> "MaskFile":
+        lists = [self.clear, self.no_data, [] if self.cloud == "others" else self.cloud]
+        twice = [value for value, count in Counter(value for one in lists for value in set(one)).items() if count > 1]
+        if twice:
+            raise ValueError(f"`clear`, `cloud` and `no_data` share the value {twice[0]}")
+        return self
+
+
 class Clouds(Settings):
     """Which pixels of a scene count as cloud; `tiles.max_cloud` says how many a tile may have."""
 
-    beside: bool = False
-    """Read a mask of your own for each scene: `NAME_mask.npy` or `NAME_mask.tif` beside `NAME.SAFE`, `NAME.npy` or `NAME.tif`, on
-    the scene's pixels; 0 is clear, 255 no data, 1 or a number of QA60 (1024, 2048, 3072) cloud. Each scene must have one."""
+    mask: MaskFile | None = None
+    """Mask rasters next to scenes; `{}` for `NAME_mask.tif` or `NAME_mask.npy` with 0 clear, 255 no data, and 1 or QA60 cloud."""
     buffer_m: float = Field(default=0.0, ge=0.0, le=10_000.0)
     """Metres around each cloudy pixel, to all four sides and corners, that count as cloud too."""
 
 
 class ProductClouds(Clouds):
-    """Which pixels of a product count as cloud, by its own masks or by one of yours; what is said by any of them counts."""
+    """Which pixels of a product count as cloud, by any of its own masks or a mask raster of the user."""
 
     classes: list[Annotated[int, Field(ge=2, le=11)]] = Field(default=[3, 8, 9, 10], max_length=10)
     """Classes of the scene classification (SCL, L2A) that count as cloud: by default cloud shadow (3), clouds of medium and high
@@ -74,6 +105,17 @@ class ProductClouds(Clouds):
     """Percent of cloud probability (MSK_CLDPRB, L2A) from which on a pixel counts as cloud; the mask is not read if not given."""
     classi: bool = False
     """Count opaque clouds and cirrus of MSK_CLASSI as cloud, the raster mask of L1C products from baseline 04.00 on."""
+
+
+class _Files(_Source):
+    clouds: Clouds = Clouds()
+    """Which pixels count as cloud; none without `mask`."""
+
+    @model_validator(mode="after")
+    def _buffer_has_clouds(self) -> "_Files":
+        if self.clouds.buffer_m and self.clouds.mask is None:
+            raise ValueError("`clouds.buffer_m` has no effect without masks: set `clouds.mask` too")
+        return self
 
 
 class _Sentinel2Bands(_Source):
@@ -178,7 +220,7 @@ class Sentinel2Stac(_Sentinel2Bands):
         return self
 
 
-class Sentinel2Array(_Source):
+class Sentinel2Array(_Files):
     """Sentinel-2 pixels without their product: plain GeoTIFF or .npy files that say nothing of themselves."""
 
     kind: Literal["sentinel2-array"]
@@ -200,14 +242,6 @@ class Sentinel2Array(_Source):
     """Stored value that means no data, in addition to the no-data value, mask and alpha band of the file."""
     gsd_m: Metres = 10.0
     """Pixel size in metres of files without georeference."""
-    clouds: Clouds = Clouds()
-    """Which pixels count as cloud; without a mask beside the files, none."""
-
-    @model_validator(mode="after")
-    def _buffer_has_clouds(self) -> "Sentinel2Array":
-        if self.clouds.buffer_m and not self.clouds.beside:
-            raise ValueError("`clouds.buffer_m` has no effect without masks: set `clouds.beside` too")
-        return self
 
     @model_validator(mode="after")
     def _not_generated(self) -> "Sentinel2Array":
@@ -313,7 +347,7 @@ class Gaofen2(_Source):
         return self
 
 
-class GeoTiff(_Source):
+class GeoTiff(_Files):
     """Rasters of any other sensor, which the configuration describes: Landsat, PlanetScope, Gaofen-1 and -6, aerial."""
 
     kind: Literal["geotiff"]

@@ -24,9 +24,20 @@ CONTAINED = "copy the product with its files in the place of links (cp -rL), or 
 
 
 def open_regular(path: Path, *, inside: Path | None = None) -> BufferedReader:
-    """Opens a file for reading after `check_regular`."""
+    """Open a file for reading after `check_regular`.
+
+    Raises:
+        UserError: as `check_regular`, or the permissions forbid it.
+    """
     check_regular(path, inside=inside)
-    return path.open("rb")
+    try:
+        return path.open("rb")
+    except PermissionError as error:
+        expected, remedy = (
+            "a file that this user can read",
+            f"change its permissions: chmod u+r '{printable(str(path))}'",
+        )
+        raise _not_used(path, got=error.strerror, expected=expected, remedy=remedy) from error
 
 
 def check_regular(path: Path, *, inside: Path | None = None) -> None:

@@ -1,6 +1,7 @@
 """The one place Pillow enters: pictures read as RGB, cropped as the ImageNet protocol asks, and written."""
 
 import io
+import re
 import warnings
 from contextlib import suppress
 from pathlib import Path
@@ -8,20 +9,35 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from PIL import Image
+from PIL import Image, PngImagePlugin, UnidentifiedImageError
 
-from dithc.data.files import check_room, open_regular
+from dithc.data.files import check_room, open_regular, room_bytes
 from dithc.log import UserError, problem
 from dithc.runs import atomic_write
 
 Pixels = npt.NDArray[np.uint8]
-FORMATS = ("JPEG", "PNG", "BMP", "DIB", "GIF", "WEBP", "PPM", "TIFF")
-"""What a picture may be, whatever its name says; Pillow knows others, some of which start programs (EPS)."""
+FORMATS = {
+    "JPEG": (".jpeg", ".jpg", ".jpe", ".jfif"),
+    "PNG": (".png", ".apng"),
+    "BMP": (".bmp",),
+    "DIB": (".dib",),
+    "GIF": (".gif",),
+    "WEBP": (".webp",),
+    "PPM": (".ppm", ".pgm", ".pbm", ".pnm", ".pfm"),
+    "TIFF": (".tif", ".tiff"),
+}
+"""Image formats that are decoded, and their suffixes. Further formats of Pillow start programs (EPS)."""
+SUFFIXES = frozenset(suffix for suffixes in FORMATS.values() for suffix in suffixes)
+DAMAGE = re.compile(
+    r"truncat|broken|corrupt|damaged|checksum|unexpected end|not enough|incomplete|early", re.IGNORECASE
+)
+"""Messages of decoders about content that is lost."""
 NOTES = ("grayscale", "enlarged", "rotated", "alpha", "animated", "16-bit", "cmyk")
 ALPHA_MODES = ("LA", "La", "PA", "RGBA", "RGBa")
 ORIENTATION_TAG, UPRIGHT = 0x0112, 1
-# Pillow warns from 89 million pixels on and refuses twice as many; whether there is memory for them is asked of the machine.
 warnings.simplefilter("ignore", Image.DecompressionBombWarning)
+# Pillow rejects PNG files with more than 1 MiB of text or color profile in a chunk, and 64 MiB in total.
+PngImagePlugin.MAX_TEXT_CHUNK, PngImagePlugin.MAX_TEXT_MEMORY = 64 << 20, 256 << 20
 
 
 class Prepared(NamedTuple):
@@ -142,8 +158,9 @@ def _encoded(pixels: Pixels, kind: Literal["PNG", "JPEG"], **options: Any) -> by
 def _decoded(content: bytes, path: Path) -> tuple[Image.Image, dict[str, bool]]:
     """A picture as 8-bit RGB, and what is to be noted of it."""
     file = io.BytesIO(content)
+    Image.MAX_IMAGE_PIXELS = room_bytes() // 8  # Pillow rejects twice as many pixels, of 4 bytes each
     try:
-        with Image.open(file, formats=FORMATS) as image:
+        with Image.open(file, formats=tuple(FORMATS)) as image:
             check_room(path, 4 * image.width * image.height, said=f"{image.height} x {image.width}")
             mode = image.mode
             image.load()
@@ -151,15 +168,8 @@ def _decoded(content: bytes, path: Path) -> tuple[Image.Image, dict[str, bool]]:
             return rgb, _notes(image, mode)
     except (MemoryError, UserError):
         raise
-    except Image.DecompressionBombError as error:
-        raise _unreadable(
-            path,
-            got=str(error),
-            expected=f"at most {2 * (Image.MAX_IMAGE_PIXELS or 0)} pixels",
-            remedy="scale it down, cut it, or take it out of the data set",
-        ) from error
     except Exception as error:  # decoders of hostile pictures end in errors of many types
-        raise _unreadable(path, got=str(error).replace(repr(file), "it") or type(error).__name__) from error
+        raise _unreadable(path, content, error, name=repr(file)) from error
 
 
 def _notes(image: Image.Image, mode: str) -> dict[str, bool]:
@@ -184,11 +194,24 @@ def _as_rgb(image: Image.Image) -> Image.Image:
     return image if image.mode == "RGB" else image.convert("RGB")
 
 
-def _unreadable(
-    path: Path,
-    *,
-    got: str,
-    expected: str = "a whole JPEG, PNG or TIFF file of 8-bit or 16-bit pixels",
-    remedy: str = "copy the file again from its source, or take it out of the folder",
-) -> UserError:
+def _unreadable(path: Path, content: bytes, error: Exception, *, name: str) -> UserError:
+    """Return the error for a file that cannot be decoded, with a fix for its cause: a limit, damage, or another format."""
+    got, expected = (
+        str(error).replace(name, "it") or type(error).__name__,
+        "a JPEG, PNG or TIFF file of 8-bit or 16-bit pixels",
+    )
+    remedy = "convert it to 8-bit PNG or JPEG, or list it in `source.exclude`"
+    if "MAX_TEXT" in got:
+        expected = (
+            f"at most {PngImagePlugin.MAX_TEXT_CHUNK >> 20} MiB of text or color profile per chunk, and "
+            f"{PngImagePlugin.MAX_TEXT_MEMORY >> 20} MiB per file"
+        )
+        remedy = "remove the metadata of the image (mogrify -strip), or list it in `source.exclude`"
+    elif isinstance(error, Image.DecompressionBombError):
+        expected = f"at most {room_bytes() // 4} pixels, for which half of the memory has room"
+        remedy = "scale it down, cut it, or stage it on a machine with more memory"
+    elif not content or DAMAGE.search(got):
+        remedy = "copy the file again from its source, or list it in `source.exclude`"
+    elif isinstance(error, UnidentifiedImageError):
+        got = f"an unknown or unsupported format, first bytes {content[:12]!r}"
     return problem(f"{path} cannot be read as a picture", got=got, expected=expected, remedy=remedy)

@@ -26,7 +26,8 @@ def read_xml(path: Path) -> Element:
     """
     parser = etree.XMLParser(resolve_entities=False, no_network=True, load_dtd=False, remove_comments=True)
     if path.is_file() and path.stat().st_size > XML_BYTES:
-        raise _unreadable(path, got=f"{path.stat().st_size} bytes")
+        expected, remedy = f"at most {XML_BYTES >> 20} MiB of metadata", "list the product in `source.exclude`"
+        raise _unreadable(path, got=f"{path.stat().st_size} bytes", expected=expected, remedy=remedy)
     try:
         with open_regular(path) as file:
             tree = etree.parse(file, parser)
@@ -74,10 +75,11 @@ def write_xml(path: Path, root: Element) -> None:
     atomic_write(path, etree.tostring(root, xml_declaration=True, encoding="UTF-8"))
 
 
-def _unreadable(path: Path, *, got: str) -> UserError:
-    return problem(
-        f"{path} cannot be read as metadata",
-        got=got,
-        expected="a whole XML file as its producer delivers it",
-        remedy="copy the file again from its source",
-    )
+def _unreadable(
+    path: Path,
+    *,
+    got: str,
+    expected: str = "an intact XML file as its producer delivers it",
+    remedy: str = "copy the file again from its source",
+) -> UserError:
+    return problem(f"{path} cannot be read as metadata", got=got, expected=expected, remedy=remedy)

@@ -41,6 +41,7 @@ class Stage(TypedDict, total=False):
     accepted: Count
     rejected: dict[str, Count]
     notes: dict[str, Count]
+    left_out: dict[str, Count]
     bands: list[str]
 
 

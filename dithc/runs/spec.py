@@ -19,6 +19,7 @@ RUN_YOUNGER = {"backend", "objective", "lr_schedule", "decay_share", "betas", "o
 SOURCE_YOUNGER = {
     "sentinel2": {"bands", "clouds"},
     "sentinel2-array": {"clouds"},
+    "geotiff": {"clouds"},
     "gaofen2": {"height_m", "dem", "calibrate", "coefficients", "pansharpen", "max_shift"},
     "image-folder": {"layout"},
 }
@@ -96,7 +97,7 @@ def _stage(experiment: Experiment, name: str) -> dict[str, Any]:
     source = _source(experiment, name)
     if isinstance(source, datasets.InstalledSource):
         return {"source": _brought(source)}
-    younger = SOURCE_YOUNGER.get(source.kind, set())
+    younger = {"include", "exclude"} | SOURCE_YOUNGER.get(source.kind, set())
     spec = source.model_dump(mode="json", exclude=younger)
     spec |= source.model_dump(mode="json", include=younger, exclude_defaults=True)
     if isinstance(source, datasets.Sentinel2) and source.gsd_m > 10.0:

@@ -11,6 +11,7 @@ from typing import Any
 from urllib.error import URLError
 from urllib.parse import quote, urlsplit
 
+from dithc.clutter import is_clutter
 from dithc.config import datasets
 from dithc.log import UserError, logger, problem, progress
 from dithc.runs import atomic_write, sha256_file
@@ -114,7 +115,8 @@ def _asked_for(found: _Found, source: datasets.Sentinel2Stac) -> dict[str, Any]:
 
 def _given(items: Path) -> list[Item]:
     """Items of files."""
-    paths = sorted(items.rglob("*.json")) if items.is_dir() else [items]
+    inside = items.rglob("*.json") if items.is_dir() else [items]
+    paths = sorted(path for path in inside if not is_clutter(path.relative_to(items)))
     found: dict[str, Item] = {}
     for path in paths:
         content = read_document(path)

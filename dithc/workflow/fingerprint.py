@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from dithc.clutter import is_clutter
 from dithc.log import logger
 from dithc.runs import atomic_write
 from dithc.sealed import content_of, plain, seal
@@ -105,7 +106,7 @@ def _below(folder: str, prefix: str, above: tuple[str, ...]) -> Iterator[tuple[s
         entries = []
     for name, is_folder, is_link in entries:
         path = f"{folder}/{name}"
-        if name.startswith("."):
+        if is_clutter(name):
             continue
         if not is_folder:
             yield prefix + name, path

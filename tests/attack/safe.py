@@ -16,7 +16,7 @@ from tests.attack.products import NUMBERS, SAFE, Draws, Place, Trial, file_of, p
 VARIANTS = ["l2a-2", "l2a-5", "l1c", "l1c-2", "l1c-granules"]
 BAND = re.compile(r"_(B\w\w|SCL)(?:_(\d\d)m)?\.jp2$")
 METADATA = re.compile(r"MTD_(?:MSI|SAF)L\w\w\w?.*\.xml$")
-BESIDE = {**SAFE, "clouds": {"beside": True}}
+BESIDE = {**SAFE, "clouds": {"mask": {}}}
 
 
 def read_of(granule: Path) -> set[Path]:

@@ -1,11 +1,13 @@
 """Pictures: every mode becomes RGB, broken files are named, and the crop follows the ADM steps to the pixel."""
 
+import zlib
 from pathlib import Path
 
 import numpy as np
 import pytest
-from PIL import Image
+from PIL import Image, PngImagePlugin
 
+from dithc.data import pictures
 from dithc.data.pictures import center_crop, read_rgb, write_jpeg, write_png
 from dithc.log import UserError
 
@@ -145,3 +147,63 @@ def test_only_8_bit_pictures_are_written(tmp_path: Path, pixels: np.ndarray) -> 
     with pytest.raises(ValueError, match="uint8"):
         write_png(tmp_path / "a.png", pixels)
     assert not list(tmp_path.iterdir())
+
+
+def png_with(path: Path, *, profile: int = 0, text: int = 0) -> Path:
+    """Write an image with a color profile and a compressed text of so many bytes."""
+    info = PngImagePlugin.PngInfo()
+    info.add_text("title", "x" * text, zip=True)
+    Image.fromarray(_ramp(8, 8)).save(path, icc_profile=bytes(profile) or None, pnginfo=info)
+    return path
+
+
+@pytest.mark.parametrize("sizes", [{"profile": 3 << 20}, {"text": 3 << 20}])
+def test_large_metadata_of_an_intact_image_is_no_fault(tmp_path: Path, sizes: dict[str, int]) -> None:
+    assert np.array_equal(read_rgb(png_with(tmp_path / "a.png", **sizes)), _ramp(8, 8))
+
+
+def test_error_of_an_intact_image_names_its_limit_or_format_and_no_copy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    contents = {"heic.jpg": b"\0\0\0\x18ftypheic" + bytes(40), "page.png": b"<!DOCTYPE html>", "mode.tif": b""}
+    for name, content in contents.items():
+        (tmp_path / name).write_bytes(content)
+    Image.fromarray(np.zeros((3, 3), np.float32)).save(tmp_path / "mode.tif")
+    expected = {"heic.jpg": "ftypheic", "page.png": "DOCTYPE", "mode.tif": "floating-point"}
+    monkeypatch.setattr(pictures.PngImagePlugin, "MAX_TEXT_CHUNK", 1 << 20)
+    png_with(tmp_path / "limit.png", text=2 << 20)
+    with monkeypatch.context() as patch:
+        patch.setattr(pictures, "room_bytes", lambda: 8 * 100)
+        write_png(tmp_path / "wide.png", _ramp(40, 40))
+        with pytest.raises(UserError, match="1600 pixels") as told:
+            read_rgb(tmp_path / "wide.png")
+        assert "copy the file" not in str(told.value)
+    for name, word in {**expected, "limit.png": "1 MiB of text or color profile"}.items():
+        with pytest.raises(UserError, match=word) as told:
+            read_rgb(tmp_path / name)
+        assert "copy the file" not in str(told.value)
+
+
+def test_image_of_more_pixels_than_the_default_limit_of_the_decoder_is_decoded(tmp_path: Path) -> None:
+    Image.new("1", (8, 8)).save(tmp_path / "a.png")
+    content = bytearray((tmp_path / "a.png").read_bytes())
+    content[16:24] = (20_000).to_bytes(4) + (10_000).to_bytes(4)
+    content[29:33] = zlib.crc32(content[12:29]).to_bytes(4)
+    (tmp_path / "a.png").write_bytes(content)
+    with pytest.raises(UserError, match="truncated"):  # only the pixels are missing
+        read_rgb(tmp_path / "a.png")
+
+
+@pytest.mark.parametrize("size", [0, 1, 30, 100])
+def test_cut_images_are_copied_again(tmp_path: Path, size: int) -> None:
+    write_png(tmp_path / "a.png", _ramp(64, 64))
+    (tmp_path / "a.png").write_bytes((tmp_path / "a.png").read_bytes()[:size])
+    with pytest.raises(UserError) as told:
+        read_rgb(tmp_path / "a.png")
+    assert ("copy the file" in str(told.value)) == (size in (0, 100))
+
+
+def test_suffixes_are_those_that_the_decoder_registers() -> None:
+    Image.init()
+    found = {suffix: kind for suffix, kind in Image.registered_extensions().items() if kind in pictures.FORMATS}
+    assert found == {suffix: kind for kind, suffixes in pictures.FORMATS.items() for suffix in suffixes}

@@ -212,6 +212,7 @@ def test_items_of_files_are_fetched_without_a_client(
     for name, one in documents(catalogue).items():
         one["links"] = [{"rel": "self", "href": f"{catalogue.url}/files/{name}/{name}.json?sig=secret"}]
         (items / f"{name}.json").write_text(json.dumps(one))
+        (items / f"._{name}.json").write_bytes(b"\0\5\x16\7")  # as macOS writes it on other file systems
     lock = fetch(source(search=None), items=items)
     assert len(lock.items) == 4
     scenes = list(read_scenes(source(search=None), tmp_path / "fetched"))

@@ -10,6 +10,7 @@ from io import BufferedReader
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
+from dithc.clutter import is_clutter
 from dithc.data.archives.tarball import Entry
 from dithc.data.files import open_regular, printable
 from dithc.log import UserError, problem
@@ -35,7 +36,7 @@ class Member(NamedTuple):
 
 
 def members(path: Path) -> Iterator[Member]:
-    """The files of a tar archive, and of the tar archives in it, in their order; hidden ones (`._x`) are left out.
+    """The files of a tar archive, and of the tar archives in it, in their order, without hidden and system files.
 
     Raises:
         UserError: it cannot be used as a whole: hostile, damaged, cut short, or compressed.
@@ -65,7 +66,7 @@ def _files(file: BufferedReader, start: int, end: int, said: Path) -> Iterator[M
             raise _refused(said, got=f"{shown}, a link, a device or a file with holes")
         if name.is_absolute() or ".." in name.parts or set("\\\0") & set(entry.name):
             raise _refused(said, got=f"{shown}, which leads out of it")
-        if entry.isdir() or any(part.startswith(".") for part in name.parts):
+        if entry.isdir() or is_clutter(name):
             continue
         if name in names:
             raise _refused(said, got=f"two files {shown}")

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path, PurePosixPath
 from typing import IO
 
+from dithc.clutter import is_clutter
 from dithc.data.archives.unpacking import check_disk
 from dithc.data.files import check_room, open_regular
 from dithc.log import UserError, problem
@@ -67,7 +68,7 @@ def unpack(archive: Path, folder: Path, *, wanted: Callable[[str], bool]) -> lis
                     total += entry.size
                     _check(archive, entry, number=number, total=total, limit=limit)
                     name = PurePosixPath(entry.name).name
-                    if not entry.isfile() or not wanted(name):
+                    if not entry.isfile() or not wanted(name) or is_clutter(entry.name):
                         continue
                     if name in written:
                         raise _refused(archive, got=f"two files {name}")

@@ -22,7 +22,7 @@ from dithc.data.readers.geotiff import GeoTiffReader
 from dithc.data.readers.image_folder import ImageFolderReader
 from dithc.data.readers.inputs import state_of
 from dithc.data.readers.installed import InstalledReader
-from dithc.data.readers.listing import check_name, scene_id
+from dithc.data.readers.listing import Listing, check_name, scene_id
 from dithc.data.readers.safe import SafeReader
 from dithc.data.readers.stac import StacReader
 from dithc.data.scene import Canvas, Reason, Refused, Rejection, Scene
@@ -45,6 +45,7 @@ class Reader(Protocol):
     """
 
     classes: list[str]
+    listing: Listing
 
     @property
     def paths(self) -> Sequence[Path]:
@@ -91,10 +92,15 @@ class Scenes:
             found: list[Path] = [path] if inputs is None else inputs(path)
         except (Refused, UserError, OSError):  # told when it is read
             return None, 0
+        self._reader.listing.read(found)
         state, size = state_of(found, relative_to=path.parent)
         if state is not None and hasattr(self._reader, "size"):
             size = self._reader.size(path)
         return (None if inputs is None else state), size
+
+    def left_out(self) -> dict[str, int]:
+        """Log the files that no reader opens, and return their number by suffix; after `look` at every scene."""
+        return self._reader.listing.report()
 
     def memory_bytes(self, largest: int) -> int:
         """Most memory that reading one scene takes, where the largest has so many bytes of files."""
@@ -133,7 +139,7 @@ class Scenes:
                 "the file cannot be read",
                 got=str(error) or type(error).__name__,
                 expected="a whole file of this kind",
-                remedy="copy or download it again, or take it out of the folder",
+                remedy="replace the file if it is damaged; otherwise convert it, or list it in `source.exclude`",
             )
         return Rejection(scene_id=scene_id(path, self.folder), path=path, refused=refused)
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 
+from dithc.clutter import is_clutter
 from dithc.data.archives import check_disk, scratch
 from dithc.data.files import open_regular
 from dithc.data.scene import Reason, Refused
@@ -28,7 +29,7 @@ def names_in(path: Path) -> list[str]:
     """
     try:
         with open_regular(path) as file, zipfile.ZipFile(file) as archive:
-            return archive.namelist()
+            return [name for name in archive.namelist() if not is_clutter(name)]
     except BROKEN as error:
         raise OSError(f"the zip file cannot be read: {error}") from error
 
@@ -49,7 +50,8 @@ def unpacked(path: Path) -> Iterator[Path]:
             with open_regular(path) as file, zipfile.ZipFile(file) as archive:
                 entries = _judged(archive.infolist(), path, folder)
                 for entry in entries:
-                    _unpack(archive, entry, folder)
+                    if not is_clutter(entry.filename):
+                        _unpack(archive, entry, folder)
         except BROKEN as error:
             raise OSError(f"the zip file is damaged: {error}") from error
         yield folder

@@ -6,10 +6,10 @@ from pathlib import Path
 import numpy as np
 
 from dithc.config import datasets
-from dithc.data.readers.clouds import is_user_mask, mark_user_mask, user_mask, widen
+from dithc.data.readers.clouds import SceneMasks
 from dithc.data.readers.inputs import Beside
-from dithc.data.readers.listing import list_files, scene_id
-from dithc.data.readers.rasters import SUFFIXES, Raw, read_pixels
+from dithc.data.readers.listing import RASTERS, Listing, scene_id
+from dithc.data.readers.rasters import Raw, read_pixels
 from dithc.data.readers.safe_metadata import combined_sha256
 from dithc.data.readers.tags import check_tags
 from dithc.data.scene import REFLECTANCE_SCALE, Array, Mask, Reason, Refused, Scene, located, stored_reflectance
@@ -33,17 +33,16 @@ class Sentinel2ArrayReader:
     def __init__(self, source: datasets.Sentinel2Array, folder: Path) -> None:
         self.source, self.folder, self.classes = source, folder, ["sentinel2"]
         self._beside = Beside()
-        self.paths = list_files(
-            folder,
-            suffixes=SUFFIXES,
-            use=lambda path: not (source.clouds.beside and is_user_mask(path)),
+        self.listing, self._masks = Listing(source, folder), SceneMasks(source.clouds)
+        self.paths = self.listing.files(
+            suffixes=RASTERS,
             wanted=f"GeoTIFF or .npy files with {len(source.bands)} bands",
             remedy="put the files there or correct `source.path`; for .SAFE products use `kind: sentinel2`",
         )
 
     def inputs(self, path: Path) -> list[Path]:
-        """The file, its mask, and whatever else is named as it is."""
-        return self._beside(path)
+        """Return the file, its mask and its companions."""
+        return [*self._beside(path), *self._masks.of(path)]
 
     def read(self, path: Path) -> Scene:
         """Reads one file and checks that its values fit what is declared."""
@@ -71,10 +70,8 @@ class Sentinel2ArrayReader:
             raw.pixels, offset=offset, per_unit=per_unit, invalid=invalid, what="a value of the file"
         )
         mask = np.where(invalid.any(axis=0), Mask.INVALID, Mask.VALID).astype(np.uint8)
-        masked = [user_mask(path)] if source.clouds.beside else []
-        for beside in masked:
-            mark_user_mask(beside, raw.place, mask)
-            widen(mask, buffer_m=source.clouds.buffer_m, gsd_m=raw.place.gsd_m)
+        masked = self._masks.of(path)
+        self._masks.mark(masked, raw.place, mask)
         pixels, located_mask = located(
             stored, mask, bands=source.bands, place=raw.place, units="reflectance", scale=REFLECTANCE_SCALE
         )
@@ -85,7 +82,7 @@ class Sentinel2ArrayReader:
             pixels=pixels,
             mask=located_mask,
             place=raw.place,
-            facts={"offset_source": "config", "offsets": [offset] * len(source.bands)},
+            facts={"dtype": str(raw.pixels.dtype), "offset_source": "config", "offsets": [offset] * len(source.bands)},
         )
 
     def _invalid(self, raw: Raw) -> Array:

@@ -1,6 +1,10 @@
-"""Clouds of a Sentinel-2 scene: what the product's own masks or the user's say, and how far around."""
+"""Cloud masks of scenes: masks of a Sentinel-2 product, mask files of the user, and a buffer around clouds."""
 
-from collections.abc import Mapping
+import fnmatch
+import os
+import re
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +14,7 @@ from dithc.config import datasets
 from dithc.data.grids import Grid, regrid
 from dithc.data.npy import read_npy
 from dithc.data.raster import read_raster
+from dithc.data.readers.listing import RASTERS
 from dithc.data.readers.safe_files import CLASSI, CLOUD_PROBABILITY, SCENE_CLASSIFICATION, BandFile
 from dithc.data.readers.safe_grid import ABSENT, STRIP_ROWS, check_cover, read_file
 from dithc.data.scene import Array, Mask, Place, Reason, Refused
@@ -18,11 +23,8 @@ INVALID_CLASSES = (0, 1)
 """Of the scene classification: no data, saturated or defective."""
 OPAQUE_AND_CIRRUS = 2
 """The first layers of MSK_CLASSI; the third is snow."""
-CLEAR, CLOUDY = 0, (1, 1024, 2048, 3072)
-"""Numbers of a user's mask; the latter three are bits 10 (opaque) and 11 (cirrus) of QA60."""
-SUFFIXES = (".npy", ".tif", ".tiff")
-ENDINGS = (*SUFFIXES, ".jp2", ".safe", ".zip", ".json")
-"""Of scenes, beside whose names without them masks are looked for; other dots belong to the name of a granule."""
+SUFFIXES = RASTERS | {".safe", ".zip", ".json"}
+"""Suffixes of scenes that are not part of the scene's name. Other dots belong to the names of granules."""
 
 
 def mark_clouds(files: Mapping[str, BandFile], clouds: datasets.ProductClouds, grid: Grid, mask: Array) -> None:
@@ -46,74 +48,112 @@ def mark_clouds(files: Mapping[str, BandFile], clouds: datasets.ProductClouds, g
             _mark(mask, layer == 1)
 
 
-def mark_user_mask(path: Path, place: Place, mask: Array) -> None:
-    """Marks what a user's mask says in the mask (H, W), whose pixels it must have.
+class SceneMasks:
+    """Mask files of the scenes of a source, as `clouds.mask` declares them. Each folder is listed once."""
 
-    Raises:
-        Refused: its shape or place is another, or it holds other numbers than it may.
-        OSError, ValueError: it cannot be read.
-    """
-    if path.suffix == ".npy":
-        values, same = read_npy(path), True
-    else:
-        values, info = read_raster(path)
-        same = info.crs is None or (info.crs, info.transform) == (place.crs, place.transform)
-        if info.masked is not None:
-            values = np.where(info.masked, np.array(ABSENT).astype(values.dtype), values)
-    values = values[0] if values.ndim == 3 and len(values) == 1 else values
-    if values.shape != mask.shape or not same:
-        raise Refused(
-            Reason.GRID_MISMATCH,
-            f"{path.name} is not on the pixels of its scene",
-            got=f"shape {values.shape}" + ("" if same else " at another place"),
-            expected=f"shape {mask.shape}, at the scene's place if it says one",
-            remedy="make the mask on the grid of the scene (gdalwarp -te -tr, nearest neighbour)",
-        )
-    cloudy = np.isin(values, CLOUDY)
-    if not (cloudy | np.isin(values, (CLEAR, ABSENT))).all():
-        raise Refused(
-            Reason.UNITS_CONTRADICTION,
-            f"{path.name} holds numbers that mean nothing",
-            got=f"{values.dtype}, {np.unique(values[~np.isin(values, (CLEAR, ABSENT, *CLOUDY))])[:5].tolist()}",
-            expected=f"{CLEAR} clear, {ABSENT} no data, {', '.join(map(str, CLOUDY))} cloud",
-            remedy="write the mask in these numbers; a probability needs a threshold first",
-        )
-    _mark(mask, cloudy)
-    mask[values == ABSENT] = Mask.INVALID
+    def __init__(self, clouds: datasets.Clouds) -> None:
+        self._clouds, self._setting = clouds, clouds.mask
+        self._found: dict[Path, tuple[dict[str, list[str]], set[str]]] = {}
+
+    def of(self, scene: Path, stem: str | None = None) -> list[Path]:
+        """Return the mask file of a scene, or no file without the setting.
+
+        Args:
+            scene: file or product.
+            stem: name of the scene, by default that of `scene` without suffix.
+
+        Raises:
+            Refused: the scene has no mask file, or several.
+        """
+        if self._setting is None:
+            return []
+        if stem is None:
+            stem = (scene.stem if scene.suffix.lower() in SUFFIXES else scene.name).removesuffix(".SAFE")
+        if scene.parent not in self._found:
+            self._found[scene.parent] = self._list(scene.parent)
+        masks, stems = self._found[scene.parent]
+        starts = (start for start in _starts(stem) if start == stem or start not in stems)
+        names = next((masks[start] for start in starts if start in masks), [])
+        if len(names) != 1:
+            raise Refused(
+                Reason.INCOMPLETE,
+                f"the scene has {'several masks' if names else 'no mask'}",
+                got=", ".join(names) or "none",
+                expected=f"one raster {self._setting.names.replace('*', stem, 1)} in the folder of the scene (`clouds.mask`)",
+                remedy="put the mask there (all clear if there is no cloud), or remove `clouds.mask`",
+            )
+        return [scene.with_name(names[0])]
+
+    def _list(self, folder: Path) -> tuple[dict[str, list[str]], set[str]]:
+        """Return the mask files of a folder by the start of their scenes' names, and the names of other rasters."""
+        assert self._setting is not None
+        head, _, rest = self._setting.names.partition("*")
+        pattern = re.compile(f"{re.escape(head)}(.*?){fnmatch.translate(rest)}", re.IGNORECASE)
+        masks, stems = defaultdict[str, list[str]](list), set[str]()
+        for name in sorted(os.listdir(folder)):
+            stem, suffix = os.path.splitext(name)
+            found = pattern.match(name) if suffix.lower() in RASTERS else None
+            if found:
+                masks[found[1]].append(name)
+            elif suffix.lower() in RASTERS:
+                stems.add(stem)
+        return masks, stems
+
+    def mark(self, files: list[Path], place: Place, mask: Array) -> None:
+        """Mark the pixels of mask files in the mask (H, W) of a scene, then the buffer around clouds.
+
+        Raises:
+            Refused: a mask file has another grid, or a value that the setting does not declare.
+            OSError, ValueError: it cannot be read.
+        """
+        for path in files:
+            self._mark(path, place, mask)
+        reach = int(np.ceil(self._clouds.buffer_m / place.gsd_m))
+        if reach:
+            near = (mask == Mask.CLOUD).astype(np.uint8)
+            for axis in (0, 1):
+                maximum_filter1d(near, 2 * reach + 1, axis=axis, output=near, mode="constant")
+            _mark(mask, near == 1)
+
+    def _mark(self, path: Path, place: Place, mask: Array) -> None:
+        setting = self._setting
+        assert setting is not None
+        if path.suffix.lower() == ".npy":
+            values, same, excluded = read_npy(path), True, None
+        else:
+            values, info = read_raster(path)
+            same = info.crs is None or (info.crs, info.transform) == (place.crs, place.transform)
+            excluded = info.masked
+        bands = values[np.newaxis] if values.ndim == 2 else values  # (C, H, W)
+        if bands.shape[1:] != mask.shape or not same or len(bands) < setting.band:
+            raise Refused(
+                Reason.GRID_MISMATCH,
+                f"{path.name} is not on the pixels of its scene",
+                got=f"shape {values.shape}" + ("" if same else " at another place"),
+                expected=f"shape {mask.shape} at the place of the scene, with a band {setting.band} (`clouds.mask.band`)",
+                remedy="resample the mask to the grid of the scene (gdalwarp -te -tr, nearest neighbor)",
+            )
+        values = bands[setting.band - 1]
+        clear, invalid = np.isin(values, setting.clear), np.isin(values, setting.no_data)
+        invalid |= False if excluded is None else excluded  # (H, W)
+        cloudy = ~(clear | invalid) if setting.cloud == "others" else np.isin(values, setting.cloud)
+        if not (clear | invalid | cloudy).all():
+            raise Refused(
+                Reason.UNITS_CONTRADICTION,
+                f"{path.name} has values that `clouds.mask` does not declare",
+                got=f"{values.dtype}, {np.unique(values[~(clear | invalid | cloudy)])[:5].tolist()}",
+                expected=f"clear {setting.clear}, no_data {setting.no_data}, cloud {setting.cloud}",
+                remedy="declare all values of the mask in `clouds.mask`; apply a threshold to a probability first",
+            )
+        _mark(mask, cloudy & ~invalid)
+        mask[invalid] = Mask.INVALID
 
 
-def widen(mask: Array, *, buffer_m: float, gsd_m: float) -> None:
-    """Marks the valid pixels within a square of `buffer_m` around each cloudy one as cloudy, (H, W)."""
-    reach = int(np.ceil(buffer_m / gsd_m))
-    if reach:
-        near = (mask == Mask.CLOUD).astype(np.uint8)
-        for axis in (0, 1):
-            maximum_filter1d(near, 2 * reach + 1, axis=axis, output=near, mode="constant")
-        _mark(mask, near == 1)
-
-
-def user_mask(scene: Path) -> Path:
-    """The mask of the user's beside a scene.
-
-    Raises:
-        Refused: there is none, or several.
-    """
-    name = (scene.stem if scene.suffix.lower() in ENDINGS else scene.name).removesuffix(".SAFE")
-    found = [path for suffix in SUFFIXES if (path := scene.with_name(f"{name}_mask{suffix}")).is_file()]
-    if len(found) != 1:
-        raise Refused(
-            Reason.INCOMPLETE,
-            f"the scene has {'several masks' if found else 'no mask'} beside it",
-            got=", ".join(path.name for path in found) or "none",
-            expected=f"{name}_mask.npy or {name}_mask.tif, as `clouds.beside` says",
-            remedy="put the mask there (all zeros where there is no cloud), or set `clouds.beside: false`",
-        )
-    return found[0]
-
-
-def is_user_mask(path: Path) -> bool:
-    """Whether a file is named as a mask beside a scene."""
-    return path.stem.endswith("_mask") and path.suffix.lower() in SUFFIXES
+def _starts(stem: str) -> Iterator[str]:
+    """Yield a name and its parts up to each separator, the longest first."""
+    yield stem
+    for found in reversed([*re.finditer(r"[-_. ]", stem)]):
+        yield from (stem[: found.end()], stem[: found.start()])
 
 
 def _layers(file: BandFile, grid: Grid, *, most: int = 1) -> list[Array]:

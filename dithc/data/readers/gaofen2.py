@@ -22,8 +22,8 @@ from dithc.data.readers.gaofen2_raw import (
     xml_beside,
 )
 from dithc.data.readers.inputs import Beside
-from dithc.data.readers.listing import list_files, scene_id
-from dithc.data.readers.rasters import SUFFIXES, Raw, placed, read_pixels
+from dithc.data.readers.listing import RASTERS, Listing, scene_id, tidy
+from dithc.data.readers.rasters import Raw, placed, read_pixels
 from dithc.data.readers.safe_metadata import combined_sha256
 from dithc.data.readers.tags import check_tags
 from dithc.data.rpc import rpc_beside
@@ -68,16 +68,16 @@ class Gaofen2Reader:
         # On the ground a product of level 1A may be as large as there is memory for: two would not have it.
         self.memory_bytes = memory_bytes() if source.takes_raw else None
         self.columns: dict[str, Kind] = {"orthorectified": "text"} if source.takes_raw else {}
-        if source.takes_raw or any((folder if folder.is_dir() else folder.parent).rglob("*.[xX][mM][lL]")):
+        if source.takes_raw or tidy(folder if folder.is_dir() else folder.parent, "**/*.[xX][mM][lL]"):
             self.columns |= {"sun_elevation": "float", "sun_azimuth": "float"}
         if source.calibrate != "none":
             self.columns["gains"] = "floats"
         if source.pansharpen != "none":
             self.columns |= SHARPENED
         self.ground = Orthorectifier(source) if source.takes_raw else None
-        found = list_files(
-            folder,
-            suffixes=SUFFIXES | (ARCHIVES if source.takes_raw else set()),
+        self.listing = Listing(source, folder)
+        found = self.listing.files(
+            suffixes=RASTERS | (ARCHIVES if source.takes_raw else set()),
             use=lambda path: (
                 not PANCHROMATIC.search(path.stem) and (path.suffix.lower() not in ARCHIVES or is_archive(path))
             ),
@@ -85,6 +85,7 @@ class Gaofen2Reader:
             remedy="point `source.path` at a folder with the orthorectified MSS files; for products of level 1A as they are "
             "delivered (GF2_..._L1A....tar.gz) set `height_m` or `dem`; unpack .tar.gz of other names first",
         )
+        self.listing.read([path for path in self.listing.unread if PANCHROMATIC.search(path.stem)])
         unpacked = {product_of(path) for path in found if not is_archive(path)}
         self.paths = [path for path in found if not is_archive(path) or product_of(path) not in unpacked]
         if len(self.paths) < len(found):

@@ -7,8 +7,9 @@ import numpy as np
 
 from dithc.config import datasets
 from dithc.data.raster import RasterInfo, read_raster
+from dithc.data.readers.clouds import SceneMasks
 from dithc.data.readers.inputs import Beside
-from dithc.data.readers.listing import list_files, scene_id
+from dithc.data.readers.listing import RASTERS, Listing, scene_id
 from dithc.data.readers.rasters import Raw, placed
 from dithc.data.readers.safe_metadata import combined_sha256
 from dithc.data.readers.tags import check_tags
@@ -25,7 +26,6 @@ from dithc.data.scene import (
 )
 from dithc.data.table import Kind
 
-SUFFIXES = {".tif", ".tiff", ".jp2"}
 DTYPES = {"dn": "uint16", "byte": "uint8"}
 STEPS = {"reflectance": REFLECTANCE_SCALE, "radiance": RADIANCE_SCALE}
 
@@ -43,20 +43,19 @@ class GeoTiffReader:
         self._beside = Beside()
         self.columns: dict[str, Kind] = {} if source.wavelengths_nm is None else {"wavelengths_nm": "floats"}
         first = None if source.suffixes is None else source.suffixes[0]
-        self.paths = list_files(
-            folder,
-            suffixes=SUFFIXES if first is None else {Path(first).suffix.lower()},
+        self.listing, self._masks = Listing(source, folder), SceneMasks(source.clouds)
+        self.paths = self.listing.files(
+            suffixes=RASTERS - {".npy"} if first is None else {Path(first).suffix.lower()},
+            masks=first is not None,
             use=lambda path: first is None or path.name.lower().endswith(first.lower()),
             wanted=f"GeoTIFF files of {len(source.bands)} bands" if first is None else f"GeoTIFF files *{first}",
             remedy="put the files there, or correct `source.path` and `source.suffixes`",
         )
 
     def inputs(self, path: Path) -> list[Path]:
-        """The files of all bands, and whatever else is named as they are."""
-        suffixes = self.source.suffixes
-        if suffixes is None:
-            return self._beside(path)
-        return sorted({*self._beside(path, path.name[: -len(suffixes[0])]), *self._files(path)})
+        """Return the files of all bands, the mask file of the scene and their companions."""
+        stem = self._stem(path)
+        return sorted({*self._beside(path, stem), *self._files(path), *self._masks.of(path, stem)})
 
     def read(self, path: Path) -> Scene:
         """Reads the scene of one file, or of the files that begin as this one does."""
@@ -67,21 +66,27 @@ class GeoTiffReader:
         invalid = np.logical_or.reduce(raw.invalid(nodata))  # (H, W)
         pixels = self._stored(raw.pixels, invalid)
         mask = np.where(invalid, Mask.INVALID, Mask.VALID).astype(np.uint8)
+        masks = self._masks.of(path, self._stem(path))
+        self._masks.mark(masks, raw.place, mask)
         scale = STEPS.get(source.units, 1.0)
         located_pixels, located_mask = located(
             pixels, mask, bands=source.bands, place=raw.place, units=source.units, scale=scale
         )
-        facts = {"sensor": source.sensor or None}
+        facts = {"sensor": source.sensor or None, "dtype": str(raw.pixels.dtype)}
         wavelengths = {} if source.wavelengths_nm is None else {"wavelengths_nm": source.wavelengths_nm}
         return Scene(
             scene_id=scene_id(path, self.folder),
             path=path,
-            sha256=combined_sha256({one.name: one for one in (*paths, *raw.companions)}),
+            sha256=combined_sha256({one.name: one for one in (*paths, *masks, *raw.companions)}),
             pixels=located_pixels,
             mask=located_mask,
             place=raw.place,
             facts={**facts, **wavelengths},
         )
+
+    def _stem(self, path: Path) -> str | None:
+        """Return the common start of the names of a scene's band files; None if one file has all bands."""
+        return None if self.source.suffixes is None else path.name[: -len(self.source.suffixes[0])]
 
     def _files(self, path: Path) -> list[Path]:
         """The files of a scene, in the order of the bands; where no end of a name is as declared, it may be in other letters.

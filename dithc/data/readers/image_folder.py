@@ -8,10 +8,11 @@ from pathlib import Path
 import numpy as np
 import xarray
 
+from dithc.clutter import is_clutter
 from dithc.config import datasets
 from dithc.data.archives import members
 from dithc.data.pictures import prepare
-from dithc.data.readers.listing import exists, scene_id
+from dithc.data.readers.listing import Listing, exists, scene_id
 from dithc.data.readers.picture_stores import LABEL_SUFFIXES, WANTED, Folders, Parquet, Store, Tars, WebDataset
 from dithc.data.scene import Mask, Place, Scene, located
 from dithc.log import UserError, problem
@@ -39,7 +40,8 @@ class ImageFolderReader:
         self.source, self.folder = source, folder
         one = source.classes == "one"
         layout = _found_layout(folder, one=one) if source.layout == "auto" else source.layout
-        self._store: Store = STORES[layout](folder, one=one)
+        self.listing = Listing(source, folder)
+        self._store: Store = STORES[layout](self.listing, one=one)
         self.classes, self.paths = self._store.classes, self._store.paths
 
     def inputs(self, path: Path) -> list[Path]:
@@ -79,12 +81,13 @@ class ImageFolderReader:
 def _found_layout(folder: Path, *, one: bool) -> str:
     """The layout of what lies in a folder, or of the file that it is; what may be meant in two ways is refused."""
     exists(folder, wanted=WANTED)
-    there = [path for path in folder.iterdir() if not path.name.startswith(".")] if folder.is_dir() else [folder]
-    shards = {suffix: [path for path in there if path.suffix.lower() == suffix] for suffix in (".tar", ".parquet")}
+    there = [path for path in folder.iterdir() if not is_clutter(path.name)] if folder.is_dir() else [folder]
+    folders = [path for path in there if path.is_dir()]
+    files = {*there} - {*folders}
+    shards = {suffix: [path for path in files if path.suffix.lower() == suffix] for suffix in (".tar", ".parquet")}
     kinds = [f"{len(paths)} x {suffix}" for suffix, paths in shards.items() if paths]
     if not kinds:
         return "folders"
-    folders = [path for path in there if path.is_dir()]
     if len(kinds) > 1 or folders:
         raise _mixed(folder, got=", ".join([*kinds, *(["folders"] if folders else [])]))
     if shards[".parquet"]:

@@ -12,7 +12,7 @@ import numpy as np
 
 from dithc.config import datasets
 from dithc.data.readers.inputs import below
-from dithc.data.readers.listing import exists, nothing_found, scene_id
+from dithc.data.readers.listing import Listing, exists, scene_id, walk
 from dithc.data.readers.safe_metadata import combined_sha256
 from dithc.data.scene import Array, Mask, Place, Reason, Refused, Scene, Units, located
 from dithc.data.table import Kind
@@ -57,16 +57,18 @@ class InstalledReader:
     def __init__(self, source: datasets.InstalledSource, folder: Path) -> None:
         self.source, self.folder = source, folder
         exists(folder, wanted=f"files of {source.kind}")
+        self.listing = Listing(source, folder)
         self.paths: list[Path] = source.called(source.scenes, folder)
         if not self.paths:
-            raise nothing_found(
-                folder, wanted=f"files of {source.kind}", remedy="put the files there or correct `source.path`"
-            )
+            remedy = "put the files there or correct `source.path`"
+            raise self.listing.nothing_found(folder, wanted=f"files of {source.kind}", remedy=remedy)
         outside = [path for path in self.paths if not (isinstance(path, Path) and path.is_relative_to(folder))]
         if outside or len(set(self.paths)) < len(self.paths):
             got = f"{outside[0]!r}" if outside else "a path twice"
             raise source.fault("lists what is none of its scenes", got=got, expected=f"paths in {folder}, each once")
         self.classes: list[str] = source.called(source.classes, folder)
+        for path in {place / name for place, _, names in walk(folder) for name in names} - {*self.paths}:
+            self.listing.leave(path)
 
     def inputs(self, path: Path) -> list[Path]:
         """All files that decide what is read of a path."""

@@ -1,15 +1,36 @@
-"""Which files of a source's folder are scenes, in an order that does not depend on the file system."""
+"""Selection of the scene files of a source, in an order that does not depend on the file system."""
 
 import os
+import re
 from array import array
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import overload
 
+from dithc.clutter import is_clutter
+from dithc.config import datasets
 from dithc.data.files import printable
 from dithc.log import UserError, logger, problem
 
 SHOWN = 5
+RASTERS = frozenset({".tif", ".tiff", ".jp2", ".j2k", ".npy"})
+"""Suffixes of scene rasters and of masks."""
+MASK = re.compile(
+    r"(?:^|[\W_])(?:udm2?(?![^\W_])|(?:cloud|cld|usable|valid)[\W_]?mask|c?fmask|qa60|b?qa[\W_]?(?:pixel|radsat|aerosol)"
+    r"|pixel[\W_]qa|msk_(?:cl|snw|det|qua|def|nod|sat|tec)|cloud[\W_]?prob|(?:scl|cldprb|clm)(?=(?:[\W_]\w{2,4})?$)"
+    r"|(?:masks?|msk|clouds?|b?qa)$)",
+    re.IGNORECASE,
+)
+"""Names without suffix of masks that producers deliver with a scene: PlanetScope, Landsat, Sentinel-2, MAJA, Fmask."""
+COMPANION = re.compile(
+    r"\.(?:xml|json|geojson|txt|md|rst|html?|pdf|imd|til|met|rp[bc]|prj|qpj|aux|ovr|msk|md5|sha\d+|crc|sfv"
+    r"|tfw|tiff?w|j[gp]w|jpe?gw|p[gn]w|pngw|gfw|bpw|j2w|jp2w|wld)$"
+    r"|^(?:readme|licen[cs]e|copying|notice|authors|citation|changelog|version|manifest|checksums?|(?:md5|sha\d+)sums?)(?:\.|$)",
+    re.IGNORECASE,
+)
+"""Names of metadata, world files, overviews, checksums and licenses, which hold no pixels of their own."""
 log = logger(__name__)
 
 
@@ -41,38 +62,152 @@ def scene_id(path: Path, folder: Path) -> str:
     return printable(path.name if path == folder else path.relative_to(folder).as_posix())
 
 
-def list_files(
-    folder: Path,
-    *,
-    suffixes: Collection[str],
-    wanted: str,
-    remedy: str,
-    use: Callable[[Path], bool] = lambda path: True,
-) -> list[Path]:
-    """All files at or under `folder` with one of the suffixes (any case) that `use` accepts, sorted; hidden ones are not.
+class Listing:
+    """Selection of a source's files, with a record of the files that no reader opens.
 
-    What is no folder counts as a file: links that lead nowhere, pipes and devices are the reader's to refuse, with a row.
-
-    Raises:
-        UserError: `folder` does not exist or holds no such file.
-        OSError: a folder in it cannot be read.
+    Attributes:
+        folder: source folder, or the single file of the source.
+        unread: files that are neither scenes nor companions. `Scenes` removes further inputs of scenes.
+        masks: rasters with the name of a mask that no setting uses.
+        excluded: number of files that `include` and `exclude` remove.
     """
-    exists(folder, wanted=wanted)
-    inside = (place / name for place, _, names in walk(folder) for name in names)
-    candidates = [folder] if folder.is_file() else sorted(inside)
-    found = [path for path in candidates if path.suffix.lower() in suffixes and not _hidden(path, folder) and use(path)]
-    if not found:
-        raise nothing_found(folder, wanted=wanted, remedy=remedy)
-    return found
+
+    def __init__(self, source: datasets.Source, folder: Path) -> None:
+        self.folder, self.excluded = folder, 0
+        self.unread, self.masks = set[Path](), list[Path]()
+        clouds = getattr(source, "clouds", None)
+        self._mask = None if clouds is None or clouds.mask is None else clouds.mask.names.casefold()
+        self._include, self._exclude = (
+            [pattern.casefold().removeprefix("./").rstrip("/") for pattern in getattr(source, name, ())]
+            for name in ("include", "exclude")
+        )
+
+    def files(
+        self,
+        *,
+        suffixes: Collection[str],
+        wanted: str,
+        remedy: str,
+        use: Callable[[Path], bool] = lambda path: True,
+        below: Path | None = None,
+        masks: bool = False,
+    ) -> list[Path]:
+        """Return all files with one of the suffixes (any case) that `use` and the patterns accept, sorted.
+
+        Entries that are not folders count as files. The reader rejects broken links, pipes and devices with a row.
+
+        Args:
+            suffixes: suffixes of scenes, in lower case.
+            wanted: scenes, for the error message.
+            remedy: fix, for the error message.
+            use: filter of scenes.
+            below: folder in the source; the source itself by default.
+            masks: whether a file with the name of a mask may be a scene.
+
+        Raises:
+            UserError: the folder does not exist or contains no scene.
+            OSError: a folder cannot be listed.
+        """
+        top = below or self.folder
+        exists(top, wanted=wanted)
+        found, excluded = [], self.excluded
+        inside = [top] if top.is_file() else [place / name for place, _, names in walk(top) for name in names]
+        for path in sorted(inside):
+            if self._is_set_mask(path):
+                self.unread.add(path)
+            elif path.suffix.lower() not in suffixes or not use(path) or (path != top and _is_hidden(path.name)):
+                self.leave(path, suffixes)
+            elif self.takes(path, masks=masks or path == self.folder):
+                found.append(path)
+        if not found and (below is None or self.excluded == excluded):
+            raise self.nothing_found(top, wanted=wanted, remedy=remedy)
+        return found
+
+    def takes(self, path: Path, *, masks: bool = True) -> bool:
+        """Return whether the patterns select a file or product, and count it otherwise.
+
+        Args:
+            path: file or product.
+            masks: whether a path with the name of a mask may be a scene.
+        """
+        if masks and not self._include and not self._exclude:
+            return True
+        parts = [part.casefold() for part in path.relative_to(self.folder).parts or (path.name,)]
+        names = {name for end, part in enumerate(parts, 1) for name in (part, "/".join(parts[:end]))}
+
+        def fitting(patterns: list[str]) -> list[str]:
+            return [pattern for pattern in patterns if any(fnmatchcase(name, pattern) for name in names)]
+
+        included = fitting(self._include) if self._include else ["*"]
+        if not included or fitting(self._exclude):
+            self.excluded += 1
+            return False
+        if masks or not MASK.search(path.stem) or any(MASK.search(Path(pattern).stem) for pattern in included):
+            return True
+        self.masks.append(path)
+        return False
+
+    def leave(self, path: Path, suffixes: Collection[str] = ()) -> None:
+        """Record a file that is not a scene, unless its name denotes a companion or a system file."""
+        known = path.suffix.lower() not in suffixes if _is_hidden(path.name) else COMPANION.search(path.name)
+        if not known and self.takes(path):
+            self.unread.add(path)
+
+    def read(self, paths: Iterable[Path]) -> None:
+        """Remove inputs of scenes from the record of files that no reader opens."""
+        if self.unread:
+            self.unread.difference_update(Path(os.path.normpath(path)) for path in paths)
+
+    def report(self) -> dict[str, int]:
+        """Log the files that no reader opens, and return their number by suffix."""
+        found = self._rest()
+        if self.unread:
+            shown = ", ".join(f"{count} {kind}" for kind, count in found.items())
+            log.warning(
+                f"{self.folder}: not read: {shown}, such as {scene_id(min(self.unread), self.folder)}; convert these files, or "
+                "list them in `source.exclude`"
+            )
+        if self.masks:
+            log.warning(
+                f"{self.folder}: mask rasters are not scenes: {len(self.masks)}, such as {scene_id(self.masks[0], self.folder)}; "
+                "set `source.clouds.mask` to apply them, or name them in `source.include`"
+            )
+        return found
+
+    def nothing_found(self, folder: Path, *, wanted: str, remedy: str) -> UserError:
+        """Return the error for a folder without scenes, which names its content."""
+        names = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else [folder.name]
+        more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+        aside = "".join(f"; {count} {kind}" for kind, count in self._rest().items())
+        return problem(
+            f"no scene found in {folder}",
+            got=f"{', '.join(names[:SHOWN])}{more}{aside}" if names else "an empty folder",
+            expected=wanted,
+            remedy=remedy,
+        )
+
+    def _is_set_mask(self, path: Path) -> bool:
+        return self._mask is not None and _is_raster(path) and fnmatchcase(path.name.casefold(), self._mask)
+
+    def _rest(self) -> dict[str, int]:
+        found = Counter(printable(path.suffix.lower()) or "no suffix" for path in self.unread)
+        found |= Counter({"masks": len(self.masks), "excluded": self.excluded})
+        return {kind: count for kind, count in sorted(found.items()) if count}
+
+
+def tidy(folder: Path, pattern: str) -> list[Path]:
+    """Return the sorted matches of a glob below a folder, without hidden and system names."""
+    return sorted(path for path in folder.glob(pattern) if not is_clutter(path.relative_to(folder)))
 
 
 def walk(folder: Path) -> Iterator[tuple[Path, list[str], list[str]]]:
-    """`os.walk` that misses nothing in silence: hidden folders are not entered.
+    """Walk a folder like `os.walk`, without hidden and system folders and the files of systems.
 
-    Links to folders are not followed, as they may lead anywhere, and are said; those that the caller takes out are its own.
+    Links to folders are not followed, because their targets may be anywhere. The log names them, unless the caller removes
+    them from the list of folders.
 
     Raises:
-        OSError: a folder cannot be read, so that it is unknown what scenes it holds.
+        OSError: a folder cannot be listed, so that its scenes are unknown.
     """
 
     def stop(error: OSError) -> None:
@@ -80,13 +215,13 @@ def walk(folder: Path) -> Iterator[tuple[Path, list[str], list[str]]]:
 
     links = list[Path]()
     for place, folders, names in os.walk(folder, onerror=stop):
-        folders[:] = [name for name in folders if not name.startswith(".")]
-        yield Path(place), folders, names
+        folders[:] = [name for name in folders if not is_clutter(name)]
+        yield Path(place), folders, [name for name in names if _is_hidden(name) or not is_clutter(name)]
         links += [Path(place, name) for name in folders if Path(place, name).is_symlink()]
     if links:
         log.warning(
-            f"{len(links)} links to folders in {folder} are not followed, such as {links[0]}: what is there is no scene; link "
-            "the files, or name the folder itself in `source.path`"
+            f"{len(links)} links to folders in {folder} are not followed, such as {links[0]}: link the files, or name the "
+            "folder itself in `source.path`"
         )
 
 
@@ -117,17 +252,9 @@ def exists(folder: Path, *, wanted: str) -> None:
         )
 
 
-def nothing_found(folder: Path, *, wanted: str, remedy: str) -> UserError:
-    """The error for a folder that holds nothing of the kind; names what it does hold."""
-    names = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else [folder.name]
-    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
-    return problem(
-        f"no scene found in {folder}",
-        got=f"{', '.join(names[:SHOWN])}{more}" if names else "an empty folder",
-        expected=wanted,
-        remedy=remedy,
-    )
+def _is_raster(path: Path) -> bool:
+    return path.suffix.lower() in RASTERS
 
 
-def _hidden(path: Path, folder: Path) -> bool:
-    return any(part.startswith(".") for part in path.parts[len(folder.parts) :])
+def _is_hidden(name: str) -> bool:
+    return name.startswith(".") and not name.startswith("._")

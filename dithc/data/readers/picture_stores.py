@@ -13,20 +13,21 @@ from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
+from dithc.clutter import is_clutter
 from dithc.data.archives import Member, members
 from dithc.data.files import check_room, open_regular, printable
-from dithc.data.pictures import read_file
-from dithc.data.readers.listing import Paths, exists, list_files, nothing_found
+from dithc.data.pictures import SUFFIXES, read_file
+from dithc.data.readers.classes import check_apart, check_splits
+from dithc.data.readers.listing import Listing, Paths, exists
 from dithc.data.scene import Reason, Refused
 from dithc.data.table import Shard, read_cell, read_columns, read_shard
 from dithc.log import UserError, logger, problem
 
-SUFFIXES = {".jpeg", ".jpg", ".png", ".bmp", ".webp", ".ppm", ".tif", ".tiff"}
 WANTED = "pictures (" + ", ".join(sorted(SUFFIXES)) + ")"
 FOLDERS = "point `source.path` at the folder whose sub-folders are the classes, or set `classes: one` for a flat folder"
 SHARDS = "point `source.path` at the archive, or at the folder in which the shards lie side by side"
 LABEL_SUFFIXES = (".cls", ".json")  # the first that a sample has is asked
-MOST_LABEL_BYTES = 1 << 20
+MOST_LABEL_BYTES = 64 << 20
 MOST_CLASSES = 1 << 20
 IMAGE, LABEL = "image", "label"
 SPLIT_SHARD = re.compile(r"(.*?)-\d+-of-(\d+)\b.*")
@@ -83,56 +84,43 @@ class Store(ABC):
 
 
 class Folders(Store):
-    """Files in a folder for each class, in sorted order; or in any folders, all of one class."""
+    """Files in a folder per class, in sorted order, or in any folders as a single class."""
 
-    def __init__(self, folder: Path, *, one: bool) -> None:
+    def __init__(self, listing: Listing, *, one: bool) -> None:
+        folder = listing.folder
         exists(folder, wanted=WANTED)
         self._depth, self._numbers = len(folder.parts), dict[str, int]()
         if one:
-            paths = list_files(folder, suffixes=SUFFIXES, wanted=WANTED, remedy=FOLDERS)
-            super().__init__([printable(folder.name)], {}, paths=Paths(paths))
+            paths = Paths(listing.files(suffixes=SUFFIXES, wanted=WANTED, remedy=FOLDERS, masks=True))
+            check_splits(folder, paths, one=True)
+            super().__init__([printable(folder.name)], {}, paths=paths)
             return
-        inside = folder.iterdir() if folder.is_dir() else ()
-        folders = sorted(path for path in inside if path.is_dir() and not path.name.startswith("."))
-        _check_apart(folder, folders)
+        inside = sorted(path for path in folder.iterdir() if not is_clutter(path.name)) if folder.is_dir() else []
+        folders = [path for path in inside if path.is_dir()]
+        check_apart(folder, folders)
         if not folders:
-            raise nothing_found(folder, wanted=f"a folder per class, with {WANTED}", remedy=FOLDERS)
-        self._numbers = {path.name: number for number, path in enumerate(folders)}
+            raise listing.nothing_found(folder, wanted=f"a folder per class, with {WANTED}", remedy=FOLDERS)
+        for path in inside:
+            if not path.is_dir():
+                listing.leave(path)
         remedy = "remove the empty folder; " + FOLDERS
-        found = (list_files(path, suffixes=SUFFIXES, wanted=WANTED, remedy=remedy) for path in folders)
-        super().__init__([printable(path.name) for path in folders], {}, paths=Paths(chain.from_iterable(found)))
+        found = {
+            path.name: Paths(listing.files(below=path, suffixes=SUFFIXES, wanted=WANTED, remedy=remedy, masks=True))
+            for path in folders
+        }
+        classes = [name for name, paths in found.items() if paths]
+        self._numbers = {name: number for number, name in enumerate(classes)}
+        paths = Paths(chain.from_iterable(found.values()))
+        if not paths:
+            raise listing.nothing_found(folder, wanted=WANTED, remedy=FOLDERS)
+        check_splits(folder, paths)
+        super().__init__([printable(name) for name in classes], {}, paths=paths)
 
     def label(self, path: Path) -> int:
         return self._numbers[path.parts[self._depth]] if self._numbers else 0
 
     def content(self, path: Path) -> bytes:
         return read_file(path)
-
-
-def _check_apart(folder: Path, folders: list[Path]) -> None:
-    """Refuses class folders of which one lies in another, or that hold the source itself, as links can: pictures of two labels.
-
-    Raises:
-        UserError: there is such a one.
-    """
-    owners: dict[Path, Path] = {}
-    places = [(path, path.resolve()) for path in folders]
-    for path, place in places:
-        if owners.setdefault(place, path) != path:
-            raise _within(path, owners[place])
-    for path, place in [(folder, folder.resolve()), *places]:
-        around = next((owners[one] for one in place.parents if one in owners), owners.get(place, path))
-        if around != path:
-            raise _within(path, around)
-
-
-def _within(inner: Path, outer: Path) -> UserError:
-    return problem(
-        f"what is in {printable(str(inner))} is in another class folder too",
-        got=f"{printable(str(outer))}, which leads to {printable(str(outer.resolve()))}",
-        expected="class folders apart, so that a picture has one label",
-        remedy="remove the link, or let it lead to a folder of one class",
-    )
 
 
 class Spot(NamedTuple):
@@ -153,22 +141,10 @@ class Spot(NamedTuple):
         return content
 
 
-class Tars(Store):
-    """Archives of classes, as ImageNet is distributed: a tar in a tar is a class by its name; else a folder in the archive is,
-    and the archive itself for pictures that lie in no folder."""
+class _Archives(Store):
+    """Files in archives, read in place."""
 
-    def __init__(self, folder: Path, *, one: bool) -> None:
-        spots, classes = dict[Path, Spot](), dict[Path, str]()
-        for archive in _shards(folder, ".tar"):
-            for member in _pictures(archive, members(archive), others_refused=not one):
-                path = archive / member.name
-                spots[path] = Spot(archive, member.offset, member.size)
-                classes[path] = archive.stem if one else _class_of(archive, member)
-        _some(folder, spots)
-        names = [folder.name] if one else sorted(set(classes.values()))
-        numbers = dict.fromkeys(classes.values(), 0) if one else {name: number for number, name in enumerate(names)}
-        self._spots = spots
-        super().__init__([printable(name) for name in names], {path: numbers[name] for path, name in classes.items()})
+    _spots: dict[Path, Spot]
 
     def file(self, path: Path) -> Path:
         return self._spots[path].archive
@@ -180,13 +156,33 @@ class Tars(Store):
         return self._spots[path].read(path)
 
 
-class WebDataset(Store):
+class Tars(_Archives):
+    """Archives of classes, as ImageNet is distributed: a tar in a tar is a class by its name; else a folder in the archive is,
+    and the archive itself for pictures that lie in no folder."""
+
+    def __init__(self, listing: Listing, *, one: bool) -> None:
+        folder, spots, classes = listing.folder, dict[Path, Spot](), dict[Path, str]()
+        for archive in _shards(listing, ".tar"):
+            for member in _pictures(archive, listing, others_refused=not one):
+                path = archive / member.name
+                spots[path] = Spot(archive, member.offset, member.size)
+                classes[path] = archive.stem if one else _class_of(archive, member)
+        _some(listing, spots)
+        check_splits(folder, spots, one=one)
+        names = [folder.name] if one else sorted(set(classes.values()))
+        numbers = dict.fromkeys(classes.values(), 0) if one else {name: number for number, name in enumerate(names)}
+        self._spots = spots
+        super().__init__([printable(name) for name in names], {path: numbers[name] for path, name in classes.items()})
+
+
+class WebDataset(_Archives):
     """Tar shards of samples: files of a sample have one name but for what follows its first dot, `KEY.jpg` and `KEY.cls` with the
     label in digits, or `KEY.json` with it as `label`."""
 
-    def __init__(self, folder: Path, *, one: bool) -> None:
-        self._spots, labels = dict[Path, Spot](), dict[Path, object]()
-        for archive in _shards(folder, ".tar"):
+    def __init__(self, listing: Listing, *, one: bool) -> None:
+        folder, labels = listing.folder, dict[Path, object]()
+        self._spots = {}
+        for archive in _shards(listing, ".tar"):
             for sample in _samples(archive):
                 pictures = [member for member in sample if member.name.suffix.lower() in SUFFIXES]
                 for member in pictures or sample[:1]:
@@ -195,34 +191,28 @@ class WebDataset(Store):
                     labels[path] = 0 if one else _label_of(archive, sample)
                 if len(pictures) > 1:
                     raise _odd_sample(archive, pictures)
-        _some(folder, self._spots)
+        _some(listing, self._spots)
+        check_splits(folder, self._spots, one=one)
         super().__init__([folder.name] if one else _class_names(folder, labels.values()), labels)
-
-    def file(self, path: Path) -> Path:
-        return self._spots[path].archive
-
-    def size(self, path: Path) -> int:
-        return self._spots[path].size
-
-    def content(self, path: Path) -> bytes:
-        return self._spots[path].read(path)
 
 
 class Parquet(Store):
     """Shards of rows, as Hugging Face has them: `image`, bytes or a struct with `bytes`, and `label`, a number."""
 
-    def __init__(self, folder: Path, *, one: bool) -> None:
+    def __init__(self, listing: Listing, *, one: bool) -> None:
+        folder = listing.folder
         self._cells, labels = dict[Path, tuple[Path, int, int]](), dict[Path, object]()
         named = dict[Path, list[str]]()
-        for file in _split_shards(_shards(folder, ".parquet")):
+        for file in _split_shards(_shards(listing, ".parquet")):
             shard, given = _checked_shard(file, one=one)
             named |= {file: shard.names[LABEL]} if LABEL in shard.names else {}
             places = ((number, row) for number, group in enumerate(shard.groups) for row in range(group.rows))
             for index, (label, (group, row)) in enumerate(zip(given, places, strict=True)):
                 path = file / f"{index:06d}"
                 labels[path], self._cells[path] = label, (file, group, row)
+        check_splits(folder, self._cells, one=one)
         self._rows = Counter(file for file, *_ in self._cells.values())
-        _some(folder, self._cells)
+        _some(listing, self._cells)
         first = next(iter(named.items()), None)
         if first and (other := next((file for file, names in named.items() if names != first[1]), None)):
             raise _unlike(first[0], other)
@@ -253,27 +243,27 @@ class Parquet(Store):
         return content
 
 
-def _shards(folder: Path, suffix: str) -> list[Path]:
-    """The shards side by side in a folder, sorted; or the one that it is."""
-    exists(folder, wanted=f"{suffix} archives of pictures")
+def _shards(listing: Listing, suffix: str) -> list[Path]:
+    """Return the shards directly in the folder of a listing, sorted, or its single file."""
+    folder = listing.folder
     remedy = f"{SHARDS}; archives that are compressed (.tar.gz) are to be unpacked to .tar first"
-    return list_files(
-        folder,
+    return listing.files(
         suffixes={suffix},
+        masks=True,
         wanted=f"{suffix} archives of pictures",
         remedy=remedy,
         use=lambda path: folder in (path, path.parent),
     )
 
 
-def _some(folder: Path, found: Mapping[Path, object]) -> None:
+def _some(listing: Listing, found: Mapping[Path, object]) -> None:
     if not found:
-        raise nothing_found(folder, wanted=f"archives with {WANTED} in them", remedy=SHARDS)
+        raise listing.nothing_found(listing.folder, wanted=f"archives with {WANTED} in them", remedy=SHARDS)
 
 
-def _pictures(archive: Path, found: Iterable[Member], *, others_refused: bool) -> Iterable[Member]:
-    """The pictures among the files of an archive of classes."""
-    for member in found:
+def _pictures(archive: Path, listing: Listing, *, others_refused: bool) -> Iterable[Member]:
+    """Yield the image files of an archive of classes; `listing` records all other files."""
+    for member in members(archive):
         suffix = member.name.suffix.lower()
         if suffix in SUFFIXES:
             yield member
@@ -284,6 +274,8 @@ def _pictures(archive: Path, found: Iterable[Member], *, others_refused: bool) -
                 expected="pictures, in archives or folders that are their classes",
                 remedy="set `layout: webdataset`, or keep archives of the two kinds in two data sets",
             )
+        else:
+            listing.leave(archive / member.name)
 
 
 def _class_of(archive: Path, member: Member) -> str:
@@ -354,7 +346,7 @@ def _split_shards(files: list[Path]) -> list[Path]:
             f"shards of several splits lie in {files[0].parent}",
             got=", ".join(sorted(splits)),
             expected="shards of one split: validation and test pictures are not to be trained on",
-            remedy="make a folder for each split, with links to its shards, and point `source.path` at one",
+            remedy="select one split: `source.include: [train-*]`",
         )
     said = max((int(match[2]) for match in named.values()), default=0)
     if len(named) < said:

@@ -13,7 +13,6 @@ from dithc.data.raster import BandLabel, RasterInfo, read_raster
 from dithc.data.scene import Array, Place, Reason, Refused, find_invalid
 from dithc.log import logger
 
-SUFFIXES = {".npy", ".tif", ".tiff", ".jp2"}
 TOLERANCE = 0.01
 """Relative difference of two pixel sizes that are still the same."""
 LEAST_GSD_M, MOST_GSD_M = 0.001, 1e5

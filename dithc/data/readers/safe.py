@@ -7,16 +7,14 @@ import numpy as np
 
 from dithc.config import datasets
 from dithc.data.files import check_room
-from dithc.data.grids import Grid
 from dithc.data.readers.archive import SUFFIX, unpacked
-from dithc.data.readers.clouds import mark_clouds, mark_user_mask, user_mask, widen
+from dithc.data.readers.clouds import SceneMasks, mark_clouds
 from dithc.data.readers.inputs import below
-from dithc.data.readers.listing import exists, nothing_found, scene_id
+from dithc.data.readers.listing import Listing, exists, scene_id
 from dithc.data.readers.safe_files import (
     CLOUD_PROBABILITY,
     LEVEL_BANDS,
     SCENE_CLASSIFICATION,
-    BandFile,
     band_files,
     granules,
     packed_product,
@@ -33,7 +31,7 @@ from dithc.data.readers.safe_metadata import (
     sun_angles,
     verify_files,
 )
-from dithc.data.scene import REFLECTANCE_SCALE, Array, Canvas, Mask, Place, Reason, Refused, Scene, located
+from dithc.data.scene import REFLECTANCE_SCALE, Canvas, Mask, Place, Reason, Refused, Scene, located
 from dithc.data.table import Kind
 from dithc.log import UserError, logger, problem
 
@@ -59,14 +57,15 @@ class SafeReader:
         )
         exists(folder, wanted=wanted)
         self.canvas = Canvas()
-        self.paths = sorted(products(folder))
+        self.listing, self._masks = Listing(source, folder), SceneMasks(source.clouds)
+        self.paths = sorted(path for path in products(folder, self.listing.leave) if self.listing.takes(path))
         self._product_of: dict[Path, Path] = {}
         check_grid(source.bands, source.gsd_m)
         if not self.paths:
             remedy = (
                 "unpack other archives than .zip; for loose band stacks (GeoTIFF, .npy) use `kind: sentinel2-array`"
             )
-            raise nothing_found(folder, wanted=wanted, remedy=remedy)
+            raise self.listing.nothing_found(folder, wanted=wanted, remedy=remedy)
         levels: dict[Path, Level] = {}
         for path in self.paths:
             with suppress(Refused, UserError, OSError):  # what is no product is a row of its own, when it is read
@@ -85,11 +84,9 @@ class SafeReader:
         self.paths = sorted({*self.paths, *self._product_of} - {*self._product_of.values()})
 
     def inputs(self, path: Path) -> list[Path]:
-        """All files of the product, and the user's mask beside it."""
+        """Return all files of the product and the mask file of the scene."""
         product = self._product_of.get(path, path)
-        scene = product.with_name(path.name) if path in self._product_of else path
-        own = [user_mask(scene)] if self.source.clouds.beside else []
-        return [*(below(product) if product.is_dir() else [product]), *own]
+        return [*(below(product) if product.is_dir() else [product]), *self._masks.of(self._scene(path))]
 
     def read(self, path: Path) -> Scene:
         """Reads one product, a folder or a zip file, as int16 reflectance (C, H, W) on the grid of `gsd_m`."""
@@ -128,9 +125,12 @@ class SafeReader:
                 self.canvas.release()
         place = Place(gsd_m=self.source.gsd_m, crs=grid.crs, epsg=grid.epsg, transform=grid.transform)
         read = {file.path.relative_to(product).as_posix(): file.path for file in files.values()}
-        read |= self._mask(product.with_name(path.name) if path in self._product_of else path, files, grid, place, mask)
+        own = self._masks.of(self._scene(path))
+        mark_clouds(files, self.source.clouds, grid, mask)
+        self._masks.mark(own, place, mask)
+        read |= {f"../{one.name}": one for one in own}
         masks = {SCENE_CLASSIFICATION, CLOUD_PROBABILITY} & files.keys()
-        if metadata.level == "L2A" and not masks and not self.source.clouds.beside:
+        if metadata.level == "L2A" and not masks and not own:
             log.warning(f"{path.name} has no scene classification (SCL): its clouds are not masked")
         pixels, located_mask = located(
             stored, mask, bands=bands, place=place, units="reflectance", scale=REFLECTANCE_SCALE
@@ -150,14 +150,9 @@ class SafeReader:
             notes=notes,
         )
 
-    def _mask(self, path: Path, files: dict[str, BandFile], grid: Grid, place: Place, mask: Array) -> dict[str, Path]:
-        """Marks clouds in the mask (H, W); gives the files outside of the product that were read for it, by name."""
-        clouds, own = self.source.clouds, [user_mask(path)] if self.source.clouds.beside else []
-        mark_clouds(files, clouds, grid, mask)
-        for beside in own:
-            mark_user_mask(beside, place, mask)
-        widen(mask, buffer_m=clouds.buffer_m, gsd_m=place.gsd_m)
-        return {f"../{beside.name}": beside for beside in own}
+    def _scene(self, path: Path) -> Path:
+        """Return the path of a product, or of a granule as if it were stored next to its product."""
+        return self._product_of[path].with_name(path.name) if path in self._product_of else path
 
     def _verify(self, product: Path, granule: Path | None, used: list[Path]) -> tuple[str, ...]:
         """Compares the product, but for granules that are other scenes, with its manifest; notes what is absent or damaged."""

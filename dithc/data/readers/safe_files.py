@@ -1,7 +1,7 @@
 """Which files of a Sentinel-2 product are read: one of each band, as near to the common grid as there is."""
 
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -9,7 +9,7 @@ from dithc import stac
 from dithc.config import datasets
 from dithc.data.files import check_inside, check_regular
 from dithc.data.readers.archive import SUFFIX, names_in
-from dithc.data.readers.listing import walk
+from dithc.data.readers.listing import tidy, walk
 from dithc.data.readers.safe_metadata import BANDS, METADATA, Level
 from dithc.data.scene import Reason, Refused
 from dithc.log import UserError, logger
@@ -35,10 +35,10 @@ class BandFile:
     gsd_m: float
 
 
-def products(folder: Path) -> Iterator[Path]:
-    """What is a product, or named as one: folders, zip files, links to such, and what is neither.
+def products(folder: Path, leave: Callable[[Path], None] = lambda path: None) -> Iterator[Path]:
+    """Yield products: folders and zip files with the content or the name of a product, and links to them.
 
-    Does not look inside a folder that is one for another; a zip file beside the folder that it holds is left alone.
+    Products are not nested. A zip file next to its unpacked folder is not a product. `leave` receives all other files.
     """
     if not folder.is_dir():
         yield from [folder] if _is_packed(folder) else []
@@ -48,6 +48,7 @@ def products(folder: Path) -> Iterator[Path]:
             folders.clear()
             yield place
             continue
+        names = [name for name in names if not name.startswith(".")]
         linked = [name for name in folders if name.upper().endswith(".SAFE") and (place / name).is_symlink()]
         there = {Path(name).stem.upper(): place / name for name in folders}
         folders[:] = [name for name in folders if name not in linked]
@@ -58,6 +59,8 @@ def products(folder: Path) -> Iterator[Path]:
                 f"{len(twice)} zip files lie beside the folders that they hold, such as {twice[0]}: the folders are read"
             )
         yield from (place / name for name in (*files, *linked, *(name for name in packed if name not in twice)))
+        for name in {*names} - {*files, *packed}:
+            leave(place / name)
 
 
 def _stem(name: str) -> str:
@@ -69,7 +72,7 @@ def _is_unpacked(folder: Path | None) -> bool:
     if folder is None or folder.suffix.upper() == ".SAFE":
         return folder is not None
     try:
-        return any(one.name.upper().endswith(".SAFE") or METADATA.match(one.name) for one in folder.iterdir())
+        return any(one.name.upper().endswith(".SAFE") or METADATA.match(one.name) for one in tidy(folder, "*"))
     except OSError:  # what cannot be listed is not read either
         return False
 
@@ -88,7 +91,7 @@ def _is_packed(path: Path) -> bool:
 
 def granules(product: Path) -> list[Path]:
     """Folders of a product with images: one, but for the format before December 2016, where each is a scene by itself."""
-    return sorted(path.parent for path in product.glob("GRANULE/*/IMG_DATA") if path.is_dir())
+    return [path.parent for path in tidy(product, "GRANULE/*/IMG_DATA") if path.is_dir()]
 
 
 def packed_product(folder: Path) -> Path:
@@ -155,7 +158,7 @@ def _masks(granule: Path | None, clouds: datasets.ProductClouds) -> dict[str, di
     """Files by pixel size of the quality masks that are asked for, which lie beside the folder of images."""
     wanted = {CLOUD_PROBABILITY: clouds.probability is not None, CLASSI: clouds.classi}
     found: dict[str, dict[float, Path]] = {name: {} for name, asked in wanted.items() if asked}
-    for path in sorted(granule.glob("QI_DATA/*")) if granule and found else ():
+    for path in tidy(granule, "QI_DATA/*") if granule and found else ():
         match = MASK_FILE.search(path.name)
         name = match and (match[1] or match[3]).upper()
         if match and name in found:
@@ -175,7 +178,7 @@ def _masks(granule: Path | None, clouds: datasets.ProductClouds) -> dict[str, di
 def _files(granule: Path | None) -> dict[str, dict[float, Path]]:
     """Files of each band by their pixel size."""
     files: dict[str, dict[float, Path]] = {}
-    for path in sorted(granule.glob("IMG_DATA/**/*")) if granule else ():
+    for path in tidy(granule, "IMG_DATA/**/*") if granule else ():
         match = FILE.search(path.name)
         if match is None:
             continue

@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 from dithc.data.files import check_regular, open_regular
 from dithc.data.readers.archive import SUFFIX, names_in
+from dithc.data.readers.listing import tidy
 from dithc.data.scene import Reason, Refused
 from dithc.data.xml import Element, find_all, find_text, read_xml
 from dithc.log import UserError
@@ -66,7 +67,7 @@ def metadata_file(product: Path) -> Path:
     Raises:
         Refused: there is none, or several.
     """
-    found = sorted(path for path in product.iterdir() if METADATA.match(path.name))
+    found = [path for path in tidy(product, "*") if METADATA.match(path.name)]
     if len(found) != 1:
         raise Refused(
             Reason.READ_ERROR,
@@ -167,7 +168,7 @@ def _altered(what: str, *, got: str, expected: str) -> Refused:
 def sun_angles(granule: Path | None) -> dict[str, float]:
     """Mean elevation and azimuth of the sun, in degrees, by a granule's metadata; nothing where it says none that can be."""
     found: dict[str, float] = {}
-    for path in sorted(granule.glob("*.xml")) if granule is not None else ():
+    for path in tidy(granule, "*.xml") if granule is not None else ():
         with suppress(OSError, UserError, ValueError):
             check_regular(path, inside=granule)
             for sun in find_all(read_xml(path), "Mean_Sun_Angle"):

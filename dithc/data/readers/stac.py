@@ -13,9 +13,9 @@ import numpy as np
 from dithc.config import datasets
 from dithc.data.files import check_regular, check_room
 from dithc.data.readers.arrays import check_offset
-from dithc.data.readers.clouds import mark_clouds, mark_user_mask, user_mask, widen
+from dithc.data.readers.clouds import SceneMasks, mark_clouds
 from dithc.data.readers.inputs import Beside
-from dithc.data.readers.listing import list_files, scene_id
+from dithc.data.readers.listing import Listing, scene_id
 from dithc.data.readers.safe import FULL_SIDE, SafeReader
 from dithc.data.readers.safe_files import CLOUD_PROBABILITY, LEVEL_BANDS, SCENE_CLASSIFICATION, BandFile
 from dithc.data.readers.safe_grid import check_grid, common_grid, decoded, paint_band, read_file
@@ -50,9 +50,10 @@ class StacReader:
         check_grid(source.bands, source.gsd_m)
         self.lock = Lock.read(folder) if folder.is_dir() else None
         self._check_fetched()
-        self.paths = list_files(
-            folder,
+        self.listing, self._masks = Listing(source, folder), SceneMasks(source.clouds)
+        self.paths = self.listing.files(
             suffixes={".json", ".geojson"},
+            masks=True,
             use=_is_item,
             wanted="STAC items (*.json) and the GeoTIFF files that they name",
             remedy="put them there, or say in `source.search` which scenes, and run `dithc fetch`",
@@ -83,13 +84,14 @@ class StacReader:
             )
 
     def inputs(self, path: Path) -> list[Path]:
-        """Return the item, which a lock lists if there is one, its files with their companions, and the user's mask."""
+        """Return the item, the files that are read with their companions, and the mask file; further assets count as known."""
         self._check_listed(path)
         item = read_item(path)
         assets = self._assets(item, [*(self.source.bands or LEVEL_BANDS[item.level])])
-        own = [user_mask(path)] if self.source.clouds.beside else []
+        hrefs = (one.get("href") for one in item.document["assets"].values() if isinstance(one, dict))
+        self.listing.read(_local(path, href) for href in hrefs if isinstance(href, str))
         files = [beside for asset in assets.values() for beside in self._beside(self._file(asset, path))]
-        return [path, *dict.fromkeys(files), *own]
+        return [path, *dict.fromkeys(files), *self._masks.of(path)]
 
     def read(self, path: Path) -> Scene:
         """Reads one item's scene as int16 reflectance (C, H, W) on the grid of `gsd_m`."""
@@ -130,10 +132,8 @@ class StacReader:
             _check_values(stored, mask, bands, numbers)
         place = Place(gsd_m=self.source.gsd_m, crs=grid.crs, epsg=grid.epsg, transform=grid.transform)
         mark_clouds(files, self.source.clouds, grid, mask)
-        own = [user_mask(path)] if self.source.clouds.beside else []
-        for beside in own:
-            mark_user_mask(beside, place, mask)
-        widen(mask, buffer_m=self.source.clouds.buffer_m, gsd_m=place.gsd_m)
+        own = self._masks.of(path)
+        self._masks.mark(own, place, mask)
         if item.level == "L2A" and not {SCENE_CLASSIFICATION, CLOUD_PROBABILITY} & files.keys() and not own:
             log.warning(f"{path.name} has no scene classification (SCL): its clouds are not masked")
         pixels, located_mask = located(
@@ -184,10 +184,7 @@ class StacReader:
                 expected="files beside the item",
                 remedy="fetch them first: `dithc fetch --config CONFIG --dataset NAME --items FOLDER`",
             )
-        href = (
-            unquote(re.sub(r"^file://(localhost)?", "", asset.href)) if asset.href.startswith("file:") else asset.href
-        )
-        path = item.parent / href
+        path = _local(item, asset.href)
         if not os.path.lexists(path):
             raise Refused(
                 Reason.INCOMPLETE,
@@ -223,6 +220,11 @@ class StacReader:
         for band, file in files.items() if self.source.checksum == "verify" and self.lock is None else ():
             if differs := assets[band].difference(file.path):
                 raise _altered(file.path.name, *differs, said_by="its item")
+
+
+def _local(item: Path, href: str) -> Path:
+    """Return the path that the address of an asset denotes, relative to its item."""
+    return item.parent / (unquote(re.sub(r"^file://(localhost)?", "", href)) if href.startswith("file:") else href)
 
 
 def _is_item(path: Path) -> bool:

@@ -59,6 +59,7 @@ class Found:
         values, mask = scene.pixels.values, scene.mask.values
         kind = {name: scene.pixels.attrs[name] for name in ATTRIBUTES}
         kind |= {"bands": scene.pixels.band.values.tolist(), "dtype": str(values.dtype)}
+        kind |= {"file_dtype": scene.facts.get("dtype", str(values.dtype))}
         canvas.release()
         painted = canvas.path
         pixels: Array | Path = np.ascontiguousarray(values) if painted is None else painted

@@ -25,6 +25,7 @@ COLUMNS: dict[str, Kind] = {
     "n_bands": "int",
     "height": "int",
     "width": "int",
+    "dtype": "text",
     "gsd_m": "float",
     "crs": "text",
     "crs_epsg": "int",

@@ -66,9 +66,10 @@ def stage_scenes(dataset: datasets.Dataset, folder: Path, *, out: Path, threads:
                     placed = record.add(scene, state)
                     table.add(**scene.row, stack=placed.stack, row=placed.row)
                 bar.update(1, rejected=str(tally.rejected))
+        tally.left_out = scenes.left_out()
         if dataset.source.kind == "sentinel2-array":
             _check_declared(folder, tally)
-        if not tally.accepted or tally.rejected > dataset.max_rejected * len(scenes):
+        if tally.accepted <= tally.unlike or tally.rejected > dataset.max_rejected * len(scenes):
             raise _too_many(folder, tally, len(scenes), dataset.max_rejected)
         atomic_write(growing / INDEX_FILE, json.dumps(_index(dataset, scenes, record.stacks, tally), indent=1) + "\n")
         for path in sorted(growing.iterdir()):
@@ -99,6 +100,8 @@ class Tally:
         reasons: refused scenes by reason.
         examples: some texts for each reason.
         notes: accepted scenes by note, such as `grayscale`.
+        unlike: refused scenes with another data type than the first.
+        left_out: files below the source that no reader opens, by suffix.
     """
 
     first: dict[str, Any] = field(default_factory=dict)
@@ -106,6 +109,8 @@ class Tally:
     reasons: Counter[str] = field(default_factory=Counter)
     examples: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
     notes: Counter[str] = field(default_factory=Counter)
+    unlike: int = 0
+    left_out: dict[str, int] = field(default_factory=dict)
 
     @property
     def rejected(self) -> int:
@@ -134,6 +139,7 @@ class Tally:
             "accepted": self.accepted,
             "rejected": dict(self.reasons),
             "notes": dict(self.notes),
+            "left_out": self.left_out,
             "bands": self.first["bands"],
         }
 
@@ -143,15 +149,16 @@ def _consistent(found: Found | Rejection, tally: Tally) -> Found | Rejection:
     refused = _contradiction(found.kind, tally.first) if isinstance(found, Found) and tally.first else None
     if refused is None or isinstance(found, Rejection):
         return found
+    tally.unlike += refused.reason == Reason.WRONG_DTYPE
     return Rejection(scene_id=found.scene_id, path=found.path, refused=refused)
 
 
 def _contradiction(kind: dict[str, Any], first: dict[str, Any]) -> Refused | None:
     bands, gsd_m = kind["bands"], kind["gsd_m"]
-    remedy = "keep files of one kind in a data set; make another data set for the others"
-    for name in ("dtype", "units", "scale", "offset"):  # which readers of ours give alike
+    remedy = "list the other files in `source.exclude`, or define another dataset for them"
+    for name in ("file_dtype", "dtype", "units", "scale", "offset"):
         if kind[name] != first[name]:
-            what = f"the {name} of the pixels differs from that of the scenes before"
+            what = f"the {name.replace('file_', '')} of the file differs from the first scene"
             return Refused(Reason.WRONG_DTYPE, what, got=kind[name], expected=first[name], remedy=remedy)
     if bands != first["bands"]:
         what, got, expected = "the bands differ from those of the scenes before", ", ".join(bands), first["bands"]
@@ -194,6 +201,6 @@ def _too_many(folder: Path, tally: Tally, total: int, most: float) -> UserError:
     return problem(
         f"{tally.rejected} of {total} scenes in {folder} cannot be used",
         got="".join(f"\n    {line}" for line in lines),
-        expected=f"at least one usable scene, and a share of rejected ones of at most {most:g} (`max_rejected`)",
+        expected=f"usable scenes, most of one data type, and a share of rejected scenes of at most {most:g} (`max_rejected`)",
         remedy="do what each line says; if the rejected files may be left out, raise `max_rejected` of the data set",
     )

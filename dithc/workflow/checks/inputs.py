@@ -6,6 +6,7 @@ from collections.abc import Iterator, Set
 from itertools import islice
 from pathlib import Path
 
+from dithc.clutter import is_clutter
 from dithc.config import Experiment, codecs, datasets
 from dithc.log import UserError, problem
 from dithc.runs import Manifest
@@ -147,7 +148,7 @@ def _below(folder: Path) -> Iterator[Path]:
 
     def walk() -> Iterator[Path]:
         for place, folders, names in os.walk(folder):
-            yield from (Path(place, name) for name in sorted((*folders, *names)) if not name.startswith("."))
-            folders[:] = [one for one in folders if not one.startswith(".") and not one.upper().endswith(PRODUCTS)]
+            yield from (Path(place, name) for name in sorted((*folders, *names)) if not is_clutter(name))
+            folders[:] = [one for one in folders if not is_clutter(one) and not one.upper().endswith(PRODUCTS)]
 
     return islice(walk(), MOST_LOOKED_AT)

@@ -21,6 +21,7 @@ from dithc.data.readers.archive import unpacked
 from dithc.data.scene import Reason, Refused, Rejection, Scene
 from dithc.log import UserError
 from tests.data.readers.reading import one_of
+from tests.data.readers.systems import spoil, touch
 
 ENTRY = "S2A.SAFE/MTD_MSIL2A.xml"
 
@@ -98,7 +99,7 @@ def test_mask_of_the_user_beside_a_zip_file_is_read_and_hashed_wherever_it_stand
 ) -> None:
     for folder in (safe_folder, packed.parent):
         np.save(folder / f"{safe_product.stem}_mask.npy", np.ones((96, 96), np.uint8))
-    settings = {"clouds": datasets.ProductClouds(beside=True)}
+    settings = {"clouds": datasets.ProductClouds(mask={})}
     one, other = read_one(safe_folder, **settings), read_one(packed.parent, **settings)
     assert one.sha256 == other.sha256
     np.testing.assert_array_equal(one.mask.values, other.mask.values)
@@ -294,3 +295,25 @@ def test_real_product_in_a_zip_file_is_refused_for_what_its_folder_is(
         from_folder = next(found for found in read_all(folder, **settings) if found.path == product)
         assert isinstance(from_folder, Rejection)
         assert refusal(tmp_path / "files", **settings).reason == from_folder.refused.reason
+
+
+@pytest.mark.parametrize("is_packed", [False, True])
+def test_clutter_of_systems_leaves_one_product_and_other_files_are_counted(
+    safe_folder: Path, safe_product: Path, tmp_path: Path, is_packed: bool
+) -> None:
+    expected = read_one(safe_folder, bands=["B04"], checksum="skip")
+    spoil(safe_folder)
+    touch(safe_folder, "__MACOSX/S2A_MSIL2A_X.SAFE/MTD_MSIL2A.xml", "@eaDir/S2A_MSIL2A_X.SAFE/MTD_MSIL2A.xml")
+    folder = safe_folder
+    if is_packed:
+        folder = tmp_path / "packed"
+        shutil.make_archive(str(folder / safe_product.stem), "zip", safe_folder)
+    touch(folder, "S2.tar", "T33_B02.jp2", "notes.txt", "deep/x.zip")
+    scenes = read_scenes(datasets.Sentinel2(kind="sentinel2", path="x"), folder)
+    assert len(scenes) == 1
+    scenes.look(0)
+    assert scenes.left_out() == {".jp2": 1, ".tar": 1, ".zip": 1}
+    found = read_one(folder, bands=["B04"], checksum="skip")
+    np.testing.assert_array_equal(found.pixels.values, expected.pixels.values)
+    with pytest.raises(UserError, match="1 excluded"):
+        read_all(folder, exclude=[f"{safe_product.stem[:12]}*"])

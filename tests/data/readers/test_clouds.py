@@ -155,30 +155,28 @@ def test_mask_of_the_user_beside_a_product_is_added(safe_folder: Path, safe_prod
     wanted = before.copy()
     wanted[(own == 1) & (before == Mask.VALID)] = Mask.CLOUD
     wanted[own == 255] = Mask.INVALID
-    np.testing.assert_array_equal(mask_of(product(safe_folder, beside=True)), wanted)
+    np.testing.assert_array_equal(mask_of(product(safe_folder, mask={})), wanted)
     np.testing.assert_array_equal(mask_of(product(safe_folder)), before)
     if suffix != "npy":
         write_geotiff(path, own[None], transform=(10.0, 0.0, 0.0, 0.0, -10.0, 0.0), epsg=info.epsg)
-        assert "another place" in refused(product(safe_folder, beside=True), Reason.GRID_MISMATCH).got
+        assert "another place" in refused(product(safe_folder, mask={}), Reason.GRID_MISMATCH).got
 
 
 def test_pixels_that_the_mask_of_the_user_excludes_are_invalid(safe_folder: Path, safe_product: Path) -> None:
     before = mask_of(product(safe_folder))
     path, valid = safe_folder / f"{safe_product.stem}_mask.tif", np.random.default_rng(1).random((96, 96)) < 0.5
     write_geotiff(path, np.zeros((1, 96, 96), np.uint8), transform=None, epsg=None, nodata=0)
-    np.testing.assert_array_equal(
-        mask_of(product(safe_folder, beside=True)), before
-    )  # 0 is clear, whatever it declares
+    np.testing.assert_array_equal(mask_of(product(safe_folder, mask={})), before)  # 0 is clear, whatever it declares
     with rasterio.Env(GDAL_TIFF_INTERNAL_MASK="YES"), rasterio.open(path, "r+") as raster:
         raster.write_mask(valid)
-    np.testing.assert_array_equal(mask_of(product(safe_folder, beside=True)), np.where(valid, before, Mask.INVALID))
+    np.testing.assert_array_equal(mask_of(product(safe_folder, mask={})), np.where(valid, before, Mask.INVALID))
 
 
 def test_mask_of_the_user_changes_the_hash_of_the_scene(safe_folder: Path, safe_product: Path) -> None:
     hashes = set()
     for value in (0, 1):
         np.save(safe_folder / f"{safe_product.stem}_mask.npy", np.full((96, 96), value, np.uint8))
-        found = product(safe_folder, beside=True)
+        found = product(safe_folder, mask={})
         assert isinstance(found, Scene)
         hashes.add(found.sha256)
     assert len(hashes) == 2
@@ -187,18 +185,18 @@ def test_mask_of_the_user_changes_the_hash_of_the_scene(safe_folder: Path, safe_
 def test_mask_that_is_absent_twice_there_or_of_other_pixels_or_numbers_is_refused(
     safe_folder: Path, safe_product: Path
 ) -> None:
-    assert "_mask.npy" in refused(product(safe_folder, beside=True), Reason.INCOMPLETE).expected
+    assert f"{safe_product.stem}_mask" in refused(product(safe_folder, mask={}), Reason.INCOMPLETE).expected
     path = safe_folder / f"{safe_product.stem}_mask.npy"
     np.save(path, np.zeros((95, 96), np.uint8))
-    refused(product(safe_folder, beside=True), Reason.GRID_MISMATCH)
+    refused(product(safe_folder, mask={}), Reason.GRID_MISMATCH)
     np.save(path, np.full((96, 96), 0.4))
-    assert "threshold" in refused(product(safe_folder, beside=True), Reason.UNITS_CONTRADICTION).remedy
+    assert "threshold" in refused(product(safe_folder, mask={}), Reason.UNITS_CONTRADICTION).remedy
     path.write_bytes(path.read_bytes()[:2000])
-    refused(product(safe_folder, beside=True), Reason.READ_ERROR)
+    refused(product(safe_folder, mask={}), Reason.READ_ERROR)
     np.save(path, np.zeros((96, 96), bool))
-    assert isinstance(product(safe_folder, beside=True), Scene)
+    assert isinstance(product(safe_folder, mask={}), Scene)
     path.with_suffix(".tif").touch()
-    assert "several" in refused(product(safe_folder, beside=True), Reason.INCOMPLETE).what
+    assert "several" in refused(product(safe_folder, mask={}), Reason.INCOMPLETE).what
 
 
 def test_masks_beside_arrays_are_no_scenes_and_mark_them(tmp_path: Path) -> None:
@@ -207,17 +205,18 @@ def test_masks_beside_arrays_are_no_scenes_and_mark_them(tmp_path: Path) -> None
     cloudy[4, 4], cloudy[7, 7], cloudy[0, 0] = 1024, 2048, 255
     np.save(tmp_path / "a.npy", land)
     np.save(tmp_path / "a_mask.npy", cloudy)
-    (found,) = arrays(tmp_path, beside=True, buffer_m=10.0)
+    (found,) = arrays(tmp_path, mask={}, buffer_m=10.0)
     assert isinstance(found, Scene)
     wanted = np.full((20, 24), Mask.VALID, np.uint8)
     wanted[3:6, 3:6] = wanted[6:9, 6:9] = Mask.CLOUD
     wanted[0, 0] = Mask.INVALID
     np.testing.assert_array_equal(found.mask.values, wanted)
-    assert [type(one) for one in arrays(tmp_path)] == [Scene, Refused]
+    (unmasked,) = arrays(tmp_path)
+    assert (mask_of(unmasked) == Mask.VALID).all()
 
 
 def test_buffer_of_arrays_without_masks_is_refused_with_the_configuration() -> None:
-    with pytest.raises(ValueError, match=r"clouds\.beside"):
+    with pytest.raises(ValueError, match=r"clouds\.mask"):
         datasets.Sentinel2Array(
             kind="sentinel2-array",
             path="x",
@@ -235,8 +234,74 @@ def test_real_qa60_beside_real_bands_marks_what_it_says(real_data: Callable[[str
         quality = np.nan_to_num(pixels[13]).astype(np.uint16)
         write_geotiff(tmp_path / f"{path.stem}_mask.tif", quality[None], transform=info.transform, epsg=info.epsg)
         assert set(np.unique(quality)) <= {0, 1024, 2048, 3072}
-    for found in arrays(tmp_path, bands=L1C, beside=True):
+    for found in arrays(tmp_path, bands=L1C, mask={}):
         assert isinstance(found, Scene)
         quality = read_raster(tmp_path / f"{Path(found.scene_id).stem}_mask.tif")[0][0]
         mask = found.mask.values
         np.testing.assert_array_equal(mask == Mask.CLOUD, (quality > 0) & (mask != Mask.INVALID))
+
+
+UDM2 = {"names": "*_udm2*.tif", "clear": [1], "cloud": [0]}
+PLACE: dict[str, Any] = {"epsg": 32633, "transform": (3.0, 0.0, 5e5, 0.0, -3.0, 5e6)}
+
+
+def planet(folder: Path, **settings: Any) -> list[Scene | Refused]:
+    source = {"kind": "geotiff", "path": "x", "bands": BANDS, "units": "dn", **settings}
+    found = read_scenes(datasets.GeoTiff.model_validate(source), folder)
+    return [one.refused if isinstance(one, Rejection) else one for one in found]
+
+
+@pytest.fixture
+def delivery(tmp_path: Path) -> Path:
+    """Two scenes of two products each, in one folder, with one usable data mask of 8 bands per scene."""
+    draws = np.random.default_rng(0)
+    for number in range(2):
+        scene = f"2023051{number}_101010_3B"
+        for end in ("AnalyticMS_SR_clip", "AnalyticMS_clip"):
+            pixels = draws.integers(300, 4000, (3, 16, 16), dtype=np.uint16)
+            write_geotiff(tmp_path / f"{scene}_{end}.tif", pixels, **PLACE)
+        mask = np.zeros((8, 16, 16), np.uint8)
+        mask[0], mask[0, number, :], mask[6] = 1, 0, 77
+        write_geotiff(tmp_path / f"{scene}_udm2_clip.tif", mask, **PLACE)
+    return tmp_path
+
+
+def test_mask_pattern_finds_the_mask_of_each_scene_by_the_start_of_its_name(delivery: Path) -> None:
+    found = planet(delivery, clouds={"mask": UDM2})
+    assert [(mask_of(one) == Mask.CLOUD).any(axis=1).nonzero()[0].tolist() for one in found] == [[0], [0], [1], [1]]
+    assert all((mask_of(one) == Mask.VALID).all() for one in planet(delivery)), (
+        "a mask is not a scene without the pattern"
+    )
+    others = planet(delivery, clouds={"mask": UDM2 | {"cloud": "others", "band": 7}})
+    assert all((mask_of(one) == Mask.CLOUD).all() for one in others)
+    refused(planet(delivery, clouds={"mask": UDM2 | {"band": 7}})[0], Reason.UNITS_CONTRADICTION)
+    assert "band" in refused(planet(delivery, clouds={"mask": UDM2 | {"band": 9}})[0], Reason.GRID_MISMATCH).expected
+    (delivery / "20230511_101010_3B_udm2_clip.tif").unlink()
+    kinds = [type(one) for one in planet(delivery, clouds={"mask": UDM2})]
+    assert kinds == [Scene, Scene, Refused, Refused]
+
+
+def test_mask_of_another_scene_is_not_used_although_it_begins_alike(tmp_path: Path) -> None:
+    for name in ("a", "a_b"):
+        write_geotiff(tmp_path / f"{name}.tif", np.ones((3, 8, 8), np.uint16), **PLACE)
+    write_geotiff(tmp_path / "a_mask.tif", np.zeros((1, 8, 8), np.uint8), **PLACE)
+    first, second = planet(tmp_path, clouds={"mask": {}})
+    assert isinstance(first, Scene)
+    assert "no mask" in refused(second, Reason.INCOMPLETE).what
+
+
+def test_masks_of_scenes_with_a_file_per_band_are_found(tmp_path: Path) -> None:
+    for end in ("SR_B2", "SR_B3", "SR_B4"):
+        write_geotiff(tmp_path / f"LC08_T1_{end}.TIF", np.ones((1, 8, 8), np.uint16), **PLACE)
+    quality = np.full((1, 8, 8), 21824, np.uint16)
+    quality[0, 0, 0], quality[0, 1, 1] = 1, 22280
+    write_geotiff(tmp_path / "LC08_T1_QA_PIXEL.TIF", quality, **PLACE)
+    mask = {"names": "*_QA_PIXEL.TIF", "clear": [21824], "cloud": "others", "no_data": [1]}
+    (found,) = planet(tmp_path, suffixes=["_SR_B2.TIF", "_SR_B3.TIF", "_SR_B4.TIF"], clouds={"mask": mask})
+    assert [mask_of(found)[place] for place in ((0, 0), (1, 1), (2, 2))] == [Mask.INVALID, Mask.CLOUD, Mask.VALID]
+
+
+@pytest.mark.parametrize("wrong", [{"names": "udm2.tif"}, {"clear": [255]}, {"clear": [1]}, {"cloud": [0]}])
+def test_mask_settings_without_a_single_meaning_are_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=r"pattern|share the value"):
+        datasets.MaskFile.model_validate(wrong)

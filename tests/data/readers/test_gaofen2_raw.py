@@ -27,6 +27,7 @@ from dithc.data.synthetic.gaofen2_raw import RATIO, RawProduct
 from dithc.data.table import read_rows
 from dithc.log import UserError
 from tests.data.readers.reading import one_of
+from tests.data.readers.systems import spoil, touch
 
 SIZE, SEED, GSD_M = 48, 5, 3.24
 METRES = 20.0
@@ -430,3 +431,21 @@ def test_mask_of_a_product_is_no_data_on_the_ground_packed_or_not(raw_gaofen: Pa
     packed = next(scene for scene in read_all(folder, dem=dem) if product.name in scene.scene_id)
     assert isinstance(packed, Scene)
     np.testing.assert_array_equal(packed.mask.values, unpacked.mask.values)
+
+
+@pytest.mark.parametrize("is_packed", [False, True])
+def test_clutter_of_systems_leaves_one_product(product: Path, tmp_path: Path, is_packed: bool) -> None:
+    shutil.copytree(product, tmp_path / "in" / product.name)
+    spoil(tmp_path / "in")
+    folder = tmp_path / "in"
+    if is_packed:
+        folder = tmp_path / "packed"
+        folder.mkdir()
+        with tarfile.open(folder / f"{product.name}.tar.gz", "w:gz") as archive:
+            archive.add(tmp_path / "in", "x")
+    touch(folder, "more.rar")
+    scenes = read_scenes(datasets.Gaofen2(kind="gaofen2", path="x", height_m=100.0), folder)
+    assert len(scenes) == 1
+    scenes.look(0)
+    assert scenes.left_out() == {".rar": 1}
+    assert isinstance(read_one(folder, height_m=100.0), Scene)

@@ -1,28 +1,66 @@
-"""No scene of a source's folder is missed in silence."""
+"""Every file below a source is a scene, a companion, clutter, or counted."""
 
 import errno
 import logging
 import os
 import pickle
+import shutil
+import tarfile
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from dithc.data.readers.listing import Paths, list_files, walk
+from dithc import clutter
+from dithc.clutter import is_clutter
+from dithc.config import datasets
+from dithc.data import write_png
+from dithc.data.pictures import SUFFIXES
+from dithc.data.readers import Scenes, read_scenes
+from dithc.data.readers.listing import COMPANION, MASK, Listing, Paths, walk
+from dithc.log import UserError
+from tests.data.readers.systems import spoil, touch
+
+PICTURES: dict[str, Any] = {"kind": "image-folder", "size": 8}
+RASTER: dict[str, Any] = {"kind": "geotiff", "bands": ["a"], "units": "dn"}
+MASKS = (
+    "x_udm.tif x_DN_udm.tif x_udm2.tif 20230512_3B_udm2_clip.TIF x_cloudmask.tif x_cloud_mask.tif x-mask.tif udm2.tif"
+)
+MASKS += " LC08_QA_PIXEL.TIF LC08_QA_RADSAT.TIF LC08_pixel_qa.tif x_BQA.tif x_Fmask.tif x_qa60.tif UDM_x.tif x.msk.tif"
+MASKS += " T33UUP_20210101_SCL_20m.jp2 x_CLM_R1.tif MSK_CLDPRB_20m.jp2 x_cloud_probability.tif"
+SCENES = "masked.tif msk_center.tif cloudy_day.tif sclera.tif qatar.tif x_AnalyticMS_SR_8b_clip.tif"
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Two scenes, the second in a folder of its own, and a third in a folder elsewhere."""
+    """A source with two scenes, the second in a subfolder, and a third scene elsewhere."""
     for name in ("source/one.tif", "source/more/two.tif", "source/.trash/old.tif", "elsewhere/three.tif"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_bytes(b"")
     return tmp_path / "source"
 
 
-def listed(folder: Path) -> list[str]:
-    found = list_files(folder, suffixes={".tif"}, wanted="scenes", remedy="none")
+def listed(folder: Path, **settings: Any) -> list[str]:
+    source = datasets.GeoTiff(path=str(folder), **RASTER, **settings)
+    found = Listing(source, folder).files(suffixes={".tif", ".jp2"}, wanted="scenes", remedy="none")
     return [path.relative_to(folder).as_posix() for path in found]
+
+
+def opened(folder: Path, **settings: Any) -> Scenes:
+    """Return the scenes of a source after the first pass of staging."""
+    model = datasets.ImageFolder if settings["kind"] == "image-folder" else datasets.GeoTiff
+    scenes = read_scenes(model.model_validate({**settings, "path": str(folder)}), folder)
+    for position in range(len(scenes)):
+        scenes.look(position)
+    return scenes
+
+
+def ids(scenes: Scenes) -> list[str]:
+    return [scenes.scene_id(position) for position in range(len(scenes))]
 
 
 def test_folders_within_folders_are_listed_and_hidden_ones_are_not(folder: Path) -> None:
@@ -72,3 +110,131 @@ def test_many_paths_stand_in_little_and_are_the_same():
         packed[4]
     many = Paths(Path(f"/data/train/n01440764/n01440764_{number}.JPEG") for number in range(2000))
     assert len(pickle.dumps(many)) < 60 * 2000
+
+
+@pytest.mark.parametrize("layout", ["folders", "one", "tar"])
+def test_files_that_no_reader_opens_are_counted_by_suffix(tmp_path: Path, layout: str) -> None:
+    names = [f"k/{number}{suffix}" for number, suffix in enumerate(sorted(SUFFIXES))]
+    names += [
+        "k/UPPER.JPG",
+        "k/a.heic",
+        "k/b.HEIC",
+        "k/bare",
+        "k/.hidden.png",
+        "k/.gitignore",
+        "top.png",
+        "k/cut.png.part",
+    ]
+    names += [
+        "README",
+        "LICENSE.txt",
+        "k/a.tif.aux.xml",
+        "k/a.tfw",
+        "k/a.ovr",
+        "k/SHA256SUMS",
+        "k/Thumbs.db",
+        "k/._0.png",
+    ]
+    touch(tmp_path / "in", *names)
+    (tmp_path / "in/k/folder.png").mkdir()
+    (tmp_path / "in/k/gone").symlink_to("nowhere")
+    counts = {".heic": 2, "no suffix": 2, ".part": 1, ".png": 2}
+    if layout == "tar":
+        (tmp_path / "packed").mkdir()
+        with tarfile.open(tmp_path / "packed/a.tar", "w") as archive:
+            for name in names:
+                archive.add(tmp_path / "in" / name, name)
+        touch(tmp_path / "packed", "more.tar.gz")
+        scenes = opened(tmp_path / "packed", **PICTURES, layout="tar")
+        counts |= {"no suffix": 1, ".gz": 1}
+        del counts[".png"]  # the image at the top is a class, and hidden files in archives are not counted
+    else:
+        scenes = opened(tmp_path / "in", **PICTURES, classes="one" if layout == "one" else "folders")
+        counts |= {".png": 1} if layout == "one" else {}
+    assert len(scenes) == len(SUFFIXES) + 1 + (layout != "folders")
+    assert scenes.left_out() == counts
+
+
+def test_companions_of_rasters_are_known_and_other_files_are_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(logging.getLogger("dithc"), "propagate", True)
+    touch(
+        tmp_path, "a.tif", "a.tif.aux.xml", "a.tfw", "a.jpg", "a_thumb.png", "a-browse.dat", "b.jp2", "c.img", "d.zip"
+    )
+    touch(tmp_path, "metadata.json", "MD5SUMS", "readme.md", "a_udm2.tif", "x/a.vrt")
+    scenes = opened(tmp_path, **RASTER)
+    assert ids(scenes) == ["a.tif", "b.jp2"]
+    assert scenes.left_out() == {".img": 1, ".vrt": 1, ".zip": 1, "masks": 1}
+    assert all(word in caplog.text for word in (".img", "c.img", "a_udm2.tif", "clouds.mask"))
+
+
+@pytest.mark.parametrize("name", MASKS.split())
+def test_mask_of_a_producer_is_not_a_scene_unless_a_pattern_names_it(tmp_path: Path, name: str) -> None:
+    touch(tmp_path, "x.tif", f"scene/{name}")
+    assert listed(tmp_path) == ["x.tif"]
+    found = MASK.search(Path(name).stem)
+    assert found is not None
+    assert listed(tmp_path, include=[f"*{name[found.start() :]}"]) == [f"scene/{name}"]
+    assert listed(tmp_path / "scene" / name) == ["."], "the only file of a source is a scene"
+
+
+@pytest.mark.parametrize("name", SCENES.split())
+def test_name_that_only_resembles_a_mask_is_a_scene(tmp_path: Path, name: str) -> None:
+    touch(tmp_path, name)
+    assert listed(tmp_path) == [name]
+
+
+@pytest.mark.parametrize(
+    ("patterns", "expected"),
+    [
+        ({"include": ["*_SR_*"]}, ["2022/a_sr_1.tif", "2023/b_SR_1.TIF"]),
+        ({"include": ["2023"]}, ["2023/b_SR_1.TIF", "2023/c.tif"]),
+        ({"include": ["./2023/"], "exclude": ["C.TIF"]}, ["2023/b_SR_1.TIF"]),
+        ({"exclude": ["2023/*"]}, ["2022/a_sr_1.tif"]),
+        ({"exclude": ["2022", "*/c.*"]}, ["2023/b_SR_1.TIF"]),
+    ],
+)
+def test_patterns_select_files_and_folders_in_any_case(
+    tmp_path: Path, patterns: dict[str, list[str]], expected: list[str]
+) -> None:
+    touch(tmp_path, "2022/a_sr_1.tif", "2023/b_SR_1.TIF", "2023/c.tif")
+    assert listed(tmp_path, **patterns) == expected
+    with pytest.raises(UserError, match="3 excluded"):
+        listed(tmp_path, include=["nothing"])
+
+
+def test_patterns_select_classes(tmp_path: Path) -> None:
+    touch(tmp_path, "cat/1.png", "dog/1.png", "bad/1.png", "notes/x.heic")
+    scenes = opened(tmp_path, **PICTURES, exclude=["bad", "notes"])
+    assert (scenes.classes, ids(scenes)) == (["cat", "dog"], ["cat/1.png", "dog/1.png"])
+    assert scenes.left_out() == {"excluded": 2}
+
+
+def test_clutter_in_class_folders_and_archives_is_not_seen(tmp_path: Path) -> None:
+    for name in ("cat/1.png", "dog/1.png"):
+        (tmp_path / "in" / name).parent.mkdir(parents=True)
+        write_png(tmp_path / "in" / name, np.zeros((8, 8, 3), np.uint8))
+    spoil(tmp_path / "in")
+    scenes = opened(tmp_path / "in", **PICTURES)
+    assert (scenes.classes, ids(scenes), scenes.left_out()) == (["cat", "dog"], ["cat/1.png", "dog/1.png"], {})
+    shutil.make_archive(str(tmp_path / "tar/a"), "tar", tmp_path / "in")
+    touch(tmp_path / "tar", "@eaDir/a.tar/x.jpg")  # a folder next to archives would be a second layout
+    scenes = opened(tmp_path / "tar", **PICTURES)
+    assert (scenes.classes, len(scenes), scenes.left_out()) == (["cat", "dog"], 2, {})
+
+
+@given(
+    st.sampled_from(sorted(clutter.NAMES | {".x"})),
+    st.sampled_from([str.lower, str.upper, str.title]),
+    st.sampled_from(["", "a/", "a/b c/"]),
+)
+def test_system_name_anywhere_in_a_path_is_clutter(name: str, case: Callable[[str], str], above: str) -> None:
+    assert is_clutter(f"{above}{case(name)}")
+    assert is_clutter(Path(above, case(name), "1.png"))
+    assert not is_clutter(f"../{above}x{case(name)}")
+
+
+@pytest.mark.parametrize("name", ["a.raw", "a.hdr", "a.arw", "a.dat", "a.asc", "a", "a.tif", "a.npy", "a.csv"])
+def test_file_that_may_hold_pixels_is_not_a_companion(name: str) -> None:
+    assert not COMPANION.search(name)

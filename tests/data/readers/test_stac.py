@@ -20,6 +20,7 @@ from dithc.data.raster import read_raster, write_geotiff
 from dithc.data.readers import read_scenes
 from dithc.data.readers.stac_numbers import numbers_of
 from dithc.data.scene import Mask, Reason, Refused, Rejection, Scene
+from tests.data.readers import systems
 from tests.data.readers.reading import one_of
 
 TEN_METRES = ["B02", "B03", "B04", "B08"]
@@ -328,7 +329,7 @@ def test_clouds_are_those_of_the_classification_of_the_probability_and_of_a_mask
     own = np.zeros((96, 96), np.uint8)
     own[50] = 1
     np.save(item_file(folder).with_name(f"{item_file(folder).stem}_mask.npy"), own)
-    assert (read_one(folder, clouds={"beside": True}).mask.values[50] == Mask.CLOUD).all()
+    assert (read_one(folder, clouds={"mask": {}}).mask.values[50] == Mask.CLOUD).all()
 
 
 def test_other_documents_are_no_scenes_and_broken_ones_are_rejected(scene_of: Callable[[str], Path]) -> None:
@@ -393,3 +394,16 @@ def test_generated_items_go_to_tiles_and_back_to_products(generated: Path, tmp_p
             assert file.descriptions == tuple(scene.pixels.band.values)
             assert file.tags(4, ns="IMAGERY")["CENTRAL_WAVELENGTH_UM"] == "0.6646"
     assert os.path.commonpath([tmp_path]) not in (tmp_path / "scenes/scenes.json").read_text()
+
+
+def test_assets_of_items_are_known_and_other_files_are_counted(scene_of: Callable[[str], Path]) -> None:
+    folder = scene_of(EARTH_SEARCH)
+    before = {path.name for path in folder.rglob("*.tif")}
+    systems.spoil(folder)
+    systems.touch(folder, "extra.tif", "x/preview.heic")
+    (folder / "collection.json").write_text("{}")
+    scenes = read_scenes(datasets.Sentinel2Stac(kind="sentinel2-stac", path="x", bands=["B02", "B03"]), folder)
+    assert len(before) > 3
+    assert len(scenes) == 1
+    scenes.look(0)
+    assert scenes.left_out() == {".heic": 1, ".tif": 1}

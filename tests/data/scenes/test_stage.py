@@ -289,3 +289,33 @@ def test_a_run_killed_while_it_replaced_the_folder_gives_the_old_one_back(
         file.write_bytes(b"no array")
     assert stage(path, out) == 2
     assert content(out) == before
+
+
+def test_file_of_another_data_type_than_the_first_scene_is_refused(tmp_path: Path, config: Config) -> None:
+    folder = tmp_path / "files"
+    folder.mkdir()
+    for name, dtype in {"a": np.uint16, "b": np.uint16, "c": np.uint8, "d": np.float32, "g": np.uint16}.items():
+        write_geotiff(
+            folder / f"{name}.tif",
+            land()[:1].astype(dtype) % 200 + 1,
+            transform=(10.0, 0.0, 5e5, 0.0, -10.0, 5e6),
+            **PLACE,
+        )
+    write_geotiff(folder / "e.tif", land()[:2], transform=(10.0, 0.0, 5e5, 0.0, -10.0, 5e6), **PLACE)
+    np.save(folder / "f.npy", land())
+    source = {"kind": "geotiff", "path": str(folder), "bands": ["x"], "units": "reflectance", "scale": 1e-4}
+    path = config(source=source, rendering={"bands": ["x"] * 3, "low": 0, "high": 1}, max_rejected=0.9)
+    assert stage(path, tmp_path / "out") == 0
+    rows = {row["path"]: row for row in read_rows(tmp_path / "out/scenes.parquet")}
+    assert {name: row["status"] == "accepted" for name, row in rows.items()} == {
+        **dict.fromkeys(("a.tif", "b.tif", "g.tif"), True),
+        **dict.fromkeys(("c.tif", "d.tif", "e.tif"), False),
+    }
+    assert [(rows[name]["reason"], rows[name]["got"]) for name in ("c.tif", "d.tif")] == [
+        ("wrong_dtype", "uint8"),
+        ("wrong_dtype", "float32"),
+    ]
+    assert rows["a.tif"]["dtype"] == "uint16"
+    assert Manifest.read(tmp_path / "out/manifest.json", stage="stage").numbers["left_out"] == {".npy": 1}
+    (folder / "g.tif").unlink()
+    assert stage(path, tmp_path / "half") == 2, "two files of each type do not show which is meant"

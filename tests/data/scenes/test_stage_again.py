@@ -197,7 +197,7 @@ def test_what_was_read_with_other_settings_is_none(files: Path, tmp_path: Path, 
 def test_a_mask_that_is_put_beside_a_scene_is_seen(files: Path, tmp_path: Path, read: Iterator[list[str]]) -> None:
     (names,) = read
     (files / "8.npy").unlink()
-    settings, out = dataset(files, clouds={"beside": True}), tmp_path / "out"
+    settings, out = dataset(files, clouds={"mask": {}}), tmp_path / "out"
     for path in sorted(files.glob("?.npy")):
         np.save(path.with_name(f"{path.stem}_mask.npy"), np.zeros(np.load(path).shape[1:], np.uint8))
     stage_scenes(settings, files, out=out)

@@ -9,6 +9,7 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any, Self
 
+from dithc import clutter
 from dithc.runs.files import atomic_write
 from dithc.runs.manifest import Manifest
 from dithc.sealed import plain, seal, unseal
@@ -16,7 +17,7 @@ from dithc.sealed import plain, seal, unseal
 MARKER_FILE = ".dithc-output.json"
 VERSION_CONTROL = {".git", ".hg", ".svn", ".bzr", ".jj", ".datalad"}
 # Files and folders of the operating system, and leases. They are neither rejected nor deleted.
-SYSTEM_FILES = (".nfs*", ".DS_Store", "._*", "Thumbs.db", "desktop.ini", "lost+found", ".*lease.json", ".lease.*")
+SYSTEM_FILES = (".nfs*", ".DS_Store", "._*", ".*lease.json", ".lease.*")
 TEMPORARY = re.compile(r"\.(.+)\.tmp\.[^/]+\.\d+")
 SCRATCH = "scratch"
 MARKER_DEPTH = 2  # folders between a file and the marker that lists it
@@ -174,4 +175,4 @@ def files_of(folder: Path) -> list[Path]:
 
 
 def _is_of_system(name: str) -> bool:
-    return any(fnmatch(name, pattern) for pattern in SYSTEM_FILES)
+    return name.casefold() in clutter.NAMES or any(fnmatch(name, pattern) for pattern in SYSTEM_FILES)

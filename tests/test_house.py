@@ -30,6 +30,7 @@ ENTRANCES = {
     "matplotlib": ("dithc/report/figures/",),
     "jinja2": ("dithc/report/page/render.py",),
     "snakemake": ("dithc/workflow/layers.py",),
+    "tensorboard": ("dithc/log/metrics.py",),
     "tqdm": ("dithc/log/progress.py",),
     "pydantic": ("dithc/config/", "dithc/runs/outcome.py"),
     "typing_extensions": ("dithc/runs/outcome.py",),

@@ -90,7 +90,7 @@ def _results(files: list[Path], words: list[str]) -> Path:
 def _pass_through(engine: "Engine", screen: "Screen", *, report: Path | None) -> int:
     while True:
         status = engine.status
-        lines = engine.new_lines()
+        lines = [*_taken(engine.notices), *engine.new_lines()]
         if lines:
             screen.say(*lines)
         if status is not None:
@@ -98,6 +98,10 @@ def _pass_through(engine: "Engine", screen: "Screen", *, report: Path | None) ->
                 screen.say(f"report: {report.resolve()}")
             return status
         time.sleep(READ_SECONDS)
+
+
+def _taken(notices: list[str]) -> list[str]:
+    return [notices.pop(0) for _ in range(len(notices))]
 
 
 class _Follower:
@@ -119,7 +123,7 @@ class _Follower:
         self.screen.say(f"{self.folder}: Snakemake plans; its own text: {self.engine.log}")
         while True:
             code = self.engine.status  # before the look, so that the last look sees all
-            lines = self.words.of(self.engine.new_lines())
+            lines = [*_taken(self.engine.notices), *self.words.of(self.engine.new_lines())]
             is_due = time.time() - self.looked >= LOOK_SECONDS
             lines += self._look(has_ended=code is not None) if is_due or code is not None else []
             if lines:

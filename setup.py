@@ -63,7 +63,9 @@ class BuildOptional(build_ext):
         except (OSError, subprocess.CalledProcessError) as error:
             named = os.environ.get("CC")
             has_compiler = any(map(shutil.which, [named.split()[0]] if named else ["cc", "gcc", "clang"]))
-            self.causes[ext.name] = "its build failed; `pip install -v` prints why" if has_compiler else "there was no C compiler"
+            self.causes[ext.name] = (
+                "its build failed; `pip install -v` prints why" if has_compiler else "there was no C compiler"
+            )
             sys.stderr.write(
                 f"note: the C kernels were not built ({error}); dithc uses its Numba operators. For the faster ones: "
                 "apt-get install build-essential (or another C compiler), then install again\n"

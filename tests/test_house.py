@@ -42,6 +42,7 @@ ENTRANCES = {
     ),
     "ctypes": (
         "dithc/native/",
+        "dithc/cli/starting.py",
         "dithc/comm/launching/supervision.py",
         "dithc/comm/process_group/exchange.py",
         "dithc/comm/process_group/segment.py",

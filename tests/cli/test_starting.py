@@ -1,5 +1,6 @@
 """Commands in shells of clusters: other locales, little memory, folders that cannot be written to."""
 
+import errno
 import json
 import os
 import resource
@@ -11,9 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from dithc import places
-from dithc.cli import starting
-from dithc.log import refusal
+from dithc import cli, places
+from dithc.cli import launch, starting
+from dithc.cli.experiment import run
+from dithc.log import UserError, refusal
 
 MIB = 1 << 20
 SHOWS = """
@@ -175,3 +177,27 @@ def test_temporary_folder_that_cannot_be_used_is_replaced_for_children_too(
     assert temporary is not None
     assert Path(temporary).is_dir()
     assert cache == str(tmp_path / ".cache")
+
+
+@pytest.mark.parametrize(("is_writable", "nodes"), [(True, 2), (False, 1), (False, 2)])
+def test_ranks_of_a_read_only_folder_meet_elsewhere_on_one_node(
+    is_writable: bool, nodes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(places, "is_writable", lambda _: is_writable)
+    monkeypatch.setattr(starting.tempfile, "tempdir", "/elsewhere")
+    expected = tmp_path if is_writable else Path("/elsewhere") if nodes == 1 else None
+    assert launch._meeting_folder(nodes) == expected
+
+
+@pytest.mark.parametrize("broken", ["working folder", "cache"])
+def test_run_refuses_folders_that_snakemake_cannot_write_to(broken: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(places, "is_writable", lambda _: broken != "working folder")
+    monkeypatch.setattr(places, "cache_home", lambda: None)
+    with pytest.raises(UserError, match=broken):
+        run._check_folders()
+
+
+def test_missing_temporary_folder_names_the_variable() -> None:
+    error = FileNotFoundError(errno.ENOENT, "No usable temporary directory found in ['/tmp']")
+    assert "set TMPDIR" in str(cli._unwritable("stage", error))

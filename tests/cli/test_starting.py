@@ -16,6 +16,7 @@ from dithc import cli, places
 from dithc.cli import launch, starting
 from dithc.cli.experiment import run
 from dithc.log import UserError, refusal
+from dithc.workflow import Workflow
 
 MIB = 1 << 20
 SHOWS = """
@@ -201,3 +202,9 @@ def test_run_refuses_folders_that_snakemake_cannot_write_to(broken: str, monkeyp
 def test_missing_temporary_folder_names_the_variable() -> None:
     error = FileNotFoundError(errno.ENOENT, "No usable temporary directory found in ['/tmp']")
     assert "set TMPDIR" in str(cli._unwritable("stage", error))
+
+
+def test_snakemake_outside_dithc_run_refuses_a_locale_without_utf8(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "getfilesystemencoding", lambda: "gb18030")
+    with pytest.raises(UserError, match="PYTHONUTF8=1"):
+        Workflow.of(None, {})

@@ -1,7 +1,9 @@
 """Builds the native parts, the C kernels and torch's allocator, each optional; the rest of the package is in pyproject.toml."""
 
+import hashlib
 import os
 import re
+import shutil
 import subprocess
 import sys
 from importlib.metadata import version
@@ -13,6 +15,7 @@ from setuptools.command.build_ext import build_ext
 
 KERNELS = Path(__file__).parent.resolve() / "kernels"
 KERNELS_LIBRARY = "dithc.native._kernels"
+SEAL = b"\ndithc SHA-256: "  # dithc/native/loading.py reads it
 # Without a number, make starts a compiler for every file at once: some gigabytes on a machine that may have few.
 CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 PARALLEL = ("--parallel", str(CORES))
@@ -27,11 +30,25 @@ class BuildOptional(build_ext):
     def get_ext_filename(self, fullname: str) -> str:
         return str(Path(*fullname.split("."))) + ".so"
 
+    def run(self) -> None:
+        """Build the libraries, then append a digest to each, or write down why it was not built."""
+        self.causes: dict[str, str] = {}
+        in_place = self.inplace
+        super().run()
+        for ext in self.extensions:
+            name = self.get_ext_filename(ext.name)
+            for folder in {self.build_lib, "." if in_place else self.build_lib}:
+                finish(Path(folder, name), cause=self.causes.get(ext.name))
+
     def build_extension(self, ext: Extension) -> None:
-        if ext.name == KERNELS_LIBRARY:
-            self.build_kernels(ext)
-        else:
-            super().build_extension(ext)  # torch's allocator: a plain C++ extension, and optional
+        try:
+            if ext.name == KERNELS_LIBRARY:
+                self.build_kernels(ext)
+            else:
+                super().build_extension(ext)  # torch's allocator: a plain C++ extension, and optional
+        except Exception as error:
+            self.causes[ext.name] = f"its build failed ({error})"
+            raise
 
     def build_kernels(self, ext: Extension) -> None:
         """Configures and builds kernels/ and puts the library beside dithc/native; without it, Numba's operators serve."""
@@ -44,15 +61,32 @@ class BuildOptional(build_ext):
             subprocess.run([*cmake, "-S", str(KERNELS), "-B", str(build), "-DCMAKE_BUILD_TYPE=Release"], check=True)
             subprocess.run([*cmake, "--build", str(build), *PARALLEL, "--target", "_kernels"], check=True)
         except (OSError, subprocess.CalledProcessError) as error:
-            target.unlink(missing_ok=True)  # one of an earlier version would be worse than none
+            named = os.environ.get("CC")
+            has_compiler = any(map(shutil.which, [named.split()[0]] if named else ["cc", "gcc", "clang"]))
+            self.causes[ext.name] = (
+                "its build failed; `pip install -v` prints why" if has_compiler else "there was no C compiler"
+            )
             sys.stderr.write(
                 f"note: the C kernels were not built ({error}); dithc uses its Numba operators. For the faster ones: "
                 "apt-get install build-essential (or another C compiler), then install again\n"
             )
             return
-        new = target.with_suffix(".new")
-        self.copy_file(str(build / "_kernels.so"), str(new))
-        new.replace(target)  # whoever runs the old one keeps it
+        self.copy_file(str(build / "_kernels.so"), str(target))
+
+
+def finish(library: Path, *, cause: str | None) -> None:
+    """Append the SHA-256 to a library, so that a damaged one is not loaded; or replace it by a text with the cause."""
+    why = library.with_suffix(".txt")
+    if cause is not None:
+        library.unlink(missing_ok=True)  # one of an earlier version would be worse than none
+        why.parent.mkdir(parents=True, exist_ok=True)
+        why.write_text(f"{cause}\n")
+    elif library.exists() and SEAL not in (content := library.read_bytes()):
+        why.unlink(missing_ok=True)
+        new = library.with_suffix(".new")
+        new.write_bytes(content + SEAL + hashlib.sha256(content).hexdigest().encode())
+        shutil.copymode(library, new)
+        new.replace(library)  # a process that runs the old one keeps it
 
 
 def allocator_of_torch() -> list[Extension]:

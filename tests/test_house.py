@@ -30,6 +30,7 @@ ENTRANCES = {
     "matplotlib": ("dithc/report/figures/",),
     "jinja2": ("dithc/report/page/render.py",),
     "snakemake": ("dithc/workflow/layers.py",),
+    "tensorboard": ("dithc/log/metrics.py",),
     "tqdm": ("dithc/log/progress.py",),
     "pydantic": ("dithc/config/", "dithc/runs/outcome.py"),
     "typing_extensions": ("dithc/runs/outcome.py",),
@@ -41,6 +42,7 @@ ENTRANCES = {
     ),
     "ctypes": (
         "dithc/native/",
+        "dithc/cli/starting.py",
         "dithc/comm/launching/supervision.py",
         "dithc/comm/process_group/exchange.py",
         "dithc/comm/process_group/segment.py",

@@ -12,18 +12,18 @@ process writes to it meanwhile.
 
 import argparse
 import errno
-import io
 import logging
 import os
-import resource
 import signal
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from importlib import import_module
 from pathlib import Path
 from textwrap import indent
 from typing import NoReturn, Protocol, cast
 
+from dithc.cli import starting
 from dithc.log import UserError, logger, problem, refusal, setup
 
 VERBS = {
@@ -68,7 +68,7 @@ NO_STAGES = {
 }
 """Verbs that are no stage of an experiment, for which a configuration could ask for memory."""
 
-FULL = "free space there (or raise the quota), or write to another file system; then start again"
+FULL = "free space there (or raise the quota), or write to another file system (temporary files: set TMPDIR); then start again"
 DENIED = "change its permissions or owner, or choose another folder; then start again"
 REMEDIES = {
     errno.ENOSPC: FULL,
@@ -84,7 +84,6 @@ REMEDIES = {
     errno.EMFILE: "raise the number of open files (`ulimit -n`), then start again",
 }
 """What to do about an error of the operating system, by its number."""
-STANDARD_ERROR = 2  # the last of the three streams that every program expects to be open
 REMEDY = "check that the path is right and its file system is well, then start again"
 
 __all__ = ["VERBS", "main", "module_of"]
@@ -130,7 +129,9 @@ def _overview() -> str:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one verb; returns the exit status."""
-    _open_streams()
+    if arguments is None:
+        starting.use_utf8()
+    starting.open_streams()
     words = list(sys.argv[1:] if arguments is None else arguments)
     if not words or words[0] in ("-h", "--help"):
         print(_overview(), end="")
@@ -147,25 +148,29 @@ def main(arguments: Sequence[str] | None = None) -> int:
     # step 20 times slower; 10,000 turns (tens of microseconds) cost nothing measurable on cores of its own.
     os.environ.setdefault("GOMP_SPINCOUNT", "10000")
     setup(level=getattr(logging, os.environ.get("DITHC_LOG", "INFO").upper(), logging.INFO))
+    starting.choose_folders()
     status = 1
-    try:
-        status = _ended(words)
-    except SystemExit as end:  # argparse's: help, or a word that no verb has
-        status = end.code if isinstance(end.code, int) else int(end.code is not None)
-        raise
-    finally:
-        if status:
-            from dithc.comm import ending
+    with starting.supervised(words[0]) if arguments is None else nullcontext():
+        try:
+            status = _ended(words)
+        except SystemExit as end:  # argparse's: help, or a word that no verb has
+            status = end.code if isinstance(end.code, int) else int(end.code is not None)
+            raise
+        finally:
+            if status:
+                from dithc.comm import ending
 
-            ending.tell_of_end(status)
+                ending.tell_of_end(status)
     return status
 
 
 def _ended(words: Sequence[str]) -> int:
-    """Runs a verb, and says in words what ended it; returns the exit status."""
+    """Run a command and log the error that ended it. Return the exit status."""
     try:
         return _run(words)
     except KeyboardInterrupt:  # also while the verb is imported
+        if starting.has_parent:
+            raise
         logger(f"dithc.{words[0]}").error("interrupted")
         return 128 + signal.SIGINT
     except UserError as error:
@@ -175,23 +180,12 @@ def _ended(words: Sequence[str]) -> int:
         return error.status
     except BrokenPipeError:
         return 141
-    except (OSError, MemoryError, RuntimeError, UnicodeEncodeError) as error:
+    except Exception as error:
         log, said = logger(f"dithc.{words[0]}"), _told(words[0], error)
         if said is None:
             raise
         log.error(str(said), exc_info=error if log.isEnabledFor(logging.DEBUG) else None)
         return 2
-
-
-def _open_streams() -> None:
-    """Input and outputs that the caller closed lead nowhere, so that no data file gets their numbers; any text can be said."""
-    while (number := os.open(os.devnull, os.O_RDWR)) <= STANDARD_ERROR:
-        os.set_inheritable(number, True)
-    os.close(number)
-    sys.stdout, sys.stderr = sys.stdout or os.fdopen(1, "w"), sys.stderr or os.fdopen(2, "w")
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")
 
 
 def module_of(verb: str) -> str:
@@ -250,23 +244,34 @@ def _told(verb: str, error: Exception) -> UserError | None:
     wanted = refusal.asked(error)
     if wanted is None:
         return _unwritable(verb, error) if isinstance(error, OSError) else None
+    if (limit := starting.limit_bytes()) is not None:
+        return refusal.out_of_memory(
+            f"dithc {verb}",
+            wanted=wanted,
+            there_is=f"more than {refusal.gib(limit)} of addresses (`ulimit -v`)",
+            remedy=starting.RAISE_LIMIT,
+        )
     from dithc.hardware import Limits
 
     available = Limits.read().memory_available_bytes
-    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
-    there_is = [f"{refusal.gib(available)} free now"] if available is not None else []
-    there_is += [f"{refusal.gib(limit)} of addresses (`ulimit -v`)"] if limit != resource.RLIM_INFINITY else []
     asks = f" (`resources: {{{verb}: {{mem_mb}}}}` asks for it)" if verb not in NO_STAGES else ""
     return refusal.out_of_memory(
         f"dithc {verb}",
         wanted=wanted,
-        there_is=", ".join(there_is) or "more memory",
+        there_is="more memory" if available is None else f"{refusal.gib(available)} free now",
         remedy=f"take more memory{asks}, or a smaller `batch` or `size`",
     )
 
 
 def _unwritable(verb: str, error: OSError) -> UserError:
     """An error of the operating system, in the words of a user error."""
+    if error.filename is None and "temporary directory" in str(error):
+        return problem(
+            f"dithc {verb} needs a folder for temporary files",
+            got=str(error.strerror),
+            expected="a writable folder with free space",
+            remedy="set TMPDIR to one",
+        )
     name = error.filename2 or error.filename  # of a renaming, the second is the file that was wanted
     return problem(
         f"dithc {verb} could not read or write {'its files' if name is None else name}",

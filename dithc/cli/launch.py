@@ -4,6 +4,7 @@ import argparse
 import os
 import shutil
 import sys
+import tempfile
 from pathlib import Path
 
 SUMMARY = (
@@ -113,7 +114,7 @@ def run(args: argparse.Namespace) -> int:
         launcher=launcher,
         vendor=mpiexec.vendor if mpiexec else "other",
         grace_seconds=args.grace_seconds,
-        meet_in=Path.cwd() if ranks > 1 and Path(command[0]).name == "dithc" else None,
+        meet_in=_meeting_folder(args.nodes) if ranks > 1 and Path(command[0]).name == "dithc" else None,
     )
     if status == KILLED:
         _say_killed(command, by_system=Limits.out_of_memory_kills() > kills)
@@ -133,6 +134,22 @@ def _check(args: argparse.Namespace) -> None:
     for name, value in (("--cpus", args.cpus), ("--node-cpus", args.node_cpus)):
         if value is not None and value < 1:
             raise problem(f"launch {name}", got=value, expected="1 or more", remedy=f"correct {name}")
+
+
+def _meeting_folder(nodes: int) -> Path | None:
+    """Return a writable folder that all nodes share, for the marker files of a start; None if there is none."""
+    from dithc.log import logger
+    from dithc.places import is_writable
+
+    here = Path.cwd()
+    if is_writable(here):
+        return here
+    place = Path(tempfile.gettempdir()) if nodes == 1 else None
+    effect = (
+        f"marker files of this start are in {place}" if place else "ranks that fail to connect are not started again"
+    )
+    logger("dithc.launch").warning(f"{here} is not writable: {effect}")
+    return place
 
 
 def _check_program(name: str) -> None:

@@ -284,7 +284,11 @@ def _join(world: "World", timeout_seconds: float) -> Group:
     ranks_on_node(len(mine))
     log.info("%d ranks on %d node(s), %s", world.size, len(set(nodes)), backend)
     if world.rank == 0 and (started_file := os.environ.get(STARTED_VARIABLE)):
-        Path(started_file).touch()
+        try:
+            Path(started_file).touch()
+        except OSError as error:  # `dithc launch` would end ranks that it takes for unconnected
+            remedy = "start in a folder that all nodes can write to"
+            raise problem(f"marker file {started_file}", got=error, expected="a new file", remedy=remedy) from error
     return Group(
         rank=world.rank,
         size=world.size,

@@ -50,7 +50,7 @@ def kernels(_: Machine, __: Path) -> list[Finding]:
     counts = ", ".join(f"{number} by {backend}" for backend, number in by.most_common())
     if native.library() is None:
         text = f"C kernels are off: {native.load().reason}; operators served: {counts}"
-        remedy = "install a C compiler, then the package again; until then the operators are slower"
+        remedy = "remove that cause, then install the package again (make env); until then the operators are slower"
         return [Finding(level="warn", topic="kernels", text=text, details=served, remedy=remedy, facts=facts)]
     text = f"instruction set {isa}, from {native.load().reason}; operators served: {counts} (which, and why: --verbose)"
     return [Finding(level="ok", topic="kernels", text=text, details=served, facts=facts)]
@@ -65,7 +65,7 @@ def torch_allocator(_: Machine, __: Path) -> list[Finding]:
         text = f"torch's allocator can be switched to a pool of huge pages, by {allocator.reason()}"
         return [Finding(level="ok", topic="torch's allocator", text=text, facts=facts)]
     text = f"only tensors of the operators come from pools, torch's own do not: {allocator.reason()}"
-    remedy = "install a C++ compiler, then the package again with --no-build-isolation (make env)"
+    remedy = "remove that cause, then install the package again with --no-build-isolation (make env)"
     return [Finding(level="warn", topic="torch's allocator", text=text, remedy=remedy, facts=facts)]
 
 

@@ -17,7 +17,7 @@ def memory_tiers(machine: Machine, _: Path) -> list[Finding]:
     try:
         tiers = Tiers(specs_of(machine))
     except UserError as error:
-        remedy = "install a C compiler, then the package again"
+        remedy = "install the package again; topic `kernels` names the cause"
         return [Finding(level="warn", topic="memory tiers", text=str(error).splitlines()[0], remedy=remedy)]
     facts = {
         tier.spec.name: {

@@ -23,7 +23,7 @@ from typing import Any, Literal, NamedTuple, TypeVar, get_args
 
 import torch
 
-from dithc import native
+from dithc import native, places
 from dithc.hardware import discover
 from dithc.log import logger
 from dithc.native import contexts
@@ -177,12 +177,12 @@ def this_machine() -> Key:
 
 
 def path_of(key: Key) -> Path | None:
-    """Where the tuning of `key` stands; None where DITHC_TUNING turns tuning off."""
+    """Return the file of the tuning of `key`, or None if DITHC_TUNING turns tuning off or no cache is writable."""
     wanted = os.environ.get(FOLDER_VARIABLE, "")
     if wanted == OFF:
         return None
-    cache_home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return (Path(wanted) if wanted else cache_home / "dithc" / "tuning") / key.file_name
+    cache = Path(wanted) if wanted else places.cache_home()
+    return cache and cache / ("" if wanted else "dithc/tuning") / key.file_name
 
 
 def summary() -> str | None:

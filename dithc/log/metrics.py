@@ -1,6 +1,8 @@
 """Metrics of a run, appended as JSON lines and as TensorBoard events in one folder."""
 
+import io
 import math
+import os
 import time
 from pathlib import Path
 from types import TracebackType
@@ -14,37 +16,51 @@ log = logger(__name__)
 
 
 class MetricsWriter:
-    """Writes named numbers of a step to `metrics.jsonl` and to TensorBoard event files in `folder`.
+    """Writer of named numbers per step: JSON lines and TensorBoard events in `folder`.
 
-    JSON lines survive anything (a torn last line is skipped when read); TensorBoard is for people. A run that resumes
-    from an earlier step writes those steps again: readers take the last line of a step, and TensorBoard shows what is written
-    now in place of everything after step `after`. A number that is not finite, or none, is null.
+    Each step is in both files when `write` returns, so that a full disk is an `OSError` of the calling thread. Readers skip a
+    torn last line. A run that resumes after step `after` writes later steps a second time: readers use the last line of a step,
+    and TensorBoard discards the earlier events after that step. A value that is None or not finite is null.
     """
 
     def __init__(self, folder: Path, *, after: int | None = None) -> None:
-        from torch.utils.tensorboard import SummaryWriter  # heavy: only where metrics are written
-
-        folder.mkdir(parents=True, exist_ok=True)
+        board = folder / "tensorboard"
+        board.mkdir(parents=True, exist_ok=True)
         path = folder / METRICS_FILE
         torn = path.exists() and path.stat().st_size > 0 and not path.read_bytes().endswith(b"\n")
-        self._lines = path.open("a", buffering=1)
+        self._lines = path.open("ab", buffering=0)
+        # TensorBoard reads files in the order of their names.
+        self._events = (board / f"events.out.tfevents.{time.time_ns():019d}.{os.getpid()}").open("xb", buffering=0)
         if torn:
-            self._lines.write("\n")  # a killed writer's half line must not swallow our first
-        purge_step = None if after is None else after + 1
-        self._board: Any = SummaryWriter(str(folder / "tensorboard"), purge_step=purge_step)
+            _append(self._lines, b"\n")  # a line that a killed writer left incomplete must not join the next line
+        self._add_event(file_version="brain.Event:2")
+        if after is not None:
+            self._add_event(step=after + 1, session_log={"status": "START"})
 
     def write(self, step: int, **values: float | None) -> None:
-        """Appends the values of one step."""
+        """Append the values of one step.
+
+        Raises:
+            OSError: the disk is full or fails.
+        """
         known = {name: value for name, value in values.items() if value is not None and math.isfinite(value)}
         row = {"step": step, "time": round(time.time(), 3), **dict.fromkeys(values), **known}
-        self._lines.write(seal_line(row))
-        for name, value in known.items():
-            self._board.add_scalar(name, value, step)
+        _append(self._lines, seal_line(row).encode())
+        scalars = [{"tag": name, "simple_value": value} for name, value in known.items()]
+        self._add_event(step=step, summary={"value": scalars})
+
+    def _add_event(self, **fields: Any) -> None:
+        from tensorboard.compat.proto.event_pb2 import Event
+        from tensorboard.summary.writer.record_writer import RecordWriter
+
+        record = io.BytesIO()
+        RecordWriter(record).write(Event(wall_time=time.time(), **fields).SerializeToString())
+        _append(self._events, record.getvalue())
 
     def close(self) -> None:
-        """Flushes and closes both outputs."""
+        """Close both files."""
         self._lines.close()
-        self._board.close()
+        self._events.close()
 
     def __enter__(self) -> Self:
         return self
@@ -53,6 +69,11 @@ class MetricsWriter:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _append(file: io.FileIO, data: bytes) -> None:
+    while data:  # a nearly full disk accepts a part; the next call then raises
+        data = data[file.write(data) :]
 
 
 def read_metrics(folder: Path) -> list[dict[str, float]]:

@@ -5,7 +5,12 @@ import re
 
 from dithc.log.errors import UserError, problem
 
-REFUSALS = ("can't allocate memory", "Cannot allocate memory", "not enough memory", "bad_alloc", "Unable to allocate")
+REFUSALS = re.compile(
+    r"(can't|cannot|unable to) (allocate|map)|not enough memory|out of memory|bad_alloc|can't start new thread|"
+    r"failed to map segment|cannot create shared object descriptor|MemoryError|launch worker thread|"
+    r"thread, or its place on a CPU, that the system refused",
+    re.IGNORECASE,
+)
 ASKED = re.compile(r"allocate (\d+) bytes|Unable to allocate ([\d.]+ [KMGTPE]?i?B)|no memory for (\([^)]*\) of [\w.]+)")
 
 
@@ -15,7 +20,7 @@ def asked(error: BaseException) -> str | None:
     is_refusal = (
         isinstance(error, MemoryError)
         or (isinstance(error, OSError) and error.errno == errno.ENOMEM)
-        or (isinstance(error, RuntimeError) and any(words in str(error) for words in REFUSALS))
+        or REFUSALS.search(str(error))
     )
     if not is_refusal:
         return None

@@ -22,6 +22,7 @@ import torch
 from dithc import native
 from dithc.log import logger
 from dithc.memory.pool import SMALLEST_BYTES, Held, Pool
+from dithc.native import loading
 
 log = logger(__name__)
 
@@ -41,14 +42,6 @@ class AllocatorCounters:
     num_refused: int
     refused_bytes: int
     live_bytes: int
-
-
-@dataclass(frozen=True)
-class Loading:
-    """What came of loading the extension: its functions, or None and the reason."""
-
-    library: ctypes.CDLL | None
-    reason: str
 
 
 class _Mode(threading.local):
@@ -128,19 +121,19 @@ def counters() -> AllocatorCounters:
     )
 
 
-def load() -> Loading:
+def load() -> loading.Loading:
     """Loads the extension once and puts it before torch's allocator; says so where there is none."""
     with _installation:
         return _load()
 
 
 @cache
-def _load() -> Loading:
+def _load() -> loading.Loading:
     version = base_version(torch.__version__)
-    loading = open_extension(path_of(version), version=version)
-    if loading.library is None:
-        log.info("torch's own tensors stay with torch's allocator: %s", loading.reason)
-    return loading
+    opened = open_extension(path_of(version), version=version)
+    if opened.library is None:
+        log.info("torch's own tensors stay with torch's allocator: %s", opened.reason)
+    return opened
 
 
 def base_version(version: str) -> str:
@@ -154,28 +147,24 @@ def path_of(version: str) -> Path:
     return Path(__file__).parent / f"_torch_allocator_{version.replace('.', '_')}.so"
 
 
-def open_extension(path: Path, *, version: str) -> Loading:
+def open_extension(path: Path, *, version: str) -> loading.Loading:
     """Loads an extension that must be of this version of torch, and puts it before torch's allocator."""
     kernels = native.library()
     if kernels is None:
-        return Loading(None, "no pool to take memory from, the C kernels are off")
-    if not path.exists():
-        return Loading(
-            None,
-            f"no {path.name}: no C++ compiler, or no torch {version}, at installation; "
-            "install again with --no-build-isolation",
-        )
+        return loading.Loading(None, "no pool to take memory from, the C kernels are off")
+    if cause := loading.fault(path):
+        return loading.Loading(None, f"{cause}; install again with --no-build-isolation, where torch {version} is")
     try:
         library = ctypes.CDLL(str(path))
         _declare(library)
     except (OSError, AttributeError) as error:
-        return Loading(None, f"{path} does not load: {error}; install again with --no-build-isolation")
+        return loading.Loading(None, f"{path} does not load: {error}; install again with --no-build-isolation")
     built_for = library.dithc_allocator_torch().decode()
     if built_for != version:
-        return Loading(None, f"{path} is for torch {built_for}, this is {version}; install again")
+        return loading.Loading(None, f"{path} is for torch {built_for}, this is {version}; install again")
     if library.dithc_allocator_install(ctypes.cast(kernels.hc_pool_tensor, ctypes.c_void_p), SMALLEST_BYTES) != 0:
-        return Loading(None, "another library has given torch an allocator of higher priority")
-    return Loading(library, str(path))
+        return loading.Loading(None, "another library has given torch an allocator of higher priority")
+    return loading.Loading(library, str(path))
 
 
 def _declare(library: ctypes.CDLL) -> None:

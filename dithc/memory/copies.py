@@ -231,7 +231,7 @@ class _Engine:
         if self._library is None:
             raise problem(
                 "copies between memory tiers", got=f"no C kernels: {native.load().reason}", expected="the C library",
-                remedy="install a C compiler, then the package again, or train without memory tiers",
+                remedy="install the package again, or train without memory tiers",
             )  # fmt: skip
         self._handle = self._start(_cpus(cores))
 

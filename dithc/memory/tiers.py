@@ -221,7 +221,7 @@ def _check(specs: Sequence[TierSpec]) -> None:
             "memory tiers",
             got=native.load().reason,
             expected="the C library, which keeps the tiers and their budgets",
-            remedy="install a C compiler and the package again, or set no budget and no file tier",
+            remedy="install the package again, or set no budget and no file tier",
         )
 
 

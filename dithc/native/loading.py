@@ -1,7 +1,10 @@
 """Finds and loads the library, and answers what it holds for this CPU."""
 
 import ctypes
+import hashlib
 import os
+import struct
+import sys
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -15,6 +18,8 @@ log = logger(__name__)
 ABI_VERSION = 13
 LIBRARY = Path(__file__).parent / "_kernels.so"
 ISA_VARIABLE = "HCOPS_ISA"
+SEAL = b"\ndithc SHA-256: "  # in front of the digest at the end of a library; `setup.py` has the same text
+ELF_HEADER_BYTES = 64
 
 
 @dataclass(frozen=True)
@@ -88,9 +93,38 @@ def isa_number(wanted: str) -> int:
     return number.value
 
 
+def fault(path: Path) -> str | None:
+    """Return why a library of this package is not to be loaded, or None. A damaged library can end the process.
+
+    `setup.py` appends the SHA-256 to a library that it has built, and writes the cause of a failed build to a text file.
+    """
+    why = path.with_suffix(".txt")
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:
+        cause = why.read_text().strip() if why.exists() else "it was never built in this folder, or was removed"
+        return f"there is no {path}: {cause}"
+    except OSError as error:
+        return f"{path} cannot be read: {error.strerror}"
+    content, mark, digest = data.rpartition(SEAL)
+    if mark and hashlib.sha256(content).hexdigest().encode() != digest:
+        return f"{path} is damaged: its content is not that of the build"
+    with Path(sys.executable).open("rb") as interpreter:
+        ours = interpreter.read(ELF_HEADER_BYTES)
+    if data[:4] != ours[:4] or len(data) < ELF_HEADER_BYTES:
+        return f"{path} is damaged: it is no shared library"
+    if (data[4:6], data[18:20]) != (ours[4:6], ours[18:20]):
+        return f"{path} is for another processor architecture"
+    # Without a digest, as after `strip`: the table of sections is the end of a file.
+    (table,), (size, count) = struct.unpack_from("=Q", data, 40), struct.unpack_from("=HH", data, 58)
+    if len(data) < table + size * count:
+        return f"{path} is damaged: {len(data)} of {table + size * count} bytes"
+    return None
+
+
 def _open(path: Path) -> Loading:
-    if not path.exists():
-        return Loading(None, f"no {path}: no C compiler at installation; install one, then the package again")
+    if cause := fault(path):
+        return Loading(None, f"{cause}; install the package again")
     try:
         handle = ctypes.CDLL(str(path))
         version = handle.hc_version()

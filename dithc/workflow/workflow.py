@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
-from dithc.log import UserError, logger, setup
+from dithc.log import UserError, logger, problem, setup
 from dithc.workflow.checks import check_inputs, damaged, digest_of, restorable, told
 from dithc.workflow.driver import Driver
 from dithc.workflow.jobs import Benches, Jobs
@@ -48,7 +48,14 @@ class Workflow(Matrix):
 
     @classmethod
     def of(cls, engine: Any, config: Mapping[str, Any]) -> Self:
-        """That of Snakemake's `workflow`, and of its `config`, over which profiles and command line are laid key by key."""
+        """Return the workflow of Snakemake's `workflow` and of its `config`, with profiles and command line laid over it.
+
+        Raises:
+            UserError: Snakemake was started outside `dithc run` in a locale without UTF-8.
+        """
+        if (encoding := sys.getfilesystemencoding()) != "utf-8":
+            remedy = "start it by `dithc run`, or: export PYTHONUTF8=1"
+            raise problem("encoding of file names", got=f"{encoding}, from the locale", expected="UTF-8", remedy=remedy)
         if engine.is_main_process:
             setup()
         files, cores = engine.overwrite_configfiles, engine.resource_settings.cores

@@ -26,6 +26,7 @@ def test_without_a_compiler_the_package_builds_and_names_the_remedy(tmp_path: Pa
     assert "Numba" in done.stderr
     assert "apt-get install build-essential" in done.stderr
     assert not list((tmp_path / "lib").rglob("*.so"))
+    assert "no C compiler" in (tmp_path / "lib/dithc/native/_kernels.txt").read_text()
 
 
 def _sources_of_one_instruction_set() -> list[Path]:

@@ -3,11 +3,14 @@
 import json
 import logging
 import math
+import resource
+import threading
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-from tensorboard.summary.writer import event_file_writer
 
 from dithc.log import MetricsWriter, logger, problem, progress, read_metrics, setup
 
@@ -63,11 +66,34 @@ def test_numbers_that_are_not_finite_are_null_and_are_read_as_nan(tmp_path: Path
     assert row["vb"] == 1.0
 
 
-def test_board_shows_what_is_written_after_going_back_and_not_what_was_before(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@given(limit=st.integers(0, 900))
+@settings(deadline=None, max_examples=25)
+def test_file_system_that_is_full_raises_in_the_calling_thread(
+    limit: int, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    # Within a second files are told apart by a count of the process, of which the tenth would be read before the ninth.
-    monkeypatch.setattr(event_file_writer, "_global_uid", event_file_writer.AtomicCounter(0))
+    folder, threads = tmp_path_factory.mktemp("metrics"), threading.active_count()
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, hard))
+    step = 1
+
+    def fill() -> None:
+        nonlocal step
+        with MetricsWriter(folder) as writer:
+            for step in range(1, 99):
+                writer.write(step, loss=1.0 / step, lr=1e-4)
+
+    try:
+        with pytest.raises(OSError):
+            fill()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert threading.active_count() == threads
+    with MetricsWriter(folder, after=step - 1) as writer:
+        writer.write(step, loss=1.0 / step)
+    assert [row["step"] for row in read_metrics(folder)] == list(range(1, step + 1))
+
+
+def test_board_shows_what_is_written_after_going_back_and_not_what_was_before(tmp_path: Path) -> None:
     for after, losses in ((0, [9.0, 8.0, 7.0]), (1, [2.0])):
         with MetricsWriter(tmp_path, after=after) as writer:
             for number, loss in enumerate(losses, start=after + 1):

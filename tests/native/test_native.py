@@ -1,5 +1,6 @@
 """The library of C kernels is found, checked and loaded; its absence is said and survived; its threads are its own."""
 
+import hashlib
 import logging
 import os
 import subprocess
@@ -9,6 +10,8 @@ from pathlib import Path
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from dithc import native
 from dithc.hardware import Machine, discover, plan
@@ -32,22 +35,56 @@ def needs_library():
         pytest.skip(f"C kernels: {native.load().reason}")
 
 
-def test_a_missing_library_is_said_once(fresh, monkeypatch, tmp_path, caplog):
+def sealed(content: bytes) -> bytes:
+    return content + loading.SEAL + hashlib.sha256(content).hexdigest().encode()
+
+
+def test_a_missing_library_is_logged_once_with_its_cause(fresh, monkeypatch, tmp_path, caplog):
     monkeypatch.setattr(loading, "LIBRARY", tmp_path / "none.so")
     monkeypatch.setattr(logging.getLogger("dithc"), "propagate", True)
     with caplog.at_level("WARNING"):
         assert native.library() is None
         assert native.library() is None
     assert (native.isa(), native.kernels()) == ("none", [])
-    assert "no C compiler" in native.load().reason
+    assert "never built" in native.load().reason
+    assert "compiler" not in native.load().reason
     assert caplog.text.count("C kernels are off") == 1
+    (tmp_path / "none.txt").write_text("there was no C compiler\n")
+    assert "there was no C compiler" in str(loading.fault(tmp_path / "none.so"))
 
 
-def test_a_library_that_does_not_load_is_a_reason(fresh, monkeypatch, tmp_path):
-    (tmp_path / "broken.so").write_bytes(b"not a library")
-    monkeypatch.setattr(loading, "LIBRARY", tmp_path / "broken.so")
-    assert native.library() is None
-    assert "does not load" in native.load().reason
+@pytest.fixture(scope="module")
+def built():
+    if not loading.LIBRARY.exists():
+        pytest.skip("no library")
+    return loading.LIBRARY.read_bytes().rpartition(loading.SEAL)[0] or loading.LIBRARY.read_bytes()
+
+
+@given(data=st.data(), has_seal=st.booleans())
+@settings(deadline=None, max_examples=8)
+def test_a_library_that_is_cut_short_is_not_loaded(data, has_seal, built, tmp_path_factory):
+    path = tmp_path_factory.mktemp("cut") / "cut.so"
+    path.write_bytes((sealed(built) if has_seal else built)[: data.draw(st.integers(0, len(built) - 1))])
+    assert "damaged" in str(loading.fault(path))
+
+
+@given(data=st.data())
+@settings(deadline=None, max_examples=8)
+def test_a_library_with_an_altered_byte_is_not_loaded(data, built, tmp_path_factory):
+    path, garbled = tmp_path_factory.mktemp("garbled") / "garbled.so", bytearray(sealed(built))
+    garbled[data.draw(st.integers(0, len(built) - 1))] ^= data.draw(st.integers(1, 255))
+    path.write_bytes(garbled)
+    assert "damaged" in str(loading.fault(path))
+
+
+def test_a_library_of_another_architecture_is_named_as_such(built, tmp_path):
+    other = built[:18] + bytes([built[18] ^ 1]) + built[19:]
+    for content in (other, sealed(other)):
+        (tmp_path / "other.so").write_bytes(content)
+        assert "another processor architecture" in str(loading.fault(tmp_path / "other.so"))
+    for content in (built, sealed(built)):
+        (tmp_path / "other.so").write_bytes(content)
+        assert loading.fault(tmp_path / "other.so") is None
 
 
 def test_a_library_of_another_version_is_not_used(needs_library, fresh, monkeypatch):

@@ -51,7 +51,7 @@ def resident_rows(settings: AutoMemSettings) -> dict[str, Any]:
 
 def _training(model: str, settings: AutoMemSettings) -> variants.Training:
     if native.library() is None:
-        remedy = "install a C compiler, then dithc again; without its kernels nothing comes from a pool"
+        remedy = "install dithc again; without its kernels nothing comes from a pool"
         raise problem("bench automem", got=native.load().reason, expected="the compiled library", remedy=remedy)
     torch.manual_seed(settings.seed)
     made, schedule = DiT.from_preset(model, **settings.overrides), Schedule.linear()

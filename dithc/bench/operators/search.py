@@ -77,7 +77,7 @@ def tune(settings: TuneSettings) -> dict[str, Any]:
         if value is not None and value < 1:
             raise problem(f"tune --{name}", got=value, expected="1 or more", remedy=f"correct --{name}")
     if native.library() is None:
-        remedy = "install a C compiler, then dithc again; the other back ends have nothing to tune"
+        remedy = "install dithc again; the other back ends have nothing to tune"
         raise problem("tune: C kernels", got=native.load().reason, expected="the compiled library", remedy=remedy)
     prepare_threads(settings.threads)
     if os.getloadavg()[0] > LARGEST_LOAD:
@@ -221,10 +221,9 @@ def _shown(path: Path, key: tuning.Key, results: Mapping[tuning.Product, tuning.
 def _path(key: tuning.Key, output: Path | None) -> Path:
     path = output or tuning.path_of(key)
     if path is None:
-        variable = tuning.FOLDER_VARIABLE
-        raise problem(
-            f"tune: {variable}", got=tuning.OFF, expected="a folder, or unset", remedy="unset it, or --output"
-        )
+        got = f"{tuning.FOLDER_VARIABLE}={os.environ.get(tuning.FOLDER_VARIABLE, '')}, and no writable cache"
+        remedy = f"give --output, or set {tuning.FOLDER_VARIABLE} to a writable folder"
+        raise problem("tune: no file for the result", got=got, expected="a writable folder", remedy=remedy)
     return path
 
 

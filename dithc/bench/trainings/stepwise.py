@@ -292,5 +292,5 @@ def _check(settings: StepwiseSettings) -> None:
         got = f"{settings.batch} images on {settings.ranks} ranks"
         raise problem("bench --batch", got=got, expected="equal shares", remedy="correct --batch or --ranks")
     if native.library() is None:
-        remedy = "install a C compiler, then dithc again; without its kernels there is nothing to add to the baseline"
+        remedy = "install dithc again; without its kernels there is nothing to add to the baseline"
         raise problem("bench stepwise", got=native.load().reason, expected="the compiled library", remedy=remedy)

@@ -45,6 +45,7 @@ def run(args: argparse.Namespace) -> int:
     from dithc.cli.experiment.screen import Screen
     from dithc.workflow import Engine
 
+    _check_folders()
     more = args.words[1:] if args.words[:1] == ["--"] else args.words
     folder = _results(args.configfile, more)
     words = [*more, *(["--profile", args.profile] if args.profile else [])]
@@ -55,6 +56,25 @@ def run(args: argparse.Namespace) -> int:
         if args.verbose or any(NO_RUN.fullmatch(word) for word in more):
             return _pass_through(engine, screen, report=folder / "report.html" if args.verbose else None)
         return _Follower(engine, folder, screen).follow()
+
+
+def _check_folders() -> None:
+    """Check the folders in which Snakemake keeps its records.
+
+    Raises:
+        UserError: one of them is not writable.
+    """
+    from dithc.log import problem
+    from dithc.places import cache_home, is_writable
+
+    if not is_writable(Path.cwd()):
+        remedy = "start in a writable folder that has Snakefile, workflow, config and profiles (links or copies)"
+        raise problem(
+            "working folder", got=f"{Path.cwd()} is not writable", expected="room for .snakemake", remedy=remedy
+        )
+    if cache_home() is None:
+        remedy = "set XDG_CACHE_HOME or TMPDIR to a writable folder"
+        raise problem("cache of Snakemake", got="no writable folder", expected="a writable folder", remedy=remedy)
 
 
 def _results(files: list[Path], words: list[str]) -> Path:
@@ -70,7 +90,7 @@ def _results(files: list[Path], words: list[str]) -> Path:
 def _pass_through(engine: "Engine", screen: "Screen", *, report: Path | None) -> int:
     while True:
         status = engine.status
-        lines = engine.new_lines()
+        lines = [*_taken(engine.notices), *engine.new_lines()]
         if lines:
             screen.say(*lines)
         if status is not None:
@@ -78,6 +98,10 @@ def _pass_through(engine: "Engine", screen: "Screen", *, report: Path | None) ->
                 screen.say(f"report: {report.resolve()}")
             return status
         time.sleep(READ_SECONDS)
+
+
+def _taken(notices: list[str]) -> list[str]:
+    return [notices.pop(0) for _ in range(len(notices))]
 
 
 class _Follower:
@@ -99,7 +123,7 @@ class _Follower:
         self.screen.say(f"{self.folder}: Snakemake plans; its own text: {self.engine.log}")
         while True:
             code = self.engine.status  # before the look, so that the last look sees all
-            lines = self.words.of(self.engine.new_lines())
+            lines = [*_taken(self.engine.notices), *self.words.of(self.engine.new_lines())]
             is_due = time.time() - self.looked >= LOOK_SECONDS
             lines += self._look(has_ended=code is not None) if is_due or code is not None else []
             if lines:

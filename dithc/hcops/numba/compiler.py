@@ -26,6 +26,7 @@ from numba.core import config as numba_config
 from numba.extending import intrinsic, overload
 from numpy.typing import NDArray
 
+from dithc import places
 from dithc.log import logger
 
 log = logger(__name__)
@@ -116,10 +117,10 @@ def _cache_folder() -> Path | None:
     """
     here = Path(__file__).parent
     digest = hashlib.sha256(b"".join((here / name).read_bytes() for name in SOURCES)).hexdigest()[:16]
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "dithc"
+    cache = places.cache_home()
     wanted = os.environ.get("NUMBA_CACHE_DIR")
     refused = []
-    for place in [Path(wanted)] if wanted else [here / "__pycache__", cache]:
+    for place in [Path(wanted)] if wanted else [here / "__pycache__", *([cache / "dithc"] if cache else [])]:
         folder = place / f"numba-{digest}"
         try:
             folder.mkdir(parents=True, exist_ok=True)

@@ -5,7 +5,9 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any, Self
@@ -18,6 +20,7 @@ DRIVER_ROOM = "workflow"
 USER_ERROR = "UserError in file "
 ITS_ERROR = re.compile(r"\w*(Exception|Error)\b")
 LAST_LINES = 20
+SAME_SIGNAL_SECONDS = 0.5  # a scheduler and `timeout` send a signal to a process and to its group
 ENDED = re.compile(r"(?:died with <Signals\.(\w+): \d+>|returned non-zero exit status (\d+))\.$")
 ITS_LOG = re.compile(r"    log: (\S+)")
 BY_SIGNAL = 128  # a shell's status of a command that a signal ended is this and the signal's number
@@ -26,15 +29,17 @@ BY_SIGNAL = 128  # a shell's status of a command that a signal ended is this and
 class Engine:
     """Snakemake in a `with` block; the block's end does not end it.
 
-    It has a process group of its own: Ctrl-C and a hang-up reach it and its jobs once, as a terminal sends them; SIGTERM reaches
-    Snakemake alone. It writes into the file itself, so it goes on undisturbed when this process is killed.
+    Snakemake has a separate process group: Ctrl-C and a hang-up reach it and its jobs once, as a terminal sends them. SIGTERM
+    reaches Snakemake alone, which then waits for its jobs. A second signal kills the jobs, and Snakemake unlocks its folder.
+    Snakemake writes into the file itself, so that it continues when this process is killed.
 
     Args:
         words: its arguments.
         log: the file for all that it says.
 
     Attributes:
-        stopped_by: the signal that was passed on last; None for none.
+        stopped_by: the first signal that was passed on; None for none.
+        notices: lines for the user about signals; the caller removes them.
     """
 
     def __init__(self, words: Sequence[str], *, log: Path) -> None:
@@ -44,6 +49,8 @@ class Engine:
         self._before: dict[signal.Signals, Any] = {}
         self._read = 0
         self.stopped_by: str | None = None
+        self.notices = list[str]()
+        self._stopped_at = self._killed_at = 0.0
 
     def __enter__(self) -> Self:
         self.log.parent.mkdir(parents=True, exist_ok=True)
@@ -112,11 +119,31 @@ class Engine:
     def _pass_on(self, number: int, frame: FrameType | None) -> None:
         if self._child is None or self._child.poll() is not None:
             return
-        self.stopped_by = signal.Signals(number).name
-        if number == signal.SIGTERM:
-            os.kill(self._child.pid, number)
-        else:
-            os.killpg(self._child.pid, number)
+        name, now = signal.Signals(number).name, time.monotonic()
+        if self.stopped_by is None:
+            self.stopped_by, self._stopped_at = name, now
+            is_waiting = number == signal.SIGTERM
+            effect = "no further stage starts, and running stages end first" if is_waiting else "running stages stop"
+            self.notices.append(f"{name}: {effect}; to kill them now: kill {os.getpid()}, or Ctrl-C")
+            os.kill(self._child.pid, number) if is_waiting else os.killpg(self._child.pid, number)
+        elif not self._killed_at and now > self._stopped_at + SAME_SIGNAL_SECONDS:
+            self._killed_at = now
+            self.notices.append(f"{name}, the second signal: killing running stages; saved checkpoints are kept")
+            if self.stopped_by == "SIGTERM":
+                os.kill(self._child.pid, signal.SIGINT)  # Snakemake cancels jobs of a scheduler
+            for pid in _descendants(self._child.pid):
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+
+
+def _descendants(pid: int) -> set[int]:
+    parents, found = dict[int, int](), {pid}
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):  # it has ended
+            parents[int(path.parent.name)] = int(path.read_text(errors="replace").rpartition(")")[2].split()[1])
+    while more := {child for child, parent in parents.items() if parent in found} - found:
+        found |= more
+    return found - {pid}
 
 
 def _status_words(status: int) -> str:

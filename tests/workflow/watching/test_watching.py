@@ -159,29 +159,40 @@ def test_run_goes_on_when_nobody_reads_what_it_shows(project: Path) -> None:
     assert (project / SYNTHESIZED).exists()
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_signal_reaches_snakemake_and_nothing_is_left_running(project: Path, number: signal.Signals) -> None:
-    # Of 4 products the first is seen: the signal comes while dithc itself works, and SIGTERM lets the stage end.
-    (project / "large.yaml").write_text("datasets: {sentinel2: {source: {synthetic: {scenes: 4, size: 510}}}}")
-    inputs = project / "results/demo/inputs"
-    with subprocess.Popen(
-        line("run", *LOCAL, "large.yaml", "--", f"{inputs.relative_to(project)}/sentinel2/manifest.json"),
-        cwd=project,
-        stdout=subprocess.PIPE,
-        text=True,
-    ) as child:
+@pytest.mark.parametrize("numbers", [(signal.SIGINT,), (signal.SIGTERM,), (signal.SIGTERM, signal.SIGTERM)])
+def test_signal_reaches_snakemake_and_nothing_is_left_running(
+    project: Path, numbers: tuple[signal.Signals, ...]
+) -> None:
+    go, begun, first = project / "go", project / "begun", numbers[0]
+    # The stage waits for a file, and one that gets two signals ignores the first.
+    ignore = "trap '' INT TERM\n" if len(numbers) > 1 else ""
+    (project / "hold.sh").write_text(f"{ignore}touch {begun}\nwhile [ ! -e {go} ]; do sleep 0.05; done\n")
+    words = line("run", *LOCAL, "--", SYNTHESIZED, "--config", "machine={launcher: none, prologue: hold.sh}")
+    with subprocess.Popen(words, cwd=project, stdout=subprocess.PIPE, text=True) as child:
         limit = time.monotonic() + 240
-        while not list(inputs.rglob("*.SAFE")):
+        while not begun.exists():
             assert time.monotonic() < limit
             assert child.poll() is None, child.communicate()
             time.sleep(0.1)
-        child.send_signal(number)
+        assert child.stdout is not None
+        child.send_signal(first)
+        said = next(text for text in child.stdout if text.startswith(first.name))
+        assert f"kill {child.pid}" in said
+        if numbers == (signal.SIGTERM,):
+            go.touch()
+        elif len(numbers) > 1:
+            time.sleep(1.0)
+            assert child.poll() is None
+            child.send_signal(numbers[1])
         said, _ = child.communicate(timeout=240)
     assert child.returncode != 0
-    assert f"stopped by {number.name}" in said
+    assert f"stopped by {first.name}" in said
     assert processes_in(project) == []
     assert not (project / "results/demo/lease.json").exists()
-    assert (inputs / "sentinel2" / "manifest.json").exists() == (number == signal.SIGTERM)
+    assert (project / SYNTHESIZED).exists() == (numbers == (signal.SIGTERM,))
+    if len(numbers) > 1:
+        go.touch()
+        assert dithc(project, *words[1:]).returncode == 0
 
 
 def test_terminal_shows_what_runs_in_place(project: Path) -> None:

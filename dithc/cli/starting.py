@@ -1,0 +1,144 @@
+"""Conditions that a command sets up before its libraries are loaded: UTF-8, open streams, writable folders, memory."""
+
+import ctypes
+import io
+import os
+import resource
+import signal
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from types import FrameType
+from typing import NoReturn
+
+STANDARD_ERROR = 2  # the last of the three streams that every program expects to be open
+SET_PARENT_DEATH_SIGNAL = 1  # prctl(2), PR_SET_PDEATHSIG
+FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+RANK_VARIABLES = ("PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK")
+STATUSES = (2, 75, 76)  # which dithc ends with after it has logged why
+LIGHT = {"run", "status", "launch", "verify", "show"}  # without torch
+has_parent = False
+RAISE_LIMIT = "raise the limit (`ulimit -v unlimited; ulimit -d unlimited`), or request more memory from the scheduler"
+
+
+def limit_bytes() -> int | None:
+    """Return the limit of this process on address space or data (`ulimit -v`, `ulimit -d`), or None."""
+    limits = [resource.getrlimit(kind)[0] for kind in (resource.RLIMIT_AS, resource.RLIMIT_DATA)]
+    return min((limit for limit in limits if limit != resource.RLIM_INFINITY), default=None)
+
+
+# Before other modules are imported. Libraries that lack memory end the process, hang, or raise errors of any type.
+LEAST_BYTES = (512 if sys.argv[1:2] and sys.argv[1] in LIGHT else 1024) << 20
+if (limit_bytes() or LEAST_BYTES) < LEAST_BYTES:
+    sys.stderr.write(
+        f"dithc: error: out of memory\n  got:      a limit of {limit_bytes()} bytes on the memory of a process\n"
+        f"  expected: {LEAST_BYTES} bytes, and several times that to train\n  remedy:   {RAISE_LIMIT}\n"
+    )
+    raise SystemExit(2)
+
+
+def use_utf8() -> None:
+    """Restart this program in Python's UTF-8 mode if the locale has another encoding. Child processes inherit the mode."""
+    os.environ["PYTHONUTF8"] = "1"
+    if sys.getfilesystemencoding() != "utf-8":
+        words = Path("/proc/self/cmdline").read_bytes().split(b"\0")[:-1]
+        os.execvp(words[0], [words[0], b"-X", b"utf8", *words[1:]])
+
+
+def open_streams() -> None:
+    """Connect closed standard streams to /dev/null, so that no data file gets their numbers, and let them accept any text."""
+    while (number := os.open(os.devnull, os.O_RDWR)) <= STANDARD_ERROR:
+        os.set_inheritable(number, True)
+    os.close(number)
+    sys.stdout, sys.stderr = sys.stdout or os.fdopen(1, "w"), sys.stderr or os.fdopen(2, "w")
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+
+
+def choose_folders() -> None:
+    """Replace unusable folders for temporary files and caches, for child processes too. Log each choice."""
+    from dithc import places
+    from dithc.log import logger
+
+    log = logger("dithc.start")
+    if sys.orig_argv[1:3] == ["-X", "utf8"]:
+        log.info("text and names of files are UTF-8, whatever the locale")
+    with suppress(FileNotFoundError):  # no usable folder; raised again when a command needs a temporary file
+        named, used = os.environ.get("TMPDIR"), tempfile.gettempdir()
+        if named and os.path.abspath(named) != used:
+            os.environ["TMPDIR"] = used
+            log.warning(f"temporary files are in {used}: TMPDIR={named} is not a writable folder with free space")
+    if (cache := places.cache_home()) is not None:
+        os.environ["XDG_CACHE_HOME"] = str(cache)
+        os.environ.setdefault("MPLCONFIGDIR", str(cache / "matplotlib"))
+
+
+@contextmanager
+def supervised(verb: str) -> Iterator[None]:
+    """Run the body in a child process if memory is limited, and report the child that a library ended.
+
+    Libraries that lack memory or threads end the process themselves: by `exit`, SIGSEGV, SIGABRT, or SIGINT (OpenBLAS). The
+    parent forwards signals.
+    """
+    if limit_bytes() is None:
+        yield
+        return
+    global has_parent
+    reader, writer = os.pipe()
+    parent, child = os.getpid(), os.fork()
+    if child:
+        os.close(writer)
+        if any(name in os.environ for name in RANK_VARIABLES):  # a launcher that is killed leaves no rank running
+            ctypes.CDLL(None).prctl(SET_PARENT_DEATH_SIGNAL, int(signal.SIGKILL))
+        _watch(child, reader, verb)
+    has_parent = True
+    os.setpgid(0, 0)  # the parent forwards what a terminal sends
+    ctypes.CDLL(None).prctl(SET_PARENT_DEATH_SIGNAL, int(signal.SIGKILL))
+    if os.getppid() != parent:
+        os._exit(1)
+    try:
+        yield
+    except (MemoryError, KeyboardInterrupt):
+        os._exit(1)  # the parent has memory to report it
+    except BaseException:
+        os.write(writer, b".")
+        raise
+    os.write(writer, b".")
+
+
+def _watch(child: int, reader: int, verb: str) -> NoReturn:
+    from dithc.log import logger, problem, refusal
+
+    log, received = logger(f"dithc.{verb}"), set[int]()
+
+    def forward(number: int, _: FrameType | None) -> None:
+        received.add(number)
+        with suppress(ProcessLookupError):
+            os.kill(child, number)
+
+    for number in FORWARDED:
+        if signal.getsignal(number) is not signal.SIG_IGN:  # as under nohup
+            signal.signal(number, forward)
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    os.set_blocking(reader, False)
+    is_reported = False
+    with suppress(BlockingIOError):
+        is_reported = bool(os.read(reader, 1))
+    if is_reported or code in (0, *STATUSES) or -code in (signal.SIGKILL, *FORWARDED):
+        os._exit(code if code >= 0 else 128 - code)
+    if signal.SIGINT in received:
+        log.error("interrupted")
+        os._exit(128 + signal.SIGINT)
+    how = f"status {code}" if code >= 0 else signal.Signals(-code).name
+    error = problem(
+        f"dithc {verb}: out of memory",
+        got=f"a limit of {refusal.gib(limit_bytes() or 0)} on the memory of a process (`ulimit -v`, `ulimit -d`); "
+        f"a library ended the process ({how})",
+        expected="more memory",
+        remedy=RAISE_LIMIT,
+    )
+    log.error(str(error))
+    os._exit(2)

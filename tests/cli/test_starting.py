@@ -1,0 +1,210 @@
+"""Commands in shells of clusters: other locales, little memory, folders that cannot be written to."""
+
+import errno
+import json
+import os
+import resource
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from dithc import cli, places
+from dithc.cli import launch, starting
+from dithc.cli.experiment import run
+from dithc.log import UserError, refusal
+from dithc.workflow import Workflow
+
+MIB = 1 << 20
+SHOWS = """
+import json, os, sys, tempfile
+from dithc import cli
+from dithc.cli.outputs import show
+def run(args):
+    print(json.dumps([sys.argv[-1], sys.flags.utf8_mode, os.listdir("."), os.environ["PYTHONUTF8"]]))
+    return 0
+show.run, show.add_arguments = run, lambda parser: parser.add_argument("word")
+sys.exit(cli.main())
+"""
+ENDS = """
+import ctypes, os, signal, sys, time
+from dithc import cli
+from dithc.cli.outputs import show
+def run(args):
+    {body}
+    return 3
+show.run, show.add_arguments = run, lambda parser: None
+sys.exit(cli.main())
+"""
+
+
+def python(*words: str | bytes, cwd: Path, **settings: object) -> subprocess.CompletedProcess[str]:
+    done = subprocess.run([sys.executable, *words], cwd=cwd, capture_output=True, timeout=120, check=False, **settings)  # type: ignore[call-overload]
+    return subprocess.CompletedProcess(done.args, done.returncode, done.stdout.decode(), done.stderr.decode())
+
+
+def is_user_error(text: str) -> bool:
+    return "Traceback" not in text and all(text.count(word) == 1 for word in ("got:", "expected:", "remedy:"))
+
+
+@pytest.fixture(scope="module")
+def locales(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("locales")
+    if shutil.which("localedef") is None:
+        pytest.skip("no localedef")
+    name = folder / "de_DE.ISO-8859-1"  # of others, localedef takes up to a minute
+    subprocess.run(["localedef", "-i", "de_DE", "-f", "ISO-8859-1", name], check=False, capture_output=True)
+    return folder
+
+
+@pytest.mark.parametrize("name", ["de_DE.ISO-8859-1", "C", "no_SUCH.ASCII"])
+def test_names_are_utf8_in_every_locale(name: str, locales: Path, tmp_path: Path) -> None:
+    if "." in name and name != "no_SUCH.ASCII" and not (locales / name).exists():
+        pytest.skip(f"localedef has no {name}")
+    (tmp_path / "城市é").touch()
+    variables = {**os.environ, "LOCPATH": str(locales), "LC_ALL": name}
+    variables.pop("PYTHONUTF8", None)
+    done = python("-c", SHOWS, "show", "水体\x80é", cwd=tmp_path, env=variables)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == ["水体\x80é", 1, ["城市é"], "1"]
+
+
+@pytest.mark.parametrize(("verb", "limit"), [("doctor", 100), ("train", 900), ("show", 400)])
+def test_less_memory_than_libraries_need_is_one_error(verb: str, limit: int, tmp_path: Path) -> None:
+    def lower() -> None:
+        resource.setrlimit(resource.RLIMIT_AS, (limit * MIB, limit * MIB))
+
+    done = python("-m", "dithc", verb, cwd=tmp_path, preexec_fn=lower)
+    assert done.returncode == 2
+    assert is_user_error(done.stderr), done.stderr
+    assert "ulimit -v" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "is_memory"),
+    [
+        ("ctypes.CDLL(None).exit(1)", 2, True),  # libgomp, OpenBLAS
+        ("os.kill(os.getpid(), signal.SIGSEGV)", 2, True),
+        ("os.kill(os.getpid(), signal.SIGINT); time.sleep(60)", 2, True),  # OpenBLAS
+        ("raise MemoryError", 2, True),
+        ("os.kill(os.getppid(), signal.SIGTERM); time.sleep(60)", 143, False),
+        ("os.kill(os.getppid(), signal.SIGINT); time.sleep(60)", 130, False),
+        ("sys.exit(1)", 1, False),
+    ],
+)
+def test_process_that_a_library_ends_under_a_limit_is_reported(
+    body: str, status: int, is_memory: bool, tmp_path: Path
+) -> None:
+    def lower() -> None:
+        resource.setrlimit(resource.RLIMIT_AS, (4096 * MIB, 4096 * MIB))
+
+    done = python("-c", ENDS.format(body=body), "show", cwd=tmp_path, preexec_fn=lower)
+    assert done.returncode == status, done.stderr
+    assert ("out of memory" in done.stderr) == is_memory
+    assert is_user_error(done.stderr) if is_memory else "got:" not in done.stderr, done.stderr
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        MemoryError(),
+        ImportError("libtorch_cpu.so: failed to map segment from shared object"),
+        ImportError("PLEASE READ THIS\nOriginal error was: libstdc++.so.6: cannot allocate memory in static TLS block"),
+        OSError("x.so: cannot create shared object descriptor: Cannot allocate memory"),
+        OSError(12, "Cannot allocate memory"),
+        RuntimeError("can't start new thread"),
+        Exception("Unknown error: Failed to launch worker thread: Resource temporarily unavailable"),
+        ValueError("hc_context_create: a thread, or its place on a CPU, that the system refused"),
+    ],
+    ids=str,
+)
+def test_refused_memory_is_recognized_in_errors_of_every_type(error: Exception) -> None:
+    assert refusal.asked(error)
+
+
+@pytest.mark.parametrize("error", [ImportError("No module named x"), OSError(28, "No space left"), ValueError("map")])
+def test_other_errors_are_not_refused_memory(error: Exception) -> None:
+    assert refusal.asked(error) is None
+
+
+def folders_of(monkeypatch: pytest.MonkeyPatch, **variables: str | None) -> tuple[str | None, str | None]:
+    """Return the temporary folder and the cache that a command chooses."""
+    for name in ("XDG_CACHE_HOME", "MPLCONFIGDIR"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.delenv(name, raising=False)
+        if value is not None:
+            monkeypatch.setenv(name, value)
+    monkeypatch.setattr(starting.tempfile, "tempdir", None)
+    starting.choose_folders()
+    return os.environ.get("TMPDIR"), os.environ.get("XDG_CACHE_HOME")
+
+
+def read_only(folder: Path) -> Path:
+    (folder / "file").touch()
+    return folder / "file"  # also for root
+
+
+def missing(folder: Path) -> Path:
+    return folder / "none"
+
+
+@pytest.mark.parametrize("broken", [read_only, missing])
+def test_home_that_is_no_folder_gives_a_private_cache(
+    broken: Callable[[Path], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, cache = folders_of(monkeypatch, HOME=str(broken(tmp_path)), TMPDIR=str(tmp_path))
+    assert cache is not None
+    assert Path(cache).parent == tmp_path
+    assert Path(cache).stat().st_mode & 0o077 == 0
+    assert folders_of(monkeypatch, XDG_CACHE_HOME=cache, HOME="/nowhere", TMPDIR=str(tmp_path))[1] == cache
+
+
+def test_cache_that_another_user_could_fill_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / f"dithc-cache-{os.geteuid()}").mkdir(mode=0o700)
+    (tmp_path / f"dithc-cache-{os.geteuid()}").chmod(0o777)
+    assert folders_of(monkeypatch, HOME="/nowhere", TMPDIR=str(tmp_path))[1] is None
+    assert places.cache_home() is None
+
+
+@pytest.mark.parametrize("broken", [read_only, missing])
+def test_temporary_folder_that_cannot_be_used_is_replaced_for_children_too(
+    broken: Callable[[Path], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    temporary, cache = folders_of(monkeypatch, TMPDIR=str(broken(tmp_path)), HOME=str(tmp_path))
+    assert temporary is not None
+    assert Path(temporary).is_dir()
+    assert cache == str(tmp_path / ".cache")
+
+
+@pytest.mark.parametrize(("is_writable", "nodes"), [(True, 2), (False, 1), (False, 2)])
+def test_ranks_of_a_read_only_folder_meet_elsewhere_on_one_node(
+    is_writable: bool, nodes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(places, "is_writable", lambda _: is_writable)
+    monkeypatch.setattr(starting.tempfile, "tempdir", "/elsewhere")
+    expected = tmp_path if is_writable else Path("/elsewhere") if nodes == 1 else None
+    assert launch._meeting_folder(nodes) == expected
+
+
+@pytest.mark.parametrize("broken", ["working folder", "cache"])
+def test_run_refuses_folders_that_snakemake_cannot_write_to(broken: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(places, "is_writable", lambda _: broken != "working folder")
+    monkeypatch.setattr(places, "cache_home", lambda: None)
+    with pytest.raises(UserError, match=broken):
+        run._check_folders()
+
+
+def test_missing_temporary_folder_names_the_variable() -> None:
+    error = FileNotFoundError(errno.ENOENT, "No usable temporary directory found in ['/tmp']")
+    assert "set TMPDIR" in str(cli._unwritable("stage", error))
+
+
+def test_snakemake_outside_dithc_run_refuses_a_locale_without_utf8(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "getfilesystemencoding", lambda: "gb18030")
+    with pytest.raises(UserError, match="PYTHONUTF8=1"):
+        Workflow.of(None, {})

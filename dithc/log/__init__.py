@@ -10,11 +10,10 @@ How to change it: a new kind of output (say, OpenMetrics) is a new writer behind
 from dithc.log import refusal
 from dithc.log.errors import UserError, problem
 from dithc.log.messages import logger, setup
-from dithc.log.metrics import METRICS_FILE, MetricsWriter, read_metrics
+from dithc.log.metrics import MetricsWriter, read_metrics
 from dithc.log.progress import progress
 
 __all__ = [
-    "METRICS_FILE",
     "MetricsWriter",
     "UserError",
     "logger",

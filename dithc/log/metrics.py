@@ -4,6 +4,7 @@ import io
 import math
 import os
 import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -21,16 +22,31 @@ class MetricsWriter:
     Each step is in both files when `write` returns, so that a full disk is an `OSError` of the calling thread. Readers skip a
     torn last line. A run that resumes after step `after` writes later steps a second time: readers use the last line of a step,
     and TensorBoard discards the earlier events after that step. A value that is None or not finite is null.
+
+    Args:
+        folder: folder of the files.
+        after: step after which an earlier run is resumed.
+        claim: called with both paths before the files are created.
     """
 
-    def __init__(self, folder: Path, *, after: int | None = None) -> None:
-        board = folder / "tensorboard"
-        board.mkdir(parents=True, exist_ok=True)
-        path = folder / METRICS_FILE
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        after: int | None = None,
+        claim: Callable[[Sequence[Path]], None] | None = None,
+    ) -> None:
+        # TensorBoard reads files in the order of their names.
+        path, events = (
+            folder / METRICS_FILE,
+            folder / f"tensorboard/events.out.tfevents.{time.time_ns():019d}.{os.getpid()}",
+        )
+        if claim is not None:
+            claim([path, events])
+        events.parent.mkdir(parents=True, exist_ok=True)
         torn = path.exists() and path.stat().st_size > 0 and not path.read_bytes().endswith(b"\n")
         self._lines = path.open("ab", buffering=0)
-        # TensorBoard reads files in the order of their names.
-        self._events = (board / f"events.out.tfevents.{time.time_ns():019d}.{os.getpid()}").open("xb", buffering=0)
+        self._events = events.open("xb", buffering=0)
         if torn:
             _append(self._lines, b"\n")  # a line that a killed writer left incomplete must not join the next line
         self._add_event(file_version="brain.Event:2")

@@ -18,7 +18,7 @@ from torch.nn import functional
 from dithc.evaluate.extractors.defects import DEFECTS, damaged
 from dithc.evaluate.extractors.extractor import Extractor, require_images
 from dithc.evaluate.extractors.weights import fill, read_safetensors, require_file, write_safetensors
-from dithc.log import METRICS_FILE, MetricsWriter, logger, problem, progress
+from dithc.log import MetricsWriter, logger, problem, progress
 from dithc.runs import outputs, sha256_file
 
 log = logger(__name__)
@@ -103,9 +103,9 @@ def train_classifier(
     optimizer = torch.optim.AdamW(network.parameters(), lr=LEARNING_RATE, weight_decay=WEIGHT_DECAY)
     order = torch.empty(0, dtype=torch.int64)
     output = outputs.OutputFolder(path.parent)
-    output.plan([path, path.parent / METRICS_FOLDER / METRICS_FILE])
-    with output.rebuilt(METRICS_FOLDER) as folder:
-        metrics = MetricsWriter(folder)
+    output.plan([path])
+    output.prune([], prefix=f"{METRICS_FOLDER}/")
+    metrics = MetricsWriter(path.parent / METRICS_FOLDER, claim=output.plan)
     with progress(total=steps, label="train classifier", unit="step") as bar, metrics:
         for step in range(steps):
             if len(order) < min(batch, len(images)):

@@ -19,7 +19,7 @@ from dithc.latents.codec_training.easier import eased
 from dithc.latents.codec_training.measures import Pairs, measure
 from dithc.latents.codec_training.steps import Crops, check_finite, has_bf16, schedule
 from dithc.latents.codecs import CODEC_FILE, KlCodec, autoencoder
-from dithc.log import METRICS_FILE, MetricsWriter, logger, problem, progress
+from dithc.log import MetricsWriter, logger, problem, progress
 from dithc.runs import outputs, replacing, sha256_file
 
 MEASURED_TILES, MEASURED_BATCH = 512, 16
@@ -116,9 +116,9 @@ def _start_output(folder: Path) -> MetricsWriter:
     """List the files of the codec in the marker of its folder and start new metrics."""
     output = outputs.OutputFolder(folder)
     outputs.remove(folder / BUILD_FOLDER)
-    output.plan([*(folder / name for name in FILES), folder / METRICS_FOLDER / METRICS_FILE])
-    with output.rebuilt(METRICS_FOLDER) as place:
-        return MetricsWriter(place)
+    output.plan(folder / name for name in FILES)
+    output.prune([], prefix=f"{METRICS_FOLDER}/")
+    return MetricsWriter(folder / METRICS_FOLDER, claim=output.plan)
 
 
 def _some(rows: Rows) -> Rows:

@@ -80,19 +80,6 @@ class OutputFolder(FileList):
         if any(listed.get(name, 0) is not None for name in names):
             home._write(listed | dict.fromkeys(names))
 
-    @contextmanager
-    def rebuilt(self, subfolder: str) -> Iterator[Path]:
-        """Delete the earlier files of a subfolder, then list the files that exist in it after the body.
-
-        Used for files whose names a library chooses, such as TensorBoard events. The folder must be claimed.
-        """
-        self._delete(name for name in self._present(self._owned()) if name.startswith(f"{subfolder}/"))
-        place = self.folder / subfolder
-        before = files_of(place)
-        yield place
-        new = [self._relative(path) for path in files_of(place) if path not in before]
-        self._home()._write(self._home()._listed() | dict.fromkeys(new))
-
     def prune(self, keep: Iterable[Path], *, prefix: str = "") -> None:
         """Delete the files of earlier executions that have a prefix, except the manifest and `keep`."""
         home = self._home()

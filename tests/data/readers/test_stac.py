@@ -21,6 +21,7 @@ from dithc.data.readers import read_scenes
 from dithc.data.readers.stac_numbers import numbers_of
 from dithc.data.scene import Mask, Reason, Refused, Rejection, Scene
 from tests.data.readers.reading import one_of
+from tests.inputs.stac_items import write_items
 
 TEN_METRES = ["B02", "B03", "B04", "B08"]
 EARTH_SEARCH, PLANETARY_COMPUTER, COLLECTION_1 = "*_0_L2A", "*MSIL2A*", "*_T*Z_L2A"
@@ -38,7 +39,7 @@ read_one, refusal = one_of(read_all)
 def generated(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Three scenes as items, `items/`, and the products that they are of, `products/`."""
     root = tmp_path_factory.mktemp("stac")
-    synthesize("sentinel2-stac", root / "items", seed=3, scenes=3, size=96)
+    write_items(root / "items", scenes=3)
     synthesize("sentinel2", root / "products", seed=3, scenes=3, size=96)
     return root
 

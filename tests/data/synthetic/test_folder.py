@@ -112,8 +112,6 @@ def test_a_failure_half_way_leaves_nothing_behind(tmp_path: Path, monkeypatch: p
         ("sentinel2", {"classes": 3}, "--classes has no meaning for sentinel2"),
         ("image-folder", {"classes": 9}, "1 to 8"),
         ("image-folder", {"gsd": 2.0}, "--gsd has no meaning"),
-        ("image-folder", {"layout": "zip"}, "folders or tar or webdataset or parquet"),
-        ("gaofen2", {"layout": "tar"}, "--layout has no meaning"),
         ("gaofen2", {"gsd": 0.0}, "--gsd is out of range"),
         ("gaofen2", {"seed": -1}, "--seed is out of range"),
     ],

@@ -1,6 +1,7 @@
 """The invented class folder looks like ImageNet's: classes as folders, sizes that vary, some grey, some small."""
 
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,7 @@ from dithc.data.pictures import center_crop, read_rgb
 from dithc.data.readers import read_scenes
 from dithc.data.scene import Scene
 from dithc.data.synthetic import synthesize
+from tests.inputs.pictures import pack
 
 SIZE = 48
 
@@ -64,7 +66,8 @@ def test_packed_pictures_are_those_of_the_folders_under_the_same_labels(
     folder: Path, tmp_path: Path, layout: str
 ) -> None:
     source = datasets.ImageFolder(kind="image-folder", path="pictures", size=SIZE)
-    out = synthesize("image-folder", tmp_path / "out", seed=3, scenes=9, size=SIZE, classes=3, layout=layout).parent
+    out = Path(shutil.copytree(folder, tmp_path / "out"))
+    pack(out, layout=layout)
     assert not [path for path in out.iterdir() if path.is_dir()]
     plain, packed = read_scenes(source, folder), read_scenes(source, out)
     assert packed.classes == plain.classes

@@ -9,7 +9,7 @@ import pytest
 import rasterio
 
 from dithc.data.synthetic import synthesize
-from dithc.data.synthetic.safe_product import MAX_PRODUCTS, SafeProduct
+from dithc.data.synthetic.safe import MAX_PRODUCTS, SafeProduct
 from dithc.data.xml import find_all, find_text, read_xml
 
 SIZE = 192

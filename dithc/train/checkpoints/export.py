@@ -48,9 +48,7 @@ def export(manifest: Path, *, weights: Literal["ema", "raw"], layout: Layout, ou
     settings = diffusers_keys.settings(config) if layout == "diffusers" else {}
     if config.block != training.BlockKind():
         _tell_of_blocks(config, layout)
-    predicts = training.Objective(
-        **checkpoint.meta.get("objective", {})
-    ).predict  # older checkpoints are of the default
+    predicts = training.Objective(**checkpoint.meta["objective"]).predict
     kind = network_kind(predicts, config.block)
     _refuse_other_folder(out, replaceable={CONFIG_FILE, WEIGHTS_FILE} if layout == "diffusers" else set())
     chosen = dict(read_tensors(checkpoint.weights(weights)))

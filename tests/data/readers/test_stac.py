@@ -343,7 +343,7 @@ def test_generated_items_go_to_tiles_and_back_to_products(generated: Path, tmp_p
         "source": {"kind": "sentinel2-stac", "path": str(generated / "items")},
         "tiles": {"size": 32, "min_valid": 0.9, "max_cloud": 1.0},
         "split": {"train": 1.0, "val": 0.0},
-        "display": shown,
+        "rendering": shown,
     }
     config = tmp_path / "config.json"
     config.write_text(json.dumps({"datasets": {"set": dataset}, "codecs": {"none": {"kind": "pixel"}}}))

@@ -61,7 +61,7 @@ def configuration() -> dict[str, Any]:
             name: {
                 "title": {"landscape": "Landscapes", "sentinel2": "Sentinel-2", "gaofen2": "Gaofen-2"}[name],
                 "source": source,
-                "display": {
+                "rendering": {
                     "bands": ["B04", "B03", "B02"] if name == "sentinel2" else ["R", "G", "B"],
                     "low": 0,
                     "high": 0.3,

@@ -15,6 +15,7 @@ from dithc.config import Experiment, load
 from dithc.data import write_png
 from dithc.report import write_report
 from dithc.runs import Manifest, Store
+from dithc.sealed import seal_line
 
 SHA = "b2f7" * 16
 TILES, SIDE = 10, 16  # of the data set that has pixels
@@ -248,7 +249,7 @@ class Tree:
                 loss = (0.16 + (start - 0.16) * np.exp(-step / 45)) * generator.lognormal(0, 0.09)
                 row = {"step": step, "loss": loss, "images_per_second": 41 + 2 * generator.standard_normal()}
                 row |= {"val_loss": 0.2 + 1 / step} if step % 40 == 0 and settings.init is None else {}
-                file.write(json.dumps(row) + "\n")
+                file.write(seal_line(row))
         for step in (0, 130):
             Store(store).event("started", step=step)
         numbers = {

@@ -4,9 +4,6 @@
 configfile: "config/defaults.yaml"
 
 
-report: "workflow/report/workflow.rst"
-
-
 include: "workflow/rules/common.smk"
 include: "workflow/rules/synthesize.smk"
 include: "workflow/rules/stage.smk"

@@ -439,7 +439,7 @@ class Dataset(Settings):
     scaling: Scaling = Scaling()
     """How bands are mapped to [-1, 1]."""
     rendering: Rendering
-    """How tiles become pictures, for the eye and for every score (`display` in older files)."""
+    """How tiles become pictures, for the eye and for every score."""
     codec: Name
     """Name of the codec (section `codecs`) that makes latents of the tiles."""
     conditions: list[Conditions] = Field(default=[], max_length=64)

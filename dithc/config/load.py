@@ -20,7 +20,6 @@ BELOW = f"\n{' ' * len('  got:      ')}"  # where the next of several faults sta
 MOST_SHOWN = 200  # characters of a value that is refused
 DEMO = Path("config/experiments/demo.yaml")
 QUOTED = re.compile(r"'([^']*)'")
-NAMES = {"display": "rendering"}  # of keys of a data set, by their older ones
 NAMED = re.compile(r"[a-z_]+(\.[A-Za-z0-9_-]+)+")
 log = logger("dithc.workflow")
 
@@ -38,12 +37,11 @@ def load(source: Path | Mapping[str, Any]) -> Experiment:
 
 
 def _checked(content: Mapping[str, Any], *, origin: str, texts: Sequence[Text]) -> Experiment:
-    renamed = _renamed(dict(content), origin)
     try:
-        return Experiment.model_validate(renamed)
+        return Experiment.model_validate(content)
     except ValidationError as error:
         is_named = len(texts) == 1 and texts[0].origin.endswith(origin)
-        faults = [_told(fault, texts, is_named=is_named) for fault in of_keys(error.errors(), renamed)]
+        faults = [_told(fault, texts, is_named=is_named) for fault in of_keys(error.errors(), content)]
         raise problem(
             f"{origin} has {len(faults)} fault{'s' * (len(faults) > 1)}",
             got=BELOW.join(faults),
@@ -71,29 +69,6 @@ def named(section: Mapping[str, T], name: str, *, key: str) -> T:
             remedy="correct the name, or add it to the configuration",
         )
     return section[name]
-
-
-def _renamed(content: dict[str, Any], origin: str) -> dict[str, Any]:
-    """With the names of today: `display` of a data set is its `rendering`, which decides scores.
-
-    Raises:
-        UserError: a data set has both.
-    """
-    datasets = content.get("datasets")
-    if not isinstance(datasets, Mapping):
-        return content
-    older = [name for name, one in datasets.items() if isinstance(one, Mapping) and "display" in one]
-    if both := [name for name in older if "rendering" in datasets[name]]:
-        raise problem(
-            f"{origin} has datasets.{both[0]}.display and datasets.{both[0]}.rendering",
-            got="both names of one section, perhaps from two files",
-            expected="`rendering`, which `display` is called since it decides scores",
-            remedy="rename `display` to `rendering` in your files",
-        )
-    if older:
-        log.warning(f"datasets.{older[0]}.display is called `rendering` now, as scores depend on it: please rename it")
-    renamed = {name: {NAMES.get(key, key): part for key, part in datasets[name].items()} for name in older}
-    return {**content, "datasets": {**datasets, **renamed}}
 
 
 def _told(fault: Any, texts: Sequence[Text], *, is_named: bool) -> str:

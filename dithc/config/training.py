@@ -1,7 +1,6 @@
 """Settings of training runs; those of what is learnt, and of how runs are judged, have files of their own."""
 
-from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import Field, model_validator
 
@@ -151,16 +150,6 @@ class Run(Settings):
     same), and one at the end of each job; none for none. Without effect on what is learnt."""
     log_every: Positive = 10
     """Steps between lines in the log; metrics are written every step."""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _is_renamed(cls, content: Any) -> Any:
-        if isinstance(content, Mapping) and "flip" in content:
-            raise ValueError(
-                "`flip` has become `augment`: write `augment: mirror` for `flip: true` (the default), `augment: none` for "
-                "`flip: false`"
-            )
-        return content
 
     @model_validator(mode="after")
     def _consistent(self) -> "Run":

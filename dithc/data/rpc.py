@@ -181,21 +181,6 @@ def _spelled(name: str) -> str:
     return re.sub(r"_coef$", "_coeff", re.sub(r"_offset$", "_off", words))
 
 
-def rpb_text(rpc: Rpc) -> str:
-    """The coefficients as an `.rpb` file, in the producer's layout."""
-    names = {field.name: re.sub(r"_(\w)", lambda found: found[1].upper(), field.name) for field in fields(Rpc)}
-    lines = ['satId = "XXX";', 'bandId = "XXX";', 'SpecId = "XXX";', "BEGIN_GROUP = IMAGE"]
-    lines += ["\terrBias =   1.0;", "\terrRand =    0.0;"]
-    for field, name in names.items():
-        value = getattr(rpc, field)
-        if isinstance(value, tuple):
-            numbers = ",\n".join(f"\t\t\t{number:+.16E}" for number in value)
-            lines.append(f"\t{name.removesuffix('f')} = (\n{numbers});")
-        else:
-            lines.append(f"\t{name}set = {value!r};" if name.endswith("Off") else f"\t{name} = {value!r};")
-    return "\n".join([*lines, "END_GROUP = IMAGE", "END;", ""])
-
-
 def check_covers(rpc: Rpc, path: Path, *, height: int, width: int) -> None:
     """Refuses coefficients whose middle lies outside of the image: those of the other camera, or of another cut.
 

@@ -148,25 +148,6 @@ def read_shard(path: Path, column: str) -> Shard:
     return Shard(kinds, groups, _names((schema.metadata or {}).get(b"huggingface", b"{}")))
 
 
-def write_pictures(
-    path: Path, pictures: list[tuple[str, bytes, int]], *, names: list[str], rows_per_group: int
-) -> None:
-    """Writes pictures as Hugging Face does.
-
-    Args:
-        path: file to write.
-        pictures: name, bytes and label of each.
-        names: of the classes.
-        rows_per_group: rows that are read together.
-    """
-    image = pyarrow.array([{"bytes": content, "path": name} for name, content, _ in pictures])
-    labels = pyarrow.array([label for *_, label in pictures], pyarrow.int64())
-    features = {"image": {"_type": "Image"}, "label": {"names": names, "_type": "ClassLabel"}}
-    said = {"huggingface": json.dumps({"info": {"features": features}})}
-    table = pyarrow.table({"image": image, "label": labels}).replace_schema_metadata(said)
-    pyarrow.parquet.write_table(table, path, row_group_size=rows_per_group, write_page_checksum=True)
-
-
 def read_cell(path: Path, column: str, *, group: int, row: int) -> bytes | None:
     """The bytes of one row of a group, None where there are none; checksums of pages are compared where there are any.
 

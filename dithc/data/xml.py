@@ -1,13 +1,11 @@
-"""The one place lxml enters: product metadata read without network or entities, and written."""
+"""The only use of lxml: product metadata, read without network or entities."""
 
-from collections.abc import Mapping
 from pathlib import Path
 
 from lxml import etree
 
 from dithc.data.files import open_regular
 from dithc.log import UserError, problem
-from dithc.runs import atomic_write
 
 Element = etree._Element
 XML_BYTES = 64 << 20
@@ -47,32 +45,6 @@ def find_text(root: Element, name: str) -> str | None:
     """Text of the first element of this local name below `root`, stripped; None where there is none."""
     found = next(iter(root.iter(f"{{*}}{name}")), None)
     return None if found is None else (found.text or "").strip()
-
-
-def element(
-    tag: str,
-    *children: Element,
-    text: object = None,
-    attributes: Mapping[str, object] | None = None,
-    namespaces: Mapping[str, str] | None = None,
-) -> Element:
-    """Builds one element; `tag` may be `prefix:name` where `namespaces` maps the prefix."""
-    prefix, _, name = tag.rpartition(":")
-    spaces = dict(namespaces or {})
-    made = etree.Element(f"{{{spaces[prefix]}}}{name}" if prefix else name, nsmap=spaces or None)
-    for key, value in (attributes or {}).items():
-        made.set(key, str(value))
-    if text is not None:
-        made.text = str(text)
-    made.extend(children)
-    return made
-
-
-def write_xml(path: Path, root: Element) -> None:
-    """Writes a document (UTF-8, indented) atomically."""
-    etree.cleanup_namespaces(root, keep_ns_prefixes=[prefix for prefix in root.nsmap if prefix])
-    etree.indent(root)
-    atomic_write(path, etree.tostring(root, xml_declaration=True, encoding="UTF-8"))
 
 
 def _unreadable(

@@ -66,11 +66,6 @@ class Counters:
     largest_free_bytes: int = 0
     num_blocks: int = 0
 
-    @property
-    def fragmentation(self) -> float:
-        """The part of idle memory that is not in its longest run: 0 all in one piece, near 1 in many."""
-        return 1 - self.largest_free_bytes / self.idle_bytes if self.idle_bytes else 0.0
-
 
 _NAMES = tuple(field.name for field in fields(Counters))
 
@@ -172,15 +167,6 @@ class Pool:
         return start <= address < start + size or (
             self._library is not None and bool(address) and self._library.hc_pool_holds(self._pool, address) == 1
         )
-
-    def set_budget(self, budget_bytes: int | None) -> None:
-        """Changes the budget; idle memory above it goes back at once, what is in use stays until it is given back.
-
-        Raises:
-            ValueError: a pool over a file or over reserved pages keeps its size.
-        """
-        if self._library is not None:
-            self._library.hc_pool_budget(self._pool, -1 if budget_bytes is None else budget_bytes)
 
     @property
     def room_bytes(self) -> int | None:

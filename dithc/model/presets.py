@@ -117,10 +117,8 @@ class DiTConfig:
         return training.BlockKind(**{name: getattr(self, name) for name in training.BlockKind._fields})
 
     def described(self) -> dict[str, Any]:
-        """The fields as JSON has them; those of the block where they are not the original's, as older files have none."""
-        original = training.BlockKind()._asdict()
-        own = {name: value for name, value in asdict(self).items() if original.get(name) != value}
-        return own | {"input_size": list(self.size)}
+        """Return the fields as JSON values."""
+        return asdict(self) | {"input_size": list(self.size)}
 
     @property
     def null_label(self) -> int | None:

@@ -143,11 +143,6 @@ class RunFacts:
     curve: Curve | None = None
 
     @property
-    def images_seen(self) -> int:
-        """Training images the run has computed gradients of."""
-        return (self.step or 0) * self.global_batch
-
-    @property
     def model(self) -> str:
         """The network in words: its preset, or its size where that is not the preset's."""
         size = [self.changes.get(key) for key in ("hidden_size", "depth", "num_heads")]

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ from dithc.log import logger
 from dithc.report.collect import collect, gather, smooth
 from dithc.report.engine import published
 from dithc.report.facts import Curve, DatasetFacts, Facts
-from dithc.report.figures import DARK, FIGURES, LIGHT, bands, canvas, samples, single, spectra
+from dithc.report.figures import FIGURES, bands, canvas, samples, single, spectra
 from dithc.report.page import Pictures, Shown, render, texts
 from dithc.report.pictures import FALSE_COLOURS, galleries, measure_spectra, strips
 from dithc.report.verdict import last_scored
@@ -80,10 +79,9 @@ def write_report(
     )
     for text in facts.warnings:
         log.warning(text)
-    drawn = {name: draw(facts, LIGHT) for name, draw in FIGURES.items()}
-    inlined = {name: (png, FIGURES[name](facts, DARK)) for name, png in drawn.items() if name not in NOT_INLINED}
-    pictures = _pictures(facts, inlined)
-    drawn["composites"] = samples.draw_composites(list(_composites(facts, pictures)), LIGHT)
+    drawn = {name: draw(facts) for name, draw in FIGURES.items()}
+    pictures = _pictures(facts, {name: png for name, png in drawn.items() if name not in NOT_INLINED})
+    drawn["composites"] = samples.draw_composites(list(_composites(facts, pictures)))
     page = render(facts, paper, pictures)
     contents = {out.parent / "figures" / f"{name}.png": content for name, content in drawn.items()} | {out: page}
     output = outputs.OutputFolder.around(out)
@@ -96,13 +94,13 @@ def write_report(
     return facts
 
 
-def _pictures(facts: Facts, figures: dict[str, tuple[bytes, bytes]]) -> Pictures:
+def _pictures(facts: Facts, figures: dict[str, bytes]) -> Pictures:
     """The figures of the whole experiment, and what is drawn of each data set."""
     judged = {run.dataset: item for run in facts.runs if (item := last_scored(facts, run.name))}
     drawn = {dataset.name: list(_drawn(facts, dataset)) for dataset in facts.datasets}
     firsts = {run.name: last_scored(facts, run.name) for run in facts.last_runs}
     return Pictures(
-        figures=figures | {one.name: pair for shown in drawn.values() for one, pair in shown},
+        figures=figures | {one.name: png for shown in drawn.values() for one, png in shown},
         galleries={
             dataset.name: galleries(facts, dataset.name, judged.get(dataset.name)) for dataset in facts.datasets
         },
@@ -120,7 +118,7 @@ def _composites(facts: Facts, pictures: Pictures) -> Iterator[list[tuple[NDArray
                 yield [(canvas.of_webp(one.webp), f"{dataset.title}. {one.title}", one.caption) for one in shown]
 
 
-def _drawn(facts: Facts, dataset: DatasetFacts) -> Iterator[tuple[Shown, tuple[bytes, bytes]]]:
+def _drawn(facts: Facts, dataset: DatasetFacts) -> Iterator[tuple[Shown, bytes]]:
     """Figures of a data set: spectra, where its tiles are and what they are like, and the statistics of its bands."""
     if measured := measure_spectra(facts, dataset.name):
         text = texts.spectra(dataset, measured)
@@ -128,22 +126,21 @@ def _drawn(facts: Facts, dataset: DatasetFacts) -> Iterator[tuple[Shown, tuple[b
             f"Of {measured.sides[0].count} real tiles and as many images; percentiles in the units of the data set"
         )
         shown = Shown(name=f"spectra {dataset.name}", title="Spectra", text=text, caption=caption)
-        yield shown, (spectra.draw_spectra(measured, LIGHT), spectra.draw_spectra(measured, DARK))
+        yield shown, spectra.draw_spectra(measured)
     if dataset.tiles_folder is not None:
-        draw = partial(single.draw_tiles, dataset.tiles_folder, title="", scenes=dataset.scenes_folder)
         caption = "Tiles by split: places over cells of the split, values of each band, examples of every fate with their masks"
         text = texts.tiles(dataset)
         shown = Shown(
             name=f"tiles {dataset.name}", title="Tiles, what was taken and what not", text=text, caption=caption
         )
-        yield shown, (draw(theme=LIGHT), draw(theme=DARK))
+        yield shown, single.draw_tiles(dataset.tiles_folder, title="", scenes=dataset.scenes_folder)
     if dataset.bands and not dataset.ranges:
         untitled = [replace(dataset, title="")]
         caption = (
             "Bands over the train tiles. Dot: mean; thick: one standard deviation; pale: the range that becomes −1 to 1"
         )
         shown = Shown(name=f"bands {dataset.name}", title="", text=texts.bands(dataset), caption=caption)
-        yield shown, (bands.draw_bands(untitled, LIGHT), bands.draw_bands(untitled, DARK))
+        yield shown, bands.draw_bands(untitled)
 
 
 def numbers(facts: Facts) -> dict[str, Any]:

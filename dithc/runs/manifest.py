@@ -7,7 +7,7 @@ import stat
 import time
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -37,7 +37,7 @@ class Manifest:
 
     The manifest itself has what follows from settings and inputs alone: a result that is made again has the same bytes, and the
     workflow engine sees that nothing has changed. What is of one making is in a document beside it (`MADE`): code, host and
-    times, numbers that measure it, files that tell of it. Versions before wrote one document of both, which is read as well.
+    times, numbers that measure it, files that tell of it.
 
     Whoever reads a manifest may go on to read its files: `whole` compares each with what was written before it is used.
 
@@ -140,11 +140,7 @@ class Manifest:
         """
         wanted = f"the manifest of stage {stage!r}" if stage else "a manifest written by dithc"
         try:
-            content = unseal(
-                plain(path).read_text(), unsealed=[frozenset({*(one.name for one in fields(cls)), "digest"})]
-            )
-            if "written" not in content:
-                content = cls.joined(content, cls._making(path))
+            content = cls.joined(unseal(plain(path).read_text()), cls._making(path))
             written = content.pop("digest")
             manifest = cls(**content)
             manifest._check_kinds()

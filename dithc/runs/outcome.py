@@ -1,7 +1,6 @@
 """What each stage gives: the `numbers` of its manifest, by kind, checked where one is read; and constants of both sides.
 
-A key that is not `Required` may be missing: versions before it was thought of wrote none. Keys that are not declared are those of
-later versions, and are let through: nobody here reads them.
+A key that is not `Required` may be missing. Undeclared keys are ignored.
 """
 
 import json

@@ -13,39 +13,13 @@ RUN_WITHOUT_EFFECT = {
     "validate_every",
     "nonfinite",  # decides only whether a training goes on after a bad step; one that stopped may be continued with another
 }
-# Younger than stores that are in use: only what differs from the defaults, with which those were made, is in the digest.
-MUON_RULE = 2  # which matrices are its (train/matrices.py): 1 had the modulations too
-RUN_YOUNGER = {"backend", "objective", "lr_schedule", "decay_share", "betas", "optimizer", "guide"}
-SOURCE_YOUNGER = {
-    "sentinel2": {"bands", "clouds"},
-    "sentinel2-array": {"clouds"},
-    "geotiff": {"clouds"},
-    "gaofen2": {"height_m", "dem", "calibrate", "coefficients", "pansharpen", "max_shift"},
-    "image-folder": {"layout"},
-}
-COARSE_RULE = 2  # which files of a Sentinel-2 product are read for grids of more than 10 m: 1 had the finest always
-SPLIT_YOUNGER = {"cell_m", "buffer_m", "duplicates"}
-CODEC_YOUNGER = {"equivariance", "latent_noise"}
-EXTRACTOR_YOUNGER = {"defects"}
-EVALUATION_YOUNGER = {
-    "order",
-    "times",
-    "epsilon_scaling",
-    "guidance_interval",
-    "guide",
-    "ema",
-    "size",
-    "windows",
-    "cache",
-    "pipefusion",
-}
-COMPARISON_YOUNGER = {"metrics", "triplets"}
-EVALUATION_ELSEWHERE = {"extractor", "real_split", "real_images", "batch", *COMPARISON_YOUNGER}
-# Of no effect on what a codec gives back.
-OF_SAMPLES = {"weights", "sampler", "steps", "guidance", "guidance_channels", *EVALUATION_YOUNGER}
+COMPARISON = {"real_split", "real_images", "extractor", "metrics", "triplets"}
+"""Settings of an evaluation that decide its scores, and not its images."""
+REAL_TILES = {"at", "real_split", "images", "seed"}
+"""Settings of an evaluation that decide which tiles its codec restores."""
 # Where something stands, or whether it was checked, does not decide a result: the hashes of the bytes are in the manifests.
 PLACES = {"path", "search", "init_file", "dem", "checksum", "may_lack"}
-LOOKS = {"display"}  # of tiles; nothing that is learnt sees it, but for codecs of pictures, whose latents name it
+LOOKS = {"rendering"}  # of tiles; nothing that is learnt sees it, but for codecs of pictures, whose latents name it
 
 
 def digest(spec: object) -> str:
@@ -95,42 +69,22 @@ def _synthesize(experiment: Experiment, name: str) -> dict[str, Any]:
 
 def _stage(experiment: Experiment, name: str) -> dict[str, Any]:
     source = _source(experiment, name)
-    if isinstance(source, datasets.InstalledSource):
-        return {"source": _brought(source)}
-    younger = {"include", "exclude"} | SOURCE_YOUNGER.get(source.kind, set())
-    spec = source.model_dump(mode="json", exclude=younger)
-    spec |= source.model_dump(mode="json", include=younger, exclude_defaults=True)
-    if isinstance(source, datasets.Sentinel2) and source.gsd_m > 10.0:
-        spec["files"] = COARSE_RULE
-    return {"source": spec}
+    return {
+        "source": _brought(source) if isinstance(source, datasets.InstalledSource) else source.model_dump(mode="json")
+    }
 
 
 def _tiles(experiment: Experiment, name: str) -> dict[str, Any]:
     dataset = experiment.datasets[name]
-    spec = dataset.model_dump(mode="json", include={"tiles", "scaling"})
-    spec["display"] = dataset.rendering.model_dump(mode="json")  # its name in stores that are in use
-    split = dataset.split.model_dump(mode="json", exclude=SPLIT_YOUNGER)
-    split |= dataset.split.model_dump(mode="json", include=SPLIT_YOUNGER, exclude_defaults=True)
+    spec = dataset.model_dump(mode="json", include={"tiles", "scaling", "rendering", "split"})
     conditions = {str(number): _brought(one) for number, one in enumerate(dataset.conditions)}
-    return {"seed": experiment.seed, **spec, "split": split} | ({"conditions": conditions} if conditions else {})
+    return {"seed": experiment.seed, **spec, "conditions": conditions}
 
 
 def _run(experiment: Experiment, name: str) -> dict[str, Any]:
     run = experiment.runs[name]
-    left_out = RUN_WITHOUT_EFFECT | RUN_YOUNGER | {"seed", "augment"}
-    spec = {"seed": experiment.seed_of(name), **run.model_dump(mode="json", exclude=left_out)}
-    spec |= (
-        {"augment": "dihedral"} if run.augment == "dihedral" else {"flip": run.augment == "mirror"}
-    )  # its older name
-    if run.ema.lengths is None:  # younger too
-        del spec["ema"]["lengths"]
-    blocks = set(training.BlockKind._fields)  # younger too
-    spec["model"] = {
-        name: value for name, value in spec["model"].items() if name not in blocks
-    } | run.model.block_changes
-    spec |= run.model_dump(mode="json", include=RUN_YOUNGER, exclude_defaults=True)
-    if run.optimizer.kind == "muon":
-        spec["muon_rule"] = MUON_RULE
+    spec = {**run.model_dump(mode="json", exclude=RUN_WITHOUT_EFFECT), "seed": experiment.seed_of(name)}
+    spec["model"] |= run.model.block._asdict()  # with the defaults of the preset
     return spec if run.lr_schedule == "constant" else spec | {"steps": run.steps}  # to which the others fall
 
 
@@ -138,37 +92,26 @@ def _codec(experiment: Experiment, name: str) -> dict[str, Any]:
     codec = experiment.codecs[name]
     if isinstance(codec, codecs.InstalledCodec):
         return {"seed": experiment.seed, **_brought(codec)}
-    younger = codec.model_dump(mode="json", include=CODEC_YOUNGER, exclude_defaults=True)
-    return {"seed": experiment.seed, **codec.model_dump(mode="json", exclude={"trust", *CODEC_YOUNGER}), **younger}
+    return {"seed": experiment.seed, **codec.model_dump(mode="json", exclude={"trust"})}
 
 
 def _latents(experiment: Experiment, name: str) -> dict[str, Any]:
     dataset = experiment.datasets[name]
     codec = _codec(experiment, dataset.codec)
     sees_display = experiment.codecs[dataset.codec].sees_display
-    shown = {"display": dataset.rendering.model_dump(mode="json")} if sees_display else {}
-    views = {} if dataset.views == 2 else {"views": dataset.views}  # younger than stores that are in use
-    return {"codec": codec, **shown, **views}
+    shown = {"rendering": dataset.rendering.model_dump(mode="json")} if sees_display else {}
+    return {"codec": codec, **shown, "views": dataset.views}
 
 
 def _sample(experiment: Experiment, name: str) -> dict[str, Any]:
     evaluation = experiment.evaluations[name]
-    if evaluation.at == "codec":  # real tiles of that split, of the data set alone
-        left_out = (EVALUATION_ELSEWHERE | OF_SAMPLES | {"run"}) - {"real_split"}
+    if evaluation.at == "codec":
         name = experiment.runs[evaluation.run].dataset
-        return {
-            "dataset": name,
-            "codec": _codec(experiment, experiment.datasets[name].codec),
-            **evaluation.model_dump(mode="json", exclude=left_out),
-        }
-    spec = evaluation.model_dump(mode="json", exclude=EVALUATION_ELSEWHERE | EVALUATION_YOUNGER)
-    spec |= evaluation.model_dump(mode="json", include=EVALUATION_YOUNGER, exclude_defaults=True)
-    if evaluation.windows is not None:
-        spec["windows"] = evaluation.windows.model_dump(mode="json")
+        codec = _codec(experiment, experiment.datasets[name].codec)
+        return {"dataset": name, "codec": codec, **evaluation.model_dump(mode="json", include=REAL_TILES)}
+    spec = evaluation.model_dump(mode="json", exclude=COMPARISON | {"batch"})
     if isinstance(evaluation.sampler, training.InstalledSampler):
         spec["sampler"] = _brought(evaluation.sampler)
-    if evaluation.cache is not None:
-        spec["cache"] = evaluation.cache.model_dump(mode="json")
     if evaluation.pipefusion is not None:
         spec["pipefusion"] = evaluation.pipefusion.decides
     return spec if evaluation.ema is None else spec | {"snapshots": experiment.snapshots_of(evaluation)}
@@ -178,18 +121,11 @@ def _extractor(experiment: Experiment, name: str) -> dict[str, Any]:
     extractor = experiment.extractors[name]
     if isinstance(extractor, codecs.InstalledExtractor):
         return {"seed": experiment.seed, **_brought(extractor)}
-    younger = extractor.model_dump(mode="json", include=EXTRACTOR_YOUNGER, exclude_defaults=True)
-    return {
-        "seed": experiment.seed,
-        **extractor.model_dump(mode="json", exclude={"trust", *EXTRACTOR_YOUNGER}),
-        **younger,
-    }
+    return {"seed": experiment.seed, **extractor.model_dump(mode="json", exclude={"trust"})}
 
 
 def _fid(experiment: Experiment, name: str) -> dict[str, Any]:
-    evaluation = experiment.evaluations[name]
-    younger = evaluation.model_dump(mode="json", include=COMPARISON_YOUNGER, exclude_defaults=True)
-    return evaluation.model_dump(mode="json", include={"real_split", "real_images", "extractor"}) | younger
+    return experiment.evaluations[name].model_dump(mode="json", include=COMPARISON)
 
 
 SPECS: dict[str, Callable[[Experiment, str], dict[str, Any]]] = {

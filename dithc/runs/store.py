@@ -153,13 +153,13 @@ class Store:
         """What a commit file says, and what is wrong with it by itself.
 
         Args:
-            text: of the file; the first that were written have three keys and no seal.
+            text: of the file.
             step: that the folder says.
 
         Raises:
             ValueError: it is altered.
         """
-        content = unseal(text, unsealed=[frozenset({"step", "meta", "files"})])
+        content = unseal(text)
         faults = []
         if content["step"] != step:
             faults.append(f"{COMMIT_FILE} is of step {content['step']}")

@@ -146,7 +146,7 @@ def open_images(job: Job, *, tiles_digest: str) -> tuple[Images, dict[str, Any]]
             remedy="pass the latents of the run's data set",
         )
     classes = np.unique(latents.labels[latents.rows("train")]).astype(np.int64)
-    objective = Objective.of(training.Objective(**meta.get("objective", {})))  # older checkpoints are of the default
+    objective = Objective.of(training.Objective(**meta["objective"]))
     bf16 = meta["dtype"] == "bf16"
     meta["stretch"] = digest(tiles.info["display"])
     chosen = job.evaluation

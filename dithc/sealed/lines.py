@@ -19,26 +19,17 @@ def seal_line(content: dict[str, Any]) -> str:
 
 
 def unseal_lines(text: str) -> tuple[list[dict[str, Any]], list[int]]:
-    """The contents of the whole lines of a file, and the numbers, from 1, of those that are not what was written.
+    """Return the contents of the intact lines of a file, and the numbers, from 1, of altered lines.
 
-    A line that a killed process left half written is passed over. Lines without a sum are of a version that wrote none, as long
-    as none with a sum is before them.
+    A line that a killed process left half written is skipped.
     """
-    rows, altered, is_sealed = list[dict[str, Any]](), list[int](), False
+    rows, altered = list[dict[str, Any]](), list[int]()
     for number, line in enumerate(text.split("\n"), start=1):
         found = TAIL.fullmatch(line)
         if found is not None and found.group(2) == _of(found.group(1)):
             rows.append(parse(f"{found.group(1)}}}"))
-            is_sealed = True
-        elif (
-            found is not None
-            or _is_nearly_sealed(line)
-            or _is_nearly_sealed(line[:-1])
-            or (is_sealed and line.endswith("}"))
-        ):
+        elif found or _is_nearly_sealed(line) or _is_nearly_sealed(line[:-1]) or line.endswith("}"):
             altered.append(number)
-        elif line and not is_sealed and (row := _object(line)) is not None:
-            rows.append(row)
     return rows, altered
 
 
@@ -50,11 +41,3 @@ def _is_nearly_sealed(line: str) -> bool:
     """Whether a line ends like one with a sum, one character aside; a line without its last one is asked for what was its end."""
     tail = line[-len(FORM) :]
     return len(tail) == len(FORM) and sum(a not in (b, "_") for a, b in zip(FORM, tail, strict=True)) <= 1
-
-
-def _object(line: str) -> dict[str, Any] | None:
-    try:
-        row = parse(line)
-    except ValueError:
-        return None
-    return row if isinstance(row, dict) else None

@@ -7,7 +7,6 @@ import resource
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from typing import Any, Literal
 
 import torch
@@ -21,7 +20,6 @@ from dithc.log import problem
 from dithc.pages import peak_rss_bytes
 from dithc.train.checkpoints import state_of
 from dithc.train.memory import MEMORY, TrainingMemory
-from dithc.train.rehearse_saves import measure_saves
 from dithc.train.run import fresh_model
 from dithc.train.step import Trainer, settle
 from dithc.train.strategies import Strategy, layout_on
@@ -52,8 +50,6 @@ class Rehearsal:
         warmup: steps before the clock: the first touches memory, the second uses it again, so times want 2.
         steps: on the clock.
         seed: of weights and batches.
-        saves: checkpoints that are written beside further steps on the clock, into the folder `saves_to`.
-        saves_to: an empty folder; they are removed but for the last.
         pairs: further steps on the clock, each beside one in which every rank works on its own share alone: the same
             arithmetic with nothing exchanged. The weights of the ranks are apart after it.
     """
@@ -70,8 +66,6 @@ class Rehearsal:
     warmup: int = 2
     steps: int = 3
     seed: int = 0
-    saves: int = 0
-    saves_to: str = ""
     pairs: int = 0
 
 
@@ -116,8 +110,7 @@ def rehearse(settings: Rehearsal, group: Group, *, warm: Callable[[], None] = la
         was made), `page_faults` of a step, `operators` (which kernel serves each), `sent` (bytes and calls of one step, None
         where nobody counts), what its exchange cost in each step, where a step tells, and `memory` where it is managed:
         tiers with their counters, trace and plan, and by step what `TrainingMemory.metrics` says; `pairs`, where asked for:
-        seconds of each step `together` and `alone`, of the slowest rank, and `exposed_seconds` of each together; `saves`, where
-        asked for: as `measure_saves` tells.
+        seconds of each step `together` and `alone`, of the slowest rank, and `exposed_seconds` of each together.
 
     Raises:
         UserError: fewer than 1 step of warm-up or on the clock, ranks that cannot share the work, pairs of ranks that
@@ -150,9 +143,6 @@ def rehearse(settings: Rehearsal, group: Group, *, warm: Callable[[], None] = la
     own["exchange"] = {name: [row[name] for row in timed] for name in EXCHANGE if all(name in row for row in timed)}
     own |= _managed(trainer.memory, timed)
     peak = peak_rss_bytes()
-    later = settings.warmup + settings.steps + 1
-    folder = Path(settings.saves_to)
-    saves = measure_saves(trainer, group, first=later, rounds=settings.saves, folder=folder) if settings.saves else None
     pairs = _pairs(trainer, settings, group) if settings.pairs else None
     trainer.memory.close()
     own |= {"before_bytes": before_bytes, "peak_rss_bytes": peak, "operators": hcops.describe()}
@@ -166,7 +156,6 @@ def rehearse(settings: Rehearsal, group: Group, *, warm: Callable[[], None] = la
         "losses": [row["loss"] for row in rows],
         "grad_norms": [row["grad_norm"] for row in rows],
         "each_rank": ranks,
-        "saves": saves,
         "pairs": {name: _slowest(pair[name] for pair in paired) for name in paired[0]} if settings.pairs else None,
     }
 

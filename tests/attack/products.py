@@ -12,6 +12,7 @@ import shutil
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,9 @@ from PIL import Image
 
 from dithc.data import synthesize
 from dithc.data.raster import write_geotiff
+from tests.inputs.gaofen2_raw import write_products
+from tests.inputs.rasters import write_raster
+from tests.inputs.safe_variants import VARIANTS, write_variant
 
 BANDS = ["B02", "B03", "B04", "B08"]
 GRID: dict[str, Any] = {"transform": (10.0, 0.0, 300000.0, 0.0, -10.0, 4600020.0), "epsg": 32632}
@@ -126,18 +130,13 @@ def make_packed(folder: Path) -> None:
 
 MAKERS: dict[str, Callable[[Path], object]] = {
     "safe": lambda folder: synthesize("sentinel2", folder, seed=3, scenes=1, size=96),
-    **{
-        variant: lambda folder, variant=variant: synthesize(  # type: ignore[misc]
-            "sentinel2", folder, seed=3, scenes=1, size=96, product=variant
-        )
-        for variant in ("l2a-2", "l2a-5", "l1c", "l1c-2", "l1c-granules")
-    },
+    **{name: partial(write_variant, name=name, seed=3) for name in VARIANTS if name != "l2a"},
     "packed": make_packed,
     "array": make_array,
     "pictures": make_pictures,
-    "raw": lambda folder: synthesize("gaofen2-raw", folder, seed=5, scenes=2, size=48),
+    "raw": write_products,
     "gaofen": lambda folder: synthesize("gaofen2", folder, seed=5, scenes=1, size=48),
-    "geotiff": lambda folder: synthesize("geotiff", folder, seed=5, scenes=1, size=48),
+    "geotiff": lambda folder: write_raster(folder, size=48, seed=5),
 }
 """Good inputs by name: products of every kind, arrays, rasters of several tiles, pictures."""
 

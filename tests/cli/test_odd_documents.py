@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from dithc.cli import main
+from dithc.sealed import seal_line
 
 DEEP = "[" * 100_000 + "]" * 100_000
 HEAD = ('{"x":' + DEEP + "}").encode()
@@ -30,7 +31,7 @@ def test_document_that_is_none_is_four_lines(name: str, content: str | bytes, tm
 
 @pytest.mark.parametrize("line", [DEEP, '{"step": 2, "loss": {}}', '{"step": 2, "loss": 1' + "0" * 400 + "}", "\xff"])
 def test_metrics_that_are_none_are_passed_over(line: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "metrics.jsonl").write_text(f'{{"step": 1, "loss": 0.5}}\n{line}\n')
+    (tmp_path / "metrics.jsonl").write_text(f"{seal_line({'step': 1, 'loss': 0.5})}{line}\n")
     assert main(["show", str(tmp_path / "metrics.jsonl"), "--png", str(tmp_path / "loss.png")]) == 0
     assert "1 steps, 1 to 1" in capsys.readouterr().out
 

@@ -261,10 +261,6 @@ ONE_CLASS: list[dict[str, Any]] = [
             {"runs": {"a": {"dataset": "landscape", "augment": "dihedral"}}},
             ["runs.a.augment dihedral", "datasets.landscape.views is 2", "set that to 8"],
         ),
-        (
-            {"runs": {"a": {"dataset": "landscape", "flip": False}}},
-            ["runs.a", "`augment: none` for `flip: false`"],
-        ),
         ({"datasets": {"landscape": {**demo()["datasets"]["landscape"], "views": 4}}}, ["views", "2 or 8"]),
         (judged(sampler="ddim", order=2), ["evaluations.x", "`order` is of the samplers", "ddim"]),
         (judged(sampler="unipc", order=4), ["evaluations.x.order", "1, 2 or 3"]),

@@ -1,6 +1,5 @@
 """A fault of a configuration says where it stands, and what was probably meant."""
 
-import logging
 from pathlib import Path
 
 import pytest
@@ -9,7 +8,6 @@ from dithc.config import load
 from dithc.config.experiment import Experiment
 from dithc.config.nearest import ELSEWHERE, WORDS, places_of
 from dithc.log import UserError
-from dithc.runs import Manifest
 
 TEXT = """\
 name: x
@@ -95,24 +93,6 @@ def test_what_others_call_a_key_is_a_key_here_and_no_key_is_taken_for_another() 
     assert set(ELSEWHERE.values()) <= known
     assert not set(ELSEWHERE) & {"lr", "steps", "kind", "path", "codec", "dtype", "clip"}
     assert not set(WORDS) & set(WORDS.values())
-
-
-def test_display_is_an_older_name_of_rendering_and_both_are_refused(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    path = tmp_path / "x.yaml"
-    path.write_text(TEXT)
-    now = load(path)
-    path.write_text(TEXT.replace("rendering:", "display:"))
-    logging.getLogger("dithc").propagate = True
-    with caplog.at_level(logging.WARNING, logger="dithc.workflow"):
-        assert load(path) == now
-    assert "datasets.a.display is called `rendering` now" in caplog.text
-    for stage in ("tiles", "latents"):
-        spec = Manifest.spec_of(now, stage, "a", of_rule=True)
-        assert ("display" in spec, "rendering" in spec) == (stage == "tiles", False), "digests and reruns stay"
-    said = fault(tmp_path, "    codec: c\n", "    codec: c\n    display: {bands: [R, G, B], low: 0, high: 2}\n")
-    assert "rename `display` to `rendering`" in said
 
 
 SAMPLING = "name: x\nmachine: {sampling: {%s}}"

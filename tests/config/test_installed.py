@@ -33,7 +33,7 @@ def _installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def content(*, sampler: Any = "last", predict: str = "noise", **changed: dict[str, Any]) -> dict[str, Any]:
     tiles = {"title": "A set", "source": {"kind": "gaofen2", "path": "scenes"}, "tiles": {"size": 32}, "codec": "c"}
-    tiles |= {"display": {"bands": ["R", "G", "B"], "low": 0, "high": 9}, "conditions": [{"kind": "doubled"}]}
+    tiles |= {"rendering": {"bands": ["R", "G", "B"], "low": 0, "high": 9}, "conditions": [{"kind": "doubled"}]}
     model = {"preset": "DiT-S/4", "learn_sigma": False}
     return {
         "datasets": {"d": tiles},

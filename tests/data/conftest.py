@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from dithc.data import synthesize
+from tests.inputs.gaofen2_raw import write_products
 
 ROOT = Path(__file__).parent.parent.parent
 DATA = Path(os.environ.get("DITHC_DATA", ROOT.parent / "shared" / "data"))
@@ -64,7 +65,7 @@ def safe_product(safe_folder: Path) -> Path:
 @pytest.fixture(scope="session")
 def _raw_gaofen(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("raw") / "gaofen"
-    synthesize("gaofen2-raw", folder, seed=5, scenes=2, size=48)
+    write_products(folder)
     return folder
 
 

@@ -17,12 +17,12 @@ from dithc.data.pansharpen import averaged, gsa, judgeable, quality, reduced_res
 from dithc.data.raster import read_raster
 from dithc.data.readers import read_scenes
 from dithc.data.registration import shift_between
-from dithc.data.rpc import read_rpc, rpb_text
+from dithc.data.rpc import read_rpc
 from dithc.data.scene import Reason, Rejection, Scene
 from dithc.data.synthetic.gaofen2 import GaofenScene, digital_numbers
-from dithc.data.synthetic.gaofen2_raw import RawProduct
 from dithc.data.table import read_rows
 from tests.data.readers.reading import one_of
+from tests.inputs.gaofen2_raw import RawProduct, rpb_text
 
 RNG = np.random.default_rng(2)
 SIZE, SEED, GSD_M = 48, 5, 3.24

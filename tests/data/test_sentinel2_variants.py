@@ -9,13 +9,11 @@ import pytest
 
 from dithc.cli import main
 from dithc.config import datasets
-from dithc.data import synthesize
 from dithc.data.raster import read_raster
 from dithc.data.readers import read_scenes
 from dithc.data.scene import Mask, Reason, Refused, Rejection, Scene
-from dithc.data.synthetic.safe_product import VARIANTS, SafeProduct
 from dithc.data.table import read_rows
-from dithc.log import UserError
+from tests.inputs.safe_variants import VARIANTS, write_variant
 
 LEVEL1C = ["B01", "B02", "B03", "B04", "B05", "B06", "B07", "B08", "B8A", "B09", "B10", "B11", "B12"]
 
@@ -26,7 +24,8 @@ def invented(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     root = tmp_path_factory.mktemp("variants")
 
     def make(variant: str) -> Path:
-        synthesize("sentinel2", root / variant, seed=5, scenes=1, size=96, product=variant)
+        if not (root / variant).exists():
+            write_variant(root / variant, variant, seed=5)
         return root / variant
 
     return make
@@ -76,7 +75,7 @@ def test_granules_of_a_product_are_scenes_at_their_own_places(invented: Callable
 
 
 def test_damage_of_one_granule_leaves_the_other_as_it_is(tmp_path: Path) -> None:
-    synthesize("sentinel2", tmp_path / "files", seed=5, scenes=1, size=96, product="l1c-granules")
+    write_variant(tmp_path / "files", "l1c-granules", seed=5)
     first = min((tmp_path / "files").glob("*.SAFE/GRANULE/*"))
     image = next(first.glob("IMG_DATA/*_B08.jp2"))
     image.write_bytes(image.read_bytes()[:-200])
@@ -136,19 +135,3 @@ def test_old_name_of_the_scene_classification_is_known(invented: Callable[[str],
     assert isinstance(before, Scene)
     assert isinstance(after, Scene)
     np.testing.assert_array_equal(before.mask.values, after.mask.values)
-
-
-def test_third_satellite_flies_with_late_baselines_only() -> None:
-    flying = {
-        name: {SafeProduct(index=i, size=96, variant=kind).satellite for i in range(6)}
-        for name, kind in VARIANTS.items()
-    }
-    assert flying["l1c"] == flying["l2a-5"] == {"S2A", "S2B", "S2C"}
-    assert flying["l2a"] == flying["l1c-2"] == {"S2A", "S2B"}
-    assert flying["l1c-granules"] == {"S2A"}
-
-
-@pytest.mark.parametrize("arguments", [{"kind": "gaofen2", "product": "l1c"}, {"kind": "sentinel2", "product": "l3"}])
-def test_products_that_cannot_be_invented_are_refused(tmp_path: Path, arguments: dict[str, str]) -> None:
-    with pytest.raises(UserError, match="--product"):
-        synthesize(out=tmp_path / "files", **arguments)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from dithc.data.xml import element, find_all, find_text, read_xml, write_xml
+from dithc.data.xml import find_all, find_text, read_xml
 from dithc.log import UserError
 
 
@@ -16,15 +16,6 @@ def test_elements_are_found_by_local_name_in_any_namespace(tmp_path: Path) -> No
     assert find_all(root, "A")[1].get("k") == "v"
     assert find_text(root, "A") == "1"
     assert find_text(root, "B") is None
-
-
-def test_what_is_written_reads_back(tmp_path: Path) -> None:
-    space = {"p": "urn:y"}
-    write_xml(tmp_path / "b.xml", element("p:Root", element("Leaf", text=3, attributes={"id": 0}), namespaces=space))
-    root = read_xml(tmp_path / "b.xml")
-    assert root.tag == "{urn:y}Root"
-    assert find_text(root, "Leaf") == "3"
-    assert find_all(root, "Leaf")[0].get("id") == "0"
 
 
 @pytest.mark.parametrize("content", ["", "<a>", "<a></b>", "no xml"])

@@ -341,21 +341,6 @@ def test_last_pool_refuses_what_is_above_its_budget_and_says_what_it_holds():
     assert Pool(budget_bytes=0, next=pool).empty((MEBI,), torch.float32).numel() == MEBI
 
 
-def test_budget_that_shrinks_gives_idle_memory_back_and_holds_from_the_next_take(pool):
-    kept, gone = pool.empty((2 * MEBI,), torch.float32), pool.empty((4 * MEBI,), torch.float32)
-    del gone
-    pool.set_budget(6 * MEBI)
-    assert (pool.counters().backed_bytes, pool.room_bytes) == (8 * MEBI, 0)
-    with pytest.raises(MemoryError):
-        pool.empty((MEBI,), torch.float32)
-    pool.set_budget(None)
-    assert pool.room_bytes is None
-    assert pool.empty((4 * MEBI,), torch.float32).numel() == 4 * MEBI
-    pool.start_peak()
-    del kept
-    assert pool.counters().peak_bytes == 8 * MEBI
-
-
 def test_peak_of_use_starts_anew_and_the_mark_of_the_budget_never_does():
     pool = Pool(budget_bytes=16 * MEBI)
     gone = pool.empty((3 * MEBI,), torch.float32)
@@ -384,17 +369,6 @@ def test_resident_memory_never_exceeds_the_budget(pool):
         )
         assert residence([(start, start + size)]).resident_bytes <= pool.counters().backed_bytes <= budget
     assert pool.counters().spills > 5
-
-
-def test_fragmentation_is_the_part_of_idle_memory_outside_its_longest_run(pool, blocks):
-    take, give = blocks
-    places = [take(2 * MEBI) for _ in range(6)]
-    assert pool.counters().fragmentation == 0
-    for place in (places[0], places[2], places[3]):
-        give(place)
-    counters = pool.counters()
-    assert (counters.idle_bytes, counters.largest_free_bytes, counters.num_blocks) == (6 * MEBI, 4 * MEBI, 3)
-    assert counters.fragmentation == pytest.approx(1 / 3)
 
 
 def test_tensor_outlives_its_pool_and_the_pool_below_ends_last():

@@ -41,7 +41,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "source": {"kind": "sentinel2-array", "path": str(source), "bands": BANDS, "units": "dn", "offset": OFFSET},
         "tiles": {"size": SIZE, "min_valid": 0.5},
         "split": {"train": 1.0, "val": 0.0},
-        "display": {"bands": ["B04", "B03", "B02"], "low": 0.0, "high": [0.3, 0.4, 0.5]},
+        "rendering": {"bands": ["B04", "B03", "B02"], "low": 0.0, "high": [0.3, 0.4, 0.5]},
     }
     config = {"seed": 0, "datasets": {"set": dataset}, "codecs": {"none": {"kind": "pixel"}}}
     (root / "config.json").write_text(json.dumps(config))

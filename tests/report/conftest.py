@@ -15,6 +15,7 @@ from dithc.config import Experiment, load
 from dithc.data import write_png
 from dithc.report import write_report
 from dithc.runs import Manifest, Store
+from dithc.sealed import seal_line
 
 SHA = "b2f7" * 16
 TILES, SIDE = 10, 16  # of the data set that has pixels
@@ -61,7 +62,7 @@ def configuration() -> dict[str, Any]:
             name: {
                 "title": {"landscape": "Landscapes", "sentinel2": "Sentinel-2", "gaofen2": "Gaofen-2"}[name],
                 "source": source,
-                "display": {
+                "rendering": {
                     "bands": ["B04", "B03", "B02"] if name == "sentinel2" else ["R", "G", "B"],
                     "low": 0,
                     "high": 0.3,
@@ -248,7 +249,7 @@ class Tree:
                 loss = (0.16 + (start - 0.16) * np.exp(-step / 45)) * generator.lognormal(0, 0.09)
                 row = {"step": step, "loss": loss, "images_per_second": 41 + 2 * generator.standard_normal()}
                 row |= {"val_loss": 0.2 + 1 / step} if step % 40 == 0 and settings.init is None else {}
-                file.write(json.dumps(row) + "\n")
+                file.write(seal_line(row))
         for step in (0, 130):
             Store(store).event("started", step=step)
         numbers = {

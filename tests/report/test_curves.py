@@ -1,6 +1,5 @@
 """Smoothing, resumes and the paper's numbers."""
 
-import json
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +10,7 @@ from dithc.report import draw_loss
 from dithc.report.collect.curves import read_curve, read_resumes, smooth
 from dithc.report.engine.published import Reference, read_reference
 from dithc.report.words import score, short, span
+from dithc.sealed import seal_line
 
 REFERENCE = Path(__file__).parents[2] / "config" / "paper" / "reference.yaml"
 
@@ -40,16 +40,16 @@ def test_smooth_works_on_few_values(count: int) -> None:
 
 def test_resumes_are_starts_after_step_zero_and_torn_lines_are_skipped(tmp_path: Path) -> None:
     lines = [{"event": "started", "step": 0}, {"event": "checkpoint", "step": 50}, {"event": "started", "step": 50}]
-    (tmp_path / "events.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines) + '{"event": "sta')
+    (tmp_path / "events.jsonl").write_text("".join(map(seal_line, lines)) + '{"event": "sta')
     assert read_resumes(tmp_path) == [50]
 
 
 def test_planned_segments_are_no_resumes(tmp_path: Path) -> None:
     rows = [{"step": step, "loss": 1.0, "step_seconds": 0.5} for step in range(1, 11)]
     rows[4]["val_loss"] = 0.75
-    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (tmp_path / "metrics.jsonl").write_text("".join(map(seal_line, rows)))
     events = [{"event": "started", "step": step} for step in (0, 5, 7)]
-    (tmp_path / "events.jsonl").write_text("".join(json.dumps(line) + "\n" for line in events))
+    (tmp_path / "events.jsonl").write_text("".join(map(seal_line, events)))
     curve = read_curve("run", metrics=tmp_path, store=tmp_path, global_batch=8, segments=[5, 10])
     assert curve is not None
     assert (curve.segments, curve.resumes) == ([5], [7])

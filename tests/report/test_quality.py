@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from dithc.report.figures import theme
 from dithc.report.figures.canvas import styled
-from dithc.report.figures.quality import IMAGES_SHOWN, draw_quality, quality_figure, shown
-from dithc.report.figures.theme import DARK, LIGHT
+from dithc.report.figures.quality import IMAGES_SHOWN, quality_figure, shown
 from tests.report.texts import assert_legible, written
 
 LONGEST = "x" * 20 + "-a-name-as-long-as-a-configuration-allows-it"
@@ -65,14 +65,14 @@ def result(contenders: int, *, seeds: int, alike: bool = False, again: bool = Tr
 @pytest.mark.slow
 def test_no_text_is_cut_or_covers_another(contenders, seeds, alike, monkeypatch):
     given = result(contenders, seeds=seeds, alike=alike)
-    page, boxes = written(lambda: quality_figure(given, {}, LIGHT), monkeypatch)
+    page, boxes = written(lambda: quality_figure(given, {}), monkeypatch)
     assert len(boxes) > 2 * contenders
     assert_legible(page, boxes)
 
 
 def panels(given: dict[str, Any]) -> Iterator[Any]:
-    with styled(LIGHT):
-        yield from quality_figure(given, {}, LIGHT).axes
+    with styled():
+        yield from quality_figure(given, {}).axes
 
 
 def test_lanes_stand_from_the_best_mean_down_with_each_seed_and_bounds_as_triangles():
@@ -107,21 +107,21 @@ def test_baseline_and_both_ends_are_shown_and_all_where_they_are_few():
     assert shown(many) == ["baseline", *others[:-4:-1], others[1], others[0]]
     assert set(shown(few)) == set(few["steps"])
     lines = list(panels(many))[1].lines
-    coloured = {line.get_color() for line in lines if len(line.get_xdata()) == 4} - {LIGHT.muted}
-    assert coloured == set(LIGHT.palette)
+    coloured = {line.get_color() for line in lines if len(line.get_xdata()) == 4} - {theme.MUTED}
+    assert coloured == set(theme.PALETTE)
 
 
 @pytest.mark.slow
 def test_figure_grows_with_contenders_and_shows_samples_where_they_are():
     def height(contenders: int) -> float:
-        with styled(LIGHT):
-            return float(quality_figure(result(contenders, seeds=1), {}, LIGHT).get_figheight())
+        with styled():
+            return float(quality_figure(result(contenders, seeds=1), {}).get_figheight())
 
     assert height(2) < height(6) < height(24)
     given = result(2, seeds=1)
     images = np.zeros((IMAGES_SHOWN, 3, 8, 8), np.uint8)
-    with styled(LIGHT):
-        figure = quality_figure(given, {("baseline", 800): images}, LIGHT)
+    with styled():
+        figure = quality_figure(given, {("baseline", 800): images})
     assert [len(panel.images) for panel in figure.axes[2:]] == [0, 0, 0, 1, 0, 0, 0, 0]
 
 
@@ -146,9 +146,3 @@ def test_scores_have_ticks_however_near_they_are(low, high):
     panel = list(panels(given))[1]
     bottom, top = panel.get_ylim()
     assert 3 <= sum(bottom <= tick <= top for tick in panel.get_yticks()) <= 10
-
-
-@pytest.mark.slow
-def test_figures_follow_the_theme() -> None:
-    given = result(2, seeds=1)
-    assert draw_quality(given, {}, theme=LIGHT) != draw_quality(given, {}, theme=DARK)

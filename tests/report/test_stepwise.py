@@ -11,7 +11,6 @@ from dithc.report import write_report
 from dithc.report.engine.published import read_reference
 from dithc.report.engine.stepwise_stages import HEAD, read_stepwise, stage_bars, stepwise_parts
 from dithc.report.figures.stepwise import draw_stages
-from dithc.report.figures.theme import DARK, LIGHT
 
 REFERENCE = Path(__file__).parents[2] / "config" / "paper" / "reference.yaml"
 
@@ -55,7 +54,7 @@ def test_each_stage_stands_beside_the_papers_speed_up_and_what_the_paper_gained_
 
 def test_without_the_paper_ours_stand_alone() -> None:
     assert all(bar.published is None for bar in stage_bars(RESULT, None))
-    assert draw_stages(stage_bars(RESULT, None), LIGHT, title="alone")[:4] == b"\x89PNG"
+    assert draw_stages(stage_bars(RESULT, None), title="alone")[:4] == b"\x89PNG"
     assert stepwise_parts(None, None)["rows"] == []
 
 
@@ -90,8 +89,3 @@ def test_the_page_has_the_table_and_the_figure_where_it_was_measured(plant: Any,
         "it says in a line that nothing was run"
     )
     assert json.loads(out.with_suffix(".json").read_text())["stepwise"] is None
-
-
-def test_figures_follow_the_theme() -> None:
-    bars = stage_bars(RESULT, None)
-    assert draw_stages(bars, LIGHT, title="") != draw_stages(bars, DARK, title="")

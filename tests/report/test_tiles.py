@@ -8,7 +8,6 @@ import pytest
 
 from dithc.cli import main
 from dithc.data import Tiles
-from dithc.report.figures.theme import LIGHT
 from dithc.report.figures.tile_set import Fate, TileSet, read_tiles
 from dithc.report.figures.tiles import tiles_figure
 from tests.report.texts import assert_legible, written
@@ -54,7 +53,7 @@ def tile_set(*, latitude: float, count: int = 40, ranges: bool = True) -> TileSe
 @pytest.mark.slow
 def test_texts_of_the_picture_are_whole_and_apart(latitude: float, count: int, ranges: bool, monkeypatch) -> None:
     made = tile_set(latitude=latitude, count=count, ranges=ranges)
-    page, boxes = written(lambda: tiles_figure(made, LIGHT), monkeypatch)
+    page, boxes = written(lambda: tiles_figure(made), monkeypatch)
     texts = {text.get_text() for text in boxes}
     assert {"■ cloud", "■ no data"} <= texts
     assert any("smaller\nthan\ntile" in text for text in texts)
@@ -76,7 +75,7 @@ def test_examples_are_cut_with_their_masks_from_accepted_and_rejected_tiles(tmp_
         "source": {"kind": "gaofen2", "path": str(tmp_path / "files")},
         "tiles": {"size": 8},
         "split": {"train": 0.5, "val": 0.5, "cell_tiles": 1},
-        "display": {"bands": ["R", "G", "B"], "low": 0, "high": 255},
+        "rendering": {"bands": ["R", "G", "B"], "low": 0, "high": 255},
     }
     config = tmp_path / "config.json"
     config.write_text(json.dumps({"datasets": {"set": dataset}, "codecs": {"none": {"kind": "pixel"}}}))

@@ -11,7 +11,6 @@ from matplotlib.text import Text
 from matplotlib.transforms import Bbox
 
 from dithc.report.figures.canvas import DPI, styled
-from dithc.report.figures.theme import LIGHT
 
 
 def written(made: Callable[[], Figure], monkeypatch: pytest.MonkeyPatch) -> tuple[Bbox, dict[Text, Bbox]]:
@@ -25,7 +24,7 @@ def written(made: Callable[[], Figure], monkeypatch: pytest.MonkeyPatch) -> tupl
         draw(self, renderer, *more, **words)
 
     monkeypatch.setattr(Text, "draw", spy)
-    with styled(LIGHT):
+    with styled():
         figure = made()
         figure.set_dpi(DPI)
         canvas = FigureCanvasAgg(figure)

@@ -19,7 +19,7 @@ def words(tmp_path, trained):
     dataset = {
         "title": "toy",
         "source": {"kind": "image-folder", "synthetic": {}},
-        "display": {"bands": ["R", "G", "B"], "low": 0, "high": 100},
+        "rendering": {"bands": ["R", "G", "B"], "low": 0, "high": 100},
         "tiles": {"size": 8},
         "codec": "pixels",
     }

@@ -394,17 +394,6 @@ def test_flow_is_guided_in_an_interval_of_its_own_times_and_by_its_start(job, fl
     assert heun["network_evaluations"] == 6
 
 
-def test_checkpoint_that_does_not_say_what_it_predicts_is_sampled_as_noise(job, trained, tmp_path):
-    out, copied = copy_of_run(trained, tmp_path)
-    content = unseal((copied / "checkpoint.json").read_text())
-    assert content["meta"].pop("objective")["predict"] == "noise"
-    (copied / "checkpoint.json").write_text(seal(content))
-    older, newer = job("older", checkpoint=out, images=2), job("newer", images=2)
-    for one in (older, newer):
-        sample(one, Group())
-    assert np.array_equal(images(older), images(newer))
-
-
 def test_sampler_of_another_kind_of_network_is_refused(job, flow):
     with pytest.raises(UserError, match=r"unknown sampler of a flow[\s\S]*euler or heun"):
         sample(job(checkpoint=flow, sampler="ddim"), Group())

@@ -192,7 +192,7 @@ def test_verb_prints_the_setting_and_seals_what_was_found(trained, tmp_path, mon
         "title": "toy",
         "source": {"kind": "image-folder", "synthetic": {}},
         "tiles": {"size": 8},
-        "display": {"bands": ["R", "G", "B"], "low": 0, "high": 255},
+        "rendering": {"bands": ["R", "G", "B"], "low": 0, "high": 255},
         "codec": "pixels",
     }
     evaluation = {"run": "toy", "extractor": "e", "sampler": "dpm-solver", "steps": 2, "images": 2}

@@ -7,14 +7,14 @@ from threading import Thread
 
 import pytest
 
-from dithc.data import synthesize
+from tests.inputs.stac_items import write_items
 from tests.stac.server import Catalogue
 
 
 @pytest.fixture(scope="session")
 def _scenes(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("stac") / "scenes"
-    synthesize("sentinel2-stac", folder, seed=3, scenes=4, size=96)
+    write_items(folder, scenes=4)
     return folder
 
 

@@ -213,7 +213,7 @@ def test_configuration_says_how_memory_is_used(wide, latents, tmp_path):
     dataset = {
         "title": "toy",
         "source": {"kind": "image-folder", "synthetic": {}},
-        "display": {"bands": ["R", "G", "B"], "low": 0, "high": 255},
+        "rendering": {"bands": ["R", "G", "B"], "low": 0, "high": 255},
         "codec": "pixels",
     }
     content = {"datasets": {"toy": dataset}, "codecs": {"pixels": {"kind": "pixel"}}, "runs": {"small": run}}

@@ -33,7 +33,7 @@ def start(tmp_path, latents, job):
     toy = {
         "title": "toy",
         "source": {"kind": "image-folder", "synthetic": {}},
-        "display": {"bands": ["R", "G", "B"], "low": 0, "high": 255},
+        "rendering": {"bands": ["R", "G", "B"], "low": 0, "high": 255},
         "codec": "pixels",
     }
     (tmp_path / "killed").mkdir()

@@ -33,7 +33,7 @@ def config(tmp_path: Path, job) -> Path:
     dataset = {
         "title": "toy",
         "source": {"kind": "image-folder", "synthetic": {}},
-        "display": {"bands": ["R", "G", "B"], "low": 0, "high": 255},
+        "rendering": {"bands": ["R", "G", "B"], "low": 0, "high": 255},
         "codec": "pixels",
     }
     content = {"datasets": {"toy": dataset}, "codecs": {"pixels": {"kind": "pixel"}}, "runs": {"small": run}}

@@ -67,12 +67,6 @@ def test_second_run_has_nothing_to_do(finished: Path) -> None:
     assert "Nothing to be done" in snakemake(finished, *LOCAL).stdout
 
 
-def test_snakemake_makes_its_own_report(finished: Path) -> None:
-    done = snakemake(finished, *LOCAL, "--report", "workflow-report.zip")
-    assert done.returncode == 0, done.stdout[-2000:]
-    assert (finished / "workflow-report.zip").stat().st_size > 100_000
-
-
 @pytest.fixture
 def encoded(finished: Path, tmp_path: Path) -> Path:
     """A project with everything up to the latents done, and no training."""

@@ -1,4 +1,4 @@
-# Stage 9: one self-contained report, and its figures for Snakemake's own.
+# Stage 9: one self-contained report.
 
 
 rule report:
@@ -12,73 +12,21 @@ rule report:
         automem=W.automem_file,
         sampling=W.sampling_file,
     output:
-        html=report(
-            f"{W.root}/report.html",
-            caption="../report/report.rst",
-            category="Report",
-        ),
+        html=f"{W.root}/report.html",
         numbers=f"{W.root}/report.json",
-        samples=report(
-            f"{W.root}/figures/samples.png",
-            caption="../report/samples.rst",
-            category="Figures",
-        ),
-        fid=report(
-            f"{W.root}/figures/fid.png",
-            caption="../report/fid.rst",
-            category="Figures",
-        ),
-        loss=report(
-            f"{W.root}/figures/loss.png",
-            caption="../report/loss.rst",
-            category="Figures",
-        ),
-        throughput=report(
-            f"{W.root}/figures/throughput.png",
-            caption="../report/throughput.rst",
-            category="Figures",
-        ),
+        samples=f"{W.root}/figures/samples.png",
+        fid=f"{W.root}/figures/fid.png",
+        loss=f"{W.root}/figures/loss.png",
+        throughput=f"{W.root}/figures/throughput.png",
         composites=f"{W.root}/figures/composites.png",
-        bands=report(
-            f"{W.root}/figures/bands.png",
-            caption="../report/bands.rst",
-            category="Figures",
-        ),
-        stages=report(
-            f"{W.root}/figures/stages.png",
-            caption="../report/stages.rst",
-            category="Figures",
-        ),
-        weak_scaling=report(
-            f"{W.root}/figures/weak_scaling.png",
-            caption="../report/weak_scaling.rst",
-            category="Figures",
-        ),
-        strong_scaling=report(
-            f"{W.root}/figures/strong_scaling.png",
-            caption="../report/strong_scaling.rst",
-            category="Figures",
-        ),
-        stepwise=report(
-            f"{W.root}/figures/stepwise.png",
-            caption="../report/stepwise.rst",
-            category="Figures",
-        ),
-        memory=report(
-            f"{W.root}/figures/memory.png",
-            caption="../report/memory.rst",
-            category="Figures",
-        ),
-        sampling=report(
-            f"{W.root}/figures/sampling.png",
-            caption="../report/sampling.rst",
-            category="Figures",
-        ),
-        pixels=report(
-            f"{W.root}/figures/pixels.png",
-            caption="../report/pixels.rst",
-            category="Figures",
-        ),
+        bands=f"{W.root}/figures/bands.png",
+        stages=f"{W.root}/figures/stages.png",
+        weak_scaling=f"{W.root}/figures/weak_scaling.png",
+        strong_scaling=f"{W.root}/figures/strong_scaling.png",
+        stepwise=f"{W.root}/figures/stepwise.png",
+        memory=f"{W.root}/figures/memory.png",
+        sampling=f"{W.root}/figures/sampling.png",
+        pixels=f"{W.root}/figures/pixels.png",
     log:
         W.log("report"),
     conda:

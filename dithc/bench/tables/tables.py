@@ -10,9 +10,7 @@ from dithc.bench.record import GIGA
 from dithc.bench.sampling import sampling_table
 from dithc.bench.step import curves
 from dithc.bench.tables.automem import automem_table
-from dithc.bench.tables.checkpoint import checkpoint_table
 from dithc.bench.tables.scaling import scaling_table
-from dithc.bench.tables.staging import staging_table
 from dithc.bench.tables.stepwise import stepwise_table
 from dithc.bench.tables.strategies import strategies_table
 
@@ -132,9 +130,7 @@ def tune_table(result: Mapping[str, Any]) -> str:
 TABLES: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
     "automem": automem_table,
     "collectives": collectives_table,
-    "checkpoint": checkpoint_table,
     "curves": curves.curves_table,
-    "data": staging_table,
     "ops": ops_table,
     "patch": patch_table,
     "quality": quality_table,

@@ -4,14 +4,12 @@ import argparse
 
 from dithc.cli.bench.arguments import INTERRUPTED, KEPT_SUFFIX
 from dithc.cli.bench.automem import AUTOMEM
-from dithc.cli.bench.checkpoint import CHECKPOINT
 from dithc.cli.bench.curves import CURVES
 from dithc.cli.bench.in_process import OPS, STEP
 from dithc.cli.bench.patch import PATCH
 from dithc.cli.bench.quality import QUALITY
 from dithc.cli.bench.rehearsal import TRAINING
 from dithc.cli.bench.sampling import SAMPLING
-from dithc.cli.bench.staging import DATA
 from dithc.cli.bench.trainings import COLLECTIVES, SCALING, STEPWISE, STRATEGIES
 
 SUMMARY = "Time operators or a whole training step in several ways, in turns, beside the machine's ceilings."
@@ -27,15 +25,13 @@ KINDS = {
     "collectives": COLLECTIVES,
     "sampling": SAMPLING,
     "training": TRAINING,
-    "checkpoint": CHECKPOINT,
     "quality": QUALITY,
-    "data": DATA,
 }
 EXAMPLE = "\n".join(kind.example for kind in KINDS.values())
 
 
 # A rank of a training; what takes minutes, on ranks that act as one; and an experiment of the workflow, which goes on by itself.
-IN_ONE_GO = ("training", "checkpoint", "collectives", "quality")
+IN_ONE_GO = ("training", "collectives", "quality")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

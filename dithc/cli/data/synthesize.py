@@ -11,7 +11,7 @@ SUMMARY = (
     "Writes small generated inputs with the structure of real ones; the same arguments give the same bytes. Either "
     "--kind and its options with --out FOLDER, or --config and --dataset with --out MANIFEST (files stand in `files/` beside it)."
 )
-OPTIONS = ("seed", "scenes", "size", "classes", "gsd", "product", "layout")
+OPTIONS = ("seed", "scenes", "size", "classes", "gsd")
 EXAMPLE = (
     "dithc synthesize --config config/experiments/demo.yaml --dataset landscape --out "
     "results/demo/inputs/landscape/manifest.json\n"
@@ -26,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument(
         "--kind",
-        choices=("sentinel2", "sentinel2-stac", "gaofen2", "gaofen2-raw", "geotiff", "image-folder"),
+        choices=("sentinel2", "gaofen2", "image-folder"),
         help="what to generate",
     )
     what.add_argument("--config", type=Path, help="configuration file of an experiment")
@@ -35,20 +35,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--out", required=True, type=Path, help="folder to make, or with --config the manifest to write"
     )
     parser.add_argument("--seed", type=int, help="chooses the landscapes (default 0)")
-    parser.add_argument("--scenes", type=int, help="products, or pictures a class (default 1)")
-    parser.add_argument(
-        "--size", type=int, help="side in pixels (default 768; gaofen2-raw 256; pictures: the crop, 256)"
-    )
+    parser.add_argument("--scenes", type=int, help="products, or images per class (default 1)")
+    parser.add_argument("--size", type=int, help="side in pixels (default 768; images: the crop, 256)")
     parser.add_argument("--classes", type=int, help="image-folder only: number of classes, 1 to 8 (default 4)")
-    parser.add_argument(
-        "--product", help="sentinel2 only: l2a (default), l2a-5, l2a-2, l1c, l1c-2 or l1c-granules: level and baseline"
-    )
-    parser.add_argument(
-        "--layout", help="image-folder only: folders (default), tar, webdataset or parquet: how the pictures are packed"
-    )
-    parser.add_argument(
-        "--gsd", type=float, help="gaofen2, gaofen2-raw, geotiff: metres per pixel (default 4, 3.24, 30)"
-    )
+    parser.add_argument("--gsd", type=float, help="gaofen2 only: metres per pixel (default 4)")
 
 
 def folder(args: argparse.Namespace) -> Path:

@@ -1,8 +1,7 @@
-"""Invented inputs of true structure, so that the whole pipeline runs on a machine without data or network.
+"""Synthetic inputs of true structure, so that the whole pipeline runs on a machine without data or network.
 
-What: `synthesize` writes Sentinel-2 products (level 2A, or 1C, of several baselines) or such scenes as STAC items, Gaofen-2
-scenes or products of level 1A, rasters of six bands as Landsat has them, or an ImageNet-style class folder (or archives and
-shards of it). All show the same kind of land: fields cut from Voronoi districts, a meandering river, roads, towns of rectangular
+What: `synthesize` writes Sentinel-2 products of level 2A, orthorectified Gaofen-2 scenes or an ImageNet-style class folder.
+All show the same type of land: fields cut from Voronoi districts, a meandering river, roads, towns of rectangular
 buildings, woods, hills in slanting light, with plausible spectra.
 Why: a demo and its tests need images with something to learn in them, and files with the traps of real ones (offsets, three
 grids, an unseen corner, a cloud, grey and small pictures).

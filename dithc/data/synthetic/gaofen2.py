@@ -13,7 +13,7 @@ from dithc.data.synthetic.landscape import SUN_AZIMUTH_DEGREES, SUN_ZENITH_DEGRE
 from dithc.data.synthetic.noise import F32, Grid, generator
 from dithc.data.synthetic.spectra import reflectance
 from dithc.data.synthetic.themes import COUNTRYSIDE
-from dithc.data.xml import Element, element, write_xml
+from dithc.runs import atomic_write
 
 BANDS = ("B", "G", "R", "NIR")
 # The landscape's spectra are tabulated in Sentinel-2 bands; these four are the nearest.
@@ -85,7 +85,7 @@ def write_scene(folder: Path, scene: GaofenScene, *, seed: int) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     transform = north_up(left=left, top=top, gsd=scene.gsd)
     write_geotiff(folder / f"{scene.stem}.tiff", numbers, transform=transform, epsg=scene.epsg, nodata=0, verify=True)
-    write_xml(folder / f"{scene.stem}.xml", metadata(scene, left=left, top=top))
+    atomic_write(folder / f"{scene.stem}.xml", metadata_text(metadata(scene, left=left, top=top)))
 
 
 def digital_numbers(image: F32) -> npt.NDArray[np.uint16]:
@@ -96,8 +96,8 @@ def digital_numbers(image: F32) -> npt.NDArray[np.uint16]:
     return np.asarray(np.clip(np.rint(numbers), 1, MAX_DN), dtype=np.uint16)
 
 
-def metadata(scene: GaofenScene, *, left: float, top: float) -> Element:
-    """The XML beside the image, with the element names of the producer."""
+def metadata(scene: GaofenScene, *, left: float, top: float) -> dict[str, object]:
+    """Return the elements of the XML beside the image, by the names that the producer uses."""
     side = scene.size * scene.gsd
     xs, ys = [left, left + side, left + side, left], [top, top, top - side, top - side]
     longitudes, latitudes = reproject_points(xs, ys, source_epsg=scene.epsg, target_epsg=4326)
@@ -105,9 +105,7 @@ def metadata(scene: GaofenScene, *, left: float, top: float) -> Element:
     values: dict[str, object] = {
         "SatelliteID": "GF2",
         "SensorID": scene.sensor,
-        "ReceiveStationID": "MYN",
         "ReceiveTime": moment,
-        "OrbitID": 31_000 + scene.index,
         "ProductID": scene.index + 1,
         "SceneID": 1_000_001 + scene.index,
         "ProductLevel": "LEVEL1A",
@@ -118,9 +116,6 @@ def metadata(scene: GaofenScene, *, left: float, top: float) -> Element:
         "HeightInPixels": scene.size,
         "ImageGSD": scene.gsd,
         "CloudPercent": 0,
-        "QualityInfo": 0,
-        "StartTime": moment,
-        "EndTime": moment,
         "CenterTime": moment,
         "SolarAzimuth": SUN_AZIMUTH_DEGREES,
         "SolarZenith": SUN_ZENITH_DEGREES,
@@ -129,9 +124,13 @@ def metadata(scene: GaofenScene, *, left: float, top: float) -> Element:
         "EarthEllipsoid": "WGS84",
         "MapProjection": f"UTM{scene.epsg % 100}N",
     }
-    for corner, latitude, longitude in zip(
-        ("TopLeft", "TopRight", "BottomRight", "BottomLeft"), latitudes, longitudes, strict=True
-    ):
-        values[f"{corner}Latitude"] = f"{latitude:.6f}"
-        values[f"{corner}Longitude"] = f"{longitude:.6f}"
-    return element("ProductMetaData", *(element(name, text=value) for name, value in values.items()))
+    corners = ("TopLeft", "TopRight", "BottomRight", "BottomLeft")
+    for corner, latitude, longitude in zip(corners, latitudes, longitudes, strict=True):
+        values |= {f"{corner}Latitude": f"{latitude:.6f}", f"{corner}Longitude": f"{longitude:.6f}"}
+    return values
+
+
+def metadata_text(values: dict[str, object]) -> str:
+    """Format metadata as an XML document."""
+    rows = "".join(f"  <{name}>{value}</{name}>\n" for name, value in values.items())
+    return f'<?xml version="1.0" encoding="UTF-8"?>\n<ProductMetaData>\n{rows}</ProductMetaData>\n'

@@ -1,12 +1,6 @@
-"""Writes an ImageNet-style folder: a sub-folder a class, JPEG files of unlike sizes, the class deciding the landscape.
+"""Synthetic ImageNet-style folder: a sub-folder per class, JPEG files of different sizes, a landscape per class."""
 
-It can then be packed: as ImageNet is distributed (a tar archive of a tar archive a class), as WebDataset, as parquet shards.
-"""
-
-import io
 import json
-import tarfile
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,15 +11,12 @@ from dithc.data.synthetic.landscape import grow
 from dithc.data.synthetic.noise import Grid, generator
 from dithc.data.synthetic.spectra import reflectance, true_colour
 from dithc.data.synthetic.themes import THEMES
-from dithc.data.table import write_pictures
-from dithc.runs import atomic_write, outputs
+from dithc.runs import atomic_write
 
 # Pictures show about this many metres along their short side, however many pixels they have.
 SHORT_SIDE_M = 520.0
 # The traps of ImageNet: one picture in nine is smaller than the crop, one in eight is grey.
 SMALL_EVERY, GREY_EVERY = 9, 8
-SHARDS, ROWS_PER_GROUP = 2, 16
-LAYOUTS = ("folders", "tar", "webdataset", "parquet")
 LUMA = np.array([0.299, 0.587, 0.114])
 
 
@@ -69,44 +60,3 @@ def write_class_index(folder: Path, *, classes: int) -> None:
     """class_index.json in the form of ImageNet's: label -> [folder, name]."""
     table = {str(label): [wnid(label), THEMES[label].name] for label in range(classes)}
     atomic_write(folder / "class_index.json", json.dumps(table, indent=2) + "\n")
-
-
-def pack(folder: Path, *, layout: str) -> None:
-    """Packs the class folders in `folder` as one of `LAYOUTS`, and removes them."""
-    classes = sorted(path for path in folder.iterdir() if path.is_dir())
-    if layout == "tar":
-        whole = ((f"{path.name}.tar", _tar((one.name, one.read_bytes()) for one in _natural(path))) for path in classes)
-        atomic_write(folder / "train.tar", _tar(whole))
-    else:
-        labelled = [(path, label) for label, of_class in enumerate(classes) for path in _natural(of_class)]
-        for shard in range(SHARDS):
-            part = [(path.name, path.read_bytes(), label) for path, label in labelled[shard::SHARDS]]
-            if layout == "webdataset":
-                atomic_write(folder / f"train-{shard:06d}.tar", _tar(_samples(part)))
-            else:
-                path = folder / f"train-{shard:05d}-of-{SHARDS:05d}.parquet"
-                write_pictures(path, part, names=[one.name for one in classes], rows_per_group=ROWS_PER_GROUP)
-    for path in classes:
-        outputs.remove(path)
-
-
-def _natural(folder: Path) -> list[Path]:
-    return sorted(folder.iterdir(), key=lambda path: (len(path.name), path.name))
-
-
-def _samples(pictures: list[tuple[str, bytes, int]]) -> Iterable[tuple[str, bytes]]:
-    for name, content, label in pictures:
-        stem = name.split(".")[0]
-        yield f"{stem}.jpg", content
-        yield f"{stem}.cls", str(label).encode()
-
-
-def _tar(files: Iterable[tuple[str, bytes]]) -> bytes:
-    """A tar archive without times and owners."""
-    buffer = io.BytesIO()
-    with tarfile.open(fileobj=buffer, mode="w", format=tarfile.USTAR_FORMAT) as archive:
-        for name, content in files:
-            entry = tarfile.TarInfo(name)
-            entry.size = len(content)
-            archive.addfile(entry, io.BytesIO(content))
-    return buffer.getvalue()

@@ -1,60 +1,48 @@
 """The door of the generator: checks the request, writes a whole folder or nothing, leaves a finished one alone."""
 
 import json
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from dithc.data.synthetic import gaofen2, gaofen2_raw, geotiff, image_folder, safe_product, sentinel2, stac_items
+from dithc.data.synthetic import gaofen2, image_folder, safe, sentinel2
 from dithc.data.synthetic.themes import THEMES
 from dithc.log import logger, problem, progress
 from dithc.runs import atomic_write, outputs, sha256_file
 from dithc.sealed import parse, plain
 
-GENERATOR_VERSION = 1
+GENERATOR_VERSION = 2
 RECORD = "synthetic.json"
 # The side of a Sentinel-2 tile is 10980 pixels; below 96 its 60 m bands have hardly any pixels.
 SENTINEL2_SIZES = (96, 10_980)
 SIZES = (16, 16_384)
-RAW_SIZES = (16, 2_048)  # of the multispectral image; the panchromatic one has four times the side
 GRIDS_M = (0.5, 30.0)
-DEFAULT_PRODUCT, DEFAULT_LAYOUT = "l2a", "folders"
+DEFAULT_CLASSES, DEFAULT_GSD_M = 4, 4.0
 
 Step = Callable[[Path], None]
 
 
 class Kind(StrEnum):
-    """What can be invented."""
+    """Input formats that can be generated."""
 
     SENTINEL2 = "sentinel2"
-    SENTINEL2_STAC = "sentinel2-stac"
     GAOFEN2 = "gaofen2"
-    GAOFEN2_RAW = "gaofen2-raw"
-    GEOTIFF = "geotiff"
     IMAGE_FOLDER = "image-folder"
-
-
-DEFAULT_SIZES = {Kind.GAOFEN2_RAW: 256, Kind.IMAGE_FOLDER: 256}
-DEFAULT_SIZE = 768
-DEFAULT_GRIDS_M = {Kind.GAOFEN2: 4.0, Kind.GAOFEN2_RAW: 3.24, Kind.GEOTIFF: 30.0}
-LIMITS = {Kind.SENTINEL2: SENTINEL2_SIZES, Kind.SENTINEL2_STAC: SENTINEL2_SIZES, Kind.GAOFEN2_RAW: RAW_SIZES}
 
 
 @dataclass(frozen=True)
 class Request:
-    """What to write; all of it is in the record, and the same request gives the same bytes.
+    """Content of a folder. The record lists every field, and the same request gives the same bytes.
 
     Attributes:
-        seed: any whole number from 0.
-        scenes: products, or pictures a class.
-        size: side of a scene in pixels (Sentinel-2: of 10 m), or the crop that pictures are meant for.
-        classes: number of class folders; None but for `IMAGE_FOLDER`.
-        gsd: metres per pixel, of the multispectral image; None but for those of `DEFAULT_GRIDS_M`.
-        product: key of `safe_product.VARIANTS`; None but for `SENTINEL2`.
-        layout: of `image_folder.LAYOUTS`; None but for `IMAGE_FOLDER`.
+        seed: integer from 0.
+        scenes: products, or images per class.
+        size: side of a scene in pixels (Sentinel-2: of 10 m), or the crop that images are meant for.
+        classes: number of class folders; only for `IMAGE_FOLDER`.
+        gsd: metres per pixel; only for `GAOFEN2`.
     """
 
     kind: Kind
@@ -63,21 +51,9 @@ class Request:
     size: int
     classes: int | None
     gsd: float | None
-    product: str | None
-    layout: str | None
 
     def record(self) -> dict[str, Any]:
-        return {
-            "generator": GENERATOR_VERSION,
-            "kind": str(self.kind),
-            "seed": self.seed,
-            "scenes": self.scenes,
-            "size": self.size,
-            "classes": self.classes,
-            "gsd": self.gsd,
-            **({} if self.product in (None, DEFAULT_PRODUCT) else {"product": self.product}),
-            **({} if self.layout in (None, DEFAULT_LAYOUT) else {"layout": self.layout}),
-        }
+        return {"generator": GENERATOR_VERSION, **asdict(self)}
 
 
 def synthesize(
@@ -89,24 +65,18 @@ def synthesize(
     size: int | None = None,
     classes: int | None = None,
     gsd: float | None = None,
-    product: str | None = None,
-    layout: str | None = None,
     replace: bool = False,
 ) -> Path:
     """Writes invented inputs into the folder `out`, unless it already holds exactly these.
 
     Args:
-        kind: a `Kind`: sentinel2, sentinel2-stac, gaofen2, gaofen2-raw, geotiff or image-folder.
+        kind: a `Kind`: sentinel2 (products of level 2A, baseline 04.00), gaofen2 or image-folder.
         out: folder to make; it must be absent, empty, or hold an earlier result of the same arguments.
-        seed: chooses the landscapes; other seeds give other ones.
-        scenes: number of products, or of pictures a class.
-        size: side in pixels; by default 768 (satellites) or 256 (raw Gaofen-2, pictures). Sentinel-2 needs a multiple of 6.
+        seed: chooses the landscapes.
+        scenes: number of products, or of images per class.
+        size: side in pixels; by default 768 (satellites) or 256 (images). Sentinel-2 needs a multiple of 6.
         classes: only for image-folder: number of classes, by default 4.
-        gsd: only for gaofen2, gaofen2-raw and geotiff: metres per pixel, by default 4, 3.24 and 30.
-        product: only for sentinel2: level and baseline, `l2a` (04.00) by default; `l2a-5` (05.11), `l2a-2` (02.14), `l1c`
-            (05.11), `l1c-2` (02.09), or `l1c-granules`, two granules each in the format before December 2016.
-        layout: only for image-folder: how the pictures are packed, `folders` by default; `tar`, as ImageNet is distributed,
-            `webdataset` or `parquet`.
+        gsd: only for gaofen2: metres per pixel, by default 4.
         replace: whether an earlier result of other arguments, of an older generator, or with files missing or cut short is
             replaced (when the new one is complete); content that the generator did not write is refused all the same.
 
@@ -116,9 +86,7 @@ def synthesize(
     Raises:
         UserError: an argument is out of range or does not belong to the kind, or `out` holds something else.
     """
-    request = _checked(
-        kind, seed=seed, scenes=scenes, size=size, classes=classes, gsd=gsd, product=product, layout=layout
-    )
+    request = _checked(kind, seed=seed, scenes=scenes, size=size, classes=classes, gsd=gsd)
     if _is_complete(out, request, replace=replace):
         logger(__name__).info(f"{out} already holds these invented inputs: left as it is")
         return out / RECORD
@@ -138,84 +106,40 @@ def synthesize(
 
 
 def _steps(request: Request) -> list[Step]:
-    """One step a scene or picture; each writes into the folder it is given."""
-    numbers = range(request.scenes)
-    seed = request.seed
+    """Return one step per scene or image; each step writes into the folder that it receives."""
+    numbers, size, seed = range(request.scenes), request.size, request.seed
     match request.kind:
         case Kind.SENTINEL2:
-            variant = safe_product.VARIANTS[request.product or DEFAULT_PRODUCT]
-            each = safe_product.GRANULES if variant.long_names else 1
-            products = [
-                [
-                    safe_product.SafeProduct(index=i * each + part, size=request.size, variant=variant)
-                    for part in range(each)
-                ]
-                for i in numbers
-            ]
-            return [partial(sentinel2.write_product, granules=granules, seed=seed) for granules in products]
-        case Kind.SENTINEL2_STAC:
-            singles = [safe_product.SafeProduct(index=i, size=request.size) for i in numbers]
-            return [partial(stac_items.write_scene, product=product, seed=seed) for product in singles]
+            products = [safe.SafeProduct(index=i, size=size) for i in numbers]
+            return [partial(sentinel2.write_product, product=product, seed=seed) for product in products]
         case Kind.GAOFEN2:
-            scenes = [gaofen2.GaofenScene(index=i, size=request.size, gsd=request.gsd or 4.0) for i in numbers]
+            scenes = [gaofen2.GaofenScene(index=i, size=size, gsd=request.gsd or DEFAULT_GSD_M) for i in numbers]
             return [partial(gaofen2.write_scene, scene=scene, seed=seed) for scene in scenes]
-        case Kind.GAOFEN2_RAW:
-            scenes = [gaofen2.GaofenScene(index=i, size=request.size, gsd=request.gsd or 3.24) for i in numbers]
-            return [partial(gaofen2_raw.write_product, scene=scene, seed=seed) for scene in scenes]
-        case Kind.GEOTIFF:
-            scenes = [gaofen2.GaofenScene(index=i, size=request.size, gsd=request.gsd or 30.0) for i in numbers]
-            return [partial(geotiff.write_scene, scene=scene, seed=seed) for scene in scenes]
         case Kind.IMAGE_FOLDER:
-            classes = request.classes or 1
-            photographs = [
-                image_folder.Photograph(label=label, number=i, size=request.size)
-                for label in range(classes)
-                for i in numbers
-            ]
-            steps: list[Step] = [
-                partial(image_folder.write_photograph, photograph=photograph, seed=seed) for photograph in photographs
-            ]
-            steps += [partial(image_folder.write_class_index, classes=classes)]
-            if request.layout not in (None, DEFAULT_LAYOUT):
-                steps += [partial(image_folder.pack, layout=request.layout)]
-            return steps
+            classes = request.classes or DEFAULT_CLASSES
+            images = [image_folder.Photograph(label=c, number=i, size=size) for c in range(classes) for i in numbers]
+            steps: list[Step] = [partial(image_folder.write_photograph, photograph=one, seed=seed) for one in images]
+            return [*steps, partial(image_folder.write_class_index, classes=classes)]
 
 
-def _checked(
-    kind: str,
-    *,
-    seed: int,
-    scenes: int,
-    size: int | None,
-    classes: int | None,
-    gsd: float | None,
-    product: str | None,
-    layout: str | None,
-) -> Request:
-    """The request with its defaults, every number within its range."""
+def _checked(kind: str, *, seed: int, scenes: int, size: int | None, classes: int | None, gsd: float | None) -> Request:
+    """Return the request with its defaults; every number is within its range."""
     if kind not in list(Kind):
         raise problem(
-            "this kind of input cannot be invented",
+            "this kind of input cannot be generated",
             got=kind,
             expected=" or ".join(Kind),
             remedy="set --kind to one of these",
         )
     chosen = Kind(kind)
-    _belongs("classes", classes, chosen, [Kind.IMAGE_FOLDER])
-    _belongs("gsd", gsd, chosen, list(DEFAULT_GRIDS_M))
-    _belongs("product", product, chosen, [Kind.SENTINEL2])
-    _belongs("layout", layout, chosen, [Kind.IMAGE_FOLDER])
-    _one_of("product", product, safe_product.VARIANTS)
-    _one_of("layout", layout, image_folder.LAYOUTS)
-    side = size if size is not None else DEFAULT_SIZES.get(chosen, DEFAULT_SIZE)
-    most = safe_product.MAX_PRODUCTS
-    limits = {Kind.SENTINEL2: most, Kind.SENTINEL2_STAC: most, Kind.IMAGE_FOLDER: 10**6}
-    if product is not None and safe_product.VARIANTS[product].long_names:
-        limits[chosen] //= safe_product.GRANULES
+    _belongs("classes", classes, chosen, Kind.IMAGE_FOLDER)
+    _belongs("gsd", gsd, chosen, Kind.GAOFEN2)
+    side = size if size is not None else 256 if chosen is Kind.IMAGE_FOLDER else 768
+    most = {Kind.SENTINEL2: safe.MAX_PRODUCTS, Kind.GAOFEN2: gaofen2.MAX_SCENES, Kind.IMAGE_FOLDER: 10**6}
     _within("seed", seed, 0, 2**63 - 1)
-    _within("scenes", scenes, 1, limits.get(chosen, gaofen2.MAX_SCENES))
-    _within("size", side, *LIMITS.get(chosen, SIZES))
-    if chosen in (Kind.SENTINEL2, Kind.SENTINEL2_STAC) and side % 6:
+    _within("scenes", scenes, 1, most[chosen])
+    _within("size", side, *(SENTINEL2_SIZES if chosen is Kind.SENTINEL2 else SIZES))
+    if chosen is Kind.SENTINEL2 and side % 6:
         raise problem(
             "--size does not fit the three grids of Sentinel-2",
             got=side,
@@ -223,33 +147,21 @@ def _checked(
             remedy=f"use {side // 6 * 6} or {side // 6 * 6 + 6}",
         )
     if chosen is Kind.IMAGE_FOLDER:
-        classes = 4 if classes is None else classes
+        classes = DEFAULT_CLASSES if classes is None else classes
         _within("classes", classes, 1, len(THEMES))
-    if chosen in DEFAULT_GRIDS_M:
-        gsd = DEFAULT_GRIDS_M[chosen] if gsd is None else gsd
+    if chosen is Kind.GAOFEN2:
+        gsd = DEFAULT_GSD_M if gsd is None else gsd
         _within("gsd", gsd, *GRIDS_M)
-    return Request(
-        kind=chosen, seed=seed, scenes=scenes, size=side, classes=classes, gsd=gsd, product=product, layout=layout
-    )
+    return Request(kind=chosen, seed=seed, scenes=scenes, size=side, classes=classes, gsd=gsd)
 
 
-def _belongs(option: str, value: object, kind: Kind, owners: list[Kind]) -> None:
-    if value is not None and kind not in owners:
+def _belongs(option: str, value: object, kind: Kind, owner: Kind) -> None:
+    if value is not None and kind is not owner:
         raise problem(
             f"--{option} has no meaning for {kind}",
             got=f"--{option} {value}",
-            expected=f"--{option} only with --kind {' or '.join(owners)}",
-            remedy="leave it out",
-        )
-
-
-def _one_of(option: str, value: str | None, known: Iterable[str]) -> None:
-    if value is not None and value not in known:
-        raise problem(
-            f"this --{option} cannot be invented",
-            got=value,
-            expected=" or ".join(known),
-            remedy=f"set --{option} to one of these",
+            expected=f"--{option} only with --kind {owner}",
+            remedy="omit it",
         )
 
 

@@ -1,6 +1,5 @@
-"""Writes invented Sentinel-2 products: folders, JPEG 2000 bands on three grids, scene classes, masks, XML, manifest."""
+"""Synthetic Sentinel-2 products: folders, JPEG 2000 bands on three grids, scene classes, masks, XML, manifest."""
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,21 +11,18 @@ from dithc.data.raster import Driver, write_geotiff
 from dithc.data.synthetic.cover import VEGETATION, Cover, Landscape, is_any
 from dithc.data.synthetic.landscape import SUN_AZIMUTH_DEGREES, SUN_ZENITH_DEGREES, grow
 from dithc.data.synthetic.noise import F32, Grid, Mask, fractal, generator, shifted
-from dithc.data.synthetic.safe_manifest import write_manifest
-from dithc.data.synthetic.safe_metadata import (
+from dithc.data.synthetic.safe import (
+    BANDS_BY_RESOLUTION,
+    OFFSET,
     QUANTIFICATION,
-    RESOLUTIONS,
     SATURATED,
     SCENE_CLASSES,
-    masks_of,
-    preview_name,
-    product_document,
-    tile_document,
+    SafeProduct,
+    write_manifest,
+    write_metadata,
 )
-from dithc.data.synthetic.safe_product import BANDS_BY_RESOLUTION, LEVEL1C_GSD_M, SafeProduct
 from dithc.data.synthetic.spectra import BANDS, reflectance
 from dithc.data.synthetic.themes import COUNTRYSIDE
-from dithc.data.xml import write_xml
 
 LEVEL2A_BANDS = tuple(band for band in BANDS if band != "B10")
 MOST_GROWN = 2196
@@ -34,65 +30,38 @@ MOST_GROWN = 2196
 NATIVE_60M = ("B01", "B09")
 # Top of the true-colour picture that real products carry: reflectance 0.3558 becomes 255.
 TRUE_COLOUR_WHITE = 0.3558
-# Of the 13 bands: share of the ground's light that clear air lets through, reflectance of the air itself, brightness of clouds.
-CLEAR_AIR = np.array((0.78, 0.82, 0.86, 0.9, 0.92, 0.93, 0.94, 0.95, 0.95, 0.5, 0.0, 0.96, 0.96), np.float32)
-PATH = np.array((0.10, 0.075, 0.045, 0.028, 0.022, 0.018, 0.014, 0.012, 0.01, 0.006, 0.0012, 0.002, 0.001), np.float32)
-SEEN_CLOUD = np.array((1, 1, 1, 1, 1, 1, 1, 1, 1, 0.5, 0.05, 0.8, 0.7), np.float32)
-QA60_OPAQUE, QA60_CIRRUS = 1 << 10, 1 << 11
 SCL = {name: index for index, name in enumerate(SCENE_CLASSES)}
 
 
-def write_product(folder: Path, granules: Sequence[SafeProduct], *, seed: int) -> None:
-    """Writes one product into `folder`.
+def write_product(folder: Path, product: SafeProduct, *, seed: int) -> None:
+    """Write one product into `folder`.
 
-    Scene 0, 2, 4, ... have an unseen corner (DN 0) as at the edge of an orbit; of every three scenes the second has no
-    cloud. Digital numbers are reflectance * 10000, from baseline 04.00 on + 1000; checksums are SHA3-256 or, in every second
-    product, MD5. Level L1C of before that baseline has no raster mask of clouds: QA60 lies beside it, `NAME_mask.tif`.
-
-    A product of more than `MOST_GROWN` pixels is made of equal parts, so that a whole one (10,980) needs no more memory.
-
-    Args:
-        granules: one, or those of a product with long names.
+    Scenes 0, 2, 4, ... have an unseen corner (DN 0) as at the edge of an orbit. Of every three scenes the second has no
+    cloud. Checksums are SHA3-256 or, in every second product, MD5. A product of more than `MOST_GROWN` pixels consists of
+    equal parts, so that a full tile (10,980) needs no more memory.
     """
-    product = granules[0]
     root = folder / product.name
-    for granule in granules:
-        percent = _write_granule(root, granule, seed=seed)
-    write_xml(root / product.metadata, product_document(granules, scl_percent=percent))
-    write_manifest(root, product)
-
-
-def _write_granule(root: Path, product: SafeProduct, *, seed: int) -> tuple[float, ...]:
-    """Writes a granule's images and metadata; gives the share of each scene class in percent."""
     side = repeated_side(product.size)
     grid = Grid(side, side, 10.0)
     land = grow(generator(seed, 0, product.index, 0), grid, COUNTRYSIDE)
-    bands = LEVEL2A_BANDS if product.level == "L2A" else BANDS
-    image = reflectance(land, generator(seed, 0, product.index, 1), bands=bands)  # (C, H, W)
+    image = reflectance(land, generator(seed, 0, product.index, 1), bands=LEVEL2A_BANDS)  # (12, H, W)
     weather = generator(seed, 0, product.index, 2)
-    over = _overcorrection(weather, grid)
-    image = image - over if product.level == "L2A" else _with_air(image)
+    image = image - _overcorrection(weather, grid)
     opacity, bright, shadow = _cloud(weather, grid, present=product.index % 3 != 1)
     image *= 1 - np.float32(0.55) * shadow
-    seen = np.ones(len(bands), np.float32) if product.level == "L2A" else SEEN_CLOUD
-    image += opacity * (bright * seen[:, None, None] - image)
+    image += opacity * (bright - image)
     unseen = _unseen_corner(weather, grid, present=product.index % 2 == 0)
     scene_classes = _scene_classes(land, opacity, shadow, unseen)
     writer = _Images(root, product, unseen)
-    if product.level == "L2A":
-        writer.bands(image)
-        writer.classes(scene_classes)
-        writer.atmosphere(weather, grid)
-        writer.true_colour(image[[LEVEL2A_BANDS.index(band) for band in ("B04", "B03", "B02")]])
-        writer.cloud_probability(opacity)
-    else:
-        writer.level1c(image)
-        writer.cloud_mask(opacity)
+    writer.bands(image)
+    writer.classes(scene_classes)
+    writer.atmosphere(weather, grid)
+    writer.true_color(image[[LEVEL2A_BANDS.index(band) for band in ("B04", "B03", "B02")]])
+    writer.cloud_probability(opacity)
     counts = np.bincount(scene_classes.ravel(), minlength=len(SCL))
-    percent = tuple(float(count) * 100 / scene_classes.size for count in counts)
-    tile = tile_document(product, scl_percent=percent, sun=(SUN_ZENITH_DEGREES, SUN_AZIMUTH_DEGREES))
-    write_xml(root / product.granule_metadata, tile)
-    return percent
+    percent = [float(count) * 100 / scene_classes.size for count in counts]
+    write_metadata(root, product, percent=percent, sun=(SUN_ZENITH_DEGREES, SUN_AZIMUTH_DEGREES))
+    write_manifest(root, checksum="MD5" if product.index % 2 else "SHA3-256")
 
 
 class _Images:
@@ -100,7 +69,7 @@ class _Images:
 
     def __init__(self, root: Path, product: SafeProduct, unseen: Mask) -> None:
         self.root, self.product = root, product
-        self.unseen = {r: _mean(unseen.astype(np.float32), r // 10) > 0.5 for r in RESOLUTIONS}
+        self.unseen = {r: _mean(unseen.astype(np.float32), r // 10) > 0.5 for r in BANDS_BY_RESOLUTION}
 
     def bands(self, image: F32) -> None:
         """Surface reflectance (12, H, W) at 10 m; B01 is measured at 60 m, so that its 20 m copy repeats pixels."""
@@ -109,27 +78,8 @@ class _Images:
                 measured = image[LEVEL2A_BANDS.index(band)]
                 native = max(resolution, 60 if band in NATIVE_60M else 10)
                 coarse = _mean(measured, native // 10).repeat(native // resolution, 0).repeat(native // resolution, 1)
-                numbers = self._numbers(coarse)
+                numbers = np.clip(np.rint(coarse * QUANTIFICATION - OFFSET), 1, SATURATED - 1).astype(np.uint16)
                 self._image(band, resolution, numbers[None])
-
-    def level1c(self, image: F32) -> None:
-        """Reflectance at the top of the atmosphere (13, H, W) at 10 m, each band at its own pixel size."""
-        for band, gsd in LEVEL1C_GSD_M.items():
-            self._image(band, gsd, self._numbers(_mean(image[BANDS.index(band)], gsd // 10))[None])
-
-    def _numbers(self, values: F32) -> npt.NDArray[np.uint16]:
-        return np.clip(np.rint(values * QUANTIFICATION - self.product.offset), 1, SATURATED - 1).astype(np.uint16)
-
-    def cloud_mask(self, opacity: F32) -> None:
-        """Opaque clouds and cirrus: in MSK_CLASSI at 60 m, or before it as QA60 beside the product at 10 m."""
-        opaque, cirrus = opacity > 0.25, (opacity > 0.05) & (opacity <= 0.25)
-        for name in masks_of(self.product):
-            layers = [_mean(layer.astype(np.float32), 6) > 0.5 for layer in (opaque, cirrus, np.zeros_like(opaque))]
-            self._write(self.product.quality(name), 60, np.stack(layers).astype(np.uint8))
-        if not masks_of(self.product):
-            name = self.product.granule if self.product.variant.long_names else self.root.stem
-            flags = np.where(opaque, QA60_OPAQUE, np.where(cirrus, QA60_CIRRUS, 0)).astype(np.uint16)
-            self._write(f"../{name}_mask.tif", 10, flags[None])
 
     def classes(self, scene_classes: npt.NDArray[np.uint8]) -> None:
         """The most frequent class below each coarse pixel: along the unseen edge it is 0 where bands still have values."""
@@ -142,18 +92,18 @@ class _Images:
         """Aerosol optical thickness about 0.12 and water vapour about 1.5 cm, both times 1000."""
         for layer, middle, spread in (("AOT", 120, 6), ("WVP", 1500, 60)):
             smooth = fractal(rng, grid, largest_m=grid.extent_m, slope=3.0) * spread + middle
-            for resolution in RESOLUTIONS:
+            for resolution in BANDS_BY_RESOLUTION:
                 numbers = np.clip(np.rint(_mean(smooth, resolution // 10)), 1, 65534).astype(np.uint16)
                 self._image(layer, resolution, numbers[None])
 
-    def true_colour(self, red_green_blue: F32) -> None:
+    def true_color(self, red_green_blue: F32) -> None:
         """uint8 pictures (3, H, W), and the quick look at 60 m."""
         levels = np.clip(red_green_blue / np.float32(TRUE_COLOUR_WHITE) * 255, 1, 255)
-        for resolution in RESOLUTIONS:
+        for resolution in BANDS_BY_RESOLUTION:
             picture = np.rint(np.stack([_mean(band, resolution // 10) for band in levels])).astype(np.uint8)
             self._image("TCI", resolution, picture)
             if resolution == 60:
-                self._write(self.product.quality(preview_name(self.product)), 60, picture)
+                self._write(self.product.preview, 60, picture)
 
     def cloud_probability(self, opacity: F32) -> None:
         for resolution in (20, 60):
@@ -186,11 +136,6 @@ def _mean(layer: F32, factor: int) -> F32:
     height, width = layer.shape
     blocks = layer.reshape(height // factor, factor, width // factor, factor)
     return np.asarray(blocks.mean(axis=(1, 3), dtype=np.float32))
-
-
-def _with_air(image: F32) -> F32:
-    """Surface reflectance (13, H, W) seen through clear air: path radiance falls with the wavelength, B10 sees no ground."""
-    return np.asarray(image * CLEAR_AIR[:, None, None] + PATH[:, None, None], dtype=np.float32)
 
 
 def _overcorrection(rng: np.random.Generator, grid: Grid) -> F32:

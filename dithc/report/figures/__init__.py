@@ -1,14 +1,13 @@
-"""Figures: records become pictures, in a light and in a dark theme; the room in which matplotlib is used.
+"""Figures drawn from records. Only this package imports matplotlib.
 
 What: `FIGURES` draws each figure of the report from its facts; `bands`, `spectra` draw what one data set has, `single` what a
 person points at, `quality` a comparison of trainings; `canvas` is what all are drawn on.
-Why: a figure is a pure function of records and theme, so that it is tested alone and the same on the page and in a file.
+Why: a figure is a pure function of records, so that it is tested alone and the same on the page and in a file.
 Invariants: no text is cut or covers another; colours are told apart by colour-blind readers; what was not run is said so.
-How to change it: a new figure is a file with a function of (facts, theme), and a line in `every.py`.
+How to change it: a new figure is a file with a function of (facts), and a line in `every.py`.
 """
 
-from dithc.report.figures import bands, canvas, quality, single, spectra
+from dithc.report.figures import bands, canvas, quality, single, spectra, theme
 from dithc.report.figures.every import FIGURES
-from dithc.report.figures.theme import DARK, LIGHT
 
-__all__ = ["DARK", "FIGURES", "LIGHT", "bands", "canvas", "quality", "single", "spectra"]
+__all__ = ["FIGURES", "bands", "canvas", "quality", "single", "spectra", "theme"]

@@ -1,4 +1,4 @@
-"""What every figure is drawn on: a canvas in a light or a dark theme that becomes the bytes of a picture."""
+"""Canvases of figures, and their conversion to the bytes of an image."""
 
 import io
 from collections.abc import Iterator, Sequence
@@ -15,7 +15,7 @@ from matplotlib.image import imread, imsave
 from numpy.typing import NDArray
 
 from dithc.log import problem
-from dithc.report.figures.theme import Theme as Theme
+from dithc.report.figures import theme
 
 DPI = 170
 WIDTH_INCHES = 10.4
@@ -26,16 +26,16 @@ LINE_INCHES = 0.17  # of a line of small type
 
 
 @contextmanager
-def styled(theme: Theme) -> Iterator[None]:
+def styled() -> Iterator[None]:
     """Drawing inside has the colours and type of a theme."""
-    settings: Any = theme.settings
+    settings: Any = theme.SETTINGS
     with matplotlib.rc_context(settings):
         yield
 
 
-def haloed(theme: Theme) -> list[Any]:
+def haloed() -> list[Any]:
     """Of a text that lines may cross: they end around its letters."""
-    return [patheffects.withStroke(linewidth=2.6, foreground=theme.face)]
+    return [patheffects.withStroke(linewidth=2.6, foreground=theme.FACE)]
 
 
 def as_png(figure: Figure) -> bytes:
@@ -135,9 +135,9 @@ def over_pictures(
     return figure, list(panels), [list(row) for row in below.subplots(rows, columns, squeeze=False)]
 
 
-def nothing(theme: Theme, text: str) -> bytes:
+def nothing(text: str) -> bytes:
     """A figure that says what was not run."""
-    with styled(theme):
+    with styled():
         figure = Figure(figsize=(WIDTH_INCHES, 1.2))
-        figure.text(0.5, 0.5, text, ha="center", va="center", color=theme.muted, style="italic")
+        figure.text(0.5, 0.5, text, ha="center", va="center", color=theme.MUTED, style="italic")
         return as_png(figure)

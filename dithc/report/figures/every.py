@@ -12,16 +12,15 @@ from dithc.report.figures.scaling import draw_scaling
 from dithc.report.figures.scores import draw_fid
 from dithc.report.figures.stages import draw_stages
 from dithc.report.figures.stepwise import draw_stepwise
-from dithc.report.figures.theme import Theme
 from dithc.report.figures.timeline import draw_memory
 from dithc.report.figures.training import draw_loss, draw_throughput
 
-FIGURES: dict[str, Callable[[Facts, Theme], bytes]] = {
+FIGURES: dict[str, Callable[[Facts], bytes]] = {
     "samples": draw_samples,
     "fid": draw_fid,
     "loss": draw_loss,
     "throughput": draw_throughput,
-    "bands": lambda facts, theme: draw_bands(facts.datasets, theme),
+    "bands": lambda facts: draw_bands(facts.datasets),
     "stages": draw_stages,
     "weak_scaling": partial(draw_scaling, mode="weak"),
     "strong_scaling": partial(draw_scaling, mode="strong"),

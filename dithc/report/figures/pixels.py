@@ -6,26 +6,26 @@ from typing import Any
 import numpy as np
 
 from dithc.report.facts import EvaluationFacts, Facts
+from dithc.report.figures import theme
 from dithc.report.figures.canvas import as_png, canvas, nothing, styled
 from dithc.report.figures.scores import role_of
-from dithc.report.figures.theme import Theme
 
 COLUMNS = 4
 Sides = list[tuple[EvaluationFacts, dict[str, Any]]]
 
 
-def draw_pixels(facts: Facts, theme: Theme) -> bytes:
+def draw_pixels(facts: Facts) -> bytes:
     """Radial power of each band, then the distribution of each index, of all evaluations that were asked for them."""
     panels = [panel for dataset in facts.datasets for panel in _panels(facts, dataset.name)]
     if not panels:
-        return nothing(theme, "no evaluation asks for spectra or indices")
-    with styled(theme):
+        return nothing("no evaluation asks for spectra or indices")
+    with styled():
         figure, axes = canvas(len(panels), columns=COLUMNS, height=2.2)
         for place, (panel, (title, kind, lines)) in enumerate(zip(axes, panels, strict=True)):
             panel.set_title(title)
-            (_spectra if kind == "spectra" else _histograms)(panel, lines, theme)
+            (_spectra if kind == "spectra" else _histograms)(panel, lines)
             if place == 0:
-                panel.legend(fontsize=7, labelcolor=theme.ink)
+                panel.legend(fontsize=7, labelcolor=theme.INK)
         return as_png(figure)
 
 
@@ -50,11 +50,11 @@ def _panels(facts: Facts, dataset: str) -> Iterator[tuple[str, str, list[tuple[s
         yield f"{facts.dataset(dataset).title}: {name}", "indices", lines
 
 
-def _spectra(panel: Any, lines: list[tuple[str, str, Any, Any]], theme: Theme) -> None:
+def _spectra(panel: Any, lines: list[tuple[str, str, Any, Any]]) -> None:
     rings = np.arange(1, len(lines[0][2]) + 1)
     for label, role, _, generated in lines:
-        panel.plot(rings, np.array(generated), color=theme.roles[role], linewidth=1.4, label=label)
-    panel.plot(rings, np.array(lines[0][2]), color=theme.ink, linewidth=1.1, linestyle=(0, (4, 2)), label="real")
+        panel.plot(rings, np.array(generated), color=theme.ROLES[role], linewidth=1.4, label=label)
+    panel.plot(rings, np.array(lines[0][2]), color=theme.INK, linewidth=1.1, linestyle=(0, (4, 2)), label="real")
     panel.set_xscale("log")
     panel.set_yscale("log")
     panel.tick_params(axis="both", which="minor", labelbottom=False, labelleft=False)
@@ -62,11 +62,11 @@ def _spectra(panel: Any, lines: list[tuple[str, str, Any, Any]], theme: Theme) -
     panel.set_ylabel("power")
 
 
-def _histograms(panel: Any, lines: list[tuple[str, str, Any, Any]], theme: Theme) -> None:
+def _histograms(panel: Any, lines: list[tuple[str, str, Any, Any]]) -> None:
     edges = np.linspace(-1, 1, len(lines[0][2]) + 1)
     for label, role, _, generated in lines:
-        panel.stairs(_share(generated), edges, color=theme.roles[role], linewidth=1.4, label=label)
-    panel.stairs(_share(lines[0][2]), edges, color=theme.ink, linewidth=1.1, linestyle=(0, (4, 2)), label="real")
+        panel.stairs(_share(generated), edges, color=theme.ROLES[role], linewidth=1.4, label=label)
+    panel.stairs(_share(lines[0][2]), edges, color=theme.INK, linewidth=1.1, linestyle=(0, (4, 2)), label="real")
     known = np.flatnonzero(np.sum([np.add(real, generated) for _, _, real, generated in lines], axis=0))
     if len(known):
         panel.set_xlim(edges[max(known[0] - 2, 0)], edges[min(known[-1] + 3, len(edges) - 1)])

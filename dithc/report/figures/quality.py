@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dithc.report.figures import theme
 from dithc.report.figures.canvas import (
     LINE_INCHES,
     TITLE_SIZE,
@@ -22,7 +23,6 @@ from dithc.report.figures.canvas import (
 )
 from dithc.report.figures.samples import title_lines
 from dithc.report.figures.scaling import spaced
-from dithc.report.figures.theme import LIGHT, Theme
 from dithc.report.words import score, span
 
 ROWS_SHOWN, COLUMNS_SHOWN, GAP = 2, 4, 2  # samples of each point, pixels between them
@@ -43,16 +43,15 @@ Pictures = Mapping[tuple[str, int], NDArray[np.uint8]]
 """Samples (N, 3, H, W) of a contender's first training, by its name and optimizer step."""
 
 
-def draw_quality(result: Mapping[str, Any], pictures: Pictures, *, theme: Theme = LIGHT) -> bytes:
+def draw_quality(result: Mapping[str, Any], pictures: Pictures) -> bytes:
     """PNG of a result of `dithc bench quality`.
 
     Args:
         result: as `judge` gives it.
         pictures: samples of those that are `shown`; a point without any leaves its place empty.
-        theme: colours.
     """
-    with styled(theme):
-        return as_png(quality_figure(result, pictures, theme))
+    with styled():
+        return as_png(quality_figure(result, pictures))
 
 
 def shown(result: Mapping[str, Any]) -> list[str]:
@@ -62,10 +61,10 @@ def shown(result: Mapping[str, Any]) -> list[str]:
     return [baseline, *(others if len(others) <= BEST + WORST else others[:BEST] + others[-WORST:])]
 
 
-def quality_figure(result: Mapping[str, Any], pictures: Pictures, theme: Theme) -> Any:
+def quality_figure(result: Mapping[str, Any], pictures: Pictures) -> Any:
     """The figure itself; to be made inside `styled`."""
     names = shown(result)
-    colours = dict(zip(names, theme.palette, strict=False))
+    colours = dict(zip(names, theme.PALETTE, strict=False))
     first: dict[str, Sequence[Mapping[str, Any]]] = {}
     for training in result["trainings"]:
         first.setdefault(training["contender"], training["points"])
@@ -84,8 +83,8 @@ def quality_figure(result: Mapping[str, Any], pictures: Pictures, theme: Theme) 
         columns=columns,
         height=side / 2 + LINE_INCHES * (1 + max(len(title) for row in titles.values() for title in row)),
     )
-    _ratios(ratios, result, lanes, colours, theme)
-    _curves(curves, result, colours, theme)
+    _ratios(ratios, result, lanes, colours)
+    _curves(curves, result, colours)
     _name_ends(curves, {name: first[name][-1] for name in names}, ends, colours, inches=heights[1])
     for row, name in zip(places, names, strict=True):
         for place in row:
@@ -112,7 +111,7 @@ def _inches(names: Lines) -> float:
     return LINE_INCHES * sum(len(lines) + BETWEEN_LINES for lines in names.values())
 
 
-def _ratios(panel: Any, result: Mapping[str, Any], lanes: Lines, colours: Mapping[str, str], theme: Theme) -> None:
+def _ratios(panel: Any, result: Mapping[str, Any], lanes: Lines, colours: Mapping[str, str]) -> None:
     """A lane a contender: a mark a seed, the mean over seeds, and both as numbers; shaded, the baseline against itself."""
     everything = [row["wall"] for label in lanes for row in result["ratios"][label]["by_seed"]]
     baseline, itself = result["settings"]["baseline"], result["ratios"].get("again")
@@ -120,14 +119,14 @@ def _ratios(panel: Any, result: Mapping[str, Any], lanes: Lines, colours: Mappin
     panel.set_xlim(min(0.5, *everything) / 1.15, max(2.0, *everything) * 1.15)
     if itself:
         reach = math.exp(max(abs(math.log(row["wall"])) for row in itself["by_seed"]))
-        panel.axvspan(1 / reach, reach, color=theme.grid, alpha=0.7, linewidth=0)
-    panel.axvline(1.0, color=theme.ink, linewidth=1, linestyle=DASHED)
+        panel.axvspan(1 / reach, reach, color=theme.GRID, alpha=0.7, linewidth=0)
+    panel.axvline(1.0, color=theme.INK, linewidth=1, linestyle=DASHED)
     top, places = 0.0, []
     for label, lines in lanes.items():
         ratio, place = result["ratios"][label], top + _inches({label: lines}) / 2
         places.append(place)
         top += _inches({label: lines})
-        colour = colours.get(baseline if label == "again" else label, theme.muted)
+        colour = colours.get(baseline if label == "again" else label, theme.MUTED)
         for row in ratio["by_seed"]:
             marker, size = MARKERS[row["bound"]], 7 if row["bound"] else 5
             panel.plot([row["wall"]], [place], marker=marker, markersize=size, color=colour, alpha=0.8, linewidth=0)
@@ -137,7 +136,7 @@ def _ratios(panel: Any, result: Mapping[str, Any], lanes: Lines, colours: Mappin
             _told(ratio), (1.01, place), xycoords=("axes fraction", "data"), va="center", fontsize=TITLE_SIZE
         )
     panel.set_yticks(places, ["\n".join(lines) for lines in lanes.values()], fontsize=TITLE_SIZE)
-    panel.tick_params(axis="y", labelcolor=theme.ink)
+    panel.tick_params(axis="y", labelcolor=theme.INK)
     panel.set_ylim(top, 0.0)
     panel.grid(visible=False, axis="y")
     _number(panel.xaxis)
@@ -161,12 +160,12 @@ def _number(axis: Any) -> None:
     axis.set_minor_formatter(lambda value, _: "")
 
 
-def _curves(panel: Any, result: Mapping[str, Any], colours: Mapping[str, str], theme: Theme) -> None:
+def _curves(panel: Any, result: Mapping[str, Any], colours: Mapping[str, str]) -> None:
     """A line a training, grey where its contender has no colour; what bounds them as level lines."""
     for training in result["trainings"]:
         name = training["contender"]
         seconds, scores = ([point[key] for point in training["points"]] for key in ("seconds", "fid"))
-        look = {"color": colours[name], "zorder": 3} if name in colours else {"color": theme.muted, "alpha": 0.35}
+        look = {"color": colours[name], "zorder": 3} if name in colours else {"color": theme.MUTED, "alpha": 0.35}
         panel.plot(seconds, scores, marker="o", markersize=4 if name in colours else 2, **look)
     panel.set_xscale("log")
     panel.set_yscale("log")
@@ -181,7 +180,7 @@ def _curves(panel: Any, result: Mapping[str, Any], colours: Mapping[str, str], t
         (floors, DOTTED, "dotted: floor of the real set"),
     ):
         for level in levels:
-            panel.axhline(level, color=theme.muted, linewidth=1, linestyle=line)
+            panel.axhline(level, color=theme.MUTED, linewidth=1, linestyle=line)
         said += [what] if any(level > low for level in levels) else []
     _number(panel.yaxis)
     _time_axis(panel, result, said)

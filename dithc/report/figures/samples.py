@@ -22,19 +22,18 @@ from dithc.report.figures.canvas import (
     read_picture,
     styled,
 )
-from dithc.report.figures.theme import Theme
 from dithc.report.words import score
 
 MOST_COLUMNS = 4  # of evaluations; of more the page has the pictures
 BETWEEN_TITLES = 0.15  # inches that stay free beside a title
 
 
-def draw_samples(facts: Facts, theme: Theme) -> bytes:
+def draw_samples(facts: Facts) -> bytes:
     """Real tiles beside generated ones: a row a data set, a column an evaluation, its score above."""
     rows = [(dataset, facts.evaluations_of(dataset.name)) for dataset in facts.datasets]
     rows = [(dataset, items) for dataset, items in rows if dataset.grid and any(item.grid for item in items)]
     if not rows:
-        return nothing(theme, "no samples have been generated")
+        return nothing("no samples have been generated")
     pictures = [
         [(dataset.grid, dataset.title, "real")]
         + [
@@ -43,7 +42,7 @@ def draw_samples(facts: Facts, theme: Theme) -> bytes:
         ]
         for dataset, items in rows
     ]
-    with styled(theme):
+    with styled():
         return as_png(samples_figure(pictures))
 
 
@@ -53,11 +52,11 @@ def named(items: Sequence[EvaluationFacts]) -> list[str]:
     return [item.label if labels.count(item.label) == 1 else f"{item.label}: {item.name}" for item in items]
 
 
-def draw_composites(rows: Sequence[Sequence[tuple[NDArray[np.uint8], str, str]]], theme: Theme) -> bytes:
+def draw_composites(rows: Sequence[Sequence[tuple[NDArray[np.uint8], str, str]]]) -> bytes:
     """Images in false colours: a row a data set; of each composite what was generated, and real tiles."""
     if not rows:
-        return nothing(theme, "no samples have bands beyond red, green and blue")
-    with styled(theme):
+        return nothing("no samples have bands beyond red, green and blue")
+    with styled():
         return as_png(samples_figure(rows))
 
 

@@ -8,8 +8,8 @@ import numpy as np
 
 from dithc.report.engine import sampling_rows
 from dithc.report.facts import Facts
+from dithc.report.figures import theme
 from dithc.report.figures.canvas import WIDTH_INCHES, as_png, canvas, nothing, over_pictures, styled
-from dithc.report.figures.theme import Theme
 
 Speedups = Sequence[tuple[str, dict[str, tuple[float, float]]]]
 Pictures = Sequence[sampling_rows.Picture]
@@ -21,15 +21,15 @@ LETTERS = 130  # of a title that goes over all columns
 HARDLY = 1e-12  # the least difference that a scale of colours ends at
 
 
-def draw_sampling(facts: Facts, theme: Theme) -> bytes:
+def draw_sampling(facts: Facts) -> bytes:
     """The bench of sampling of the report."""
     if not facts.sampling:
-        return nothing(theme, "sampling on several ranks has not been measured")
+        return nothing("sampling on several ranks has not been measured")
     found = facts.sampling
     ranks = found["ranks"]
     title = f"{found['settings']['model'].removeprefix('DiT-')}, {ranks['ranks']} ranks of {ranks['cpus']} thread(s)"
     return draw_ways(
-        sampling_rows.speedups(found), sampling_rows.pictures(found), theme, title=title, ranks=ranks["ranks"],
+        sampling_rows.speedups(found), sampling_rows.pictures(found), title=title, ranks=ranks["ranks"],
         decoded=sampling_rows.decoded_pictures(found),
     )  # fmt: skip
 
@@ -37,7 +37,6 @@ def draw_sampling(facts: Facts, theme: Theme) -> bytes:
 def draw_ways(
     cells: Speedups,
     pictures: Pictures,
-    theme: Theme,
     *,
     title: str,
     ranks: int,
@@ -54,7 +53,7 @@ def draw_ways(
     columns = max([len(group) for group in groups], default=1)
     side = WIDTH_INCHES / columns
     top = AROUND_INCHES + max(ROW_INCHES * len(cells), LEGEND_INCHES)
-    with styled(theme):
+    with styled():
         if groups:
             figure, (panel,), places = over_pictures(
                 tops=[top], rows=2 * len(groups), columns=columns, height=side + 0.35
@@ -62,7 +61,7 @@ def draw_ways(
         else:
             figure, (panel,) = canvas(1, columns=1, height=top)
             places = []
-        _dots(panel, cells, ways, theme, ranks=ranks)
+        _dots(panel, cells, ways, ranks=ranks)
         panel.set_title(f"One image on several ranks: {title}")
         for row in places:
             for place in row:
@@ -72,13 +71,11 @@ def draw_ways(
                 upper, lower = places[2 * at][column], places[2 * at + 1][column]
                 upper.imshow(one.pixels, interpolation="nearest")
                 upper.set_title(fill(f"{of}{one.label}", LETTERS // columns), fontsize=8)
-                _difference(
-                    lower, one, theme, is_first=is_first, what="the image" if of else "the latent before decoding"
-                )
+                _difference(lower, one, is_first=is_first, what="the image" if of else "the latent before decoding")
         return as_png(figure)
 
 
-def _dots(panel: Any, cells: Speedups, ways: Sequence[str], theme: Theme, *, ranks: int) -> None:
+def _dots(panel: Any, cells: Speedups, ways: Sequence[str], *, ranks: int) -> None:
     """A line a cell; on it a dot a way, one below the other."""
     height = HEIGHT_OF_ALL / max(len(ways), 1)
     for place, way in enumerate(ways):
@@ -86,35 +83,35 @@ def _dots(panel: Any, cells: Speedups, ways: Sequence[str], theme: Theme, *, ran
         heights = [at + (place - (len(ways) - 1) / 2) * height for at, _, _ in shown]
         panel.errorbar(
             [value for _, value, _ in shown], heights, xerr=[deviation for *_, deviation in shown], linestyle="none",
-            marker=MARKERS[place // len(theme.palette) % len(MARKERS)], markersize=5.5, label=way,
-            color=theme.palette[place % len(theme.palette)],
+            marker=MARKERS[place // len(theme.PALETTE) % len(MARKERS)], markersize=5.5, label=way,
+            color=theme.PALETTE[place % len(theme.PALETTE)],
         )  # fmt: skip
     for line in (ONE_RANK, float(ranks)):
-        panel.axvline(line, color=theme.ink, linewidth=1, linestyle=(0, (4, 3)))
+        panel.axvline(line, color=theme.INK, linewidth=1, linestyle=(0, (4, 3)))
     most = max([sum(pair) for _, found in cells for pair in found.values()] + [float(ranks)])
     panel.set_xlim(0, most * 1.05)
     panel.set_yticks(range(len(cells)), [title for title, _ in cells])
-    panel.tick_params(axis="y", labelcolor=theme.ink)
+    panel.tick_params(axis="y", labelcolor=theme.INK)
     panel.set_ylim(len(cells) - 0.45, -0.55)
     panel.grid(visible=False, axis="y")
     for border in range(1, len(cells)):
-        panel.axhline(border - 0.5, color=theme.grid, linewidth=0.8)
+        panel.axhline(border - 0.5, color=theme.GRID, linewidth=0.8)
     panel.set_xlabel(
         "speed-up over one rank with the cores of one rank; dashed: one rank, and all ranks without a loss"
     )
     panel.legend(
-        loc="upper left", bbox_to_anchor=(1.005, 1), labelcolor=theme.ink, fontsize=8, borderaxespad=0, handlelength=1.2
+        loc="upper left", bbox_to_anchor=(1.005, 1), labelcolor=theme.INK, fontsize=8, borderaxespad=0, handlelength=1.2
     )
 
 
-def _difference(place: Any, one: sampling_rows.Picture, theme: Theme, *, is_first: bool, what: str) -> None:
+def _difference(place: Any, one: sampling_rows.Picture, *, is_first: bool, what: str) -> None:
     """Of one picture from the first, as brightness up to its largest; black where it is the same."""
     if is_first:
         text = f"below the others:\ntheir difference from it,\nof {what},\nover the largest number,\nbrightest at its largest"
-        place.text(0.5, 0.5, text, ha="center", va="center", fontsize=7.5, color=theme.muted, transform=place.transAxes)
+        place.text(0.5, 0.5, text, ha="center", va="center", fontsize=7.5, color=theme.MUTED, transform=place.transAxes)
         place.imshow(np.full((*one.pixels.shape[:2], 4), 0.0))  # takes the room of a picture
         return
     values = np.zeros(one.pixels.shape[:2]) if one.difference is None else one.difference
     place.imshow(values, cmap="inferno", vmin=0, vmax=max(float(values.max()), HARDLY), interpolation="nearest")
     said = one.said if one.difference is None else f"at most {values.max():.1e}"
-    place.set_title(said, fontsize=7.5, fontweight="normal", color=theme.ink)
+    place.set_title(said, fontsize=7.5, fontweight="normal", color=theme.INK)

@@ -6,8 +6,8 @@ from typing import Any
 
 from dithc.report.engine import scaling_curves
 from dithc.report.facts import Facts
+from dithc.report.figures import theme
 from dithc.report.figures.canvas import as_png, canvas, nothing, styled
-from dithc.report.figures.theme import Theme
 from dithc.report.words import short
 
 LOOKS: dict[scaling_curves.Kind, dict[str, Any]] = {
@@ -22,7 +22,7 @@ Colours = dict[scaling_curves.ScalingCurve, str]
 Line = tuple[scaling_curves.ScalingCurve, list[scaling_curves.ScalingPoint], str]
 
 
-def draw_scaling(facts: Facts, theme: Theme, *, mode: scaling_curves.Mode) -> bytes:
+def draw_scaling(facts: Facts, *, mode: scaling_curves.Mode) -> bytes:
     """Weak scaling (figure 10) or strong scaling (figure 11)."""
     curves = [
         curve
@@ -30,49 +30,49 @@ def draw_scaling(facts: Facts, theme: Theme, *, mode: scaling_curves.Mode) -> by
         if curve.mode == mode and any(point.seconds or point.efficiency for point in curve.drawn)
     ]
     if all(curve.kind == "published" for curve in curves):
-        return nothing(theme, f"no {mode} scaling has been measured or simulated")
+        return nothing(f"no {mode} scaling has been measured or simulated")
     models = list(dict.fromkeys(curve.model for curve in facts.scaling))
-    hues = {model: theme.palette[number % len(theme.palette)] for number, model in enumerate(models)}
-    colours = _colours(curves, hues, theme)
-    with styled(theme):
+    hues = {model: theme.PALETTE[number % len(theme.PALETTE)] for number, model in enumerate(models)}
+    colours = _colours(curves, hues)
+    with styled():
         figure, (efficiency, seconds) = canvas(2, columns=1, height=3.1)
-        _efficiency(efficiency, curves, colours, theme)
-        _seconds(seconds, curves, colours, theme)
+        _efficiency(efficiency, curves, colours)
+        _seconds(seconds, curves, colours)
         used = {curve.kind for curve in curves}
         handles = [
-            efficiency.plot([], [], color=theme.ink, label=kind, **_look(kind, theme))[0]
+            efficiency.plot([], [], color=theme.INK, label=kind, **_look(kind))[0]
             for kind in scaling_curves.KINDS
             if kind in used
         ]
-        figure.legend(handles=handles, loc="outside upper left", ncols=len(handles), labelcolor=theme.ink, fontsize=9)
+        figure.legend(handles=handles, loc="outside upper left", ncols=len(handles), labelcolor=theme.INK, fontsize=9)
         return as_png(figure)
 
 
-def _efficiency(panel: Any, curves: Sequence[scaling_curves.ScalingCurve], colours: Colours, theme: Theme) -> None:
+def _efficiency(panel: Any, curves: Sequence[scaling_curves.ScalingCurve], colours: Colours) -> None:
     lines = [
         (curve, [point for point in curve.drawn if point.efficiency is not None], "efficiency") for curve in curves
     ]
     values = [point.efficiency or 0.0 for _, points, _ in lines for point in points]
     low = min(0.8, max(0.0, min(values, default=1.0) - 0.05))
     panel.set_ylim(low // 0.1 * 0.1, max(1.04, *values) + 0.02)
-    panel.axhline(1.0, color=theme.muted, linewidth=0.9)
+    panel.axhline(1.0, color=theme.MUTED, linewidth=0.9)
     panel.set_title("Parallel efficiency, against the fewest ranks")
     panel.yaxis.set_major_formatter(lambda value, _: f"{100 * value:.0f} %")
-    _draw(panel, lines, colours, theme)
+    _draw(panel, lines, colours)
 
 
-def _seconds(panel: Any, curves: Sequence[scaling_curves.ScalingCurve], colours: Colours, theme: Theme) -> None:
+def _seconds(panel: Any, curves: Sequence[scaling_curves.ScalingCurve], colours: Colours) -> None:
     lines = [(curve, [point for point in curve.drawn if point.seconds is not None], "seconds") for curve in curves]
     panel.set_yscale("log")
     panel.set_title("Seconds a step")
     values = [point.seconds or 1.0 for _, points, _ in lines for point in points]
     panel.set_ylim(min(values) / 1.6, max(values) * 1.6)
-    _draw(panel, lines, colours, theme)
+    _draw(panel, lines, colours)
     panel.yaxis.get_major_locator().set_params(subs=(1, 2, 5) if max(values) < 300 * min(values) else (1,))
     panel.yaxis.set_major_formatter(lambda value, _: short(value))
 
 
-def _draw(panel: Any, lines: Sequence[Line], colours: Colours, theme: Theme) -> None:
+def _draw(panel: Any, lines: Sequence[Line], colours: Colours) -> None:
     """The curves, the axis of the ranks, and the name of each curve beside its right end."""
     most = max((point.ranks for _, points, _ in lines for point in points), default=1)
     panel.set_xscale("log", base=2)
@@ -81,7 +81,7 @@ def _draw(panel: Any, lines: Sequence[Line], colours: Colours, theme: Theme) -> 
     for curve, points, name in lines:
         if points:
             ranks, values = [point.ranks for point in points], [getattr(point, name) for point in points]
-            panel.plot(ranks, values, color=colours[curve], **_look(curve.kind, theme))
+            panel.plot(ranks, values, color=colours[curve], **_look(curve.kind))
             end = panel.transLimits.transform(panel.transScale.transform((ranks[-1], values[-1])))
             is_short = curve.kind == "measured" and end[0] < NEAR_RIGHT
             columns.setdefault(float(end[0]) + 0.022 if is_short else BESIDE, []).append((curve, end))
@@ -119,13 +119,13 @@ def spaced(heights: Sequence[float], *, gap: float) -> list[float]:
     return placed
 
 
-def _colours(curves: Sequence[scaling_curves.ScalingCurve], hues: Mapping[str, str], theme: Theme) -> Colours:
+def _colours(curves: Sequence[scaling_curves.ScalingCurve], hues: Mapping[str, str]) -> Colours:
     """The model's hue; several curves of a model and a kind go from dark to light in it."""
     found = {}
     for curve in curves:
         alike = [one for one in curves if (one.model, one.kind) == (curve.model, curve.kind)]
         place = alike.index(curve) / (len(alike) - 1) if len(alike) > 1 else 0.4
-        toward, share = (theme.ink, 0.4 - place) if place < 0.4 else (theme.face, 0.75 * (place - 0.4))
+        toward, share = (theme.INK, 0.4 - place) if place < 0.4 else (theme.FACE, 0.75 * (place - 0.4))
         found[curve] = blend(hues[curve.model], toward, share=share)
     return found
 
@@ -136,5 +136,5 @@ def blend(colour: str, other: str, *, share: float) -> str:
     return "#" + "".join(f"{round(own + share * (aim - own)):02x}" for own, aim in pairs)
 
 
-def _look(kind: scaling_curves.Kind, theme: Theme) -> dict[str, Any]:
-    return LOOKS[kind] | ({"markerfacecolor": theme.face} if kind == "published" else {})
+def _look(kind: scaling_curves.Kind) -> dict[str, Any]:
+    return LOOKS[kind] | ({"markerfacecolor": theme.FACE} if kind == "published" else {})

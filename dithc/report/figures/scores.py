@@ -8,8 +8,8 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
 from dithc.report.facts import Facts, Measure
+from dithc.report.figures import theme
 from dithc.report.figures.canvas import as_png, canvas, nothing, styled
-from dithc.report.figures.theme import Theme
 from dithc.report.words import score, short
 
 
@@ -38,7 +38,7 @@ def role_of(at: str | int) -> str:
     return "step" if isinstance(at, int) else at
 
 
-def draw_fid(facts: Facts, theme: Theme) -> bytes:
+def draw_fid(facts: Facts) -> bytes:
     """The score that is told first, of each evaluation by data set."""
     groups: dict[str, list[Bar]] = {}
     for dataset in facts.datasets:
@@ -46,7 +46,7 @@ def draw_fid(facts: Facts, theme: Theme) -> bytes:
             if item.score:
                 bar = bar_of(asdict(item.score), label=item.label, role=role_of(item.at), measure=facts.measure)
                 groups.setdefault(dataset.title, []).append(bar)
-    return draw_bars(groups, theme, measure=facts.measure)
+    return draw_bars(groups, measure=facts.measure)
 
 
 def bar_of(given: Mapping[str, Any], *, label: str, role: str, measure: Measure) -> Bar:
@@ -58,43 +58,43 @@ def bar_of(given: Mapping[str, Any], *, label: str, role: str, measure: Measure)
     return Bar(value=given["kid"], interval=given.get("kid_interval"), beside=beside, floor=None, **same)
 
 
-def draw_bars(groups: Mapping[str, Sequence[Bar]], theme: Theme, *, measure: Measure) -> bytes:
+def draw_bars(groups: Mapping[str, Sequence[Bar]], *, measure: Measure) -> bytes:
     """A panel a group with its own scale, intervals as whiskers, and the floor as a dashed line."""
     if not groups:
-        return nothing(theme, "no evaluation has been scored")
+        return nothing("no evaluation has been scored")
     most = max(map(len, groups.values()))
-    with styled(theme):
+    with styled():
         figure, panels = canvas(len(groups), columns=2, height=0.85 + 0.42 * most)
         for panel, (title, bars) in zip(panels, groups.items(), strict=True):
-            _bars(panel, title, bars, theme, measure=measure)
+            _bars(panel, title, bars, measure=measure)
         return as_png(figure)
 
 
-def _bars(panel: Axes, title: str, bars: Sequence[Bar], theme: Theme, *, measure: Measure) -> None:
+def _bars(panel: Axes, title: str, bars: Sequence[Bar], *, measure: Measure) -> None:
     panel.barh(
-        range(len(bars)), [bar.value for bar in bars], color=[theme.roles[bar.role] for bar in bars], height=0.62
+        range(len(bars)), [bar.value for bar in bars], color=[theme.ROLES[bar.role] for bar in bars], height=0.62
     )
     ends = [bar.interval or (bar.value, bar.value) for bar in bars]
     for place, (bar, (low, high)) in enumerate(zip(bars, ends, strict=True)):
         if bar.interval:
-            panel.plot([low, high], [place, place], color=theme.ink, linewidth=1.3, marker="|", markersize=7)
+            panel.plot([low, high], [place, place], color=theme.INK, linewidth=1.3, marker="|", markersize=7)
         panel.annotate(
             score(bar.value), (high, place), xytext=(6, 0), textcoords="offset points", va="center", fontweight="bold"
         )
     floors = sorted({bar.floor for bar in bars if bar.floor is not None})
     for floor in floors:
-        panel.axvline(floor, color=theme.ink, linewidth=1.2, linestyle=(0, (4, 3)))
+        panel.axvline(floor, color=theme.INK, linewidth=1.2, linestyle=(0, (4, 3)))
     if floors:
         panel.annotate(
             f"floor {score(floors[0])}", (floors[0], 1), xycoords=("data", "axes fraction"), fontsize=8,
-            xytext=(4, -1), textcoords="offset points", color=theme.ink, va="bottom",
+            xytext=(4, -1), textcoords="offset points", color=theme.INK, va="bottom",
         )  # fmt: skip
     panel.set_title(title, pad=16)
     interval = " with 95 % intervals" if any(bar.interval for bar in bars) else ""
     incomparable = "" if all(bar.comparable for bar in bars) else " (NOT comparable)"
     panel.set_xlabel(f"{measure}{interval}, lower is better{incomparable}")
     panel.set_yticks(range(len(bars)), ["\n".join(filter(None, [bar.label, bar.beside])) for bar in bars])
-    panel.tick_params(axis="y", labelcolor=theme.ink)
+    panel.tick_params(axis="y", labelcolor=theme.INK)
     panel.xaxis.set_major_locator(MaxNLocator(5))
     panel.xaxis.set_major_formatter(lambda value, _: short(value))
     panel.set_ylim(len(bars) - 0.4, -0.6)

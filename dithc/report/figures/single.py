@@ -6,9 +6,9 @@ from dithc.log import problem
 from dithc.report.collect import read_curve
 from dithc.report.engine import timelines
 from dithc.report.facts import Measure
+from dithc.report.figures import theme
 from dithc.report.figures.canvas import as_png, styled
 from dithc.report.figures.scores import Bar, bar_of, draw_bars, role_of
-from dithc.report.figures.theme import LIGHT, Theme
 from dithc.report.figures.tile_set import read_tiles
 from dithc.report.figures.tiles import tiles_figure
 from dithc.report.figures.timeline import draw_timeline
@@ -30,7 +30,7 @@ def draw_loss(metrics: Path, *, store: Path | None = None) -> bytes:
             expected="metrics.jsonl of a training",
             remedy="point at a run that has trained at least one step",
         )
-    return draw_curves([(curve, LIGHT.palette[0])], LIGHT)
+    return draw_curves([(curve, theme.PALETTE[0])])
 
 
 def draw_fid(path: Path) -> bytes:
@@ -56,7 +56,7 @@ def draw_fid(path: Path) -> bytes:
             expected="the JSON that `dithc report` writes beside its page",
             remedy="write the report again",
         ) from error
-    return draw_bars(bars, LIGHT, measure=measure)
+    return draw_bars(bars, measure=measure)
 
 
 def draw_plan(path: Path) -> bytes:
@@ -65,21 +65,20 @@ def draw_plan(path: Path) -> bytes:
     Raises:
         UserError: there is no plan in it.
     """
-    return draw_timeline(timelines.read_timeline(path), LIGHT)
+    return draw_timeline(timelines.read_timeline(path))
 
 
-def draw_tiles(folder: Path, *, title: str, scenes: Path | None = None, theme: Theme = LIGHT) -> bytes:
+def draw_tiles(folder: Path, *, title: str, scenes: Path | None = None) -> bytes:
     """PNG of a folder of the stage `tiles`: where its tiles are, what values they have, which were taken and which not.
 
     Args:
         folder: of the tiles.
         title: of the data set.
         scenes: folder of its scenes; without it there are neither rejected tiles nor masks.
-        theme: colours.
 
     Raises:
         UserError: a file is missing or damaged.
     """
     tiles = read_tiles(folder, title=title, scenes=scenes)
-    with styled(theme):
-        return as_png(tiles_figure(tiles, theme))
+    with styled():
+        return as_png(tiles_figure(tiles))

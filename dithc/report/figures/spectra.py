@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dithc.report.figures import theme
 from dithc.report.figures.canvas import as_png, canvas, styled
-from dithc.report.figures.theme import Theme
 
 REAL = "real"
 DASHED = (0, (4, 2))
@@ -56,25 +56,25 @@ class Spectra:
         return found
 
 
-def draw_spectra(spectra: Spectra, theme: Theme) -> bytes:
+def draw_spectra(spectra: Spectra) -> bytes:
     """Values by band at the left, power over that of real tiles by frequency at the right."""
-    with styled(theme):
+    with styled():
         figure, (bands, rings) = canvas(2, columns=2, height=3.2)
-        _bands(bands, spectra, theme)
-        _rings(rings, spectra, theme)
+        _bands(bands, spectra)
+        _rings(rings, spectra)
         return as_png(figure)
 
 
-def _look(side: Side, theme: Theme) -> dict[str, Any]:
-    return {"color": theme.ink, "linestyle": DASHED} if side.role == REAL else {"color": theme.roles[side.role]}
+def _look(side: Side) -> dict[str, Any]:
+    return {"color": theme.INK, "linestyle": DASHED} if side.role == REAL else {"color": theme.ROLES[side.role]}
 
 
-def _bands(panel: Any, spectra: Spectra, theme: Theme) -> None:
+def _bands(panel: Any, spectra: Spectra) -> None:
     places = np.arange(len(spectra.bands))
     for number, side in enumerate(spectra.sides):
         shift = (number - (len(spectra.sides) - 1) / 2) * 0.16
         low, median, high = (spectra.physical(values) for values in (side.low, side.median, side.high))
-        look = _look(side, theme)
+        look = _look(side)
         panel.vlines(places + shift, low, high, color=look["color"], linewidth=2.2, alpha=0.45)
         panel.plot(places + shift, median, marker="o", markersize=4, linewidth=0, color=look["color"], label=side.label)
     panel.set_xticks(places, spectra.bands, fontsize=8)
@@ -83,14 +83,14 @@ def _bands(panel: Any, spectra: Spectra, theme: Theme) -> None:
     panel.set_title("Values: median, percentiles 5 to 95; colours as at the right")
 
 
-def _rings(panel: Any, spectra: Spectra, theme: Theme) -> None:
+def _rings(panel: Any, spectra: Spectra) -> None:
     real, *others = spectra.sides
     rings = np.arange(1, len(real.power) + 1)
-    panel.axhline(0.0, color=theme.ink, linewidth=1.2, linestyle=DASHED, label=real.label)
+    panel.axhline(0.0, color=theme.INK, linewidth=1.2, linestyle=DASHED, label=real.label)
     for side in others:
         if side.power.shape == real.power.shape:
             ratio = 10 * np.log10(np.maximum(side.power, 1e-30) / np.maximum(real.power, 1e-30))
-            panel.plot(rings, ratio, linewidth=1.8, label=side.label, **_look(side, theme))
+            panel.plot(rings, ratio, linewidth=1.8, label=side.label, **_look(side))
     panel.set_xscale("log", base=2)
     panel.set_xticks([2**power for power in range(len(rings).bit_length())])
     panel.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
@@ -98,4 +98,4 @@ def _rings(panel: Any, spectra: Spectra, theme: Theme) -> None:
     panel.set_xlabel("cycles a tile")
     panel.set_ylabel("dB over real tiles")
     panel.set_title("Power by frequency, all bands: below 0 is too smooth")
-    panel.legend(fontsize=8, labelcolor=theme.ink)
+    panel.legend(fontsize=8, labelcolor=theme.INK)

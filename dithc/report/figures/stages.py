@@ -3,18 +3,18 @@
 import numpy as np
 
 from dithc.report.facts import Facts
+from dithc.report.figures import theme
 from dithc.report.figures.canvas import as_png, canvas, nothing, styled
-from dithc.report.figures.theme import Theme
 from dithc.report.words import span
 
 UNITS = (("hours", 3600), ("minutes", 60), ("seconds", 1))
 
 
-def draw_stages(facts: Facts, theme: Theme) -> bytes:
+def draw_stages(facts: Facts) -> bytes:
     """Wall time of each stage, divided by data set."""
     stages = list(dict.fromkeys(timing.stage for timing in facts.timings))
     if not stages:
-        return nothing(theme, "no stage has been run")
+        return nothing("no stage has been run")
     titles = {dataset.name: dataset.title for dataset in facts.datasets}
     titles |= {timing.dataset: "other" for timing in facts.timings if timing.dataset not in titles}
     seconds = np.zeros((len(titles), len(stages)))
@@ -22,20 +22,20 @@ def draw_stages(facts: Facts, theme: Theme) -> bytes:
         seconds[list(titles).index(timing.dataset), stages.index(timing.stage)] += timing.seconds
     totals = seconds.sum(axis=0)
     unit, factor = next(pair for pair in UNITS if totals.max() >= 3 * pair[1] or pair[1] == 1)
-    with styled(theme):
+    with styled():
         figure, (panel,) = canvas(1, columns=1, height=0.8 + 0.3 * len(stages))
         left = np.zeros(len(stages))
         for number, (title, own) in enumerate(zip(titles.values(), seconds, strict=True)):
-            colour = theme.muted if title == "other" else theme.palette[number % len(theme.palette)]
+            colour = theme.MUTED if title == "other" else theme.PALETTE[number % len(theme.PALETTE)]
             panel.barh(range(len(stages)), own / factor, left=left / factor, color=colour, height=0.64, label=title)
             left += own
         for place, total in enumerate(totals):
             panel.annotate(span(total), (total / factor, place), xytext=(5, 0), textcoords="offset points", va="center")
         panel.set_yticks(range(len(stages)), stages)
-        panel.tick_params(axis="y", labelcolor=theme.ink)
+        panel.tick_params(axis="y", labelcolor=theme.INK)
         panel.set_ylim(len(stages) - 0.4, -0.6)
         panel.set_xlim(0, totals.max() / factor * 1.14 or 1.0)
         panel.set_xlabel(unit)
         panel.grid(visible=False, axis="y")
-        panel.legend(loc="center left", bbox_to_anchor=(1.01, 0.5), labelcolor=theme.ink)
+        panel.legend(loc="center left", bbox_to_anchor=(1.01, 0.5), labelcolor=theme.INK)
         return as_png(figure)

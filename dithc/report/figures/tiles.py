@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from dithc.data import Tiles, products
+from dithc.report.figures import theme
 from dithc.report.figures.canvas import over_pictures
-from dithc.report.figures.theme import Theme
 from dithc.report.figures.tile_set import EXAMPLES, REJECTED, Bounds, Fate, TileSet
 
 MAP_INCHES, RANGES_INCHES, LINE_INCHES, PICTURE_INCHES, TITLE_INCHES = 4.3, 2.6, 0.17, 1.22, 0.8
@@ -24,7 +24,7 @@ MASKS = {products.Mask.CLOUD: "cloud", products.Mask.INVALID: "no data"}
 SHARES = {"below": "clipped low", "above": "clipped high", "invalid": "no data"}
 
 
-def tiles_figure(tiles: TileSet, theme: Theme) -> Any:
+def tiles_figure(tiles: TileSet) -> Any:
     """The figure: a map where tiles have places, ranges where known, pictures of each fate; to be made in `styled`."""
     fates = [fate for fate in tiles.fates if fate.pictures]
     lines = 1 + sum(map(len, tiles.ranges.values()))
@@ -37,23 +37,23 @@ def tiles_figure(tiles: TileSet, theme: Theme) -> Any:
         height=PICTURE_INCHES,
     )
     panels = dict(zip(tops, above, strict=False))
-    colours = dict(zip((*Tiles.SPLITS, REJECTED), (*_of_splits(theme), theme.muted), strict=True))
+    colours = dict(zip((*Tiles.SPLITS, REJECTED), (*_of_splits(), theme.MUTED), strict=True))
     if not tops:
         above[0].set_axis_off()
     if "map" in panels:
-        _map(panels["map"], tiles, colours, theme)
+        _map(panels["map"], tiles, colours)
     if "ranges" in panels:
         _ranges(panels["ranges"], tiles, colours)
-        _table(panels["table"], tiles, theme)
+        _table(panels["table"], tiles)
     above[0].set_title("\n".join(filter(None, (tiles.title, above[0].get_title(loc="left")))))
     for panel in (panel for row in rows for panel in row):
         panel.set_axis_off()
     for row, fate in zip(rows, fates, strict=False):
-        _row(row, fate, colours[fate.name] if fate.accepted else theme.ink, theme)
+        _row(row, fate, colours[fate.name] if fate.accepted else theme.INK)
     return figure
 
 
-def _row(panels: list[Any], fate: Fate, colour: str, theme: Theme) -> None:
+def _row(panels: list[Any], fate: Fate, colour: str) -> None:
     """What became of tiles in words, then pictures with their masks on them, whose colours the words explain."""
     lines = [fate.name.replace("_", "\n"), f"{fate.count:,}"]
     panels[0].text(1.0, 1.0, "\n".join(lines if fate.accepted else ["rejected:", *lines]), color=colour, **BESIDE)
@@ -61,36 +61,34 @@ def _row(panels: list[Any], fate: Fate, colour: str, theme: Theme) -> None:
     for panel, (picture, mask) in zip(panels[1:], fate.pictures, strict=False):
         panel.imshow(picture, interpolation="nearest")
         if mask is not None and (mask != products.Mask.VALID).any():
-            panel.imshow(_overlay(mask, theme), interpolation="nearest")
+            panel.imshow(_overlay(mask), interpolation="nearest")
             said += np.unique(mask).tolist()
     legend = [
-        (name, shade)
-        for value, name, shade in zip(MASKS, MASKS.values(), _of_masks(theme), strict=True)
-        if value in said
+        (name, shade) for value, name, shade in zip(MASKS, MASKS.values(), _of_masks(), strict=True) if value in said
     ]
     for place, (name, shade) in enumerate(legend):
         panels[0].text(1.0, 0.14 * place, f"■ {name}", color=shade, **(BESIDE | {"va": "bottom", "fontsize": SMALL}))
 
 
-def _of_splits(theme: Theme) -> tuple[str, str, str]:
-    return theme.palette[0], theme.palette[4], theme.palette[2]
+def _of_splits() -> tuple[str, str, str]:
+    return theme.PALETTE[0], theme.PALETTE[4], theme.PALETTE[2]
 
 
-def _of_masks(theme: Theme) -> tuple[str, str]:
-    return theme.palette[1], theme.palette[3]
+def _of_masks() -> tuple[str, str]:
+    return theme.PALETTE[1], theme.PALETTE[3]
 
 
-def _overlay(mask: npt.NDArray[np.uint8], theme: Theme) -> npt.NDArray[np.float64]:
+def _overlay(mask: npt.NDArray[np.uint8]) -> npt.NDArray[np.float64]:
     """Colours (S, S, 4) that let the picture through where it is valid, half where it is cloudy, hardly without data."""
     layer = np.zeros((*mask.shape, 4))
     for value, colour, opacity in zip(
-        (products.Mask.CLOUD, products.Mask.INVALID), _of_masks(theme), (0.5, 0.85), strict=True
+        (products.Mask.CLOUD, products.Mask.INVALID), _of_masks(), (0.5, 0.85), strict=True
     ):
         layer[mask == value] = [*(int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)), opacity]
     return layer
 
 
-def _map(panel: Any, tiles: TileSet, colours: dict[str, str], theme: Theme) -> None:
+def _map(panel: Any, tiles: TileSet, colours: dict[str, str]) -> None:
     """Tiles in the colour of their split on axes of longitude and latitude, cells in metres around them, and a scale."""
     everything = np.concatenate(list(tiles.places.values()))
     narrow = float(np.cos(np.radians(everything[:, 1].mean())))  # of a degree of longitude to one of latitude
@@ -125,10 +123,10 @@ def _map(panel: Any, tiles: TileSet, colours: dict[str, str], theme: Theme) -> N
     length = max(step * factor for factor in (1, 2, 5) if step * factor <= span_km / 4)
     left, y = west, south - 1.35 * margin
     panel.plot(
-        [left, left + length / DEGREE_KM / narrow], [y, y], color=theme.ink, linewidth=2.5, solid_capstyle="butt"
+        [left, left + length / DEGREE_KM / narrow], [y, y], color=theme.INK, linewidth=2.5, solid_capstyle="butt"
     )
     panel.annotate(f"{length:g} km", (left, y), xytext=(0, 4), textcoords="offset points", fontsize=SMALL)
-    panel.legend(loc="center left", bbox_to_anchor=(1.01, 0.5), labelcolor=theme.ink)
+    panel.legend(loc="center left", bbox_to_anchor=(1.01, 0.5), labelcolor=theme.INK)
     panel.set_title("Tiles by split" + (", over their cells" if tiles.cells else ""))
 
 
@@ -165,7 +163,7 @@ def _ranges(panel: Any, tiles: TileSet, colours: dict[str, str]) -> None:
     panel.set_title("Values: median, percentiles 1 to 99 (thick), least to greatest (thin, cut at the frame)")
 
 
-def _table(panel: Any, tiles: TileSet, theme: Theme) -> None:
+def _table(panel: Any, tiles: TileSet) -> None:
     panel.set_axis_off()
     rows = [
         [
@@ -184,7 +182,7 @@ def _table(panel: Any, tiles: TileSet, theme: Theme) -> None:
     table.set_fontsize(SMALL)
     for (row, column), cell in table.get_celld().items():
         cell.set_height(1.0 / (len(rows) + 1))
-        cell.set_text_props(ha="left" if column < 2 else "right", color=theme.muted if row == 0 else theme.ink)
+        cell.set_text_props(ha="left" if column < 2 else "right", color=theme.MUTED if row == 0 else theme.INK)
 
 
 def _named(split: str, bands: list[dict[str, Any]]) -> list[tuple[str, dict[str, Any]]]:

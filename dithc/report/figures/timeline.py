@@ -5,8 +5,8 @@ from typing import Any
 
 from dithc.report.engine import timelines
 from dithc.report.facts import Facts
+from dithc.report.figures import theme
 from dithc.report.figures.canvas import WIDTH_INCHES, as_png, drawing, nothing, styled
-from dithc.report.figures.theme import Theme
 from dithc.report.words import rounded, short
 
 GIB, MIB = 1 << 30, 1 << 20
@@ -22,19 +22,19 @@ HEIGHTS = (3.0, 1.3, 1.7)  # of the panels, in inches: fast, copies, slow
 NO_COPIES = "nothing moves during this step"
 
 
-def draw_memory(facts: Facts, theme: Theme) -> bytes:
+def draw_memory(facts: Facts) -> bytes:
     """The plan in the report's result of `dithc bench automem`."""
     found = timelines.timeline_of(facts.automem) if facts.automem else None
     if found is None:
-        return nothing(theme, "no plan of memory has been measured")
-    return draw_timeline(found, theme)
+        return nothing("no plan of memory has been measured")
+    return draw_timeline(found)
 
 
-def draw_timeline(timeline: timelines.Timeline, theme: Theme) -> bytes:
+def draw_timeline(timeline: timelines.Timeline) -> bytes:
     """Fast tier above, copies between, slow tier below, on one axis of seconds."""
-    with styled(theme):
+    with styled():
         figure, (fast, copies, slow) = drawing(HEIGHTS, width=WIDTH_INCHES)
-        colours = dict(zip(timelines.KINDS, (theme.muted, *theme.palette), strict=False))
+        colours = dict(zip(timelines.KINDS, (theme.MUTED, *theme.PALETTE), strict=False))
         shown = [
             kind
             for kind in timelines.KINDS
@@ -42,14 +42,14 @@ def draw_timeline(timeline: timelines.Timeline, theme: Theme) -> bytes:
         ]
         _stack(fast, timeline.turns, [turn.fast for turn in timeline.turns], shown, colours)
         _stack(slow, timeline.turns, [turn.slow for turn in timeline.turns], shown, colours)
-        _limit(fast, timeline.budget_bytes, theme, over=_most(timeline.turns, "fast"))
-        _limit(slow, timeline.slow_budget_bytes, theme, over=_most(timeline.turns, "slow"))
-        _copies(copies, timeline.turns, theme)
+        _limit(fast, timeline.budget_bytes, over=_most(timeline.turns, "fast"))
+        _limit(slow, timeline.slow_budget_bytes, over=_most(timeline.turns, "slow"))
+        _copies(copies, timeline.turns)
         for panel in (fast, copies, slow):
-            _stalls(panel, timeline, theme)
+            _stalls(panel, timeline)
             panel.set_xlim(0, timeline.seconds)
             panel.grid(visible=False, axis="x")
-        _sections(fast, timeline, theme)
+        _sections(fast, timeline)
         fast.set_title(f"Fast tier: {timeline.fast}", pad=20)
         slow.set_title(f"Slow tier: {timeline.slow}")
         copies.set_title("Copies, by the turn in which they start: loads above, offloads below")
@@ -60,13 +60,13 @@ def draw_timeline(timeline: timelines.Timeline, theme: Theme) -> bytes:
         if timeline.stall > 0:
             handles.append(
                 fast.fill_between(
-                    [], [], facecolor="none", edgecolor=theme.ink, hatch="////", linewidth=0, label="waits"
+                    [], [], facecolor="none", edgecolor=theme.INK, hatch="////", linewidth=0, label="waits"
                 )
             )
         figure.legend(
-            handles=handles, loc="outside lower center", ncols=len(handles), labelcolor=theme.ink, fontsize=8.5
+            handles=handles, loc="outside lower center", ncols=len(handles), labelcolor=theme.INK, fontsize=8.5
         )
-        figure.suptitle(_said(timeline), fontsize=9.5, color=theme.muted, x=0.01, ha="left")
+        figure.suptitle(_said(timeline), fontsize=9.5, color=theme.MUTED, x=0.01, ha="left")
         return as_png(figure)
 
 
@@ -107,29 +107,29 @@ def _most(turns: Sequence[timelines.Turn], tier: str) -> float:
     return max(sum(parts.values()) for parts in held) / GIB
 
 
-def _limit(panel: Any, budget_bytes: int | None, theme: Theme, *, over: float) -> None:
+def _limit(panel: Any, budget_bytes: int | None, *, over: float) -> None:
     """The budget as a line, where it is near enough to what is held to be in the picture."""
     if budget_bytes is None or budget_bytes / GIB > 3 * over:
         return
     budget = budget_bytes / GIB
-    panel.axhline(budget, color=theme.ink, linewidth=1.2, linestyle=(0, (4, 3)))
+    panel.axhline(budget, color=theme.INK, linewidth=1.2, linestyle=(0, (4, 3)))
     panel.annotate(
         f"budget {rounded(budget, digits=3)} GiB", (1, budget), xycoords=("axes fraction", "data"), xytext=(-4, 3),
-        textcoords="offset points", fontsize=8, color=theme.ink, ha="right", va="bottom",
+        textcoords="offset points", fontsize=8, color=theme.INK, ha="right", va="bottom",
     )  # fmt: skip
     panel.set_ylim(0, max(over, budget) * 1.18)
 
 
-def _copies(panel: Any, turns: Sequence[timelines.Turn], theme: Theme) -> None:
+def _copies(panel: Any, turns: Sequence[timelines.Turn]) -> None:
     """Loads above the line, offloads below it."""
     most = max(max(turn.loaded, turn.offloaded) for turn in turns) / MIB
-    panel.axhline(0, color=theme.muted, linewidth=0.8)
+    panel.axhline(0, color=theme.MUTED, linewidth=0.8)
     if not most:
-        panel.annotate(NO_COPIES, (0.5, 0.62), xycoords="axes fraction", ha="center", color=theme.muted, style="italic")
+        panel.annotate(NO_COPIES, (0.5, 0.62), xycoords="axes fraction", ha="center", color=theme.MUTED, style="italic")
         panel.set_yticks([])
         return
     starts, widths = [turn.start for turn in turns], [turn.end - turn.start for turn in turns]
-    for name, sign, colour in (("loaded", 1, theme.ink), ("offloaded", -1, theme.muted)):
+    for name, sign, colour in (("loaded", 1, theme.INK), ("offloaded", -1, theme.MUTED)):
         heights = [sign * getattr(turn, name) / MIB for turn in turns]
         panel.bar(starts, heights, width=widths, align="edge", color=colour, linewidth=0)
     panel.set_ylim(-most * 1.15, most * 1.15)
@@ -137,15 +137,15 @@ def _copies(panel: Any, turns: Sequence[timelines.Turn], theme: Theme) -> None:
     panel.yaxis.set_major_formatter(lambda value, _: short(abs(value)))
 
 
-def _stalls(panel: Any, timeline: timelines.Timeline, theme: Theme) -> None:
+def _stalls(panel: Any, timeline: timelines.Timeline) -> None:
     for turn in timeline.turns:
         if turn.stall > 0:
             panel.axvspan(
-                turn.start, turn.start + turn.stall, facecolor="none", edgecolor=theme.ink, hatch="////", linewidth=0
+                turn.start, turn.start + turn.stall, facecolor="none", edgecolor=theme.INK, hatch="////", linewidth=0
             )
 
 
-def _sections(panel: Any, timeline: timelines.Timeline, theme: Theme) -> None:
+def _sections(panel: Any, timeline: timelines.Timeline) -> None:
     """Forward, backward and update, named above the panel at their middle."""
     for kind in ("forward", "backward", "update"):
         own = [turn for turn in timeline.turns if turn.kind == kind]
@@ -153,9 +153,9 @@ def _sections(panel: Any, timeline: timelines.Timeline, theme: Theme) -> None:
             continue
         first, last = own[0].start, own[-1].end
         if first > 0:
-            panel.axvline(first, color=theme.ink, linewidth=0.8, alpha=0.6)
+            panel.axvline(first, color=theme.INK, linewidth=0.8, alpha=0.6)
         narrow = last - first < 0.06 * timeline.seconds
         panel.annotate(
             kind, (last if narrow else (first + last) / 2, 1), xycoords=("data", "axes fraction"), xytext=(0, 4),
-            textcoords="offset points", fontsize=8.5, color=theme.muted, ha="right" if narrow else "center", va="bottom",
+            textcoords="offset points", fontsize=8.5, color=theme.MUTED, ha="right" if narrow else "center", va="bottom",
         )  # fmt: skip

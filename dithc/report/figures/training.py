@@ -8,8 +8,8 @@ from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormat
 
 from dithc.report.collect import smooth
 from dithc.report.facts import Curve, Facts
+from dithc.report.figures import theme
 from dithc.report.figures.canvas import WIDTH_INCHES, as_png, canvas, grid, nothing, styled
-from dithc.report.figures.theme import Theme
 from dithc.report.words import short
 
 COLUMNS, LOSS_INCHES, RATE_INCHES = 3, 2.7, 1.0
@@ -18,27 +18,27 @@ MAX_POINTS = 1500  # of a raw curve: more than the figure has pixels for
 LEGEND_INCHES = 0.21  # a line of the legend
 
 
-def draw_loss(facts: Facts, theme: Theme) -> bytes:
+def draw_loss(facts: Facts) -> bytes:
     """Loss and learning rate by step of every run, in the colour of its data set."""
     names = [dataset.name for dataset in facts.datasets]
     curves = [
-        (run.curve, theme.palette[names.index(run.dataset) % len(theme.palette)])
+        (run.curve, theme.PALETTE[names.index(run.dataset) % len(theme.PALETTE)])
         for run in facts.runs
         if run.curve is not None
     ]
-    return draw_curves(curves, theme)
+    return draw_curves(curves)
 
 
-def draw_curves(curves: Sequence[tuple[Curve, str]], theme: Theme) -> bytes:
+def draw_curves(curves: Sequence[tuple[Curve, str]]) -> bytes:
     """Loss by step over the learning rate, a pair of panels a curve, one logarithmic scale of losses.
 
     Raw pale, smoothed strong, held-out tiles dashed with marks; interruptions are vertical lines.
     """
     if not curves:
-        return nothing(theme, "no training has written metrics")
+        return nothing("no training has written metrics")
     columns = min(COLUMNS, len(curves))
     rows = -(-len(curves) // columns)
-    with styled(theme):
+    with styled():
         figure, panels = grid([LOSS_INCHES, RATE_INCHES] * rows, columns=columns, width=WIDTH_INCHES)
         everything = np.concatenate([values for curve, _ in curves for values in (curve.loss, curve.val_loss)])
         known = everything[np.isfinite(everything) & (everything > 0)]
@@ -50,10 +50,10 @@ def draw_curves(curves: Sequence[tuple[Curve, str]], theme: Theme) -> bytes:
                 rate.set_visible(False)
                 continue
             curve, colour = curves[place]
-            _loss(loss, curve, colour, theme)
+            _loss(loss, curve, colour)
             if len(known):
                 _log_axis(loss, float(np.quantile(known, 0.001)), float(known.max()))
-            _rate(rate, curve, theme)
+            _rate(rate, curve)
             rate.set_xlim(loss.get_xlim())
             if column == 0:
                 loss.set_ylabel("loss")
@@ -61,33 +61,33 @@ def draw_curves(curves: Sequence[tuple[Curve, str]], theme: Theme) -> bytes:
         return as_png(figure)
 
 
-def _loss(panel: Axes, curve: Curve, colour: str, theme: Theme) -> None:
+def _loss(panel: Axes, curve: Curve, colour: str) -> None:
     every = max(1, len(curve.steps) // MAX_POINTS)
     panel.plot(curve.steps[::every], curve.loss[::every], color=colour, alpha=0.3, linewidth=0.8)
     panel.plot(curve.steps, smooth(curve.loss), color=colour, linewidth=2, label="train tiles")
     is_measured = np.isfinite(curve.val_loss)
     if is_measured.any():
         panel.plot(
-            curve.steps[is_measured], curve.val_loss[is_measured], color=theme.ink, linewidth=1.4,
+            curve.steps[is_measured], curve.val_loss[is_measured], color=theme.INK, linewidth=1.4,
             linestyle=(0, (4, 2)), marker="o", markersize=3.5, label="held-out tiles",
         )  # fmt: skip
-    panel.legend(loc="upper right", fontsize=8, labelcolor=theme.ink)
+    panel.legend(loc="upper right", fontsize=8, labelcolor=theme.INK)
     for step in curve.segments:
-        panel.axvline(step, color=theme.muted, linewidth=0.9, linestyle=(0, (1, 2.5)))
+        panel.axvline(step, color=theme.MUTED, linewidth=0.9, linestyle=(0, (1, 2.5)))
     for step in curve.resumes:
-        panel.axvline(step, color=theme.ink, linewidth=1, linestyle=(0, (4, 3)))
+        panel.axvline(step, color=theme.INK, linewidth=1, linestyle=(0, (4, 3)))
         panel.annotate(
             "resumed", (step, 1), xycoords=("data", "axes fraction"), fontsize=7.5, rotation=90,
-            xytext=(-3, -4), textcoords="offset points", ha="right", va="top", color=theme.muted,
+            xytext=(-3, -4), textcoords="offset points", ha="right", va="top", color=theme.MUTED,
         )  # fmt: skip
     panel.set_title(curve.run)
     panel.tick_params(axis="x", labelbottom=False)
     panel.xaxis.set_major_locator(MaxNLocator(5, integer=True))
 
 
-def _rate(panel: Axes, curve: Curve, theme: Theme) -> None:
+def _rate(panel: Axes, curve: Curve) -> None:
     """The learning rate, from 0 up."""
-    panel.plot(curve.steps, curve.lr, color=theme.ink, linewidth=1.2)
+    panel.plot(curve.steps, curve.lr, color=theme.INK, linewidth=1.2)
     known = curve.lr[np.isfinite(curve.lr)]
     highest = float(known.max()) if len(known) else 1.0
     panel.set_ylim(0, 1.3 * highest or 1.0)
@@ -105,20 +105,20 @@ def _log_axis(panel: Axes, low: float, high: float) -> None:
     panel.yaxis.set_minor_formatter(NullFormatter())
 
 
-def draw_throughput(facts: Facts, theme: Theme) -> bytes:
+def draw_throughput(facts: Facts) -> bytes:
     """Images a second by step, all runs in one panel, smoothed."""
     curves = [run.curve for run in facts.runs if run.curve is not None]
     curves = [curve for curve in curves if np.isfinite(curve.images_per_second).any()]
     if not curves:
-        return nothing(theme, "no training has written its throughput")
-    with styled(theme):
+        return nothing("no training has written its throughput")
+    with styled():
         figure, (panel,) = canvas(1, columns=1, height=max(2.4, LEGEND_INCHES * (len(curves) + 2)))
         for number, curve in enumerate(curves):
-            colour = theme.palette[number % len(theme.palette)]
+            colour = theme.PALETTE[number % len(theme.PALETTE)]
             panel.plot(curve.steps, smooth(curve.images_per_second), color=colour, linewidth=1.8, label=curve.run)
         panel.set_ylim(bottom=0)
         panel.set_xlabel("step")
         panel.set_ylabel("images a second")
         panel.xaxis.set_major_locator(MaxNLocator(8, integer=True))
-        panel.legend(loc="center left", bbox_to_anchor=(1.01, 0.5), labelcolor=theme.ink)
+        panel.legend(loc="center left", bbox_to_anchor=(1.01, 0.5), labelcolor=theme.INK)
         return as_png(figure)

@@ -47,13 +47,13 @@ class Pictures:
     """All pictures of the page.
 
     Attributes:
-        figures: PNG of each figure for light and for dark screens, by name.
+        figures: PNG of each figure, by name.
         galleries: mosaics by data set.
         drawn: figures of each data set, in order.
         strips: a first look by run.
     """
 
-    figures: Mapping[str, tuple[bytes, bytes]]
+    figures: Mapping[str, bytes]
     galleries: Mapping[str, Sequence[Gallery]]
     drawn: Mapping[str, Sequence[Shown]]
     strips: Mapping[str, Sequence[Picture]]
@@ -70,8 +70,8 @@ def render(facts: Facts, reference: published.Reference, pictures: Pictures) -> 
         "report.html",
         facts=facts,
         reference=reference,
-        figures={name: tuple(embedded(canvas.recoded(png)) for png in pair) for name, pair in pictures.figures.items()},
-        sizes={name: size_of(pair[0]) for name, pair in pictures.figures.items()},
+        figures={name: embedded(canvas.recoded(png)) for name, png in pictures.figures.items()},
+        sizes={name: size_of(png) for name, png in pictures.figures.items()},
         galleries=pictures.galleries,
         drawn=pictures.drawn,
         strips=pictures.strips,

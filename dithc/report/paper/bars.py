@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from dithc.papers import Cell, Document
-from dithc.report.figures import canvas
+from dithc.report.figures import canvas, theme
 from dithc.report.paper.frame import HATCH, Frame, cut, exact, filled, in_order, nothing, published_look, said
 from dithc.report.words import short
 
@@ -99,7 +99,7 @@ def _label(cell: Cell) -> str:
     return name
 
 
-def draw_bars(document: Document, theme: canvas.Theme, frame: Frame, folder: Path) -> Any:
+def draw_bars(document: Document, frame: Frame, folder: Path) -> Any:
     """The figure of a table."""
     panels = panels_of(document)
     if document.target == "fig9":
@@ -112,16 +112,16 @@ def draw_bars(document: Document, theme: canvas.Theme, frame: Frame, folder: Pat
     figure, body, grid = canvas.framed(heights, columns=columns, top=frame.top, bottom=frame.bottom)
     axes = [one for row in grid for one in row]
     if not shown:
-        nothing(axes[0], "no cell has been planned", theme)
+        nothing(axes[0], "no cell has been planned")
         return figure
     names = in_order(name for panel in shown for name in panel.columns if name != PAPER)
-    colours = {name: theme.palette[place % len(theme.palette)] for place, name in enumerate(names)}
-    colours[PAPER] = theme.muted
+    colours = {name: theme.PALETTE[place % len(theme.PALETTE)] for place, name in enumerate(names)}
+    colours[PAPER] = theme.MUTED
     for place, (axis, panel) in enumerate(zip(axes, shown, strict=False)):
-        _panel(axis, panel, colours, theme, beside=columns, is_named=not is_pair or place == 0)
-    if handles := _legend(axes[0], shown, colours, theme):
+        _panel(axis, panel, colours, beside=columns, is_named=not is_pair or place == 0)
+    if handles := _legend(axes[0], shown, colours):
         number = len(handles) if sum(len(one.get_label()) for one in handles) < LEGEND_LETTERS else 4
-        body.legend(handles=handles, loc="outside upper left", ncols=number, fontsize=8.5, labelcolor=theme.ink)
+        body.legend(handles=handles, loc="outside upper left", ncols=number, fontsize=8.5, labelcolor=theme.INK)
     return figure
 
 
@@ -150,9 +150,7 @@ def _with_paper(panel: Panel, document: Document) -> Panel:
     return replace(panel, columns=[*panel.columns, PAPER], cells=ours | printed) if printed else panel
 
 
-def _panel(
-    axis: Any, panel: Panel, colours: dict[str, str], theme: canvas.Theme, *, beside: int, is_named: bool
-) -> None:
+def _panel(axis: Any, panel: Panel, colours: dict[str, str], *, beside: int, is_named: bool) -> None:
     known = panel.numbers
     low, high = (min(known), max(known)) if known else (0.0, 1.0)
     if panel.is_log:
@@ -166,9 +164,9 @@ def _panel(
     else:
         axis.set_xlim(0, high / FILLED[beside] or 1.0)
     if panel.unit == "x":
-        axis.axvline(1.0, color=theme.ink, linewidth=1, linestyle=(0, (4, 3)), zorder=3)
+        axis.axvline(1.0, color=theme.INK, linewidth=1, linestyle=(0, (4, 3)), zorder=3)
     step = 1.0 / (len(panel.columns) + GAP_INCHES / BAR_INCHES)
-    pen = Pen(axis=axis, theme=theme, step=step, room=ROOM[beside], is_log=panel.is_log)
+    pen = Pen(axis=axis, step=step, room=ROOM[beside], is_log=panel.is_log)
     for row_place, row in enumerate(panel.rows):
         for place, column in enumerate(panel.columns):
             height = row_place + (place - (len(panel.columns) - 1) / 2) * step
@@ -177,10 +175,10 @@ def _panel(
                 pen.say(cell, height, colours[column], is_paper=column == PAPER)
     labels = [cut(row) for row in panel.rows] if is_named else ["" for _ in panel.rows]
     axis.set_yticks(range(len(panel.rows)), labels)
-    axis.tick_params(axis="y", labelcolor=theme.ink)
+    axis.tick_params(axis="y", labelcolor=theme.INK)
     axis.set_ylim(len(panel.rows) - 0.5, -0.5)
     for place in range(1, len(panel.rows)):
-        axis.axhline(place - 0.5, color=theme.grid, linewidth=0.8)
+        axis.axhline(place - 0.5, color=theme.GRID, linewidth=0.8)
     axis.grid(visible=False, axis="y")
     unit = f" ({panel.unit})" if panel.unit and panel.unit != "x" else ""
     axis.set_title(f"{panel.title.capitalize() if panel.title.islower() else panel.title}{unit}" if panel.title else "")
@@ -192,62 +190,60 @@ class Pen:
 
     Attributes:
         axis: of the panel.
-        theme: its colours.
         step: from a bar to the next.
         room: share of the axis that a number needs.
         is_log: whether the axis is logarithmic: dots in the place of bars.
     """
 
     axis: Any
-    theme: canvas.Theme
     step: float
     room: float
     is_log: bool
 
     def mark(self, cell: Cell, height: float, colour: str, *, is_paper: bool) -> None:
         """A bar or dot, the interval over it, and the paper's number."""
-        theme, is_measured, start = self.theme, cell.status == "measured", self.axis.get_xlim()[0]
+        is_measured, start = cell.status == "measured", self.axis.get_xlim()[0]
         if cell.value is not None and self.is_log:
-            self.axis.plot([start, cell.value], [height, height], color=theme.grid, linewidth=1, zorder=1)
+            self.axis.plot([start, cell.value], [height, height], color=theme.GRID, linewidth=1, zorder=1)
             self.axis.plot(
                 [cell.value], [height], marker="o", markersize=6.5, color=colour, zorder=5,
-                markerfacecolor=colour if is_measured else theme.face, markeredgewidth=1.5,
+                markerfacecolor=colour if is_measured else theme.FACE, markeredgewidth=1.5,
             )  # fmt: skip
         elif cell.value is not None:
-            look = filled(colour, theme, is_measured=is_measured)
+            look = filled(colour, is_measured=is_measured)
             if is_paper:
-                look = {"facecolor": theme.face, "edgecolor": theme.muted, "hatch": HATCH, "linewidth": 0.9}
+                look = {"facecolor": theme.FACE, "edgecolor": theme.MUTED, "hatch": HATCH, "linewidth": 0.9}
             self.axis.barh(height, cell.value, height=self.step * 0.86, zorder=2, **look)
         if cell.value is not None and cell.low is not None and cell.high is not None:
             self.axis.plot(
-                [cell.low, cell.high], [height, height], color=theme.ink, linewidth=1.1, zorder=5.5, alpha=0.75
+                [cell.low, cell.high], [height, height], color=theme.INK, linewidth=1.1, zorder=5.5, alpha=0.75
             )
         if cell.published is not None:
-            self.axis.plot([cell.published], [height], **published_look(theme))
+            self.axis.plot([cell.published], [height], **published_look())
 
     def say(self, cell: Cell, height: float, colour: str, *, is_paper: bool) -> None:
         """Its number beside it, before the paper's where that is far enough away, else after both; or a word at the start."""
-        start, theme = self.axis.get_xlim()[0], self.theme
+        start = self.axis.get_xlim()[0]
         if cell.value is None:
-            warm = theme.palette[1] if cell.status == "out of memory" else theme.muted
+            warm = theme.PALETTE[1] if cell.status == "out of memory" else theme.MUTED
             self._write("■", start, height, colour, offset=3)
             self._write(cell.status, start, height, warm, offset=13, style="italic")
             if cell.published is not None:
-                self._write(exact(cell.published, cell.unit), cell.published, height, theme.muted)
+                self._write(exact(cell.published, cell.unit), cell.published, height, theme.MUTED)
             return
         place = max(value for value in (cell.value, cell.high) if value is not None)
         if cell.published is not None and self._share(cell.published) - self._share(place) > self.room:
-            self._write(exact(cell.published, cell.unit), cell.published, height, theme.muted)
+            self._write(exact(cell.published, cell.unit), cell.published, height, theme.MUTED)
         elif cell.published is not None:
             place = max(place, cell.published)
-        self._write(said(cell), place, height, theme.muted if is_paper else theme.ink)
+        self._write(said(cell), place, height, theme.MUTED if is_paper else theme.INK)
 
     def _write(
         self, text: str, place: float, height: float, colour: str, *, offset: int = 7, style: str = "normal"
     ) -> None:
         self.axis.annotate(
             text, (place, height), xytext=(offset, 0), textcoords="offset points", va="center", fontsize=7.8, color=colour,
-            style=style, annotation_clip=False, path_effects=canvas.haloed(self.theme), zorder=4,
+            style=style, annotation_clip=False, path_effects=canvas.haloed(), zorder=4,
         )  # fmt: skip
 
     def _share(self, value: float) -> float:
@@ -258,20 +254,20 @@ class Pen:
         return float((value - low) / (high - low))
 
 
-def _legend(axis: Any, panels: Sequence[Panel], colours: dict[str, str], theme: canvas.Theme) -> list[Any]:
+def _legend(axis: Any, panels: Sequence[Panel], colours: dict[str, str]) -> list[Any]:
     """A patch a column, and what marks mean where there are such."""
     cells = [cell for panel in panels for cell in panel.cells.values()]
     shown = []
     names = in_order(name for panel in panels for name in panel.columns)
     for name in names if len(names) > 1 else ():
-        look = filled(colours[name], theme, is_measured=True)
+        look = filled(colours[name], is_measured=True)
         if name == PAPER:
-            look = {"facecolor": theme.face, "edgecolor": theme.muted, "hatch": HATCH}
+            look = {"facecolor": theme.FACE, "edgecolor": theme.MUTED, "hatch": HATCH}
         label = SAID_OF_PAPER if name == PAPER else cut(name)
         shown.append(axis.bar([0], [0], width=0, label=label, **look))
     if any(cell.status == "simulated" for cell in cells):
-        look = filled(theme.ink, theme, is_measured=False)
+        look = filled(theme.INK, is_measured=False)
         shown.append(axis.bar([0], [0], width=0, label="hollow: simulated", **look))
     if any(cell.published is not None for cell in cells):
-        shown += axis.plot([], [], label=SAID_OF_PAPER, **published_look(theme))
+        shown += axis.plot([], [], label=SAID_OF_PAPER, **published_look())
     return shown

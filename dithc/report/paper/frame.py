@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dithc.papers import Cell
-from dithc.report.figures import canvas
+from dithc.report.figures import theme
 from dithc.report.words import rounded
 
 HATCH = "////"
@@ -47,23 +47,23 @@ def said(cell: Cell) -> str:
     return f"{text}   {rounded(cell.ratio, digits=2)} × paper" if cell.ratio is not None else text
 
 
-def published_look(theme: canvas.Theme) -> dict[str, Any]:
+def published_look() -> dict[str, Any]:
     """Of a number of the paper as a mark."""
     return {
-        "marker": "D", "markersize": 5.6, "markerfacecolor": theme.face, "markeredgecolor": theme.ink, "linestyle": "",
+        "marker": "D", "markersize": 5.6, "markerfacecolor": theme.FACE, "markeredgecolor": theme.INK, "linestyle": "",
         "markeredgewidth": 1.2, "zorder": 6,
     }  # fmt: skip
 
 
-def filled(colour: str, theme: canvas.Theme, *, is_measured: bool) -> dict[str, Any]:
+def filled(colour: str, *, is_measured: bool) -> dict[str, Any]:
     """Of a bar: full where it was measured, hollow where not."""
-    return {"facecolor": colour if is_measured else theme.face, "edgecolor": colour, "linewidth": 1.3}
+    return {"facecolor": colour if is_measured else theme.FACE, "edgecolor": colour, "linewidth": 1.3}
 
 
-def nothing(panel: Any, text: str, theme: canvas.Theme) -> None:
+def nothing(panel: Any, text: str) -> None:
     """A panel that says in words that there is nothing."""
     panel.set_axis_off()
-    panel.text(0.5, 0.5, text, ha="center", va="center", color=theme.muted, style="italic", transform=panel.transAxes)
+    panel.text(0.5, 0.5, text, ha="center", va="center", color=theme.MUTED, style="italic", transform=panel.transAxes)
 
 
 def in_order(names: Iterable[str]) -> list[str]:

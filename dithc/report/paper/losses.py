@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from dithc.papers import Document, Series
 from dithc.report.collect import smooth
-from dithc.report.figures import canvas
+from dithc.report.figures import canvas, theme
 from dithc.report.paper.frame import Frame, cut, in_order, nothing
 from dithc.report.words import rounded, short
 
@@ -91,28 +91,28 @@ def deviation_of(platform: Platform, reference: Platform) -> Numbers | None:
     return np.asarray(np.mean(alike, axis=0), float) if alike else None
 
 
-def draw_losses(document: Document, theme: canvas.Theme, frame: Frame, folder: Path) -> Any:
+def draw_losses(document: Document, frame: Frame, folder: Path) -> Any:
     """Losses above, deviations from the reference below."""
     groups = groups_of(document)
     if not groups:
         figure, _, grid = canvas.framed([1.2], top=frame.top, bottom=frame.bottom)
-        nothing(grid[0][0], "no loss curve has been measured", theme)
+        nothing(grid[0][0], "no loss curve has been measured")
         return figure
     figure, _, grid = canvas.framed([LOSS_INCHES, DEVIATION_INCHES] * len(groups), top=frame.top, bottom=frame.bottom)
     names = in_order(one.name for group in groups for one in group)
-    colours = {name: theme.palette[place % len(theme.palette)] for place, name in enumerate(names)}
+    colours = {name: theme.PALETTE[place % len(theme.PALETTE)] for place, name in enumerate(names)}
     for place, group in enumerate(groups):
         (loss,), (deviation,) = grid[2 * place : 2 * place + 2]
         printed = [one for one in document.series if one.kind == "published" and one.x] if place == 0 else []
-        _draw_group(loss, deviation, group, printed, colours, theme)
+        _draw_group(loss, deviation, group, printed, colours)
     return figure
 
 
 def _draw_group(
-    loss: Any, deviation: Any, platforms: list[Platform], printed: list[Series], colours: dict[str, str], theme: Any
+    loss: Any, deviation: Any, platforms: list[Platform], printed: list[Series], colours: dict[str, str]
 ) -> None:
     for platform in platforms:
-        _losses(loss, platform, colours[platform.name], theme)
+        _losses(loss, platform, colours[platform.name])
     for series in printed:
         if series.x:
             loss.plot(
@@ -122,7 +122,7 @@ def _draw_group(
                 linestyle="",
                 markersize=7,
                 markeredgewidth=1.8,
-                color=theme.ink,
+                color=theme.INK,
                 label=cut(series.label),
                 zorder=6,
             )
@@ -138,13 +138,13 @@ def _draw_group(
     loss.minorticks_off()
     steps = [step for one in platforms for step in one.steps]
     loss.set_xlim(min(steps), max(*steps, min(steps) + 1))
-    _deviations(deviation, platforms, colours, theme)
+    _deviations(deviation, platforms, colours)
     deviation.set_xlim(loss.get_xlim())
     for axis in (loss, deviation):
-        axis.legend(loc="center left", bbox_to_anchor=(1.01, 0.5), labelcolor=theme.ink, fontsize=8.5)
+        axis.legend(loc="center left", bbox_to_anchor=(1.01, 0.5), labelcolor=theme.INK, fontsize=8.5)
 
 
-def _losses(axis: Any, platform: Platform, colour: str, theme: canvas.Theme) -> None:
+def _losses(axis: Any, platform: Platform, colour: str) -> None:
     is_first = platform.name.startswith(REFERENCE)
     for one in platform.curves:
         axis.plot(one.x, values(one.y), color=colour, alpha=0.2, linewidth=0.7)
@@ -164,15 +164,15 @@ def _losses(axis: Any, platform: Platform, colour: str, theme: canvas.Theme) -> 
     )
 
 
-def _deviations(axis: Any, platforms: list[Platform], colours: dict[str, str], theme: canvas.Theme) -> None:
+def _deviations(axis: Any, platforms: list[Platform], colours: dict[str, str]) -> None:
     reference, noise = platforms[0], noise_of(platforms[0])
-    axis.axhline(0, color=theme.muted, linewidth=0.9)
+    axis.axhline(0, color=theme.MUTED, linewidth=0.9)
     if noise is not None:
         axis.fill_between(
             reference.steps,
             -noise,
             noise,
-            color=theme.muted,
+            color=theme.MUTED,
             alpha=0.22,
             linewidth=0,
             label=f"seeds of {cut(reference.name, 20)}: ± {rounded(float(np.nanmax(noise)), digits=2)}",

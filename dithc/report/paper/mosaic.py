@@ -10,7 +10,7 @@ from dithc.report.paper.frame import Frame, cut, nothing
 COLUMNS, LABEL_INCHES, EMPTY_INCHES, MOST_INCHES = 2, 0.34, 0.9, 12.0
 
 
-def draw_mosaic(document: Document, theme: canvas.Theme, frame: Frame, folder: Path) -> Any:
+def draw_mosaic(document: Document, frame: Frame, folder: Path) -> Any:
     """The pictures of a document: small ones in two columns, wide ones below each other; a word where one is missing."""
     found = [(one, _read(folder / one.path)) for one in document.images]
     wide = any(pixels is not None and pixels.shape[1] > 1.4 * pixels.shape[0] for _, pixels in found)
@@ -31,14 +31,14 @@ def draw_mosaic(document: Document, theme: canvas.Theme, frame: Frame, folder: P
             panel.set_axis_off()
             panel.set_title(cut(picture.label, 90))
             if pixels is None:
-                nothing(panel, f"missing: {cut(picture.path, 90)}", theme)
+                nothing(panel, f"missing: {cut(picture.path, 90)}")
             else:
                 panel.imshow(pixels, interpolation="nearest" if pixels.shape[1] < 400 else "antialiased")
         for panel in panels[len(row) :]:
             panel.set_visible(False)
     if not rows:
         said = next((cell.reason for cell in document.cells if cell.reason), "no samples have been made")
-        nothing(grid[0][0], cut(said, 120), theme)
+        nothing(grid[0][0], cut(said, 120))
     return figure
 
 

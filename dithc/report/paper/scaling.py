@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from dithc.papers import Document, Series
-from dithc.report.figures import canvas
+from dithc.report.figures import canvas, theme
 from dithc.report.paper.frame import Frame, cut, in_order, nothing
 from dithc.report.paper.losses import values
 
@@ -58,7 +58,7 @@ def _by_model(curves: list[Series]) -> list[list[Series]]:
     return [first, [one for one in curves if one not in first]]
 
 
-def draw_scaling(document: Document, theme: canvas.Theme, frame: Frame, folder: Path) -> Any:
+def draw_scaling(document: Document, frame: Frame, folder: Path) -> Any:
     """A panel below the other, its curves named at its right."""
     panels = panels_of(document)
     heights = [
@@ -70,9 +70,9 @@ def draw_scaling(document: Document, theme: canvas.Theme, frame: Frame, folder: 
     ]
     figure, _, grid = canvas.framed(heights or [1.2], top=frame.top, bottom=frame.bottom)
     if not panels:
-        nothing(grid[0][0], "no scaling has been measured or simulated", theme)
+        nothing(grid[0][0], "no scaling has been measured or simulated")
     for (axis,), (name, curves) in zip(grid, panels.items(), strict=False):
-        _panel(axis, name, curves, theme)
+        _panel(axis, name, curves)
     return figure
 
 
@@ -80,16 +80,16 @@ def _lines(curves: Sequence[Series]) -> int:
     return sum(len(_named(one, curves).splitlines()) for one in curves)
 
 
-def _panel(axis: Any, name: str, curves: list[Series], theme: canvas.Theme) -> None:
+def _panel(axis: Any, name: str, curves: list[Series]) -> None:
     ends = [float(value) for one in curves for value in one.x]
     known = [value for one in curves for value in one.y if value is not None]
     axis.set_xscale("log", base=2)
     axis.set_xlim(min(ends) / 1.15, max(*ends, 2 * min(ends)) * 1.15)
-    axis.axhline(1.0, color=theme.muted, linewidth=0.9)
+    axis.axhline(1.0, color=theme.MUTED, linewidth=0.9)
     for one in curves:
-        axis.plot(one.x, values(one.y), label=_named(one, curves), **_look(one, curves, theme))
+        axis.plot(one.x, values(one.y), label=_named(one, curves), **_look(one, curves))
         if one.low and one.high:
-            look = {"color": _colour(one, curves, theme), "alpha": 0.15, "linewidth": 0}
+            look = {"color": _colour(one, curves), "alpha": 0.15, "linewidth": 0}
             axis.fill_between(one.x, values(one.low), values(one.high), **look)
     lowest, highest = min(known, default=0.0), max(known, default=1.0)
     axis.set_ylim(0 if lowest < 0.6 else 0.1 * int(10 * lowest - 0.5), max(1.04, highest + 0.03))
@@ -101,7 +101,7 @@ def _panel(axis: Any, name: str, curves: list[Series], theme: canvas.Theme) -> N
     axis.set_xlabel(next((one.x_label for one in curves if one.x_label), "nodes"))
     axis.set_ylabel("efficiency")
     axis.set_title(name)
-    look = {"labelcolor": theme.ink, "fontsize": 8, "handlelength": 2.6, "labelspacing": 0.45}
+    look = {"labelcolor": theme.INK, "fontsize": 8, "handlelength": 2.6, "labelspacing": 0.45}
     axis.legend(loc="center left", bbox_to_anchor=(1.01, 0.5), **look)
 
 
@@ -119,8 +119,8 @@ def _named(one: Series, curves: Sequence[Series]) -> str:
     return "\n".join(textwrap.wrap(text, LABEL_LETTERS))
 
 
-def _look(one: Series, curves: Sequence[Series], theme: canvas.Theme) -> dict[str, Any]:
-    colour = _colour(one, curves, theme)
+def _look(one: Series, curves: Sequence[Series]) -> dict[str, Any]:
+    colour = _colour(one, curves)
     if one.kind == "published":
         printed = [other for other in curves if other.kind == "published"]
         mark = CROSSES[printed.index(one) % len(CROSSES)]
@@ -135,13 +135,13 @@ def _look(one: Series, curves: Sequence[Series], theme: canvas.Theme) -> dict[st
         return {"color": colour} | look
     if one.kind == "measured":
         return {"color": colour, "marker": "o", "markersize": 6.5, "linewidth": 2.4, "zorder": 5}
-    mark = "s" if LOCAL in one.label else "^" if _turn(one, curves) >= len(theme.palette) else "o"
-    look = {"marker": mark, "markersize": 5, "markerfacecolor": theme.face, "linewidth": 1.3}
+    mark = "s" if LOCAL in one.label else "^" if _turn(one, curves) >= len(theme.PALETTE) else "o"
+    look = {"marker": mark, "markersize": 5, "markerfacecolor": theme.FACE, "linewidth": 1.3}
     return {"color": colour, "linestyle": (0, (5, 2))} | look
 
 
-def _colour(one: Series, curves: Sequence[Series], theme: canvas.Theme) -> str:
-    return theme.ink if one.kind == "published" else theme.palette[_turn(one, curves) % len(theme.palette)]
+def _colour(one: Series, curves: Sequence[Series]) -> str:
+    return theme.INK if one.kind == "published" else theme.PALETTE[_turn(one, curves) % len(theme.PALETTE)]
 
 
 def _turn(one: Series, curves: Sequence[Series]) -> int:

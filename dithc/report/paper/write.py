@@ -8,7 +8,7 @@ from typing import Any
 
 from dithc.papers import STATUSES, TARGETS, Cell, Document
 from dithc.report import page
-from dithc.report.figures import DARK, LIGHT, canvas
+from dithc.report.figures import canvas
 from dithc.report.paper import verdict
 from dithc.report.paper.figure import drawn
 from dithc.report.paper.table import machine_line
@@ -90,17 +90,15 @@ def write_page(documents: Iterable[Document], path: Path) -> None:
 
 
 def _section(document: Document, folder: Path) -> dict[str, Any]:
-    pair = []
-    for theme in (LIGHT, DARK):
-        figure = drawn(document, theme, folder=folder, is_framed=False)
-        with canvas.styled(theme):
-            pair.append(canvas.as_png(figure))
+    figure = drawn(document, folder=folder, is_framed=False)
+    with canvas.styled():
+        png = canvas.as_png(figure)
     statuses = [cell.status for cell in document.cells]
     counts = {name: statuses.count(name) for name in STATUSES if name in statuses}
     return {
         "document": document,
-        "figure": [page.embedded(canvas.recoded(png)) for png in pair],
-        "size": page.size_of(pair[0]),
+        "figure": page.embedded(canvas.recoded(png)),
+        "size": page.size_of(png),
         "alt": alt(document),
         "pictures": [_picture(one, folder) for one in document.images],
         "counts": counts,

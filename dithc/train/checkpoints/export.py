@@ -48,9 +48,7 @@ def export(manifest: Path, *, weights: Literal["ema", "raw"], layout: Layout, ou
     settings = diffusers_keys.settings(config) if layout == "diffusers" else {}
     if config.block != training.BlockKind():
         _tell_of_blocks(config, layout)
-    predicts = training.Objective(
-        **checkpoint.meta.get("objective", {})
-    ).predict  # older checkpoints are of the default
+    predicts = training.Objective(**checkpoint.meta["objective"]).predict
     kind = network_kind(predicts, config.block)
     output = outputs.OutputFolder(out) if layout == "diffusers" else outputs.OutputFolder.around(out)
     output.check() if layout == "diffusers" else output.plan([out])

@@ -26,7 +26,7 @@ def source_of(root: Path, chips: np.ndarray):
         np.save(data / f"chip-{number}.npy", chip)
     kind = {"kind": "sentinel2-array", "path": str(data), "bands": BANDS, "units": "dn", "offset": 0, "gsd_m": 10}
     display = {"bands": ["B04", "B04", "B08"], "low": 0, "high": 1}
-    settings = {"title": "Chips", "source": kind, "tiles": {"size": SIDE}, "display": display, "codec": "pixels"}
+    settings = {"title": "Chips", "source": kind, "tiles": {"size": SIDE}, "rendering": display, "codec": "pixels"}
     (root / "config.json").write_text(
         json.dumps({"datasets": {"set": settings}, "codecs": {"pixels": {"kind": "pixel"}}})
     )

@@ -9,6 +9,7 @@ import pytest
 from dithc.cli import main
 from dithc.data import write_png
 from dithc.runs import Manifest, Store
+from dithc.sealed import seal_line
 
 PNG = b"\x89PNG"
 
@@ -42,7 +43,7 @@ def metrics(folder: Path) -> Path:
     """metrics.jsonl of thirty steps."""
     folder.mkdir(parents=True)
     rows = [{"step": step, "loss": 1 / step, "lr": 1e-4} for step in range(1, 31)]
-    (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (folder / "metrics.jsonl").write_text("".join(map(seal_line, rows)))
     return folder / "metrics.jsonl"
 
 

@@ -23,11 +23,11 @@ from dithc.data.raster import read_raster, write_geotiff
 from dithc.data.readers import read_scenes
 from dithc.data.scene import Reason, Rejection, Scene
 from dithc.data.synthetic.gaofen2 import GaofenScene
-from dithc.data.synthetic.gaofen2_raw import RATIO, RawProduct
 from dithc.data.table import read_rows
 from dithc.log import UserError
 from tests.data.readers.reading import one_of
 from tests.data.readers.systems import spoil, touch
+from tests.inputs.gaofen2_raw import RATIO, RawProduct
 
 SIZE, SEED, GSD_M = 48, 5, 3.24
 METRES = 20.0

@@ -8,14 +8,14 @@ import pytest
 from rasterio.errors import NotGeoreferencedWarning
 
 from dithc.config import datasets
-from dithc.data import Tiles, cut_tiles, stage_scenes, synthesize
+from dithc.data import Tiles, cut_tiles, stage_scenes
 from dithc.data.raster import read_raster, write_geotiff
 from dithc.data.readers import read_scenes
 from dithc.data.scene import Reason, Rejection, Scene
-from dithc.data.synthetic.geotiff import BANDS, OFFSET, SCALE
 from dithc.data.table import read_rows
 from dithc.log import UserError
 from tests.data.readers.reading import one_of
+from tests.inputs.rasters import BANDS, OFFSET, SCALE, write_raster
 
 LANDSAT = {"bands": list(BANDS), "units": "reflectance", "scale": SCALE, "offset": OFFSET, "sensor": "OLI"}
 PLACE: dict[str, Any] = {"transform": (30.0, 0.0, 500_000.0, 0.0, -30.0, 4_400_000.0), "epsg": 32650}
@@ -37,7 +37,7 @@ def refusal(folder: Path, **settings: Any) -> Rejection:
 
 @pytest.fixture
 def rasters(tmp_path: Path) -> Path:
-    synthesize("geotiff", tmp_path / "files", seed=2, scenes=1, size=64)
+    write_raster(tmp_path / "files", size=64, seed=2)
     return tmp_path / "files"
 
 
@@ -174,7 +174,8 @@ def test_descriptions_that_contradict_themselves_are_refused(wrong: dict[str, An
 
 
 def test_a_described_sensor_is_staged_to_tiles(tmp_path: Path) -> None:
-    synthesize("geotiff", tmp_path / "files", seed=2, scenes=2, size=64)
+    for number in range(2):
+        write_raster(tmp_path / "files", size=64, seed=2, number=number)
     source = {
         "kind": "geotiff",
         "path": str(tmp_path / "files"),

@@ -34,7 +34,7 @@ def folder(tmp_path: Path) -> Path:
 
 def experiment(folder: Path, *, conditions: list[dict[str, Any]] | None = None, **source: Any) -> Experiment:
     dataset = {"title": "A set", "source": {"kind": "npz", "path": str(folder), "bands": BANDS} | source, "codec": "c"}
-    dataset |= {"display": {"bands": BANDS[2::-1], "low": 1000, "high": 3000}, "tiles": {"size": 32}}
+    dataset |= {"rendering": {"bands": BANDS[2::-1], "low": 1000, "high": 3000}, "tiles": {"size": 32}}
     dataset |= {"conditions": conditions or [{"kind": "airmass"}]}
     return load({"datasets": {"d": dataset}, "codecs": {"c": {"kind": "pixel"}}})
 

@@ -22,6 +22,7 @@ from dithc.data.readers.stac_numbers import numbers_of
 from dithc.data.scene import Mask, Reason, Refused, Rejection, Scene
 from tests.data.readers import systems
 from tests.data.readers.reading import one_of
+from tests.inputs.stac_items import write_items
 
 TEN_METRES = ["B02", "B03", "B04", "B08"]
 EARTH_SEARCH, PLANETARY_COMPUTER, COLLECTION_1 = "*_0_L2A", "*MSIL2A*", "*_T*Z_L2A"
@@ -39,7 +40,7 @@ read_one, refusal = one_of(read_all)
 def generated(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Three scenes as items, `items/`, and the products that they are of, `products/`."""
     root = tmp_path_factory.mktemp("stac")
-    synthesize("sentinel2-stac", root / "items", seed=3, scenes=3, size=96)
+    write_items(root / "items", scenes=3)
     synthesize("sentinel2", root / "products", seed=3, scenes=3, size=96)
     return root
 
@@ -372,7 +373,7 @@ def test_generated_items_go_to_tiles_and_back_to_products(generated: Path, tmp_p
         "source": {"kind": "sentinel2-stac", "path": str(generated / "items")},
         "tiles": {"size": 32, "min_valid": 0.9, "max_cloud": 1.0},
         "split": {"train": 1.0, "val": 0.0},
-        "display": shown,
+        "rendering": shown,
     }
     config = tmp_path / "config.json"
     config.write_text(json.dumps({"datasets": {"set": dataset}, "codecs": {"none": {"kind": "pixel"}}}))

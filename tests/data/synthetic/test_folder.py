@@ -32,13 +32,6 @@ def test_the_same_seed_gives_the_same_bytes_and_another_seed_others(tmp_path: Pa
     assert first["synthetic.json"] != other["synthetic.json"]
 
 
-def test_a_scene_does_not_depend_on_how_many_are_made(tmp_path: Path) -> None:
-    synthesize("image-folder", tmp_path / "few", seed=1, scenes=1, size=24, classes=1)
-    synthesize("image-folder", tmp_path / "many", seed=1, scenes=3, size=24, classes=2)
-    name = "n00000001/n00000001_1.JPEG"
-    assert (tmp_path / "few" / name).read_bytes() == (tmp_path / "many" / name).read_bytes()
-
-
 def test_the_record_lists_every_file_with_size_and_hash(tmp_path: Path) -> None:
     record = synthesize("gaofen2", tmp_path / "out", seed=5, **SMALL["gaofen2"])
     assert record == tmp_path / "out" / "synthetic.json"
@@ -59,33 +52,12 @@ def test_a_finished_folder_is_left_alone(tmp_path: Path, monkeypatch: pytest.Mon
     assert synthesize("image-folder", out, **SMALL["image-folder"]) == out / "synthetic.json"
 
 
-def test_an_empty_folder_is_filled(tmp_path: Path) -> None:
-    (tmp_path / "out").mkdir()
-    assert synthesize("image-folder", tmp_path / "out", **SMALL["image-folder"]).is_file()
-
-
-def test_other_content_is_refused_and_untouched(tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    out.mkdir()
-    (out / "thesis.txt").write_text("precious")
-    with pytest.raises(UserError, match=r"other content(.|\n)*remedy"):
-        synthesize("image-folder", out, **SMALL["image-folder"])
-    assert _content(tmp_path) == {"out/thesis.txt": b"precious"}
-
-
 def test_a_result_of_other_arguments_is_refused(tmp_path: Path) -> None:
     synthesize("image-folder", tmp_path / "out", seed=1, **SMALL["image-folder"])
     before = _content(tmp_path)
     with pytest.raises(UserError, match="seed 1"):
         synthesize("image-folder", tmp_path / "out", seed=2, **SMALL["image-folder"])
     assert _content(tmp_path) == before
-
-
-def test_a_damaged_result_is_refused(tmp_path: Path) -> None:
-    synthesize("image-folder", tmp_path / "out", **SMALL["image-folder"])
-    (tmp_path / "out" / "n00000001" / "n00000001_1.JPEG").write_bytes(b"cut")
-    with pytest.raises(UserError, match="cut short"):
-        synthesize("image-folder", tmp_path / "out", **SMALL["image-folder"])
 
 
 def test_a_failure_half_way_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -110,8 +82,6 @@ def test_a_failure_half_way_leaves_nothing_behind(tmp_path: Path, monkeypatch: p
         ("sentinel2", {"classes": 3}, "--classes has no meaning for sentinel2"),
         ("image-folder", {"classes": 9}, "1 to 8"),
         ("image-folder", {"gsd": 2.0}, "--gsd has no meaning"),
-        ("image-folder", {"layout": "zip"}, "folders or tar or webdataset or parquet"),
-        ("gaofen2", {"layout": "tar"}, "--layout has no meaning"),
         ("gaofen2", {"gsd": 0.0}, "--gsd is out of range"),
         ("gaofen2", {"seed": -1}, "--seed is out of range"),
     ],

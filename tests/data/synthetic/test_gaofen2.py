@@ -58,11 +58,3 @@ def test_the_first_scene_lacks_a_corner_in_all_bands_and_the_second_is_whole(sce
     assert 0.005 < absent[0].mean() < 0.05
     with rasterio.open(scenes[1]) as source:
         assert source.read().min() > 0
-
-
-def test_scenes_lie_apart(scenes: list[Path]) -> None:
-    bounds = []
-    for scene in scenes:
-        with rasterio.open(scene) as source:
-            bounds.append(source.bounds)
-    assert bounds[0].right < bounds[1].left

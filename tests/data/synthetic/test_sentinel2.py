@@ -9,7 +9,7 @@ import pytest
 import rasterio
 
 from dithc.data.synthetic import synthesize
-from dithc.data.synthetic.safe_product import MAX_PRODUCTS, SafeProduct
+from dithc.data.synthetic.safe import MAX_PRODUCTS, SafeProduct
 from dithc.data.xml import find_all, find_text, read_xml
 
 SIZE = 192
@@ -95,13 +95,6 @@ def test_values_are_reflectance_with_the_offset_of_1000(products: list[Path]) ->
     assert np.median(reflectance["N"][scl == 6]) < 0.03
 
 
-def test_coarse_copies_are_means_of_the_fine_pixels(products: list[Path]) -> None:
-    fine = read_band(products[1], "B03_10m").astype(float)
-    for factor in (2, 6):
-        mean = fine.reshape(SIZE // factor, factor, SIZE // factor, factor).mean((1, 3))
-        assert np.abs(read_band(products[1], f"B03_{factor * 10}m") - mean).max() <= 1.0
-
-
 def test_the_first_scene_has_an_unseen_corner_and_a_cloud_and_the_second_neither(products: list[Path]) -> None:
     scl = [read_band(product, "SCL_20m") for product in products]
     assert 0.01 < (scl[0] == 0).mean() < 0.12
@@ -132,13 +125,6 @@ def test_the_manifest_lists_every_file_with_its_checksum(products: list[Path]) -
         files = {path.resolve() for path in product.rglob("*") if path.is_file()}
         assert files - listed == {(product / "manifest.safe").resolve()}
     assert kinds == {"SHA3-256", "MD5"}
-
-
-def test_scene_class_percentages_are_those_of_the_picture(products: list[Path]) -> None:
-    tile = read_xml(next(products[0].glob("GRANULE/*/MTD_TL.xml")))
-    percent = float(find_text(tile, "NODATA_PIXEL_PERCENTAGE") or "nan")
-    assert percent == pytest.approx(100 * (read_band(products[0], "B02_10m") == 0).mean(), abs=0.01)
-    assert float(find_text(tile, "CLOUDY_PIXEL_PERCENTAGE") or "nan") > 0.5
 
 
 @pytest.mark.filterwarnings("ignore:Dataset has no geotransform")

@@ -11,7 +11,7 @@ from matplotlib.colors import to_hex
 
 from dithc.papers import Cell, Document, Picture, Series
 from dithc.report import paper
-from dithc.report.figures import LIGHT
+from dithc.report.figures import theme
 from dithc.report.paper.bars import panels_of
 from dithc.report.paper.figure import drawn
 from dithc.report.paper.losses import deviation_of, noise_of, platforms_of
@@ -23,7 +23,7 @@ ODD = "<b>&\"' $x_1$ ünï" + " very long name" * 12
 
 def figure_of(document: Document, folder: Path = Path()) -> Any:
     """The framed figure."""
-    return drawn(document, LIGHT, folder=folder, is_framed=True)
+    return drawn(document, folder=folder, is_framed=True)
 
 
 def words(figure: Any) -> str:
@@ -65,7 +65,7 @@ def test_what_has_no_value_is_a_word_and_the_ratio_is_labelled() -> None:
 def test_simulated_is_hollow_and_measured_is_filled() -> None:
     figure = figure_of(documents.table2())
     dots = [line for line in figure.findobj(lambda one: hasattr(one, "get_marker")) if line.get_marker() == "o"]
-    hollow = [line for line in dots if to_hex(line.get_markerfacecolor()) == LIGHT.face]
+    hollow = [line for line in dots if to_hex(line.get_markerfacecolor()) == theme.FACE]
     assert len(dots) == 38
     assert len(hollow) == 4
 
@@ -81,7 +81,7 @@ def test_scaling_curves_are_told_apart_by_their_kind() -> None:
         line for name, line in lines.items() if name.startswith("dithc: hierarchical, fp32 wire, simulated")
     )
     assert (measured.get_marker(), printed.get_marker(), simulated.get_marker()) == ("o", "x", "o")
-    assert to_hex(simulated.get_markerfacecolor()) == LIGHT.face != to_hex(measured.get_markerfacecolor())
+    assert to_hex(simulated.get_markerfacecolor()) == theme.FACE != to_hex(measured.get_markerfacecolor())
     assert all(axis.get_xscale() == "log" for axis in figure.findobj(lambda one: hasattr(one, "get_xscale")))
 
 

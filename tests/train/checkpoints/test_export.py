@@ -17,7 +17,6 @@ from dithc.comm import Group
 from dithc.log import UserError
 from dithc.model import DiT, DiTConfig
 from dithc.runs import Store, outputs
-from dithc.sealed import seal, unseal
 from dithc.train import export, train
 from dithc.train.checkpoints.weights import read_weights
 from dithc.train.job.job import DONE
@@ -146,16 +145,6 @@ def test_export_says_how_what_is_not_noise_is_sampled(job, tmp_path, caplog, pre
         assert facts["predicts"] == predict
         assert f"predicts {predict}" in caplog.text
         assert words in caplog.text
-
-
-def test_checkpoint_that_does_not_say_what_is_predicted_is_of_noise(base, tmp_path, caplog):
-    store, step = Store.of_run(base.out)
-    path = store.path(step) / "checkpoint.json"
-    content = unseal(path.read_text())
-    assert content["meta"].pop("objective")["predict"] == "noise"
-    path.write_text(seal(content))
-    assert export(base.out, weights="ema", layout="official", out=tmp_path / "weights.pt")["predicts"] == "noise"
-    assert "predicts" not in caplog.text
 
 
 def test_what_diffusers_cannot_hold_is_refused_and_nothing_is_written(job, tmp_path):

@@ -91,7 +91,7 @@ def large(**run: Any) -> Experiment:
         "title": "t",
         "source": {"kind": "image-folder", "path": "."},
         "tiles": {"size": 32},
-        "display": {"bands": ["R", "G", "B"], "low": 0, "high": 255},
+        "rendering": {"bands": ["R", "G", "B"], "low": 0, "high": 255},
         "codec": "pixels",
     }
     training = {"dataset": "d", "model": {"preset": "DiT-B/2"}, "steps": 100}

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from dithc import stac
 from dithc.data.grids import reproject_points
 from dithc.data.raster import BandLabel, RasterInfo, read_raster, write_cog
-from dithc.data.synthetic.safe_product import SafeProduct, stamp
+from dithc.data.synthetic.safe import BASELINE, OFFSET, SafeProduct, stamp
 from dithc.data.synthetic.sentinel2 import LEVEL2A_BANDS, write_product
 from dithc.runs import outputs, sha256_file
 
@@ -38,15 +38,21 @@ COMMON_NAMES = {
     "B12": "swir22",
     "SCL": "scl",
 }
-SCALE, OFFSET = 1e-4, -0.1
+SCALE = 1e-4
 
 Describe = Callable[[SafeProduct, str, Path, RasterInfo], tuple[str, dict[str, Any]]]
 
 
-def write_scene(folder: Path, product: SafeProduct, *, seed: int) -> None:
-    """Writes one scene into a folder of its own, `ID/ID.json` and its files."""
+def write_items(folder: Path, *, scenes: int, seed: int = 3) -> None:
+    """Write scenes of 96 pixels at 10 m."""
+    for index in range(scenes):
+        _write_scene(folder, SafeProduct(index=index, size=96), seed=seed)
+
+
+def _write_scene(folder: Path, product: SafeProduct, *, seed: int) -> None:
+    """Write one scene into a folder of its own, `ID/ID.json` and its files."""
     safe = folder / ".safe"
-    write_product(safe, [product], seed=seed)
+    write_product(safe, product, seed=seed)
     naming = (_earth_search, _planetary_computer, _collection_1)[product.index % 3]
     applied = naming is _earth_search
     home = folder / _identity(product, naming)
@@ -55,7 +61,7 @@ def write_scene(folder: Path, product: SafeProduct, *, seed: int) -> None:
         gsd = int(stac.OWN_GSD_M[band])
         pixels, info = read_raster(safe / product.name / f"{product.image(band, gsd)}.jp2")
         if applied and band != "SCL":
-            pixels = _offset_taken_off(pixels, product.offset)
+            pixels = _offset_taken_off(pixels)
         path = home / _file(product, band, gsd, naming)
         path.parent.mkdir(parents=True, exist_ok=True)
         label = BandLabel(name=band, units="")
@@ -69,9 +75,9 @@ def write_scene(folder: Path, product: SafeProduct, *, seed: int) -> None:
     (home / f"{home.name}.json").write_text(json.dumps(item, indent=1) + "\n")
 
 
-def _offset_taken_off(pixels: npt.NDArray[Any], offset: int) -> npt.NDArray[np.uint16]:
+def _offset_taken_off(pixels: npt.NDArray[Any]) -> npt.NDArray[np.uint16]:
     """Digital numbers as before baseline 04.00, which have none below 1 but no data."""
-    return np.where(pixels == 0, 0, np.maximum(pixels.astype(np.int32) + offset, 1)).astype(np.uint16)
+    return np.where(pixels == 0, 0, np.maximum(pixels.astype(np.int32) + OFFSET, 1)).astype(np.uint16)
 
 
 def _earth_search(product: SafeProduct, band: str, path: Path, info: RasterInfo) -> tuple[str, dict[str, Any]]:
@@ -81,7 +87,7 @@ def _earth_search(product: SafeProduct, band: str, path: Path, info: RasterInfo)
     if band == "SCL":
         return name, {"raster:bands": [raster]}
     row = {"name": name, "common_name": "rededge" if name.startswith("rededge") else name}
-    return name, {"eo:bands": [row], "raster:bands": [{**raster, "scale": SCALE, "offset": OFFSET}]}
+    return name, {"eo:bands": [row], "raster:bands": [{**raster, "scale": SCALE, "offset": OFFSET * SCALE}]}
 
 
 def _planetary_computer(product: SafeProduct, band: str, path: Path, info: RasterInfo) -> tuple[str, dict[str, Any]]:
@@ -96,7 +102,12 @@ def _collection_1(product: SafeProduct, band: str, path: Path, info: RasterInfo)
     told |= {"nodata": 0, "data_type": info.dtype}
     if band == "SCL":
         return COMMON_NAMES[band], told
-    return COMMON_NAMES[band], {**told, "bands": [{"name": band}], "raster:scale": SCALE, "raster:offset": OFFSET}
+    return COMMON_NAMES[band], {
+        **told,
+        "bands": [{"name": band}],
+        "raster:scale": SCALE,
+        "raster:offset": OFFSET * SCALE,
+    }
 
 
 def _identity(product: SafeProduct, naming: Describe) -> str:
@@ -105,7 +116,7 @@ def _identity(product: SafeProduct, naming: Describe) -> str:
         return f"{product.satellite}_{product.tile}_{date}_0_L2A"
     if naming is _collection_1:
         return f"{product.satellite}_T{product.tile}_{stamp(product.sensed)}_L2A"
-    return product.name.removesuffix(".SAFE").replace(f"_N{product.baseline.replace('.', '')}", "")
+    return product.name.removesuffix(".SAFE").replace(f"_N{BASELINE.replace('.', '')}", "")
 
 
 def _file(product: SafeProduct, band: str, gsd: int, naming: Describe) -> str:
@@ -123,9 +134,9 @@ def _item(product: SafeProduct, identity: str, assets: dict[str, Any], naming: D
         "platform": f"sentinel-2{product.satellite[-1].lower()}",
         "constellation": "sentinel-2",
         "instruments": ["msi"],
-        "eo:cloud_cover": round(_share(identity) * 100, 6),
+        "eo:cloud_cover": round(int(hashlib.sha256(identity.encode()).hexdigest()[:6], 16) / 0x1000000 * 100, 6),
         "s2:product_type": "S2MSI2A",
-        "s2:processing_baseline": product.baseline,
+        "s2:processing_baseline": BASELINE,
         "s2:product_uri": product.name,
     }
     if naming is _collection_1:
@@ -145,8 +156,3 @@ def _item(product: SafeProduct, identity: str, assets: dict[str, Any], naming: D
         "links": [],
         "assets": assets,
     }
-
-
-def _share(identity: str) -> float:
-    """Invented share of clouds, 0 to 1, of a name."""
-    return int(hashlib.sha256(identity.encode()).hexdigest()[:6], 16) / 0x1000000

@@ -6,8 +6,9 @@ moves by pixels. Every second product is packed as it is delivered, `<product>.t
 
 import gzip
 import io
+import re
 import tarfile
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -17,13 +18,12 @@ import scipy.ndimage
 
 from dithc.data.grids import north_up, reproject_points
 from dithc.data.raster import write_geotiff
-from dithc.data.rpc import F64, TERMS, Rpc, rpb_text
+from dithc.data.rpc import F64, TERMS, Rpc
 from dithc.data.synthetic import gaofen2
 from dithc.data.synthetic.landscape import SUN_ZENITH_DEGREES, grow
 from dithc.data.synthetic.noise import F32, Grid, fractal, generator
 from dithc.data.synthetic.spectra import reflectance
 from dithc.data.synthetic.themes import COUNTRYSIDE
-from dithc.data.xml import Element, write_xml
 
 RATIO = 4
 """Pixels of the panchromatic camera along one of the multispectral."""
@@ -36,7 +36,6 @@ BASE_M, RELIEF_M, HEIGHT_SCALE_M = 120.0, 35.0, 500.0
 DEM_GSD_M = 10.0
 MARGIN = 1.5
 """Side of the land, in sides of the image: the camera is turned, and hills are seen from the side."""
-LINES_AT_ONCE = 256
 HEIGHT_STEPS = 6
 PAN_SHARE = (0.2, 0.3, 0.25, 0.25)
 PAN_LIGHT, PAN_RADIANCE_PER_DN, PAN_AIR = 1360.0, 0.182, 0.035  # as in `gaofen2`: typical sizes, no calibration
@@ -130,16 +129,16 @@ class RawProduct:
 
     def photographed(self) -> F32:
         """Reflectance (4, h, w) in the sensor's geometry at the panchromatic pixel size, before either camera."""
-        side, gsd = self.scene.size * RATIO, self.scene.gsd / RATIO
-        image = np.empty((4, side, side), dtype=np.float32)
-        left, top = self.corner
-        for first in range(0, side, LINES_AT_ONCE):
-            lines, samples = np.mgrid[first : min(first + LINES_AT_ONCE, side), 0:side].astype(np.float64)
-            x, y = self.seen(lines, samples)
-            rows, columns = (top - y) / gsd - 0.5, (x - left) / gsd - 0.5
-            for band, land in zip(image, self.land, strict=True):
-                band[first : first + LINES_AT_ONCE] = scipy.ndimage.map_coordinates(land, [rows, columns], order=1)
-        return image
+        side, gsd, (left, top) = self.scene.size * RATIO, self.scene.gsd / RATIO, self.corner
+        x, y = self.seen(*np.mgrid[0:side, 0:side].astype(np.float64))
+        where = [(top - y) / gsd - 0.5, (x - left) / gsd - 0.5]
+        return np.stack([scipy.ndimage.map_coordinates(land, where, order=1) for land in self.land])
+
+
+def write_products(folder: Path, *, seed: int = 5, scenes: int = 2, size: int = 48) -> None:
+    """Write products of `size` multispectral pixels of 3.24 m."""
+    for index in range(scenes):
+        write_product(folder, gaofen2.GaofenScene(index=index, size=size, gsd=3.24), seed=seed)
 
 
 def write_product(folder: Path, scene: gaofen2.GaofenScene, *, seed: int) -> None:
@@ -192,25 +191,34 @@ def _write_image(path: Path, numbers: npt.NDArray[np.uint16], product: RawProduc
     rpc = product.rpc(pan=pan)
     write_geotiff(path, numbers, transform=None, epsg=None, verify=True)
     path.with_suffix(".rpb").write_text(rpb_text(rpc))
-    write_xml(path.with_suffix(".xml"), _metadata(product, rpc, pan=pan))
+    path.with_suffix(".xml").write_text(gaofen2.metadata_text(_metadata(product, rpc, pan=pan)))
 
 
-def _metadata(product: RawProduct, rpc: Rpc, *, pan: bool) -> Element:
-    scene = product.scene
+def _metadata(product: RawProduct, rpc: Rpc, *, pan: bool) -> dict[str, object]:
     ratio = RATIO if pan else 1
-    own = replace(scene, size=scene.size * ratio, gsd=scene.gsd / ratio)
+    own = replace(product.scene, size=product.scene.size * ratio, gsd=product.scene.gsd / ratio)
     left, top = own.left_top()
-    root = gaofen2.metadata(own, left=left, top=top)
     last = float(own.size - 1)
     lines, samples = np.array([0.0, 0.0, last, last]), np.array([0.0, last, last, 0.0])
     longitudes, latitudes = rpc.locate(lines, samples, np.full(4, BASE_M))
-    changed = {"Bands": "5" if pan else "1,2,3,4", "MapProjection": "", "ImageGSD": f"{own.gsd:g}"}
-    for corner, latitude, longitude in zip(
-        ("TopLeft", "TopRight", "BottomRight", "BottomLeft"), latitudes, longitudes, strict=True
-    ):
-        changed |= {f"{corner}Latitude": f"{latitude:.6f}", f"{corner}Longitude": f"{longitude:.6f}"}
-    for name, text in changed.items():
-        entry = root.find(name)
-        assert entry is not None
-        entry.text = text
-    return root
+    values = gaofen2.metadata(own, left=left, top=top)
+    values |= {"Bands": "5" if pan else "1,2,3,4", "MapProjection": "", "ImageGSD": f"{own.gsd:g}"}
+    corners = ("TopLeft", "TopRight", "BottomRight", "BottomLeft")
+    for corner, latitude, longitude in zip(corners, latitudes, longitudes, strict=True):
+        values |= {f"{corner}Latitude": f"{latitude:.6f}", f"{corner}Longitude": f"{longitude:.6f}"}
+    return values
+
+
+def rpb_text(rpc: Rpc) -> str:
+    """The coefficients as an `.rpb` file, in the producer's layout."""
+    names = {field.name: re.sub(r"_(\w)", lambda found: found[1].upper(), field.name) for field in fields(Rpc)}
+    lines = ['satId = "XXX";', 'bandId = "XXX";', 'SpecId = "XXX";', "BEGIN_GROUP = IMAGE"]
+    lines += ["\terrBias =   1.0;", "\terrRand =    0.0;"]
+    for field, name in names.items():
+        value = getattr(rpc, field)
+        if isinstance(value, tuple):
+            numbers = ",\n".join(f"\t\t\t{number:+.16E}" for number in value)
+            lines.append(f"\t{name.removesuffix('f')} = (\n{numbers});")
+        else:
+            lines.append(f"\t{name}set = {value!r};" if name.endswith("Off") else f"\t{name} = {value!r};")
+    return "\n".join([*lines, "END_GROUP = IMAGE", "END;", ""])

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from dithc.bench.ceilings import Precision
+from dithc.bench.libraries import emulated
 
 OPENBLAS_VARIABLE = "DITHC_OPENBLAS"
 """Environment: the shared library of OpenBLAS, where the system's linker does not know it."""
@@ -132,6 +133,8 @@ LIBRARIES: Mapping[str, Library] = {
     "torch-blas": Library(_torch_what, _torch_product, lambda dtype: None),
     "onednn": Library(_onednn_what, _onednn_product, _onednn_obstacle),
 }
+
+EMULATED: Mapping[str, Library] = {"sme": Library(emulated.what, emulated.product, emulated.obstacle)}
 
 
 def described(names: Iterable[str], dtypes: Iterable[Precision]) -> dict[str, dict[str, str | None]]:

@@ -4,14 +4,17 @@ Legend: N batch, C channels.
 """
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import torch
 import torch.nn.functional as F
+from torch import Tensor
 
 from dithc.bench.ceilings import Precision
+from dithc.bench.libraries import EMULATED, linear_by, linears_served_by
 from dithc.bench.record import circumstances, prepare_threads
 from dithc.bench.step.variants import CONTENDERS, DITHC, Batch, Contender, Training, TrainingStep, quiet_choices
 from dithc.diffusion import Schedule
@@ -23,6 +26,9 @@ log = logger(__name__)
 COARSE = 4  # of each side of an image, the coarse field that decides most of it
 SHARE = 0.9  # of its variance
 DATA = "generated latents: smooth fields with noise, one field for each class"
+# Emulation takes seconds for what a CPU does in a moment.
+TINY: Mapping[str, Any] = {"hidden_size": 64, "depth": 1, "num_heads": 2}
+MOST_EMULATED_STEPS = 20
 
 
 @dataclass(frozen=True)
@@ -33,18 +39,36 @@ class Platform:
         what: in words.
         contender: who makes its steps.
         dtype: of its products.
+        device: of torch.
     """
 
     what: str
     contender: Contender
     dtype: Precision = "fp32"
+    device: str = "cpu"
+
+    def obstacle(self) -> str | None:
+        """Why it cannot run here; None where it can."""
+        if self.device == "cuda" and not torch.cuda.is_available():
+            return "this PyTorch sees no GPU"
+        return self.contender.obstacle(self.dtype)
 
 
+def _emulated() -> AbstractContextManager[None]:
+    return linears_served_by(linear_by(EMULATED["sme"]))
+
+
+_SME = Contender(
+    "products of linear layers by the emulated SME kernels, the rest PyTorch's",
+    *("reference", CONTENDERS["numba"].wrap, CONTENDERS["numba"].optimizer, EMULATED["sme"].obstacle, _emulated),
+)
 PLATFORMS: Mapping[str, Platform] = {
     "reference": Platform("PyTorch's operators, fp32", CONTENDERS["eager"]),
     "c-fp32": Platform("dithc's C operators, fp32", CONTENDERS[DITHC]),
     "c-bf16": Platform("dithc's C operators, products of bf16", CONTENDERS[DITHC], dtype="bf16"),
     "numba": Platform("dithc's Numba operators, fp32", CONTENDERS["numba"]),
+    "sme": Platform(f"{EMULATED['sme'].what()}; the rest PyTorch's, fp32", _SME),
+    "cuda": Platform("PyTorch's operators on a GPU, fp32", CONTENDERS["eager"], device="cuda"),
 }
 
 
@@ -54,6 +78,7 @@ class CurveSettings:
 
     Attributes:
         platform: one of PLATFORMS.
+        beside: platforms that make the same training in the same run, for those whose network is another than asked.
         model: name of a preset.
         overrides: fields of the preset to change, by name.
         batch: images a step.
@@ -63,6 +88,7 @@ class CurveSettings:
     """
 
     platform: str = DITHC
+    beside: Sequence[str] = ()
     model: str = "DiT-S/2"
     overrides: Mapping[str, Any] = field(default_factory=dict)
     batch: int = 16
@@ -74,13 +100,21 @@ class CurveSettings:
 def bench_curves(settings: CurveSettings) -> dict[str, Any]:
     """Trains, and returns the loss of each step, ready for JSON; a platform that is not here is a result with its reason.
 
+    On `sme` the network is tiny and the steps are 20 at most, as each product is emulated; `curves` names what was trained.
+
     Raises:
         UserError: an unknown platform or preset, or a number below one.
     """
     _check(settings)
     machine, core_plan = prepare_threads(settings.threads)
+    overrides, steps = dict(settings.overrides), settings.steps
+    if settings.platform == "sme":
+        overrides |= TINY
+        steps = min(steps, MOST_EMULATED_STEPS)
+    curves = []
     with quiet_choices():
-        curves = [_trained(settings)]
+        for name in (settings.platform, *settings.beside):
+            curves.append(_trained(name, settings, overrides, steps))
     return {
         "bench": "curves",
         "settings": asdict(settings) | {"threads": torch.get_num_threads(), "optimizer": "AdamW", "lr": 1e-4},
@@ -91,17 +125,17 @@ def bench_curves(settings: CurveSettings) -> dict[str, Any]:
 
 
 def _check(settings: CurveSettings) -> None:
-    if settings.platform not in PLATFORMS:
-        expected = f"one of {', '.join(PLATFORMS)}"
-        raise problem("bench curves --platform", got=settings.platform, expected=expected, remedy="correct the name")
+    for name in (settings.platform, *settings.beside):
+        if name not in PLATFORMS:
+            expected = f"one of {', '.join(PLATFORMS)}"
+            raise problem("bench curves --platform", got=name, expected=expected, remedy="correct the name")
     for name in ("batch", "steps", "threads"):
         value = getattr(settings, name)
         if value is not None and value < 1:
             raise problem(f"bench curves --{name}", got=value, expected="1 or more", remedy=f"correct --{name}")
 
 
-def _trained(settings: CurveSettings) -> dict[str, Any]:
-    name, overrides, steps = settings.platform, settings.overrides, settings.steps
+def _trained(name: str, settings: CurveSettings, overrides: Mapping[str, Any], steps: int) -> dict[str, Any]:
     platform = PLATFORMS[name]
     told: dict[str, Any] = {
         "platform": name,
@@ -110,13 +144,13 @@ def _trained(settings: CurveSettings) -> dict[str, Any]:
         "batch": settings.batch,
         "seed": settings.seed,
     }
-    if why := platform.contender.obstacle(platform.dtype):
+    if why := platform.obstacle():
         log.warning("%s is skipped: %s", name, why)
         return told | {"status": "skipped", "reason": why, "steps": 0, "losses": []}
     torch.manual_seed(settings.seed)
     model, schedule = DiT.from_preset(settings.model, **overrides), Schedule.linear()
-    draw = _draws(model, schedule, settings)
-    training = Training(model, batch=draw(0), dtype=platform.dtype)
+    draw = _draws(model, schedule, settings, platform.device)
+    training = Training(model.to(platform.device), batch=draw(0), dtype=platform.dtype)
     step, losses, start = TrainingStep(training, platform.contender), list[float](), time.monotonic()
     with progress(total=steps, label=f"{name}, seed {settings.seed}", unit="step") as bar:
         for number in range(steps):
@@ -126,7 +160,7 @@ def _trained(settings: CurveSettings) -> dict[str, Any]:
     return told | {"status": "ok", "steps": steps, "losses": losses, "seconds": time.monotonic() - start}
 
 
-def _draws(model: DiT, schedule: Schedule, settings: CurveSettings) -> Callable[[int], Batch]:
+def _draws(model: DiT, schedule: Schedule, settings: CurveSettings, device: str) -> Callable[[int], Batch]:
     """What makes the batch of a step, of the seed and its number alone; it is made on the CPU for every platform."""
     shape = (settings.batch, model.config.in_channels, *model.config.size)
     of_classes = torch.Generator().manual_seed(settings.seed)
@@ -139,7 +173,8 @@ def _draws(model: DiT, schedule: Schedule, settings: CurveSettings) -> Callable[
         x0 = SHARE**0.5 * smooth + (1 - SHARE) ** 0.5 * torch.randn(shape, generator=generator)
         noise = torch.randn(shape, generator=generator)
         t = torch.randint(0, len(schedule), shape[:1], generator=generator)  # (N)
-        return Batch(x0, noise, schedule.q_sample(x0, t, noise), t, y)
+        parts: tuple[Tensor, ...] = (x0, noise, schedule.q_sample(x0, t, noise), t, y)
+        return Batch(*(part.to(device) for part in parts))
 
     return draw
 

@@ -6,7 +6,12 @@ from dithc.cli.bench.arguments import Kind, add_override, add_threads, preset, t
 
 
 def _add(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--platform", default="c-fp32", help="reference, c-fp32, c-bf16 or numba (default c-fp32)")
+    parser.add_argument(
+        "--platform", default="c-fp32", help="reference, c-fp32, c-bf16, numba, sme (emulated) or cuda (default c-fp32)"
+    )
+    parser.add_argument(
+        "--beside", default="", metavar="PLATFORMS", help="the same training on these too; sme trains a tiny network"
+    )
     parser.add_argument("--model", default="DiT-S/2", help="preset, with or without DiT- (default DiT-S/2)")
     add_override(parser)
     parser.add_argument("--batch", type=int, default=16, help="images a step (default 16)")
@@ -21,6 +26,7 @@ def _run(args: argparse.Namespace) -> int:
     result = step.curves.bench_curves(
         step.curves.CurveSettings(
             platform=args.platform,
+            beside=tuple(args.beside.split(",")) if args.beside else (),
             model=preset(args.model),
             overrides=dict(args.override),
             batch=args.batch,

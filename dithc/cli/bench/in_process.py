@@ -35,6 +35,12 @@ def _add_step(parser: argparse.ArgumentParser) -> None:
         help="what dithc's step is compared with; also: numba, one-cluster; untuned, own-products, openblas, torch-blas, onednn: "
         "only the products of linear layers differ (table 3)",
     )
+    parser.add_argument(
+        "--device",
+        choices=("cpu", "cuda"),
+        default="cpu",
+        help="cuda: PyTorch's operators on a GPU, eager and compiled",
+    )
     parser.add_argument("--warmup", type=int, default=2, help="steps of each before the clock (default 2)")
     parser.add_argument("--repeats", type=int, default=7, help="timed rounds (default 7)")
     parser.add_argument("--seed", type=int, default=0, help="of weights and batch (default 0)")
@@ -74,7 +80,7 @@ def _step(args: argparse.Namespace) -> int:
         repeats=args.repeats,
         seed=args.seed,
     )
-    result = step.bench_step(settings)
+    result = step.bench_step(settings) if args.device == "cpu" else step.bench_device(settings, args.device)
     return tell(result, args.json, result["contenders"])
 
 

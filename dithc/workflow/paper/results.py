@@ -301,7 +301,7 @@ def _sec56(job: Job, result: Mapping[str, Any], file: str) -> Read:
             printed = PER_NODE_TFLOPS.get(column) if row["name"] == "dithc" and job.facts["dtype"] == "fp32" else None
             told = {"row": name, "value": value, "low": min(value, slowest), "high": max(value, fastest)}
             read.cells.append(cell_of(job, column, "sustained", "TFLOP/s", published=printed, file=file, **told))
-    energy = result["energy"]
+    energy = result.get("energy") or {"status": "skipped", "reason": "measured by a version that did not ask"}
     told = {"value": energy["images_per_joule"], "file": file} if energy["status"] == "ok" else dict(energy)
     row = f"{job.row} dithc"
     read.cells.append(cell_of(job, "images a joule", "of the processors", "1/J", row=row, **told))

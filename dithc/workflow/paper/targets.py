@@ -21,9 +21,11 @@ PRODUCTS = {
     "own-products": "own GEMM, products alone",
 }
 TUNE_STEPS = 340  # of a block, that a search for its products is as long as
-# Platforms of figure 7, and the time of their steps relative to dithc's fp32 step.
-PLATFORMS = {"reference": 2.0, "c-fp32": 1.0, "c-bf16": 0.7, "numba": 3.0}
-IN_BOTH_BATCHES = ("reference", "c-fp32")
+# Platforms of figure 7, over dithc's own fp32 step; a network under emulation is tiny, whatever the scale.
+PLATFORMS = {"reference": 2.0, "c-fp32": 1.0, "c-bf16": 0.7, "numba": 3.0, "sme": 1.0, "cuda": 0.2}
+IN_BOTH_BATCHES = ("reference", "c-fp32", "cuda")
+EMULATED_STEPS, EMULATED_IMAGES = 20, 4  # of those
+EMULATED_SECONDS = 0.6  # of a step of an image
 OPS_IMAGES = {"DiT-S/2": 16, "DiT-XL/2": 4}  # of which `dithc bench ops` makes a step
 SIMULATION_SECONDS = 10.0
 STAGES = 6
@@ -242,41 +244,48 @@ def _fig7(scope: Scope) -> Iterator[Job]:
     sizes, asked = scope.sizes, scope.experiment.paper
     network = sizes.networks[-1] if asked.scale == "ci" else sizes.largest
     for platform, slowness in PLATFORMS.items():
+        is_emulated = platform == "sme"
+        steps = min(sizes.curve_steps, EMULATED_STEPS) if is_emulated else sizes.curve_steps
         batches = sizes.batches if platform in IN_BOTH_BATCHES else sizes.batches[:1]
         for batch, seed in product(batches, range(asked.seeds)):
+            images = min(batch, EMULATED_IMAGES) if is_emulated else batch
+            step = EMULATED_SECONDS * images if is_emulated else slowness * scope.cost.step(network, images=images)
             yield Job(
                 target="fig7",
-                name=f"{platform}-{batch}-{seed}",
+                name=f"{platform}-{images}-{seed}",
                 words=(
-                    *("bench", "curves", "--platform", platform, "--seed", str(seed)),
-                    *("--steps", str(sizes.curve_steps), "--model", network.label, *network.words),
-                    *("--batch", str(batch), "--json", OUT),
+                    *("bench", "curves", "--platform", platform, "--seed", str(seed), "--steps", str(steps)),
+                    *("--model", network.label, *network.words, "--batch", str(images)),
+                    *(("--beside", "reference") if is_emulated else ()),
+                    *("--json", OUT),
                 ),
                 row=platform,
-                columns=(f"batch {batch}, seed {seed}",),
-                seconds=START_SECONDS + sizes.curve_steps * slowness * scope.cost.step(network, images=batch),
-                memory_gib=network.memory_gib(images=batch),
-                facts={"full": network.depth is None},
+                columns=(f"batch {images}, seed {seed}",),
+                seconds=START_SECONDS + steps * step,
+                memory_gib=network.memory_gib(images=images),
+                facts={"full": network.depth is None and not is_emulated},
             )
 
 
 def _sec56(scope: Scope) -> Iterator[Job]:
     sizes = scope.sizes
     network, batch = sizes.largest, sizes.batches[0]
-    for dtype in ("fp32", "bf16"):
+    for device, dtype in product(("cpu", "cuda"), ("fp32", "bf16")):
+        of_device = () if device == "cpu" else ("--device", device)
         step = sum(scope.cost.step(network, images=batch, way=way) for way in ("dithc", "eager", "compile"))
         yield Job(
             target="sec56",
-            name=f"cpu-{dtype}",
+            name=f"{device}-{dtype}",
             words=(
                 *("bench", "step", "--model", network.preset, *network.words, "--batch", str(batch), "--dtype", dtype),
+                *of_device,
                 *("--compare", "eager,compile", "--warmup", "1", "--repeats", str(sizes.repeats), "--json", OUT),
             ),
-            row=f"CPU {dtype}",
+            row=f"{device.upper()} {dtype}",
             columns=("linear layers", "with attention"),
             seconds=2 * START_SECONDS + step * (2 + sizes.repeats),
             memory_gib=network.memory_gib(images=batch),
-            facts={"dtype": dtype},
+            facts={"dtype": dtype, "device": device},
         )
 
 

@@ -1,15 +1,13 @@
 """Losses of trainings on several platforms: the same where the arithmetic is, decided by the seed, and refused with a reason."""
 
-from dataclasses import replace
-
 import pytest
 import torch
 
 from dithc import native
+from dithc.bench.libraries import EMULATED, emulated
 from dithc.bench.step.curves import PLATFORMS, CurveSettings, bench_curves
 from dithc.log import UserError
 
-ABSENT = replace(PLATFORMS["reference"].contender, obstacle=lambda dtype: "it is absent")
 TINY = {"hidden_size": 32, "depth": 1, "num_heads": 2, "input_size": 8, "num_classes": 3}
 
 
@@ -40,13 +38,49 @@ def test_a_seed_decides_and_the_first_loss_is_of_a_network_that_predicts_nothing
     assert many.item() == pytest.approx(1.0, abs=0.4)  # of 512 numbers of noise, and a small bound of variances
 
 
-def test_a_platform_that_is_not_here_is_a_result(monkeypatch):
-    monkeypatch.setitem(PLATFORMS, "absent", replace(PLATFORMS["reference"], contender=ABSENT))
-    result = bench_curves(CurveSettings(platform="absent", overrides=TINY, batch=2, steps=2))
-    assert [(one["status"], one["reason"]) for one in result["curves"]] == [("skipped", "it is absent")]
+def test_a_platform_that_is_not_here_is_a_result():
+    if torch.cuda.is_available():
+        pytest.skip("there is a GPU")
+    result = bench_curves(CurveSettings(platform="cuda", overrides=TINY, batch=2, steps=2))
+    assert [(one["status"], one["reason"]) for one in result["curves"]] == [("skipped", "this PyTorch sees no GPU")]
 
 
-@pytest.mark.parametrize("settings", [{"platform": "gpu"}, {"batch": 0}, {"steps": 0}])
+@pytest.mark.parametrize("settings", [{"platform": "gpu"}, {"beside": ("tpu",)}, {"batch": 0}, {"steps": 0}])
 def test_settings_without_sense_are_refused(settings):
     with pytest.raises(UserError, match="bench curves"):
         bench_curves(CurveSettings(**settings))
+
+
+@pytest.mark.slow
+def test_emulated_products_are_those_of_float64():
+    library = EMULATED["sme"]
+    if why := library.obstacle("fp32"):
+        pytest.skip(why)
+    for m, k, n in ((3, 5, 7), (33, 64, 17)):
+        a, b, bias = torch.randn(k, m).t(), torch.randn(n, k).t(), torch.randn(n)
+        exact = a.double() @ b.double() + bias.double()
+        assert torch.allclose(library.product(a, b, bias).double(), exact, atol=1e-5 * k**0.5, rtol=1e-5)
+        assert torch.allclose(
+            library.product(a, b, None).double(), exact - bias.double(), atol=1e-5 * k**0.5, rtol=1e-5
+        )
+
+
+@pytest.mark.slow
+def test_a_training_on_emulated_products_is_that_of_the_reference(monkeypatch):
+    if why := PLATFORMS["sme"].obstacle():
+        pytest.skip(why)
+    asked, ask = [], emulated._ask
+    monkeypatch.setattr(emulated, "_ask", lambda request, size: asked.append(size) or ask(request, size))
+    settings = CurveSettings(platform="sme", beside=("reference",), overrides=TINY, batch=1, steps=3)
+    sme, reference = bench_curves(settings)["curves"]
+    assert sme["model"] == reference["model"]
+    assert sme["model"]["hidden_size"] == 64  # its own tiny network, as each product takes long
+    assert sme["losses"] == pytest.approx(reference["losses"], rel=1e-5)
+    layers, leaves = 10, 2  # a block and its ends; two read what has no gradient, the image and the time
+    assert len(asked) == settings.steps * (3 * layers - leaves)  # forward, and the gradients of input and weight
+
+
+def test_emulation_says_what_it_lacks(monkeypatch):
+    monkeypatch.setenv("PATH", "/nowhere")
+    assert "clang-19" in PLATFORMS["sme"].obstacle()
+    assert EMULATED["sme"].obstacle("bf16") == "only products of fp32 are emulated"

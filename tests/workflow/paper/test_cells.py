@@ -7,7 +7,6 @@ import pytest
 
 from dithc.cli import main
 from dithc.cli.experiment import paper_cell
-from dithc.log import problem
 from dithc.papers import TARGETS, Document
 from dithc.sealed import seal, unseal
 from tests.workflow.conftest import snakemake
@@ -91,18 +90,14 @@ def test_what_ended_without_a_result_is_a_skipped_cell_with_the_reason(folder: P
     assert {cell.reason for cell in found} == {"`dithc bench scaling` ended with status 1"}
 
 
-def refuse(settings: object) -> None:
-    raise problem("no room", got=settings, expected="room", remedy="make room")
-
-
 def test_a_cell_that_cannot_be_had_says_what_is_wrong(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
-    monkeypatch.setattr("dithc.bench.step.bench_step", refuse)
-    out = tmp_path / "cpu-fp32.json"
-    assert paper("sec56", "--config", CONFIG, *NODE, "--cell", "cpu-fp32", "--out", out) == 0
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    out = tmp_path / "cuda-fp32.json"
+    assert paper("sec56", "--config", CONFIG, *NODE, "--cell", "cuda-fp32", "--out", out) == 0
     content = unseal(out.read_text())
     assert content["result"] is None
-    assert "no room" in content["reason"]
+    assert "sees no GPU" in content["reason"]
     assert "ended with status 2" in content["reason"]
     assert "\n" not in content["reason"]
 

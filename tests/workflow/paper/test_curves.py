@@ -14,7 +14,7 @@ def cell(platform: str, seed: int, losses: list[float], status: str = "ok") -> t
     job = Job(target="fig7", name=f"{platform}-{seed}", words=("bench",), row=platform, columns=(f"seed {seed}",),
               seconds=1.0, facts={"full": False})  # fmt: skip
     told = {"platform": platform, "model": {"preset": "DiT-S/2"}, "batch": 2, "seed": seed, "losses": losses}
-    curve = told | ({"status": "ok"} if status == "ok" else {"status": status, "reason": "no compiler", "losses": []})
+    curve = told | ({"status": "ok"} if status == "ok" else {"status": status, "reason": "no GPU", "losses": []})
     return job, {"data": "generated", "curves": [curve]}, f"cells/{job.name}.json"
 
 
@@ -88,7 +88,7 @@ def test_smoothing_is_a_centred_mean_that_leaves_a_line_as_it_is():
 
 
 def test_a_platform_that_is_not_here_is_skipped_with_its_reason():
-    job, result, file = cell("numba", 0, [], status="skipped")
+    job, result, file = cell("cuda", 0, [], status="skipped")
     (one,) = read_curves(job, result, file).cells
-    assert (one.status, one.reason, one.value) == ("skipped", "no compiler", None)
+    assert (one.status, one.reason, one.value) == ("skipped", "no GPU", None)
     assert not judged((job, result, file)).cells

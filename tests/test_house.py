@@ -41,6 +41,7 @@ ENTRANCES = {
     ),
     "ctypes": (
         "dithc/native/",
+        "dithc/openmp.py",
         "dithc/comm/launching/supervision.py",
         "dithc/comm/process_group/exchange.py",
         "dithc/comm/process_group/segment.py",

@@ -24,6 +24,7 @@ from pathlib import Path
 from textwrap import indent
 from typing import NoReturn, Protocol, cast
 
+from dithc import openmp
 from dithc.log import UserError, logger, problem, refusal, setup
 
 VERBS = {
@@ -147,6 +148,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     # step 20 times slower; 10,000 turns (tens of microseconds) cost nothing measurable on cores of its own.
     os.environ.setdefault("GOMP_SPINCOUNT", "10000")
     setup(level=getattr(logging, os.environ.get("DITHC_LOG", "INFO").upper(), logging.INFO))
+    openmp.report()
     status = 1
     try:
         status = _ended(words)

@@ -3,6 +3,8 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from dithc import openmp as _openmp  # noqa: F401  before any library loads an OpenMP runtime
+
 if TYPE_CHECKING:
     from xarray import DataArray
 

@@ -43,6 +43,7 @@ ENTRANCES = {
     "ctypes": (
         "dithc/native/",
         "dithc/cli/starting.py",
+        "dithc/openmp.py",
         "dithc/comm/launching/supervision.py",
         "dithc/comm/process_group/exchange.py",
         "dithc/comm/process_group/segment.py",

@@ -23,6 +23,7 @@ from pathlib import Path
 from textwrap import indent
 from typing import NoReturn, Protocol, cast
 
+from dithc import openmp
 from dithc.cli import starting
 from dithc.log import UserError, logger, problem, refusal, setup
 
@@ -149,6 +150,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     os.environ.setdefault("GOMP_SPINCOUNT", "10000")
     setup(level=getattr(logging, os.environ.get("DITHC_LOG", "INFO").upper(), logging.INFO))
     starting.choose_folders()
+    openmp.report()
     status = 1
     with starting.supervised(words[0]) if arguments is None else nullcontext():
         try:

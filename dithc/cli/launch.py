@@ -6,6 +6,10 @@ import shutil
 import sys
 import tempfile
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from dithc.comm import launch
 
 SUMMARY = (
     "Start a command on one or several ranks, pass signals and exit status on, and stop it when its driver is gone."
@@ -72,8 +76,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Runs the command; its exit status is ours."""
-    from typing import Literal
-
     from dithc.cluster import site
     from dithc.comm import launch, supervise
     from dithc.hardware import Limits
@@ -82,14 +84,15 @@ def run(args: argparse.Namespace) -> int:
     ranks, cores = _counted(args) if args.strategy else (args.ranks, None)
     node_cpus = args.node_cpus or cores
     cpus = args.cpus or (max(1, node_cpus * args.nodes // ranks) if node_cpus else 1)
-    chosen: Literal["none", "mpiexec", "srun"] = args.launcher or ("srun" if JOB_VARIABLE in os.environ else "mpiexec")
-    launcher: Literal["none", "mpiexec", "srun"] = chosen if ranks > 1 else "none"
+    chosen = args.launcher or _default_launcher(args.nodes if ranks > 1 else 0)
+    launcher: launch.Launcher = chosen if ranks > 1 else "none"
     mpiexec = launch.find_mpiexec(args.mpiexec) if launcher == "mpiexec" else None
-    environment, srun_mpi, hosts = {**os.environ, **_deadline(args)}, args.srun_mpi, []
+    srun_mpi, hosts = args.srun_mpi, []
     if launcher == "srun":
         srun_mpi, mpiexec = launch.ranks_meet_through(args.srun_mpi, args.mpiexec)
         if srun_mpi == launch.HYDRA:
-            hosts, launcher, environment = _hosts(args.nodes), "mpiexec", launch.hydra_environment(environment)
+            hosts, launcher = _hosts(args.nodes), "mpiexec"
+    environment = launch.environment_of(os.environ, launcher=launcher, nodes=args.nodes, hydra=bool(hosts))
     command = args.command[1:] if args.command[:1] == ["--"] else args.command
     if command and command[0].endswith(".py"):
         command = [sys.executable, *command]
@@ -106,11 +109,13 @@ def run(args: argparse.Namespace) -> int:
         hosts=hosts,
         root_user=os.geteuid() == 0,
     )
+    if launcher == "mpiexec" and args.nodes == 1 and mpiexec and mpiexec.vendor == "mpich" and not hosts:
+        launch.check_shared_memory(ranks)
     started = {"OMP_NUM_THREADS": str(cpus), "DITHC_EXPECTED_RANKS": str(ranks)}
     kills = Limits.out_of_memory_kills()
     status = supervise(
         line,
-        environment={**environment, **started},
+        environment={**environment, **_deadline(args), **started},
         launcher=launcher,
         vendor=mpiexec.vendor if mpiexec else "other",
         grace_seconds=args.grace_seconds,
@@ -182,6 +187,22 @@ def _say_killed(command: list[str], *, by_system: bool) -> None:
         "(`resources: {train: {mem_mb}}`)",
     )
     logger("dithc.launch").error(str(error))
+
+
+def _default_launcher(nodes: int) -> "launch.Launcher":
+    """Return srun inside a job of Slurm, else mpiexec; mpiexec also on one node whose job does not answer."""
+    from dithc.cluster import site
+    from dithc.log import logger
+
+    job = os.environ.get(JOB_VARIABLE)
+    if not job or nodes < 1:
+        return "mpiexec"
+    if nodes > 1 or (shutil.which("srun") and site.nodes_of(job)):
+        return "srun"
+    logger("dithc.launch").warning(
+        "SLURM_JOB_ID is %s, but that job has no nodes or there is no srun: mpiexec starts the ranks on this node", job
+    )
+    return "mpiexec"
 
 
 def _hosts(nodes: int) -> list[str]:

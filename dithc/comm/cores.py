@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 
+from dithc import openmp
 from dithc.comm.environment import EXPECTED_RANKS_VARIABLE
 from dithc.comm.group import Group, connect
 from dithc.hardware import Machine, RankPlan, discover, placement, plan
@@ -40,7 +41,11 @@ def ranks(
     """
     import torch
 
+    openmp.report()
     with connect(expected, timeout_seconds=timeout_seconds) as group:
+        if group.is_nested:
+            yield group
+            return
         asked = _asked_threads()
         launched = asked if EXPECTED_RANKS_VARIABLE in os.environ else None
         machine = discover()
@@ -51,19 +56,24 @@ def ranks(
         for reason in cores.reasons:
             log.info(reason)
         mine, communication = _without_communication(cores.ranks[group.local_rank], machine)
+        before = os.sched_getaffinity(0)
         threads = placement.apply(mine)
+        if asked is not None and not (launched and mine.reserved):
+            threads = _threads(asked, mine, machine, launched=launched is not None)
+        torch.set_num_threads(threads)
+        openmp.unbind_team()
         if communication:
             group.communicate_on(communication[0])
         elif group.size > 1:
             log.info("no core of its own for the communication threads: they run on any of the rank")
-        if asked is not None and not (launched and mine.reserved):
-            threads = _threads(asked, mine, machine, launched=launched is not None)
-        torch.set_num_threads(threads)
         check = partial(placement.verify, mine, num_threads=threads, cores=machine.cores, communication=communication)
         check(gather=partial(_masks_of_node, group))
-        yield group
-        # By now the threads of the work exist, and something that was loaded may have bound them elsewhere.
-        check()
+        try:
+            yield group
+            # By now the threads of the work exist, and something that was loaded may have bound them elsewhere.
+            check()
+        finally:
+            placement.rebind(os.sched_getaffinity(0), before)
 
 
 def _asked_threads() -> int | None:

@@ -1,7 +1,8 @@
-"""What the environment says about who started this process, and as one of how many; pure functions of it."""
+"""Launchers in the environment: the one that started this process, and the environment for ranks started by it."""
 
 import os
 import socket
+import stat
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,13 +17,38 @@ SAID_SUFFIX = ".said-"  # likewise, and a digest: of an error that a rank has sa
 HYDRA_PROXY = "hydra_pmi_proxy"  # what MPICH's mpiexec starts on each node, and what starts the ranks there
 
 
+# Variables that connect one process with its launcher. Those with MCA in their name are settings of Open MPI.
+CONNECTION = ("PMI_", "PMI2_", "PMIX_", "OMPI_", "PRTE_", "HYDI_", "PALS_", "MPI_LOCAL", "MPIR_CVAR_PMI_VERSION")
+SETTINGS = ("OMPI_MCA_", "PMIX_MCA_", "PRTE_MCA_")
+# Variables of one task of Slurm, which mpiexec would hand to all of its ranks.
+TASK = (
+    "SLURM_STEP",
+    "SLURM_PROCID",
+    "SLURM_LOCALID",
+    "SLURM_NODEID",
+    "SLURM_TASK_PID",
+    "SLURM_GTIDS",
+    "SLURM_MPI_TYPE",
+)
+# Without these, mpiexec starts its processes through the job manager or on the hosts of a file, even on one node.
+ON_THIS_NODE = {
+    "HYDRA_LAUNCHER": "fork",
+    "HYDRA_RMK": "user",
+    "I_MPI_HYDRA_BOOTSTRAP": "fork",
+    **{f"{owner}_MCA_{part}": "^slurm" for owner in ("OMPI", "PRTE") for part in ("plm", "ras")},
+}
+HOSTS = ("HYDRA_HOST_FILE", "HYDRA_BOOTSTRAP", "I_MPI_HYDRA_HOST_FILE", "PBS_NODEFILE", "PE_HOSTFILE", "LSB_MCPU_HOSTS")
+UNSET = "unset ${!PMI*} ${!OMPI_COMM*}"  # in bash
+LISTENING = "0A"  # the state in /proc/net/tcp
+
+
 @dataclass(frozen=True)
 class Started:
-    """How this process was started.
+    """The launcher that started this process.
 
     Attributes:
         launcher: the interface that announced itself, for messages.
-        size: number of ranks it announced; None when only the MPI library knows.
+        size: number of ranks that it announced; None if only the MPI library has it.
     """
 
     launcher: str
@@ -30,20 +56,66 @@ class Started:
 
 
 def started_by(environment: Mapping[str, str]) -> Started | None:
-    """The launcher that started this process, or None for a process on its own.
+    """Return the launcher that started this process and still serves it; None for a single process.
 
-    Slurm's variables count only inside a step that `srun` started: a batch script has SLURM_NTASKS too, as one process.
+    A shell inside a job, or a program that a rank started, inherits variables of a launcher that does not serve it.
+    Slurm's variables count only inside a step: a batch script has SLURM_NTASKS too, as one process.
     """
-    if "OMPI_COMM_WORLD_SIZE" in environment:
+    step = int(environment.get("SLURM_STEP_NUM_TASKS") or 0) or None
+    if "OMPI_COMM_WORLD_SIZE" in environment and _serves_pmix(environment):
         return Started("Open MPI's mpiexec", int(environment["OMPI_COMM_WORLD_SIZE"]))
-    if "PMI_RANK" in environment:
+    if "PMI_RANK" in environment and _serves_pmi(environment):
         size = environment.get("PMI_SIZE")
         return Started("a PMI launcher (MPICH's or Intel's mpiexec, srun --mpi=pmi2)", int(size) if size else None)
-    if "PMIX_RANK" in environment:
-        return Started("a PMIx launcher (srun --mpi=pmix, prterun)", None)
-    if "SLURM_PROCID" in environment and int(environment.get("SLURM_STEP_NUM_TASKS", "1")) > 1:
-        return Started("srun", int(environment["SLURM_STEP_NUM_TASKS"]))
+    if "PMIX_RANK" in environment and _serves_pmix(environment):
+        return Started("a PMIx launcher (srun --mpi=pmix, prterun)", step)
+    if "SLURM_PROCID" in environment and step is not None and step > 1:
+        return Started("srun", step)
     return None
+
+
+def left_over(environment: Mapping[str, str]) -> list[str]:
+    """Return the variables by which a launcher would connect a rank."""
+    return sorted(name for name in environment if name.startswith(CONNECTION) and not name.startswith(SETTINGS))
+
+
+def for_ranks(environment: Mapping[str, str], *, on_this_node: bool) -> dict[str, str]:
+    """Return the environment in which ranks, and the probe of MPI, are started.
+
+    Args:
+        environment: of the process that starts them, which may itself have a launcher.
+        on_this_node: whether mpiexec starts all ranks here, without a job manager.
+    """
+    dropped = {*left_over(environment)}
+    if on_this_node:
+        dropped |= {*HOSTS, *(name for name in environment if name.startswith(TASK))}
+    kept = {name: value for name, value in environment.items() if name not in dropped}
+    if on_this_node:
+        return kept | ON_THIS_NODE
+    # A step inside a step would wait until the outer one ends, which waits for it.
+    return kept | ({"SLURM_OVERLAP": "1"} if "SLURM_STEP_ID" in environment else {})
+
+
+def _serves_pmi(environment: Mapping[str, str]) -> bool:
+    """Whether the connection of PMI is open; it is a file number, or unknown."""
+    if not environment.get("PMI_FD", "").isdigit():
+        return "PMI_PORT" in environment or int(environment.get("PMI_SIZE") or 1) > 1
+    try:
+        return stat.S_ISSOCK(os.fstat(int(environment["PMI_FD"])).st_mode)
+    except OSError:
+        return False
+
+
+def _serves_pmix(environment: Mapping[str, str]) -> bool:
+    """Whether a server of PMIx named in the environment listens; a rank always has one on its node."""
+    addresses = [value for name, value in environment.items() if name.startswith("PMIX_SERVER_URI")]
+    ports = {address.rpartition(":")[2] for address in addresses if ";tcp" in address}
+    if not ports:
+        return bool(addresses)
+    tables = [path for path in map(Path, ("/proc/net/tcp", "/proc/net/tcp6")) if path.exists()]
+    rows = [line.split() for path in tables for line in path.read_text().splitlines()[1:]]
+    listening = {str(int(row[1].rpartition(":")[2], 16)) for row in rows if row[3] == LISTENING}
+    return not tables or bool(ports & listening)
 
 
 def announced_ranks(environment: Mapping[str, str]) -> int | None:

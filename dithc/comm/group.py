@@ -3,9 +3,11 @@
 import logging
 import os
 import sys
+import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from copy import copy
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -13,8 +15,15 @@ from traceback import walk_tb
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self
 
-from dithc.comm.environment import STARTED_VARIABLE, Started, announced_ranks, node_name, started_by
-from dithc.comm.launching import MEETING_SECONDS, end_when_stopped, ending, guarded, take_names_away
+from dithc.comm.environment import STARTED_VARIABLE, UNSET, Started, announced_ranks, left_over, node_name, started_by
+from dithc.comm.launching import (
+    MEETING_SECONDS,
+    check_shared_memory,
+    end_when_stopped,
+    ending,
+    guarded,
+    take_names_away,
+)
 from dithc.log import UserError, logger, problem, setup
 
 if TYPE_CHECKING:
@@ -36,6 +45,11 @@ AGREED_STATUSES = (None, 0, 75, 76)
 SECONDS_TO_BE_HEARD = 2.0
 BACKEND_VARIABLE = "DITHC_BACKEND"
 BACKENDS = ("dithc-mpi", "gloo")
+LATE_SECONDS = 10.0
+
+_process = os.getpid()  # the only one that MPI serves
+_world: "World | None" = None  # once MPI has started
+_open: "Group | None" = None  # the group of several ranks whose context is open
 
 
 class Group:
@@ -47,6 +61,7 @@ class Group:
         local_rank: this process's number among the ranks of its node.
         local_size: ranks of this node.
         node: the same text on the ranks of a node, another on each other node.
+        is_nested: whether its context is inside the context of an equal group.
     """
 
     def __init__(
@@ -62,7 +77,7 @@ class Group:
         self.rank, self.size = rank, size
         self.local_rank, self.local_size = local_rank, local_size
         self.node = node
-        self._world = world
+        self.is_nested, self._world = False, world
 
     def __enter__(self) -> Self:
         return self
@@ -224,47 +239,104 @@ class Group:
         return recorded()
 
     def close(self) -> None:
-        """Leaves the group; MPI itself ends with the process."""
-        if self.size > 1:
+        """Leave the group; MPI ends with the process. A group inside the context of another leaves that open."""
+        global _open
+        if self.size > 1 and not self.is_nested:
             import torch.distributed as distributed
 
+            _open = None
             if distributed.is_initialized():
                 distributed.destroy_process_group()
 
 
 def connect(expected_ranks: int | None = None, *, timeout_seconds: float | None = None) -> Group:
-    """Joins the ranks that were started together; use it as a context.
+    """Join the ranks that were started together; use it as a context, again and also inside itself.
+
+    A process that no launcher serves is one rank, and never loads MPI.
 
     Args:
-        expected_ranks: number of ranks that there must be; None takes what `dithc launch` announced, else the launcher's word.
-        timeout_seconds: after which a rank that waits for another gives up; None for half an hour. A rank that fails ends
-            the others whatever it is.
+        expected_ranks: number of ranks; None for the number announced by `dithc launch`, else by the launcher.
+        timeout_seconds: time after which a rank that waits for another gives up; None for half an hour. A rank that fails
+            ends the others regardless.
 
     Raises:
-        UserError: another number of ranks was started than expected.
+        UserError: another number of ranks was started than expected, or MPI does not serve this process or thread.
     """
+    global _open, _process
     started = started_by(os.environ)
     expected = expected_ranks if expected_ranks is not None else announced_ranks(os.environ)
-    if started is None or (started.size == 1 and expected in (None, 1)):
+    if _world is None and (started is None or (started.size == 1 and expected in (None, 1))):
         if expected not in (None, 1):
             raise _wrong_size(1, expected, started)
+        if started is None and (names := left_over(os.environ)):
+            log.info("one rank: no launcher serves this process, ignoring %s", ", ".join(names))
         return Group()
-    guarded()
+    _check_process()
+    if _open is not None:
+        if expected not in (None, _open.size):
+            raise _wrong_size(_open.size, expected, started)
+        nested = copy(_open)
+        nested.is_nested = True
+        return nested
+    timeout = timeout_seconds or DEFAULT_TIMEOUT_SECONDS
+    if _world is None:
+        guarded()
+        _process = os.getpid()
     try:
-        from dithc.comm.mpi import World
-
-        world = World()
-        wanted = expected if expected is not None else started.size or world.size
-        group = _join(world, timeout_seconds or DEFAULT_TIMEOUT_SECONDS) if world.size == wanted else None
+        world = _world_again(timeout) or _start_mpi()
+        wanted = expected if expected is not None else (started and started.size) or world.size
+        group = _join(world, timeout) if world.size == wanted else None
     except BaseException as error:
         # Not by the interpreter's end, in which MPI waits for the others, who wait for this rank: the launcher ends them now.
         _say(error, who="a rank that was still connecting")
         os._exit(_status(error))
     if group is not None:
+        _open = group if group.size > 1 else None
         return group
     if world.rank > 0:
         raise SystemExit(2)
     raise _wrong_size(world.size, wanted, started)
+
+
+def _check_process() -> None:
+    """Reject processes and threads that MPI does not serve."""
+    where = "a forked child of a rank" if os.getpid() != _process else "a thread"
+    if os.getpid() == _process and threading.current_thread() is threading.main_thread():
+        return
+    remedy = (
+        "call comm.ranks() in the main thread of the rank, and give results to it; start other processes by `spawn`"
+    )
+    raise problem("comm.ranks() outside of a rank's main thread", got=where, expected="the main thread", remedy=remedy)
+
+
+def _start_mpi() -> "World":
+    global _world
+    check_shared_memory()
+    from dithc.comm.mpi import World
+
+    _world = World()
+    return _world
+
+
+def _world_again(timeout_seconds: float) -> "World | None":
+    """Wait until all ranks connect again; None if MPI has not started yet, whose start waits for them."""
+    if _world is None:
+        return None
+    request, begun, is_late = _world.barrier(), time.monotonic(), False
+    while not request.done():
+        time.sleep(0.01)
+        waited = time.monotonic() - begun
+        if waited > LATE_SECONDS and not is_late:
+            is_late = True
+            log.warning(
+                "waiting for ranks that have not called comm.ranks() again; after %g s all end", timeout_seconds
+            )
+        if waited > timeout_seconds:
+            remedy = "let every rank of the program call comm.ranks() equally often"
+            raise problem(
+                "comm.ranks()", got=f"not on all ranks in {timeout_seconds:g} s", expected="all", remedy=remedy
+            )
+    return _world
 
 
 def _join(world: "World", timeout_seconds: float) -> Group:
@@ -352,12 +424,13 @@ def _status(error: BaseException | None) -> int:
 
 def _wrong_size(size: int, expected: int | None, started: Started | None) -> UserError:
     if started is None:
-        remedy = "start it through `dithc launch --ranks N --launcher mpiexec|srun -- ...`, or ask for one rank"
+        remedy = "start it by `dithc launch --ranks N --launcher mpiexec|srun -- ...`, or expect one rank"
     elif size == 1:
         remedy = (
             "the launcher belongs to another MPI than the library that mpi4py loads, so each process is a world of its own "
             '("0 of 1"): use the mpiexec beside this Python, or point MPI4PY_LIBMPI at the library of your launcher; '
-            "with srun try DITHC_SRUN_MPI=hydra, pmix or pmi2 (`dithc doctor` names what Slurm has)"
+            "with srun try DITHC_SRUN_MPI=hydra, pmix or pmi2 (`dithc doctor` names what Slurm has); outside a launcher, "
+            + f"`{UNSET}`"
         )
     else:
         remedy = "make the launcher's number of ranks and the expected one the same"

@@ -51,6 +51,10 @@ class World:
         """Rank 0's value on every rank."""
         return self._communicator.bcast(value, root=0)
 
+    def barrier(self) -> "Request":
+        """Return a request that is done once all ranks have called it."""
+        return Request(self._communicator.Ibarrier())
+
     def abort(self, status: int) -> NoReturn:
         """Ends every rank at once; the launcher reports `status`. Whoever calls it has said why: what MPI adds is not heard."""
         try:

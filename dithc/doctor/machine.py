@@ -4,17 +4,18 @@ import shutil
 from dataclasses import asdict, replace
 from pathlib import Path
 
+from dithc.comm import launch
 from dithc.doctor.finding import Finding
 from dithc.hardware import CorePlan, Machine, plan
 from dithc.pages import available_bytes
 
-GIB = 1 << 30
+MIB, GIB = 1 << 20, 1 << 30
 # A training step of the smallest preset at batch 16 peaks near 2 GiB with its libraries; below, nothing useful runs.
 LEAST_MEMORY_BYTES, COMFORTABLE_MEMORY_BYTES = 2 * GIB, 6 * GIB
 # The demo leaves about 1 GiB; a fine-tuning with its latents and checkpoints some tens.
 LEAST_DISK_BYTES, COMFORTABLE_DISK_BYTES = 2 * GIB, 20 * GIB
 # MPI and gloo exchange through /dev/shm on a node; containers often get 64 MiB.
-LEAST_SHARED_BYTES = 256 << 20
+LEAST_SHARED_BYTES = 256 * MIB
 
 
 def processor(machine: Machine, _: Path) -> list[Finding]:
@@ -140,13 +141,16 @@ def disk(_: Machine, folder: Path, *, shared: Path = Path("/dev/shm")) -> list[F
         findings = [Finding(level="warn", topic="disk", text=text, remedy=remedy, facts=facts)]
     else:
         findings = [Finding(level="ok", topic="disk", text=text, facts=facts)]
-    if not shared.exists() or shutil.disk_usage(shared).free < LEAST_SHARED_BYTES:
+    room = launch.room(shared)[1]
+    if room < LEAST_SHARED_BYTES:
         findings.append(
             Finding(
-                level="warn",
+                level="warn" if room >= 2 * launch.RANK_BYTES else "bad",
                 topic="shared memory",
-                text=f"{shared} is missing or has less than {LEAST_SHARED_BYTES >> 20} MiB free: several ranks may fail",
+                text=f"{shared} has {room / MIB:.1f} MiB free: MPICH needs {launch.RANK_BYTES / MIB:.1f} MiB per rank, "
+                f"fast exchange {launch.FAST_RANK_BYTES / MIB:.0f} MiB",
                 remedy="start the container with a larger one (docker: --shm-size=1g)",
+                facts={"free_bytes": room},
             )
         )
     return findings

@@ -19,9 +19,13 @@ def mpi(_: Machine, __: Path) -> list[Finding]:
     """The library that mpi4py loads, and the mpiexec that `dithc launch` would use."""
     facts = launch.probe_mpi()
     try:
-        return judge_mpi(facts, launch.find_mpiexec())
+        findings = judge_mpi(facts, launch.find_mpiexec())
     except UserError:
-        return judge_mpi(facts, None)
+        findings = judge_mpi(facts, None)
+    if not (names := launch.left_over(os.environ)):
+        return findings
+    text = f"a launcher left {', '.join(names)} here: `dithc launch` removes them; other MPI programs may fail"
+    return [*findings, Finding(level="ok", topic="MPI", text=text, remedy=launch.UNSET, facts={"left_over": names})]
 
 
 def judge_mpi(facts: dict[str, str], mpiexec: launch.MpiExec | None) -> list[Finding]:

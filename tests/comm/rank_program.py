@@ -5,11 +5,12 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import torch
 
-from dithc.comm import Group, connect
+from dithc.comm import Group, connect, ranks
 from dithc.comm.launching.ending import RANK_VARIABLES
 
 
@@ -60,9 +61,27 @@ def prepare(scene: str) -> None:
         group.guarded = stopped
 
 
+def again() -> None:
+    """Use ranks in sequence and nested, with an agreed end in the first, after work on a team of threads."""
+    torch.set_num_threads(2)
+    torch.ones(1 << 18).add_(1)  # a forked child would wait for the team of this process
+    cpus = os.sched_getaffinity(0)
+    for code in (75, 0):
+        with suppress(SystemExit), ranks(2) as group:
+            torch.set_num_threads(2)
+            torch.ones(1 << 18).add_(1)
+            with ranks() as inner:
+                exchange(inner)
+            exchange(group)
+            raise SystemExit(code)
+        assert os.sched_getaffinity(0) == cpus
+
+
 def main() -> None:
     scene = sys.argv[1]
     expected = int(sys.argv[2]) if len(sys.argv) > 2 else None
+    if scene == "again":
+        again()
     if any(os.environ.get(name) == "1" for name in RANK_VARIABLES):
         prepare(scene)
     with connect(expected, timeout_seconds=600) as group:

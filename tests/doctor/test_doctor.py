@@ -10,11 +10,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from dithc import native
+from dithc import native, openmp
 from dithc.cftp import Team
 from dithc.cli import main
 from dithc.comm.launching.launch import MpiExec
-from dithc.doctor import Finding, collect, worst
+from dithc.doctor import Finding, collect, parallel, worst
 from dithc.doctor import machine as machine_checks
 from dithc.doctor.brought import extensions_of_packages
 from dithc.doctor.parallel import allocation, judge_mpi, slurm
@@ -124,6 +124,7 @@ def test_a_full_disk_hurts(machine, monkeypatch, gib, level):
 
 def test_missing_shared_memory_is_a_warning(machine, tmp_path):
     assert machine_checks.disk(machine, HERE, shared=tmp_path / "none")[-1].topic == "shared memory"
+    assert machine_checks.disk(machine, HERE, shared=tmp_path / "none")[-1].level == "bad"
 
 
 def test_no_huge_pages_is_a_warning(machine):
@@ -312,17 +313,13 @@ def test_a_second_copy_of_the_same_openmp_runtime_is_a_warning():
     assert mine in texts[0]
 
 
-@pytest.mark.parametrize(
-    ("environment", "level"),
-    [
-        ({}, None),
-        ({"OMP_PROC_BIND": "false", "KMP_AFFINITY": "disabled", "OMP_PLACES": ""}, None),
-        ({"OMP_PROC_BIND": "close"}, "warn"),
-        ({"GOMP_CPU_AFFINITY": "0-3"}, "warn"),
-    ],
-)
-def test_variables_that_bind_threads_of_openmp_are_a_warning(machine, environment, level):
-    assert levels(binding(machine, HERE, environment=environment)) == ([level] if level else [])
+def test_ignored_variables_of_openmp_and_of_a_launcher_are_named(machine, monkeypatch):
+    assert binding(machine, HERE) == []
+    monkeypatch.setattr(openmp, "removed", {"OMP_PROC_BIND": "close"})
+    assert "OMP_PROC_BIND=close" in binding(machine, HERE)[0].text
+    monkeypatch.setattr(parallel.launch, "probe_mpi", lambda: {"error": "none"})
+    monkeypatch.setenv("PMIX_RANK", "0")
+    assert "PMIX_RANK" in parallel.mpi(machine, HERE)[-1].text
 
 
 @pytest.mark.parametrize(

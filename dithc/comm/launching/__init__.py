@@ -2,24 +2,23 @@
 
 What: `launch` holds the line for each launcher and MPI, `supervise` runs it, `guarded` puts a parent before a rank, which says
 how it ended, as `ending` does, and ends it where a signal has stopped it for longer than `end_when_stopped` allows;
-`probe_mpi` asks which MPI there is; `take_names_away` removes shared memory that nobody needs.
+`check_shared_memory` rejects a small /dev/shm; `take_names_away` removes shared memory that nobody needs.
 Invariants: nothing outlives its purpose: no rank its driver, no shared memory its ranks; MPI is never loaded in this process.
 How to change it: another launcher is a line in `launch.py`.
 """
 
 from dithc.comm.launching import ending, launch
 from dithc.comm.launching.guard import MEETING_SECONDS, end_when_stopped, guarded
-from dithc.comm.launching.litter import take_names_away
-from dithc.comm.launching.probe import probe_mpi
+from dithc.comm.launching.litter import check_shared_memory, take_names_away
 from dithc.comm.launching.supervision import supervise
 
 __all__ = [
     "MEETING_SECONDS",
+    "check_shared_memory",
     "end_when_stopped",
     "ending",
     "guarded",
     "launch",
-    "probe_mpi",
     "supervise",
     "take_names_away",
 ]

@@ -18,8 +18,10 @@ import time
 from contextlib import suppress
 from types import FrameType
 
-from dithc.comm.environment import HYDRA_PROXY
+from dithc import openmp
+from dithc.comm.environment import HYDRA_PROXY, UNSET
 from dithc.comm.launching.ending import rank_here, tell_launch, tell_of_end
+from dithc.comm.launching.litter import FOLDER, room
 from dithc.comm.launching.supervision import follow_parent, name_of
 from dithc.log import logger
 
@@ -32,12 +34,15 @@ OFF_VARIABLE = "DITHC_NO_GUARD"
 # Between looks at a rank that is stopped; after how long that is said; after how long it is ended where all still have to meet.
 LOOK_SECONDS, SAY_SECONDS, MEETING_SECONDS = 0.5, 5.0, 10.0
 
+# Statuses by which Python ends; MPI chooses others.
+STATUSES = (0, 1, 2, 75, 76, 128 + signal.SIGINT)
+
 # Shared by rank and guard: seconds for which the rank may be stopped, 0 for any time.
 _most_stopped: mmap.mmap | None = None
 
 
 def guarded() -> None:
-    """Returns in a child of this process, whose status this process then ends with; call it before any thread is started."""
+    """Return in a child of this process, which then ends with the child's status; call it once, before threads start."""
     if os.environ.get(OFF_VARIABLE):
         log.info("ranks have no guards (%s is set)", OFF_VARIABLE)
         return
@@ -48,6 +53,7 @@ def guarded() -> None:
     end_when_stopped(MEETING_SECONDS)
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
+    openmp.release_teams()
     child = os.fork()
     if child == 0:
         follow_parent(signal.SIGKILL)()
@@ -66,6 +72,11 @@ def end_when_stopped(seconds: float | None) -> None:
         struct.pack_into("d", _most_stopped, 0, seconds or 0.0)
 
 
+def _stopped_at_most() -> float:
+    assert _most_stopped is not None
+    return float(struct.unpack_from("d", _most_stopped)[0])
+
+
 def _watch(child: int) -> None:
     def pass_on(number: int, _: FrameType | None) -> None:
         with suppress(ProcessLookupError):
@@ -77,6 +88,12 @@ def _watch(child: int) -> None:
     status, stopped = _ended(child, rank)
     if not os.WIFSIGNALED(status):
         chosen = os.waitstatus_to_exitcode(status)
+        if chosen not in STATUSES and _stopped_at_most():
+            log.error(
+                "MPI ended rank %s in its start with status %d (fix: start the ranks by `dithc launch`, or by srun --mpi=pmi2 "
+                "for MPICH; outside a launcher, `%s`)",
+                *(rank, chosen, UNSET),
+            )
         tell_of_end(chosen)
         os._exit(chosen)
     ended_by = os.WTERMSIG(status)
@@ -84,6 +101,8 @@ def _watch(child: int) -> None:
     if stopped:
         words = f"was stopped by a signal for {stopped:g} s, while the others wait for it, and ended"
     cause = ": out of memory, or killed from outside" if ended_by == signal.SIGKILL and not stopped else ""
+    if ended_by == signal.SIGBUS:
+        cause = f": a mapped file was cut or its file system is full ({FOLDER}: {room()[1] >> 20} MiB free)"
     log.error("rank %s (process %d) %s%s", rank, child, words, cause)
     tell_launch(f"rank {rank} {words}")
     time.sleep(GRACE_SECONDS)
@@ -106,8 +125,6 @@ def _ended(child: int, rank: str) -> tuple[int, float]:
         seconds = looks * LOOK_SECONDS
         if seconds == SAY_SECONDS:
             log.warning("rank %s (process %d) has been stopped by a signal for %g s", rank, child, seconds)
-        assert _most_stopped is not None
-        (most,) = struct.unpack_from("d", _most_stopped)
-        if 0 < most <= seconds:
+        if 0 < _stopped_at_most() <= seconds:
             os.kill(child, signal.SIGKILL)
             return os.waitpid(child, 0)[1], seconds

@@ -9,7 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from dithc.comm.environment import EXPECTED_RANKS_VARIABLE
+from dithc.comm.environment import EXPECTED_RANKS_VARIABLE, for_ranks
+from dithc.comm.environment import UNSET as UNSET
+from dithc.comm.environment import left_over as left_over
+from dithc.comm.launching.litter import FAST_RANK_BYTES as FAST_RANK_BYTES
+from dithc.comm.launching.litter import RANK_BYTES as RANK_BYTES
+from dithc.comm.launching.litter import check_shared_memory as check_shared_memory
+from dithc.comm.launching.litter import room as room
 from dithc.comm.launching.probe import probe_mpi as probe_mpi
 from dithc.log import UserError, logger, problem
 
@@ -110,15 +116,36 @@ def ranks_meet_through(asked: str, explicit: str | None = None) -> tuple[str, Mp
     return "pmix", None
 
 
-def hydra_environment(environment: Mapping[str, str]) -> dict[str, str]:
-    """The environment of a hydra mpiexec which srun starts on the nodes: once on each, with all CPUs that the job has there.
+def environment_of(environment: Mapping[str, str], *, launcher: Launcher, nodes: int, hydra: bool) -> dict[str, str]:
+    """Return the environment for the line of `launch_line`.
 
     Args:
-        environment: of the job.
+        environment: of this process.
+        launcher: what starts the ranks; `none` leaves the environment unchanged.
+        nodes: number of nodes.
+        hydra: whether srun starts a hydra mpiexec: one process on each node, with all CPUs that the job has there.
+
+    Raises:
+        UserError: mpiexec would need a missing srun.
     """
-    # The job's words are about a rank. With a number of CPUs a step gets those alone; without, and unbound, all of the job.
+    if launcher == "none":
+        return dict(environment)
+    if not hydra:
+        on_this_node, job = launcher == "mpiexec" and nodes == 1, environment.get("SLURM_JOB_ID")
+        if on_this_node and job:
+            log.info("mpiexec starts the ranks on this node, not through srun of job %s", job)
+        elif launcher == "mpiexec" and job and shutil.which("srun") is None:
+            raise problem(
+                f"launch --launcher mpiexec --nodes {nodes}",
+                got=f"SLURM_JOB_ID={job} and no srun on PATH",
+                expected="srun, by which mpiexec starts its processes on the nodes of a job",
+                remedy="load Slurm's commands; outside that job, unset SLURM_JOB_ID and SLURM_JOBID",
+            )
+        return for_ranks(environment, on_this_node=on_this_node)
+    # The job's variables describe a rank. With a number of CPUs a step gets only those; without, and unbound, all of the job.
     about_ranks = ("SLURM_TRES_PER_TASK", "SLURM_CPU_BIND", "SLURM_CPUS_PER_TASK", "SRUN_CPUS_PER_TASK")
-    kept = {name: value for name, value in environment.items() if not name.startswith(about_ranks)}
+    ranks = for_ranks(environment, on_this_node=False)
+    kept = {name: value for name, value in ranks.items() if not name.startswith(about_ranks)}
     return {**kept, "SLURM_CPU_BIND": "none", "SLURM_MPI_TYPE": "none", "SLURM_KILL_BAD_EXIT": "1"}
 
 

@@ -5,20 +5,20 @@ import os
 import subprocess
 import sys
 
+from dithc.comm.environment import for_ranks
+
 PROGRAM = "import json; from dithc.comm.mpi import facts; print(json.dumps(facts()))"
-LAUNCHER_PREFIXES = ("PMI_", "PMIX_", "OMPI_", "SLURM_")
 
 
 def probe_mpi(*, timeout_seconds: float = 30.0) -> dict[str, str]:
     """Facts about the MPI that a rank would load: vendor, library, standard, thread_level; or `error` with the reason."""
-    environment = {key: value for key, value in os.environ.items() if not key.startswith(LAUNCHER_PREFIXES)}
     try:
         done = subprocess.run(
             [sys.executable, "-c", PROGRAM],
             capture_output=True,
             text=True,
             timeout=timeout_seconds,
-            env=environment,
+            env=for_ranks(os.environ, on_this_node=True),
             stdin=subprocess.DEVNULL,
         )
     except subprocess.TimeoutExpired:

@@ -21,7 +21,7 @@ log = logger(__name__)
 
 DRIVER_PID_VARIABLE, DRIVER_HOST_VARIABLE = "DITHC_DRIVER_PID", "DITHC_DRIVER_HOST"
 FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
-STARTS, START_SECONDS, CHILDLESS_SECONDS = 3, 600.0, 5.0
+STARTS, START_SECONDS, LATE_SECONDS, CHILDLESS_SECONDS = 3, 600.0, 30.0, 5.0
 SOONEST_SECONDS = 0.1  # before them no rank has said anything: Python itself takes longer to start
 LOST_SECONDS = 10.0  # in which the launcher may end ranks of which one has ended, or the others end for the same reason
 UNMET_GRACE_SECONDS = 5.0  # ranks that have not met have nothing to save
@@ -157,17 +157,35 @@ class _Driver:
 
 
 class _Start:
-    """Ranks that are on their way to each other."""
+    """Watch over a launcher, and over its ranks until they have met."""
 
-    def __init__(self, launcher: Launcher) -> None:
-        self._launcher = launcher
-        self._began = self._had_children = time.monotonic()
+    def __init__(self, how: _How) -> None:
+        self._is_mpich = how.launcher == "mpiexec" and how.vendor == "mpich"
+        self._has_children = how.launcher == "mpiexec" and how.vendor != "other"  # else they may belong to a daemon
+        self._began = self._looked = time.monotonic()
+        self._childless_since: float | None = None
         self._ranks: set[int] = set()  # processes of this node
         self._lost_at: float | None = None
+        self._is_late = False
 
-    def in_vain(self, pid: int, met: Path) -> str:
-        """Why they will not meet; empty as long as they may."""
-        now, children = time.monotonic(), _children()
+    def in_vain(self, pid: int, met: Path | None) -> str:
+        """Return the reason to end the launcher; empty while it may succeed.
+
+        Args:
+            pid: process of the launcher.
+            met: file that exists once all ranks have met; None if they have, or if nothing is known of it.
+        """
+        now = time.monotonic()
+        if met is None and (not self._has_children or now < self._looked + CHILDLESS_SECONDS):
+            return ""  # the list of processes is long
+        children, self._looked = _children(), now
+        # MPICH's mpiexec waits forever if the processes that it started have ended before they called back.
+        is_childless = self._has_children and pid not in children
+        self._childless_since = (self._childless_since or now) if is_childless else None
+        if is_childless and now > (self._childless_since or now) + CHILDLESS_SECONDS:
+            return f"mpiexec (process {pid}) has had no child process for {CHILDLESS_SECONDS:g} s: its ranks, ssh or srun ended"
+        if met is None:
+            return ""
         words, status = _lost(met)
         if words or self._has_lost_one(pid, children):
             self._lost_at = self._lost_at or now
@@ -175,16 +193,18 @@ class _Start:
                 return f"{words or 'a rank ended'} before the ranks had found each other"
         if now > self._began + START_SECONDS:
             return f"the ranks have not found each other after {START_SECONDS:g} s"
-        # MPICH's mpiexec waits for ever when what it starts on other nodes has ended before it called back.
-        if self._launcher != "mpiexec" or pid in children:
-            self._had_children = now
-        if now > self._had_children + CHILDLESS_SECONDS:
-            return "what mpiexec had started has ended before the ranks found each other"
+        if now > self._began + LATE_SECONDS and not self._is_late:
+            self._is_late = True
+            names = ", ".join(sorted({name_of(child) for child in children.get(pid, ())})) or "no process"
+            log.warning(
+                "the ranks have not found each other after %g s: %s (process %d) runs %s; waiting up to %g s",
+                *(LATE_SECONDS, name_of(pid), pid, names, START_SECONDS),
+            )
         return ""
 
     def _has_lost_one(self, pid: int, children: Mapping[int, set[int]]) -> bool:
         """Whether a rank that MPICH's mpiexec had started on this node is gone: it may not notice, nor do the others."""
-        if self._launcher != "mpiexec":
+        if not self._is_mpich:
             return False
         proxies = [child for child in children.get(pid, ()) if name_of(child) == HYDRA_PROXY]
         found = {rank for proxy in proxies for rank in children.get(proxy, ()) if rank in self._ranks or _is_rank(rank)}
@@ -285,7 +305,7 @@ def _wait(
     met: Path | None,
 ) -> int:
     kill_at: float | None = None
-    start = _Start(how.launcher)
+    start, grace = _Start(how), how.grace_seconds
     while True:
         try:
             status = child.wait(timeout=how.poll_seconds)
@@ -294,17 +314,16 @@ def _wait(
             pass
         if met is not None and met.exists():
             met = None
-        elif met is not None and (why := start.in_vain(child.pid, met)):
+        if kill_at is None and (why := start.in_vain(child.pid, met)):
             log.warning("%s: ending them", why)
             os.killpg(child.pid, signal.SIGTERM)
-            met, kill_at = None, time.monotonic() + min(how.grace_seconds, UNMET_GRACE_SECONDS)
+            met, grace = None, min(grace, UNMET_GRACE_SECONDS)
+            kill_at = time.monotonic() + grace
         if kill_at is None and driver is not None and driver.gone():
-            log.warning(
-                "the workflow driver (process %d) is gone: stopping, %g s to save", driver.pid, how.grace_seconds
-            )
+            log.warning("the workflow driver (process %d) is gone: stopping, %g s to save", driver.pid, grace)
             _send(child, stop, launcher=how.launcher)
-            kill_at = time.monotonic() + how.grace_seconds
+            kill_at = time.monotonic() + grace
         elif kill_at is not None and time.monotonic() > kill_at:
-            log.warning("still running after %g s: killing it", how.grace_seconds)
+            log.warning("still running after %g s: killing it", grace)
             os.killpg(child.pid, signal.SIGKILL)
             kill_at = float("inf")

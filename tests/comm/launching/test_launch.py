@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from dithc.comm.environment import HYDRA_PROXY
-from dithc.comm.launching.launch import MpiExec, find_mpiexec, hydra_environment, launch_line, ranks_meet_through
+from dithc.comm.launching import supervision
+from dithc.comm.launching.launch import MpiExec, environment_of, find_mpiexec, launch_line, ranks_meet_through
 from dithc.comm.launching.supervision import carried_signal, supervise
 from dithc.log import UserError
 
@@ -74,7 +75,9 @@ def test_mpich_has_srun_start_its_own_launcher_on_the_nodes():
     settings = {"nodes": 2, "ranks": 4, "cpus": 8, "srun_mpi": "hydra", "hosts": ["n1", "n2", "n3"]}
     line = launch_line(COMMAND, launcher="srun", mpiexec=mpiexec, **settings)
     assert " ".join(line) == "/opt/mpiexec -launcher slurm -hosts n1,n2 -ppn 2 -n 4 python train.py"
-    environment = hydra_environment({"SLURM_TRES_PER_TASK": "cpu=8", "SLURM_CPUS_PER_TASK": "8", "HOME": "/h"})
+    job = {"SLURM_TRES_PER_TASK": "cpu=8", "SLURM_CPUS_PER_TASK": "8", "SLURM_STEP_ID": "0", "HOME": "/h"}
+    environment = environment_of(job, launcher="mpiexec", nodes=1, hydra=True)
+    assert environment["SLURM_OVERLAP"] == "1", "a step inside a step waits for the outer one"
     assert (environment["SLURM_CPU_BIND"], environment["HOME"]) == ("none", "/h")
     assert not environment.keys() & {"SLURM_TRES_PER_TASK", "SLURM_CPUS_PER_TASK"}, (
         "they say what a rank has, not a node"
@@ -93,6 +96,33 @@ def test_ranks_on_slurm_meet_through_what_their_mpi_has(monkeypatch, tmp_path, v
     monkeypatch.setenv("PATH", str(tmp_path) if version is None else os.environ["PATH"])
     assert ranks_meet_through("auto")[0] == through
     assert ranks_meet_through("pmi2") == ("pmi2", None)
+
+
+@pytest.mark.mpi
+def test_ranks_start_on_one_node_without_the_srun_of_a_job(tmp_path):
+    job = {
+        "SLURM_JOB_ID": "7",
+        "SLURM_JOBID": "7",
+        "SLURM_NODELIST": "n1",
+        "SLURM_TASKS_PER_NODE": "2",
+        "PMI_RANK": "9",
+    }
+    line = launch_line([sys.executable, "-c", "print('here')"], launcher="mpiexec", ranks=2, mpiexec=find_mpiexec())
+    environment = environment_of({**os.environ, **job, "PATH": ""}, launcher="mpiexec", nodes=1, hydra=False)
+    done = subprocess.run(line, env=environment, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout.count("here")) == (0, 2), done.stderr
+
+
+@pytest.mark.parametrize("is_watched", [True, False])
+def test_an_mpiexec_without_processes_is_ended_within_seconds(monkeypatch, tmp_path, caplog, is_watched):
+    monkeypatch.setattr(supervision, "CHILDLESS_SECONDS", 0.1)
+    monkeypatch.setattr(supervision, "STARTS", 1)
+    folder = tmp_path if is_watched else None
+    status = supervise(
+        ["sleep", "600"], environment=os.environ, launcher="mpiexec", vendor="mpich", poll_seconds=0.05, meet_in=folder
+    )
+    assert status == 128 + signal.SIGTERM
+    assert "no child process" in caplog.text
 
 
 def test_mpich_needs_no_options_on_one_node():

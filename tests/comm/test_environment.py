@@ -1,0 +1,144 @@
+"""A process is a rank only while its launcher serves it; ranks and the probe of MPI start in one clean environment."""
+
+import os
+import socket
+import threading
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dithc.comm import connect, group
+from dithc.comm.environment import for_ranks, left_over, started_by
+from dithc.comm.launching import litter, probe
+from dithc.comm.launching.launch import environment_of
+from dithc.log import UserError
+
+LEFT_OVER = {
+    "PMIX_RANK": "0",
+    "PMIX_NAMESPACE": "slurm.pmix.77.0",
+    "PMIX_SERVER_URI2": "pmix-server.1;tcp4://127.0.0.1:1",
+    "PMIX_SERVER_URI41": "pmix-server.1;tcp4://127.0.0.1:1",
+    "PMI_RANK": "3",
+    "PMI_SIZE": "4",
+    "PMI_FD": "987",
+    "OMPI_COMM_WORLD_SIZE": "4",
+    "OMPI_COMM_WORLD_RANK": "1",
+    "MPI_LOCALNRANKS": "4",
+    "MPIR_CVAR_PMI_VERSION": "pmix",
+    "SLURM_STEP_NUM_TASKS": "1",
+    "SLURM_PROCID": "0",
+    "SLURM_MPI_TYPE": "pmix",
+}
+JOB = {"SLURM_JOB_ID": "77", "SLURM_JOB_NODELIST": "n1", "HYDRA_HOST_FILE": "/hosts", "HOME": "/h"}
+SETTINGS = {"OMPI_MCA_btl": "self", "PMIX_MCA_gds": "hash", "MPI4PY_LIBMPI": "/lib/libmpi.so"}
+
+
+@pytest.fixture
+def port() -> Iterator[str]:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield str(server.getsockname()[1])
+
+
+@settings(max_examples=30, deadline=None)
+@given(names=st.sets(st.sampled_from(sorted(LEFT_OVER))))
+def test_variables_of_a_launcher_that_is_gone_make_no_rank_and_reach_no_rank(names: set[str]) -> None:
+    # PMI without a file number, as some launchers have it, or Slurm's variables alone: MPI itself finds that out.
+    environment = {name: LEFT_OVER[name] for name in names} | JOB | SETTINGS
+    if not {"PMI_RANK", "PMI_SIZE"} <= names or "PMI_FD" in names:
+        assert started_by(environment) is None
+    for local in (True, False):
+        made = for_ranks(environment, on_this_node=local)
+        assert not left_over(made)
+        assert made["SLURM_JOB_ID"] == "77"
+        assert SETTINGS.items() <= made.items()
+        assert ("SLURM_PROCID" in made, "HYDRA_HOST_FILE" in made) == (not local and "SLURM_PROCID" in names, not local)
+
+
+def test_one_process_in_a_shell_of_srun_is_one_rank_and_loads_no_mpi(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in LEFT_OVER.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(group, "guarded", lambda: pytest.fail("one process starts no MPI"))
+    with connect() as alone:
+        assert alone.size == 1
+    with pytest.raises(UserError, match="no launcher"):
+        connect(2)
+
+
+def test_a_served_rank_is_one(port: str) -> None:
+    address = {"PMIX_SERVER_URI41": f"pmix-server.1;tcp4://127.0.0.1:{port}"}
+    found = started_by({"PMIX_RANK": "0", "SLURM_STEP_NUM_TASKS": "3", **address})
+    assert found is not None
+    assert found.size == 3
+    one, other = socket.socketpair()
+    with one, other:
+        assert started_by({"PMI_RANK": "0", "PMI_SIZE": "2", "PMI_FD": str(one.fileno())}) is not None
+    assert started_by({"PMI_RANK": "0", "PMI_SIZE": "2", "PMI_FD": "987"}) is None
+
+
+def test_probe_and_start_on_one_node_have_one_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in (LEFT_OVER | JOB).items():
+        monkeypatch.setenv(name, value)
+    seen: list[dict[str, str]] = []
+
+    def run(*_: object, env: dict[str, str], **__: object) -> None:
+        seen.append(env)
+        raise probe.subprocess.TimeoutExpired("", 0)
+
+    monkeypatch.setattr(probe.subprocess, "run", run)
+    probe.probe_mpi()
+    assert seen == [environment_of(os.environ, launcher="mpiexec", nodes=1, hydra=False)]
+
+
+def test_several_nodes_of_a_job_need_srun(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "")
+    with pytest.raises(UserError, match="no srun on PATH"):
+        environment_of(JOB, launcher="mpiexec", nodes=2, hydra=False)
+
+
+def test_a_thread_or_a_forked_child_cannot_join_the_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(group, "guarded", lambda: pytest.fail("MPI serves neither"))
+    monkeypatch.setenv("PMI_RANK", "0")
+    monkeypatch.setenv("PMI_SIZE", "2")
+    errors: list[str] = []
+
+    def join() -> None:
+        try:
+            connect()
+        except UserError as error:
+            errors.append(str(error))
+
+    thread = threading.Thread(target=join)
+    thread.start()
+    thread.join()
+    monkeypatch.setattr(group, "_process", os.getppid())
+    join()
+    assert ["a thread" in errors[0], "a forked child" in errors[1]] == [True, True]
+
+
+@pytest.mark.parametrize(
+    ("size", "free", "rank", "is_enough"),
+    [
+        pytest.param(2 << 20, 2 << 20, None, False, id="2 MiB in all"),
+        pytest.param(64 << 20, 1 << 20, None, False, id="nearly full"),
+        pytest.param(0, 0, None, False, id="missing"),
+        pytest.param(64 << 20, 60 << 20, None, True, id="as containers have"),
+        pytest.param(64 << 20, 1 << 20, "0", False, id="nearly full, first rank"),
+        pytest.param(64 << 20, 1 << 20, "1", True, id="taken by the first rank"),
+        pytest.param(2 << 20, 2 << 20, "1", False, id="2 MiB in all, second rank"),
+    ],
+)
+def test_ranks_without_room_in_shared_memory_are_rejected(
+    monkeypatch: pytest.MonkeyPatch, size: int, free: int, rank: str | None, is_enough: bool
+) -> None:
+    monkeypatch.setattr(litter, "room", lambda: (size, free))
+    if rank is not None:
+        for name, value in (("PMI_RANK", rank), ("MPI_LOCALRANKID", rank), ("MPI_LOCALNRANKS", "2")):
+            monkeypatch.setenv(name, value)
+    ranks = 2 if rank is None else None
+    if is_enough:
+        return litter.check_shared_memory(ranks)
+    with pytest.raises(UserError, match=r"/dev/shm has no room for 2 rank\(s\)[\s\S]*--shm-size"):
+        litter.check_shared_memory(ranks)
+    return None

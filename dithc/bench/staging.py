@@ -236,7 +236,7 @@ def _ran(words: Sequence[str], log_file: Path) -> tuple[str, int, float]:
     if child.returncode:
         raise problem(
             f"a program of the bench ended with status {child.returncode}",
-            got=text[-2000:],
+            got="".join(f"\n    {line}" for line in text[-2000:].splitlines()),
             expected="one that ends well",
             remedy="what it says above; `--folder` chooses a disk with more room",
         )

@@ -24,7 +24,8 @@ from pathlib import Path
 from textwrap import indent
 from typing import NoReturn, Protocol, cast
 
-from dithc.log import UserError, logger, problem, refusal, setup
+from dithc.log import UserError, escaping, logger, problem, refusal, setup
+from dithc.sealed import documents
 
 VERBS = {
     "run": "run an experiment, and show its stages",
@@ -175,6 +176,13 @@ def _ended(words: Sequence[str]) -> int:
         return error.status
     except BrokenPipeError:
         return 141
+    except documents.Altered as error:
+        remedy = "delete it and run the command again that writes it"
+        told = problem(
+            f"dithc {words[0]} reads a changed file", got=error, expected="the bytes under its seal", remedy=remedy
+        )
+        logger(f"dithc.{words[0]}").error(str(told))
+        return UserError.status
     except (OSError, MemoryError, RuntimeError, UnicodeEncodeError) as error:
         log, said = logger(f"dithc.{words[0]}"), _told(words[0], error)
         if said is None:
@@ -192,6 +200,7 @@ def _open_streams() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
+    escaping.escape_stream(sys.stdout)
 
 
 def module_of(verb: str) -> str:

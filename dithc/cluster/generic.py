@@ -25,7 +25,7 @@ from dithc.cluster.commands import ran
 from dithc.cluster.queue import Job
 from dithc.cluster.records import JOBS, Record, load, now, settled
 from dithc.cluster.systems import SYSTEMS, Request
-from dithc.log import UserError, problem
+from dithc.log import UserError, escaping, problem
 
 AGAIN = 75  # exit status of a command that stopped and saved: run me again (EX_TEMPFAIL of sysexits.h)
 AGAIN_FILE, DRIVER, SYSTEM = "DITHC_AGAIN_FILE", "DITHC_DRIVER_NAME", "DITHC_SYSTEM"
@@ -293,7 +293,7 @@ def _script(record: Record, request: Request, folder: Path) -> str:
 
 
 def _say(words: str) -> None:
-    sys.stderr.write(f"dithc: {words}\n")
+    sys.stderr.write(f"dithc: {escaping.escaped(words, indent=2)}\n")
 
 
 def main(words: Sequence[str]) -> int:

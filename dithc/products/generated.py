@@ -15,7 +15,7 @@ from dithc.log import problem
 from dithc.products.inputs import needed_input
 from dithc.products.lazy import Joined
 from dithc.runs import Manifest
-from dithc.sealed import plain, unseal
+from dithc.sealed import documents
 
 PICTURES = re.compile(r"sd-vae-|[a-z]+-display-")  # ids of codecs that see and give the display bands as they are shown
 
@@ -89,7 +89,7 @@ class Generated:
     @cached_property
     def labels(self) -> npt.NDArray[np.int32]:
         """Class of each image (N,)."""
-        sidecars = [unseal(plain(Manifest.whole(self.path.parent / name)).read_text()) for name in self._named(".json")]
+        sidecars = [documents.read(Manifest.whole(self.path.parent / name)) for name in self._named(".json")]
         return np.concatenate([np.array(sidecar["labels"], np.int32) for sidecar in sidecars])
 
     def _named(self, suffix: str) -> list[str]:

@@ -7,7 +7,7 @@ import stat
 import time
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -140,9 +140,7 @@ class Manifest:
         """
         wanted = f"the manifest of stage {stage!r}" if stage else "a manifest written by dithc"
         try:
-            content = unseal(
-                plain(path).read_text(), unsealed=[frozenset({*(one.name for one in fields(cls)), "digest"})]
-            )
+            content = unseal(plain(path).read_text())
             if "written" not in content:
                 content = cls.joined(content, cls._making(path))
             written = content.pop("digest")

@@ -278,7 +278,8 @@ def _tune(settings: StepwiseSettings, contender: Contender, folder: Path) -> dic
         words, env=environment, capture_output=True, text=True, preexec_fn=partial(os.sched_setaffinity, 0, cpus)
     )
     if done.returncode:
-        raise problem("bench stepwise --tune", got=done.stderr[-2000:], expected="a search", remedy="see the message")
+        got = "".join(f"\n    {line}" for line in done.stderr[-2000:].splitlines())
+        raise problem("bench stepwise --tune", got=got, expected="a search", remedy="see the message")
     return {path.name: path.read_text() for path in target.iterdir()}
 
 

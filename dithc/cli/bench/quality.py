@@ -96,11 +96,11 @@ def _seconds(plan: "quality.Plan", folder: Path, profile: str, environment: dict
     from dithc.bench import quality
     from dithc.log import logger
     from dithc.runs import atomic_write
-    from dithc.sealed import plain, seal, unseal
+    from dithc.sealed import documents, seal
     from dithc.sittings import difference
 
     path = folder / PLAN_FILE
-    kept = unseal(plain(path).read_text()) if path.exists() else {"environment": environment, "seconds": {}}
+    kept = documents.read(path) if path.exists() else {"environment": environment, "seconds": {}}
     if differing := difference(kept.get("environment"), environment):
         logger("dithc.bench").warning(
             f"discarding the seconds per step in {path}: the environment changed: {differing}"

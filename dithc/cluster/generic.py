@@ -298,7 +298,8 @@ def _say(words: str) -> None:
 
 def main(words: Sequence[str]) -> int:
     """Runs `submit`, `status` or `cancel` in the current folder; returns the exit status."""
-    verb, *rest = words if len(words) > 1 else ["", ""]
+    is_help = words[1:2] in (["-h"], ["--help"])
+    verb, *rest = words if len(words) > 1 and not is_help else ["", ""]
     folder = Path.cwd()
     try:
         if verb == "submit":
@@ -308,8 +309,8 @@ def main(words: Sequence[str]) -> int:
         elif verb == "cancel":
             cancel(rest, folder=folder)
         else:
-            _say("expected: submit SYSTEM [words] SCRIPT, status NUMBER, or cancel NUMBER ...")
-            return 2
+            _say("usage: submit SYSTEM [words] SCRIPT, status NUMBER, or cancel NUMBER ...")
+            return 0 if is_help else 2
     except UserError as error:
         _say(str(error))
         return 2

@@ -4,13 +4,11 @@ import io
 import json
 import logging
 import math
-from importlib import import_module
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from jinja2 import DictLoader
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.summary.writer import event_file_writer
 
@@ -49,12 +47,6 @@ def test_no_text_forges_a_line_or_controls_the_terminal(text: str) -> None:
     print(text, file=output, end="")
     output.write(escaping.Coded("\x1b[0m"))
     printable(output.getvalue().removesuffix("\x1b[0m"), lines=1 + text.count("\n"))
-
-
-def test_texts_of_a_page_are_escaped(monkeypatch: pytest.MonkeyPatch) -> None:
-    render = import_module("dithc.report.page.render")
-    monkeypatch.setattr(render, "ChoiceLoader", lambda _: DictLoader({"page": "<b>{{ text }}{{ text|upper }}</b>"}))
-    assert render.fill("page", text="a\x1b[31m\u202e<") == r"<b>a\x1b[31m\u202e&lt;A\x1b[31M\u202e&lt;</b>"
 
 
 def test_names_of_files_are_escaped_in_every_output(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

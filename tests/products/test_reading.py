@@ -67,7 +67,7 @@ def test_only_the_shard_that_is_asked_for_is_read(results, tmp_path):
     shard.write_bytes(shard.read_bytes()[:-1] + b"x")
     opened = dithc.open(root / "samples/some/manifest.json")
     assert np.isfinite(opened[:64].values).all()
-    with pytest.raises(UserError, match="is not what its stage wrote"):
+    with pytest.raises(UserError, match="was changed after it was written"):
         opened[64].load()
 
 

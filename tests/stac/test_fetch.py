@@ -490,7 +490,7 @@ def test_a_lock_of_others_leads_out_of_no_folder(
         lambda: fetch(source(search=None), items=items),
         lambda: read_scenes(source(search=None), place.parent),
     ):
-        with pytest.raises(UserError, match=r"(?s)not what was written\n.*the path .*\n.*ID/FILE\n.*remove it"):
+        with pytest.raises(UserError, match=r"(?s)is invalid\n.*the path .*\n.*ID/FILE\n.*remove it"):
             use()
     assert files(tmp_path) == before
 
@@ -507,7 +507,7 @@ def test_a_lock_of_other_types_is_none(
     item = content["items"][0]
     (item if key == "id" else next(iter(item["assets"].values())))[key] = value
     place.write_text(seal(content))
-    with pytest.raises(UserError, match=r"not what was written"):
+    with pytest.raises(UserError, match=r"is invalid"):
         Lock.read(place.parent)
 
 
@@ -556,7 +556,7 @@ def test_a_folder_of_another_search_is_left_alone(catalogue: Catalogue, source: 
     assert files(tmp_path / "fetched") == before
     lock = tmp_path / "fetched" / "lock.json"
     lock.write_text(lock.read_text().replace('"limit": 1', '"limit": 2'))
-    with pytest.raises(UserError, match=r"not what was written"):
+    with pytest.raises(UserError, match=r"lock\.json was changed after it was written"):
         Lock.read(tmp_path / "fetched")
 
 

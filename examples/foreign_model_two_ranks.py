@@ -8,6 +8,7 @@ and start it again, on as many ranks as you like. Without `dithc launch` it is o
 """
 
 import sys
+from argparse import ArgumentParser, RawDescriptionHelpFormatter
 
 import torch
 from torch import Tensor, nn
@@ -72,4 +73,7 @@ def main(folder: str, steps: int = 200) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1], *map(int, sys.argv[2:])))
+    parser = ArgumentParser(description=__doc__, formatter_class=RawDescriptionHelpFormatter)
+    parser.add_argument("folder", metavar="FOLDER")
+    parser.add_argument("steps", metavar="STEPS", type=int, nargs="?", default=200)
+    sys.exit(main(**vars(parser.parse_args())))

@@ -5,6 +5,8 @@ Any condition that becomes one vector an image will do: a text embedding, the da
 what is sampled says whether the network listens.
 """
 
+from argparse import ArgumentParser, RawDescriptionHelpFormatter
+
 import torch
 from torch import Tensor, nn
 
@@ -71,4 +73,5 @@ def main() -> tuple[Tensor, Tensor]:
 
 
 if __name__ == "__main__":
+    ArgumentParser(description=__doc__, formatter_class=RawDescriptionHelpFormatter).parse_args()
     main()

@@ -5,7 +5,7 @@ optimizer, checkpoints that are written beside the training and taken up by the 
 and start it again: it goes on, to the same numbers. Two ranks: `dithc launch --ranks 2 -- python examples/own_loop.py FOLDER`.
 """
 
-import sys
+from argparse import ArgumentParser, RawDescriptionHelpFormatter
 
 import numpy as np
 import torch
@@ -64,17 +64,15 @@ def main(folder: str, steps: int = 200) -> Tensor | None:
         if checkpoints.status or group.rank:
             return None
         generators = [torch.Generator().manual_seed(seed) for seed in range(16)]  # an image is that of its seed
-        images = diffusion.sample(
-            "unipc",
-            denoise=objective.sampled(strategy.model),
-            schedule=objective.schedule,
-            steps=10,
-            shape=(1, SIDE, SIDE),
-            noise=generators,
-        )
+        sampled, schedule = objective.sampled(strategy.model), objective.schedule
+        shape = (1, SIDE, SIDE)
+        images = diffusion.sample("unipc", denoise=sampled, schedule=schedule, steps=10, shape=shape, noise=generators)
         print("levels " + " ".join(f"{level:.2f}" for level in images.mean(dim=(1, 2, 3)).tolist()))
         return images
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], *map(int, sys.argv[2:]))
+    parser = ArgumentParser(description=__doc__, formatter_class=RawDescriptionHelpFormatter)
+    parser.add_argument("folder", metavar="FOLDER")
+    parser.add_argument("steps", metavar="STEPS", type=int, nargs="?", default=200)
+    main(**vars(parser.parse_args()))

@@ -1,18 +1,39 @@
-"""What every result of a bench says about where it was measured."""
+"""The environment of a measurement: part of every result, and identity of stored units."""
 
 import os
 import platform
+import re
 import time
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import PackageNotFoundError, distributions, version
+from pathlib import Path
 from typing import Any
 
 import torch
 
 from dithc import hcops, native
 from dithc.hardware import CorePlan, Machine, discover, plan
+from dithc.hcops import tuning
+from dithc.runs import Manifest, sha256_file
 
 GIGA = 1e9
 PACKAGES = ("dithc", "numba", "numpy")
+OF_MACHINE = ("operators", "kernels", "machine", "core_plan", "host", "system", "tuning")
+"""Topics of `environment` that describe this machine rather than the software."""
+PASSING = {"finished", "load_average", "memory_available_bytes"}
+POOLS = {"pools", "huge_page_pools"}  # rows of (page bytes, reserved pages, free pages), of which the last passes
+VARIABLES = re.compile(
+    "(DITHC|HCOPS|OMP|GOMP|KMP|MKL|OPENBLAS|GOTO|BLIS|ARMPL|NUMBA|DNNL|ONEDNN|TORCH|PYTORCH|ATEN|MPICH|MPIR|I_MPI|OMPI_MCA"
+    "|FI|UCX|GDAL|MALLOC|GLIBC|LD|CUDA)_.+|PYTHON(MALLOC|OPTIMIZE)"
+)
+"""Environment variables that change the speed of dithc or of its libraries."""
+OF_PROCESS = {
+    "DITHC_DRIVER_PID",
+    "DITHC_DRIVER_HOST",
+    "DITHC_LOG",
+    "DITHC_LOOK_SECONDS",
+    "DITHC_NODE",
+    "GDAL_CURL_CA_BUNDLE",
+}
 
 
 def prepare_threads(threads: int | None) -> tuple[Machine, CorePlan]:
@@ -35,6 +56,36 @@ def circumstances(machine: Machine, core_plan: CorePlan) -> dict[str, Any]:
         | {package: found for package in PACKAGES if (found := _version(package))},
         "finished": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
     }
+
+
+def environment() -> dict[str, Any]:
+    """Return every fact, besides the arguments, that decides the values that a benchmark measures here.
+
+    Returns:
+        JSON values by topic: `circumstances` without passing values, host, code, packages, tuning files and variables.
+    """
+    machine = discover()
+    folder = tuning.path_of(tuning.this_machine())
+    tuned = sorted(folder.parent.glob("*.json")) if folder is not None else []
+    variables = {name: os.environ[name] for name in sorted(os.environ) if VARIABLES.fullmatch(name)}
+    libraries = sorted(Path(native.__file__).parent.glob("*.so"))
+    lasting: dict[str, Any] = _lasting(circumstances(machine, plan(machine, ranks_per_node=1)))
+    return lasting | {
+        "host": [platform.node(), os.environ.get("SLURM_JOB_NODELIST", "")],
+        "system": platform.platform(),
+        "code": Manifest.code_here() | {path.name: sha256_file(path) for path in libraries},
+        "packages": {one.name: one.version for one in distributions()},
+        "tuning": {path.name: sha256_file(path) for path in tuned},
+        "variables": {name: variables[name] for name in variables if name not in OF_PROCESS},
+    }
+
+
+def _lasting(value: Any) -> Any:
+    """Drop the values that change between two executions on an unchanged machine."""
+    if isinstance(value, dict):
+        kept = {name: part for name, part in value.items() if name not in PASSING}
+        return {name: [row[:2] for row in kept[name]] if name in POOLS else _lasting(kept[name]) for name in kept}
+    return [_lasting(one) for one in value] if isinstance(value, list | tuple) else value
 
 
 def last_level_bytes(machine: Machine) -> int:

@@ -26,6 +26,7 @@ from typing import NoReturn, Protocol, cast
 from dithc import openmp
 from dithc.cli import starting
 from dithc.log import UserError, logger, problem, refusal, setup
+from dithc.sealed import documents
 
 VERBS = {
     "run": "run an experiment, and show its stages",
@@ -182,6 +183,13 @@ def _ended(words: Sequence[str]) -> int:
         return error.status
     except BrokenPipeError:
         return 141
+    except documents.Altered as error:
+        remedy = "delete it and run the command again that writes it"
+        told = problem(
+            f"dithc {words[0]} reads a changed file", got=error, expected="the bytes under its seal", remedy=remedy
+        )
+        logger(f"dithc.{words[0]}").error(str(told))
+        return UserError.status
     except Exception as error:
         log, said = logger(f"dithc.{words[0]}"), _told(words[0], error)
         if said is None:

@@ -48,7 +48,10 @@ def use_utf8() -> None:
 
 
 def open_streams() -> None:
-    """Connect closed standard streams to /dev/null, so that no data file gets their numbers, and let them accept any text."""
+    """Connect closed standard streams to /dev/null, so that no data file gets their numbers, let them accept any text, and escape
+    control characters of standard output."""
+    from dithc.log import escaping
+
     while (number := os.open(os.devnull, os.O_RDWR)) <= STANDARD_ERROR:
         os.set_inheritable(number, True)
     os.close(number)
@@ -56,6 +59,7 @@ def open_streams() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
+    escaping.escape_stream(sys.stdout)
 
 
 def choose_folders() -> None:

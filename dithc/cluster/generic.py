@@ -25,7 +25,7 @@ from dithc.cluster.commands import ran
 from dithc.cluster.queue import Job
 from dithc.cluster.records import JOBS, Record, load, now, settled
 from dithc.cluster.systems import SYSTEMS, Request
-from dithc.log import UserError, problem
+from dithc.log import UserError, escaping, problem
 
 AGAIN = 75  # exit status of a command that stopped and saved: run me again (EX_TEMPFAIL of sysexits.h)
 AGAIN_FILE, DRIVER, SYSTEM = "DITHC_AGAIN_FILE", "DITHC_DRIVER_NAME", "DITHC_SYSTEM"
@@ -293,12 +293,13 @@ def _script(record: Record, request: Request, folder: Path) -> str:
 
 
 def _say(words: str) -> None:
-    sys.stderr.write(f"dithc: {words}\n")
+    sys.stderr.write(f"dithc: {escaping.escaped(words, indent=2)}\n")
 
 
 def main(words: Sequence[str]) -> int:
     """Runs `submit`, `status` or `cancel` in the current folder; returns the exit status."""
-    verb, *rest = words if len(words) > 1 else ["", ""]
+    is_help = words[1:2] in (["-h"], ["--help"])
+    verb, *rest = words if len(words) > 1 and not is_help else ["", ""]
     folder = Path.cwd()
     try:
         if verb == "submit":
@@ -308,8 +309,8 @@ def main(words: Sequence[str]) -> int:
         elif verb == "cancel":
             cancel(rest, folder=folder)
         else:
-            _say("expected: submit SYSTEM [words] SCRIPT, status NUMBER, or cancel NUMBER ...")
-            return 2
+            _say("usage: submit SYSTEM [words] SCRIPT, status NUMBER, or cancel NUMBER ...")
+            return 0 if is_help else 2
     except UserError as error:
         _say(str(error))
         return 2

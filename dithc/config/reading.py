@@ -62,15 +62,15 @@ def read(path: Path) -> Text:
 
 
 def _sealed(text: str, path: Path) -> Text:
-    """What dithc wrote itself, for its jobs."""
+    """Return the content of a file that dithc wrote for its jobs."""
     try:
         return Text(str(path), unseal(text), {})
     except ValueError as error:
         raise problem(
-            f"configuration file {path} is not what was written",
+            f"configuration file {path} was changed after it was written",
             got=error,
-            expected="the bytes under its seal",
-            remedy="delete it and run the workflow again, which writes it anew; settings are changed in your own files",
+            expected="the bytes that dithc wrote under its seal",
+            remedy="delete it: the next run writes it again; edit your own configuration file, or a copy without the key `seal`",
         ) from None
 
 

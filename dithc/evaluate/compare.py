@@ -20,6 +20,7 @@ log = logger(__name__)
 COPIES = ("copies", "copies_held_out", "copies_n")
 OF_TRIPLET = ("fid", "kid", "kid_interval", "floor", "floor_at_n", "clipped_real", "clipped_generated")
 NOT_TURNED = "copies were not searched: features of turned images are missing; run the features stage again (--turned)"
+LEAST_OF_FLOOR = 4  # images; the halves need a covariance each
 PUBLISHED_N = 10_000  # images a side in the papers whose figures stand beside ours; FID falls as n grows
 
 
@@ -58,9 +59,9 @@ def compare(
     real, generated = _read(path_to_real), _read(path_to_generated)
     score = fid(real.statistics, generated.statistics)
     kernel = kid(real.blocks, generated.blocks, seed=seed) if real.blocks and generated.blocks else None
-    ground = floor(real.blocks, seed=seed) if real.blocks and real.n >= 4 else None
+    ground = floor(real.blocks, seed=seed) if real.blocks and real.n >= LEAST_OF_FLOOR else None
     copies: dict[str, object] = dict.fromkeys(COPIES)
-    warnings = _warnings(real.statistics, generated.statistics, has_floor=ground is not None)
+    warnings = _warnings(real, generated)
     if is_train is not None and generated.blocks and is_train.sum() >= 2:
         copies |= _copies(real, generated, is_train=is_train)
         warnings += [NOT_TURNED] if copies["copies"] is None else []
@@ -149,9 +150,9 @@ def _read(path: Path) -> Side:
     return Side(path, Statistics.load(path))
 
 
-def _warnings(real: Statistics, generated: Statistics, *, has_floor: bool) -> list[str]:
-    """What a reader must know before quoting the score."""
-    texts = few_images(real, generated)
+def _warnings(real: Side, generated: Side) -> list[str]:
+    """Return the limits of the score that a reader must consider before quoting it."""
+    texts = few_images(real.statistics, generated.statistics)
     if not real.origin.comparable:
         texts.append(real.origin.note or "the extractor is unknown: not comparable with published FID")
     elif min(real.n, generated.n) < PUBLISHED_N:
@@ -160,10 +161,12 @@ def _warnings(real: Statistics, generated: Statistics, *, has_floor: bool) -> li
         texts.append("real and generated images are the same set")
     if not (real.origin.stretch and generated.origin.stretch):
         texts.append("the display stretch is not recorded on both sides: make sure that it was the same")
-    if not has_floor:
+    if not real.blocks:
         texts.append(
             "no real-half against real-half floor: it needs the folder of real features, not its statistics alone"
         )
+    elif real.n < LEAST_OF_FLOOR:
+        texts.append(f"no real-half against real-half floor: it needs {LEAST_OF_FLOOR} real images, there are {real.n}")
     return texts
 
 

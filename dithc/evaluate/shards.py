@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from dithc.evaluate.statistics import Origin
 from dithc.log import problem
 from dithc.runs import Manifest, atomic_write, replacing, sha256_file
-from dithc.sealed import parse, plain, seal, unseal
+from dithc.sealed import documents, parse, seal
 
 INDEX_FILE = "features.json"
 STATISTICS_FILE = "stats.npz"
@@ -83,7 +83,7 @@ def fault(plan: Plan, shard: int) -> str | None:
     if not sidecar.exists() or not array.exists():
         return "it is not there" if not array.exists() else "it has no sidecar: its writing was interrupted"
     try:
-        found = unseal(plain(sidecar).read_text())
+        found = documents.read(sidecar)
     except ValueError:
         return "its sidecar is damaged"
     for name, wanted in plan.identity(shard).items():
@@ -96,7 +96,7 @@ def fault(plan: Plan, shard: int) -> str | None:
 
 def clipped_share(plan: Plan) -> float | None:
     """The share of pixels that were clipped on the way to uint8, of all shards; None where one does not say it."""
-    counts = [unseal(plan.sidecar(shard).read_text()).get("clipped", NOT_COUNTED) for shard in range(plan.num_shards)]
+    counts = [documents.read(plan.sidecar(shard)).get("clipped", NOT_COUNTED) for shard in range(plan.num_shards)]
     if not all(of for _, of in counts):
         return None
     return sum(int(clipped) for clipped, _ in counts) / sum(int(of) for _, of in counts)
@@ -104,7 +104,7 @@ def clipped_share(plan: Plan) -> float | None:
 
 def write_index(plan: Plan) -> None:
     """Writes the document that makes the folder complete."""
-    files = [unseal(plan.sidecar(shard).read_text())["file_sha256"] for shard in range(plan.num_shards)]
+    files = [documents.read(plan.sidecar(shard))["file_sha256"] for shard in range(plan.num_shards)]
     index = {
         "schema": SCHEMA_VERSION,
         "total": plan.total,

@@ -1,4 +1,6 @@
-"""The error a user can mend: it says what is wrong, what was got, what was expected, and the remedy."""
+"""Errors that a user can correct, in four lines: title, got, expected, remedy."""
+
+from dithc.log.escaping import escaped
 
 
 class UserError(ValueError):
@@ -8,15 +10,16 @@ class UserError(ValueError):
 
 
 def problem(what: str, *, got: object, expected: object, remedy: str) -> UserError:
-    """Builds a user error in the one shape all of dithc uses.
+    """Build a user error. Every part is escaped; a line break stays if at least four spaces follow it.
 
     Args:
-        what: the thing that is wrong, with its file, key or option.
-        got: what was found.
-        expected: what would have been right.
-        remedy: what to do now.
+        what: title: the wrong file, key or option, and its fault.
+        got: the value that was found.
+        expected: the values that are allowed.
+        remedy: an imperative or a command.
 
     Returns:
         The error, for the caller to raise.
     """
+    what, got, expected, remedy = (escaped(str(part), indent=4) for part in (what, got, expected, remedy))
     return UserError(f"{what}\n  got:      {got}\n  expected: {expected}\n  remedy:   {remedy}")

@@ -4,9 +4,11 @@ import logging
 import sys
 import time
 
+from dithc.log.escaping import escaped
+
 
 class _Line(logging.Formatter):
-    """`12:03:41 train: message`, with `r3 |` in front on ranks other than 0."""
+    """Lines such as `12:03:41 train: message`, prefixed with `r3 |` on ranks other than 0; unprintable characters escaped."""
 
     def __init__(self, *, rank: int) -> None:
         super().__init__()
@@ -16,8 +18,8 @@ class _Line(logging.Formatter):
         clock = time.strftime("%H:%M:%S", time.localtime(record.created))
         room = record.name.removeprefix("dithc.").split(".")[0]
         level = "" if record.levelno <= logging.INFO else f"{record.levelname.lower()}: "
-        text = f"{self.prefix}{clock} {room}: {level}{record.getMessage()}"
-        return f"{text}\n{self.formatException(record.exc_info)}" if record.exc_info else text
+        text = f"{self.prefix}{clock} {room}: {level}{escaped(record.getMessage(), indent=2)}"
+        return f"{text}\n{escaped(self.formatException(record.exc_info), indent=0)}" if record.exc_info else text
 
 
 def logger(name: str) -> logging.Logger:

@@ -7,6 +7,7 @@ from typing import Self
 
 from tqdm import tqdm
 
+from dithc.log.escaping import escaped
 from dithc.log.messages import logger
 
 SECONDS_BETWEEN_LINES = 15.0
@@ -39,6 +40,7 @@ class progress:
     def update(self, count: int = 1, **notes: str) -> None:
         """Counts `count` more units; `notes` (name=text) are shown behind the rate."""
         self.done += count
+        notes = {name: escaped(text) for name, text in notes.items()}
         self._notes = "".join(f", {name} {text}" for name, text in notes.items())
         if self._bar is not None:
             self._bar.update(count)

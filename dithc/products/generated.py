@@ -15,7 +15,7 @@ from dithc.log import problem
 from dithc.products.inputs import needed_input
 from dithc.products.lazy import Joined
 from dithc.runs import Manifest
-from dithc.sealed import plain, unseal
+from dithc.sealed import documents
 
 PICTURES = re.compile(r"sd-vae-|[a-z]+-display-")  # ids of codecs that see and give the display bands as they are shown
 
@@ -23,8 +23,13 @@ PICTURES = re.compile(r"sd-vae-|[a-z]+-display-")  # ids of codecs that see and 
 class Generated:
     """The samples of a manifest.
 
+    Args:
+        path: path of the manifest.
+        tiles: path of the tiles' manifest, if it is known.
+
     Attributes:
         path: of the manifest.
+        tiles: path of the manifest of the tiles.
         manifest: of the stage `sample`.
         info: of the data set (dataset.json) whose scaling they have.
         stretch: the data set's fixed maps.
@@ -36,10 +41,11 @@ class Generated:
         UserError: the manifest, or the tiles that it was made with, are missing or damaged, or contradict each other.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, tiles: Path | None = None) -> None:
         self.path, self.manifest = path, Manifest.read(path, stage="sample")
-        tiles = Tiles(needed_input(path, self.manifest, stage="tiles")[0].parent)
-        self.info, self.stretch = tiles.info, tiles.stretch
+        self.tiles, _ = needed_input(path, self.manifest, stage="tiles", at=tiles)
+        data = Tiles(self.tiles.parent)
+        self.info, self.stretch = data.info, data.stretch
         self._pictures = PICTURES.match(str(self.manifest.numbers.get("codec", ""))) is not None
         self.bands = products.Bands.displayed(self.info) if self._pictures else products.Bands.of(self.info)
         names = self._named(".npy")
@@ -83,7 +89,7 @@ class Generated:
     @cached_property
     def labels(self) -> npt.NDArray[np.int32]:
         """Class of each image (N,)."""
-        sidecars = [unseal(plain(Manifest.whole(self.path.parent / name)).read_text()) for name in self._named(".json")]
+        sidecars = [documents.read(Manifest.whole(self.path.parent / name)) for name in self._named(".json")]
         return np.concatenate([np.array(sidecar["labels"], np.int32) for sidecar in sidecars])
 
     def _named(self, suffix: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""The inputs of a manifest, found where they were or beside it, and known by their digests."""
+"""Search for the inputs of a manifest, identified by their digests, at the recorded paths and next to the manifest."""
 
 from pathlib import Path
 
@@ -6,14 +6,14 @@ from dithc.log import problem
 from dithc.runs import Manifest
 
 
-def input_of(path: Path, manifest: Manifest, *, stage: str) -> tuple[Path, Manifest] | None:
-    """Path and manifest of the input of a stage: the one that was used, told by its digest; None where it is not found.
+def input_of(path: Path, manifest: Manifest, *, stage: str, at: Path | None = None) -> tuple[Path, Manifest] | None:
+    """Return path and manifest of the input of a stage, identified by its digest; None if it is not found.
 
-    Looked for where it stood, and, for results that were moved as a whole, at its place beside `path`.
+    The search tries `at`, the recorded path, and the place relative to `path` for results that were moved together.
     """
     results = path.absolute().parents[min(2, len(path.absolute().parents) - 1)]  # of RESULTS/samples/NAME/manifest.json
     for recorded, digest in manifest.inputs.items():
-        for candidate in (Path(recorded), results.joinpath(*Path(recorded).parts[-3:])):
+        for candidate in (at or Path(recorded), Path(recorded), results.joinpath(*Path(recorded).parts[-3:])):
             if candidate.is_file():
                 found = Manifest.read(candidate)
                 if (found.stage, found.digest) == (stage, digest):
@@ -21,13 +21,13 @@ def input_of(path: Path, manifest: Manifest, *, stage: str) -> tuple[Path, Manif
     return None
 
 
-def needed_input(path: Path, manifest: Manifest, *, stage: str) -> tuple[Path, Manifest]:
+def needed_input(path: Path, manifest: Manifest, *, stage: str, at: Path | None = None) -> tuple[Path, Manifest]:
     """As `input_of`.
 
     Raises:
         UserError: it is not found.
     """
-    found = input_of(path, manifest, stage=stage)
+    found = input_of(path, manifest, stage=stage, at=at)
     if found is None:
         said = ", ".join(f"{recorded} ({digest})" for recorded, digest in manifest.inputs.items())
         raise problem(

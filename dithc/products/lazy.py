@@ -1,9 +1,10 @@
-"""Arrays that are read when they are indexed, in the form that xarray takes from readers of files.
+"""Arrays that xarray reads from their files when they are indexed, in any process that receives them.
 
 Legend: n rows that are asked for, of all images.
 """
 
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from xarray.backends import BackendArray
 from xarray.core import indexing
 
 from dithc.data import Rows, products
+from dithc.log import problem
 from dithc.runs import Manifest
 
 Array = npt.NDArray[Any]
@@ -23,16 +25,51 @@ Read = Callable[[Rows, tuple[Key, ...]], Array]
 
 
 class Lazy(BackendArray):
-    """An array whose first axis is images.
+    """An array whose first axis is images. Pickles and copies contain paths and settings, not pixels.
 
     Args:
-        shape: of the whole.
-        dtype: of what `read` gives.
-        read: reads what was indexed; no key is an integer.
+        shape: of the array.
+        dtype: of the array.
+        path: absolute path of the manifest.
+        digest: of the manifest. A manifest of another digest at `path` is an error.
+        opener: importable function, called at the first read in each process with `path`, the manifest and `arguments`.
+        arguments: of `opener`, such as numbers and paths.
     """
 
-    def __init__(self, shape: tuple[int, ...], dtype: npt.DTypeLike, read: Read) -> None:
-        self.shape, self.dtype, self._read = shape, np.dtype(dtype), read
+    def __init__(
+        self,
+        shape: tuple[int, ...],
+        dtype: npt.DTypeLike,
+        path: Path,
+        digest: str,
+        opener: Callable[..., Read],
+        *arguments: Any,
+    ) -> None:
+        self.shape, self.dtype = shape, np.dtype(dtype)
+        self._path, self._digest, self._opener, self._arguments = path, digest, opener, arguments
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Lazy, (self.shape, self.dtype, self._path, self._digest, self._opener, *self._arguments)
+
+    @cached_property
+    def _read(self) -> Read:
+        """Open the files.
+
+        Raises:
+            UserError: the manifest was moved or replaced after the array was opened, or a file is missing or damaged.
+        """
+        got = "no such file"
+        if self._path.exists():
+            manifest = Manifest.read(self._path)
+            if manifest.digest == self._digest:
+                return self._opener(self._path, manifest, *self._arguments)
+            got = f"digest {manifest.digest}"
+        raise problem(
+            f"{self._path} was moved or replaced after it was opened",
+            got=got,
+            expected=f"the manifest of digest {self._digest}",
+            remedy="open the manifest again, at its present place",
+        )
 
     def __getitem__(self, key: indexing.ExplicitIndexer) -> Any:
         return indexing.explicit_indexing_adapter(key, self.shape, indexing.IndexingSupport.OUTER, self._index)
@@ -43,9 +80,17 @@ class Lazy(BackendArray):
         return block[tuple(0 if isinstance(one, int | np.integer) else slice(None) for one in key)]
 
 
-def variable(dims: Sequence[str], shape: tuple[int, ...], dtype: npt.DTypeLike, read: Read) -> xarray.Variable:
-    """A variable of `Lazy`."""
-    return xarray.Variable(dims, indexing.LazilyIndexedArray(Lazy(shape, dtype, read)))
+def variable(
+    dims: Sequence[str],
+    shape: tuple[int, ...],
+    dtype: npt.DTypeLike,
+    manifest: tuple[Path, Manifest],
+    opener: Callable[..., Read],
+    *arguments: Any,
+) -> xarray.Variable:
+    """Return a variable of `Lazy`; `manifest` is its path and content."""
+    array = Lazy(shape, dtype, manifest[0].absolute(), manifest[1].digest, opener, *arguments)
+    return xarray.Variable(dims, indexing.LazilyIndexedArray(array))
 
 
 def taken(block: Array, rest: tuple[Key, ...]) -> Array:

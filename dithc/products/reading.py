@@ -15,7 +15,7 @@ from dithc.data import Rows, Tiles, products
 from dithc.log import logger, problem
 from dithc.products.generated import Generated
 from dithc.products.inputs import input_of
-from dithc.products.lazy import Joined, Key, taken, variable
+from dithc.products.lazy import Joined, Key, Read, taken, variable
 from dithc.runs import Manifest
 
 Array = npt.NDArray[Any]
@@ -82,7 +82,24 @@ def _one(whole: xarray.DataArray, image: int, path: Path) -> xarray.DataArray:
     return chosen
 
 
-def _scenes(path: Path, _: Manifest, image: int | None) -> Content:
+def _scene_pixels(path: Path, _: Manifest, first: int) -> Read:
+    scenes = products.Scenes(path.parent)
+    bands = products.Bands.of(scenes.index)
+
+    def pixels(rows: Rows, rest: tuple[Key, ...]) -> Array:
+        band, *window = rest
+        stored = [taken(scenes.pixels_of(first + row)[None], (slice(None), *window)) for row in rows]
+        return taken(bands.physical(np.concatenate(stored)), (band,))
+
+    return pixels
+
+
+def _scene_masks(path: Path, _: Manifest, first: int) -> Read:
+    scenes = products.Scenes(path.parent)
+    return lambda rows, rest: np.concatenate([taken(scenes.mask_of(first + row)[None], rest) for row in rows])
+
+
+def _scenes(path: Path, manifest: Manifest, image: int | None) -> Content:
     scenes = products.Scenes(path.parent)
     bands = products.Bands.of(scenes.index)
     sides = list(zip(scenes.columns["height"], scenes.columns["width"], strict=True))
@@ -97,29 +114,25 @@ def _scenes(path: Path, _: Manifest, image: int | None) -> Content:
     if image is not None and 0 <= image < scenes.count:
         chosen = chosen[image : image + 1]
     height, width = sides[chosen[0]]
-
-    def pixels(rows: Rows, rest: tuple[Key, ...]) -> Array:
-        band, *window = rest
-        stored = [taken(scenes.pixels_of(number)[None], (slice(None), *window)) for number in chosen[rows]]
-        return taken(bands.physical(np.concatenate(stored)), (band,))
-
-    def masks(rows: Rows, rest: tuple[Key, ...]) -> Array:
-        return np.concatenate([taken(scenes.mask_of(number)[None], rest) for number in chosen[rows]])
-
-    array = variable(IMAGE_DIMS, (len(chosen), len(bands.names), height, width), np.float32, pixels)
-    mask = variable(("image", "y", "x"), (len(chosen), height, width), np.uint8, masks)
+    first, origin = int(chosen[0]), (path, manifest)
+    shape = (len(chosen), len(bands.names), height, width)
+    array = variable(IMAGE_DIMS, shape, np.float32, origin, _scene_pixels, first)
+    mask = variable(("image", "y", "x"), (len(chosen), height, width), np.uint8, origin, _scene_masks, first)
     columns = {name: [scenes.columns[name][number] for number in chosen] for name in ("scene_id", "label")}
     places = [(scenes.columns["crs"][number], scenes.columns["transform"][number]) for number in chosen]
     coordinates = {**_along(columns), **_located(places), "mask": mask}
     return Content(array, {"image": chosen, **coordinates, "band": list(bands.names)}, _said(bands, scenes.index))
 
 
+def _tile_pixels(path: Path, _: Manifest) -> Read:
+    tiles = Tiles(path.parent)
+    bands = products.Bands.of(tiles.info)
+    return lambda rows, rest: taken(bands.physical(tiles.stored(rows)), rest)
+
+
 def _tiles(path: Path, manifest: Manifest, _: int | None) -> Content:
     tiles = Tiles(path.parent)
     bands, size = products.Bands.of(tiles.info), tiles.info["size"]
-
-    def pixels(rows: Rows, rest: tuple[Key, ...]) -> Array:
-        return taken(bands.physical(tiles.stored(rows)), rest)
 
     columns = tiles.accepted("tile_id", "scene_id", "y", "x", "split", "label")
     coordinates = _along({name: columns[name] for name in ("tile_id", "split", "label")})
@@ -129,7 +142,8 @@ def _tiles(path: Path, manifest: Manifest, _: int | None) -> Content:
     else:
         scenes = products.Scenes(found[0].parent)
         coordinates |= _located(tile_places(columns, scenes))
-    array = variable(IMAGE_DIMS, (tiles.count, len(bands.names), size, size), np.float32, pixels)
+    shape = (tiles.count, len(bands.names), size, size)
+    array = variable(IMAGE_DIMS, shape, np.float32, (path, manifest), _tile_pixels)
     everything = {"image": np.arange(tiles.count), **coordinates, "band": list(bands.names)}
     return Content(array, everything, _said(bands, tiles.info))
 
@@ -153,35 +167,53 @@ def tile_places(columns: dict[str, list[Any]], scenes: products.Scenes) -> list[
     return places
 
 
-def _samples(path: Path, _: Manifest, __: int | None) -> Content:
+def _sample_pixels(path: Path, _: Manifest, tiles: Path) -> Read:
+    made = Generated(path, tiles=tiles)
+    return lambda rows, rest: taken(made.physical(rows), rest)
+
+
+def _samples(path: Path, manifest: Manifest, _: int | None) -> Content:
     made = Generated(path)
-    array = variable(IMAGE_DIMS, made.shape, np.float32, lambda rows, rest: taken(made.physical(rows), rest))
+    array = variable(IMAGE_DIMS, made.shape, np.float32, (path, manifest), _sample_pixels, made.tiles.absolute())
     coordinates = {"image": np.arange(made.count), **_along({"label": made.labels}), "band": list(made.bands.names)}
     return Content(array, coordinates, _said(made.bands, made.info))
 
 
-def _latents(path: Path, _: Manifest, __: int | None) -> Content:
+def _latent_moments(path: Path, _: Manifest) -> Read:
+    from dithc.latents import Latents
+
+    latents = Latents(path.parent)
+    moments = 1 + latents.has_logvar
+    return lambda rows, rest: taken(latents.moments(rows).reshape(len(rows), moments, *latents.shape), rest)
+
+
+def _latents(path: Path, manifest: Manifest, _: int | None) -> Content:
     from dithc.latents import Latents
 
     latents = Latents(path.parent)
     moments = ["mean", "logvar"] if latents.has_logvar else ["mean"]
     shape = (latents.count, len(moments), *latents.shape)
-
-    def numbers(rows: Rows, rest: tuple[Key, ...]) -> Array:
-        return taken(latents.moments(rows).reshape(len(rows), *shape[1:]), rest)
-
     names = np.empty(latents.count, dtype=object)
     for split in ("train", "val", "test"):
         names[latents.rows(split)] = split
     coordinates = {"image": np.arange(latents.count), **_along({"label": latents.labels, "split": names.tolist()})}
-    array = variable(("image", "moment", "channel", "y", "x"), shape, np.float16, numbers)
+    dims = ("image", "moment", "channel", "y", "x")
+    array = variable(dims, shape, np.float16, (path, manifest), _latent_moments)
     return Content(array, coordinates | {"moment": moments}, {"scale": latents.scale, "codec": latents.info["codec"]})
 
 
-def _features(path: Path, manifest: Manifest, _: int | None) -> Content:
+def _joined(path: Path, manifest: Manifest) -> Joined:
     names = [entry["path"] for entry in manifest.files]
-    joined = Joined([path.parent / name for name in names if name.startswith("shard-") and name.endswith(".npy")])
-    array = variable(("image", "feature"), joined.shape, joined.dtype, joined.read)
+    return Joined([path.parent / name for name in names if name.startswith("shard-") and name.endswith(".npy")])
+
+
+def _feature_rows(path: Path, manifest: Manifest) -> Read:
+    return _joined(path, manifest).read
+
+
+def _features(path: Path, manifest: Manifest, _: int | None) -> Content:
+    joined = _joined(path, manifest)
+    array = variable(("image", "feature"), joined.shape, joined.dtype, (path, manifest), _feature_rows)
     return Content(array, {"image": np.arange(joined.shape[0])}, {})
 
 

@@ -217,7 +217,7 @@ class Manifest:
         fault = cls.fault(path, entry, known=cls._compared.get(name))
         if fault is not None:
             raise problem(
-                f"{path} is not what its stage wrote",
+                f"{path} was changed after it was written" if path.exists() else f"{path} is missing",
                 got=fault,
                 expected=f"the {entry['bytes']} bytes that {manifest} lists (SHA-256)",
                 remedy="delete it and run the workflow again, which makes it again (or `dithc verify --repair`)",

@@ -1,4 +1,4 @@
-"""A JSON document whose last key holds the SHA-256 of all text before it; and JSON of whom it may be, read without surprise."""
+"""JSON documents whose last key is the SHA-256 of the preceding text; and a JSON parser without deep recursion."""
 
 import errno
 import json
@@ -10,7 +10,13 @@ from typing import Any
 
 KEY = "seal"
 FORM = f',\n "{KEY}": "{"_" * 64}"\n}}\n'
+SEAL = re.compile(rf'"?{KEY}"?\s*:\s*["\']?[0-9a-f]{{32,}}')
+"""A seal at any place and in any layout, as an editor or another program may leave it."""
 TAIL = re.compile(rf'(.*),\n "{KEY}": "([0-9a-f]{{64}})"\n}}\n', re.DOTALL)
+
+
+class Altered(ValueError):
+    """A document whose bytes are not the bytes that dithc wrote."""
 
 
 def plain(path: Path) -> Path:
@@ -54,31 +60,49 @@ def unseal(text: str) -> dict[str, Any]:
     """Return the content of a document that `seal` wrote.
 
     Raises:
-        ValueError: a byte is not what was written.
+        Altered: a byte was changed, or the seal is missing.
     """
     found = TAIL.fullmatch(text)
     if found is None:
-        raise ValueError("it is altered: it has no whole seal")
+        raise Altered("it was changed after it was written: its seal is missing or incomplete")
     if found.group(2) != _of(found.group(1)):
-        raise ValueError("it is altered: its bytes are not those of its seal")
+        raise Altered("it was changed after it was written: its SHA-256 differs from its seal")
     content = parse(f"{found.group(1)}\n}}")
     assert isinstance(content, dict)
     return content
+
+
+def read(path: Path, *, most: int | None = None) -> dict[str, Any]:
+    """Return the content of the document in a file of at most `most` bytes.
+
+    Raises:
+        Altered: a byte was changed, the seal is missing, or the file is larger.
+        OSError: the file cannot be read.
+    """
+    with plain(path).open("rb") as file:
+        content = file.read(-1 if most is None else most + 1)
+    try:
+        if most is not None and len(content) > most:
+            raise Altered(f"it has more than {most / 2**20:g} MiB")
+        return unseal(content.decode())
+    except ValueError as error:
+        raise Altered(f"{path}: {error}") from None
 
 
 def content_of(text: str) -> Any:
     """The content of a document that has a seal, or of one that never had one.
 
     Raises:
-        ValueError: it is no JSON, or has a seal and is altered.
+        ValueError: it is no JSON, or was sealed and changed.
     """
     return unseal(text) if has_seal(text) else parse(text)
 
 
 def has_seal(text: str) -> bool:
-    """Whether a text ends like a document with a seal, one character aside."""
+    """Test whether a text contains a seal, or ends like a sealed document except for one character."""
     tail = text[-len(FORM) :]
-    return len(tail) == len(FORM) and sum(a not in (b, "_") for a, b in zip(FORM, tail, strict=True)) <= 1
+    is_near = len(tail) == len(FORM) and sum(a not in (b, "_") for a, b in zip(FORM, tail, strict=True)) <= 1
+    return is_near or SEAL.search(text) is not None
 
 
 def _of(body: str) -> str:

@@ -4,11 +4,11 @@ What: a `Sitting` takes a measurement unit by unit: a run of a training, a case,
 line of a file as soon as it is made. Ctrl-C and SIGTERM (a time limit, a scheduler) end the unit that runs, which is lost; who
 measures then makes its result of the units that there are. `sitting` begins one, `now` is the one that goes on.
 Why: what takes hours is stopped now and then, and a machine's time is dear.
-Invariants: a unit is whole or not there; units of other settings, another machine or other code are not taken over; outside of a
-sitting an interruption stays one.
+Invariants: a unit is complete or absent. Units measured with different arguments, or in a different environment, are discarded.
+Outside a sitting an interruption propagates.
 How to change it: what is a unit is said where it is measured, by its name.
 """
 
-from dithc.sittings.sitting import Sitting, Stopped, now, sitting
+from dithc.sittings.sitting import Sitting, Stopped, difference, now, sitting
 
-__all__ = ["Sitting", "Stopped", "now", "sitting"]
+__all__ = ["Sitting", "Stopped", "difference", "now", "sitting"]

@@ -1,4 +1,4 @@
-"""One sitting, and the one that goes on now."""
+"""Storage and reuse of the units of an interrupted measurement."""
 
 import json
 import os
@@ -15,28 +15,50 @@ from dithc.log import logger
 from dithc.sealed import plain, seal_line, unseal_lines
 
 Value = TypeVar("Value")
+MOST_NAMED, MOST_CHARACTERS = 8, 60
 log = logger(__name__)
 
 
 class Stopped(BaseException):
-    """A unit that was not made, because the bench is to stop."""
+    """Signal that a unit was not measured because the benchmark is stopping."""
+
+
+def difference(before: object, now: object) -> str:
+    """Compare two nested mappings of JSON values.
+
+    Returns:
+        The first differing entries as `key: before -> now`; an empty string if there are none.
+    """
+    old, new = _leaves(before), _leaves(now)
+    keys = [key for key in sorted({*old, *new}) if old.get(key, "absent") != new.get(key, "absent")]
+    named = [
+        f"{key}: " + " -> ".join(f"{one.get(key, 'absent')}"[:MOST_CHARACTERS] for one in (old, new))
+        for key in keys[:MOST_NAMED]
+    ]
+    return "; ".join(named + [f"{len(keys) - MOST_NAMED} more"] * (len(keys) > MOST_NAMED))
+
+
+def _leaves(value: object, path: str = "") -> dict[str, object]:
+    if not isinstance(value, dict) or (path and not value):
+        return {path: value}
+    return {key: leaf for name in value for key, leaf in _leaves(value[name], f"{path}.{name}".lstrip(".")).items()}
 
 
 class Sitting:
-    """One sitting of a bench.
+    """One execution of a benchmark, which reuses the units of interrupted executions with the same settings.
 
     Args:
-        path: of the kept units; None keeps none.
-        settings: with other ones kept units are of no use.
+        path: file of the stored units; None stores none.
+        settings: every fact that decides the measured values. A difference discards the stored units.
 
     Attributes:
-        stopped_by: Ctrl-C or a signal; None while nobody has stopped it.
-        number: of this sitting, from 1.
+        stopped_by: "Ctrl-C" or the signal name; an empty string before an interruption.
+        number: count of executions so far, from 1.
     """
 
     def __init__(self, path: Path | None = None, *, settings: Mapping[str, Any] | None = None) -> None:
         self.path, self.stopped_by, self.number = path, "", 1
-        self._settings = json.dumps(settings or {}, default=str, sort_keys=True)
+        self._settings = json.loads(json.dumps(settings or {}, default=str))
         self._kept: defaultdict[str, deque[Any]] = defaultdict(deque)
         self._made, self._has_begun, self._is_another_s = 0, False, False
         if path is not None and path.exists():
@@ -78,10 +100,10 @@ class Sitting:
     def _take_up(self, path: Path) -> None:
         rows, _ = unseal_lines(plain(path).read_text(errors="replace"))
         begun = [row["settings"] for row in rows if "settings" in row]
-        if not begun or any(settings != self._settings for settings in begun):
-            log.warning(
-                f"{path} is of other settings, another machine or other code: the first unit of this one takes its place"
-            )
+        differing = [found for settings in begun if (found := difference(settings, self._settings))]
+        if not begun or differing:
+            why = f"the environment or the arguments changed: {differing[0]}" if begun else "its header is missing"
+            log.warning(f"discarding the measurements in {path}: {why}")
             self._is_another_s = True
             return
         self.number = 1 + len(begun)
@@ -114,11 +136,11 @@ def now() -> Sitting:
 
 @contextmanager
 def sitting(path: Path | None, *, settings: Mapping[str, Any]) -> Iterator[Sitting]:
-    """A sitting for the length of a block; SIGTERM ends the unit that runs, as Ctrl-C does.
+    """Make a sitting current for the length of a block, in which SIGTERM ends the running unit as Ctrl-C does.
 
     Args:
-        path: of the kept units; None keeps none.
-        settings: all that decides what is measured, and where.
+        path: file of the stored units; None stores none.
+        settings: every fact that decides the measured values: arguments and environment.
     """
     _now.append(Sitting(path, settings=settings))
     is_main = threading.current_thread() is threading.main_thread()  # others may not set handlers

@@ -2,21 +2,28 @@
 
 import json
 import logging
+import time
 import warnings
 from collections.abc import Iterator
+from functools import partial
+from http.client import HTTPException
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
+from urllib.error import HTTPError
+from urllib.parse import urlencode
 
 from dithc.config import datasets
 from dithc.log import UserError, problem
 from dithc.sealed import parse, plain
-from dithc.stac.http import TIMEOUT_SECONDS, Credentials, check_address, check_redirect
+from dithc.stac.http import AGAIN, Credentials, answer, body, check_address
 from dithc.stac.item import Item, item_of
 
 PAGE = 100
 MOST_PAGES = 10_000
 AREA_BYTES = 4 << 20
+ANSWER_BYTES, ERROR_BYTES = 16 << 20, 1 << 16
+ATTEMPTS = 4
 
 
 def search_catalogue(search: datasets.Search, *, credentials: Credentials) -> list[Item]:
@@ -50,32 +57,19 @@ def search_catalogue(search: datasets.Search, *, credentials: Credentials) -> li
 
 
 def _documents(search: datasets.Search, credentials: Credentials) -> Iterator[dict[str, Any]]:
-    """Items of all pages, as the catalogue gives them."""
+    """Yield the items of all pages."""
     from pystac_client import Client
     from pystac_client.exceptions import APIError
     from pystac_client.stac_api_io import StacApiIO
 
-    logging.getLogger("pystac_client").setLevel(logging.WARNING)  # it tells headers at DEBUG, the token among them
-
-    def with_token(request: Any) -> Any:
-        check_address(request.url, said_by=f"the catalogue {search.catalog}")
-        request.headers.update(credentials.headers(request.url))
-        return request
-
-    def redirected(request: Any, response: Any) -> None:
-        check_redirect(response.request.url, request.url)
-        request.headers.pop("Authorization", None)
-        with_token(request)
-
+    logging.getLogger("pystac_client").setLevel(logging.WARNING)  # its DEBUG messages contain headers with the token
     service = StacApiIO()
-    service.session.auth = with_token  # without one, requests takes that of ~/.netrc, over the token
-    service.session.rebuild_auth = redirected  # which requests calls before it follows; its own looks into ~/.netrc too
-
+    setattr(service, "request", partial(_answered, credentials))  # noqa: B010  # every request of the client
     place = {"bbox": list(search.bbox)} if search.bbox is not None else {"intersects": _area(Path(search.area or ""))}
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # what a catalogue does not promise is looked at here
-            client = Client.open(search.catalog, stac_io=service, timeout=TIMEOUT_SECONDS)
+            client = Client.open(search.catalog, stac_io=service)
             clear = {"eo:cloud_cover": {"lte": 100 * search.max_cloud}} if search.max_cloud < 1.0 else None
             query = client.search(
                 collections=[search.collection],
@@ -98,6 +92,47 @@ def _documents(search: datasets.Search, credentials: Credentials) -> Iterator[di
         raise _no_answer(search, credentials.scrubbed(error)) from None
     except Exception as error:  # pystac's own, of documents that are none
         raise _no_answer(search, f"{type(error).__name__}: {credentials.scrubbed(error)}") from None
+
+
+def _answered(
+    credentials: Credentials,
+    href: str,
+    method: str | None = None,
+    headers: Any = None,
+    parameters: dict[str, Any] | None = None,
+) -> str:
+    """Return the text of an answer; the signature is `StacApiIO.request`. Headers that a catalogue requests are not sent.
+
+    Raises:
+        ValueError: the answer is an error or larger than `ANSWER_BYTES`.
+        OSError, HTTPException: there is no answer.
+    """
+    posted = (method or "GET").upper() == "POST"
+    given = {name: value for name, value in (parameters or {}).items() if value is not None}
+    if given and not posted:
+        href += f"{'&' if '?' in href else '?'}{urlencode(given, doseq=True)}"
+    content = json.dumps(parameters).encode() if posted else None
+    for attempt in range(ATTEMPTS):
+        try:
+            with answer(href, headers={}, credentials=credentials, content=content) as response:
+                return body(response, most=ANSWER_BYTES).decode("utf-8")
+        except HTTPError as error:
+            with error:
+                said = credentials.scrubbed(_error_text(error))
+            if error.code not in AGAIN or attempt == ATTEMPTS - 1:
+                raise ValueError(f"status {error.code}: {said}") from None
+        except (OSError, HTTPException):
+            if attempt == ATTEMPTS - 1:
+                raise
+        time.sleep(2.0**attempt)
+    raise AssertionError("unreachable")
+
+
+def _error_text(error: HTTPError) -> str:
+    try:
+        return body(error, most=ERROR_BYTES).decode(errors="replace")
+    except (OSError, HTTPException, ValueError) as failure:
+        return str(failure)
 
 
 def _area(path: Path) -> dict[str, Any]:

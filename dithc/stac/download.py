@@ -19,7 +19,7 @@ from urllib.error import HTTPError
 
 from dithc.log import UserError, logger, problem
 from dithc.runs import sha256_file
-from dithc.stac.http import TOKEN, TOKEN_HOSTS, Credentials, answer
+from dithc.stac.http import AGAIN, TOKEN, TOKEN_HOSTS, Credentials, answer, block_of
 from dithc.stac.multihash import difference
 
 BLOCK_BYTES = 1 << 20
@@ -28,8 +28,8 @@ MOST_ATTEMPTS = 6
 LONGEST_WAIT_SECONDS = 120.0
 SPARE_BYTES = 1 << 30
 """Of the disk, left alone."""
-AGAIN = {408, 425, 429, 500, 502, 503, 504}
-CONTENT_RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+)")
+LENGTH = re.compile(r"[0-9]{1,18}")
+CONTENT_RANGE = re.compile(r"bytes ([0-9]{1,18})-([0-9]{1,18})/([0-9]{1,18})")
 SIGNATURES = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+", b"\0\0\0\x0cjP  ", b"\xff\x4f\xff\x51")
 """Of TIFF and JPEG 2000; a page that asks for a login has another."""
 log = logger("dithc.fetch")
@@ -144,7 +144,7 @@ def _answered(wanted: Wanted, headers: dict[str, str], credentials: Credentials)
 
 def _block(response: HTTPResponse, left: int) -> bytes:
     try:
-        return response.read(min(BLOCK_BYTES, left))
+        return block_of(response, min(BLOCK_BYTES, left))
     except (OSError, HTTPException) as error:
         raise _Again(f"the connection failed ({type(error).__name__})") from None
 
@@ -154,12 +154,12 @@ def _announced(wanted: Wanted, response: HTTPResponse, *, have: int, etag: str) 
     packed, length = response.headers.get("Content-Encoding"), response.headers.get("Content-Length", "")
     if packed not in (None, "", "identity"):
         raise _other(wanted, got=f"content packed as {packed[:40]}", expected="the file itself, as it was asked for")
-    start, total = 0, int(length) if length.isdecimal() else wanted.size
+    start, total = 0, int(length) if LENGTH.fullmatch(length) else wanted.size
     if response.status == 206:
         place = CONTENT_RANGE.fullmatch(response.headers.get("Content-Range", ""))
         start, last, total = map(int, place.groups()) if place else (-1, -1, -1)
         same = response.headers.get("ETag") in (None, etag)
-        if not have or start != have or last != total - 1 or not same or (length and int(length) != total - start):
+        if not have or start != have or last != total - 1 or not same or length not in ("", str(total - start)):
             _forget(wanted)
             raise _Again("the server sent another part than was asked for")
     elif response.status != 200:
@@ -196,7 +196,7 @@ def _wait(text: str | None) -> float | None:
         return None
     if text.strip().isdecimal():
         return float(text)
-    with contextlib.suppress(ValueError, TypeError):
+    with contextlib.suppress(ValueError, TypeError, OverflowError):
         return max(0.0, (parsedate_to_datetime(text) - datetime.now(UTC)).total_seconds())
     return None
 

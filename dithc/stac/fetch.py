@@ -18,7 +18,7 @@ from dithc.runs import atomic_write, sha256_file
 from dithc.sealed import parse
 from dithc.stac.catalogue import search_catalogue
 from dithc.stac.download import Wanted, download
-from dithc.stac.http import Credentials, answer, check_address, is_remote, joined, without_query
+from dithc.stac.http import Credentials, answer, body, check_address, is_remote, joined, without_query
 from dithc.stac.item import (
     CLOUD_PROBABILITY,
     OWN_GSD_M,
@@ -287,7 +287,7 @@ def _signing(sign: str, href: str, credentials: Credentials) -> Callable[[], str
         said_by = f"the signer {without_query(sign)}"
         try:
             with answer(f"{sign}?href={quote(href, safe='')}", headers={}, credentials=credentials) as response:
-                found = parse(response.read(ANSWER_BYTES))["href"]
+                found = parse(body(response, most=ANSWER_BYTES))["href"]
             if not isinstance(found, str) or without_query(found) != href:
                 raise ValueError("an address of something else")
         except UserError:

@@ -1,7 +1,8 @@
-"""Addresses asked for over HTTP(S): who gets the token, where redirects may lead, and texts without what must not be told."""
+"""HTTP(S) requests: hosts of the token, permitted redirects, answers of bounded size, and texts without secrets."""
 
 import os
 import re
+import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from http.client import HTTPResponse
@@ -26,8 +27,12 @@ LOOPBACK = ("localhost", "127.0.0.1", "::1")
 TIMEOUT_SECONDS = 60.0
 """Of silence; a server that is slow may take as long as it likes."""
 MOST_REDIRECTS = 5
+AGAIN = {408, 425, 429, 500, 502, 503, 504}
 REDIRECTS = (301, 302, 303, 307, 308)
 MOST_SAID = 300
+BLOCK_BYTES = 1 << 16
+PACKED = {"": False, "identity": False, "gzip": True, "x-gzip": True, "deflate": True}
+"""Values of Content-Encoding that are read, and whether they are compressed; nested ones are rejected."""
 PRINTABLE = re.compile(r"[!-~]+")
 QUERY = re.compile(r"\?[^\s\"'<>)]*")
 
@@ -134,8 +139,10 @@ def check_redirect(before: str, after: str) -> None:
         raise _astray(said_by, got=without_query(after), expected="https, as before")
 
 
-def answer(url: str, *, headers: Mapping[str, str], credentials: Credentials) -> HTTPResponse:
-    """Asks for `url`; redirects are followed after a look at where they lead, and get the token only by their own host.
+def answer(
+    url: str, *, headers: Mapping[str, str], credentials: Credentials, content: bytes | None = None
+) -> HTTPResponse:
+    """Request `url`, by POST if there is `content`. Redirects are checked, and get the token only at their own host.
 
     Raises:
         HTTPError: the server answers with another status than success.
@@ -145,18 +152,53 @@ def answer(url: str, *, headers: Mapping[str, str], credentials: Credentials) ->
     check_address(url, said_by=f"the catalogue's {without_query(url)}")
     for _ in range(MOST_REDIRECTS + 1):
         sent = {"User-Agent": "dithc", "Accept-Encoding": "identity", **headers, **credentials.headers(url)}
+        sent |= {"Content-Type": "application/json"} if content is not None else {}
         try:
-            return cast(HTTPResponse, _opener().open(Request(url, headers=sent), timeout=TIMEOUT_SECONDS))
+            request = Request(url, data=content, headers=sent)
+            return cast(HTTPResponse, _opener().open(request, timeout=TIMEOUT_SECONDS))
         except HTTPError as error:
             location = error.headers.get("Location")
             if error.code not in REDIRECTS or location is None:
                 raise
             error.close()
+            content = content if error.code in (307, 308) else None
         before, url = url, joined(url, location)
         check_redirect(before, url)
     raise _astray(
         f"a redirect of {without_query(before)}", got=f"more than {MOST_REDIRECTS} redirects", expected="an answer"
     )
+
+
+def block_of(response: HTTPResponse, most: int) -> bytes:
+    """Read at most `most` bytes. `HTTPResponse.read` is unbounded if a server declares a chunk of negative size."""
+    buffer = bytearray(most)
+    return bytes(buffer[: response.readinto(buffer)])
+
+
+def body(response: HTTPResponse | HTTPError, *, most: int) -> bytes:
+    """Read an answer and decompress it block by block, at most `most` bytes.
+
+    Raises:
+        ValueError: the answer is larger, compressed in an unsupported way, or damaged.
+        OSError, HTTPException: the connection failed.
+    """
+    packed = (response.headers.get("Content-Encoding") or "").strip().lower()
+    if packed not in PACKED:
+        raise ValueError(f"content packed as {packed[:40]}")
+    source = cast(HTTPResponse, response.fp) if isinstance(response, HTTPError) else response
+    found, unpack = bytearray(), zlib.decompressobj(zlib.MAX_WBITS | 32) if PACKED[packed] else None
+    while block := block_of(source, min(BLOCK_BYTES, most + 1)):
+        while block:
+            try:
+                found += block if unpack is None else unpack.decompress(block, most + 1 - len(found))
+            except zlib.error as error:
+                raise ValueError(f"damaged content packed as {packed}: {error}") from None
+            if len(found) > most:
+                raise ValueError(f"more than {most / 2**20:g} MiB{' after decompression' if unpack else ''}")
+            block = unpack.unconsumed_tail if unpack is not None else b""
+    if unpack is not None and not unpack.eof:
+        raise ValueError(f"damaged content packed as {packed}: it ends early")
+    return bytes(found)
 
 
 def _opener() -> OpenerDirector:

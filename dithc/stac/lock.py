@@ -8,10 +8,12 @@ from typing import Any
 from dithc.config import datasets
 from dithc.log import problem
 from dithc.runs import atomic_write, sha256_file
-from dithc.sealed import plain, seal, unseal
+from dithc.sealed import documents, seal
 
 LOCK_FILE = "lock.json"
 VERSION = 1
+LOCK_BYTES = 128 << 20
+"""About 20,000 scenes."""
 IDENTITY = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,150}")
 MOST_SAID = 300
 FILE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
@@ -63,19 +65,21 @@ class Lock:
         """The lock of a folder; None where it has none.
 
         Raises:
-            UserError: it is not what was written, or names a file that is not of a scene's own folder.
+            UserError: it was changed or is too large, or names a file that is not of a scene's own folder.
         """
         path = folder / LOCK_FILE
         if not path.exists():
             return None
         try:
-            content = unseal(plain(path).read_text())
+            content = documents.read(path, most=LOCK_BYTES)
             if content.pop("version") != VERSION:
                 raise ValueError("another version")
             return cls(items=[_item(one) for one in content.pop("items")], **content)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise problem(
-                f"{path} is not what was written",
+                f"{path} was changed after it was written"
+                if isinstance(error, documents.Altered)
+                else f"{path} is invalid",
                 got=error,
                 expected="the bytes under its seal, and every file as ID/FILE",
                 remedy="remove it and run `dithc fetch` again, which searches anew; of the files that are there, those with a "

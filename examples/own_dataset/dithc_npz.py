@@ -4,7 +4,7 @@ A source lists its scenes and reads one; dithc does the rest: it reads by severa
 declared bands and says why, reads again only what changed, cuts and splits by place. `python dithc_npz.py FOLDER` writes some.
 """
 
-import sys
+from argparse import ArgumentParser
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Literal
@@ -72,4 +72,6 @@ def write_scenes(folder: Path, *, count: int = 4, side: int = 160) -> None:
 
 
 if __name__ == "__main__":
-    write_scenes(Path(sys.argv[1]))
+    parser = ArgumentParser(description="Write four scenes into a new folder.")
+    parser.add_argument("folder", metavar="FOLDER", type=Path)
+    write_scenes(parser.parse_args().folder)

@@ -1,5 +1,6 @@
 """Time to quality: the ratio is that of known curves, and what is compared is an experiment that the workflow takes."""
 
+import logging
 import math
 from pathlib import Path
 
@@ -95,15 +96,27 @@ def test_baseline_that_comes_later_is_timed_beside_what_was_timed_before(tmp_pat
 
     monkeypatch.setattr(quality, "_workflow", trained)
     for baseline, candidates in (("flow", ("flow",)), ("baseline", ("flow",)), ("flow", ("muon",))):
-        found = quality._seconds(plan(baseline=baseline, candidates=candidates), tmp_path, "local")
+        found = quality._seconds(plan(baseline=baseline, candidates=candidates), tmp_path, "local", {"isa": "avx2"})
         assert found == pytest.approx({name: slow[name] for name in {baseline, *candidates}})
         day *= 3.0
 
 
-def test_times_that_an_earlier_version_kept_are_measured_anew(tmp_path, monkeypatch):
-    (tmp_path / quality.PLAN_FILE).write_text(seal({"steps": {"flow": 80}}))
+def test_seconds_of_another_environment_are_discarded_with_the_difference(tmp_path, monkeypatch, caplog):
+    logging.getLogger("dithc").propagate = True
+    kept = {f"{name} {plan().identity(name)} local": 1.0 for name in ("baseline", "flow")}
+    (tmp_path / quality.PLAN_FILE).write_text(seal({"environment": {"isa": "ref"}, "seconds": kept}))
     monkeypatch.setattr(quality, "_workflow", lambda *_, **__: 1)
-    assert quality._seconds(plan(), tmp_path, "local") is None
+    assert quality._seconds(plan(), tmp_path, "local", {"isa": "ref"}) == {"baseline": 1.0, "flow": 1.0}
+    assert quality._seconds(plan(), tmp_path, "local", {"isa": "avx2"}) is None
+    assert "isa: ref -> avx2" in caplog.text
+    assert plan(environment="b").calibrations("flow", ["flow"]) != plan(environment="a").calibrations("flow", ["flow"])
+
+
+def test_a_scheduler_selects_the_machine_and_a_local_profile_uses_this_one():
+    local, cluster = (quality._environment(ROOT / "profiles" / name) for name in ("local", "slurm"))
+    assert {"machine", "kernels", "packages"} <= set(local)
+    assert not {"machine", "kernels", "host"} & set(cluster)
+    assert {"packages", "variables", "profile"} <= set(cluster)
 
 
 def test_plan_is_an_experiment_with_a_point_for_each_share_and_what_bounds_them():

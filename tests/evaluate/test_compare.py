@@ -55,6 +55,20 @@ def test_statistics_alone_give_the_same_distance_without_floor_and_kid(folders: 
     assert any("no real-half" in text for text in document["warnings"])
 
 
+@pytest.mark.parametrize("count", [2, 3, 4])
+def test_a_missing_floor_has_its_true_reason(
+    count: int, extractor: Extractor, images: np.ndarray, tmp_path: Path
+) -> None:
+    for name in "ab":
+        extract(image_set(images[:count], name), extractor, tmp_path / name)
+    document = compare(tmp_path / "a", tmp_path / "b")
+    reasons = [text for text in document["warnings"] if "no real-half" in text]
+    assert (document["floor"] is None) == (count < 4)
+    assert reasons == (
+        [f"no real-half against real-half floor: it needs 4 real images, there are {count}"] if count < 4 else []
+    )
+
+
 def test_same_set_twice_is_zero_and_said(folders: tuple[Path, Path]) -> None:
     document = compare(folders[0], folders[0])
     assert document["fid"] == pytest.approx(0, abs=1e-6)

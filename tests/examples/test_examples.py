@@ -1,6 +1,8 @@
 """The examples run, do what they say, are short, and README names each."""
 
 import importlib
+import runpy
+import sys
 from pathlib import Path
 
 import pytest
@@ -14,6 +16,7 @@ from tests.brought import bring_example
 ROOT = Path(__file__).parent.parent.parent
 EXAMPLES = ROOT / "examples"
 SCRIPTS = sorted(EXAMPLES.glob("*.py")) + sorted(EXAMPLES.glob("*/*.py"))
+RUN = [path for path in SCRIPTS if "__main__" in path.read_text()]
 PACKAGES = ("own_sampler", "own_dataset")
 README = (ROOT / "README.md").read_text()
 
@@ -26,6 +29,19 @@ def test_example_is_short(path: Path) -> None:
 @pytest.mark.parametrize("name", [path.name for path in sorted(EXAMPLES.iterdir()) if path.name != "__pycache__"])
 def test_example_is_linked_from_readme(name: str) -> None:
     assert f"(examples/{name})" in README
+
+
+@pytest.mark.parametrize("path", RUN, ids=lambda path: path.name)
+def test_example_prints_its_usage(
+    path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for words, status in ((["--help"], 0), (["-x"], 2), ([], 2)):
+        if words or "FOLDER" in path.read_text():
+            monkeypatch.setattr(sys, "argv", [str(path), *words])
+            with pytest.raises(SystemExit) as ended:
+                runpy.run_path(str(path), run_name="__main__")
+            assert ended.value.code == status
+            assert "".join(capsys.readouterr()).startswith(f"usage: {path.name}")
 
 
 @pytest.mark.parametrize("name", PACKAGES)

@@ -1,5 +1,6 @@
 """Messages name the rank, errors name the remedy, progress is plain lines in a log, metrics survive a torn line."""
 
+import io
 import json
 import logging
 import math
@@ -12,12 +13,53 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from dithc.log import MetricsWriter, logger, problem, progress, read_metrics, setup
+from dithc.cli import main
+from dithc.log import MetricsWriter, escaping, logger, problem, progress, read_metrics, setup
+from dithc.log.messages import _Line
 
 
 def test_error_says_what_got_expected_remedy() -> None:
     lines = str(problem("band B02", got="none", expected="a file", remedy="add it")).splitlines()
     assert [line.split(":")[0].strip() for line in lines] == ["band B02", "got", "expected", "remedy"]
+
+
+HOSTILE = st.text(
+    st.sampled_from("ab é\n\r\t\x00\x1b\x9b\u200b\u202e\u2066\u2028\ufeff\udcff") | st.characters(), min_size=1
+)
+
+
+@given(HOSTILE)
+def test_no_text_forges_a_line_or_controls_the_terminal(text: str) -> None:
+    def printable(shown: str, *, lines: int) -> None:
+        assert shown.count("\n") == lines - 1
+        assert shown.replace("\n", "").isprintable()
+
+    printable(escaping.escaped(text), lines=1)
+    assert escaping.escaped(text) == text or not text.isprintable()
+    printable(str(problem(f"a {text}", got=text, expected=text, remedy=text)), lines=4 + 4 * text.count("\n    "))
+    stream = io.StringIO()
+    handler = logging.StreamHandler(stream)
+    handler.setFormatter(_Line(rank=0))
+    handler.emit(logging.LogRecord("dithc.train", logging.WARNING, "", 0, "file %s", (text,), None))
+    printable(stream.getvalue().removesuffix("\n"), lines=1 + text.count("\n  "))
+    output = io.StringIO()
+    escaping.escape_stream(output)
+    escaping.escape_stream(output)
+    print(text, file=output, end="")
+    output.write(escaping.Coded("\x1b[0m"))
+    printable(output.getvalue().removesuffix("\x1b[0m"), lines=1 + text.count("\n"))
+
+
+def test_names_of_files_are_escaped_in_every_output(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    name = "a\x1b[31m\u202e\nINFO forged.json"
+    (tmp_path / name).write_text('{"x": 1}')
+    assert main(["show", str(tmp_path / name)]) == 0
+    assert main(["show", str(tmp_path / f"no {name}")]) == 2
+    assert main(["verify", str(tmp_path / f"no {name}")]) == 2
+    told = capsys.readouterr()
+    for shown in (told.out, told.err):
+        assert r"a\x1b[31m\u202e\nINFO forged" in shown
+        assert shown.replace("\n", "").isprintable()
 
 
 def test_rank_0_speaks_and_others_only_in_trouble_with_their_prefix(capsys: pytest.CaptureFixture[str]) -> None:

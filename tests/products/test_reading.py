@@ -1,6 +1,10 @@
 """What is opened has the values of its stage, with names, labels and places, and only what is asked for is read."""
 
+import copy
+import multiprocessing
+import pickle
 import shutil
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -63,7 +67,7 @@ def test_only_the_shard_that_is_asked_for_is_read(results, tmp_path):
     shard.write_bytes(shard.read_bytes()[:-1] + b"x")
     opened = dithc.open(root / "samples/some/manifest.json")
     assert np.isfinite(opened[:64].values).all()
-    with pytest.raises(UserError, match="is not what its stage wrote"):
+    with pytest.raises(UserError, match="was changed after it was written"):
         opened[64].load()
 
 
@@ -125,7 +129,8 @@ def test_image_that_is_not_there_is_refused(request, stage, image):
         dithc.open(request.getfixturevalue(stage), image=image)
 
 
-def test_latents_have_their_moments(tiles, tmp_path):
+@pytest.fixture
+def latents(tiles, tmp_path):
     from dithc.config import codecs
     from dithc.data import Tiles
     from dithc.latents import Latents, open_codec
@@ -134,23 +139,96 @@ def test_latents_have_their_moments(tiles, tmp_path):
     codec = open_codec(codecs.PixelCodec(kind="pixel"), info=data.info)
     Latents.encode(data, codec, tmp_path / "latents", tiles_digest="any")
     Manifest(stage="latents", name="set", spec={}).write(tmp_path / "latents/manifest.json")
-    opened = dithc.open(tmp_path / "latents/manifest.json")
+    return tmp_path / "latents/manifest.json"
+
+
+@pytest.fixture
+def features(tmp_path):
+    folder = tmp_path / "features"
+    folder.mkdir()
+    rows = np.random.default_rng(0).normal(size=(7, 5)).astype(np.float32)
+    for shard, part in enumerate((rows[:4], rows[4:])):
+        np.save(folder / f"shard-0000{shard}.npy", part)
+    numbers = {"extractor": "w", "sha256": "aa", "resize": "clean", "comparable": False}
+    files = Manifest.entries(folder, sorted(folder.glob("shard-*")))
+    Manifest(stage="features", name="f", spec={}, numbers=numbers, files=files).write(folder / "manifest.json")
+    return folder / "manifest.json"
+
+
+def test_latents_have_their_moments(latents, tiles):
+    from dithc.data import Tiles
+
+    data = Tiles(tiles.parent)
+    opened = dithc.open(latents)
     assert (opened.dims, opened.shape) == (("image", "moment", "channel", "y", "x"), (8, 1, 3, SIZE, SIZE))
     np.testing.assert_array_equal(opened.sel(moment="mean").values, data.scaled(data.rows("all")).astype(np.float16))
     assert opened.split.values.tolist() == ["train"] * 8
 
 
-def test_features_are_rows(tmp_path):
-    rows = np.random.default_rng(0).normal(size=(7, 5)).astype(np.float32)
-    for shard, part in enumerate((rows[:4], rows[4:])):
-        np.save(tmp_path / f"shard-0000{shard}.npy", part)
-    (tmp_path / "shard-00000.json").write_text("{}")
-    numbers = {"extractor": "w", "sha256": "aa", "resize": "clean", "comparable": False}
-    files = Manifest.entries(tmp_path, sorted(tmp_path.glob("shard-*")))
-    Manifest(stage="features", name="f", spec={}, numbers=numbers, files=files).write(tmp_path / "manifest.json")
-    opened = dithc.open(str(tmp_path / "manifest.json"))
-    np.testing.assert_array_equal(opened.values, rows)
+def test_features_are_rows(features):
+    opened = dithc.open(str(features))
+    rows = [np.load(features.parent / f"shard-0000{shard}.npy") for shard in range(2)]
+    np.testing.assert_array_equal(opened.values, np.concatenate(rows))
     assert (opened.dims, opened.attrs["resize"]) == (("image", "feature"), "clean")
+
+
+STAGES = ("scenes", "tiles", "latents", "samples", "features")
+PASSED = {
+    "pickle": lambda one: pickle.loads(pickle.dumps(one)),
+    "copy": copy.deepcopy,
+    "xarray": lambda one: one.copy(deep=True),
+}
+
+
+@pytest.mark.parametrize("passed", PASSED.values(), ids=PASSED)
+@pytest.mark.parametrize("image", [None, 1])
+@pytest.mark.parametrize("stage", STAGES)
+def test_opened_arrays_are_copied_without_pixels_and_read_from_any_folder(
+    request, stage, image, passed, tmp_path, monkeypatch
+):
+    manifest = request.getfixturevalue(stage)
+    monkeypatch.chdir(manifest.parent.parent)
+    opened = dithc.open(manifest.relative_to(Path.cwd()), image=image)
+    part = opened[..., :3]
+    monkeypatch.chdir(tmp_path)
+    again = passed(part)
+    assert len(pickle.dumps(again)) < 20_000 + 400 * opened.sizes.get("image", 1)
+    assert "numpy" not in type(again.variable._data).__module__
+    np.testing.assert_array_equal(again.values, opened.values[..., :3])
+    assert again.identical(part)
+    assert len(pickle.dumps(opened)) < 20_000 + 400 * opened.sizes.get("image", 1)  # also after a read
+
+
+@pytest.mark.slow
+def test_a_pool_of_fresh_processes_reads_opened_arrays(tiles):
+    opened = dithc.open(tiles)
+    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
+        assert pool.submit(np.asarray, opened[3]).result().tolist() == opened[3].values.tolist()
+
+
+@pytest.mark.parametrize("change", ["removed", "replaced", "a shard"])
+@pytest.mark.parametrize("stage", STAGES)
+def test_files_that_are_moved_or_replaced_after_opening_are_an_error_of_four_lines(request, stage, change, tmp_path):
+    source = request.getfixturevalue(stage)
+    for folder in ("tiles", "scenes"):
+        if (source.parents[2] / folder).is_dir():
+            shutil.copytree(source.parents[2] / folder, tmp_path / "copy" / folder)
+    manifest = tmp_path / "copy" / source.parents[1].name / source.parent.name / source.name
+    shutil.copytree(source.parent, manifest.parent, dirs_exist_ok=True)
+    sent = pickle.dumps(dithc.open(manifest))
+    if change == "removed":
+        manifest.unlink()
+    elif change == "replaced":
+        content = Manifest.read(manifest)
+        content.spec["other"] = 1
+        content.write(manifest)
+    else:
+        for path in manifest.parent.glob("*.npy"):
+            path.unlink()
+    with pytest.raises(UserError) as raised:
+        pickle.loads(sent).load()
+    assert [line.split(":")[0].strip() for line in str(raised.value).splitlines()][1:] == ["got", "expected", "remedy"]
+    assert str(manifest.parent) in str(raised.value)
 
 
 def test_stage_without_arrays_is_refused(results):

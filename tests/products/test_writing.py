@@ -273,7 +273,7 @@ def test_altered_shard_is_not_exported(results, tmp_path):
     content = bytearray(shard.read_bytes())
     content[-1] ^= 1
     shard.write_bytes(content)
-    with pytest.raises(UserError, match="is not what its stage wrote"):
+    with pytest.raises(UserError, match="was changed after it was written"):
         write(root / "samples/some/manifest.json", stage="sample", layout="geotiff", out=tmp_path / "out")
     assert not (tmp_path / "out").exists()
 

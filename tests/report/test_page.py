@@ -6,10 +6,12 @@ import re
 import struct
 from dataclasses import replace
 from html.parser import HTMLParser
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import pytest
+from jinja2 import DictLoader
 
 from dithc.log import UserError
 from dithc.report import FIGURES, write_report
@@ -240,7 +242,7 @@ def test_pulls_that_are_not_of_these_images_are_refused(plant: Any, tmp_path: Pa
     if damage == "of others":
         tree.change(path, files=Manifest.entries(path.parent, [path.parent / "kid.json"]))
     with pytest.raises(
-        UserError, match="is not what its stage wrote" if damage == "altered" else "is not of these images"
+        UserError, match="was changed after it was written" if damage == "altered" else "is not of these images"
     ):
         collected(tree)
 
@@ -357,3 +359,9 @@ def test_json_has_every_number_and_no_nan(tree: Any, out: Path) -> None:
     measured = [(item["val_loss"], list(item["curve"]["val_loss"])) for item in content["runs"]]
     assert (0.2083, ["40", "80", "120", "160", "200"]) in [(value, steps[:5]) for value, steps in measured]
     assert (None, []) in measured
+
+
+def test_texts_of_a_page_are_escaped(monkeypatch: pytest.MonkeyPatch) -> None:
+    render = import_module("dithc.report.page.render")
+    monkeypatch.setattr(render, "ChoiceLoader", lambda _: DictLoader({"page": "<b>{{ text }}{{ text|upper }}</b>"}))
+    assert render.fill("page", text="a\x1b[31m\u202e<") == r"<b>a\x1b[31m\u202e&lt;A\x1b[31M\u202e&lt;</b>"

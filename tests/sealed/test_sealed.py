@@ -1,13 +1,17 @@
 """Documents and lines in which every altered byte is found."""
 
 import json
+from collections.abc import Callable
+from pathlib import Path
 from random import Random
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dithc.sealed import has_seal, seal, seal_line, unseal, unseal_lines
+from dithc.config import experiment_of, load
+from dithc.log import UserError
+from dithc.sealed import content_of, documents, has_seal, seal, seal_line, unseal, unseal_lines
 
 CONTENT = {"step": 2, "files": [{"path": "a.npy", "bytes": 7}], "name": "Küste \n ☃", "loss": 0.125, "seal of": None}
 KEYS = st.text(min_size=1).filter(lambda key: key not in ("seal", "crc"))
@@ -53,10 +57,49 @@ def test_document_that_is_cut_or_grows_is_found() -> None:
             unseal(text + more)
 
 
-@pytest.mark.parametrize("text", ['{"a": 1}', "[]", "1", "", "null"])
-def test_document_without_a_seal_is_altered(text: str) -> None:
-    with pytest.raises(ValueError, match="no whole seal"):
-        unseal(text)
+def test_document_without_a_seal_is_rejected() -> None:
+    for text in (json.dumps({"a": 1}), "[]", "1", "", "null"):
+        with pytest.raises(ValueError, match="changed after it was written: its seal is missing"):
+            unseal(text)
+        assert not has_seal(text)
+
+
+EDITS = {
+    "value": lambda text: text.replace('"step": 2', '"step": 3'),
+    "indent": lambda text: json.dumps(json.loads(text), indent=4),
+    "one line": lambda text: json.dumps(json.loads(text)),
+    "other order": lambda text: json.dumps(dict(reversed(json.loads(text).items())), indent=1),
+    "key after the seal": lambda text: json.dumps(json.loads(text) | {"runs": {}}, indent=1),
+    "key before the seal": lambda text: text.replace("{\n", '{\n "runs": {},\n', 1),
+    "line ends": lambda text: text.replace("\n", "\r\n"),
+    "no last line end": lambda text: text.rstrip(),
+    "more": lambda text: text + "\n\n",
+    "YAML": lambda text: "\n".join(f"{key}: {json.dumps(value)}" for key, value in json.loads(text).items()),
+    "broken": lambda text: text.replace("[", "", 1),
+}
+
+
+@pytest.mark.parametrize("edit", EDITS.values(), ids=EDITS)
+def test_what_an_editor_leaves_is_a_changed_document(edit: Callable[[str], str], tmp_path: Path) -> None:
+    text = edit(seal(CONTENT))
+    path = tmp_path / "config.json"
+    path.write_bytes(text.encode())
+    assert has_seal(text)
+    for attempt in (lambda: unseal(text), lambda: content_of(text), lambda: documents.read(path)):
+        with pytest.raises(documents.Altered, match="changed after it was written"):
+            attempt()
+    with pytest.raises(UserError, match=r"config\.json was changed after it was written\n  got"):
+        load(path)
+    with pytest.raises(UserError, match=r"config\.json was changed after it was written\n  got"):
+        experiment_of([path])
+
+
+def test_a_document_larger_than_its_limit_is_not_read(tmp_path: Path) -> None:
+    path = tmp_path / "lock.json"
+    path.write_text(seal(CONTENT))
+    assert documents.read(path, most=1 << 10) == CONTENT
+    with pytest.raises(documents.Altered, match=r"lock\.json: .*more than 6\.10352e-05 MiB"):
+        documents.read(path, most=64)
 
 
 def test_number_that_is_not_finite_is_not_sealed() -> None:

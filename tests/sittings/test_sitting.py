@@ -1,23 +1,47 @@
 """What was measured is kept unit by unit, taken over by the same command alone, and told when somebody stops it."""
 
 import json
+import logging
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from importlib.metadata import distributions
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from dithc.bench import trainings
+from dithc.bench import record, trainings
 from dithc.bench.operators import ops
 from dithc.bench.timing import take_turns
 from dithc.bench.trainings import run as module
 from dithc.bench.trainings.run import Run, settled
 from dithc.cli import main
-from dithc.sittings import Sitting, Stopped, now, sitting
+from dithc.hardware import discover
+from dithc.sittings import Sitting, Stopped, difference, now, sitting
 
 SETTINGS = {"model": "DiT-S/2", "rounds": 3}
+
+
+def as_json(value: object) -> Any:
+    return json.loads(json.dumps(value, default=str))
+
+
+@contextmanager
+def capture() -> Iterator[list[str]]:
+    """Messages of the package's log."""
+    messages: list[str] = []
+    handler = logging.Handler()
+    handler.emit = lambda entry: messages.append(entry.getMessage())  # type: ignore[method-assign]
+    logging.getLogger("dithc.sittings").addHandler(handler)
+    logging.getLogger("dithc").setLevel(logging.INFO)
+    yield messages
+    logging.getLogger("dithc.sittings").removeHandler(handler)
 
 
 def counted(limit: int, error: BaseException) -> Callable[[], int]:
@@ -51,14 +75,62 @@ def test_units_of_an_earlier_sitting_are_not_made_again_and_come_in_their_order(
     assert not path.exists()
 
 
-@pytest.mark.parametrize("other", [{**SETTINGS, "rounds": 4}, {}])
-def test_units_of_other_settings_are_not_taken(tmp_path: Path, other: dict[str, Any]) -> None:
+@pytest.mark.parametrize("other", [SETTINGS, {**SETTINGS, "rounds": 4}, {}, {"where": {"isa": "ref"}}])
+def test_units_are_reused_in_the_same_environment_alone_and_the_difference_is_logged(
+    tmp_path: Path, other: dict[str, Any]
+) -> None:
     path = tmp_path / "kept.jsonl"
     with sitting(path, settings=SETTINGS) as first:
         first.unit("a", lambda: 1)
-    with sitting(path, settings=other) as second:
-        assert second.unit("a", lambda: 2) == 2
-        assert second.number == 1
+    with capture() as messages, sitting(path, settings=other) as second:
+        assert second.unit("a", lambda: 2) == (1 if other == SETTINGS else 2)
+        assert second.number == (2 if other == SETTINGS else 1)
+    (message,) = messages
+    assert message.startswith("discarding") == (other != SETTINGS)
+    assert difference(SETTINGS, other) in message
+
+
+LEAVES = st.dictionaries(
+    st.sampled_from("abc"), st.integers(0, 2) | st.lists(st.integers(0, 1), max_size=2), min_size=1
+)
+TREES = st.dictionaries(st.sampled_from("xy"), LEAVES)
+
+
+@given(TREES, TREES)
+def test_a_difference_names_each_leaf_that_changed(before: dict[str, Any], after: dict[str, Any]) -> None:
+    found = difference(before, after)
+    assert (found == "") == (before == after)
+    for one, other in ((before, after), (after, before)):
+        for name, part in one.items():
+            for key, value in part.items():
+                assert (f"{name}.{key}: " in found) == (value != other.get(name, {}).get(key))
+
+
+VARIABLES = ("OMP_PROC_BIND", "MKL_NUM_THREADS", "LD_PRELOAD", "DITHC_POOL", "HCOPS_ANY", "MALLOC_ARENA_MAX")
+
+
+def test_the_environment_of_a_measurement_contains_each_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DITHC_TUNING", str(tmp_path))
+    before = as_json(record.environment())
+    assert difference(before, as_json(record.environment())) == ""
+    machine, packages = discover(), {one.name: one.version for one in distributions()} | {"numpy": "0.1"}
+    one_core = replace(machine, limits=replace(machine.limits, allowed_cpus=machine.limits.allowed_cpus[:1]))
+    monkeypatch.setattr(record, "discover", lambda: replace(one_core, memory_bytes=1))
+    monkeypatch.setattr(record.native, "isa", lambda: "other")
+    monkeypatch.setattr(
+        record, "distributions", lambda: [SimpleNamespace(name=n, version=v) for n, v in packages.items()]
+    )
+    (tmp_path / "tuned.json").write_text("{}")
+    for name in VARIABLES:
+        monkeypatch.setenv(name, "1")
+    after = as_json(record.environment())
+    assert before["machine"]["memory_bytes"] != after["machine"]["memory_bytes"] == 1
+    assert before["machine"]["limits"]["allowed_cpus"][:1] == after["machine"]["limits"]["allowed_cpus"]
+    assert before["kernels"]["isa"] != after["kernels"]["isa"] == "other"
+    assert before["packages"] != after["packages"] == packages
+    assert (list(before["tuning"]), list(after["tuning"])) == ([], ["tuned.json"])
+    assert {name: after["variables"][name] for name in VARIABLES} == dict.fromkeys(VARIABLES, "1")
+    assert not set(before["variables"]) & set(VARIABLES)
 
 
 def test_a_line_that_is_torn_or_altered_is_measured_again(tmp_path: Path) -> None:
@@ -160,7 +232,8 @@ def test_stopped_trainings_write_what_they_have_and_go_on(
     assert [path.name for path in tmp_path.iterdir()] == ["strategies.json"]
 
 
-def test_stopped_cases_are_written_and_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("is_same", [True, False], ids=["same environment", "other threads"])
+def test_stopped_cases_are_written_and_go_on(is_same: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     out, real, calls = tmp_path / "ops.json", ops._measure, []
 
     def measure(case: Any, *rest: Any) -> Any:
@@ -172,12 +245,15 @@ def test_stopped_cases_are_written_and_go_on(tmp_path: Path, monkeypatch: pytest
     words = ["bench", "ops", "--ops", "gelu,silu", "--dtype", "fp32", "--backend", "reference", "--bytes", "65536"]
     words += ["--repeats", "2", "--threads", "1", "--json", str(out)]
     monkeypatch.setattr(ops, "_measure", measure)
+    monkeypatch.setenv("OMP_DYNAMIC", "false")
     assert main(words) == 130
     (case,) = json.loads((tmp_path / "ops.stopped.json").read_text())["cases"]
+    monkeypatch.setenv("OMP_DYNAMIC", "false" if is_same else "true")
     assert main(words) == 0
-    whole = json.loads(out.read_text())["cases"]
-    assert whole[0] == case
-    assert len(whole) == len(calls) - 1 > 1, "one was cut and is made again"
+    whole = json.loads(out.read_text())
+    assert (whole["cases"][0] == case) == is_same
+    assert whole.get("sittings", 1) == (2 if is_same else 1)
+    assert len(whole["cases"]) == len(calls) - (1 if is_same else 2) > 1, "one was cut and is made again"
 
 
 def test_a_sitting_without_a_file_keeps_nothing() -> None:

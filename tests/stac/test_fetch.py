@@ -1,13 +1,19 @@
 """Search, lock and fetch against a catalogue of the tests' own, through pystac-client; and what must not be told."""
 
+import gzip
 import importlib.util
 import io
 import json
 import logging
 import shutil
+import tracemalloc
+import zlib
 from collections.abc import Callable
+from email.message import Message
 from pathlib import Path
 from typing import Any
+from urllib.error import HTTPError
+from urllib.request import Request
 
 import numpy as np
 import pytest
@@ -22,6 +28,8 @@ from dithc.log import UserError
 from dithc.runs import sha256_file
 from dithc.sealed import seal, unseal
 from dithc.stac import Lock, fetch
+from dithc.stac.catalogue import _answered
+from dithc.stac.http import Credentials
 from tests.stac.server import Catalogue, Reply
 
 CLIENT = importlib.util.find_spec("pystac_client") is not None
@@ -382,25 +390,63 @@ def test_redirects_of_a_search_lead_to_web_servers_alone(catalogue: Catalogue, s
 
 @needs_client
 def test_a_search_is_not_led_from_https_to_http(source: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    from requests import Response
-    from requests.adapters import HTTPAdapter
-
     asked = []
 
-    def send(self: HTTPAdapter, request: Any, **_: Any) -> Response:
-        asked.append(request.url)
-        found = Response()
-        found.status_code, found.request, found.url = 302, request, request.url
-        found.headers["Location"] = "HTTP://stac.example.org/v1"
-        found._content = b""
-        found.raw = io.BytesIO()
-        return found
+    class Opener:
+        def open(self, request: Request, timeout: float) -> None:
+            asked.append(request.full_url)
+            headers = Message()
+            headers["Location"] = "HTTP://stac.example.org/v1"
+            raise HTTPError(request.full_url, 302, "", headers, io.BytesIO())
 
-    monkeypatch.setattr(HTTPAdapter, "send", send)
-    monkeypatch.setattr("requests.sessions.extract_cookies_to_jar", lambda *_: None)
+    monkeypatch.setattr("dithc.stac.http._opener", Opener)
     with pytest.raises(UserError, match=r"(?s)is not followed.*https, as before"):
         fetch(source(catalog="https://stac.example.org/v1"))
     assert asked == ["https://stac.example.org/v1"]
+
+
+LIMIT = 1 << 16
+BOMB = b" " * (1 << 24)
+ANSWERS = {  # body, headers, and the reason in the error; an empty reason for an answer that is read
+    "plain": (BOMB, {}, "more than"),
+    "gzip": (gzip.compress(BOMB), {"Content-Encoding": "gzip"}, "after decompression"),
+    "x-gzip": (gzip.compress(BOMB), {"Content-Encoding": "X-Gzip "}, "after decompression"),
+    "deflate": (zlib.compress(BOMB), {"Content-Encoding": "deflate"}, "after decompression"),
+    "nested": (gzip.compress(gzip.compress(BOMB)), {"Content-Encoding": "gzip, gzip"}, "packed as gzip, gzip"),
+    "other": (b"?", {"Content-Encoding": "br"}, "packed as br"),
+    "cut": (gzip.compress(BOMB)[:500], {"Content-Encoding": "gzip"}, ""),
+    "no gzip": (b"{}" * 9, {"Content-Encoding": "gzip"}, "damaged content"),
+    "negative chunk": (b"-5\r\n" + BOMB, {"Transfer-Encoding": "chunked", "Content-Length": None}, ""),
+}
+
+
+@needs_client
+@pytest.mark.parametrize("kind", ANSWERS)
+@pytest.mark.parametrize(("path", "status"), [("/v1", 200), ("/v1/search", 200), ("/v1/search", 400), ("/sign", 200)])
+def test_answers_are_read_in_bounded_memory(
+    catalogue: Catalogue, source: Make, path: str, status: int, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent, headers, reason = ANSWERS[kind]
+    monkeypatch.setattr("dithc.stac.catalogue.ANSWER_BYTES", LIMIT)
+    catalogue.signature = "sig=SIGNED"
+    catalogue.replies[path] = [Reply(status=status, body=sent, headers=headers)]
+    catalogue.forever.add(path)
+    tracemalloc.start()
+    try:
+        with pytest.raises(UserError, match=r"does not answer|does not sign") as error:
+            fetch(source(sign=f"{catalogue.url}/sign", limit=1))
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert reason in str(error.value)
+    assert peak < len(BOMB) / 4
+
+
+@pytest.mark.parametrize("packed", ["gzip", "deflate"])
+def test_compressed_answers_are_read(catalogue: Catalogue, packed: str) -> None:
+    content = {"gzip": gzip.compress, "deflate": zlib.compress}[packed](b" " * LIMIT)
+    catalogue.replies["/v1"] = [Reply(body=content, headers={"Content-Encoding": packed})]
+    assert _answered(Credentials.read(None), catalogue.catalog) == " " * LIMIT
 
 
 @needs_client
@@ -445,7 +491,7 @@ def test_a_lock_of_others_leads_out_of_no_folder(
         lambda: fetch(source(search=None), items=items),
         lambda: read_scenes(source(search=None), place.parent),
     ):
-        with pytest.raises(UserError, match=r"(?s)not what was written\n.*the path .*\n.*ID/FILE\n.*remove it"):
+        with pytest.raises(UserError, match=r"(?s)is invalid\n.*the path .*\n.*ID/FILE\n.*remove it"):
             use()
     assert files(tmp_path) == before
 
@@ -462,7 +508,7 @@ def test_a_lock_of_other_types_is_none(
     item = content["items"][0]
     (item if key == "id" else next(iter(item["assets"].values())))[key] = value
     place.write_text(seal(content))
-    with pytest.raises(UserError, match=r"not what was written"):
+    with pytest.raises(UserError, match=r"is invalid"):
         Lock.read(place.parent)
 
 
@@ -511,7 +557,7 @@ def test_a_folder_of_another_search_is_left_alone(catalogue: Catalogue, source: 
     assert files(tmp_path / "fetched") == before
     lock = tmp_path / "fetched" / "lock.json"
     lock.write_text(lock.read_text().replace('"limit": 1', '"limit": 2'))
-    with pytest.raises(UserError, match=r"not what was written"):
+    with pytest.raises(UserError, match=r"lock\.json was changed after it was written"):
         Lock.read(tmp_path / "fetched")
 
 

@@ -29,6 +29,7 @@ class Plan:
         seeds: of the trainings.
         evaluation: the evaluation of `base` that says how samples are made and scored; a contender that cannot be sampled so (a
             flow by the solver of a noise) has one of its own, with the same images, real tiles and extractor.
+        environment: digest of the environment in which steps are timed.
     """
 
     base: Experiment
@@ -36,6 +37,7 @@ class Plan:
     candidates: tuple[str, ...]
     seeds: tuple[int, ...]
     evaluation: str
+    environment: str = ""
 
     calibration_steps: ClassVar[int] = 24
 
@@ -100,13 +102,13 @@ class Plan:
         return list(found)
 
     def identity(self, name: str) -> str:
-        """What a contender's seconds a step depend on, but for the machine."""
+        """Return the digest of every fact that decides a contender's seconds per step."""
         run = self.base.runs[name]
         data = self.base.datasets[run.dataset]
         settings = (run, data, self.base.codecs[data.codec], self.base.machine)
         content = [one.model_dump(mode="json", exclude_defaults=True) for one in settings]
         content[0] = {key: value for key, value in content[0].items() if key not in OF_NO_TIME}
-        return digest(content)
+        return digest([*content, self.environment])
 
     def calibrations(self, name: str, beside: Sequence[str]) -> list[str]:
         """The short trainings that measure a step of a contender, in turns with the others of `beside`; of those whose steps

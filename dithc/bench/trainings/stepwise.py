@@ -26,6 +26,7 @@ from dithc.hardware import Machine
 from dithc.hcops import tuning
 from dithc.log import logger, problem, progress
 from dithc.model import PRESETS
+from dithc.sittings import now
 
 log = logger(__name__)
 
@@ -128,7 +129,12 @@ def bench_stepwise(settings: StepwiseSettings) -> dict[str, Any]:
         progress(total=len(contenders) * settings.rounds, label="stepwise", unit="run") as bar,
     ):
         folder = Path(name)
-        tuned = _tune(settings, contenders[-1], folder) if settings.tune and "tuned" in runs else None
+        tuned = None
+        if settings.tune and "tuned" in runs:  # a unit: one tuning serves all rounds of all sittings
+            tuned = folder / "tuning"
+            tuned.mkdir()
+            for file, text in now().unit("tuning", partial(_tune, settings, contenders[-1], folder)).items():
+                (tuned / file).write_text(text)
         for contender in turns(contenders, settings.rounds):
             own = runs[contender.name]
             if not own or own[-1].status == "ok":
@@ -260,9 +266,9 @@ def _is_tuned(run: Run) -> bool:
     return all("tuning file" in why for why in told)
 
 
-def _tune(settings: StepwiseSettings, contender: Contender, folder: Path) -> Path:
-    """Searches the products of a rank in a process that has the cores of one, into a folder of its own."""
-    target = folder / "tuning"
+def _tune(settings: StepwiseSettings, contender: Contender, folder: Path) -> dict[str, str]:
+    """Tune the products of one rank in a process with the cores of one rank; return the tuning files by name."""
+    target = folder / "searched"
     batch = -(-settings.batch // settings.ranks)
     words = [sys.executable, "-m", "dithc", "tune", *_of_model(settings, batch=batch), "--threads", str(contender.cpus)]
     environment = os.environ | {tuning.FOLDER_VARIABLE: str(target)}
@@ -272,8 +278,9 @@ def _tune(settings: StepwiseSettings, contender: Contender, folder: Path) -> Pat
         words, env=environment, capture_output=True, text=True, preexec_fn=partial(os.sched_setaffinity, 0, cpus)
     )
     if done.returncode:
-        raise problem("bench stepwise --tune", got=done.stderr[-2000:], expected="a search", remedy="see the message")
-    return target
+        got = "".join(f"\n    {line}" for line in done.stderr[-2000:].splitlines())
+        raise problem("bench stepwise --tune", got=got, expected="a search", remedy="see the message")
+    return {path.name: path.read_text() for path in target.iterdir()}
 
 
 def _check(settings: StepwiseSettings) -> None:

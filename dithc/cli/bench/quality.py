@@ -48,20 +48,23 @@ def _run(args: argparse.Namespace) -> int:
     from dithc.bench import quality
     from dithc.config import experiment_of
     from dithc.log import logger, problem
+    from dithc.runs import digest
 
     if not args.budget_minutes > 0:
         raise problem("--budget-minutes", got=args.budget_minutes, expected="a time above 0", remedy="correct it")
     if not all(seed.isdigit() for seed in args.seeds.split(",")):
         raise problem("--seeds", got=args.seeds, expected="numbers, as in 0,1", remedy="correct it")
+    environment = _environment(Path(args.profile))
     plan = quality.Plan(
         base=experiment_of([args.config]),
         baseline=args.baseline,
         candidates=tuple(args.candidates.split(",")),
         seeds=tuple(int(seed) for seed in args.seeds.split(",")),
         evaluation=args.evaluation,
+        environment=digest(environment),
     )
     folder = Path(plan.base.results, f"{plan.base.name}-quality")
-    seconds = _seconds(plan, folder, args.profile)
+    seconds = _seconds(plan, folder, args.profile, environment)
     if seconds is None:
         return 1
     steps = quality.calibrated_steps(seconds, budget_seconds=60 * args.budget_minutes)
@@ -74,14 +77,36 @@ def _run(args: argparse.Namespace) -> int:
     return _judge(plan, folder, steps, seconds, args.json)
 
 
-def _seconds(plan: "quality.Plan", folder: Path, profile: str) -> dict[str, float] | None:
-    """Seconds of a step of each contender: measured once, then kept for what is started again; None if that failed."""
+def _environment(profile: Path) -> dict[str, Any]:
+    """Return the facts that decide the seconds per step. A scheduler selects the machine, so its facts are left out there."""
+    from dithc.bench import record
+    from dithc.config import Machine
+
+    content = Machine.of_profile(profile)[1] if profile.is_dir() else {"executor": f"profile {profile}"}
+    found = record.environment() | {"profile": content}
+    of_machine = record.OF_MACHINE if content.get("executor", "local") != "local" else ()
+    kept: dict[str, Any] = json.loads(
+        json.dumps({key: found[key] for key in found if key not in of_machine}, default=str)
+    )
+    return kept
+
+
+def _seconds(plan: "quality.Plan", folder: Path, profile: str, environment: dict[str, Any]) -> dict[str, float] | None:
+    """Return the seconds per step of each contender, timed once in each environment; None if a timing run failed."""
     from dithc.bench import quality
+    from dithc.log import logger
     from dithc.runs import atomic_write
-    from dithc.sealed import plain, seal, unseal
+    from dithc.sealed import documents, seal
+    from dithc.sittings import difference
 
     path = folder / PLAN_FILE
-    known = unseal(plain(path).read_text()).get("seconds", {}) if path.exists() else {}
+    kept = documents.read(path) if path.exists() else {"environment": environment, "seconds": {}}
+    if differing := difference(kept.get("environment"), environment):
+        logger("dithc.bench").warning(
+            f"discarding the seconds per step in {path}: the environment changed: {differing}"
+        )
+        kept["seconds"] = {}
+    known = kept["seconds"]
     keys = {name: f"{name} {plan.identity(name)} {profile}" for name in plan.contenders}
     missing = [name for name in plan.contenders if keys[name] not in known]
     if missing:
@@ -96,7 +121,7 @@ def _seconds(plan: "quality.Plan", folder: Path, profile: str) -> dict[str, floa
         }
         found = quality.calibrated_seconds(measured, beside=reference, known=known.get(keys[reference]))
         known |= {keys[name]: found[name] for name in missing}
-        atomic_write(path, seal({"seconds": known}))
+        atomic_write(path, seal({"environment": environment, "seconds": known}))
     return {name: float(known[keys[name]]) for name in plan.contenders}
 
 

@@ -1,6 +1,8 @@
 """`dithc bench`: times what training is made of, on this machine."""
 
 import argparse
+from pathlib import Path
+from typing import Any
 
 from dithc.cli.bench.arguments import INTERRUPTED, KEPT_SUFFIX
 from dithc.cli.bench.automem import AUTOMEM
@@ -49,18 +51,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Measures and prints a table; status 1 when no contender ran, 75 when it was stopped and goes on if called again."""
-    import os
-    import platform
-
-    from dithc.runs import Manifest
     from dithc.sittings import Stopped, sitting
 
     if args.kind in IN_ONE_GO or getattr(args, "on_ranks", False):
         return KINDS[args.kind].run(args)
-    what = {name: value for name, value in vars(args).items() if name != "json"}
-    where = {"host": platform.node(), "cpus": os.cpu_count(), "code": Manifest.code_here()}
     kept = args.json.with_suffix(KEPT_SUFFIX) if args.json is not None else None
-    with sitting(kept, settings=what | where) as now:
+    with sitting(kept, settings=_identity(args) if kept is not None else {}) as now:
         try:
             status = KINDS[args.kind].run(args)
         except Stopped:  # before there was enough for a result
@@ -68,3 +64,14 @@ def run(args: argparse.Namespace) -> int:
         if not now.stopped_by:
             now.end()
     return status
+
+
+def _identity(args: argparse.Namespace) -> dict[str, Any]:
+    """Return every fact that decides the measured values: arguments, input files and environment."""
+    from dithc.bench import record
+
+    given = {name: value for name, value in vars(args).items() if name != "json"}
+    folder: Path | None = given.get("inputs")
+    files = [path for path in sorted(folder.rglob("*")) if path.is_file()] if folder is not None else []
+    states = [(str(path), path.stat().st_size, path.stat().st_mtime_ns) for path in files]
+    return {"arguments": given, "inputs": states, **record.environment()}

@@ -1,6 +1,7 @@
 """A cell of `dithc paper`: its command, alone on the machine where it measures, and what came of it in one file."""
 
 import fcntl
+import json
 import logging
 import os
 import re
@@ -33,7 +34,8 @@ def run_cell(job: "paper.Job", out: Path) -> int:
             f"the cell {job.name} of {job.target}", got=job.skipped, expected="a cell that runs", remedy="see there"
         )
     with _alone() if job.measures else nullcontext():
-        if _is_made(job, out):
+        environment = _environment(job)
+        if _is_made(job, out, environment):
             log.info("%s %s was made meanwhile", job.target, job.name)
             return 0
         log.info("%s %s: predicted %.0f s: %s", job.target, job.name, job.seconds, job.command)
@@ -56,6 +58,7 @@ def run_cell(job: "paper.Job", out: Path) -> int:
             "cell": job.name,
             "command": job.command,
             "digest": job.digest,
+            "environment": environment,
             "predicted_seconds": job.seconds,
             "seconds": seconds,
             "status": status,
@@ -115,10 +118,25 @@ def _result(file: Path) -> tuple[Any, str]:
         return None, str(error)
 
 
-def _is_made(job: "paper.Job", out: Path) -> bool:
-    """Whether another process, left over from a driver that is gone, has written it."""
+def _environment(job: "paper.Job") -> dict[str, Any]:
+    """Return the environment of a measurement as JSON values; an empty one for a simulation, which does not depend on it."""
+    if not job.measures:
+        return {}
+    from dithc.bench import record
+
+    return dict(json.loads(json.dumps(record.environment(), default=str)))
+
+
+def _is_made(job: "paper.Job", out: Path, environment: dict[str, Any]) -> bool:
+    """Test whether another process has written this cell in the same environment."""
+    from dithc.sittings import difference
+
     found, _ = _result(out)
-    return isinstance(found, dict) and found.get("digest") == job.digest
+    if not isinstance(found, dict) or found.get("digest") != job.digest:
+        return False
+    if differing := difference(found.get("environment"), environment):
+        log.warning("discarding %s: the environment changed: %s", out, differing)
+    return not differing
 
 
 @contextmanager

@@ -5,6 +5,8 @@ import shutil
 import sys
 from collections.abc import Sequence
 
+from dithc.log import escaping
+
 
 class Screen:
     """Standard output: on a terminal, `show` replaces what it showed before; elsewhere `say` alone is of use.
@@ -30,12 +32,12 @@ class Screen:
 
     def say(self, *lines: str) -> None:
         """Prints lines that stay, above those that are shown; `show` has to be called again."""
-        self._print(self._cleared() + "".join(f"{line}\n" for line in lines))
+        self._print(self._cleared() + "".join(f"{shown}\n" for shown in map(_shown, lines)))
 
     def show(self, lines: Sequence[str]) -> None:
         """Draws lines in the place of those shown before; each has to fit the width."""
         begin = f"\x1b[{self._shown}F" if self._shown else ""
-        self._print(begin + "".join(f"{line}\x1b[K\n" for line in lines) + "\x1b[J")
+        self._print(begin + "".join(f"{shown}\x1b[K\n" for shown in map(_shown, lines)) + "\x1b[J")
         self._shown = len(lines)
 
     def _cleared(self) -> str:
@@ -44,9 +46,14 @@ class Screen:
 
     def _print(self, text: str) -> None:
         try:
-            print(text, end="", flush=True)
+            sys.stdout.write(escaping.Coded(text))
+            sys.stdout.flush()
         except OSError:  # a closed pipe, a terminal that is gone
             if not self._goes_on:
                 raise
             self.is_terminal = False
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _shown(line: str) -> str:
+    return line if isinstance(line, escaping.Coded) else escaping.escaped(line)

@@ -95,6 +95,7 @@ def _print(findings: "list[Finding]", args: argparse.Namespace) -> int:
     from dataclasses import asdict
 
     from dithc.doctor import worst
+    from dithc.log import escaping
     from dithc.runs import atomic_write
 
     verdict = worst(findings)
@@ -102,7 +103,8 @@ def _print(findings: "list[Finding]", args: argparse.Namespace) -> int:
     for finding in sorted(findings, key=lambda one: ("bad", "warn", "ok").index(one.level)):
         mark = f"{finding.level:<5}"
         first, *rest = finding.text.splitlines()
-        print(f"{COLOURS[finding.level]}{mark}{PLAIN}" if sys.stdout.isatty() else mark, f"{finding.topic}: {first}")
+        sys.stdout.write(escaping.Coded(f"{COLOURS[finding.level]}{mark}{PLAIN}") if sys.stdout.isatty() else mark)
+        print(f" {finding.topic}: {first}")
         rest += finding.details.splitlines() if args.verbose else []
         for line in [*rest, *([f"remedy: {finding.remedy}"] if finding.remedy else [])]:
             print(f"      {line}")

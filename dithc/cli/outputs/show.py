@@ -7,8 +7,8 @@ import struct
 from pathlib import Path
 from typing import Any
 
-from dithc.log import UserError, problem, read_metrics
-from dithc.sealed import parse, plain, unseal_lines
+from dithc.log import UserError, escaping, problem, read_metrics
+from dithc.sealed import content_of, parse, plain, unseal_lines
 
 SUMMARY = (
     "Describes any output: a manifest, a folder of a stage, a shard, a checkpoint, a store, metrics, a report's JSON."
@@ -46,7 +46,7 @@ def run(args: argparse.Namespace) -> int:
             expected=KINDS,
             remedy="verify or remake it",
         ) from error
-    print("\n".join(lines))
+    print("\n".join(map(escaping.escaped, lines)))
     if args.png:
         from dithc.cli.outputs.draw import draw
 
@@ -100,7 +100,7 @@ def _folder(path: Path) -> list[str]:
 
 
 def _document(path: Path) -> list[str]:
-    content = parse(plain(path).read_text())
+    content = content_of(plain(path).read_text())
     if "stage" in content and "numbers" in content:
         return _manifest(path)
     if "meta" in content and "step" in content:

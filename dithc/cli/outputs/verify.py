@@ -7,7 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dithc.log import logger, problem
+from dithc.log import escaping, logger, problem
 
 if TYPE_CHECKING:
     from dithc.cli.outputs.findings import Finding
@@ -92,7 +92,7 @@ def _keep_out_others(alone: ExitStack, folders: list[Path]) -> None:
 
 def _tell(finding: "Finding") -> None:
     for fault in finding.faults:
-        print(f"{fault.what}\n  {fault.remedy}")
+        print(f"{escaping.escaped(fault.what)}\n  {escaping.escaped(fault.remedy)}")
     verdict = f"{len(finding.faults)} faults" if finding.faults else "all as they were written"
     print(f"{finding.files} files ({finding.bytes:,} bytes) of {finding.documents} documents: {verdict}")
 

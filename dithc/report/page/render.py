@@ -10,6 +10,7 @@ from urllib.parse import quote
 
 from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 
+from dithc.log import escaping
 from dithc.report.engine import published
 from dithc.report.facts import Facts
 from dithc.report.figures import canvas
@@ -97,6 +98,7 @@ def fill(template: str, *, room: str = ROOM, scripts: Sequence[str] = (), **valu
     environment = Environment(
         loader=ChoiceLoader([PackageLoader(name, ".") for name in dict.fromkeys((room, ROOM))]),
         autoescape=True,
+        finalize=lambda value: escaping.escaped(value, indent=0) if type(value) is str else value,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,

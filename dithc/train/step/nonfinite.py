@@ -12,7 +12,7 @@ from dithc.comm import Group
 from dithc.config import training
 from dithc.log import UserError, logger, problem
 from dithc.runs import Store, atomic_write
-from dithc.sealed import plain, seal, unseal
+from dithc.sealed import documents, seal
 
 LEFT_OUT_FILE = "left_out.json"
 # More of them are no accident of the data: the training has diverged, or the machine is broken.
@@ -98,7 +98,7 @@ class LeftOut:
 def _read(store: Store) -> list[int]:
     path = store.folder / LEFT_OUT_FILE
     try:
-        return [int(step) for step in unseal(plain(path).read_text())["steps"]]
+        return [int(step) for step in documents.read(path)["steps"]]
     except FileNotFoundError:
         return []
     except (OSError, ValueError, KeyError, TypeError) as error:

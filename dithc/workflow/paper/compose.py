@@ -11,6 +11,7 @@ from dithc.log import problem
 from dithc.papers import Cell, Document, Picture, Series, published
 from dithc.runs import digest
 from dithc.sealed import plain, unseal
+from dithc.sittings import difference
 from dithc.workflow.paper.curves import judge, read_curves
 from dithc.workflow.paper.jobs import Job
 from dithc.workflow.paper.results import Read, read_result, without_value
@@ -28,6 +29,7 @@ HEADINGS = {
     "fig11": ("Figure 11", "Strong scaling"),
     "sec56": ("Section 5.6", "Sustained floating-point rate"),
 }
+COMPARED = ("kernels", "code", "packages", "variables")
 SMALL = (
     "Scale ci: small networks and a few images, on few cores; it proves the path, its numbers stand for nothing else."
 )
@@ -81,6 +83,7 @@ def compose(
     own = [job for job in jobs if job.target == target]
     read, machine, told_versions = Read(), dict[str, Any](), dict(versions or {})
     curves = dict[str, tuple[Job, Mapping[str, Any], str]]()
+    environments = dict[str, dict[str, Any]]()
     for job in own:
         if job.skipped:
             read.cells += without_value(job, "skipped", job.skipped)
@@ -95,10 +98,13 @@ def compose(
         else:
             found = read_result(job, told["result"], file)
         read.add(found)
+        if told["result"] and told.get("environment"):
+            environments[job.name] = {topic: told["environment"].get(topic) for topic in COMPARED}
         if told["result"] and not machine and job.measures:
             machine = machine_of(told["result"].get("machine"))
             told_versions |= {name: str(value) for name, value in told["result"].get("versions", {}).items()}
     read.add(judge(curves))
+    read.notes += _mixed(environments)
     images: tuple[Picture, ...] = ()
     if target == "table1":
         read.cells += read_scores(experiment, scores, page=page)
@@ -142,6 +148,13 @@ def machine_of(told: Mapping[str, Any] | None) -> dict[str, Any]:
         "memory_gib": round(told["memory_bytes"] / (1 << 30), 1),
         "described_by": told.get("described_by", ""),
     }
+
+
+def _mixed(environments: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """Return a note for each cell that was measured in another environment than the first one."""
+    first = next(iter(environments), "")
+    found = {name: difference(environments[first], one) for name, one in environments.items()}
+    return [f"{name} was measured in another environment than {first}: {why}." for name, why in found.items() if why]
 
 
 def _failed(job: Job, told: Mapping[str, Any]) -> Read:

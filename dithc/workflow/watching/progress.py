@@ -7,7 +7,7 @@ from typing import Any
 from dithc.cluster import Job, Queue, queue_of
 from dithc.log import problem
 from dithc.runs import Lease
-from dithc.sealed import parse, plain
+from dithc.sealed import content_of, parse, plain
 from dithc.workflow.matrix import Matrix
 from dithc.workflow.stages import stages_of
 from dithc.workflow.watching.look import Look, asked
@@ -174,7 +174,14 @@ class Progress:
                 remedy="check the path; the folder is made when the first job starts",
             ) from None
         if text != self._text:
-            content = parse(text)
-            content.pop("seal", None)
+            try:
+                content = content_of(text)
+            except ValueError as error:
+                raise problem(
+                    f"{path} was changed after it was written",
+                    got=error,
+                    expected="the bytes that dithc wrote under its seal",
+                    remedy="delete it and start the experiment again, which writes it",
+                ) from None
             self._text, self._matrix = text, Matrix(content)
         return self._matrix

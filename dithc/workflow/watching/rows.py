@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from itertools import groupby
 
+from dithc.log import escaping
 from dithc.workflow.watching.fitting import cut
 from dithc.workflow.watching.progress import Status
 from dithc.workflow.watching.standing import Standing, State, clock, joined, span
@@ -49,8 +50,8 @@ def table(rows: list[Row], *, width: int | None = None, colour: bool = False) ->
     kinds = max((len(row.kind) for row in rows), default=0)
     lines = []
     for row in rows:
-        begin = f"{row.kind:<{kinds}}{GAP}{cut(row.name, names):<{names}}{GAP}"
-        line = cut(f"{begin}{row.state:<7}{GAP}{row.words}".rstrip(), width)
+        begin = f"{row.kind:<{kinds}}{GAP}{cut(escaping.escaped(row.name), names):<{names}}{GAP}"
+        line = cut(escaping.escaped(f"{begin}{row.state:<7}{GAP}{row.words}".rstrip()), width)
         lines.append(_coloured(line, row.state, at=len(begin)) if colour else line)
     return lines
 
@@ -113,4 +114,5 @@ def _all_done(kind: str, done: list[Standing]) -> str:
 
 def _coloured(line: str, state: State, *, at: int) -> str:
     end = at + len(state)
-    return f"{line[:at]}\x1b[{COLOURS[state]}m{line[at:end]}\x1b[0m{line[end:]}" if len(line) >= end else line
+    coded = f"{line[:at]}\x1b[{COLOURS[state]}m{line[at:end]}\x1b[0m{line[end:]}" if len(line) >= end else line
+    return escaping.Coded(coded)

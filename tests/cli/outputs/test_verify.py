@@ -97,7 +97,7 @@ def test_manifest_changed_by_hand_is_found(results: Path, capsys: pytest.Capture
     content = json.loads(path.read_text())
     path.write_text(json.dumps({**content, "spec": {"seed": 1}}))
     assert main(["verify", str(path)]) == 1
-    assert "it is altered" in lines(capsys)[0]
+    assert "changed after it was written" in lines(capsys)[0]
 
 
 @pytest.mark.parametrize("text", ["{", "[]", '{"stage": 1, "digest": 2}', ""])

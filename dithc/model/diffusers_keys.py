@@ -46,13 +46,9 @@ EMBEDDERS = {
     "y_embedder.embedding_table.weight": "class_embedder.embedding_table.weight",
 }
 
-# A file that says more is damaged; tables of these sizes are made before weights are compared with anything.
+# Limits of a config.json, because tables of these sizes are allocated before weights are compared.
 MOST_SIDE, MOST_CLASSES = 1024, 10**6
-# What the class takes for a setting that its config.json does not hold, and the settings that ours has no other value for.
-MOST_SIDE, MOST_CLASSES = (
-    1024,
-    10**6,
-)  # a file that says more is damaged; tables of such sizes are made before anything is compared
+# Defaults of the class for settings that config.json lacks, and settings for which a DiT has one value only.
 DEFAULTS: dict[str, Any] = {
     "num_attention_heads": 16,
     "attention_head_dim": 72,

@@ -18,6 +18,7 @@ from dithc.config import training
 from dithc.log import UserError, problem
 from dithc.model.dit import DiT
 from dithc.model.presets import DiTConfig
+from dithc.weights import unwrapped
 
 State = dict[str, Tensor]
 
@@ -76,7 +77,7 @@ def official_state(checkpoint: object, *, weights: Literal["ema", "model"] = "em
         weights: which of a training dictionary's weights to take.
 
     Returns:
-        Names to tensors, without the `module.` that DistributedDataParallel puts in front.
+        Names to tensors, without the prefixes of wrappers such as DistributedDataParallel and torch.compile.
 
     Raises:
         UserError: there are no such weights in it.
@@ -88,8 +89,8 @@ def official_state(checkpoint: object, *, weights: Literal["ema", "model"] = "em
     nested = {name for name in ("ema", "model") if isinstance(checkpoint.get(name), Mapping)}
     if nested and weights not in nested:
         raise problem("checkpoint", got=f"only {nested.pop()!r} weights", expected=expected, remedy=remedy)
-    found = checkpoint[weights] if nested else checkpoint
-    state = {str(key).removeprefix("module."): value for key, value in found.items() if isinstance(value, Tensor)}
+    found = unwrapped(checkpoint[weights] if nested else checkpoint, source="checkpoint")
+    state = {name: value for name, value in found.items() if isinstance(value, Tensor)}
     if not state or len(state) != len(found):
         others = [str(key) for key in found if not isinstance(found[key], Tensor)]
         raise problem("checkpoint", got=f"not tensors: {some(others)}", expected=expected, remedy=remedy)

@@ -2,7 +2,7 @@
 
 What: `Piece`, a part of a named tensor, and `assemble`, which puts whole ones together; `TensorFile`, the content of a file, and
 `write_file`, which writes one in blocks and hashes it on the way; `read_tensors`, whole tensors by name however many files they
-are in, and `read_metadata`, what else such a file says; `write_tensors`, one file of whole tensors.
+are in, and `read_external`, weights that other programs wrote; `write_tensors`, one file of whole tensors.
 Why: every rank of a training writes its own part of a checkpoint, at any number of ranks and under any strategy; who reads it
 wants whole tensors and need not know.
 Invariants: a file of whole tensors is one that any safetensors reader takes; where a tensor is cut, the pieces stand in the
@@ -14,14 +14,14 @@ How to change it: another way to cut a tensor is a field of `Piece`, said in the
 
 from dithc.tensors.files import TensorFile, numbered, write_file, write_tensors
 from dithc.tensors.pieces import Piece, assemble
-from dithc.tensors.reading import read_metadata, read_tensors
+from dithc.tensors.reading import read_external, read_tensors
 
 __all__ = [
     "Piece",
     "TensorFile",
     "assemble",
     "numbered",
-    "read_metadata",
+    "read_external",
     "read_tensors",
     "write_file",
     "write_tensors",

@@ -1,35 +1,35 @@
-"""Whole tensors by name, out of one file or of several that hold pieces, read when they are asked for."""
+"""Complete tensors by name from one file or from several that contain pieces, and weights that other programs wrote."""
 
-import re
+import warnings
+from argparse import Namespace
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from dithc.log import UserError, problem
+from dithc.log import UserError
 from dithc.sealed import parse
-from dithc.tensors.files import PIECES_KEY, numbered
+from dithc.tensors.files import PIECES_KEY
 from dithc.tensors.pieces import Piece, assemble
+from dithc.weights import content_of, files_of, unreadable, unwrapped
 
-MOST_SHOWN = 400  # letters of what a library says
-# How a file shows that it is not whole, or not what it says of its pieces.
+# Exceptions of damaged files and of wrong descriptions of pieces.
 DAMAGE = (OSError, SafetensorError, ValueError, LookupError, TypeError, AttributeError, RuntimeError, OverflowError)
-NUMBERED = re.compile(r"-(\d{5})-of-(\d{5})$")
 
 
 def read_tensors(path: Path) -> Mapping[str, Tensor]:
-    """The tensors of a safetensors file, or of the numbered files beside which it would stand.
+    """Return the tensors of a safetensors file, or of its numbered shards, mapped into memory.
 
-    The files are mapped into memory. A tensor that is whole in one of them is a view of that file; one in pieces is put
-    together, again each time that it is asked for.
+    A tensor that is complete in one file is a view of that file. A tensor in pieces is assembled at each access.
 
     Args:
-        path: such as `model.safetensors`; where there is none, `model-00001-of-00002.safetensors` and so on are read.
+        path: A file such as `model.safetensors`, or the name whose shards `model-00001-of-00002.safetensors` exist.
 
     Raises:
-        UserError: a file is missing, cut short or of another format, or pieces do not make whole tensors.
+        UserError: A file is missing, truncated or of another format, or pieces do not make complete tensors.
     """
     try:
         return _Tensors(files_of(path))
@@ -37,53 +37,57 @@ def read_tensors(path: Path) -> Mapping[str, Tensor]:
         raise _unreadable(path, error) from error
 
 
-def read_metadata(path: Path) -> dict[str, str]:
-    """What the metadata of a safetensors file says, or that of the first of its numbered parts.
+def read_external(path: Path) -> tuple[Any, dict[str, str]]:
+    """Read weights that another program wrote; the bytes of a file decide its format, not its name.
+
+    Files are mapped into memory where their format allows it. Names have no wrapper prefixes (see `weights.unwrapped`).
+
+    Args:
+        path: A safetensors file or a file of torch.save; or shards of safetensors in any form that `weights.files_of` accepts.
+
+    Returns:
+        Names to tensors, or the object that torch.save wrote: tensors, containers and an argparse.Namespace only. Then the
+        metadata of the first safetensors file.
 
     Raises:
-        UserError: the file is missing, cut short or of another format.
+        UserError: A file is missing or does not contain weights; the message names its content.
     """
     try:
-        with safe_open(files_of(path)[0], framework="pt") as file:
-            return dict(file.metadata() or {})
+        files = files_of(path)
+        contents = {file: content_of(file) for file in files}
+        strange = [file for file, content in contents.items() if content.format != "safetensors" or content.remedy]
+        if not strange:
+            tensors = _Tensors(files)
+            tensors.where = dict(unwrapped(tensors.where, source=path))
+            return tensors, tensors.metadata
+        if len(files) == 1 and contents[files[0]].format == "torch":
+            return _unpickle(files[0]), {}
     except DAMAGE as error:
-        raise _unreadable(path, error) from error
+        raise _unreadable(path, error) from None
+    raise _unreadable(strange[0], "")
 
 
-def _unreadable(path: Path, error: Exception) -> UserError:
+def _unpickle(path: Path) -> Any:
+    try:
+        with torch.serialization.safe_globals([Namespace]), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # they recommend other ways of loading
+            is_zip = path.open("rb").read(2) == b"PK"
+            content = torch.load(path, map_location="cpu", weights_only=True, mmap=is_zip)
+    except Exception as error:  # torch.load raises half a dozen types for a damaged file
+        raise _unreadable(path, error) from None
+    if not isinstance(content, Mapping):
+        return content
+    return {
+        key: unwrapped(value, source=path) if isinstance(value, Mapping) else value
+        for key, value in unwrapped(content, source=path).items()
+    }
+
+
+def _unreadable(path: Path, error: object) -> UserError:
     if isinstance(error, UserError):
         return error
-    return problem(
-        f"{path} cannot be read",
-        got=" ".join(str(error).split())[:MOST_SHOWN] or type(error).__name__,
-        expected="a complete safetensors file, or all of its numbered parts",
-        remedy="copy it again, or choose another",
-    )
-
-
-def files_of(path: Path) -> list[Path]:
-    """The file, or the numbered files that stand for it, all of them.
-
-    Raises:
-        FileNotFoundError: there is neither, or a number is missing.
-    """
-    if path.is_file():
-        return [path]
-    if path.exists():
-        raise OSError(f"{path} is no plain file")  # a pipe or a device would be waited for
-    counts = {
-        int(match[2])
-        for beside in path.parent.glob(f"{path.stem}-*{path.suffix}")
-        if (match := NUMBERED.search(beside.stem)) and match.start() == len(path.stem)
-    }
-    if len(counts) != 1:
-        found = f"parts of {sorted(counts)} files" if counts else "no such file"
-        raise FileNotFoundError(f"{path}: {found}")
-    count = counts.pop()
-    files = [path.with_name(numbered(path.name, number, count)) for number in range(count)]
-    if missing := [file.name for file in files if not file.is_file()]:
-        raise FileNotFoundError(f"{', '.join(missing)} of {count} files is missing")
-    return files
+    expected = "tensors: a complete safetensors file with all of its shards, or a state dictionary saved by torch.save"
+    return unreadable(f"weights file {path} cannot be read", path, expected=expected, error=error)
 
 
 class _Tensors(Mapping[str, Tensor]):
@@ -91,16 +95,19 @@ class _Tensors(Mapping[str, Tensor]):
 
     def __init__(self, files: list[Path]) -> None:
         self._path = files[0]
-        self._where: dict[str, list[tuple[Any, str, dict[str, Any]]]] = {}
+        self.where: dict[str, list[tuple[Any, str, dict[str, Any]]]] = {}
+        self.metadata: dict[str, str] = {}
         for file in files:
             handle: Any = safe_open(file, framework="pt")
-            cut: dict[str, dict[str, Any]] = parse((handle.metadata() or {}).get(PIECES_KEY, "{}"))
+            said = handle.metadata() or {}
+            self.metadata = self.metadata or dict(said)
+            cut: dict[str, dict[str, Any]] = parse(said.get(PIECES_KEY, "{}"))
             for key in handle.keys():  # noqa: SIM118  it is no mapping
                 piece = cut.get(key, {})
-                self._where.setdefault(piece.get("name", key), []).append((handle, key, piece))
+                self.where.setdefault(piece.get("name", key), []).append((handle, key, piece))
 
     def __getitem__(self, name: str) -> Tensor:
-        found = self._where[name]
+        found = self.where[name]
         try:
             return self._assembled(name, found)
         except DAMAGE as error:
@@ -116,7 +123,7 @@ class _Tensors(Mapping[str, Tensor]):
         return assemble(pieces)[name]
 
     def __iter__(self) -> Iterator[str]:
-        return iter(sorted(self._where))
+        return iter(sorted(self.where))
 
     def __len__(self) -> int:
-        return len(self._where)
+        return len(self.where)

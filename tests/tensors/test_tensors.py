@@ -113,14 +113,14 @@ def two_files(folder: Path) -> list[Path]:
 
 def test_missing_file_of_several_is_named(tmp_path):
     two_files(tmp_path)[1].unlink()
-    with pytest.raises(UserError, match=r"model-00002-of-00002.safetensors of 2 files is missing"):
+    with pytest.raises(UserError, match=r"model-00002-of-00002.safetensors missing"):
         read_tensors(tmp_path / "model.safetensors")
 
 
 def test_files_of_two_counts_are_not_mixed(tmp_path):
     two_files(tmp_path)
     write_tensors(tmp_path / numbered("model.safetensors", 0, 3), {})
-    with pytest.raises(UserError, match=r"parts of \[2, 3\] files"):
+    with pytest.raises(UserError, match=r"shards of \[2, 3\] files"):
         read_tensors(tmp_path / "model.safetensors")
 
 

@@ -17,7 +17,7 @@ from torch.nn import functional
 
 from dithc.evaluate.extractors.defects import DEFECTS, damaged
 from dithc.evaluate.extractors.extractor import Extractor, require_images
-from dithc.evaluate.extractors.weights import fill, read_safetensors, require_file, write_safetensors
+from dithc.evaluate.extractors.weights import fill, read_state, require_file, write_safetensors
 from dithc.log import MetricsWriter, logger, problem, progress
 from dithc.runs import outputs, sha256_file
 
@@ -148,7 +148,7 @@ def load(path: Path) -> Extractor:
         UserError: the file is missing, damaged, or was written by something else.
     """
     require_file(path, kind="classifier", what_to_put="the file that `train_classifier` writes, about 0.4 MB")
-    state, metadata = read_safetensors(path)
+    state, metadata = read_state(path)
     kind = metadata.get("kind")
     if kind != KIND:
         raise problem(

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from dithc.evaluate.extractors.extractor import FID_SUITE_RESIZE, Extractor, Resize, resize_images
-from dithc.evaluate.extractors.weights import fill, read_pickled, require_file
+from dithc.evaluate.extractors.weights import fill, read_state, require_file
 from dithc.log import problem
 from dithc.runs import sha256_file
 
@@ -212,7 +212,7 @@ def load(path: Path, *, resize: Resize | None) -> Extractor:
     with torch.device("meta"):
         network = FIDInception()
     network = network.to_empty(device="cpu").eval()
-    fill(network, read_pickled(path), path=path, hint=HINT)
+    fill(network, read_state(path)[0], path=path, hint=HINT)
     network = network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     mode = resize or FID_SUITE_RESIZE
 

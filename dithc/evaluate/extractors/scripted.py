@@ -20,6 +20,7 @@ from dithc.evaluate.extractors.extractor import Extractor
 from dithc.evaluate.extractors.weights import require_file
 from dithc.log import problem
 from dithc.runs import sha256_file
+from dithc.weights import unreadable
 
 PROBE_SHAPE = (2, 3, 64, 64)
 CONTRACT = "a network from float32 (N, 3, H, W) in 0..255 to finite floating features (N, d)"
@@ -44,13 +45,9 @@ def load(path: Path, *, trust: bool) -> Extractor:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # newer PyTorch versions announce the end of TorchScript here
             script = torch.jit.load(str(path), map_location="cpu").eval()  # type: ignore[no-untyped-call]
-    except (RuntimeError, ValueError) as error:
-        raise problem(
-            f"TorchScript file {path} cannot be read",
-            got=f"{path.stat().st_size} bytes; {_cause(error)}",
-            expected="a whole file written by torch.jit.save",
-            remedy="copy or export the file again",
-        ) from error
+    except Exception as error:  # damaged archives raise a dozen types
+        what, expected = f"TorchScript file {path} cannot be read", "a complete file written by torch.jit.save"
+        raise unreadable(what, path, expected=expected, remedy="copy or export the file again", error=error) from None
 
     def features(images: Tensor) -> Tensor:
         return script(images.float())  # type: ignore[no-any-return]

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from dithc.evaluate.extractors.extractor import Extractor, Resize, resize_images
-from dithc.evaluate.extractors.weights import fill, read_safetensors, require_file
+from dithc.evaluate.extractors.weights import fill, read_state, require_file
 from dithc.runs import sha256_file
 
 IMAGE_SIZE = 227
@@ -85,7 +85,7 @@ def _pool(x: Tensor) -> Tensor:
 def load_network(path: Path) -> SqueezeNet:
     """The whole network with weights from a safetensors file, ready for inference."""
     require_file(path, kind="squeezenet", what_to_put="a safetensors file of Caffe's SqueezeNet v1.0, about 5 MB")
-    state, _ = read_safetensors(path)
+    state, _ = read_state(path)
     network = SqueezeNet().eval()
     named = {name.replace("/", "."): value for name, value in state.items()}
     fill(network, named, path=path, hint="use SqueezeNet v1.0 with Caffe's layer names (fire2/conv1x1_1.weight, ...)")

@@ -2,21 +2,20 @@
 
 import json
 import os
-import pickle
 import re
-import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from dithc.log import problem
 from dithc.runs import replacing
 from dithc.sealed import parse
+from dithc.tensors import read_external
+from dithc.weights import unreadable
 
 NAMES_SHOWN = 6
 METADATA_KEY = "dithc"
@@ -33,12 +32,16 @@ def require_file(path: Path, *, kind: str, what_to_put: str) -> None:
         )
 
 
-def read_pickled(path: Path) -> dict[str, Tensor]:
-    """A state dict saved by torch.save, read without running any code from the file."""
-    try:
-        state = torch.load(path, map_location="cpu", weights_only=True)
-    except (RuntimeError, EOFError, pickle.UnpicklingError, ValueError, KeyError, zipfile.BadZipFile) as error:
-        raise _unreadable(path, error) from error
+def read_state(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Read a state dictionary from a safetensors file or a file of torch.save, without running code from it.
+
+    Returns:
+        Names to tensors, and the metadata that `write_safetensors` stored (empty for files of other programs).
+
+    Raises:
+        UserError: The file does not contain weights, or not a state dictionary alone.
+    """
+    state, said = read_external(path)
     if not isinstance(state, Mapping) or not all(isinstance(value, Tensor) for value in state.values()):
         raise problem(
             f"weights file {path} holds no state dict",
@@ -46,17 +49,11 @@ def read_pickled(path: Path) -> dict[str, Tensor]:
             expected="a mapping of parameter names to tensors",
             remedy="save the network's state_dict(), not the network or a training checkpoint",
         )
-    return dict(state)
-
-
-def read_safetensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Tensors of a safetensors file, and the metadata that `write_safetensors` put in (empty for files of others)."""
     try:
-        with safe_open(path, framework="pt", device="cpu") as file:
-            metadata = parse((file.metadata() or {}).get(METADATA_KEY, "{}"))
-            return {name: file.get_tensor(name) for name in file.keys()}, metadata  # noqa: SIM118
-    except (SafetensorError, RuntimeError, ValueError) as error:
-        raise _unreadable(path, error) from error
+        return dict(state), parse(said.get(METADATA_KEY, "{}"))
+    except ValueError as error:
+        what, expected = f"metadata of {path} cannot be read", "JSON that dithc wrote"
+        raise unreadable(what, path, expected=expected, error=error) from error
 
 
 def write_safetensors(path: Path, state: dict[str, Tensor], *, metadata: Mapping[str, object]) -> None:
@@ -108,13 +105,3 @@ def fill(network: nn.Module, state: Mapping[str, Tensor], *, path: Path, hint: s
 def _some(names: list[str]) -> str:
     shown = ", ".join(names[:NAMES_SHOWN])
     return f"{shown}, ..." if len(names) > NAMES_SHOWN else shown
-
-
-def _unreadable(path: Path, error: Exception) -> ValueError:
-    text = str(error).splitlines()[0] if str(error) else type(error).__name__
-    return problem(
-        f"weights file {path} cannot be read",
-        got=f"{path.stat().st_size} bytes; {text}",
-        expected="a whole, undamaged weights file",
-        remedy="copy the file again and compare its sha256 with the source's",
-    )

@@ -9,8 +9,10 @@ names, modules and classes stay, and copies of the model, checkpoints and hooks 
 Invariants:
 - Hooks on modules are all that a patch adds, and a `forward` to those that compute an RMSNorm by hand (`by_hand`); `unpatch`
   removes them, and what runs then is what ran before, to the bit.
-- Every gradient that torch gives is given. A call that our kernels do not take, or serve slower, is torch's own, and the table
-  of what `patch` returns says why.
+- A served call returns torch's shape, type and strides, in its output and its gradients. Torch itself runs calls that the
+  kernels do not serve or serve slower, and the table that `patch` returns gives the reason.
+- Torch alone runs calls inside its tracers, modes and transformations (`operators.unseen`). Nothing is measured there, and a
+  trace contains torch's operators only.
 - Recomputation of modules (torch.utils.checkpoint, AutoMem) makes the choices of the forward pass: each module with children
   opens the mode for itself. That of a bare function, or of a module without parts, is torch's: it does not go with a patch.
 How to change it: an operator is a function in `operators.py` with the arguments of torch's, and its line in `OPERATORS`.

@@ -11,6 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import handle_torch_function, has_torch_function
 
+from dithc.hcops.route import PLAIN
+
 NAMES_OF_EPS = ("eps", "variance_epsilon", "epsilon")
 TRIAL_ROWS = 3
 TOLERANCE = 1e-5  # of numbers near 1, in fp32
@@ -28,7 +30,8 @@ class ByHand:
         self.eps, self._module = eps, module
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if torch.compiler.is_compiling() or len(args) != 1 or kwargs or not has_torch_function(args):
+        alone = len(args) == 1 and not kwargs and type(args[0]) in PLAIN
+        if torch.compiler.is_compiling() or not alone or not has_torch_function(args):  # no mode is active
             return type(self._module).forward(self._module, *args, **kwargs)
         weight = self._module._parameters["weight"]
         return handle_torch_function(rms_norm_by_hand, args, args[0], weight, self)  # type: ignore[arg-type]

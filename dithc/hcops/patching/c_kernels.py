@@ -81,31 +81,32 @@ class Attention(NamedTuple):
 
 
 def attention_forward(query: Tensor, key: Tensor, value: Tensor, kind: Attention) -> tuple[Tensor, Tensor]:
-    """query (N, H, T, K), key and value (N, G, S, K), G a divisor of H; their last dimension without gaps.
+    """Compute attention of query (N, H, T, K) over key and value (N, G, S, K), each with stride 1 in its last dimension.
 
     Returns:
-        out (N, H, T, K), which lies as (N, T, H, K), in query's type, that of the products; and the logarithms of the sums of
-        exponentials (N, H, T).
+        out (N, H, T, K) with the strides of `torch.empty_like(query)`, as torch's flash kernel, in query's type, which is
+        also the type of the products; and the logarithms of the sums of exponentials (N, H, T).
     """
-    n, h, t, k = query.shape
-    out, lse = (
-        library.pool().empty((n, t, h, k), query.dtype).transpose(1, 2),
-        torch.empty((n, h, t), dtype=torch.float32, device="cpu"),
-    )
-    arguments = _arguments(query, key, value, out, lse, kind)
-    library.functions().hc_attention_heads_forward(native.context(), arguments)
+    strides = torch.empty_like(query, device="meta").stride()
+    buffer = library.pool().empty((query.numel(),), query.dtype)
+    out = torch.empty(
+        0, dtype=query.dtype, device="cpu"
+    )  # `set_` makes it own the buffer; a view rejects in-place changes
+    out.set_(buffer.untyped_storage(), buffer.storage_offset(), query.shape, strides)
+    lse = torch.empty(query.shape[:3], dtype=torch.float32, device="cpu")
+    library.functions().hc_attention_heads_forward(native.context(), _arguments(query, key, value, out, lse, kind))
     return out, lse
 
 
 def attention_backward(
     dout: Tensor, query: Tensor, key: Tensor, value: Tensor, out: Tensor, lse: Tensor, kind: Attention
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The gradients of `attention_forward` in query's type, each of which lies as (N, tokens, heads, K)."""
+    """Return the gradients of `attention_forward` in query's type, each in the memory order (N, tokens, heads, K)."""
     n, h, t, k = query.shape
     groups, keys = key.shape[1:3]
     shape_of("attention_backward", "dout", dout, tuple(out.shape))
-    if dout.stride() != out.stride():  # `contiguous` leaves the strides of a single token as they are
-        dout = torch.empty((n, t, h, k), dtype=dout.dtype, device="cpu").transpose(1, 2).copy_(dout)
+    if dout.stride() != out.stride():  # the kernel reads both with the same strides
+        dout = torch.empty_like(out).copy_(dout)
     dquery, dkey, dvalue = (
         library.pool().empty((n, rows, h, k), query.dtype).transpose(1, 2) for rows in (t, keys, keys)
     )
@@ -115,8 +116,9 @@ def attention_backward(
     library.functions().hc_attention_heads_backward(native.context(), arguments)
     if groups == h:
         return dquery, dkey, dvalue
-    shared = (n, groups, h // groups, keys, k)
-    return dquery, dkey.reshape(shared).sum(2), dvalue.reshape(shared).sum(2)
+    shared = (n, keys, groups, h // groups, k)
+    dkey, dvalue = (d.transpose(1, 2).view(shared).sum(3).transpose(1, 2) for d in (dkey, dvalue))
+    return dquery, dkey, dvalue
 
 
 def _arguments(

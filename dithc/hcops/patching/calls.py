@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from dithc.hcops.patching.choice import Kept, Ratio, measure
-from dithc.hcops.patching.operators import OPERATORS, Call, autocast_type, is_transformed, obstacle, serve
+from dithc.hcops.patching.operators import OPERATORS, Call, autocast_type, obstacle, serve, unseen
 from dithc.native import contexts
 
 KEPT = Kept()
@@ -55,6 +55,11 @@ class Calls:
         row.modules.setdefault(module)
         return row.served and obstacle(call) is None  # of the state that torch is in now
 
+    def leave(self, op: str, reason: str, module: str) -> None:
+        """Note a call that is left to torch without a look at its tensors."""
+        row = self.rows.setdefault((op, reason), Row(op, "", "", served=False, ratio=None, why=reason))
+        row.modules.setdefault(module)
+
     def _decide(self, call: Call, torch_call: Callable[..., Tensor], args: Any, kwargs: Any) -> Row:
         shape = " ".join("x".join(map(str, t.shape)) for t in call.tensors if t is not None)
         described = (call.op, shape, _types_of(call))
@@ -82,13 +87,17 @@ class Serving(TorchFunctionMode):
     ) -> Any:
         kwargs = kwargs or {}
         bind = None if torch.compiler.is_compiling() else OPERATORS.get(func)
-        if bind is not None:
-            try:
-                call = bind(*args, **kwargs)
-            except (TypeError, AttributeError, IndexError, ZeroDivisionError):  # arguments that torch is to judge
-                return func(*args, **kwargs)
-            if self._calls.serves(call, func, args, kwargs, self._where()):
-                return serve(call)
+        if bind is None:
+            return func(*args, **kwargs)
+        if (reason := unseen(*args, *kwargs.values())) is not None:
+            self._calls.leave(bind.__name__, reason, self._where())
+            return func(*args, **kwargs)
+        try:
+            call = bind(*args, **kwargs)
+        except (TypeError, AttributeError, IndexError, ZeroDivisionError):  # torch reports such arguments
+            return func(*args, **kwargs)
+        if self._calls.serves(call, func, args, kwargs, self._where()):
+            return serve(call)
         return func(*args, **kwargs)
 
 
@@ -98,7 +107,7 @@ def _key(call: Call) -> tuple[Any, ...]:
     of_tensors = tuple(
         None if t is None else (*t.shape, t.dtype, t.requires_grad, t.is_contiguous()) for t in call.tensors
     )
-    by_hand = ("by hand",) if call.by_hand else ()
+    by_hand = () if call.by_hand is None else ("by hand",)
     return (
         call.op,
         *by_hand,
@@ -107,14 +116,8 @@ def _key(call: Call) -> tuple[Any, ...]:
         autocast,
         torch.is_grad_enabled(),
         *of_tensors,
-        *_state(call),
+        *sorted({str(t.device) for t in call.tensors if t is not None and not t.is_cpu}),
     )
-
-
-def _state(call: Call) -> tuple[str, ...]:
-    """What is unlike an ordinary call: another device, a transformation; nothing at ordinary calls."""
-    devices = {str(t.device) for t in call.tensors if t is not None and not t.is_cpu}
-    return (*sorted(devices), *(("transformed",) if is_transformed() else ()))
 
 
 def _types_of(call: Call) -> str:

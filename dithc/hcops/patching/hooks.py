@@ -57,8 +57,9 @@ def patch(
 
     In each forward pass, and in the backward pass of what was served. The first call of an operator, shape and type is measured
     against torch, forward and backward, and HCOps serves it from then on only where it is faster; what was measured is kept
-    with the tuning of this machine (`dithc tune` says where). The model keeps its parameters, modules, names and classes; a
-    deep copy is served too. Under torch.compile a patched model is torch's alone.
+    with the tuning of this machine (`dithc tune` says where). Results have the strides of torch's. The model keeps its
+    parameters, modules, names and classes; a deep copy is served too. Torch runs a patched model unchanged under torch.compile,
+    and in torch.jit.trace, torch.export, torch.fx, torch.func and modes that intercept every operator.
 
     Args:
         model: any module, on the CPU, in fp32, in bf16 or under autocast to bf16.

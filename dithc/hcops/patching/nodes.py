@@ -1,65 +1,81 @@
-"""Nodes of autograd for functions that a DiT does not have: norms with weights, attention of separate q, k and v, GELU by erf.
+"""Autograd nodes for operators that a DiT does not call: weighted norms, attention of separate q, k and v, activations.
 
-Legend: R rows, D width, N batch, H heads, G heads of keys, T tokens (queries), S keys, K head width.
+Outputs and gradients have the strides of torch's own operators. Legend: R rows, D width, N batch, H heads, G key heads,
+T tokens (queries), S keys, K head width.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from dithc.hcops.active import say_default
+from dithc.hcops.active import raw, say_default
 from dithc.hcops.patching import c_kernels
 from dithc.hcops.patching.c_kernels import Attention
 from dithc.hcops.route import dense
 from dithc.log import problem
 
+Torch = Callable[..., Tensor]
+"""The torch function that a node replaces, as a function of its tensors."""
 
-def norm(x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float, *, rms: bool) -> Tensor:
-    """LayerNorm (Ba et al. 2016) or RMSNorm (Zhang & Sennrich 2019) over the last dimension.
+
+def norm(
+    x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float, *, rms: bool, torch_call: Torch | None = None
+) -> Tensor:
+    """Return LayerNorm (Ba et al. 2016) or RMSNorm (Zhang & Sennrich 2019) over the last dimension.
 
     Args:
         x: (..., D).
         weight: (D); None for ones.
         bias: (D); None for zeros.
-        eps: added to the variance, or to the mean square.
-        rms: RMSNorm.
+        eps: Addend of the variance, or of the mean square.
+        rms: Compute RMSNorm.
+        torch_call: Differentiable function of x and weight for gradients that are not contiguous. None accepts any gradient.
 
     Returns:
-        (..., D) in x's type, as torch gives it.
+        Contiguous tensor (..., D) in x's type.
     """
-    out: Tensor = dithc_norm.apply(x, weight, bias, eps, rms)  # type: ignore[no-untyped-call]
+    out: Tensor = dithc_norm.apply(x, weight, bias, eps, rms, torch_call)  # type: ignore[no-untyped-call]
     return out
 
 
 def attention(query: Tensor, key: Tensor, value: Tensor, scale: float, *, causal: bool) -> Tensor:
-    """softmax(scale * q k^T) v for each head; causal: query i sees keys 0 to i.
+    """Return softmax(scale * q k^T) v for each head.
 
     Args:
-        query: (N, H, T, K), at any strides, as key and value (N, G, S, K), G a divisor of H.
-        key: as query.
-        value: as query.
-        scale: above 0.
-        causal: see above.
+        query: (N, H, T, K), any strides with stride 1 in the last dimension.
+        key: (N, G, S, K), as query; G divides H.
+        value: As key.
+        scale: Positive factor of the scores.
+        causal: Query i attends to keys 0 to i only.
 
     Returns:
-        (N, H, T, K) in query's type, which lies as (N, T, H, K).
+        (N, H, T, K) in query's type, with the strides of `torch.empty_like(query)`.
     """
     out: Tensor = dithc_attention.apply(query, key, value, Attention(scale, causal))  # type: ignore[no-untyped-call]
     return out
 
 
-def gelu_erf(x: Tensor) -> Tensor:
-    """x times the probability that a normal number is less (Hendrycks & Gimpel 2016, section 2), any shape."""
-    out: Tensor = dithc_gelu_erf.apply(x)  # type: ignore[no-untyped-call]
+def activation(x: Tensor, name: str, torch_call: Torch) -> Tensor:
+    """Return an element-wise function of a contiguous tensor of any shape.
+
+    Args:
+        x: Input.
+        name: gelu_erf, gelu (tanh form) or silu.
+        torch_call: The same function in torch, for gradients that are not contiguous.
+    """
+    out: Tensor = dithc_activation.apply(x, name, torch_call)  # type: ignore[no-untyped-call]
     return out
 
 
-class dithc_norm(torch.autograd.Function):  # the names are what a profiler shows
-    """The node of `norm`."""
+class dithc_norm(torch.autograd.Function):  # a profiler shows the class name
+    """Node of `norm`."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float, rms: bool) -> Tensor:
+    def forward(
+        ctx: Any, x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float, rms: bool, torch_call: Torch | None
+    ) -> Tensor:
         say_default()
         rows = dense(x).view(-1, x.shape[-1])  # (R, D)
         given = weight if weight is not None else bias
@@ -67,32 +83,34 @@ class dithc_norm(torch.autograd.Function):  # the names are what a profiler show
         weight = torch.ones(x.shape[-1], dtype=dtype, device="cpu") if weight is None else weight
         bias = torch.zeros(x.shape[-1], dtype=dtype, device="cpu") if bias is None else bias
         out, mean, rstd = c_kernels.norm_forward(rows, dense(weight), dense(bias), eps, rms=rms)
+        ctx.torch_call = torch_call
         ctx.save_for_backward(rows, weight, mean, rstd)
-        own: Tensor = torch.ops.aten._unsafe_view(out, x.shape)  # no view to torch: it may be changed in place
+        own: Tensor = torch.ops.aten._unsafe_view(
+            out, x.shape
+        )  # not a view for autograd, so in-place changes are allowed
         return own
 
     @staticmethod
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
         _first_derivative()
         rows, weight, mean, rstd = ctx.saved_tensors
-        dx, dweight, dbias = c_kernels.norm_backward(dense(dy).view(rows.shape), rows, dense(weight), mean, rstd)
-        of_x, of_weight, of_bias, _, _ = ctx.needs_input_grad
-        return (
-            dx.view(dy.shape) if of_x else None,
-            dweight if of_weight else None,
-            dbias if of_bias else None,
-            None,
-            None,
-        )
+        x, dbias = rows.view(dy.shape), None
+        if ctx.torch_call is not None and dy.stride() != x.stride():
+            dx, dweight = _by_torch(ctx.torch_call, (x, weight), dy)
+        else:
+            dx, dweight, dbias = c_kernels.norm_backward(dense(dy).view(rows.shape), rows, dense(weight), mean, rstd)
+            dx = dx.view(dy.shape)
+        of_x, of_weight, of_bias, *_ = ctx.needs_input_grad
+        found = dx if of_x else None, dweight if of_weight else None, dbias if of_bias else None
+        return *found, None, None, None
 
 
 class dithc_attention(torch.autograd.Function):
-    """The node of `attention`."""
+    """Node of `attention`."""
 
     @staticmethod
     def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, kind: Attention) -> Tensor:
         say_default()
-        query, key, value = _rows_dense(query), _rows_dense(key), _rows_dense(value)
         out, lse = c_kernels.attention_forward(query, key, value, kind)
         ctx.kind = kind
         ctx.save_for_backward(query, key, value, out, lse)
@@ -102,29 +120,35 @@ class dithc_attention(torch.autograd.Function):
     def backward(ctx: Any, dout: Tensor) -> tuple[Tensor | None, ...]:
         _first_derivative()
         query, key, value, out, lse = ctx.saved_tensors
-        gradients = c_kernels.attention_backward(_rows_dense(dout), query, key, value, out, lse, ctx.kind)
-        return *gradients, None
+        return *c_kernels.attention_backward(dout, query, key, value, out, lse, ctx.kind), None
 
 
-class dithc_gelu_erf(torch.autograd.Function):
-    """The node of `gelu_erf`."""
+class dithc_activation(torch.autograd.Function):
+    """Node of `activation`."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
+    def forward(ctx: Any, x: Tensor, name: str, torch_call: Torch) -> Tensor:
         say_default()
-        x = dense(x)
+        ctx.name, ctx.torch_call = name, torch_call
         ctx.save_for_backward(x)
-        return c_kernels.gelu_erf_forward(x)
+        out: Tensor = c_kernels.gelu_erf_forward(x) if name == "gelu_erf" else raw(f"{name}_forward")(x)
+        return out
 
     @staticmethod
-    def backward(ctx: Any, dy: Tensor) -> Tensor:
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
         _first_derivative()
-        return c_kernels.gelu_erf_backward(dense(dy), *ctx.saved_tensors)
+        (x,) = ctx.saved_tensors
+        if dy.stride() != x.stride():
+            return *_by_torch(ctx.torch_call, (x,), dy), None, None
+        backward = c_kernels.gelu_erf_backward if ctx.name == "gelu_erf" else raw(f"{ctx.name}_backward")
+        return backward(dy, x), None, None
 
 
-def _rows_dense(heads: Tensor) -> Tensor:
-    """(N, H, T, K) whose last dimension has no gaps."""
-    return heads if heads.stride(-1) == 1 else heads.contiguous()
+def _by_torch(function: Torch, tensors: tuple[Tensor, ...], dy: Tensor) -> tuple[Tensor, ...]:
+    """Return torch's own gradients, because their strides depend on the strides of `dy`."""
+    leaves = tuple(tensor.detach().requires_grad_() for tensor in tensors)
+    with torch.enable_grad(), torch.autocast("cpu", enabled=False):
+        return torch.autograd.grad(function(*leaves), leaves, dy)
 
 
 def _first_derivative() -> None:

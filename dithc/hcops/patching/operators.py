@@ -5,6 +5,7 @@ Legend: N batch, T tokens (queries), S keys, D width, H heads, K head width, F o
 
 import math
 from collections.abc import Callable
+from functools import cache, partial
 from typing import Any, NamedTuple
 
 import torch
@@ -17,7 +18,7 @@ from dithc.hcops.autograd import custom
 from dithc.hcops.checks import TYPES
 from dithc.hcops.patching import nodes
 from dithc.hcops.patching.by_hand import ByHand, rms_norm_by_hand
-from dithc.hcops.route import PLAIN, dense
+from dithc.hcops.route import PLAIN
 from dithc.hcops.table import FAST
 
 
@@ -29,25 +30,29 @@ class Call(NamedTuple):
         tensors: of the call, None where an optional one is missing; the first decides type and place.
         settings: numbers and words.
         refusal: why our kernels do not take it; None where they do.
-        by_hand: it stands for several calls of torch, which a module makes for the same result.
+        by_hand: module whose several torch calls this call replaces.
     """
 
     op: str
     tensors: tuple[Tensor | None, ...]
     settings: tuple[Any, ...] = ()
     refusal: str | None = None
-    by_hand: bool = False
+    by_hand: ByHand | None = None
 
 
 NO_FIT = "shapes that do not go together"
+NOT_DENSE = "a memory layout whose strides torch keeps"
 _OF_TABLE = {"layer_norm": "adaln", "rms_norm": "adarms", "attention": "attention"}
 """Operators that only C has, and those of the table that share their kernels; others go by their own names."""
 
 
 def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Call:
-    fits = weight.dim() == 2 and input.dim() > 0 and input.shape[-1] == weight.shape[1] and input.numel() > 0
+    fits = weight.dim() == 2 and input.dim() > 1 and input.shape[-1] == weight.shape[1] and input.numel() > 0
     fits = fits and (bias is None or bias.shape == weight.shape[:1])
-    return Call("linear", (input, weight, bias), (), _types(input, weight, bias) if fits else NO_FIT)
+    refusal = _types(input, weight, bias) or _layout(weight) if fits else NO_FIT
+    if refusal is None and _layout(input) and _is_matrix(input):
+        refusal = NOT_DENSE
+    return Call("linear", (input, weight, bias), (), refusal)
 
 
 def layer_norm(
@@ -69,22 +74,23 @@ def rms_norm(
 ) -> Call:
     if eps is None:  # torch computes bf16 in fp32, and takes that type's
         eps = torch.finfo(torch.float64 if input.dtype is torch.float64 else torch.float32).eps
-    return Call("rms_norm", (input, weight), (eps,), _rows(input, normalized_shape, weight))
+    return Call("rms_norm", (input, weight), (eps,), _rows(input, normalized_shape, weight) or _layout(input))
 
 
 def of_module(input: Tensor, weight: Tensor, norm: ByHand) -> Call:
-    """Its own rounding of a product of bf16 is not ours: each of its operations rounds, ours once."""
+    """Describe an RMSNorm by hand. Each of its operations rounds bf16, the kernel rounds once."""
     call = rms_norm(input, tuple(weight.shape), weight, norm.eps)
     differ = "types that differ" if input.dtype is not weight.dtype else None
-    return call._replace(by_hand=True, refusal=call.refusal or differ)
+    return call._replace(by_hand=norm, refusal=call.refusal or differ)
 
 
 def gelu(input: Tensor, approximate: str = "none") -> Call:
-    return Call("gelu", (input,), (approximate,), None if approximate in ("none", "tanh") else "an unknown form")
+    refusal = _layout(input) if approximate in ("none", "tanh") else "an unknown form"
+    return Call("gelu", (input,), (approximate,), refusal)
 
 
 def silu(input: Tensor, inplace: bool = False) -> Call:
-    return Call("silu", (input,), (), "in place" if inplace else None)
+    return Call("silu", (input,), (), "in place" if inplace else _layout(input))
 
 
 def attention(
@@ -99,6 +105,8 @@ def attention(
 ) -> Call:
     scale = scale if scale is not None else query.shape[-1] ** -0.5
     refusal = _heads(query, key, value, enable_gqa=enable_gqa) or _types(query, key, value)
+    if not torch._C._get_flash_sdp_enabled() or any(t.stride(-1) != 1 for t in (query, key, value)):
+        refusal = refusal or NOT_DENSE  # torch's flash kernel defines the layout
     if attn_mask is not None:
         refusal = "a mask"
     if dropout_p > 0.0:
@@ -106,24 +114,6 @@ def attention(
     if not 0.0 < scale < math.inf:
         refusal = "a scale that is not positive"
     return Call("attention", (query, key, value), (scale, is_causal), refusal)
-
-
-def conv2d(
-    input: Tensor,
-    weight: Tensor,
-    bias: Tensor | None = None,
-    stride: Any = 1,
-    padding: Any = 0,
-    dilation: Any = 1,
-    groups: int = 1,
-) -> Call:
-    """Taken where torch would bring the weight, and its gradient back, to the layout of an input whose channels are last."""
-    refusal = None
-    if input.dim() != 4 or input.is_contiguous() or not input.is_contiguous(memory_format=torch.channels_last):
-        refusal = "torch's, as it is: channels are not last in its input"
-    elif weight.dim() != 4 or not weight.is_contiguous():
-        refusal = "torch's, as it is: channels are last in its weight too"
-    return Call("conv2d", (input, weight, bias), (stride, padding, dilation, groups), refusal)
 
 
 OPERATORS: dict[Any, Callable[..., Call]] = {
@@ -135,30 +125,34 @@ OPERATORS: dict[Any, Callable[..., Call]] = {
     functional.gelu: gelu,
     functional.silu: silu,
     functional.scaled_dot_product_attention: attention,
-    torch.conv2d: conv2d,
 }
 """By the function of torch that a mode sees."""
 
 
 def serve(call: Call) -> Tensor:
-    """The call by our kernels, with torch's types: what it returns is what torch would, but for rounding."""
+    """Return the result of the kernels: torch's type, shape and strides, and its values except for rounding."""
     x = call.tensors[0]
     assert x is not None
     if call.op == "linear":
         _, weight, bias = call.tensors
-        return custom.LINEAR(dense(x), dense(weight), None if bias is None else dense(bias), autocast_type() or x.dtype)  # type: ignore[arg-type]
-    if call.op in ("layer_norm", "rms_norm"):
-        bias = call.tensors[2] if call.op == "layer_norm" else None
-        return nodes.norm(x, call.tensors[1], bias, *call.settings, rms=call.op == "rms_norm")
+        return custom.LINEAR(
+            x.contiguous(), weight, None if bias is None else bias.contiguous(), autocast_type() or x.dtype
+        )
+    if call.op == "layer_norm":
+        _, weight, bias = call.tensors
+        return nodes.norm(x, weight, bias, *call.settings, rms=False)
+    if call.op == "rms_norm":
+        (eps,), own = call.settings, call.by_hand
+        by_torch = own.compute if own is not None else lambda x, weight: torch.rms_norm(x, weight.shape, weight, eps)
+        return nodes.norm(x, call.tensors[1], None, eps, rms=True, torch_call=by_torch)
     if call.op == "attention":
         scale, causal = call.settings
         query, key, value = (t.to(autocast_type() or t.dtype) for t in call.tensors if t is not None)
         return nodes.attention(query, key, value, scale, causal=causal)
-    if call.op == "conv2d":
-        return torch.conv2d(x.contiguous(), *call.tensors[1:], *call.settings)  # type: ignore[call-overload, no-any-return]
-    if call.op == "gelu" and call.settings == ("none",):
-        return nodes.gelu_erf(x)
-    return (custom.GELU if call.op == "gelu" else custom.SILU)(dense(x))
+    if call.op == "silu":
+        return nodes.activation(x, "silu", functional.silu)
+    (form,) = call.settings
+    return nodes.activation(x, "gelu" if form == "tanh" else "gelu_erf", partial(functional.gelu, approximate=form))
 
 
 def autocast_type() -> torch.dtype | None:
@@ -167,33 +161,62 @@ def autocast_type() -> torch.dtype | None:
 
 
 def obstacle(call: Call) -> str | None:
-    """Why our kernels do not take these tensors, or the state torch is in; None where they do."""
+    """Return why the kernels do not serve these tensors in torch's present state; None if they do."""
     if call.refusal is not None:
         return call.refusal
     for tensor in call.tensors:
-        if tensor is None:
-            continue
-        if type(tensor) not in PLAIN or tensor.layout is not torch.strided:
-            return f"tensors of class {type(tensor).__name__}, layout {tensor.layout}"
-        if not tensor.is_cpu or tensor.dtype not in TYPES:
+        if tensor is not None and (not tensor.is_cpu or tensor.dtype not in TYPES):
             return f"tensors of {tensor.dtype} on {tensor.device}"
-    backend = "" if call.op == "conv2d" else backend_of(_OF_TABLE.get(call.op, call.op))
-    if backend and backend not in (("c",) if call.op in _OF_TABLE or call.settings == ("none",) else FAST):
+    backend = backend_of(_OF_TABLE.get(call.op, call.op))
+    if backend not in (("c",) if call.op in _OF_TABLE or call.settings == ("none",) else FAST):
         return f"back end {backend}, which has no kernel for it"
-    if is_transformed():
-        return "a mode or transformation of torch"
     if (autocast := autocast_type()) is not None and autocast not in TYPES:
         return f"autocast to {autocast}"
     return None
 
 
-def is_transformed() -> bool:
-    """Whether a mode that sees every operator, torch.func or forward-mode differentiation is on."""
-    return bool(
-        torch._C._len_torch_dispatch_stack()
+def unseen(*arguments: Any) -> str | None:
+    """Return why torch must run a call unseen: it traces or transforms the call, or an argument is not a plain tensor.
+
+    A trace cannot record kernels that autograd functions call, and it would record a measurement. Shapes of such arguments may be
+    symbols, so their values are not inspected.
+    """
+    is_recorded = (
+        torch._C._get_tracing_state() is not None  # torch.jit.trace, torch.onnx.export
+        or torch._C._len_torch_dispatch_stack()  # make_fx, FakeTensorMode, counters of operations
         or torch._C._are_functorch_transforms_active()
         or forward_ad._current_level >= 0
+        or not torch._C._autograd._saved_tensors_hooks_is_enabled()  # type: ignore[attr-defined]
     )
+    if is_recorded:
+        return "a tracer, mode or transformation of torch"
+    for value in arguments:
+        if hasattr(type(value), "__torch_function__") and (
+            type(value) not in PLAIN or value.layout is not torch.strided or value.is_nested
+        ):
+            return f"arguments of class {type(value).__name__} or not strided"
+    return None
+
+
+@cache
+def _strides(shape: tuple[int, ...]) -> tuple[int, ...]:
+    return torch.empty(shape, device="meta").stride()
+
+
+def _is_matrix(x: Tensor) -> bool:
+    """Whether x is a view of a matrix. The gradient of a matrix has its strides; torch copies any other x."""
+    try:
+        return x.dim() == 2 or x.detach().view(-1, x.shape[-1]).dim() == 2
+    except RuntimeError:
+        return False
+
+
+def _layout(*tensors: Tensor) -> str | None:
+    """Accept the strides for which torch's results are contiguous.
+
+    Unlike `is_contiguous`, torch also respects the strides of dimensions of size 1.
+    """
+    return None if all(tensor.stride() == _strides(tensor.shape) for tensor in tensors) else NOT_DENSE
 
 
 def _types(x: Tensor, *weights: Tensor | None) -> str | None:
@@ -218,6 +241,7 @@ def _rows(x: Tensor, normalized_shape: Any, *weights: Tensor | None) -> str | No
         return "a norm over more than the last dimension"
     if any(weight is not None and weight.shape != x.shape[-1:] for weight in weights):
         return NO_FIT
-    if len({weight.dtype for weight in weights if weight is not None}) > 1:
+    types = {weight.dtype for weight in weights if weight is not None}
+    if len(types) > 1 or not types <= {x.dtype, torch.float32}:
         return "types that differ"
     return "no elements" if x.numel() == 0 else None

@@ -3,8 +3,6 @@
 Legend: N batch, C bands, H, W tile; Z latent channels, h, w latent (H, W divided by the factor).
 """
 
-import hashlib
-import json
 import os
 from functools import cache
 from pathlib import Path
@@ -12,12 +10,12 @@ from typing import Any, NamedTuple, Self
 
 import torch
 
-from dithc.log import problem
+from dithc.log import UserError, problem
 from dithc.sealed import parse, plain
+from dithc.tensors import read_external
+from dithc.weights import DIFFUSERS_FILE, digest_of_files, files_of
 
 CONFIG_FILE = "config.json"
-WEIGHTS_FILE = "diffusion_pytorch_model.safetensors"
-FILES = (CONFIG_FILE, WEIGHTS_FILE)
 PIXELS_AT_ONCE = 1 << 20
 DISTRIBUTION = "latent_dist"
 # Classes of images, and the attribute in which `encode` of each gives its posterior, or its latents.
@@ -87,29 +85,30 @@ class DiffusersNetwork:
             UserError: a file is missing, damaged, or of another kind of network; `remedy` says what to do.
         """
         kinds = f"an {classes[0]}" if len(classes) == 1 else f"one of {', '.join(classes)}"
-        wanted = f"{CONFIG_FILE} and {WEIGHTS_FILE} of {kinds} in diffusers' layout"
-        missing = [name for name in FILES if not (folder / name).is_file()]
-        if missing:
-            got = f"no {' and no '.join(missing)}" if folder.is_dir() else "no such folder"
-            raise problem(f"autoencoder folder {folder} is incomplete", got=got, expected=wanted, remedy=remedy)
+        wanted = f"{CONFIG_FILE} and {DIFFUSERS_FILE}, or its shards, of {kinds} in diffusers' layout"
         try:
-            kind = parse(plain(folder / CONFIG_FILE).read_text()).get("_class_name")
+            files_of_network(folder)
+        except (OSError, ValueError) as error:
+            what = f"autoencoder folder {folder} is incomplete"
+            raise problem(what, got=error, expected=wanted, remedy=remedy) from error
+        state = dict(read_external(folder)[0])
+        try:
+            settings = parse(plain(folder / CONFIG_FILE).read_text())
+            kind = settings.get("_class_name")
             if kind not in classes:
                 raise ValueError(f"{CONFIG_FILE} describes {kind!r}")
             if not hasattr(_room(), kind):
                 raise ValueError(f"the installed version of diffusers has no {kind}")
-            net, report = getattr(_room(), kind).from_pretrained(
-                str(folder),
-                local_files_only=True,
-                use_safetensors=True,
-                low_cpu_mem_usage=False,
-                output_loading_info=True,
-            )
-            wrong = [str(key) for part in ("missing_keys", "unexpected_keys") for key in report[part]]
-            if wrong:
+            net = getattr(_room(), kind).from_config(settings)
+            net._fix_state_dict_keys_on_load(state)  # names of attention before diffusers 0.12
+            known = net.state_dict().keys()
+            if wrong := sorted(known ^ state.keys()):
                 raise ValueError(f"{len(wrong)} missing or unexpected weights, such as {wrong[0]}")
-        except Exception as error:  # diffusers and safetensors raise a dozen types for a damaged file
-            got = str(error).partition("\n")[0] or type(error).__name__
+            net.load_state_dict(state)
+        except UserError:
+            raise
+        except Exception as error:  # diffusers raises a dozen types for wrong settings
+            got = str(error).strip().splitlines()[-1].strip() if str(error).strip() else type(error).__name__
             raise problem(
                 f"autoencoder in {folder} cannot be loaded", got=got, expected=wanted, remedy=remedy
             ) from error
@@ -181,16 +180,18 @@ class DiffusersNetwork:
         return max(1, PIXELS_AT_ONCE // side**2)
 
 
-def digest_of(folder: Path, *, scale: float) -> str:
-    """First 12 hex digits of the SHA-256 over weights, configuration and scale: what decides every latent."""
-    return digest_of_files([folder / name for name in FILES], settings={"scale": scale})
+def files_of_network(folder: Path) -> list[Path]:
+    """Return the settings and the files of weights in a folder of diffusers.
+
+    Raises:
+        OSError: A file does not exist.
+        ValueError: The index of shards is invalid.
+    """
+    if not folder.is_dir():
+        raise FileNotFoundError("no such folder")
+    return [plain(folder / CONFIG_FILE), *files_of(folder)]
 
 
-def digest_of_files(paths: list[Path], *, settings: object) -> str:
-    """First 12 hex digits of the SHA-256 over settings, as JSON, and the bytes of files."""
-    digest = hashlib.sha256(json.dumps(settings).encode())
-    for path in paths:
-        with path.open("rb") as file:
-            while block := file.read(1 << 20):
-                digest.update(block)
-    return digest.hexdigest()[:12]
+def digest_of(files: list[Path], *, settings: object) -> str:
+    """Return 12 hex digits of the SHA-256 over settings and the bytes of files: all that decides the latents."""
+    return digest_of_files(files, settings=settings)[:12]

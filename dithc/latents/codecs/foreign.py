@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from dithc.config import codecs
 from dithc.data import Rows, Stretch, Tiles
 from dithc.latents.codecs.codec import LARGEST_FP16, Codec, Pictures, check_bands, check_sides
-from dithc.latents.codecs.diffusers_networks import FILES, PIXELS_AT_ONCE, DiffusersNetwork, digest_of_files
+from dithc.latents.codecs.diffusers_networks import PIXELS_AT_ONCE, DiffusersNetwork, digest_of, files_of_network
 from dithc.latents.codecs.scripted import ScriptedNetwork, files_of
 from dithc.latents.codecs.trial import Network, try_network
 from dithc.log import logger, problem
@@ -178,9 +178,9 @@ def open_foreign(settings: codecs.Foreign, info: dict[str, Any]) -> Codec:
         shift, scales = [0.0], None
     elif isinstance(settings, codecs.Diffusers):
         path = Path(settings.path)
-        files = [path / name for name in FILES]
-        remedy = f"copy both files into {path}, or set the codec's `path`; nothing is downloaded"
+        remedy = f"copy config.json and the weights into {path}, or set the codec's `path`; nothing is downloaded"
         net = autoencoder = DiffusersNetwork.load(path, remedy=remedy)
+        files = files_of_network(path)
         shift, scales = autoencoder.normalisation
     else:
         assert isinstance(settings, codecs.Torchscript)
@@ -196,7 +196,7 @@ def open_foreign(settings: codecs.Foreign, info: dict[str, Any]) -> Codec:
         net,
         settings,
         info,
-        id=f"{kind}-{digest_of_files(files, settings=decides)}",
+        id=f"{kind}-{digest_of(files, settings=decides)}",
         bands=bands,
         shift=_numbers(settings.shift, shift, named=settings.named),
         scales=_numbers(settings.scale, scales, named=settings.named),

@@ -8,7 +8,7 @@ import torch
 from dithc.config import codecs
 from dithc.latents.codecs.autoencoder import CONFIG_FILE, WEIGHTS_FILE, Autoencoder, autoencoder_digest
 from dithc.latents.codecs.codec import CODEC_FILE, Codec, KlCodec, PixelCodec, SdCodec
-from dithc.latents.codecs.diffusers_networks import DiffusersNetwork, digest_of
+from dithc.latents.codecs.diffusers_networks import DiffusersNetwork, digest_of, files_of_network
 from dithc.latents.codecs.foreign import open_foreign
 from dithc.log import logger, problem
 from dithc.runs import Manifest, sha256_file
@@ -56,7 +56,7 @@ def _open_sd(settings: codecs.SdVae, info: dict[str, Any]) -> Codec:
         raise problem(
             f"autoencoder in {folder} is no RGB autoencoder", got=f"{net.bands} bands", expected=3, remedy=remedy
         )
-    identity = f"sd-vae-{digest_of(folder, scale=settings.scale)}"
+    identity = f"sd-vae-{digest_of(files_of_network(folder), settings={'scale': settings.scale})}"
     return SdCodec(net, info, id=identity, scale=settings.scale, bands=tuple(info["display"]["bands"]))
 
 

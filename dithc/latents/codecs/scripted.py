@@ -20,6 +20,7 @@ from torch import Tensor
 
 from dithc.config import codecs
 from dithc.log import problem
+from dithc.weights import content_of, unreadable
 
 PAIRS = ("encoder.pt", "decoder.pt"), ("encoder.pt2", "decoder.pt2")
 CONTRACT = (
@@ -91,18 +92,16 @@ def _halves(path: Path) -> tuple[Callable[[Tensor], Any], Callable[[Tensor], Any
 
 def _load(path: Path) -> Any:
     try:
+        if content_of(path).remedy:
+            raise ValueError("no program")
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # newer PyTorch versions announce the end of TorchScript here
             if path.suffix == ".pt2":
                 return torch.export.load(path).module()
             return torch.jit.load(str(path), map_location="cpu").eval()  # type: ignore[no-untyped-call]
     except Exception as error:  # a damaged archive raises a dozen types
-        raise problem(
-            f"autoencoder {path} cannot be read",
-            got=f"{path.stat().st_size} bytes; {cause(error)}",
-            expected=CONTRACT,
-            remedy="copy or export the file again",
-        ) from error
+        what = f"autoencoder {path} cannot be read"
+        raise unreadable(what, path, expected=CONTRACT, remedy="copy or export the file again", error=error) from None
 
 
 def cause(error: Exception) -> str:

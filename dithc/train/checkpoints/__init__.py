@@ -10,6 +10,6 @@ How to change it: what a checkpoint holds is in `content.py`, how it is written 
 from dithc.train.checkpoints.content import Kept, State, facts, state_of
 from dithc.train.checkpoints.export import export
 from dithc.train.checkpoints.saving import Saver
-from dithc.train.checkpoints.weights import read_weights, weights_file
+from dithc.train.checkpoints.weights import read_weights
 
-__all__ = ["Kept", "Saver", "State", "export", "facts", "read_weights", "state_of", "weights_file"]
+__all__ = ["Kept", "Saver", "State", "export", "facts", "read_weights", "state_of"]

@@ -11,7 +11,8 @@ from dithc.log import logger, problem
 from dithc.model import DiTConfig, diffusers_keys
 from dithc.runs import Store, outputs, replacing
 from dithc.tensors import read_tensors, write_tensors
-from dithc.train.checkpoints.weights import CONFIG_FILE, FREQUENCIES, WEIGHTS_FILE, network_kind, weights_file
+from dithc.train.checkpoints.weights import CONFIG_FILE, FREQUENCIES, network_kind
+from dithc.weights import DIFFUSERS_FILE, files_of
 
 Layout = Literal["safetensors", "official", "diffusers"]
 SAME_FREQUENCIES = "block.norm1.emb.time_proj.downscale_freq_shift = 0"
@@ -65,7 +66,7 @@ def export(manifest: Path, *, weights: Literal["ema", "raw"], layout: Layout, ou
                 torch.save(both | kind if weights == "ema" else alone, temporary)
             else:
                 (temporary / CONFIG_FILE).write_text(json.dumps(settings, indent=2) + "\n")
-                write_tensors(temporary / WEIGHTS_FILE, chosen, said=kind)
+                write_tensors(temporary / DIFFUSERS_FILE, chosen, said=kind)
     except (OSError, RuntimeError) as error:  # torch.save wraps the system's error in a RuntimeError
         raise problem(
             f"weights could not be written to {out}",
@@ -84,7 +85,7 @@ def export(manifest: Path, *, weights: Literal["ema", "raw"], layout: Layout, ou
             f"the network predicts {predicts}, which no other program reads from a file: those that expect noise make no images "
             f"of it, and diffusers' DiTPipeline does with a scheduler of {SCHEDULERS[predicts]}"
         )
-    size = weights_file(out).stat().st_size
+    size = files_of(out)[0].stat().st_size
     facts = {"step": step, "tensors": len(chosen), "bytes": size, "predicts": predicts}
     return facts | {"model": checkpoint.meta["model"]}
 

@@ -4,23 +4,20 @@ Names and shapes of weights do not tell what a network predicts, nor that its bl
 So files of dithc say it where it is not noise and the original blocks, which is what every program takes it to be.
 """
 
-import re
-import zipfile
-from argparse import Namespace
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-import torch
 from torch import Tensor
 
 from dithc.config import training
 from dithc.log import logger, problem
 from dithc.model import DiTConfig, diffusers_keys, official_state
 from dithc.sealed import parse, plain
-from dithc.tensors import read_metadata, read_tensors
+from dithc.tensors import read_external
+from dithc.weights import files_of
 
-CONFIG_FILE, WEIGHTS_FILE = "config.json", "diffusion_pytorch_model.safetensors"  # of a folder of diffusers
+CONFIG_FILE = "config.json"  # of a folder of diffusers
 FREQUENCIES = (
     "diffusers' DiTTransformer2DModel spaces the frequencies of the timestep by i / 127, the official DiT and dithc by "
     "i / 128; outputs differ by some percent, how many depends on the weights"
@@ -37,11 +34,6 @@ def network_kind(predict: str, block: training.BlockKind) -> dict[str, str]:
     return {f"{KIND_PREFIX}{name}": str(value).lower() for name, value in own.items() if value != ORIGINAL[name]}
 
 
-def weights_file(path: Path) -> Path:
-    """The file that holds the weights: `path`, or where that is a folder, the one diffusers puts there."""
-    return path / WEIGHTS_FILE if path.is_dir() else path
-
-
 def read_weights(
     path: Path, config: DiTConfig, *, weights: Literal["ema", "raw"]
 ) -> tuple[dict[str, Tensor], DiTConfig | None]:
@@ -51,7 +43,7 @@ def read_weights(
     Only files in torch.save's format before version 1.6 are read whole.
 
     Args:
-        path: a safetensors file, a file written by torch.save, or a folder that diffusers' class wrote.
+        path: a safetensors file, a file written by torch.save, or a folder or index of shards that diffusers' class wrote.
         config: the model to be started; stands in for what files of diffusers without their config.json do not say.
         weights: which of those in a dictionary of several.
 
@@ -59,13 +51,11 @@ def read_weights(
         UserError: it cannot be read, holds no weights of a DiT, or says that they are of a network that predicts something
             else than noise or has other blocks (which `init_file` does not take).
     """
-    file = weights_file(path)
-    is_safetensors = file.suffix == ".safetensors"
-    content: Any = read_tensors(file) if is_safetensors else _unpickle(file)
-    _refuse_other_kind(path, read_metadata(file) if is_safetensors else content)
+    content, metadata = read_external(path)
+    _refuse_other_kind(path, metadata or content)
     if not diffusers_keys.are_diffusers_keys(content):
         return official_state(content, weights="ema" if weights == "ema" else "model"), None
-    source = _source(file.with_name(CONFIG_FILE))
+    source = _source(files_of(path)[0].with_name(CONFIG_FILE))
     log.info(f"weights for diffusers: {FREQUENCIES}; right for weights that were converted from official ones")
     return diffusers_keys.from_diffusers(content, source or config), source
 
@@ -109,20 +99,3 @@ def _source(path: Path) -> DiTConfig | None:
             f"weights for diffusers: norm_eps is {eps} there; here, as in the official DiT, {diffusers_keys.NORM_EPS}"
         )
     return source
-
-
-def _unpickle(path: Path) -> Any:
-    """What torch.save wrote; nothing but tensors, plain containers and the official training's `args` is made of it."""
-    try:
-        with torch.serialization.safe_globals([Namespace]):
-            return torch.load(path, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(path))
-    except Exception as error:  # torch.load raises half a dozen types for a file that is not what it should be
-        said = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else 'no message'}"
-        refused = re.search(r"GLOBAL (\S+)", str(error))  # behind an advice to load the file unsafely
-        raise problem(
-            f"weights file {path} cannot be read",
-            got=f"an object of {refused[1]} in it" if refused else said,
-            expected="tensors saved by torch.save (nothing but tensors and an argparse.Namespace is unpickled), or a "
-            ".safetensors file",
-            remedy="copy it again; take the tensors out of a file that holds other objects and save them alone",
-        ) from error

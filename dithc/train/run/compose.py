@@ -18,8 +18,8 @@ from dithc.latents import Batches, Latents
 from dithc.log import UserError, logger, problem
 from dithc.model import DiT
 from dithc.pages import place
-from dithc.runs import Lease, Manifest, Store, digest, sha256_file
-from dithc.train.checkpoints import Saver, State, facts, state_of, weights_file
+from dithc.runs import Lease, Manifest, Store, digest
+from dithc.train.checkpoints import Saver, State, facts, state_of
 from dithc.train.job import DONE, HELD, STOPPED, Job, Pace, Stop, leased
 from dithc.train.loop import AttemptLog, Journal, Tracer, Validation, loop
 from dithc.train.memory import TrainingMemory
@@ -28,6 +28,7 @@ from dithc.train.run.room import within
 from dithc.train.run.setup import fresh_model, start_from_file, start_from_run
 from dithc.train.step import Guide, LeftOut, Recovery, Trainer, settle, start_of
 from dithc.train.strategies import Layout, Strategy, layout_on
+from dithc.weights import digest_of_files, files_of
 
 log = logger(__name__)
 
@@ -97,8 +98,8 @@ def _inputs(job: Job) -> _Inputs:
 
 def _hash_of_weights(path: Path, *, run: str) -> str:
     try:
-        return sha256_file(weights_file(path))
-    except OSError as error:
+        return digest_of_files(files_of(path))
+    except (OSError, ValueError) as error:
         raise problem(
             f"runs.{run}.init_file {path} cannot be read",
             got=error,

@@ -10,9 +10,9 @@ from dithc.clutter import is_clutter
 from dithc.config import Experiment, codecs, datasets
 from dithc.log import UserError, problem
 from dithc.runs import Manifest
+from dithc.weights import content_of, files_of
 from dithc.workflow.matrix import Matrix
 
-DIFFUSERS = ("config.json", "diffusion_pytorch_model.safetensors")
 PROGRAMS = (("encoder.pt", "decoder.pt"), ("encoder.pt2", "decoder.pt2"))
 LEVEL_2A = re.compile(r"_MSIL2A_")
 MOST_LOOKED_AT = 2_000  # folders and files of a source; what is found wrong in the rest is a row of the stage's table
@@ -55,8 +55,6 @@ def _missing(experiment: Experiment, rules: Set[str]) -> list[str]:
         wanted |= {f"codecs.{name}.path": getattr(one, "path", None) for name, one in experiment.codecs.items()}
     if rules & {"features_real", "features_generated"}:
         wanted |= {f"extractors.{name}.path": one.path for name, one in experiment.extractors.items()}
-    if rules & {"pretrain", "finetune"}:
-        wanted |= {f"runs.{name}.init_file": one.init_file for name, one in experiment.runs.items()}
     if "simulate_scaling" in rules:
         simulate = experiment.bench.simulate
         wanted |= {"bench.simulate.machine": simulate.machine, "bench.simulate.step": simulate.step}
@@ -65,30 +63,47 @@ def _missing(experiment: Experiment, rules: Set[str]) -> list[str]:
 
 
 def _incomplete(experiment: Experiment, rules: Set[str]) -> Iterator[str]:
-    """What is there, and lacks a part."""
+    """Yield faults of inputs that exist and are incomplete or of another type."""
+    may_lack = experiment.machine.inputs == "nodes"
     if rules & {"latents", "sample"}:
         for name, codec in experiment.codecs.items():
-            if isinstance(codec, codecs.SdVae | codecs.Diffusers | codecs.Torchscript):
-                sets = PROGRAMS if isinstance(codec, codecs.Torchscript) else (DIFFUSERS,)
-                yield from _lacks(f"codecs.{name}.path", Path(codec.path), *sets, is_folder=len(sets) == 1)
+            key, path = f"codecs.{name}.path", Path(getattr(codec, "path", None) or ".")
+            if isinstance(codec, codecs.Torchscript) and path.exists():
+                yield from _lacks(key, path) if path.is_dir() else _weights(key, path)
+            elif isinstance(codec, codecs.SdVae | codecs.Diffusers) and path.is_file():
+                yield f"{key}: {path}: a file, and the folder with config.json and the weights is expected"
+            elif isinstance(codec, codecs.SdVae | codecs.Diffusers) and path.exists():
+                if not (path / "config.json").is_file():
+                    yield f"{key}: {path}: the folder has no config.json"
+                yield from _weights(key, path)
     if rules & {"features_real", "features_generated"}:
         for name, extractor in experiment.extractors.items():
-            if extractor.path is not None and Path(extractor.path).is_dir():
-                yield f"extractors.{name}.path: {extractor.path}: a folder, and the file of weights in it is expected"
+            key, path = f"extractors.{name}.path", Path(extractor.path or ".")
+            if extractor.path is not None and path.is_dir():
+                yield f"{key}: {path}: a folder, and the file of weights in it is expected"
+            elif path.is_file() and not isinstance(extractor, codecs.InstalledExtractor):
+                yield from _weights(key, path)
     if rules & {"pretrain", "finetune"}:
         for name, run in experiment.runs.items():
-            if run.init_file is not None and Path(run.init_file).is_dir():
-                yield from _lacks(f"runs.{name}.init_file", Path(run.init_file), DIFFUSERS[1:], is_folder=True)
+            if run.init_file is not None and not (may_lack and not Path(run.init_file).exists()):
+                yield from _weights(f"runs.{name}.init_file", Path(run.init_file))
     for name, dataset in experiment.datasets.items() if "stage" in rules else ():
         yield from _unreadable(name, dataset)
 
 
-def _lacks(key: str, path: Path, *sets: tuple[str, ...], is_folder: bool) -> Iterator[str]:
-    """A folder has one of these sets of files."""
-    if path.is_dir() and not any(all((path / one).is_file() for one in names) for names in sets):
-        yield f"{key}: {path}: the folder has not {', or '.join(' and '.join(names) for names in sets)}"
-    if path.is_file() and is_folder:
-        yield f"{key}: {path}: a file, and the folder with {' and '.join(sets[0])} is expected"
+def _lacks(key: str, path: Path) -> Iterator[str]:
+    if not any(all((path / one).is_file() for one in names) for names in PROGRAMS):
+        yield f"{key}: {path}: the folder has not {', or '.join(' and '.join(names) for names in PROGRAMS)}"
+
+
+def _weights(key: str, path: Path) -> Iterator[str]:
+    """Yield faults of a path to weights: a missing file or shard, or a file that surely contains something else."""
+    try:
+        for file in files_of(path):
+            if (content := content_of(file)).remedy:
+                yield f"{key}: {file}: {content.words}; {content.remedy}"
+    except (OSError, ValueError) as error:
+        yield f"{key}: {error}" if str(path) in str(error) else f"{key}: {path}: {error}"
 
 
 def _unreadable(name: str, dataset: datasets.Dataset) -> Iterator[str]:

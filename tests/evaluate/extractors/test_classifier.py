@@ -14,7 +14,7 @@ from dithc.evaluate.distances.frechet import fid
 from dithc.evaluate.extractors import classifier, defects
 from dithc.evaluate.extractors.classifier import Classifier
 from dithc.evaluate.extractors.defects import DEFECTS
-from dithc.evaluate.extractors.weights import read_safetensors
+from dithc.evaluate.extractors.weights import read_state
 from dithc.evaluate.statistics import Statistics
 from dithc.log import UserError, read_metrics
 
@@ -58,7 +58,7 @@ def test_one_class_is_enough_with_defects_and_features_are_of_all_stages(
     assert f"defects told {numbers['defects_told']:.3f}" in extractor.note
     features = extractor(images)
     network = Classifier(1, len(DEFECTS))
-    network.load_state_dict(read_safetensors(path)[0])
+    network.load_state_dict(read_state(path)[0])
     x = torch.from_numpy(images).double() / 127.5 - 1
     for stage, columns in enumerate(np.split(features, [32, 96], axis=1)):
         conv, norm = network.convs[stage].double(), network.norms[stage].double()
@@ -105,7 +105,7 @@ def test_a_judge_of_defects_tells_them_and_sees_a_lattice_that_a_classifier_of_c
 def test_a_file_without_defects_says_nothing_of_them_and_has_the_features_that_it_always_had(tmp_path: Path) -> None:
     images, labels = striped(24)
     numbers = train_classifier(images, labels, path=tmp_path / "c", steps=4, batch=16)
-    state, metadata = read_safetensors(tmp_path / "c")
+    state, metadata = read_state(tmp_path / "c")
     assert set(metadata) == {"kind", "note", "classes", "images", "steps", "seed", "loss", "train_accuracy"}
     assert not [name for name in (*state, *numbers) if "defects" in name]
     assert state["head.weight"].shape == (2, 128)

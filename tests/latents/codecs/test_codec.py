@@ -104,14 +104,14 @@ def test_missing_sd_folder_says_which_files_to_put_where(fake_tiles, tmp_path):
 
 def test_sd_folder_without_weights_is_refused(fake_tiles, sd_folder):
     (sd_folder / "diffusion_pytorch_model.safetensors").unlink()
-    with pytest.raises(UserError, match="no diffusion_pytorch_model"):
+    with pytest.raises(UserError, match=r"diffusion_pytorch_model.*no such file"):
         open_codec(sd(sd_folder), info=fake_tiles().info)
 
 
 def test_truncated_weights_are_refused(fake_tiles, sd_folder):
     path = sd_folder / "diffusion_pytorch_model.safetensors"
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
-    with pytest.raises(UserError, match="cannot be loaded"):
+    with pytest.raises(UserError, match="cut short"):
         open_codec(sd(sd_folder), info=fake_tiles().info)
 
 

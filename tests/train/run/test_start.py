@@ -5,7 +5,7 @@ import shutil
 
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
 from dithc.cli import main
 from dithc.comm import Group
@@ -14,7 +14,7 @@ from dithc.log import UserError
 from dithc.model import DiT, DiTConfig
 from dithc.runs import Manifest, Store
 from dithc.sealed import seal, unseal
-from dithc.tensors import read_metadata
+from dithc.tensors import read_external
 from dithc.train import export, train
 from dithc.train.job.job import DONE
 from tests.train.conftest import SMALL
@@ -95,6 +95,22 @@ def test_exported_weights_are_read_back_as_a_start(job, base, tmp_path, weights,
     assert all(torch.equal(value, expected[name]) for name, value in initial(tuned).items())
 
 
+def test_training_starts_from_shards_of_diffusers(job, base, tmp_path):
+    out = tmp_path / "transformer"
+    export(base.out, weights="raw", layout="diffusers", out=out)
+    whole = out / "diffusion_pytorch_model.safetensors"
+    state = load_file(whole)
+    whole.unlink()
+    for number in range(2):
+        part = {f"_orig_mod.{name}": state[name] for name in sorted(state)[number::2]}
+        save_file(part, whole.with_name(f"{whole.stem}-{number + 1:05d}-of-00002.safetensors"))
+    tuned = job("tuned", until=1, run=job().run.model_copy(update={"init_file": str(out)}))
+    assert train(tuned, Group()) == DONE
+    store, step = Store.of_run(base.out)
+    expected = load_file(store.open(step).weights("raw"))
+    assert all(torch.allclose(value, expected[name]) for name, value in initial(tuned).items())
+
+
 def test_start_from_a_file_says_that_its_codec_is_unknown(job, base, tmp_path, caplog):
     caplog.set_level(logging.INFO)
     path = tmp_path / "weights.safetensors"
@@ -134,7 +150,7 @@ def test_files_of_the_original_network_say_nothing_that_others_do_not_know(base,
     export(base.out, weights="ema", layout="safetensors", out=tmp_path / "w.safetensors")
     store, step = Store.of_run(base.out)
     for path in (tmp_path / "w.safetensors", store.open(step).weights("ema")):
-        assert read_metadata(path) == {"format": "pt"}
+        assert read_external(path)[1] == {"format": "pt"}
 
 
 def test_model_loads_exported_weights_strictly(base, tmp_path):

@@ -64,6 +64,8 @@ ROOMS = {
 """In which room a verb's module is; that of others is in none."""
 
 FOLDERS = {"synthesize", "export"}  # verbs of which `--out` may be a folder
+SINGLE_FILES = {"report", "search-sampler"}
+"""Commands of which `--out` is a file that other files may surround."""
 NO_STAGES = {
     *("run", "status", "fetch", "search-sampler", "doctor", "simulate", "paper", "tune", "verify", "show", "export"),
     "launch",
@@ -236,7 +238,7 @@ def _refuse_folders(verb: str, args: argparse.Namespace) -> None:
                 expected="the file to write",
                 remedy=f"name a file, such as one in {path}",
             )
-        if isinstance(path, Path) and option == "out" and path.is_file():
+        if isinstance(path, Path) and option == "out" and verb in SINGLE_FILES:
             from dithc.runs import outputs
 
             outputs.check_file(path)

@@ -55,11 +55,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Trains."""
     from dithc.config import load, named
-    from dithc.runs import Manifest
+    from dithc.runs import Manifest, outputs
     from dithc.train import Job, train
 
     experiment = load(args.config)
     settings = named(experiment.runs, args.run, key="runs")
+    outputs.check_file(args.out, stage="train", name=args.run)
     job = Job(
         name=args.run,
         run=settings,

@@ -124,7 +124,24 @@ def test_file_in_the_way_of_a_planned_one_is_refused(tmp_path: Path) -> None:
     outputs.write(tmp_path / "mine.html", "page")
     outputs.write(tmp_path / "mine.html", "new page")
     (tmp_path / "sealed.json").write_text(seal({"a": 1}))
-    outputs.check_file(tmp_path / "sealed.json")
+    outputs.check_file(tmp_path / "sealed.json", stage="train", name="run")
+    finish(tmp_path / "tiles", stage="tiles")
+    with pytest.raises(UserError, match="tiles set"):
+        outputs.check_file(tmp_path / "tiles/manifest.json", stage="train", name="run")
+
+
+def test_folder_that_cannot_be_listed_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "locked").mkdir()
+    scandir = os.scandir
+
+    def refuse(path: Path) -> object:
+        if Path(path).name == "locked":
+            raise PermissionError(13, "Permission denied", str(path))
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", refuse)
+    with pytest.raises(PermissionError):
+        OutputFolder(tmp_path).check()
 
 
 def test_error_while_a_folder_is_built_leaves_the_earlier_one(tmp_path: Path) -> None:

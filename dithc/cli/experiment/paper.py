@@ -74,6 +74,7 @@ def _document(args: argparse.Namespace, experiment: Any, jobs: Any) -> int:
     from dithc.runs import Manifest, outputs
     from dithc.workflow import paper
 
+    outputs.check_file(args.out)
     document = paper.compose(
         experiment,
         jobs,

@@ -35,15 +35,8 @@ class OutputFolder(FileList):
         Raises:
             UserError: the folder has another owner, or holds a file that neither marker nor manifest lists.
         """
-        owner, owned = self._owner(), self._owned()
-        for got, expected in zip(owner, (stage, name), strict=True):
-            if None not in (got, expected) and got != expected:
-                raise problem(
-                    f"output folder {self.folder} holds the results of another stage",
-                    got=" ".join(filter(None, owner)),
-                    expected=f"{stage} {name}",
-                    remedy="choose another folder with `--out`, or delete this one",
-                )
+        self.check_owner(stage=stage, name=name)
+        owned = self._owned()
         if unknown := list(islice(self._unknown(owned), SHOWN)):
             raise problem(
                 f"output folder {self.folder} holds files that dithc did not write",
@@ -52,6 +45,22 @@ class OutputFolder(FileList):
                 remedy="choose another folder with `--out`, or move these files elsewhere",
             )
         return owned
+
+    def check_owner(self, *, stage: str | None, name: str | None) -> None:
+        """Reject a folder whose marker or manifest states another stage or name.
+
+        Raises:
+            UserError: the folder has another owner.
+        """
+        owner = self._owner()
+        for got, expected in zip(owner, (stage, name), strict=True):
+            if None not in (got, expected) and got != expected:
+                raise problem(
+                    f"output folder {self.folder} holds the results of another stage",
+                    got=" ".join(filter(None, owner)),
+                    expected=f"{stage} {name}",
+                    remedy="choose another folder with `--out`, or delete this one",
+                )
 
     def claim(self, *, stage: str, name: str) -> None:
         """Check the folder, create it and write its marker.
@@ -126,9 +135,10 @@ class OutputFolder(FileList):
 
     def _remove_temporary(self, names: Collection[str]) -> None:
         """Delete the temporary forms of files that killed processes left."""
-        for path in [path for path in self.folder.rglob(".*.tmp.*") if self._is_temporary(path, names)]:
-            log.info(f"removing {path}: its writer was killed")
-            path.unlink()
+        for folder in {(self.folder / name).parent for name in names}:
+            for path in [path for path in folder.glob(".*.tmp.*") if self._is_temporary(path, names)]:
+                log.info(f"removing {path}: its writer was killed")
+                path.unlink()
 
     def _free(self, paths: Iterable[Path]) -> list[str]:
         """Return relative paths that this folder's stage may write.
@@ -214,15 +224,20 @@ class OutputFolder(FileList):
                 os.rename(path, self.folder)
 
 
-def check_file(path: Path) -> None:
-    """Reject a file that exists and that dithc did not write.
+def check_file(path: Path, *, stage: str | None = None, name: str | None = None) -> None:
+    """Reject an output file that exists and that dithc did not write.
 
-    A file of dithc is empty, has a seal, or stands in the marker of its folder.
+    A single file must stand in its marker. The manifest of a run, which shares its folder with other manifests, must have a
+    seal, and the same stage and name.
 
     Raises:
-        UserError: the file is the user's.
+        UserError: the file is the user's, or of another stage.
     """
-    if path.is_file() and path.stat().st_size and not _has_seal(path):
+    if not path.is_file() or not path.stat().st_size:
+        return
+    if stage is not None and _has_seal(path):
+        OutputFolder.of(path).check_owner(stage=stage, name=name)
+    else:
         OutputFolder.around(path)._free([path])
 
 

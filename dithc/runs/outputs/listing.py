@@ -53,9 +53,7 @@ class FileList:
     def delete(self) -> None:
         """Delete all files that dithc wrote here, and the folder if no other file is in it."""
         self._delete([*self._present(self._owned())])
-        (self.folder / MARKER_FILE).unlink(missing_ok=True)
-        with suppress(OSError):
-            self.folder.rmdir()
+        _remove_empty(self.folder)
 
     def _read(self) -> dict[str, Any] | None:
         """Return the content of the marker; None without an intact one."""
@@ -128,7 +126,7 @@ class FileList:
         """Yield relative paths of files, links and version-control folders that dithc did not write."""
         if self.folder.exists() and not self.folder.is_dir():
             yield self.folder.name
-        for root, folders, files in os.walk(self.folder):
+        for root, folders, files in os.walk(self.folder, onerror=_raise):
             folders[:] = sorted(
                 name for name in folders if not _is_of_system(name) and not FileList(Path(root) / name).is_scratch
             )
@@ -164,14 +162,25 @@ class FileList:
             path.unlink(missing_ok=True)
         for folder in sorted({one for path in removed for one in path.parents}, reverse=True):
             if folder != self.folder and folder.is_relative_to(self.folder):
-                with suppress(OSError):
-                    (folder / MARKER_FILE).unlink(missing_ok=True)
-                    folder.rmdir()
+                _remove_empty(folder)
 
 
 def files_of(folder: Path) -> list[Path]:
     """Return all regular files below a folder, except markers, in order of their paths."""
     return sorted(path for path in folder.rglob("*") if path.is_file() and path.name != MARKER_FILE)
+
+
+def _remove_empty(folder: Path) -> None:
+    """Delete a folder that holds nothing but a marker."""
+    with suppress(OSError):
+        if {path.name for path in folder.iterdir()} <= {MARKER_FILE}:
+            (folder / MARKER_FILE).unlink(missing_ok=True)
+            folder.rmdir()
+
+
+def _raise(error: OSError) -> None:
+    if not isinstance(error, FileNotFoundError):
+        raise error
 
 
 def _is_of_system(name: str) -> bool:

@@ -70,7 +70,7 @@ def sample(job: Job, group: Group) -> dict[str, Any] | None:
     scenes = _scenes(images)
     each = SHARD_IMAGES if scenes is None else 1
     shards = Shards(folder=job.out.parent, total=images.count, identity=identity, each=each)
-    missing = group.broadcast_object(_missing(shards, output, job.name) if group.rank == 0 else None)
+    missing = group.broadcast_object(_missing(shards) if group.rank == 0 else None)
     if scenes is not None and missing:
         _check_scenes(scenes, shards, missing, bands=meta["bands"], group=group)
     is_whole = _make(images, shards, missing, job=job, group=group)
@@ -181,11 +181,9 @@ def _check_scenes(images: Images, shards: Shards, missing: list[int], *, bands: 
     check_room(shards, missing, shape=(bands, *images.image_size), free=on_disk)
 
 
-def _missing(shards: Shards, output: outputs.OutputFolder, name: str) -> list[int]:
-    """Claim the output folder and return the shards to make; log why an existing shard is not reused."""
+def _missing(shards: Shards) -> list[int]:
+    """Return the shards to make; log why an existing shard is not reused."""
     missing = []
-    output.claim(stage="sample", name=name)
-    output.plan([*shards.files(), shards.folder / GRID_FILE])
     for shard in range(shards.count):
         fault = shards.fault(shard)
         if fault is not None:
@@ -206,6 +204,11 @@ def _make(images: Images | Reconstructions, shards: Shards, missing: list[int], 
         degrees = chosen.best.degrees
         groups = groups_of(degrees, ranks=group.size)
         images.team = team = Team.of(group, degrees, groups)
+    if group.rank == 0:
+        output = outputs.OutputFolder.of(job.out)
+        output.claim(stage="sample", name=job.name)
+        output.plan([*shards.files(), shards.folder / GRID_FILE])
+    group.barrier()
     if group.size > 1 and missing:
         teams = group.size // degrees.size
         log.info(f"{len(missing)} shard(s) by {teams} group(s) of {degrees.size} rank(s) each, {chosen.why()}")

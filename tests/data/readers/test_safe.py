@@ -221,11 +221,11 @@ def test_product_of_only_no_data_is_refused(safe_folder: Path, safe_product: Pat
 def test_baseline_with_offsets_must_name_them(safe_folder: Path, safe_product: Path) -> None:
     path = safe_product / "MTD_MSIL2A.xml"
     text = path.read_text()
-    path.write_text(re.sub(r"<BOA_ADD_OFFSET band_id=[^\n]*\n", "", text))
+    path.write_text(re.sub(r"<BOA_ADD_OFFSET band_id=.*?</BOA_ADD_OFFSET>", "", text))
     refused = refusal(safe_folder, checksum="skip")
     assert refused.reason == Reason.OFFSET_CONTRADICTION
     path.write_text(
-        re.sub(r"<BOA_ADD_OFFSET band_id=[^\n]*\n", "", text).replace(
+        re.sub(r"<BOA_ADD_OFFSET band_id=.*?</BOA_ADD_OFFSET>", "", text).replace(
             "<PROCESSING_BASELINE>04.00", "<PROCESSING_BASELINE>03.01"
         )
     )

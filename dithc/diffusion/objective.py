@@ -42,7 +42,7 @@ class Objective(ABC):
         return kinds[settings.predict](settings)
 
     def times(self, uniform: npt.NDArray[np.float64]) -> npt.NDArray[np.int64] | npt.NDArray[np.float32]:
-        """Return timesteps (N) at quantiles in [0, 1) of their distribution: int64 in 0 .. T - 1; float32 in 0 .. 1000 for a flow."""
+        """Return timesteps (N) at quantiles in [0, 1): int64 in 0 .. T - 1; float32 in 0 .. 1000 for a flow."""
         if self._settings.times == "logit-normal":
             uniform = expit(self._settings.mean + self._settings.std * ndtri(uniform))
         return self._timesteps(uniform)

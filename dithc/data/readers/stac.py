@@ -61,11 +61,7 @@ class StacReader:
         self._pinned = {one.path: one for one in self.lock.items} if self.lock else {}
 
     def _check_fetched(self) -> None:
-        """Refuses a folder that does not hold what `source.search` asks for.
-
-        Raises:
-            UserError: it was never fetched, for another search, or scenes were taken out of it.
-        """
+        """Raise UserError if the folder was never fetched for `source.search`, for another search, or lacks scenes."""
         remedy = "run `dithc fetch --config CONFIG --dataset NAME` where there is a network"
         if self.source.search is not None and (self.lock is None or self.lock.search != Lock.asked_for(self.source)):
             raise problem(

@@ -9,11 +9,7 @@ Item = TypeVar("Item")
 
 
 def ahead(items: Iterator[Item]) -> Generator[Item, None, None]:
-    """What an iterator gives, in its order; another thread makes the next meanwhile, so that two are in memory.
-
-    Raises:
-        Exception: what the iterator raised, where its item was due.
-    """
+    """Yield items of an iterator in order while another thread makes the next; its exception replaces the item."""
     with ThreadPoolExecutor(1) as pool:
         following = pool.submit(_next, items)
         while found := following.result():

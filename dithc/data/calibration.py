@@ -44,10 +44,9 @@ class Calibrated:
 
 
 def calibrate(pixels: Array, invalid: Array, *, source: datasets.Gaofen2, of: Acquisition) -> Calibrated:
-    """Calibrates digital numbers (C, H, W) as `source.calibrate` says; 0 where `invalid` (H, W).
+    """Calibrate digital numbers (C, H, W) as `source.calibrate` says; 0 where `invalid` (H, W).
 
-    Raises:
-        Refused: there are no coefficients for what was acquired, or the metadata does not say what is needed.
+    Raises Refused without coefficients or required metadata of the acquisition.
     """
     gain, offset, said = _coefficients(source, of)
     facts: dict[str, Any] = {"offset_source": said, "offsets": offset.tolist(), "gains": gain.tolist()}

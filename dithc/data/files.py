@@ -24,11 +24,7 @@ CONTAINED = "copy the product with its files in the place of links (cp -rL), or 
 
 
 def open_regular(path: Path, *, inside: Path | None = None) -> BufferedReader:
-    """Open a file for reading after `check_regular`.
-
-    Raises:
-        UserError: as `check_regular`, or the permissions forbid it.
-    """
+    """Open a file for reading after `check_regular`; raise UserError as `check_regular`, or without permission."""
     check_regular(path, inside=inside)
     try:
         return path.open("rb")
@@ -41,14 +37,10 @@ def open_regular(path: Path, *, inside: Path | None = None) -> BufferedReader:
 
 
 def check_regular(path: Path, *, inside: Path | None = None) -> None:
-    """Refuses, without opening it, what is no regular file: opening a pipe may wait for ever, reading a device never end.
+    """Raise UserError unless `path` is a regular file, or a link to one, in the folder `inside` (None: anywhere).
 
-    Args:
-        path: the file; it may be a link to one.
-        inside: folder that it must not lead out of, by `..`, as an absolute path or through links.
-
-    Raises:
-        UserError: it is absent, something else, or outside.
+    The file is not opened: a pipe may block, and a device never end. `..`, absolute paths and links may not lead out of
+    `inside`.
     """
     check_inside(path, inside)
     try:
@@ -61,11 +53,7 @@ def check_regular(path: Path, *, inside: Path | None = None) -> None:
 
 
 def check_inside(path: Path, folder: Path | None) -> None:
-    """Refuses a path that leads out of a folder; links are followed, nothing is opened.
-
-    Raises:
-        UserError: it does.
-    """
+    """Raise UserError if a path, with its links, leads out of a folder; nothing is opened."""
     if folder is None:
         return
     real = os.path.realpath(path)
@@ -75,16 +63,7 @@ def check_inside(path: Path, folder: Path | None) -> None:
 
 
 def check_room(path: Path, num_bytes: int, *, said: str) -> None:
-    """Refuses pixels that are too many for the memory of this machine, before anything is allocated for them.
-
-    Args:
-        path: the file they are of.
-        num_bytes: what they take, as its header says.
-        said: shape and type, for the message.
-
-    Raises:
-        UserError: more than `room_bytes`.
-    """
+    """Raise UserError if `num_bytes` of pixels, by the header of `path`, exceed `room_bytes`; `said` is their shape and type."""
     if num_bytes > room_bytes():
         raise _not_used(
             path,

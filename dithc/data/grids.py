@@ -49,15 +49,9 @@ def degrees(
 
 
 def pixel_sides_m(transform: GeoTransform, *, shape: tuple[int, int], crs: str) -> tuple[float, float]:
-    """Return the length on the WGS84 ellipsoid of a pixel along a row and along a column, at the center of a grid.
+    """Return the lengths in m of a pixel along row and column on the WGS84 ellipsoid, at the center of the grid.
 
-    Args:
-        transform: affine coefficients in meters of the system.
-        shape: (H, W).
-        crs: `EPSG:n` or well-known text.
-
-    Returns:
-        Meters; NaN if the center is outside of the system.
+    `transform` is in meters of `crs` (`EPSG:n` or WKT). The result is NaN if the center is outside of the system.
     """
     affine = Affine(*transform)
     x, y = affine * (shape[1] / 2, shape[0] / 2)
@@ -111,12 +105,9 @@ def regrid(
     how: Literal["bilinear", "nearest"],
     nodata: float,
 ) -> npt.NDArray[Any]:
-    """Brings one band (h, w) onto another grid of the same coordinate reference system.
+    """Resample one band (h, w) to another grid (H, W) of the same coordinate reference system and dtype.
 
-    `nodata` pixels take no part in the interpolation; a target pixel without any other neighbour becomes `nodata`.
-
-    Returns:
-        (H, W) of `grid.shape`, same dtype.
+    `nodata` pixels are excluded from interpolation; a target pixel without other neighbors becomes `nodata`.
     """
     if how == "nearest" and (times := grid.times((band.shape[0], band.shape[1]), transform)):
         return band.repeat(times, axis=0).repeat(times, axis=1)  # (H, W), the same pixels in a tenth of the time

@@ -46,11 +46,7 @@ class Heights:
     grid: Grid | None = None
 
     def extremes(self, longitudes: npt.NDArray[Any], latitudes: npt.NDArray[Any]) -> tuple[float, float]:
-        """Least and greatest height in the box around these points.
-
-        Raises:
-            OSError: the DEM has no height there.
-        """
+        """Return least and greatest height in the box around these points; OSError without a height in the DEM."""
         part = self.values
         if self.grid is not None:
             with _told("its geometry leads off the Earth"):
@@ -66,12 +62,9 @@ class Heights:
 
 
 def read_heights(dem: Path | None, *, height_m: float) -> Heights:
-    """Heights for `orthorectify`: those of a DEM with `height_m` added, or `height_m` everywhere where there is no DEM.
+    """Read heights for `orthorectify` once, into memory: those of a DEM plus `height_m`, or `height_m` everywhere without a DEM.
 
-    The DEM is read whole, once, and stays in the memory of this process for as long as what is returned.
-
-    Raises:
-        UserError: the DEM is no raster of one band of heights in metres with a coordinate reference system.
+    Raises UserError unless the DEM is a raster of one band of heights in meters with a coordinate reference system.
     """
     if dem is None:
         return Heights(options={"RPC_HEIGHT": height_m}, values=np.full((1, 1), height_m, np.float32))
@@ -94,11 +87,7 @@ def read_heights(dem: Path | None, *, height_m: float) -> Heights:
 
 
 def _judged(dem: Path, heights: npt.NDArray[Any], info: RasterInfo) -> npt.NDArray[np.float32]:
-    """Heights (H, W) as numbers in metres, NaN where there is none.
-
-    Raises:
-        UserError: they cannot be such.
-    """
+    """Return heights (H, W) in meters, NaN for no data; raise UserError for impossible values."""
     if info.crs is None or info.count != 1 or heights.dtype.kind not in "iuf":
         raise _no_dem(dem, got=f"{info.count} bands of {info.dtype}, coordinate reference system {info.crs}")
     label = info.labels[0]
@@ -122,17 +111,13 @@ def _judged(dem: Path, heights: npt.NDArray[Any], info: RasterInfo) -> npt.NDArr
 
 
 def ortho_grid(rpc: Rpc, *, shape: tuple[int, int], gsd_m: float, multiple: int, heights: Heights) -> Grid:
-    """The north-up grid in UTM that holds an image of this geometry, its sides whole multiples of `multiple` pixels of `gsd_m`.
+    """Return the north-up UTM grid of an image of `shape` lines and samples, with sides in multiples of `multiple` pixels.
 
-    The corner is a whole multiple too, so that grids of several dates have the same pixels.
-
-    Args:
-        rpc: its geometry.
-        shape: lines and samples of the image.
+    The corner is a multiple too, so that grids of several dates have the same pixels.
 
     Raises:
-        UserError: the geometry leads nowhere.
-        OSError: it leads off the Earth, or the DEM lies elsewhere.
+        UserError: The geometry has no solution.
+        OSError: It leads off the Earth, or the DEM is elsewhere.
     """
     sides = [np.linspace(-0.5, side - 0.5, BORDER_POINTS) for side in shape]
     lines, samples = (points.ravel() for points in np.meshgrid(*sides, indexing="ij"))
@@ -156,16 +141,10 @@ def ortho_grid(rpc: Rpc, *, shape: tuple[int, int], gsd_m: float, multiple: int,
 
 
 def orthorectify(pixels: npt.NDArray[Any], rpc: Rpc, *, grid: Grid, heights: Heights) -> npt.NDArray[Any]:
-    """Brings an image in the sensor's geometry onto a grid on the ground, each pixel at the height of its place.
+    """Resample an image (C, h, w) in sensor geometry to a grid on the ground (C, H, W), each pixel at its height.
 
-    Bilinear, over as many pixels as one of a coarser grid holds. Pixels of 0 in all bands are no data and take no part; a pixel
-    of the grid that sees none of the image, or lies outside of the DEM, is 0 in all bands.
-
-    Args:
-        pixels: (C, h, w).
-
-    Returns:
-        (C, H, W) of `grid.shape`, same dtype.
+    Bilinear, over as many pixels as one of a coarser grid contains. Pixels of 0 in all bands are no data. A target pixel
+    without data, or outside of the DEM, is 0 in all bands. The dtype stays.
     """
     target = np.zeros((len(pixels), *grid.shape), dtype=pixels.dtype)  # (C, H, W)
     with _told("it cannot be orthorectified"), rasterio.Env(**READING):

@@ -117,11 +117,7 @@ class ShardWriter:
 
 
 def check_length(path: Path, held: int) -> None:
-    """Looks, without opening it, whether a .npy file holds that many bytes after its header, which is a multiple of 64 long.
-
-    Raises:
-        UserError: the file is missing, cut short or longer.
-    """
+    """Raise UserError, without opening it, unless a .npy file has `held` bytes after its header (a multiple of 64)."""
     try:
         header = os.stat(path).st_size - held
         got = "whole" if header in (64, 128, 192) else f"{header + held} bytes"
@@ -137,11 +133,7 @@ def check_length(path: Path, held: int) -> None:
 
 
 def open_npy(path: Path, *, count: int | None = None) -> npt.NDArray[Any]:
-    """Maps a .npy file into memory, read-only.
-
-    Raises:
-        UserError: the file is missing, cut short, or has another number of samples than `count`.
-    """
+    """Map a .npy file, read-only; raise UserError if it is missing, truncated, or has other than `count` samples."""
     try:
         array: npt.NDArray[Any] = np.load(path, mmap_mode="r", allow_pickle=False)
     except (OSError, ValueError) as error:
@@ -168,11 +160,9 @@ def release(array: npt.NDArray[Any]) -> None:
 
 
 def read_npy(path: Path) -> npt.NDArray[Any]:
-    """Reads a whole .npy file of the user's; its header is compared with the file's length before memory is taken for it.
+    """Read a .npy file of the user after a comparison of header and length.
 
-    Raises:
-        OSError: it is no .npy file of numbers, or another length than its header says.
-        UserError: it is no regular file, or too large for the memory.
+    Raises OSError if it is not a .npy file of numbers or has another length, UserError if it is not regular or too large.
     """
     with open_regular(path) as file:
         try:

@@ -16,19 +16,11 @@ Q_BLOCK = 32
 
 
 def gsa(bands: F32, pan: F32, *, coarse_bands: F32, coarse_pan: F32, valid: Mask, coarse_valid: Mask) -> F32:
-    """Adaptive Gram-Schmidt sharpening (Aiazzi, Baronti and Selva, IEEE TGRS 45(10), 2007).
+    """Sharpen bands (C, H, W), interpolated to the panchromatic grid, by adaptive Gram-Schmidt (Aiazzi, Baronti and Selva 2007).
 
-    The intensity is the combination of the bands that comes nearest to the panchromatic image where both have the coarse pixel
-    (section III-B); what this has more of detail goes to each band by its covariance with the intensity (equation 3).
-
-    Args:
-        bands: (C, H, W), interpolated to the panchromatic grid.
-        pan: (H, W).
-        coarse_bands, coarse_pan: (C, h, w) and (h, w), which weigh the bands.
-        valid, coarse_valid: (H, W) and (h, w); others decide nothing.
-
-    Returns:
-        (C, H, W), any value where not valid.
+    The intensity is the combination of the bands nearest to the panchromatic image (H, W) at the coarse pixel size (IEEE TGRS
+    45(10), section III-B), from `coarse_bands` (C, h, w) and `coarse_pan` (h, w). Each band receives the remaining detail by
+    its covariance with the intensity (equation 3). Pixels that are not valid have no influence, and any value in the result.
     """
     samples = [band[coarse_valid].astype(np.float64) for band in coarse_bands]
     design = np.stack([*samples, np.ones_like(samples[0])], axis=1)  # (n, C + 1)
@@ -96,14 +88,9 @@ def _q_of(one: npt.NDArray[np.float64], two: npt.NDArray[np.float64]) -> float:
 
 
 def reduced_resolution(coarse_bands: F32, pan: F32, *, ratio: int, coarse_valid: Mask) -> tuple[Quality, Quality]:
-    """The protocol of Wald, Ranchin and Mangolini (PE&RS 63(6), 1997): everything `ratio` times coarser, so that truth is known.
+    """Return the quality of sharpened and of interpolated bands after Wald, Ranchin and Mangolini (PE&RS 63(6), 1997).
 
-    Args:
-        coarse_bands: (C, h, w), the truth.
-        pan: (H, W) with H = h r, W = w r.
-
-    Returns:
-        Quality of the sharpened bands, and of bands that were only interpolated.
+    All images are `ratio` r times coarser, so that the truth is known: coarse_bands (C, h, w), with pan (h r, w r).
     """
     count, height, width = coarse_bands.shape
     height, width = height // ratio * ratio, width // ratio * ratio  # whole pixels of the coarsest grid

@@ -54,15 +54,9 @@ class Prepared(NamedTuple):
 
 
 def prepare(content: bytes, size: int, *, path: Path) -> Prepared:
-    """A coded picture of any mode as RGB, scaled and cropped to a square of `size` pixels.
+    """Decode a picture of any mode as RGB, scaled and cropped to a square of `size` pixels; messages name `path`.
 
-    Args:
-        content: the whole file.
-        size: side of the square.
-        path: where it is from, for messages.
-
-    Raises:
-        UserError: it is cut short, no picture, of a floating-point mode, or too large; it names the path.
+    Raises UserError if it is truncated, not a picture, of a floating-point mode, or too large.
     """
     image, notes = _decoded(content, path)
     ratio = max(image.size) // min(image.size)
@@ -77,40 +71,25 @@ def prepare(content: bytes, size: int, *, path: Path) -> Prepared:
 
 
 def read_rgb(path: Path) -> Pixels:
-    """Reads a picture of any mode as RGB; orientation tags are ignored and alpha is dropped, as the protocol does.
+    """Read a picture as uint8 RGB (H, W, 3), without orientation tags and alpha; 16-bit gray levels are divided by 257.
 
-    Returns:
-        uint8 (H, W, 3); 16-bit grey levels are divided by 257, so that 65535 becomes 255.
-
-    Raises:
-        UserError: the file is missing, no regular file, cut short, no picture, or of a floating-point mode; it names the path.
+    Raises UserError if it is missing, not regular, truncated, not a picture, or of a floating-point mode.
     """
     return np.asarray(_decoded(read_file(path), path)[0], dtype=np.uint8)  # (H, W, 3)
 
 
 def read_file(path: Path) -> bytes:
-    """The bytes of a picture's file.
-
-    Raises:
-        UserError: it is missing, no regular file, or larger than the memory.
-    """
+    """Return the bytes of a picture's file; raise UserError if it is missing, not regular, or larger than the memory."""
     with open_regular(path) as file:
         check_room(path, path.stat().st_size, said="a file")
         return file.read()
 
 
 def center_crop(rgb: Pixels, size: int) -> Pixels:
-    """Scales the short side to `size` and cuts the middle square, as ADM (Dhariwal and Nichol 2021) prepares ImageNet.
+    """Scale the short side of uint8 RGB (H, W, 3) to `size` and cut the middle square, as ADM (Dhariwal and Nichol 2021).
 
-    Halves with a box filter while the short side is at least 2 * size, then one bicubic step to short side = size (up
-    for small pictures), then the central size x size window, rounding its corner down.
-
-    Args:
-        rgb: uint8 (H, W, 3).
-        size: side of the result in pixels, at least 1.
-
-    Returns:
-        uint8 (size, size, 3).
+    A box filter halves the image while the short side is at least 2 * size. One bicubic step to short side = size follows (up
+    for small pictures), then the central window, with its corner rounded down.
     """
     if size < 1:
         raise problem("the crop size is wrong", got=size, expected="at least 1 pixel", remedy="set a positive size")

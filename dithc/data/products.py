@@ -171,11 +171,7 @@ def marked(image: Image, *, bands: Bands) -> Array:
 
 
 def write_geotiff(folder: Path, image: Image, *, bands: Bands) -> Path:
-    """Writes an image as a cloud-optimised GeoTIFF; returns its path.
-
-    Raises:
-        OSError: the disk is full or not writable.
-    """
+    """Write an image as a cloud-optimized GeoTIFF and return its path; OSError if the disk is full or not writable."""
     path = folder / f"{image.name}.tif"
     if image.shape is not None:
         assert not isinstance(image.pixels, np.ndarray), "rows"

@@ -27,11 +27,7 @@ class Shift:
 
 
 def shift_between(first: F64, second: F64, valid: npt.NDArray[np.bool_]) -> Shift | None:
-    """The median over windows that are wholly valid, spread over the image; None where none of them shows anything.
-
-    Args:
-        first, second, valid: (H, W).
-    """
+    """Return the median shift of (H, W) over completely valid windows across the image; None without detail in any."""
     for side in SIDES:
         corners = _corners(valid, side)
         if corners:

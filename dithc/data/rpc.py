@@ -65,11 +65,7 @@ class Rpc:
         return line * self.line_scale + self.line_off, sample * self.samp_scale + self.samp_off
 
     def locate(self, line: F64, sample: F64, height: F64) -> tuple[F64, F64]:
-        """Longitude and latitude of pixels whose ground lies at these heights, by Newton's method.
-
-        Raises:
-            UserError: there is no such place, so that the coefficients are those of no camera.
-        """
+        """Return longitude and latitude of pixels at these heights, by Newton's method; UserError without a solution."""
         longitude, latitude = np.full_like(line, self.long_off), np.full_like(line, self.lat_off)
         far = np.inf
         for _ in range(NEWTON_STEPS):
@@ -118,11 +114,7 @@ def _sum(coefficients: tuple[float, ...], terms: list[F64]) -> F64:
 
 
 def rpc_beside(raster: Path) -> Path | None:
-    """The file of coefficients beside a raster; None where there is none.
-
-    Raises:
-        UserError: there are several, and they say different things.
-    """
+    """Return the coefficients' file beside a raster, or None; raise UserError for several with different content."""
     candidates = (raster.with_name(f"{raster.stem}{ending}") for ending in ENDINGS)
     found = [path for path in candidates if os.path.lexists(path)]
     if any(read_rpc(path) != read_rpc(found[0]) for path in found[1:]):
@@ -136,10 +128,9 @@ def rpc_beside(raster: Path) -> Path | None:
 
 
 def read_rpc(path: Path) -> Rpc:
-    """Reads `.rpb` (as Gaofen products have it) or `_rpc.txt`, whichever the text is.
+    """Read `.rpb` (as in Gaofen products) or `_rpc.txt`, recognized by content.
 
-    Raises:
-        UserError: it is no regular file, a number is missing or not finite, or a scale is not positive.
+    Raises UserError if it is not regular, a number is missing or not finite, or a scale is not positive.
     """
     with open_regular(path) as file:
         text = file.read(MOST_BYTES + 1)
@@ -182,11 +173,7 @@ def _spelled(name: str) -> str:
 
 
 def check_covers(rpc: Rpc, path: Path, *, height: int, width: int) -> None:
-    """Refuses coefficients whose middle lies outside of the image: those of the other camera, or of another cut.
-
-    Raises:
-        UserError: they do not belong to an image of `height` lines of `width` pixels.
-    """
+    """Raise UserError if the middle of the coefficients is outside of the image: they belong to another camera or cut."""
     if not (0.0 <= rpc.line_off <= height and 0.0 <= rpc.samp_off <= width):
         raise problem(
             f"the coefficients in {path} are those of another image",

@@ -144,11 +144,7 @@ def located(
     scale: float = 1.0,
     offset: float = 0.0,
 ) -> tuple[xarray.DataArray, xarray.DataArray]:
-    """Gives pixels (C, H, W) and mask (H, W) their names, coordinates and attributes.
-
-    Raises:
-        Refused: no pixel is valid.
-    """
+    """Return pixels (C, H, W) and mask (H, W) with coordinates and attributes; raise Refused without a valid pixel."""
     if not mask.any():
         raise Refused(
             Reason.ALL_NODATA,
@@ -188,11 +184,7 @@ def find_invalid(pixels: Array, *nodata: float | None, masked: Array | None) -> 
 
 
 def stored_physical(values: Array, *, scale: float, invalid: Array, units: Units) -> Array:
-    """Physical values, (H, W) or with bands before, as int16 in steps of `scale`; 0 where invalid.
-
-    Raises:
-        Refused: a valid value does not fit in int16, or is no number.
-    """
+    """Return physical values (..., H, W) as int16 in steps of `scale`, 0 where invalid; Refused for NaN or overflow."""
     steps = np.rint(np.where(invalid, 0.0, values / scale))
     low, high = steps.min(), steps.max()
     limits = np.iinfo(np.int16)
@@ -208,10 +200,9 @@ def stored_physical(values: Array, *, scale: float, invalid: Array, units: Units
 
 
 def stored_reflectance(digital: Array, *, offset: float, per_unit: float, invalid: Array, what: str) -> Array:
-    """Digital numbers (or reflectance, with `per_unit` 1) as int16 in steps of `REFLECTANCE_SCALE`; 0 where invalid.
+    """Return digital numbers (reflectance with `per_unit` 1) as int16 in steps of `REFLECTANCE_SCALE`, 0 where invalid.
 
-    Raises:
-        Refused: a valid value does not fit in int16, that is, a reflectance beyond +-3.27.
+    Raises Refused for a valid reflectance beyond +-3.27.
     """
     factor = 1.0 / (per_unit * REFLECTANCE_SCALE)
     fits = digital.dtype.kind in "iu" and digital.dtype.itemsize <= 2 and abs(offset) < 1 << 30  # sums fit into int32

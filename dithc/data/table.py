@@ -84,11 +84,7 @@ class TableWriter:
 
 
 def column_names(path: Path) -> list[str]:
-    """Names of the columns of a table.
-
-    Raises:
-        OSError: the file is missing or no whole parquet file.
-    """
+    """Return the names of a table's columns; raise OSError if the file is missing or incomplete."""
     try:
         return list(pyarrow.parquet.read_schema(path).names)
     except pyarrow.ArrowInvalid as error:
@@ -96,15 +92,10 @@ def column_names(path: Path) -> list[str]:
 
 
 def read_columns(path: Path, *names: str, most: int | None = None) -> dict[str, list[Any]]:
-    """The named columns of a table (all if none is named), each as a list in row order.
+    """Return the named columns of a table (default: all) as lists in row order; OSError if the file is missing or incomplete.
 
-    Args:
-        path: of the table.
-        names: those that it lacks are left out where `most` is given, and an error else.
-        most: rows, about; of a longer table, groups of rows taken evenly.
-
-    Raises:
-        OSError: the file is missing or no whole parquet file.
+    With `most`, missing columns are omitted, and a table longer than about that many rows is sampled by evenly spaced row
+    groups.
     """
     try:
         if most is None:
@@ -128,11 +119,7 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
 
 
 def read_shard(path: Path, column: str) -> Shard:
-    """What a parquet file says of itself, and of one column's size if there is that one.
-
-    Raises:
-        OSError: it is no whole parquet file.
-    """
+    """Return metadata of a parquet file and sizes of one column, if it exists; raise OSError for an incomplete file."""
     try:
         with pyarrow.parquet.ParquetFile(path) as file:
             schema, metadata = file.schema_arrow, file.metadata
@@ -149,11 +136,7 @@ def read_shard(path: Path, column: str) -> Shard:
 
 
 def read_cell(path: Path, column: str, *, group: int, row: int) -> bytes | None:
-    """The bytes of one row of a group, None where there are none; checksums of pages are compared where there are any.
-
-    Raises:
-        OSError: the group cannot be read.
-    """
+    """Return the bytes of a row of a group, or None; checksums of pages are compared if present. OSError if unreadable."""
     value = _group(path, column, group)[row].as_py()
     content: bytes | None = value["bytes"] if isinstance(value, dict) else value
     return content

@@ -13,14 +13,9 @@ XML_BYTES = 64 << 20
 
 
 def read_xml(path: Path) -> Element:
-    """Reads an XML file; nothing it names is loaded or expanded.
+    """Return the root of an XML file without loading or expanding external entities.
 
-    Returns:
-        The root element.
-
-    Raises:
-        UserError: the file is missing, no regular file, not well-formed, too large, or declares a document type (metadata of
-            products never does).
+    Raises UserError if the file is missing, not regular, malformed, too large, or declares a document type.
     """
     parser = etree.XMLParser(resolve_entities=False, no_network=True, load_dtd=False, remove_comments=True)
     if path.is_file() and path.stat().st_size > XML_BYTES:

@@ -34,25 +34,21 @@ def sample_flow(
     clip: float | None = None,
     on_step: Callable[[int, int], None] | None = None,
 ) -> Tensor:
-    """Draws images; deterministic given the noise they start from.
+    """Draw images (N, C, height, width) in the type of the noise; equal noise gives equal images.
 
     Args:
-        kind: a name in `FLOW_SAMPLERS`, or a sampler of one's own, such as one of an installed package.
+        kind: Name in `FLOW_SAMPLERS`, or a solver, also of an installed package.
         velocity: (x (N, C, h, w), 1000 times the time (N) fp32) -> noise - image (N, C, h, w).
-        steps: evaluations of the velocity, all of which are used. euler makes as many intervals; heun one for every two,
-            and where they are odd in number the last interval is Euler's.
+        steps: Evaluations of the velocity, all used. euler makes as many intervals, heun one per two; an odd last one is
+            Euler's.
         shape: (C, height, width) of an image.
-        noise: a generator for each image, or a function that gives the noise of a draw, 0 for the start.
-        times: 1000 times where each interval begins, falling from 1000, which is noise; the last one ends at 0. Intervals are
-            equal where they are not given.
-        clip: bound on the magnitude of the predicted clean image, for data that has one (pixels: 1); None for latents.
-        on_step: told after each evaluation how many were made, and of how many.
-
-    Returns:
-        (N, C, height, width), in the type of the noise.
+        noise: A generator per image, or a function of the draw, 0 for the start.
+        times: 1000 times the start of each interval, falling from 1000 (noise); the last ends at 0. Equal intervals by default.
+        clip: Bound on the magnitude of the predicted clean image (pixels: 1); None for latents.
+        on_step: Callback after each evaluation, with their number and the total.
 
     Raises:
-        UserError: unknown kind, one that fails its trial, no step, times of other intervals, an output of other channels than C.
+        UserError: The kind is unknown or fails its trial, steps or times are invalid, or the output has other channels than C.
     """
     if isinstance(kind, str) and kind not in FLOW_SAMPLERS:
         expected = " or ".join(FLOW_SAMPLERS)

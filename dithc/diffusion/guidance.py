@@ -38,27 +38,24 @@ def guided(
     interval: tuple[float, float] | None = None,
     both: "Both | None" = None,
 ) -> Denoise:
-    """Builds `denoise(x, t)`, which runs both halves of the guidance: in one batch, where they are of one model.
+    """Return `denoise(x, t)` with classifier-free or model guidance; both halves of one model run in one batch.
 
     Args:
         model: (x, t, y) -> output, C or 2C channels.
-        labels: (N) int, the class of each image; or any other condition, such as embeddings (N, L, D).
-        null_label: the label that means no class; may be None at scale 1, and with a guide.
-        null: the condition that means none, where it is no label: a tensor, of one image or of each; or whatever else the model
-            takes for it (None, a tuple), with which it is then called by itself.
-        scale: 1 runs the model once on the labels alone; above 1 moves away from the unlabelled prediction.
-        channels: which channels of the noise are guided: all, or the first three as in the released DiT samples
-            (their published FID is of that; 1.5 on three channels scores about as 1.375 on all four). Channels that are
-            not guided, and a learned variance, are those of the labelled half.
-        guide: what predicts, without a label (with it, where there is no null label), that from which is moved away, in the
-            place of the model itself (arXiv 2504.01521).
-        interval: the least and the greatest timestep that is guided, both included; the others run the labelled half alone.
-            None for all. `denoise` is then to be called with one timestep for all images.
-        both: makes the two calls where they are not one batch, and gives what they return; None: one after the other. Ranks may
-            share them so.
+        labels: (N) int classes, or any other condition, such as embeddings (N, L, D).
+        null_label: Label of no class; may be None at scale 1, and with a guide.
+        null: Condition of no label that is not a label: a tensor for one or all images, or another value (None, a tuple) for
+            a call of its own.
+        scale: 1 runs the model once on the labels; larger values move away from the unlabelled prediction.
+        channels: Guided channels of the noise: all, or the first three as in the released DiT samples, whose published FID this
+            is (1.5 on three channels scores about as 1.375 on all four). Other channels and a learned variance keep the
+            labelled half.
+        guide: Model of the prediction to move away from, without a label if it has a null label (arXiv 2504.01521).
+        interval: Least and greatest guided timestep, inclusive; None for all. It needs one timestep for all images.
+        both: Runs the two calls if they are not one batch, for ranks that share them; None runs them in turn.
 
     Raises:
-        UserError: unknown `channels`; guidance asked of a model without a null label; a null condition of another shape, or two.
+        UserError: `channels` is unknown, guidance lacks a null label, or a null condition has another shape or is given twice.
     """
     if channels not in ("all", "first3"):
         raise problem("guided channels", got=repr(channels), expected="all or first3", remedy="choose one of the two")
@@ -135,20 +132,17 @@ def _of_two(model: Model, guide: Model, labels: Any, away: Any, both: Both | Non
 
 
 def guidance_offset(output: Tensor, away: Tensor, rows: Tensor, *, channels: int, share: float) -> Tensor:
-    """By how much the target of a training moves, for guidance to be learnt: share (labelled - away), without gradient.
+    """Return the training target's offset for learned guidance: share (labelled - away), fp32 (N, C, ...), without gradient.
 
-    The labelled prediction follows the target that it moves, and comes to rest where guidance 1 / (1 - share) would have put it:
-    p = e + share (p - a) for p = a + (e - a) / (1 - share), e being the plain target's mean, and a what is moved away from.
+    The labelled prediction follows the target that it moves, and converges to guidance 1 / (1 - share): p = e + share (p - a)
+    for p = a + (e - a) / (1 - share), with e the mean of the plain target and a the prediction to move away from.
 
     Args:
-        output: (N, C or 2C, ...), what the network gave for all images.
-        away: (n, C or 2C, ...), what was predicted without a label.
-        rows: (n), the guided ones among the N images.
+        output: (N, C or 2C, ...), network output of all images.
+        away: (n, C or 2C, ...), predictions without a label.
+        rows: (n), guided images of N; others have offset 0.
         channels: C.
-        share: between 0 and 1.
-
-    Returns:
-        (N, C, ...) fp32, 0 for images that are not guided.
+        share: Between 0 and 1.
     """
     offset = torch.zeros_like(output[:, :channels], dtype=torch.float32)
     offset[rows] = share * (output.detach()[rows, :channels].float() - away[:, :channels].float())

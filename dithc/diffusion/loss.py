@@ -29,23 +29,21 @@ def training_loss(
     noise: Tensor,
     offset: Tensor | None = None,
 ) -> dict[str, Tensor]:
-    """The loss of each sample.
+    """Return `loss`, `mse` and `vb` of each sample, (N) fp32.
 
     Args:
-        output: what the network gave for x_t: (N, C, ...) its prediction, or (N, 2C, ...) with raw log variance behind it.
-        objective: says what the prediction ought to be, and how its error counts.
-        x0: (N, C, ...), clean latents.
-        x_t: (N, C, ...), `objective.noisy(x0, t, noise)`.
+        output: Network output for x_t: prediction (N, C, ...), or (N, 2C, ...) with raw log variance behind it.
+        objective: Target and weight of the prediction.
+        x0: (N, C, ...), clean latents, as x_t = `objective.noisy(x0, t, noise)` and `noise` in shape.
         t: (N), timesteps.
-        noise: (N, C, ...), the noise in x_t.
-        offset: (N, C, ...), by which the prediction ought to be another (see `guidance_offset`); no matter for the variance.
+        offset: (N, C, ...), added to the target of the prediction (see `guidance_offset`), not of the variance.
 
     Returns:
-        `loss`, `mse` and `vb`, each (N) fp32; loss = mse + vb, where the objective weighs mse in the sum, and vb is 0 where
-        no variance is learned. The bound trains the variance only: the predicted mean in it is detached.
+        loss = mse + vb, with the objective's weight on mse. vb is 0 without learned variance, and trains the variance only: its
+        predicted mean is detached.
 
     Raises:
-        UserError: output has neither C nor 2C channels.
+        UserError: The output has neither C nor 2C channels.
     """
     predicted, raw = (part.float() for part in parts(output, channels=x0.shape[1]))
     x0, x_t, noise = x0.float(), x_t.float(), noise.float()

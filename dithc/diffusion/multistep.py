@@ -17,14 +17,11 @@ import numpy as np
 
 
 def slope_weights(places: Sequence[float], *, stride: float) -> list[float]:
-    """Weights w of the slopes (x0(r) - x0(0)) / r, such that x0(0) + sum of w x slopes is the mean over the stride.
+    """Return weights w of the slopes (x0(r) - x0(0)) / r, such that x0(0) + sum of w x slopes is the mean over the stride h > 0.
 
-    The mean of every polynomial of as many degrees as there are places is exact. Of a single place the weight is 1/2, as in
-    DPM-Solver++(2M) and as UniPC has it with B(h) = exp(h) - 1: the limit of the exact weight for short strides.
-
-    Args:
-        places: r of each slope, distinct and not 0: below 0 where the path came from, 1 at its next point.
-        stride: h, above 0.
+    The mean is exact for polynomials of a degree up to the number of places. The weight of a single place is 1/2, the limit
+    for short strides, as in DPM-Solver++(2M) and UniPC with B(h) = exp(h) - 1. Places r are distinct and not 0: negative for
+    earlier points of the path, 1 for the next.
     """
     if len(places) < 2:
         return [0.5] * len(places)

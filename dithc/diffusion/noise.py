@@ -13,13 +13,9 @@ Noise = Callable[[int], Tensor]
 
 
 def image_noise(generators: Sequence[torch.Generator], shape: tuple[int, int, int]) -> Noise:
-    """Noise from one generator for each image: an image depends on its own seed alone.
+    """Return noise from one CPU generator per image, so that an image depends on its own seed alone.
 
-    Draws must be asked for in order, each once; the samplers do.
-
-    Args:
-        generators: one for each image of the batch, on the CPU.
-        shape: (C, height, width).
+    Draws must be requested in order, each once, as the samplers do. `shape` is (C, height, width).
     """
 
     def draw(step: int) -> Tensor:

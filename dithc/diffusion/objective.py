@@ -42,11 +42,7 @@ class Objective(ABC):
         return kinds[settings.predict](settings)
 
     def times(self, uniform: npt.NDArray[np.float64]) -> npt.NDArray[np.int64] | npt.NDArray[np.float32]:
-        """The timesteps that draws in [0, 1) stand for: quantiles of the distribution of times, element by element.
-
-        Returns:
-            (N), as the network gets them: int64 in 0 .. T - 1, or for a flow float32 in 0 .. 1000.
-        """
+        """Return timesteps (N) at quantiles in [0, 1): int64 in 0 .. T - 1; float32 in 0 .. 1000 for a flow."""
         if self._settings.times == "logit-normal":
             uniform = expit(self._settings.mean + self._settings.std * ndtri(uniform))
         return self._timesteps(uniform)
@@ -57,16 +53,7 @@ class Objective(ABC):
 
     @abstractmethod
     def noisy(self, x0: Tensor, t: Tensor, noise: Tensor) -> Tensor:
-        """The noisy image at t.
-
-        Args:
-            x0: (N, C, ...), clean latents.
-            t: (N), timesteps as `times` gives them.
-            noise: (N, C, ...), standard normal.
-
-        Returns:
-            x_t, of x0's shape and type.
-        """
+        """Return the noisy image x_t (N, C, ...) from clean latents x0, timesteps t (N) and standard normal noise."""
 
     @abstractmethod
     def target(self, x0: Tensor, t: Tensor, noise: Tensor) -> Tensor:
@@ -81,13 +68,11 @@ class Objective(ABC):
         return predicted
 
     def sampled(self, denoise: Denoise, *, epsilon_scaling: float = 0.0) -> Denoise:
-        """What samplers walk by: the noise, and behind it what else there is; of a flow the velocity.
+        """Return the function that samplers integrate: noise and further channels, or the velocity of a flow.
 
-        Args:
-            denoise: (x (N, C, ...), t (N)) -> what the network predicts, C or 2C channels.
-            epsilon_scaling: a: the predicted noise counts 1 + a (1 - t / last) times. With a above 0 the image that is predicted
-                with it loses more noise, the more the nearer it is: what few steps and a network that is not perfect leave.
-                Ning et al. (2024, section 4) divide by k t + b above 1, for networks that see too much noise: a below 0.
+        `denoise` maps x (N, C, ...), t (N) to the network's C or 2C channels. `epsilon_scaling` a multiplies predicted noise
+        by 1 + a (1 - t / last). a > 0 removes more noise near the image, which corrects few steps and imperfect networks.
+        Ning et al. (2024, section 4) divide by k t + b > 1 for networks that predict too much noise: a < 0.
         """
 
         def converted(x: Tensor, t: Tensor) -> Tensor:
@@ -177,11 +162,7 @@ class _Flow(Objective):
 
 
 def parts(output: Tensor, *, channels: int) -> tuple[Tensor, Tensor]:
-    """A network's output as what it predicts (N, C, ...), and the raw log variance (N, C or 0, ...) behind it.
-
-    Raises:
-        UserError: output has neither C nor 2C channels.
-    """
+    """Split an output into prediction (N, C, ...) and raw log variance (N, C or 0, ...); UserError without C or 2C channels."""
     if output.shape[1] not in (channels, 2 * channels):
         expected = f"{channels}, or {2 * channels} with learned sigma"
         remedy = "build the model with in_channels equal to the channels of the latents"

@@ -40,28 +40,24 @@ def sample(
     clip: float | None = None,
     on_step: OnStep | None = None,
 ) -> Tensor:
-    """Draws images.
+    """Draw images (N, C, height, width) in the type of the noise.
 
     Args:
-        kind: a name in `SAMPLERS`, or a sampler of one's own, such as one of an installed package.
+        kind: Name in `SAMPLERS`, or a solver, also of an installed package.
         denoise: (x (N, C, h, w), timesteps (N)) -> noise, or noise and raw log variance behind it (2C channels).
-        schedule: the schedule of the training; it is respaced here.
+        schedule: Schedule of the training, respaced here.
         steps: S, 1 to the length of the schedule.
         shape: (C, height, width) of an image.
-        noise: a generator for each image, or a function that gives the noise of a draw: 0 for the start, then k = 1.. for
-            the steps that add noise.
-        eta: for ddim, the share of DDPM's noise that each step adds, in [0, 1]; the other kinds have no use for it.
-        order: of dpm-solver and unipc, 1 to 3, 2 where it is not given; the other kinds have none.
-        times: S timesteps of the training to visit, falling; spread as suits the sampler where they are not given.
-        clip: bound on the magnitude of the predicted clean image, for data that has one (pixels: 1); None for latents.
-        on_step: told of each finished step.
-
-    Returns:
-        (N, C, height, width), in the type of the noise.
+        noise: A generator per image, or a function of the draw: 0 for the start, then k = 1.. for steps that add noise.
+        eta: Share of DDPM's noise in each ddim step, in [0, 1].
+        order: Order of dpm-solver and unipc, 1 to 3, by default 2.
+        times: S falling timesteps of the training; by default as suits the sampler.
+        clip: Bound on the magnitude of the predicted clean image (pixels: 1); None for latents.
+        on_step: Callback after each step.
 
     Raises:
-        UserError: unknown kind, one that fails its trial, steps, eta, order or times out of range, eta or order given to a kind
-            that has no use for it, an output of neither C nor 2C channels.
+        UserError: The kind is unknown or fails its trial, an argument is out of range or of another kind of sampler, or the
+            output has neither C nor 2C channels.
     """
     if isinstance(kind, str) and kind not in SAMPLERS:
         expected = " or ".join(SAMPLERS)
@@ -145,12 +141,9 @@ class Walk:
         return torch.full((x.shape[0],), step, device=x.device)
 
     def stride(self, x: Tensor, known: Sequence[_Predicted], *, after: _Predicted | None = None) -> Tensor:
-        """x, which is at the first step of `known`, one step on.
+        """Return x (N, C, h, w) one step on from the first step of `known`: clean images predicted there and at earlier steps.
 
-        Args:
-            x: (N, C, h, w).
-            known: clean images predicted at the step of x and at those before it.
-            after: the one predicted at the next step, where that was visited already.
+        `after` is the prediction at the next step, if it was visited already.
         """
         levels = self.schedule.half_log_snr.tolist()
         (step, x0), *others = known

@@ -31,10 +31,9 @@ class Schedule:
 
     @classmethod
     def linear(cls, num_steps: int = 1000) -> Self:
-        """Betas from 1e-4 to 2e-2 in equal increments, scaled by 1000 / num_steps (Ho et al., section 4).
+        """Return betas from 1e-4 to 2e-2 in equal increments, scaled by 1000 / num_steps (Ho et al., section 4).
 
-        Raises:
-            UserError: fewer than 21 steps; the last beta would reach 1.
+        Raises UserError for fewer than 21 steps, whose last beta would reach 1.
         """
         if num_steps <= 20:
             remedy = "train with more steps; to sample in few, respace a schedule of many"
@@ -47,17 +46,10 @@ class Schedule:
         return len(self.timesteps)
 
     def respaced(self, steps: int, *, spacing: Spacing = "time") -> Self:
-        """The schedule that visits only `steps` of the timesteps, from the first to the last.
+        """Return the schedule of `steps` timesteps from the first to the last; one step visits the last alone.
 
-        One step visits the last timestep alone, as sampling starts from pure noise.
-
-        Args:
-            steps: how many to visit, 1 to the length of this schedule.
-            spacing: evenly in "time", or evenly in the log of the signal-to-noise ratio ("snr"), where whole timesteps
-                allow it; the second suits solvers that extrapolate.
-
-        Raises:
-            UserError: more steps than there are, or none.
+        `spacing` is even in "time", or in the log of the signal-to-noise ratio ("snr") where whole timesteps allow, for
+        solvers that extrapolate. Raises UserError for no step or more steps than this schedule has.
         """
         if not 1 <= steps <= len(self):
             remedy = "choose a number of sampling steps in this range"
@@ -72,11 +64,7 @@ class Schedule:
         return self.visiting(visited)
 
     def visiting(self, steps: Sequence[int]) -> Self:
-        """The schedule that visits these steps only, in rising order.
-
-        Raises:
-            UserError: none, one that there is not, or one that does not rise.
-        """
+        """Return the schedule of these rising steps only; raise UserError for none, unknown or falling steps."""
         rising = sorted(set(steps))
         if not rising or rising != list(steps) or rising[0] < 0 or rising[-1] >= len(self):
             expected = f"at least one of 0 to {len(self) - 1}, each once and in order"
@@ -130,16 +118,7 @@ class Schedule:
         return of_x0, of_x
 
     def q_sample(self, x0: Tensor, t: Tensor, noise: Tensor) -> Tensor:
-        """The noisy image at step t: sqrt(alpha_bar) x0 + sqrt(1 - alpha_bar) noise.
-
-        Args:
-            x0: (N, ...), clean latents.
-            t: (N) int, steps of this schedule.
-            noise: standard normal, of x0's shape.
-
-        Returns:
-            of x0's shape and type.
-        """
+        """Return sqrt(alpha_bar) x0 + sqrt(1 - alpha_bar) noise for x0 and noise (N, ...) and steps t (N) int."""
         return pick(self.alpha_bar.sqrt(), t, x0) * x0 + pick((1 - self.alpha_bar).sqrt(), t, x0) * noise
 
     def predict_x0(self, x: Tensor, t: Tensor, noise: Tensor) -> Tensor:

@@ -41,16 +41,11 @@ def exact_velocity(x: Tensor, t: Tensor) -> Tensor:
 
 @torch.no_grad()
 def try_sampler(named: object, run: Callable[[Predict, Noise, int], Any], predict: Predict) -> None:
-    """Tries a sampler.
-
-    Args:
-        named: how messages call it.
-        run: draws images with a network, a noise and a number of steps.
-        predict: what the network would have to give.
+    """Try a sampler, `run` with network, noise and steps, for a network that returns `predict`; messages name `named`.
 
     Raises:
-        UserError: it raises an error, gives no images, takes more or fewer evaluations than steps, does not repeat, mixes images
-            of a batch, or misses the distribution.
+        UserError: It fails, returns no images, evaluates more or fewer times than steps, does not repeat, mixes images of a
+            batch, or misses the distribution.
     """
     evaluations = 0
 

@@ -41,11 +41,7 @@ class Side(NamedTuple):
 
 
 def beside(real: Side, generated: Side, *, metrics: Collection[str], fid: float) -> dict[str, Any]:
-    """The numbers of these metrics, and `curves`, for a file.
-
-    Raises:
-        UserError: features themselves, or pixels, are needed and are not there; or a set is too small.
-    """
+    """Return the values of these metrics, and `curves`; raise UserError if features or pixels are missing or a set is small."""
     numbers: dict[str, Any] = {}
     if not metrics:
         return numbers

@@ -33,28 +33,24 @@ def compare(
     metrics: Collection[str] = (),
     triplets: Sequence[str] = (),
 ) -> dict[str, object]:
-    """Distance of generated images from real ones.
+    """Compute the distance of generated images from real ones.
 
     Args:
-        path_to_real: folder that `extract` wrote, or a `stats.npz`; the floor and KID need the folder.
-        path_to_generated: likewise; KID needs the folder.
-        seed: decides the halves of the floor and the subsets of KID.
-        is_train: (n_real,), which of the real tiles are all those that were learnt; None where they are not among them.
-        metrics: what else is asked for (`beside.py`).
-        triplets: folders below both, of features of other bands, each compared for itself.
+        path_to_real: Folder of `extract`, or a `stats.npz`; the floor and KID need the folder.
+        path_to_generated: Folder or file, as above.
+        seed: Seed of the halves of the floor and the subsets of KID.
+        is_train: (n_real,), true for training tiles; None if the set does not contain all of them.
+        metrics: Further metrics (`beside.py`).
+        triplets: Folders below both, with features of other bands that are compared separately.
 
     Returns:
-        Numbers for a manifest: fid, kid with its 95 % interval (None without folders), floor (None without a real folder) with
-        the n of its halves, floor_at_n at the n of the score, the shares of pixels that were clipped to uint8 (None where they
-        were not counted), n_real, n_generated, num_features, extractor, kind, sha256, resize, stretch, comparable, note, set
-        hashes and warnings; kid_pulls, of each image on the kernel distance, for a file beside it (None without the interval);
-        copies, the share of generated images that are copies of train tiles however turned, copies_held_out, the same of the
-        real tiles that were not learnt, which is what chance gives, and copies_n, of how many of each (None without `is_train` or
-        such tiles, and with a warning where the features of turned images are missing); what `metrics` and `triplets` ask for,
-        and `curves` of it for a file.
+        Values for a manifest. kid has a 95 % interval, floor the n of its halves, and floor_at_n is the floor at the n of the
+        score. `copies` is the share of generated images that copy training tiles in any orientation, copies_held_out the same
+        for other real tiles, copies_n the sample size. kid_pulls (each image's pull on KID) and `curves` belong in separate
+        files. Values without their inputs are None.
 
     Raises:
-        UserError: a set is missing, incomplete or damaged, or the two were made with different extractors.
+        UserError: A set is missing, incomplete or damaged, or the extractors differ.
     """
     real, generated = _read(path_to_real), _read(path_to_generated)
     score = fid(real.statistics, generated.statistics)

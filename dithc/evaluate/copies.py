@@ -41,12 +41,9 @@ def take(blocks: Blocks, rows: Rows) -> NDArray[np.floating]:
 
 
 def copied_share(views: Blocks, real: Blocks, is_train: NDArray[np.bool_]) -> float:
-    """The share of copies among some images.
+    """Return the share of copies among images with features `views` (n, d) in each orientation, n > 0.
 
-    Args:
-        views: their features (n, d), in each orientation; not empty.
-        real: features of real tiles (m and others, d), in blocks of rows, read piece by piece.
-        is_train: which of all those rows were learnt; two at least.
+    `real` contains blocks of features (m, d); `is_train` selects at least two training rows.
     """
     nearest = _two_nearest(views, _train(real, is_train))
     return float((nearest[:, 0] < RATIO**2 * nearest[:, 1]).mean())

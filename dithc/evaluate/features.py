@@ -45,28 +45,22 @@ def extract(
     shard_size: int = 4096,
     turned: bool = False,
 ) -> outcome.Features:
-    """Extracts the features of a set of images into shards and statistics.
+    """Extract the features of a set of images into shards and statistics; return values for a manifest on every rank.
 
-    A shard that an earlier run finished, and that still has the right hash, extractor, resize and set, is used again; its
-    images are not read. Images go through the network in the same groups in any case, so that a run that was interrupted, or is
-    shared by several ranks, gives the same bytes.
+    A finished shard with the same hash, extractor, resize and set is reused, and its images are not read. Images always go
+    through the network in the same groups, so that interruptions and several ranks do not change the bytes.
 
     Args:
-        images: the set.
-        extractor: the network.
-        out_folder: gets `shard-00000.npy` float32 (n, d), their sidecars, `stats.npz`, `images.json` with what each image is and,
-            last, `features.json`.
-        group: the ranks that share the work.
-        batch: images per call of the network.
-        shard_size: images per shard.
-        turned: of up to 2,048 of the images that were not learnt, taken evenly, the other orientations are extracted too
-            (`turned.npy`), for the search of copies.
-
-    Returns:
-        Numbers for a manifest, on every rank.
+        images: Image set.
+        extractor: Network.
+        out_folder: Receives `shard-00000.npy` float32 (n, d), sidecars, `stats.npz`, `images.json`, and last `features.json`.
+        group: Ranks that share the work.
+        batch: Images per call of the network.
+        shard_size: Images per shard.
+        turned: Whether to write `turned.npy`, the other orientations of at most 2,048 held-out images, to search copies.
 
     Raises:
-        UserError: fewer than two images, or wrong images.
+        UserError: There are fewer than two images, or images are invalid.
     """
     if images.total < 2 or batch < 1 or shard_size < 1:
         raise problem(

@@ -117,11 +117,7 @@ def write_index(plan: Plan) -> None:
 
 
 def read_plan(folder: Path) -> Plan:
-    """The plan of a complete folder, every shard verified.
-
-    Raises:
-        UserError: the folder is not complete, or a shard is missing or damaged.
-    """
+    """Return the plan of a folder after verification of every shard; raise UserError if the folder is incomplete or damaged."""
     remedy = "run the features stage again; it extracts only what is missing or damaged"
     try:
         index = parse(Manifest.whole(folder / INDEX_FILE).read_text())

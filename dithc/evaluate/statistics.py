@@ -61,14 +61,7 @@ class Statistics:
         self._outer: FloatArray = np.zeros((num_features, num_features))  # (d, d)
 
     def update(self, features: NDArray[np.floating]) -> None:
-        """Adds rows.
-
-        Args:
-            features: (n, d), any floating dtype; n may be 0.
-
-        Raises:
-            UserError: another number of features, NaN or infinity; nothing is added then.
-        """
+        """Add rows (n, d) of any floating dtype; UserError for another d, NaN or infinity leaves the sums unchanged."""
         if features.ndim != 2 or features.shape[1] != self.num_features:
             raise problem(
                 "features have a wrong shape",
@@ -122,11 +115,7 @@ class Statistics:
 
     @classmethod
     def load(cls, path: Path) -> Self:
-        """Reads what `save` wrote; more rows may be added to the result.
-
-        Raises:
-            UserError: the file is missing, damaged, not finite, or lacks n and the origin.
-        """
+        """Read what `save` wrote, also to add rows; UserError if it is missing, damaged, not finite or incomplete."""
         try:
             with np.load(path, allow_pickle=False) as file:
                 arrays = {name: file[name] for name in file.files}

@@ -51,11 +51,7 @@ def has_turned(folder: Path, *, origin: Origin, rows: Rows) -> bool:
 
 
 def read_turned(folder: Path, *, origin: Origin, rows: Rows) -> NDArray[np.float32] | None:
-    """The features (7, n, d) of images `rows`, memory-mapped; None where none were extracted.
-
-    Raises:
-        UserError: they are of other images, or damaged.
-    """
+    """Map the features (7, n, d) of images `rows`; None if there are none. Raise UserError if they are damaged or foreign."""
     if not turned_files(folder):
         return None
     for path in turned_files(folder):

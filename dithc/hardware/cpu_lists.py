@@ -28,11 +28,9 @@ def compact_cores(cores: Sequence[tuple[int, ...]]) -> str:
 
 
 def expand_cores(text: str | int) -> tuple[tuple[int, ...], ...]:
-    """The inverse of `compact_cores`; a number alone is one core.
+    """Return the inverse of `compact_cores`; a single number is one core.
 
-    Raises:
-        ValueError: empty, not in this form, or runs of different lengths beside a `+`.
-        TypeError: neither text nor a number.
+    Raises ValueError for another form or unequal runs beside a `+`, TypeError for neither text nor number.
     """
     if isinstance(text, bool) or not isinstance(text, str | int):
         raise TypeError

@@ -50,19 +50,17 @@ T = TypeVar("T")
 
 
 def read(path: str | Path) -> Machine:
-    """The machine that a YAML file describes; what the file does not say is empty or zero, and every CPU is allowed.
+    """Return the machine of a YAML file; missing entries are empty or zero, and every CPU is allowed.
 
-    Raises:
-        UserError: the file cannot be read, has an unknown key, lacks one, or contradicts itself; the key is named.
+    Raises UserError with the key if the file is unreadable, inconsistent, or has unknown or missing keys.
     """
     return _built(_content(Path(path)), base=EMPTY, path=Path(path))
 
 
 def stand_in(path: Path, here: Machine) -> Machine:
-    """The described machine, with the limits of `here`, and with whatever else the file does not say as `here` has it.
+    """Return the described machine with the limits of `here`, and its values for missing entries.
 
-    Raises:
-        UserError: as `read`; or the file has none of the CPUs that this process may use.
+    Raises UserError as `read`, or if the file has none of the CPUs of this process.
     """
     described = replace(_built(_content(path), base=here, path=path), limits=here.limits, described_by=str(path))
     if not described.visible_cores:

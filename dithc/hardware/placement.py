@@ -67,11 +67,7 @@ class Placement:
 
 
 def apply(rank_plan: RankPlan) -> int:
-    """Binds this process, with every thread it has, to its planned CPUs, unless it is placed already.
-
-    Returns:
-        The number of compute threads to start.
-    """
+    """Bind all threads of this process to the planned CPUs unless it is placed; return the number of compute threads to start."""
     wanted, current = set(rank_plan.cpus), os.sched_getaffinity(0)
     if not rank_plan.pin or current == wanted:
         return rank_plan.num_threads
@@ -100,16 +96,15 @@ def verify(
     communication: Collection[int] = (),
     root: str | Path = "/",
 ) -> Placement:
-    """Compares the plan with what the kernel says of every thread of this process; a difference is also a warning in the log.
+    """Compare the plan with the CPUs of every thread of this process; log a warning for each difference.
 
     Args:
-        rank_plan: what was asked for.
-        num_threads: compute threads that this rank starts; None takes the plan's.
-        gather: gives the CPUs of every rank of this node, in the order of ranks, from this rank's; a collective call, so all
-            ranks give it or none. None looks at this rank alone.
-        cores: of the machine, so that two ranks on the two CPUs of one core are seen; without them, CPUs are compared.
-        communication: CPUs beside those of the plan that communication threads are bound to, which may share one.
-        root: folder that holds `proc`.
+        rank_plan: Plan of this rank.
+        num_threads: Compute threads of this rank; by default the plan's.
+        gather: Collective call that returns the CPUs of all ranks of this node; None checks this rank alone.
+        cores: Cores of the machine, to detect ranks on two CPUs of one core; CPUs are compared without them.
+        communication: Additional CPUs of communication threads, which may share one.
+        root: Folder of `proc`.
     """
     proc = Path(root) / "proc/self"
     online = online_cpus(Path(root))
@@ -143,11 +138,9 @@ def verify(
 def overlaps(
     cpus_of_ranks: Sequence[Collection[int]], *, cores: Sequence[Core] = ()
 ) -> tuple[tuple[int, int, tuple[int, ...]], ...]:
-    """Pairs of ranks that share a core, with the CPUs of the first that are on shared cores.
+    """Return pairs of ranks that share a core, with the CPUs of the first on shared cores.
 
-    Args:
-        cpus_of_ranks: the CPUs that each rank of a node may run on.
-        cores: of the machine; a CPU of none of them is a core of its own.
+    A CPU outside of `cores` is a core of its own.
     """
     siblings: dict[int, tuple[int, ...]] = {cpu: core.cpus for core in cores for cpu in core.cpus}
     found = []

@@ -56,25 +56,18 @@ class CorePlan:
 def plan(
     machine: Machine, *, ranks_per_node: int, cpus_per_rank: int | None = None, own_mask: bool = False
 ) -> CorePlan:
-    """Cuts the cores this process may use among the ranks of a node, neighbours staying together.
+    """Divide the cores of this process among the ranks of a node, with neighbors together.
 
-    A rank gets whole dies, or its part of one, where dies and ranks divide and the shares come out nearly equal. Cores are
-    reserved from the rank's largest clusters, so that these stay equal: a rank with a core to spare for each of its clusters
-    reserves in every one, at most a core for each purpose there; else one core for each purpose, as far as they go.
+    A rank gets whole dies, or its part of one, where dies and ranks divide and shares are nearly equal. Cores are reserved
+    from the rank's largest clusters to keep these equal. A rank with a spare core per cluster reserves in every one, at most
+    one core per purpose there; other ranks reserve one core per purpose, as far as possible.
 
-    Ranks are bound to cores only where they fill all that is allowed: with fewer, another job may share the node and
-    would be bound to the same cores. Where the launcher has given every rank a mask of its own, as srun does, a rank sees no
-    other cores than its own: those are its share, and it leaves cores free by the same rule.
+    Ranks are bound only if they fill all allowed cores: otherwise another job may share the node and would be bound to the
+    same cores. With `own_mask`, ranks have disjoint masks, as srun sets them. The cores of this rank's mask are then its
+    share, and the plan holds for this rank alone. `cpus_per_rank` are the threads that the launcher requested; None shares
+    all cores.
 
-    Args:
-        machine: the node as this rank sees it.
-        ranks_per_node: ranks started on the node.
-        cpus_per_rank: threads the launcher was asked for per rank; None shares all cores.
-        own_mask: whether the ranks of the node have been seen to have masks without a CPU in common; the plans of all are then
-            made of what this rank sees, and hold for this rank.
-
-    Raises:
-        UserError: ranks or CPUs below one.
+    Raises UserError for ranks or CPUs below one.
     """
     for name, value in (("ranks_per_node", ranks_per_node), ("cpus_per_rank", cpus_per_rank)):
         if value is not None and value < 1:

@@ -27,18 +27,11 @@ STAND_IN_VARIABLE = "DITHC_MACHINE"
 
 
 def discover(root: str | Path = "/", *, described: bool = True) -> Machine:
-    """Reads this machine, or the machine whose sysfs and procfs stand below `root`.
+    """Read this machine, or the machine whose `sys` and `proc` are below `root`.
 
-    Whatever the kernel does not tell (a container without sysfs, a kernel without NUMA) is left out, never guessed:
-    a CPU without topology is a core of its own on socket 0, die 0. Where DITHC_MACHINE names a description, that machine is
-    returned in place of this one (not for a written tree), with this process's own limits.
-
-    Args:
-        root: folder that holds `sys` and `proc`.
-        described: False takes no notice of DITHC_MACHINE.
-
-    Raises:
-        UserError: the description is wrong, or has none of the CPUs that this process may use.
+    Values that the kernel does not report (containers without sysfs, no NUMA) are omitted: a CPU without topology is a core
+    on socket 0, die 0. With `described`, the description in DITHC_MACHINE replaces this machine (not a tree below `root`),
+    with the limits of this process. Raises UserError if the description is invalid or has none of the CPUs of this process.
     """
     here = _read(Path(root))
     path = os.environ.get(STAND_IN_VARIABLE, "")

@@ -17,16 +17,14 @@ from dithc.hcops.c import library, matrix
 def attention_in(
     memory: Tensor, qkv: Tensor, num_heads: int, *, first: int, meet: Callable[[Any], None]
 ) -> tuple[Tensor, Tensor]:
-    """Attention over keys and values that processes have put into one memory, each those of its tokens.
+    """Compute attention over keys and values of all processes in shared memory (N, T, 2D), as C kernels in one sequence.
 
-    C kernels alone, so that a block goes on as one call; whoever calls it keeps both results until that has run.
+    The caller keeps both results until the sequence has run.
 
     Args:
         memory: (N, T, 2D) in qkv's type: keys, then values.
-        qkv: (N, t, 3D), of tokens `first` to `first` + t.
-        num_heads: H.
-        first: see above.
-        meet: given the kernels' functions, has them wait until every process has put its keys and values there.
+        qkv: (N, t, 3D), tokens `first` to `first` + t.
+        meet: Barrier in the kernels' functions: all keys and values are in `memory` after it.
 
     Returns:
         The mixed values (N, t, D), and the logarithms of the sums of exponentials (N, H, t).
@@ -60,14 +58,9 @@ def linears_in(
     columns: slice,
     meet: Callable[[Any], None],
 ) -> None:
-    """Linear layers whose outputs processes put into one memory, each some columns of all of them.
+    """Compute `columns` of linear layers, weights (F, D) and biases (F), of x (N, D) into shared memory (L, N, F).
 
-    Args:
-        memory: (L, N, F), of the type of the products.
-        x: (N, D), the same in all processes.
-        layers: L times weight (F, D) and bias (F).
-        columns: of this process.
-        meet: as in `attention_in`.
+    All processes pass the same x; `meet` is the barrier of `attention_in`.
     """
     calls = library.functions()
     for place, (weight, bias) in zip(memory, layers, strict=True):
@@ -87,10 +80,9 @@ def linears_apart(x: Tensor, layers: Sequence[tuple[Tensor, Tensor]], dtype: tor
 
 
 def attention_to(qkv: Tensor, key: Tensor, value: Tensor, num_heads: int) -> tuple[Tensor, Tensor]:
-    """Attention of the queries in qkv (N, t, 3D) to some of the keys and values (N, S, D), with what is needed to join several.
+    """Compute attention of the queries in qkv (N, t, 3D) to some keys and values (N, S, D).
 
-    Returns:
-        The mixed values (N, t, D), fp32, and the logarithms of the sums of exponentials (N, H, t).
+    The fp32 results can be joined: mixed values (N, t, D), and logarithms of the sums of exponentials (N, H, t).
     """
     if backend_of("attention") == "c":
         return matrix.attention_over(qkv, key, value, num_heads, dtype=torch.float32)

@@ -27,11 +27,7 @@ def backend_of(op: str) -> str:
 
 
 def raw(name: str) -> Callable[..., Any]:
-    """The raw kernel `name`, such as linear_backward or adamw_forward, of the back end that serves its operator now.
-
-    Raises:
-        UserError: that back end has none, as the reference for what torch differentiates.
-    """
+    """Return the active raw kernel `name`, such as linear_backward; raise UserError if its back end has none."""
     try:
         return _raw[name]
     except KeyError:
@@ -40,15 +36,10 @@ def raw(name: str) -> Callable[..., Any]:
 
 
 class use:  # reads as a verb at the place of use
-    """Makes `backend` serve the operators: from now on, or in the body of a `with`.
-
-    Args:
-        backend: its name.
-        ops: that it is to serve, the others stay with whom they are; None for all operators.
+    """Select `backend` for `ops` (None: all operators), permanently or within a `with` block.
 
     Raises:
-        UserError: the table has no such back end or operator, or the back end cannot work here; the active choice stays as it
-            was.
+        UserError: The table has no such back end or operator, or the back end is unavailable; the selection is unchanged.
     """
 
     def __init__(self, backend: str, *, ops: Collection[str] | None = None) -> None:

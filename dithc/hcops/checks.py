@@ -14,11 +14,7 @@ EXPECTED_TYPES = "torch.float32 or torch.bfloat16"
 
 
 def array(op: str, name: str, tensor: Tensor) -> tuple[int, int]:
-    """The address and the type number of a contiguous tensor on the CPU.
-
-    Raises:
-        UserError: another type, device or memory layout; the message names `op` and `name`.
-    """
+    """Return address and type number of a contiguous CPU tensor; UserError names `op` and `name` of any other."""
     code = TYPES.get(tensor.dtype)
     if code is None or not tensor.is_cpu or not tensor.is_contiguous():
         raise _unfit(op, name, tensor)
@@ -34,22 +30,14 @@ def fp32(op: str, name: str, tensor: Tensor) -> int:
 
 
 def typed(op: str, name: str, tensor: Tensor, dtype: torch.dtype) -> int:
-    """The address of a contiguous tensor of one type on the CPU.
-
-    Raises:
-        UserError: as `array`, and for other types.
-    """
+    """Return the address of a contiguous CPU tensor of type `dtype`; raise UserError for any other."""
     if tensor.dtype is not dtype:
         raise problem(_where(op, name), got=tensor.dtype, expected=dtype, remedy="convert it with .to()")
     return array(op, name, tensor)[0]
 
 
 def condition(op: str, name: str, tensor: Tensor, shape: tuple[int, int]) -> tuple[int, int, int]:
-    """The address, type number and row stride of an (N, D) tensor whose rows are dense, such as a chunk of (N, 6D).
-
-    Raises:
-        UserError: as `array`, and for other shapes.
-    """
+    """Return address, type number and row stride of an (N, D) tensor with dense rows; raise UserError for any other."""
     code = TYPES.get(tensor.dtype)
     if tensor.shape != shape:
         raise wrong_shape(op, name, tensor, expected=shape)
@@ -62,21 +50,13 @@ def condition(op: str, name: str, tensor: Tensor, shape: tuple[int, int]) -> tup
 
 
 def served_type(op: str, dtype: torch.dtype) -> None:
-    """Checks an argument `dtype`.
-
-    Raises:
-        UserError: no kernel computes in it.
-    """
+    """Raise UserError if no kernel computes in `dtype`."""
     if dtype not in TYPES:
         raise problem(_where(op, "dtype"), got=dtype, expected=EXPECTED_TYPES, remedy="give one of these")
 
 
 def heads_of(op: str, qkv: Tensor, num_heads: int) -> None:
-    """Checks that qkv (N, T, 3D) has D > 0 and that the heads divide D.
-
-    Raises:
-        UserError: they do not; the message names the argument at fault.
-    """
+    """Raise UserError unless qkv (N, T, 3D) has D > 0 and D is a multiple of `num_heads`."""
     three = stream(op, "qkv", qkv)[2]
     if three == 0 or three % 3:
         raise wrong_shape(op, "qkv", qkv, expected="(N, T, 3D), D > 0")
@@ -94,11 +74,7 @@ def rotation_of(
     query_weight: Tensor | None,
     key_weight: Tensor | None,
 ) -> None:
-    """Checks heads as `heads_of`, tables (T, K / 2) fp32 and weights (K): both of a pair, or neither.
-
-    Raises:
-        UserError: they do not go together; the message names the argument at fault.
-    """
+    """Check heads as `heads_of`, and that tables (T, K / 2) fp32 and weights (K) come in pairs; raise UserError otherwise."""
     heads_of(op, qkv, num_heads)
     tokens, width = qkv.shape[1], qkv.shape[2] // (3 * num_heads)
     for names, pair in (("cos, sin", (cos, sin)), ("query_weight, key_weight", (query_weight, key_weight))):
@@ -118,21 +94,13 @@ def rotation_of(
 
 
 def halves_of(op: str, name: str, x: Tensor) -> None:
-    """Checks that x is (N, T, 2E).
-
-    Raises:
-        UserError: it is not.
-    """
+    """Raise UserError unless x is (N, T, 2E)."""
     if stream(op, name, x)[2] % 2:
         raise wrong_shape(op, name, x, expected="(N, T, 2E)")
 
 
 def patches_of(op: str, name: str, tensor: Tensor, p: int, order: int, *, rows: int | None = None) -> None:
-    """Checks the side p and the order of patches, of an image (N, C, R * p, S * p), or of patches with R = `rows`.
-
-    Raises:
-        UserError: they do not fit; the message names the argument at fault.
-    """
+    """Check p and order for an image (N, C, R * p, S * p) or patches with R = `rows`; UserError names the argument."""
     dimensions = "(N, C, height, width)" if rows is None else "(N, T, C * p * p)"
     if tensor.dim() != (4 if rows is None else 3):
         raise wrong_shape(op, name, tensor, expected=dimensions)
@@ -148,11 +116,7 @@ def patches_of(op: str, name: str, tensor: Tensor, p: int, order: int, *, rows: 
 
 
 def stream(op: str, name: str, x: Tensor) -> tuple[int, int, int]:
-    """N, T and D of a tensor of three dimensions.
-
-    Raises:
-        UserError: it has others.
-    """
+    """Return N, T and D of a tensor with three dimensions; raise UserError for any other."""
     if x.dim() != 3:
         raise wrong_shape(op, name, x, expected="(N, T, D)")
     n, t, d = x.shape
@@ -160,11 +124,7 @@ def stream(op: str, name: str, x: Tensor) -> tuple[int, int, int]:
 
 
 def shape_of(op: str, name: str, tensor: Tensor, expected: tuple[int, ...]) -> None:
-    """Checks a shape.
-
-    Raises:
-        UserError: it is another one.
-    """
+    """Raise UserError if the tensor has another shape."""
     if tensor.shape != expected:
         raise wrong_shape(op, name, tensor, expected=expected)
 

@@ -44,25 +44,20 @@ def mlp(
     gate: Tensor,
     residual: Tensor,
 ) -> Tensor:
-    """residual + gate * (GELU(x @ weight1^T + bias1) @ weight2^T + bias2): two calls of `linear` as one node of autograd.
+    """Return residual + gate * (GELU(x @ weight1^T + bias1) @ weight2^T + bias2): two calls of `linear` as one autograd node.
 
-    So the gradient of the GELU is multiplied into the product that makes the gradient of the hidden layer: the two passes
-    over memory that it takes apart are spared.
+    The product for the gradient of the hidden layer includes the gradient of the GELU, which saves two passes over memory.
+    Weights with an attribute `flat_grad` receive their gradients there. Operators run one by one if their back ends differ.
 
     Args:
         x: (N, T, D).
-        weight1: (E, D); weights with an attribute `flat_grad` get their gradients there, as in `linear`.
-        bias1: (E) or None.
-        weight2: (F, E).
-        bias2: (F) or None.
+        weight1: (E, D), with bias1 (E) or None.
+        weight2: (F, E), with bias2 (F) or None.
         gate: (N, F).
-        residual: (N, T, F).
-
-    Returns:
-        (N, T, F), as the second `linear` does. Where different back ends serve the parts, these are called one by one.
+        residual: (N, T, F), the shape of the result.
 
     Raises:
-        UserError: tensors that do not go together; the message names the argument.
+        UserError: Shapes or types of the tensors do not match; the message names the argument.
     """
     layers = {"weight1": weight1, "bias1": bias1, "weight2": weight2, "bias2": bias2}
     if reference_serves("mlp", x=x, **layers, gate=gate, residual=residual):
@@ -122,16 +117,7 @@ class LastWeights(NamedTuple):
 
 
 class Kind(NamedTuple):
-    """What a block is made of beside its weights.
-
-    Attributes:
-        num_heads: H.
-        eps: of all norms.
-        rms: RMSNorm in place of LayerNorm, as in `vector.adaln`.
-        swiglu: SwiGLU in place of GELU, as `vector.swiglu`.
-        cos: (T, K / 2) fp32, of the rotation of q and k as in `vector.rotate_heads`; None for none.
-        sin: as cos.
-    """
+    """Settings of a block: RMSNorm for LayerNorm, SwiGLU for GELU, and rotation by cos and sin (T, K / 2) fp32 or None."""
 
     num_heads: int
     eps: float = 1e-6
@@ -181,19 +167,10 @@ def block_serves(x: Tensor, c: Tensor, weights: BlockWeights | LastWeights) -> b
 
 
 def block(x: Tensor, c: Tensor, weights: BlockWeights, kind: Kind) -> Tensor:
-    """One block of a DiT with adaLN-Zero (Peebles & Xie 2023, section 3.2): for what `block_serves` has agreed to.
+    """Apply a DiT block with adaLN-Zero (Peebles & Xie 2023, section 3.2); `block_serves` has accepted the inputs.
 
-    The same kernels with the same arguments as the operators called one by one, and so the same bits. Weights with an
-    attribute `flat_grad` get their gradients there, as in `linear`.
-
-    Args:
-        x: (N, T, D), the residual stream.
-        c: (N, D), the condition.
-        weights: all of them parameters; with those of the norms of q and k, heads are normed as in `vector.rotate_heads`.
-        kind: see there.
-
-    Returns:
-        (N, T, D), in the type that the residual connections give it: an fp32 stream stays fp32.
+    The kernels and arguments, and so the bits, are those of the single operators. Weights with an attribute `flat_grad` receive
+    their gradients there. x is (N, T, D), c (N, D); the result (N, T, D) has the type of the residual connections.
     """
     say_default()
     dtype = type_of_products(x)
@@ -210,29 +187,16 @@ def type_of_products(x: Tensor) -> torch.dtype:
 
 
 def modulated(x: Tensor, modulation: Tensor, weights: BlockWeights, kind: Kind) -> Tensor:
-    """A block as `block` makes it, without gradients, for what stands in its place of c: what its modulation has made of that.
-
-    Args:
-        x: (N, T, D).
-        modulation: (N, 6D), in the type of the products.
-        weights: as in `block`.
-        kind: as in `block`.
-    """
+    """Apply `block` without gradients, from its modulation (N, 6D) in the type of the products instead of c."""
     out: Tensor = _forward(x, None, weights, kind, modulation.dtype, keep=False, modulation=modulation)[0]
     return out
 
 
 def last(x: Tensor, active: Tensor, weights: LastWeights, kind: Kind) -> Tensor:
-    """What is behind the last block (Peebles & Xie 2023, figure 3), without gradients, for what `block_serves` has agreed to.
+    """Apply the final layer (Peebles & Xie 2023, figure 3) to x (N, T, D) without gradients.
 
-    Args:
-        x: (N, T, D).
-        active: (N, D), SiLU of the condition, in the type of the products.
-        weights: all of them parameters.
-        kind: of the last block, which has the same norm.
-
-    Returns:
-        (N, T, F), in the type of the products.
+    `block_serves` has accepted the inputs. `active` (N, D) is SiLU of the condition; it and the result (N, T, F) have the type
+    of the products. `kind` sets the norm.
     """
     linear, dtype = raw("linear_forward"), type_of_products(x)
     shift, scale = linear(active, weights.modulation, weights.modulation_bias, dtype).chunk(2, dim=1)  # (N, D) each

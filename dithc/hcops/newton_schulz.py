@@ -17,18 +17,10 @@ LEAST_NORM = 1e-7  # by which a matrix is divided, as in Jordan's and torch's: t
 
 @torch.no_grad()
 def orthogonalise(matrix: Tensor, *, iterations: int = 5, dtype: torch.dtype = torch.float32) -> Tensor:
-    """About U V^T of the matrix U S V^T, whatever its size: every singular value that is not tiny is brought near 1.
+    """Return about U V^T of the matrix U S V^T (R, C) in `dtype`: every singular value that is not tiny becomes about 1.
 
-    X, of a largest singular value of 1 at most, becomes (a I + b X X^T + c (X X^T)^2) X in each iteration; the smaller side is
-    the one that is squared, so an iteration takes 2 S^2 L + S^3 multiply-adds.
-
-    Args:
-        matrix: (R, C) of any size, 0 included.
-        iterations: how often.
-        dtype: of the products, and of what stands between them.
-
-    Returns:
-        (R, C) of `dtype`; transposed memory where R > C.
+    Each iteration maps X, of largest singular value at most 1, to (a I + b X X^T + c (X X^T)^2) X. It squares the smaller side S
+    and takes 2 S^2 L + S^3 multiply-adds. Products use `dtype`; the result has transposed memory where R > C.
     """
     a, b, c = COEFFICIENTS
     is_tall = matrix.shape[0] > matrix.shape[1]

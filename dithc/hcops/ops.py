@@ -23,24 +23,21 @@ def linear(
     gate: Tensor | None = None,
     residual: Tensor | None = None,
 ) -> Tensor:
-    """y = x @ weight^T + bias; or GELU(y) in the tanh form; or residual + gate * y: one product with its end.
+    """Return y = x @ weight^T + bias; or GELU(y) in the tanh form; or residual + gate * y: one product with its epilogue.
 
     A weight with an attribute `flat_grad` gets its gradient there (see `optimizer.flat_gradients`).
 
     Args:
-        x: (..., D).
-        weight: (F, D).
-        bias: (F) or None.
-        gelu: applies the GELU (Hendrycks & Gimpel 2016, section 2).
-        gate: (N, F), together with `residual`; x is (N, T, D) then.
-        residual: (N, T, F), the stream that the gated branch is added to (Peebles & Xie, section 3.2).
+        x: (..., D), and weight (F, D), bias (F) or None.
+        gelu: Apply the GELU (Hendrycks & Gimpel 2016, section 2).
+        gate: (N, F), together with `residual`, for x (N, T, D).
+        residual: (N, T, F), the stream of the gated branch (Peebles & Xie, section 3.2).
 
     Returns:
-        (..., F), in autocast's type where autocast is on, else in the type of the inputs; with a residual in the wider of
-        that type and the residual's: an fp32 stream stays fp32.
+        (..., F) in autocast's type, else the type of the inputs; with a residual, the wider of that type and the residual's.
 
     Raises:
-        UserError: tensors that do not go together; the message names the argument.
+        UserError: Shapes or types of the tensors do not match; the message names the argument.
     """
     if gate is not None and residual is not None and not gelu:
         return _linear_gate_residual(x, weight, bias, gate, residual)
@@ -56,14 +53,9 @@ def linear(
 
 
 def attention(qkv: Tensor, num_heads: int) -> Tensor:
-    """softmax(q k^T / sqrt(K)) v for each head, over all tokens.
+    """Return softmax(q k^T / sqrt(K)) v of each head over all tokens, (N, T, D).
 
-    Args:
-        qkv: (N, T, 3D); the last dimension holds q, then k, then v, each of them head by head.
-        num_heads: H; divides D.
-
-    Returns:
-        (N, T, D), head by head.
+    The last dimension of qkv (N, T, 3D) contains q, k and v, each head by head; `num_heads` divides D.
     """
     served = reference_serves("attention", qkv=qkv)
     heads_of("attention", qkv, num_heads)

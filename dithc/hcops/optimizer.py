@@ -47,25 +47,14 @@ def adamw(
     gradient_scale: float = 1.0,
     ema_decay: float = 0.0,
 ) -> None:
-    """One AdamW update of all weights in place (Loshchilov & Hutter 2019, algorithm 2), then averages and copies.
+    """Apply an AdamW update to contiguous weights in place (Loshchilov & Hutter 2019, algorithm 2), then averages and copies.
 
-    Args:
-        weights: contiguous.
-        gradients: of the shapes of the weights, as all further lists; they are read only.
-        first: first moments, updated.
-        second: second moments, updated.
-        averages: become ema_decay * average + (1 - ema_decay) * weight, with the new weight.
-        shadows: bf16 copies of the new weights.
-        lr: the learning rate of this step.
-        betas: decay of the moments.
-        eps: added to the root of the second moment.
-        weight_decay: decoupled; each weight is first multiplied by 1 - lr * weight_decay.
-        step: 1 for the first update.
-        gradient_scale: factor on each gradient: that of clipping.
-        ema_decay: decay of the averages.
+    All lists have the shapes of the weights; gradients are not changed. Averages become ema_decay * average + (1 - ema_decay) *
+    weight with the new weight, and `shadows` its bf16 copies. `weight_decay` is decoupled. `step` is 1 for the first update, and
+    `gradient_scale` multiplies each gradient.
 
     Raises:
-        UserError: a step below 1, or lists that do not go together.
+        UserError: The step is below 1, or the lists do not match.
     """
     if step < 1:
         raise problem("operator adamw, argument step", got=step, expected="1 or more", remedy="count updates from 1")

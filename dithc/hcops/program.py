@@ -35,18 +35,16 @@ class Program:
         memory: list[Tensor],
         last: fused.LastWeights | None = None,
     ) -> None:
-        """Records the pass and runs nothing.
+        """Record the pass without running it; `fused.block_serves` has accepted all weights for inputs like x and c.
 
         Args:
-            weights: of each block, for all of which `fused.block_serves` has agreed to such inputs.
-            kinds: of each block.
-            x: the stream, for its shape and type; dense.
-            c: the condition, likewise.
-            packs: where weights are kept as products read them, for other shapes too.
-            memory: shared with the other programs of this thread, of which one runs at a time.
-            last: of the layer behind the last block, for which it has agreed too; None: the pass ends with the block.
-
-        Where tokens are shared (`part.across`), a pass is run at the turn at which it was recorded.
+            weights: Weights of each block.
+            kinds: Settings of each block.
+            x: Stream, dense, for shape and type.
+            c: Condition, for shape and type.
+            packs: Storage of packed weights, shared with other shapes.
+            memory: Result memory, shared with programs of this thread that never run concurrently.
+            last: Final layer; None ends the pass with the last block.
         """
         say_default()
         self._x, self._c = x.clone(), c.clone()
@@ -69,11 +67,7 @@ class Program:
         return linears(active, layers, fused.type_of_products(self._x))
 
     def __call__(self, x: Tensor, c: Tensor) -> Tensor:
-        """A pass; see above.
-
-        Raises:
-            MemoryError, ValueError: of the first kernel that failed, by name.
-        """
+        """Run the pass; MemoryError or ValueError names the first kernel that failed."""
         self._x.copy_(x)
         self._c.copy_(c)
         self._kernels.run()

@@ -14,11 +14,7 @@ PLAIN = (Tensor, Parameter)
 
 
 def reference_serves(op: str, **tensors: Tensor | None) -> bool:
-    """Whether plain torch serves this call: it was chosen, or the chosen back end does not take such inputs.
-
-    Raises:
-        UserError: a tensor of whole or complex numbers, which no operator takes; the message names it.
-    """
+    """Return whether plain torch serves this call; raise UserError for integer or complex tensors, which no operator takes."""
     backend = backend_of(op)
     if backend == FALLBACK:
         return True
@@ -31,11 +27,7 @@ def reference_serves(op: str, **tensors: Tensor | None) -> bool:
 
 
 def compute_type(op: str, x: Tensor, **weights: Tensor | None) -> torch.dtype:
-    """The type of a product: autocast's, else that of all its operands.
-
-    Raises:
-        UserError: operands of different types without autocast.
-    """
+    """Return autocast's type, else that of all operands; raise UserError for mixed operand types without autocast."""
     if torch.is_autocast_enabled("cpu"):
         return torch.get_autocast_dtype("cpu")
     for name, weight in weights.items():

@@ -110,17 +110,9 @@ class Choice:
 
 
 def choose(backend: str, *, because: str | None = None, kernels: tuple[Kernel, ...] = KERNELS) -> dict[str, Choice]:
-    """Chooses a kernel for every operator of the table.
+    """Choose the first kernel of `backend` for every operator of the table; the reference serves operators without one.
 
-    The first line of `backend` wins; an operator it lacks is served by the reference, and the choice says so.
-
-    Args:
-        backend: its name.
-        because: the reason for it; None says that it was asked for.
-        kernels: the table.
-
-    Raises:
-        UserError: no line of the table belongs to `backend`.
+    `because` replaces the reason that the back end was requested. Raises UserError if the table has no line of `backend`.
     """
     known = list(dict.fromkeys(kernel.backend for kernel in kernels))
     if backend not in known:
@@ -163,11 +155,7 @@ def default() -> tuple[str, str]:
 
 @cache
 def raw_of(backend: str, name: str) -> Callable[..., Any]:
-    """The raw kernel `name`, such as linear_backward, of a back end.
-
-    Raises:
-        UserError: there is none.
-    """
+    """Return the raw kernel `name`, such as linear_backward, of a back end; raise UserError if it has none."""
     for module in _modules(backend):
         if callable(found := getattr(module, name, None)):
             return found  # type: ignore[no-any-return]

@@ -17,18 +17,10 @@ CHANNELS_FIRST, CHANNELS_LAST = 0, 1
 
 
 def adaln(x: Tensor, shift: Tensor, scale: Tensor, eps: float = 1e-6, *, rms: bool = False) -> Tensor:
-    """norm(x) * (1 + scale) + shift, the norm over D and without weights of its own (Peebles & Xie, section 3.2).
+    """Return norm(x) * (1 + scale) + shift, with the norm over D and without weights of its own (Peebles & Xie, section 3.2).
 
-    Args:
-        x: (N, T, D).
-        shift: (N, D).
-        scale: (N, D).
-        eps: added to the variance, or to the mean square.
-        rms: the norm is x / sqrt(mean(x^2) + eps) (Zhang & Sennrich 2019, equation 4) in place of LayerNorm.
-
-    Returns:
-        (N, T, D), in autocast's type where autocast is on and a fast back end serves, since a linear layer reads it next;
-        else in the widest type of the inputs.
+    x is (N, T, D), shift and scale (N, D). `rms` uses x / sqrt(mean(x^2) + eps) (Zhang & Sennrich 2019, equation 4) instead of
+    LayerNorm. The type is autocast's if a fast back end serves under autocast, else the widest type of the inputs.
     """
     if reference_serves("adarms" if rms else "adaln", x=x, shift=shift, scale=scale):
         return (reference.adarms if rms else reference.adaln)(x, shift, scale, eps)
@@ -52,17 +44,10 @@ def adaln_and_stream(
 
 
 def gate_residual(x: Tensor, gate: Tensor, y: Tensor) -> Tensor:
-    """x + gate * y: the gated residual connection of adaLN-Zero (Peebles & Xie, section 3.2).
+    """Return x + gate * y, the gated residual connection of adaLN-Zero (Peebles & Xie, section 3.2).
 
-    Where y is made by a linear layer, `linear(..., gate=, residual=)` spares a pass over memory.
-
-    Args:
-        x: (N, T, D), the residual stream.
-        gate: (N, D).
-        y: (N, T, D), the branch.
-
-    Returns:
-        (N, T, D), in the wider type of the inputs: an fp32 stream stays fp32.
+    x and y are (N, T, D), gate (N, D); the result has the widest type. If a linear layer makes y, `linear(..., gate=, residual=)`
+    saves a pass over memory.
     """
     if reference_serves("gate_residual", x=x, gate=gate, y=y):
         return reference.gate_residual(x, gate, y)
@@ -79,25 +64,18 @@ def rotate_heads(
     key_weight: Tensor | None,
     eps: float = 1e-6,
 ) -> Tensor:
-    """What stands between q, k and v and attention: a norm of each head of q and k, then its rotation by place; v stays.
+    """Apply RMSNorm, then rotation by place to each head of q and k in qkv (N, T, 3D); v is unchanged.
 
-    The norm is RMSNorm over K (Henry et al. 2020, Dehghani et al. 2023: bounded scores); in the rotation of token t the pair
-    (2i, 2i + 1) turns by the angle (t, i), so that scores depend on differences of places (Su et al. 2021, equation 34).
+    The norm over K (Henry et al. 2020, Dehghani et al. 2023) bounds scores. The rotation turns the pair (2i, 2i + 1) of token t
+    by the angle (t, i), so that scores depend on differences of places (Su et al. 2021, equation 34).
 
     Args:
-        qkv: (N, T, 3D), as `attention` takes it.
-        num_heads: H, a divisor of D.
-        cos: (T, K / 2) fp32, of the angles, a constant: no gradient is made for it; None for no rotation.
-        sin: as cos.
-        query_weight: (K), of the norm of q; None for no norm.
-        key_weight: (K), of the norm of k; None where query_weight is.
-        eps: added to the mean square.
-
-    Returns:
-        (N, T, 3D) in qkv's type.
+        qkv: (N, T, 3D), as in `attention`, with D a multiple of `num_heads`.
+        cos: (T, K / 2) fp32 without a gradient; cos and sin are None for no rotation.
+        query_weight: (K); query_weight and key_weight are None for no norm.
 
     Raises:
-        UserError: tensors that do not go together; the message names the argument.
+        UserError: Shapes or types of the tensors do not match; the message names the argument.
     """
     rotation_of("rotate_heads", qkv, num_heads, cos, sin, query_weight, key_weight)
     given = {"cos": cos, "sin": sin, "query_weight": query_weight, "key_weight": key_weight}

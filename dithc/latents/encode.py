@@ -36,24 +36,23 @@ def encode_tiles(
     shard_size: int = 4096,
     batch: int = 32,
 ) -> dict[str, Any]:
-    """Writes the latents of all accepted tiles, then the index; a shard whose sidecar verifies is not made again.
+    """Write the latents of all accepted tiles, then the index; a shard with a valid sidecar is kept.
 
-    A view of a tile is encoded, not its latent mirrored or turned: an autoencoder is not equivariant.
+    The codec encodes views of a tile, because an autoencoder is not equivariant.
 
     Args:
-        tiles: the data set.
-        codec: what encodes; it sees tiles as its own `input` prepares them.
-        folder: where shards, labels, splits and index.json go.
-        tiles_digest: digest of the tiles' manifest; a shard made of other tiles is made again.
-        views: 2 for tiles and their mirror images, 8 for all quarter turns of both; shards of 2 are not made again for 8.
-        shard_size: rows of a shard, the unit of resuming.
-        batch: tiles encoded at once.
+        tiles: Data set.
+        codec: Encoder, whose `input` prepares tiles.
+        folder: Folder of shards, labels, splits and index.json.
+        tiles_digest: Digest of the tiles' manifest; shards of other tiles are made again.
+        views: 2 for tiles and mirror images, 8 with quarter turns; shards of 2 views are part of 8.
+        shard_size: Rows of a shard, the unit of resuming.
+        batch: Tiles per call of the codec.
 
-    Returns:
-        Numbers for the manifest: count, shape, moments, scale, mean and standard deviation per channel.
+    Returns the shape, moments, scale, mean and standard deviation per channel for the manifest.
 
     Raises:
-        UserError: there are no tiles, a latent is not finite or beyond fp16, or the disk is full. Finished shards stay.
+        UserError: There are no tiles, a latent is not finite or beyond fp16, or the disk is full. Finished shards stay.
     """
     if not tiles.count:
         raise problem(

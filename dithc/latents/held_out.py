@@ -14,17 +14,9 @@ MOST_TILES = 256
 
 
 class HeldOut:
-    """Tiles of the validation split, at most 256, taken evenly from all.
+    """Up to 256 tiles of the validation split, evenly spaced; `rows` are their int64 row numbers in the latents.
 
-    The posterior noise of a tile, then the noise of each of its draws, come from (seed, row) alone.
-
-    Args:
-        latents: where rows come from.
-        seed: any integer.
-        draws: noises of a tile.
-
-    Attributes:
-        rows: of the latents, int64; empty where the split is.
+    The posterior noise of a tile, then the noise of each of its `draws`, come from (seed, row) alone.
     """
 
     def __init__(self, latents: Latents, *, seed: int, draws: int) -> None:

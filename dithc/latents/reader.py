@@ -93,15 +93,10 @@ class Latents:
         return np.flatnonzero(self._splits == Tiles.SPLITS.index(split)).astype(np.int64)
 
     def moments(self, rows: Rows, *, views: Rows | None = None) -> npt.NDArray[np.float16]:
-        """Stored rows, in the order asked.
+        """Return stored rows (n,), float16 (n, M, h, w), in the requested order.
 
-        Args:
-            rows: (n,), of 0 to `count` - 1.
-            views: (n,), which encoded view of each, of 0 to `num_views` - 1; of all the tile itself if not given. Odd ones are
-                mirror images, and view v is turned by v // 2 quarters after that.
-
-        Returns:
-            float16 (n, M, h, w).
+        `views` (n,) selects the encoded view of each, by default 0. Odd views are mirror images, and view v is turned by v //
+        2 quarters after that.
         """
         channels, height, width = self.shape
         out = np.empty((len(rows), channels * (1 + self.has_logvar), height, width), np.float16)

@@ -22,20 +22,15 @@ log = logger(__name__)
 def average_of(
     store: Store, checkpoint: Store.Checkpoint, *, length: float, snapshots: Sequence[int], manifest: Path
 ) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Weights averaged over the training up to a step, by the sum of stored averages that is nearest to that of a length.
+    """Average weights up to `checkpoint` as the sum of stored averages that is nearest to an average of relative length `length`.
 
-    Args:
-        store: of the run.
-        checkpoint: of the last step that counts.
-        length: relative standard deviation of the profile that is wanted.
-        snapshots: steps whose checkpoints are summed, as far as they are not after that.
-        manifest: of the run.
+    `snapshots` are the steps of summed checkpoints, if they are not later; `manifest` is the run's.
 
     Returns:
-        The weights, fp32, by name; and what is said of them: `ema`, `ema_misfit` (of the profile, relative), `ema_snapshots`.
+        fp32 weights by name; and `ema`, `ema_misfit` (of the profile, relative) and `ema_snapshots`.
 
     Raises:
-        UserError: a checkpoint is missing or damaged, or holds no averages of lengths.
+        UserError: A checkpoint is missing or damaged, or holds no averages of lengths.
     """
     lengths = checkpoint.meta["ema"].get("lengths")
     if not lengths:

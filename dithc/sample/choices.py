@@ -26,18 +26,10 @@ def chosen_degrees(
     group: Group,
     layout: tuple[int, int] | None = None,
 ) -> choosing.Chosen:
-    """All degrees that go together, by predicted seconds; the same on all ranks, which all call it.
+    """Return all valid degrees by predicted seconds, equal on all ranks; a collective call that measures rates.
 
-    Args:
-        images: what makes them.
-        shards: images of each that is to be made.
-        job: what is done.
-        group: the connected ranks, on which rates are measured.
-        layout: (nodes, ranks of each) of other ranks than these; links are then those of the machine's description, where it
-            has any.
-
-    Raises:
-        UserError: given degrees do not go together.
+    `shards` are the image counts to make. `layout` (nodes, ranks of each) describes other ranks, whose links are then those
+    of the machine's description. Raises UserError if given degrees do not match.
     """
     nodes = _nodes(group)
     work = work_of(images, shards, job=job)

@@ -40,19 +40,15 @@ log = logger(__name__)
 
 
 def sample(job: Job, group: Group) -> dict[str, Any] | None:
-    """Draws the images of an evaluation that are not there yet, and writes the manifest.
+    """Draw the missing images of an evaluation and write the manifest; all ranks, placed on their cores, share the shards.
 
-    Where the job will be ended before that, it stops between two shards; every shard that is made is kept.
-
-    Args:
-        job: what to do.
-        group: the connected ranks, each placed on its cores already; shards are shared among them.
+    If the job ends earlier, sampling stops between two shards and keeps every finished shard.
 
     Returns:
-        The numbers of the manifest; None where it stopped before the end.
+        The values of the manifest; None after an early stop.
 
     Raises:
-        UserError: inputs that are missing, damaged or do not go together; an image that is not finite; a full disk.
+        UserError: Inputs are missing, damaged or inconsistent, an image is not finite, or the disk is full.
     """
     begun = time.monotonic()
     output = outputs.OutputFolder.of(job.out)

@@ -12,18 +12,11 @@ from dithc.sample.shards import Shards
 
 
 def degrees_table(job: Job, group: Group, *, layout: tuple[int, int] | None = None) -> str:
-    """Lines for a person, best degrees first, for all images of an evaluation; nothing is sampled or written.
+    """Return lines of degrees, best first, for all images of an evaluation, equal on all ranks; nothing is sampled or written.
 
-    Every rank calls it, and has the same.
-
-    Args:
-        job: what would be done.
-        group: the connected ranks, on which rates are measured.
-        layout: (nodes, ranks of each) of other ranks than these; their links are those of the machine's description
-            (DITHC_MACHINE), and where it has none what needs them is refused, and it is said.
-
-    Raises:
-        UserError: as `sample`; an evaluation of a codec alone.
+    This is a collective call, because rates are measured. `layout` (nodes, ranks of each) describes other ranks. Their links
+    are those of the machine's description (DITHC_MACHINE); without any, the table excludes degrees that need links and notes
+    it. Raises UserError as `sample`, and for an evaluation of a codec alone.
     """
     if job.evaluation.at == "codec":
         raise problem(

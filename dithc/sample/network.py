@@ -64,11 +64,7 @@ def load_network(job: Job) -> tuple[DiT, dict[str, Any]]:
 
 
 def load_guide(job: Job) -> DiT | None:
-    """The network that guidance moves away from, where that is another than the sampled one.
-
-    Raises:
-        UserError: its checkpoint is missing or damaged.
-    """
+    """Return the network that guidance moves away from, if it is not the sampled one; UserError if its checkpoint is unusable."""
     guide = job.evaluation.guide
     if guide is None:
         return None

@@ -17,18 +17,10 @@ from dithc.sample.generate import ALONE, OnStep
 
 
 class Reconstructions:
-    """Encodes and decodes tiles of the evaluation's split, by index; from the posterior's mean.
+    """Encodes and decodes tiles of the evaluation's split, by index, from the posterior's mean.
 
-    Args:
-        codec: what gives them back.
-        tiles: the data set.
-        evaluation: its split, its seed, which draws the tiles, and its number of images, where the split has more.
-
-    Attributes:
-        rows: of the tiles, in the order of the images.
-        count: their number.
-        steps: of an image, of which `images` tells.
-        team: the ranks that make a shard together.
+    The evaluation's seed draws its number of images from the split. `rows` are tiles in the order of the images, `steps` the
+    steps of an image, and `team` is the ranks that make a shard together.
     """
 
     steps = 1

@@ -16,24 +16,14 @@ KEY = "cache"  # of a shard's sidecar
 
 
 def of_shard(tally: Tensor, team: Team) -> dict[str, Any]:
-    """What a shard's sidecar says, the same on all ranks that made it; all of them call it.
-
-    Args:
-        tally: (4) of this rank, see `parallel.cache.Cached`.
-        team: those who made the shard.
-    """
+    """Return a shard's sidecar entries from this rank's tally (4) (`parallel.cache.Cached`); collective over the shard's team."""
     made, whole, seconds, beside = team.members.sum_(tally.float()).tolist()  # whole numbers below 2^24 are exact
     saved = seconds * (whole - made) / made - beside if made else 0.0
     return {KEY: {"blocks": [round(made), round(whole)], "seconds_saved": round(saved, 3)}}
 
 
 def numbers(chosen: training.Evaluation, sidecars: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    """What a manifest says of a cache or of pipefusion; nothing without one.
-
-    Args:
-        chosen: the evaluation.
-        sidecars: of all shards.
-    """
+    """Return the manifest's values of a cache or of pipefusion from the sidecars of all shards; empty without one."""
     if (staged := chosen.pipefusion) is not None:
         return {"pipefusion": staged.decides, "exact": staged.is_exact(chosen.steps)}
     if chosen.cache is None:

@@ -28,12 +28,7 @@ LOOKED_AT = 512  # pixels of a side of the picture of a scene
 
 
 def check_memory(shape: tuple[int, int, int], *, free: int) -> None:
-    """Refuses scenes whose latents do not fit into memory, before any is begun.
-
-    Args:
-        shape: (Z, h, w) of the latents of a scene, which every rank has whole.
-        free: bytes that a rank may take.
-    """
+    """Raise UserError if latents (Z, h, w) of a scene, complete on every rank, exceed `free` bytes per rank."""
     latents = math.prod(shape) * torch.float32.itemsize
     if LATENTS_AT_ONCE * latents > free:
         raise problem(
@@ -47,14 +42,7 @@ def check_memory(shape: tuple[int, int, int], *, free: int) -> None:
 
 
 def check_room(shards: Shards, missing: Sequence[int], *, shape: tuple[int, int, int], free: int) -> None:
-    """Refuses scenes for which the disk has no room, before any is begun.
-
-    Args:
-        shards: of one image each.
-        missing: those that are to be made.
-        shape: (C, H, W) of each.
-        free: bytes that the disk has.
-    """
+    """Raise UserError if the disk has less than the bytes of all missing scenes (C, H, W), one per shard."""
     pixels = shape[1] * shape[2]
     needed = len(missing) * pixels * (shape[0] * np.dtype(np.float16).itemsize + 3)
     if missing and needed + SPARE_BYTES > free:
@@ -74,17 +62,9 @@ def free_bytes(folder: Path) -> int:
 
 
 def write_scene(shards: Shards, shard: int, images: Images, latent: Tensor, *, begun: float) -> None:
-    """Decodes a scene by the ranks of its team, the first of which writes it.
+    """Decode a scene's latent (Z, h, w), which every rank of the team has; the first rank writes the shard.
 
-    Args:
-        shards: of one image each.
-        shard: the one to write.
-        images: what made the latent.
-        latent: (Z, h, w), on every rank.
-        begun: when its making began, by `time.monotonic`.
-
-    Raises:
-        UserError: the scene is not finite, or the disk is full.
+    `begun` is the start by `time.monotonic`. Raises UserError if the scene is not finite or the disk is full.
     """
     seams = round(images.seams(latent[None]), 4)
     if images.team.members.rank > 0:

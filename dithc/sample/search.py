@@ -33,23 +33,22 @@ Times = tuple[int, ...]
 
 
 def search(job: Job, *, latents: int, reference_steps: int) -> dict[str, Any]:
-    """Moves the timesteps of an evaluation's solver until its latents differ least from those of many steps.
+    """Optimize the timesteps of an evaluation's solver until its latents differ least from those of many steps.
 
-    The latents have seeds of the evaluation that it does not score; half of them are searched on, the others judge what was
-    found.
+    The latents use seeds of the evaluation that it does not score. One half is for the search, the other for validation. The
+    search starts at the evaluation's `times`, or else at the solver's own spacing.
 
     Args:
-        job: whose evaluation says network, guidance, solver and number of steps, and where the search begins: its `times`, or
-            else the solver's own spacing.
-        latents: N searched on, and as many that judge.
-        reference_steps: of the reference: by UniPC of third order, of a flow by Heun's method.
+        job: Evaluation with network, guidance, solver and number of steps.
+        latents: N of each half.
+        reference_steps: Steps of the reference: UniPC of third order, or Heun's method for a flow.
 
     Returns:
-        `times`, and the mean absolute difference from the reference (in units of scaled latents): `searched` on the first half,
-        `unseen` on the second; `before` with the solver's own spacing, `after` with `times`. How it was found beside them.
+        `times`, settings of the search, and mean absolute differences from the reference (in units of scaled latents):
+        `searched` on the first half, `unseen` on the second; `before` with the solver's own spacing, `after` with `times`.
 
     Raises:
-        UserError: a sampler that draws noise, too many steps, fewer steps of the reference than twice as many.
+        UserError: The sampler draws noise, has too many steps, or more than half of the reference's.
     """
     begun = time.monotonic()
     chosen = job.evaluation
@@ -127,19 +126,10 @@ def _even_times(chosen: training.Evaluation) -> Times:
 def descend(
     error: Callable[[Times], float], times: Times, *, least: int = 0, report: Callable[[str], None] = lambda _: None
 ) -> tuple[Times, float]:
-    """Moves one timestep after the other towards a neighbour, where that lowers the error, by less and less.
+    """Move single timesteps towards a neighbor while that lowers the error, with falling strides; return best times and error.
 
-    The others first follow, in proportion, since a solver of several steps suffers from strides of unequal length; then each
-    moves alone. The first stays: the path begins in noise. The last may move to `least`.
-
-    Args:
-        error: of timesteps.
-        times: where it begins, falling.
-        least: the last timestep there is.
-        report: told of each sweep.
-
-    Returns:
-        The best timesteps that were tried, and their error.
+    First, the other timesteps follow in proportion, because multistep solvers need strides of similar length; then each moves
+    alone. The first stays, because the path begins in noise. The last may move to `least`. `report` receives each sweep.
     """
     lowest = error(times)
     for share, others_follow in ((share, follow) for follow in (True, False) for share in SHARES):
@@ -172,22 +162,22 @@ def _moved(times: Times, index: int, share: float, *, least: int, others_follow:
 
 
 def search_scaling(job: Job, *, score: Callable[[npt.NDArray[np.uint8]], float], images: int) -> dict[str, Any]:
-    """Searches the epsilon scaling of an evaluation by a score of its images, the rest of its settings as they are.
+    """Search the epsilon scaling of an evaluation by a score of its images, with its other settings.
 
-    The images have seeds of the evaluation that it does not score; half of them are searched on, always from the same noise, and
-    the others judge what was found. Bounded scalar minimisation (Brent 1973, section 5.8), by `scipy.optimize`.
+    The images use seeds of the evaluation that it does not score. One half is for the search, always with the same noise, the
+    other for validation. Bounded scalar minimization (Brent 1973, section 5.8) is that of `scipy.optimize`.
 
     Args:
-        job: whose evaluation says network, guidance, solver and steps; its own `epsilon_scaling` is not looked at.
-        score: of images as they are shown, uint8 (N, 3, H, W); the lower the better.
-        images: N searched on, and as many that judge.
+        job: Evaluation with network, guidance, solver and steps; its own `epsilon_scaling` is ignored.
+        score: Score of displayed images, uint8 (N, 3, H, W); lower is better.
+        images: N of each half.
 
     Returns:
-        `epsilon_scaling`, 0 where nothing was better; and the score: `searched` on the first half, `unseen` on the second;
-        `before` at 0, `after` with it. How it was found beside them.
+        `epsilon_scaling` (0 without an improvement), settings of the search, and scores: `searched` on the first half,
+        `unseen` on the second; `before` at 0, `after` with it.
 
     Raises:
-        UserError: an evaluation that samples nothing.
+        UserError: The evaluation samples nothing.
     """
     begun = time.monotonic()
     chosen = job.evaluation

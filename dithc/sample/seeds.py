@@ -31,15 +31,10 @@ def label_of(seed: int, index: int, classes: npt.NDArray[np.int64]) -> int:
 
 
 def noise_by_place(seed: int, indices: Sequence[int], shape: tuple[int, int, int]) -> Callable[[int], Tensor]:
-    """Noise of scenes whose every value follows from (seed, index of the image, draw, place).
+    """Return noise of scenes as a function of the draw; (seed, image index, draw, place) decides each value.
 
-    A block of `BLOCK` x `BLOCK` places has a generator of its own, so that a scene of another size has the same noise where both
-    are, and no draw depends on another.
-
-    Args:
-        seed: of the evaluation.
-        indices: of the images (N).
-        shape: (Z, h, w).
+    Each block of `BLOCK` x `BLOCK` places of (Z, h, w) has its own generator. A scene of another size has the same noise at
+    common places, and draws are independent of each other.
     """
     channels, height, width = shape
 

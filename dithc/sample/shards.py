@@ -85,17 +85,9 @@ class Shards:
         seconds: float,
         more: Mapping[str, Any] | None = None,
     ) -> None:
-        """Writes both arrays, then the sidecar.
+        """Write images (n, C, H, W) in scaled units and their display (n, 3, H, W), then the sidecar with `seconds` and `more`.
 
-        Args:
-            images: (n, C, H, W), scaled units.
-            rgb: (n, 3, H, W), the display.
-            labels: of each image.
-            seconds: what making it took.
-            more: what else its sidecar is to say.
-
-        Raises:
-            UserError: an image is not finite, or the disk is full; finished shards are intact.
+        Raises UserError if an image is not finite or the disk is full; finished shards are intact.
         """
         self.check(shard, images)
         try:

@@ -36,10 +36,9 @@ class Member(NamedTuple):
 
 
 def members(path: Path) -> Iterator[Member]:
-    """The files of a tar archive, and of the tar archives in it, in their order, without hidden and system files.
+    """Yield the files of a tar archive and of tar archives in it, without hidden and system files.
 
-    Raises:
-        UserError: it cannot be used as a whole: hostile, damaged, cut short, or compressed.
+    Raises UserError if the archive is unsafe, damaged, truncated or compressed.
     """
     with open_regular(path) as file:
         for member in _files(file, 0, path.stat().st_size, path):

@@ -44,19 +44,14 @@ class Entry(tarfile.TarInfo):
 
 
 def unpack(archive: Path, folder: Path, *, wanted: Callable[[str], bool]) -> list[Path]:
-    """Unpacks the wanted files of a `.tar.gz` into `folder`, which exists and is empty; reads the archive to its end.
+    """Unpack the files of a `.tar.gz` whose last name is `wanted` into an empty folder; return them, sorted.
 
-    Args:
-        archive: the file; gzip's checksum of its content is compared.
-        wanted: says by a file's last name whether it is.
-
-    Returns:
-        What was written, sorted.
+    The archive is read to its end to compare gzip's checksum.
 
     Raises:
-        OSError: it is cut short or damaged.
-        UserError: an entry is none that a product has, the archive unfolds too far, or what is wanted is larger than the memory.
-        NoRoom: the disk has no room for it.
+        OSError: It is truncated or damaged.
+        UserError: An entry is not part of a product, or the content exceeds the limits of expansion or memory.
+        NoRoom: The disk is too small.
     """
     limit = archive.stat().st_size * MOST_UNFOLDING + SLACK_BYTES
     written: dict[str, Path] = {}

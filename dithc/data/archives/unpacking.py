@@ -29,12 +29,9 @@ class NoRoom(UserError):
 
 @contextmanager
 def scratch(archive: Path) -> Iterator[Path]:
-    """An empty folder where TMPDIR says, removed again at the end.
+    """Yield an empty folder in TMPDIR and remove it at the end; NoRoom if the disk becomes full.
 
-    Errors that name files in it name them below the archive instead, so that they are the same in every run.
-
-    Raises:
-        NoRoom: the disk became full.
+    Errors name its files below the archive instead, so that they are the same in every run.
     """
     with _locked_folder() as name:
         try:
@@ -110,11 +107,7 @@ def _prefix() -> str:
 
 
 def check_disk(archive: Path, num_bytes: int, folder: Path) -> None:
-    """Whether there is room for what is about to be unpacked.
-
-    Raises:
-        NoRoom: there is not.
-    """
+    """Raise NoRoom if the disk has no room for the bytes to unpack."""
     free = shutil.disk_usage(folder).free - SPARE_BYTES
     if num_bytes > free:
         raise no_room(archive, got=f"{num_bytes / 2**30:.1f} GiB to unpack")

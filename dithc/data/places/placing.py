@@ -33,19 +33,12 @@ def lattice(shape: tuple[int, int], *, size: int, stride: int) -> tuple[Ints, In
 def place_tiles(
     splitter: Splitter, shape: tuple[int, int], *, size: int, stride: int, place: str, transform: GeoTransform | None
 ) -> Placed:
-    """The tiles of a scene (H, W).
+    """Return the tiles of a scene (H, W), of `size` pixels at distances of `stride`.
 
-    With cells of the whole Earth, which lie across every scene's grid, a tile of the lattice that touches two splits is moved by
-    half its side at most, the shortest way to where it is in the split of its middle; there it overlaps its neighbours, and no
-    pixel is in tiles of two splits. One for which there is no such place stays, without a split.
-
-    Args:
-        splitter: decides on cells and splits.
-        shape: of the scene.
-        size: side of a tile in pixels.
-        stride: distance of neighbouring tiles.
-        place: the coordinate reference system of a georeferenced scene; the scene's own name of another.
-        transform: affine coefficients of a georeferenced scene, else None.
+    Cells of the whole Earth cross the grid of every scene. A tile of the lattice in two splits moves by at most half its
+    side, the shortest way to the split of its middle. It then overlaps its neighbors, and no pixel is in tiles of two splits.
+    Without such a position it stays, without a split. `place` is the coordinate reference system, or the scene's name without
+    georeference; `transform` is None then.
     """
     y, x = lattice(shape, size=size, stride=stride)
     cells, splits = splitter.assign(y, x, size=size, place=place, transform=transform)

@@ -19,16 +19,11 @@ Splits = list[str | None]
 
 
 class Splitter:
-    """Assigns cells to splits.
+    """Assigns cells to splits by `seed`; a cell in `joined` has the split of another.
 
-    With `cell_m` a cell is one of the grid over the whole Earth (`earth.py`), the same for every coordinate reference system and
-    pixel size. Otherwise it is a square of `cell_tiles` tiles in the scene's system. Either way the same place on another date,
-    or in an overlapping scene, is in the same cell. Without georeference a cell is a square within the scene.
-
-    Args:
-        settings: shares and the size of a cell.
-        seed: another seed gives another assignment.
-        joined: the cell in whose split another one is.
+    With `cell_m`, cells are those of the grid over the whole Earth (`earth.py`), for every coordinate reference system and
+    pixel size. Otherwise they are squares of `cell_tiles` tiles in the scene's system. The same place on another date or in
+    an overlapping scene is in the same cell. Without georeference, a cell is a square in the scene.
     """
 
     def __init__(self, settings: datasets.Split, *, seed: int, joined: Mapping[str, str] | None = None) -> None:
@@ -50,17 +45,9 @@ class Splitter:
     def assign(
         self, y: Ints, x: Ints, *, size: int, place: str, transform: GeoTransform | None
     ) -> tuple[list[str], Splits]:
-        """The cell and the split of tiles of one scene.
+        """Return the cell of each tile's middle and its split, None for a tile that touches cells of different splits.
 
-        Args:
-            y: (n,) row of each tile's first pixel.
-            x: (n,) column of it.
-            size: side of a tile in pixels.
-            place: the coordinate reference system of a georeferenced scene; the scene's own name of another.
-            transform: affine coefficients of a georeferenced scene, else None.
-
-        Returns:
-            The cell of each tile's middle, and its split; None for a tile that touches cells of different splits.
+        y and x (n,) are the first rows and columns of tiles of `size` pixels. `place` and `transform` are as in `place_tiles`.
         """
         if transform is not None and self.settings.cell_m is not None:
             return self._on_earth(y, x, size=size, crs=place, transform=transform)

@@ -20,10 +20,9 @@ adapts to zeros within a few bytes), except for empty packets, of which each is 
 
 
 def check_codestream(path: Path) -> None:
-    """Follows the tile parts of the file's codestream from the first to the end marker, and reads it once for holes.
+    """Follow the tile parts of the codestream to the end marker, and read it once for holes.
 
-    Raises:
-        OSError: one is missing, longer than the file, or the end marker is not behind the last; or there is a hole in one.
+    Raises OSError for a missing or overlong tile part, a misplaced end marker, or a hole.
     """
     with path.open("rb") as file:
         try:

@@ -16,14 +16,9 @@ AUX_BYTES, WORLD_BYTES = 1 << 20, 1 << 10
 
 
 def companion(path: Path, *ends: str) -> Path | None:
-    """Return the first file next to a raster, or next to the target of a link, whose name ends so; None if there is none.
+    """Return the first file next to a raster, or next to the target of a link, that ends so (`.msk`, or `/wld` for NAME.wld).
 
-    Args:
-        path: the raster.
-        ends: `.msk` for NAME.tif.msk; `/wld` for NAME.wld.
-
-    Raises:
-        UserError: it is a link to a folder other than that of the raster.
+    None if there is none. Raises UserError for a link to another folder than the raster's.
     """
     rasters = (path, Path(os.path.realpath(path)))
     places = [
@@ -44,11 +39,7 @@ def companion(path: Path, *ends: str) -> Path | None:
 
 
 def check_aux(path: Path) -> None:
-    """Reject a raster whose place, no-data value or scale is declared in NAME.aux.xml, which is not evaluated.
-
-    Raises:
-        UserError: one of them is declared there.
-    """
+    """Raise UserError if NAME.aux.xml declares place, no-data value or scale, which are not evaluated."""
     aux = companion(path, ".aux.xml")
     if aux is None or not aux.is_file():
         return
@@ -64,11 +55,7 @@ def check_aux(path: Path) -> None:
 
 
 def read_world(path: Path) -> tuple[Path, GeoTransform] | None:
-    """Return the world file of a raster (.tfw, .tifw, .wld for .tif) and its affine coefficients; None if there is none.
-
-    Raises:
-        UserError: it does not hold six numbers.
-    """
+    """Return the world file of a raster (.tfw, .tifw, .wld) and its coefficients, or None; UserError without six numbers."""
     end = path.suffix[1:].lower() or "tif"
     ends = [f"/{end[0]}{end[-1]}w", f"/{end}w", "/wld"]
     world = companion(path, *ends, *map(str.upper, ends))

@@ -100,21 +100,15 @@ class RasterInfo:
 
 
 def read_raster(path: Path, *, bands: Sequence[str] = ()) -> tuple[npt.NDArray[Any], RasterInfo]:
-    """Read a complete GeoTIFF or JPEG 2000 file, recognized by content, not by name.
+    """Read the data bands (C, H, W) and metadata of a GeoTIFF or JPEG 2000 file, recognized by content.
 
     Other drivers are excluded: SENTINEL2 returns zeros without an error if band files are missing, and others open documents
-    that name servers. Alpha bands are not data: they become part of `RasterInfo.masked`.
-
-    Args:
-        path: raster file; its mask and its world file are read if they exist.
-        bands: expected names of the bands, to recognize data in a band that is tagged as alpha.
-
-    Returns:
-        Pixels (C, H, W) of the data bands in the dtype of the file, and metadata.
+    that name servers. Alpha bands become part of `RasterInfo.masked`. `bands` are expected names, to recognize data in a band
+    tagged as alpha.
 
     Raises:
-        OSError: the file is truncated, damaged or of another format.
-        UserError: the file is not regular or too large for the memory, or a companion file is unusable.
+        OSError: The file is truncated, damaged or of another format.
+        UserError: The file is not regular or too large, or its mask or world file is unusable.
     """
     driver = _driver(path)
     if driver == "JP2OpenJPEG":
@@ -189,11 +183,7 @@ def _is_alpha(path: Path, pixels: npt.NDArray[Any], *, number: int, count: int, 
 
 
 def _mask_beside(path: Path, beside: Path, *, shape: tuple[int, int]) -> npt.NDArray[np.bool_]:
-    """Return where pixels are valid, (1, H, W) or (C, H, W), by a mask that GDAL wrote to NAME.msk.
-
-    Raises:
-        UserError: it is not a mask of GDAL, or of another shape.
-    """
+    """Return validity, (1, H, W) or (C, H, W), from a mask of GDAL in NAME.msk; UserError for other content or shape."""
     got = "no mask of GDAL (INTERNAL_MASK_FLAGS_1)"
     try:
         with opened(beside, _driver(beside)) as source:
@@ -232,11 +222,7 @@ def opened(path: Path, driver: Driver) -> Iterator[Any]:
 
 
 def _check_size(path: Path, source: Any) -> int:
-    """Reject a header whose pixels, or blocks of pixels, exceed the memory, before anything is allocated.
-
-    Returns:
-        Upper limit of the bytes in one block of all bands or of a mask.
-    """
+    """Return an upper limit of the bytes of one block of all bands or of a mask; reject a header that exceeds the memory."""
     if len(set(source.dtypes)) > 1:
         raise OSError(f"its bands are of several types: {', '.join(source.dtypes)}")
     height, width = (max(sides) for sides in zip((source.height, source.width), *source.block_shapes, strict=True))

@@ -22,14 +22,9 @@ CHUNK_BYTES = 1 << 20
 
 
 def check_blocks(path: Path, *, block_bytes: int) -> None:
-    """Decompress every block of the first image of a file and of its mask, and compare the checksums.
+    """Decompress every block of the first image and its mask, at most `block_bytes` each, and compare the checksums.
 
-    Args:
-        path: a TIFF file that a decoder could open.
-        block_bytes: upper limit of the bytes in a decompressed block.
-
-    Raises:
-        OSError: a block is cut short, damaged, or larger.
+    Raises OSError if a block is truncated, damaged, or larger.
     """
     with path.open("rb") as file:
         try:
@@ -60,9 +55,7 @@ def _check_block(file: BinaryIO, offset: int, length: int, *, said: str, most: i
 def _blocks(file: BinaryIO, *, size: int, most: int) -> Iterator[tuple[int, int]]:
     """Yield offset and length of each deflated block of the first image and of its mask.
 
-    Raises:
-        struct.error: the file ends early.
-        OSError: a tile of the mask has more than `most` pixels.
+    Raises struct.error if the file ends early, OSError if a tile of the mask has more than `most` pixels.
     """
     order = "<" if file.read(2) == b"II" else ">"
     is_big = _read(file, 2, "H", order=order) == (43,)

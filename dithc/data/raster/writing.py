@@ -40,20 +40,15 @@ def write_geotiff(
     driver: Driver = "GTiff",
     verify: bool = False,
 ) -> None:
-    """Writes one raster losslessly; the caller chooses a temporary name or folder if it must appear atomically.
+    """Write one raster (C, H, W) losslessly to an existing folder; the caller chooses a temporary name for atomic results.
 
-    Args:
-        path: file to write; its folder exists.
-        array_chw: (C, H, W), any dtype the driver stores losslessly (GTiff: all; JP2OpenJPEG: uint8, uint16, int16).
-        transform: affine coefficients (a, b, c, d, e, f): x = a*col + b*row + c, y = d*col + e*row + f; None for an image
-            without georeference.
-        epsg: code of the coordinate reference system; None likewise.
-        nodata: value written as the file's nodata; Sentinel-2 JP2 files carry none (their metadata says 0).
-        verify: read the file back and compare every pixel, so that a full disk or a lossy codec cannot pass unnoticed.
+    GTiff stores all dtypes, JP2OpenJPEG uint8, uint16 and int16. `transform` (a, b, c, d, e, f) maps x = a*col + b*row + c, y
+    = d*col + e*row + f; transform and epsg are None without georeference. `verify` reads the file back and compares every
+    pixel.
 
     Raises:
         ValueError: array_chw has not three dimensions.
-        OSError: the file cannot be written, or does not hold what was written.
+        OSError: The file cannot be written, or has other content.
     """
     if array_chw.ndim != 3:
         raise ValueError(f"write_geotiff takes an array (C, H, W), got the shape {array_chw.shape}; add the band axis")
@@ -84,20 +79,19 @@ def write_cog(
     crs: str | None = None,
     transform: GeoTransform | None = None,
 ) -> None:
-    """Writes a cloud-optimised GeoTIFF losslessly, reads it back and compares every pixel.
+    """Write a cloud-optimized GeoTIFF losslessly, read it back and compare every pixel.
 
     Args:
-        path: file to write; its folder exists.
+        path: File to write in an existing folder.
         array_chw: (C, H, W), integers.
-        bands: what is said of each band.
-        tags: of the whole file.
-        nodata: value that means no data; pixels that are not valid have it already.
-        valid: (H, W), for files without such a value: written as the file's mask.
-        crs: `EPSG:n` or well-known text; None for pixels that are nowhere.
-        transform: affine coefficients, with `crs`.
+        bands: Metadata of each band.
+        tags: Tags of the file.
+        nodata: No-data value, already set in invalid pixels.
+        valid: (H, W), written as a mask for files without no-data value.
+        crs: `EPSG:n` or WKT, with `transform`; None without georeference.
 
     Raises:
-        OSError: the file cannot be written, or does not hold what was written.
+        OSError: The file cannot be written, or has other content.
     """
     count, height, width = array_chw.shape
     block = min(
@@ -134,19 +128,10 @@ def write_cog_by_rows(
     crs: str | None = None,
     transform: GeoTransform | None = None,
 ) -> None:
-    """Writes a cloud-optimised GeoTIFF as `write_cog` does, of an image that need never be in memory.
+    """Write as `write_cog` an image of `shape` (C, H, W) from strips (C, rows, W), never complete in memory.
 
-    It stands beside `path` for a while, not packed: GDAL's driver makes such files from others alone.
-
-    Args:
-        path: file to write; its folder exists.
-        rows: the image from its first row to its last, (C, rows, W) each.
-        shape: (C, H, W).
-        dtype: of the pixels, integers.
-        bands, tags, nodata, crs, transform: as of `write_cog`.
-
-    Raises:
-        OSError: the file cannot be written, or does not hold what was written.
+    An uncompressed copy is temporarily beside `path`, because GDAL's driver makes such files only from others.
+    Raises OSError if the file cannot be written, or has other content.
     """
     count, height, width = shape
     of_blocks = 2 * COG_BLOCK * width * count * np.dtype(dtype).itemsize  # two rows of them

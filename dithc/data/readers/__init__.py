@@ -145,10 +145,9 @@ class Scenes:
 
 
 def read_scenes(source: datasets.Source, folder: Path) -> Scenes:
-    """Lists the scene files of a source under `folder` (a folder or one file) and gives them to be read in sorted order.
+    """List the scene files of a source under `folder` (a folder or one file), sorted, for reading.
 
-    Raises:
-        UserError: the path does not exist, nothing under it is of this kind, or a file that all scenes need cannot be used.
+    Raises UserError if the path does not exist or has no such scene, or a file that all scenes need is unusable.
     """
     remove_abandoned()
     return Scenes(_reader(source, folder), folder)

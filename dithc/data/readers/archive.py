@@ -21,12 +21,7 @@ BROKEN = (zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError, EOF
 
 
 def names_in(path: Path) -> list[str]:
-    """Names of the files in a zip file, as its directory says.
-
-    Raises:
-        OSError: it is no zip file, or cut short.
-        UserError: it is no regular file.
-    """
+    """Return the names of files in a zip file; OSError if it is invalid or truncated, UserError if it is not regular."""
     try:
         with open_regular(path) as file, zipfile.ZipFile(file) as archive:
             return [name for name in archive.namelist() if not is_clutter(name)]
@@ -36,14 +31,12 @@ def names_in(path: Path) -> list[str]:
 
 @contextmanager
 def unpacked(path: Path) -> Iterator[Path]:
-    """A folder with what is in a zip file, removed again at the end; it stands where TMPDIR says.
-
-    Errors that name files in it name them below the zip file instead.
+    """Yield a temporary folder in TMPDIR with the content of a zip file; errors name its files below the zip file.
 
     Raises:
-        Refused: a name leads out of it, an entry is no plain file, or it is larger than it may be.
-        NoRoom: the disk has no room for it.
-        OSError: it is damaged: every entry is compared with its checksum.
+        Refused: A name leads out of it, an entry is not a plain file, or it is too large.
+        NoRoom: The disk is too small.
+        OSError: It is damaged; the checksum of every entry is compared.
     """
     with scratch(path) as folder:
         try:

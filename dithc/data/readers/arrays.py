@@ -94,11 +94,7 @@ class Sentinel2ArrayReader:
 
 
 def check_type(pixels: Array, *, units: str) -> None:
-    """Refuses a type that cannot hold the declared units.
-
-    Raises:
-        Refused: reflectance in an integer type, digital numbers in 8 bits or with fractions.
-    """
+    """Raise Refused for reflectance in an integer type, or digital numbers in 8 bits or with fractions."""
     kind, remedy = pixels.dtype.kind, "correct `units`, or save the file again"
     expected = f"{'integers of 16 bits or more, or whole floats,' if units == 'dn' else 'floats'} for `units: {units}`"
     got = f"{pixels.dtype}"
@@ -140,20 +136,11 @@ def check_range(pixels: Array, invalid: Array) -> None:
 def check_offset(
     pixels: Iterable[Array], invalid: Iterable[Array], *, bands: list[str], offset: float, per_unit: float
 ) -> None:
-    """Refuses values that the declared offset cannot belong to.
+    """Raise Refused, with the values, if the declared offset contradicts them.
 
-    The offset of processing baseline 04.00 is -1000 DN (-0.1 in reflectance). Left in, no band is darker than about 0.1
-    and the cirrus band is there as a whole; taken off twice, whole bands are negative.
-
-    Args:
-        pixels: (C, H, W) as stored in the file, or one band after the other.
-        invalid: (C, H, W), not all true; likewise.
-        bands: names, to find the cirrus band.
-        offset: declared, in stored units.
-        per_unit: stored units per reflectance 1.
-
-    Raises:
-        Refused: with the values that contradict.
+    The offset of processing baseline 04.00 is -1000 DN (-0.1 in reflectance). Unless it is applied, no band is darker than
+    about 0.1, and the whole cirrus band has values. Applied twice, whole bands are negative. `pixels` are stored (C, H, W),
+    or bands in turn, as is `invalid`, not all true; `per_unit` are stored units per reflectance 1.
     """
     lowest, medians, dark = {}, {}, {}
     for band, values, bad in zip(bands, pixels, invalid, strict=True):

@@ -21,11 +21,7 @@ log = logger(__name__)
 
 
 def check_apart(folder: Path, folders: list[Path]) -> None:
-    """Reject class folders that links nest, or that contain the source: their images would have two labels.
-
-    Raises:
-        UserError: a class folder contains another class folder or the source.
-    """
+    """Raise UserError if links nest class folders in each other or around the source: images would have two labels."""
     owners: dict[Path, Path] = {}
     places = [(path, path.resolve()) for path in folders]
     for path, place in places:
@@ -47,15 +43,10 @@ def _within(inner: Path, outer: Path) -> UserError:
 
 
 def check_splits(folder: Path, paths: Iterable[Path], *, one: bool = False) -> None:
-    """Reject images of several splits: each would become a class, or validation images would be trained on.
+    """Raise UserError for images of several splits below `folder`: each would become a class, or validation images be trained on.
 
-    Args:
-        folder: source folder.
-        paths: images below it, in folders or archives.
-        one: whether all images are a single class. Then the log names the splits.
-
-    Raises:
-        UserError: folders or archives with one parent are named as splits, or a folder of classes is the only class.
+    This applies to folders or archives with one parent that are named as splits, and to a folder of classes as the only
+    class. If all images are `one` class, the log names the splits instead.
     """
     places = set[Path]()
     for place in {path.parent for path in paths}:

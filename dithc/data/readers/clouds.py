@@ -28,11 +28,7 @@ SUFFIXES = RASTERS | {".safe", ".zip", ".json"}
 
 
 def mark_clouds(files: Mapping[str, BandFile], clouds: datasets.ProductClouds, grid: Grid, mask: Array) -> None:
-    """Marks invalid and cloudy pixels of a product's own masks in the mask (H, W).
-
-    Raises:
-        Refused: a mask's file is not on the product's grid, or not of its type.
-    """
+    """Mark invalid and cloudy pixels of a product's masks in (H, W); raise Refused for another grid or type."""
     if SCENE_CLASSIFICATION in files:
         (classes,) = _layers(files[SCENE_CLASSIFICATION], grid)
         for top in range(0, len(mask), STRIP_ROWS):  # a strip at a time: numpy looks classes up with 8 bytes a pixel
@@ -56,14 +52,9 @@ class SceneMasks:
         self._found: dict[Path, tuple[dict[str, list[str]], set[str]]] = {}
 
     def of(self, scene: Path, stem: str | None = None) -> list[Path]:
-        """Return the mask file of a scene, or no file without the setting.
+        """Return the mask file of a scene, by `stem` (default: its name without suffix); no file without the setting.
 
-        Args:
-            scene: file or product.
-            stem: name of the scene, by default that of `scene` without suffix.
-
-        Raises:
-            Refused: the scene has no mask file, or several.
+        Raises Refused if the scene has none, or several.
         """
         if self._setting is None:
             return []
@@ -102,9 +93,7 @@ class SceneMasks:
     def mark(self, files: list[Path], place: Place, mask: Array) -> None:
         """Mark the pixels of mask files in the mask (H, W) of a scene, then the buffer around clouds.
 
-        Raises:
-            Refused: a mask file has another grid, or a value that the setting does not declare.
-            OSError, ValueError: it cannot be read.
+        Raises Refused for another grid or undeclared values, OSError or ValueError for unreadable files.
         """
         for path in files:
             self._mark(path, place, mask)

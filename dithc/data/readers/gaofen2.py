@@ -198,11 +198,7 @@ def _sun(root: Element) -> dict[str, float]:
 
 
 def _check_name(path: Path, facts: dict[str, Any]) -> None:
-    """Refuses a product whose name and XML say different things of what was taken when: calibrations go by them.
-
-    Raises:
-        Refused: another satellite, camera or day, by more than the zones of the clock.
-    """
+    """Raise Refused if name and XML of a product, which decide calibration, differ in satellite, camera or day."""
     named = PRODUCT.match(path.name)
     if named is None:
         return

@@ -55,15 +55,11 @@ def is_archive(path: Path) -> bool:
 
 @contextmanager
 def opened_product(path: Path, *, pan: bool) -> Iterator[Path]:
-    """The multispectral image of a file: itself, or unpacked from an archive for as long as it is open.
-
-    Args:
-        path: a raster, or an archive named as a product.
-        pan: whether the panchromatic image is unpacked as well.
+    """Yield the multispectral image of a raster or archive, unpacked temporarily, with the panchromatic image if `pan`.
 
     Raises:
-        OSError, UserError: the archive is damaged, hostile, or does not fit here.
-        Refused: it holds no multispectral image.
+        OSError, UserError: The archive is damaged, unsafe, or too large.
+        Refused: It has no multispectral image.
     """
     if not is_archive(path):
         yield path
@@ -86,11 +82,7 @@ def opened_product(path: Path, *, pan: bool) -> Iterator[Path]:
 
 
 class Orthorectifier:
-    """Brings images of level 1A to the ground as a data set's settings say; the DEM is read once, for all of them.
-
-    Raises:
-        UserError: the DEM cannot be used.
-    """
+    """Orthorectifies images of level 1A with one DEM, read once; raises UserError if the DEM is unusable."""
 
     def __init__(self, source: datasets.Gaofen2) -> None:
         self.source = source
@@ -196,11 +188,7 @@ def xml_beside(raster: Path) -> Path | None:
 
 
 def panchromatic_files(path: Path) -> list[Path]:
-    """The other image of a product, its coefficients, and its metadata where there is any.
-
-    Raises:
-        Refused: there is not one of both.
-    """
+    """Return panchromatic image, coefficients and optional metadata of a product; raise Refused without exactly one of each."""
     name = MULTISPECTRAL.sub("", path.name)
     found = [
         one for one in sorted(path.parent.iterdir()) if PANCHROMATIC.sub("", one.name) == name and one.name != name
@@ -275,11 +263,7 @@ def _rpc(path: Path, info: RasterInfo, metadata: Element | None) -> Rpc:
 
 
 def _check_size(metadata: Element, *, height: int, width: int) -> None:
-    """Refuses an image that is not as large as its XML says: what was cut or padded lies elsewhere, or is not whole.
-
-    Raises:
-        Refused: it is not.
-    """
+    """Raise Refused if the image has another size than its XML: a cut or padded image is elsewhere or incomplete."""
     told = [find_text(metadata, name) for name in ("HeightInPixels", "WidthInPixels")]
     if any(text and text != str(side) for text, side in zip(told, (height, width), strict=True)):
         raise _contradiction(
@@ -288,11 +272,7 @@ def _check_size(metadata: Element, *, height: int, width: int) -> None:
 
 
 def _check_corners(rpc: Rpc, metadata: Element, *, height: int, width: int) -> None:
-    """Refuses coefficients that put the image's corners elsewhere than its XML does: digits have no checksum.
-
-    Raises:
-        Refused: they do, by more than hills can.
-    """
+    """Raise Refused if coefficients and XML differ in the image's corners by more than hills explain: digits have no checksum."""
     told = [[find_text(metadata, f"{corner}{axis}") for corner in CORNERS] for axis in ("Longitude", "Latitude")]
     try:
         longitudes, latitudes = (np.array([float(text or "") for text in texts]) for texts in told)
@@ -326,11 +306,7 @@ def on_grid(path: Path, pixels: Array, rpc: Rpc, *, grid: Grid, heights: Heights
 
 
 def check_memory(path: Path, grid: Grid, *, bytes_each: int) -> None:
-    """Refuses a grid whose pixels, of `bytes_each`, are too many for the memory of this machine.
-
-    Raises:
-        Refused: they are more than `room_bytes`.
-    """
+    """Raise Refused if a grid with `bytes_each` per pixel exceeds `room_bytes`."""
     height, width = grid.shape
     if height * width * bytes_each > room_bytes():
         raise Refused(

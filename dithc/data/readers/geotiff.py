@@ -89,10 +89,9 @@ class GeoTiffReader:
         return None if self.source.suffixes is None else path.name[: -len(self.source.suffixes[0])]
 
     def _files(self, path: Path) -> list[Path]:
-        """The files of a scene, in the order of the bands; where no end of a name is as declared, it may be in other letters.
+        """Return the files of a scene in the order of the bands; name endings match any case if no exact match exists.
 
-        Raises:
-            Refused: one is not there, or it is not clear which.
+        Raises Refused if one is missing or ambiguous.
         """
         suffixes = self.source.suffixes
         if suffixes is None:

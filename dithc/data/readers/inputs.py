@@ -17,11 +17,9 @@ class Beside:
         self._names: dict[Path, list[str]] = {}
 
     def __call__(self, path: Path, stem: str | None = None) -> list[Path]:
-        """The files whose names begin as a scene's does: itself, its metadata, masks, coefficients, world files.
+        """Return the scene's file and all files with the same start of the name: metadata, masks, coefficients, world files.
 
-        Args:
-            path: of the scene.
-            stem: how they begin; if it is not given, the scene's name without its last suffix, and then one of `ENDS`.
+        `stem` is that start, by default the scene's name without its last suffix, then without one of `ENDS`.
         """
         ends, stem = ("",) if stem is not None else ENDS, path.stem if stem is None else stem
         if path.parent not in self._names:

@@ -94,19 +94,12 @@ class Listing:
     ) -> list[Path]:
         """Return all files with one of the suffixes (any case) that `use` and the patterns accept, sorted.
 
-        Entries that are not folders count as files. The reader rejects broken links, pipes and devices with a row.
-
-        Args:
-            suffixes: suffixes of scenes, in lower case.
-            wanted: scenes, for the error message.
-            remedy: fix, for the error message.
-            use: filter of scenes.
-            below: folder in the source; the source itself by default.
-            masks: whether a file with the name of a mask may be a scene.
+        Entries that are not folders count as files. The reader rejects broken links, pipes and devices with a row. `wanted`
+        and `remedy` are for error messages. `below` is a folder in the source; `masks` accepts names of masks as scenes.
 
         Raises:
-            UserError: the folder does not exist or contains no scene.
-            OSError: a folder cannot be listed.
+            UserError: The folder does not exist or contains no scene.
+            OSError: A folder cannot be listed.
         """
         top = below or self.folder
         exists(top, wanted=wanted)
@@ -124,12 +117,7 @@ class Listing:
         return found
 
     def takes(self, path: Path, *, masks: bool = True) -> bool:
-        """Return whether the patterns select a file or product, and count it otherwise.
-
-        Args:
-            path: file or product.
-            masks: whether a path with the name of a mask may be a scene.
-        """
+        """Return whether the patterns select a file or product, and count it otherwise; `masks` accepts names of masks."""
         if masks and not self._include and not self._exclude:
             return True
         parts = [part.casefold() for part in path.relative_to(self.folder).parts or (path.name,)]
@@ -201,13 +189,10 @@ def tidy(folder: Path, pattern: str) -> list[Path]:
 
 
 def walk(folder: Path) -> Iterator[tuple[Path, list[str], list[str]]]:
-    """Walk a folder like `os.walk`, without hidden and system folders and the files of systems.
+    """Walk a folder like `os.walk`, without hidden and system entries; OSError if a folder cannot be listed.
 
     Links to folders are not followed, because their targets may be anywhere. The log names them, unless the caller removes
     them from the list of folders.
-
-    Raises:
-        OSError: a folder cannot be listed, so that its scenes are unknown.
     """
 
     def stop(error: OSError) -> None:
@@ -226,11 +211,7 @@ def walk(folder: Path) -> Iterator[tuple[Path, list[str], list[str]]]:
 
 
 def check_name(path: Path, folder: Path) -> None:
-    """Refuses a file whose name tables, JSON and logs cannot hold.
-
-    Raises:
-        UserError: its path below the source's folder is not UTF-8.
-    """
+    """Raise UserError if the path of a file below the source is not UTF-8, as tables, JSON and logs require."""
     named = path.name if path == folder else path.relative_to(folder).as_posix()
     if printable(named) != named:
         raise problem(

@@ -51,11 +51,7 @@ class Store(ABC):
 
     @abstractmethod
     def content(self, path: Path) -> bytes:
-        """The bytes of a picture.
-
-        Raises:
-            OSError, Refused, UserError: they cannot be read.
-        """
+        """Return the bytes of a picture; raise OSError, Refused or UserError if they cannot be read."""
 
     def file(self, path: Path) -> Path:
         """The file that a picture lies in."""
@@ -66,11 +62,7 @@ class Store(ABC):
         return self.file(path).stat().st_size
 
     def label(self, path: Path) -> int:
-        """The label of a picture.
-
-        Raises:
-            Refused: it has none that stands for a class.
-        """
+        """Return the label of a picture; raise Refused if it stands for no class."""
         label = self.labels[path]
         if type(label) is int and 0 <= label < len(self.classes):
             return label

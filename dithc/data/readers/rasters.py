@@ -51,18 +51,13 @@ class Raw:
 def read_pixels(
     path: Path, *, bands: list[str], layout: Literal["chw", "hwc"], gsd_m: float, georeferenced: bool = False
 ) -> Raw:
-    """Read one file.
+    """Read a .npy file with axes in `layout`, or a raster that GDAL recognizes by content.
 
-    Args:
-        path: a .npy file, or a raster that GDAL recognizes by content.
-        bands: expected names of the bands.
-        layout: order of axes in .npy files.
-        gsd_m: pixel size of files without georeference.
-        georeferenced: whether to reject a raster without a coordinate reference system.
+    `gsd_m` is the pixel size without georeference; `georeferenced` rejects rasters without coordinate reference system.
 
     Raises:
-        Refused: number of bands, layout, coordinate reference system or grid are wrong.
-        OSError, ValueError: the file is missing or truncated.
+        Refused: Number of bands, layout, coordinate reference system or grid are wrong.
+        OSError, ValueError: The file is missing or truncated.
     """
     if path.suffix.lower() == ".npy":
         return Raw(pixels=as_chw(read_npy(path), bands=bands, layout=layout), place=Place(gsd_m=gsd_m))
@@ -82,16 +77,10 @@ def placed(pixels: Array, info: RasterInfo, *, bands: list[str], gsd_m: float, g
 
 
 def as_chw(array: Array, *, bands: list[str], layout: Literal["chw", "hwc"], alpha: int = 0) -> Array:
-    """Return the array as (C, H, W), with C the number of bands.
+    """Return an array (C, H, W), (H, W, C) or, for a single band, (H, W) as (C, H, W), with C the number of bands.
 
-    Args:
-        array: (C, H, W) or (H, W, C); (H, W) of a single band.
-        bands: expected names of the bands.
-        layout: order of the axes.
-        alpha: number of alpha bands of the file, which `array` does not contain.
-
-    Raises:
-        Refused: the declared axis has another length. The remedy names the other layout if that fits.
+    `alpha` counts alpha bands of the file that are not in the array. Raises Refused, naming the fitting layout, if the
+    declared axis has another length.
     """
     count = len(bands)
     if array.ndim == 2 and count == 1:
@@ -151,11 +140,8 @@ def _place(info: RasterInfo, *, gsd_m: float, georeferenced: bool) -> Place:
 def ground_gsd_m(info: RasterInfo) -> float:
     """Return the side of a pixel on the ground in meters, at the center of the raster.
 
-    Systems whose scale is true within `TOLERANCE`, such as UTM, keep the side that the grid declares. Others, such as Web
-    Mercator, return the mean of both sides by their length on the ellipsoid.
-
-    Raises:
-        Refused: `square_pixel` rejects the grid, or its center is not on the Earth.
+    Systems with a scale true within `TOLERANCE`, such as UTM, keep the declared side. Others, such as Web Mercator, return
+    the mean of both sides on the ellipsoid. Raises Refused as `square_pixel`, and if the center is not on the Earth.
     """
     side = square_pixel(info.transform)
     assert info.crs is not None
@@ -184,11 +170,7 @@ def check_projected(info: RasterInfo) -> None:
 
 
 def square_pixel(transform: GeoTransform) -> float:
-    """Return the side of a pixel in meters of the system.
-
-    Raises:
-        Refused: the grid is not on the Earth, rotated, or its pixels are not square.
-    """
+    """Return the side of a square pixel in meters of the system; Refused if the grid is rotated or not on the Earth."""
     a, b, c, d, e, f = transform
     if not (
         LEAST_GSD_M <= abs(a) <= MOST_GSD_M and abs(c) <= FARTHEST_M and abs(f) <= FARTHEST_M and isfinite(b + d + e)

@@ -1,13 +1,16 @@
 """Sentinel-2 products as ESA delivers them: `.SAFE` folders or zip files, L1C or L2A, all bands on one grid."""
 
+from collections.abc import Mapping
 from contextlib import closing, suppress
 from pathlib import Path
 
 import numpy as np
+from xarray import DataArray
 
 from dithc.config import datasets
 from dithc.data.files import check_room
 from dithc.data.readers.archive import SUFFIX, unpacked
+from dithc.data.readers.arrays import check_offset
 from dithc.data.readers.clouds import SceneMasks, mark_clouds
 from dithc.data.readers.inputs import below
 from dithc.data.readers.listing import Listing, exists, scene_id
@@ -15,6 +18,7 @@ from dithc.data.readers.safe_files import (
     CLOUD_PROBABILITY,
     LEVEL_BANDS,
     SCENE_CLASSIFICATION,
+    BandFile,
     band_files,
     granules,
     packed_product,
@@ -31,7 +35,9 @@ from dithc.data.readers.safe_metadata import (
     sun_angles,
     verify_files,
 )
-from dithc.data.scene import REFLECTANCE_SCALE, Canvas, Mask, Place, Reason, Refused, Scene, located
+from dithc.data.readers.stac_numbers import Numbers
+from dithc.data.readers.tags import check_tags
+from dithc.data.scene import REFLECTANCE_SCALE, Array, Canvas, Mask, Place, Reason, Refused, Scene, located
 from dithc.data.table import Kind
 from dithc.log import UserError, logger, problem
 
@@ -39,14 +45,67 @@ FULL_SIDE = 10_980
 log = logger(__name__)
 
 
-class SafeReader:
-    """Reads products; every band's own file is opened, never GDAL's SENTINEL2 driver.
+class Painter:
+    """Base of readers of Sentinel-2 scenes: paints bands on one grid in `canvas` while the next is decoded, then masks."""
 
-    Attributes:
-        canvas: where bands are painted, one after the other; while one is, the next is decoded.
-        memory_bytes: what that takes for a whole product: two bands as decoded, one on the grid, the mask, and strips.
+    source: datasets.Sentinel2 | datasets.Sentinel2Stac
+    canvas: Canvas
+    _masks: SceneMasks
+
+    def _painted(
+        self,
+        path: Path,
+        files: Mapping[str, BandFile],
+        bands: list[str],
+        numbers: Numbers,
+        *,
+        level: Level,
+        masks_of: Path,
+    ) -> tuple[DataArray, DataArray, Place, list[Path]]:
+        """Return int16 reflectance (C, H, W), mask (H, W), place, and the mask files of the scene `masks_of`."""
+        first = min((files[band] for band in bands), key=lambda file: file.gsd_m)
+        whole = read_file(first)
+        grid = common_grid(whole[1], gsd_m=self.source.gsd_m)
+        check_room(path, 2 * len(bands) * grid.shape[0] * grid.shape[1], said=f"{len(bands)} x {grid.shape} of int16")
+        stored = self.canvas.blank((len(bands), *grid.shape), np.int16)  # (C, H, W)
+        mask = np.full(grid.shape, Mask.VALID, dtype=np.uint8)  # (H, W)
+        with closing(decoded([files[band] for band in bands], {first.band: whole})) as natives:
+            del whole
+            for (native, info), band, offset, into in zip(natives, bands, numbers.offsets, stored, strict=True):
+                if isinstance(self.source, datasets.Sentinel2Stac):
+                    check_tags(
+                        files[band].path,
+                        info.labels,
+                        bands=[band],
+                        units="dn" if numbers.source == "config" else "reflectance",  # a declared offset replaces tags
+                        scale=1 / numbers.per_unit,
+                        offset=offset / numbers.per_unit,
+                    )
+                paint_band(
+                    native, info, grid, band=band, offset=offset, per_unit=numbers.per_unit, into=into, mask=mask
+                )
+                self.canvas.release()
+        if isinstance(self.source, datasets.Sentinel2Stac) and self.source.check_offset:
+            _check_values(stored, mask, bands, numbers)
+        place = Place(gsd_m=self.source.gsd_m, crs=grid.crs, epsg=grid.epsg, transform=grid.transform)
+        own = self._masks.of(masks_of)
+        mark_clouds(files, self.source.clouds, grid, mask)
+        self._masks.mark(own, place, mask)
+        if level == "L2A" and not {SCENE_CLASSIFICATION, CLOUD_PROBABILITY} & files.keys() and not own:
+            log.warning(f"{path.name} has no scene classification (SCL): its clouds are not masked")
+        located_pixels, located_mask = located(
+            stored, mask, bands=bands, place=place, units="reflectance", scale=REFLECTANCE_SCALE
+        )
+        return located_pixels, located_mask, place, own
+
+
+class SafeReader(Painter):
+    """Reads products from the file of each band, never with GDAL's SENTINEL2 driver.
+
+    `memory_bytes` of a whole product are two decoded bands, one on the grid, the mask, and strips.
     """
 
+    source: datasets.Sentinel2
     memory_bytes = 11 * FULL_SIDE**2
 
     def __init__(self, source: datasets.Sentinel2, folder: Path) -> None:
@@ -111,42 +170,21 @@ class SafeReader:
         notes = self._verify(product, granule, [metadata_file(product), *(file.path for file in files.values())])
         metadata = read_metadata(product)
         bands: list[str] = [*(self.source.bands or LEVEL_BANDS[metadata.level])]
-        first = min((files[band] for band in bands), key=lambda file: file.gsd_m)
-        whole = read_file(first)
-        grid = common_grid(whole[1], gsd_m=self.source.gsd_m)
-        check_room(path, 2 * len(bands) * grid.shape[0] * grid.shape[1], said=f"{len(bands)} x {grid.shape} of int16")
-        stored = self.canvas.blank((len(bands), *grid.shape), np.int16)  # (C, H, W)
-        mask = np.full(grid.shape, Mask.VALID, dtype=np.uint8)  # (H, W)
-        with closing(decoded([files[band] for band in bands], {first.band: whole})) as natives:
-            del whole
-            for (native, info), band, into in zip(natives, bands, stored, strict=True):
-                offset, per_unit = metadata.offsets[band], metadata.quantification
-                paint_band(native, info, grid, band=band, offset=offset, per_unit=per_unit, into=into, mask=mask)
-                self.canvas.release()
-        place = Place(gsd_m=self.source.gsd_m, crs=grid.crs, epsg=grid.epsg, transform=grid.transform)
-        read = {file.path.relative_to(product).as_posix(): file.path for file in files.values()}
-        own = self._masks.of(self._scene(path))
-        mark_clouds(files, self.source.clouds, grid, mask)
-        self._masks.mark(own, place, mask)
-        read |= {f"../{one.name}": one for one in own}
-        masks = {SCENE_CLASSIFICATION, CLOUD_PROBABILITY} & files.keys()
-        if metadata.level == "L2A" and not masks and not own:
-            log.warning(f"{path.name} has no scene classification (SCL): its clouds are not masked")
-        pixels, located_mask = located(
-            stored, mask, bands=bands, place=place, units="reflectance", scale=REFLECTANCE_SCALE
+        offsets = [metadata.offsets[band] for band in bands]
+        numbers = Numbers(per_unit=metadata.quantification, offsets=offsets, source="xml")
+        pixels, mask, place, own = self._painted(
+            path, files, bands, numbers, level=metadata.level, masks_of=self._scene(path)
         )
+        read = {file.path.relative_to(product).as_posix(): file.path for file in files.values()}
+        read |= {f"../{one.name}": one for one in own}
         return Scene(
             scene_id=scene_id(path, self.folder),
             path=path,
             sha256=combined_sha256(read),
             pixels=pixels,
-            mask=located_mask,
+            mask=mask,
             place=place,
-            facts={
-                **metadata.facts,
-                **({} if notes else sun_angles(granule)),
-                "offsets": [metadata.offsets[band] for band in bands],
-            },
+            facts={**metadata.facts, **({} if notes else sun_angles(granule)), "offsets": offsets},
             notes=notes,
         )
 
@@ -171,3 +209,13 @@ class SafeReader:
                 f"{product.name} is damaged beside what is read: {damaged[0]}{more} is not what manifest.safe lists"
             )
         return (*(["incomplete"] if absent else []), *(["damaged-beside"] if damaged else []))
+
+
+def _check_values(stored: Array, mask: Array, bands: list[str], numbers: Numbers) -> None:
+    """Refuses a scene whose values its offset cannot belong to; in units of 1e-4 whatever the file's scale."""
+    invalid = mask == Mask.INVALID
+    if invalid.all():
+        return
+    offset = min(numbers.offsets) / (numbers.per_unit * REFLECTANCE_SCALE)
+    planes = (plane - np.int32(offset) for plane in stored)  # as the file has them, one at a time
+    check_offset(planes, [invalid] * len(bands), bands=bands, offset=offset, per_unit=1 / REFLECTANCE_SCALE)

@@ -95,11 +95,7 @@ def granules(product: Path) -> list[Path]:
 
 
 def packed_product(folder: Path) -> Path:
-    """The product in a folder that was unpacked.
-
-    Raises:
-        Refused: there is none, or several.
-    """
+    """Return the product in an unpacked folder; raise Refused if it has none, or several."""
     found = [path for path in products(folder) if path.is_dir()]
     if len(found) != 1:
         raise Refused(
@@ -113,19 +109,14 @@ def packed_product(folder: Path) -> Path:
 
 
 def band_files(product: Path, granule: Path | None, level: Level, *, source: datasets.Sentinel2) -> dict[str, BandFile]:
-    """One file of every band, of the classification where there is one, and of the masks that are asked for.
+    """Return one file of each band, of the classification if available, and of the requested masks.
 
-    It is that of the grid's pixel size, or else the next finer; of a band whose own pixels are coarser than the grid, the finest.
-
-    Args:
-        product: its folder.
-        granule: the folder in it whose images are read; None where there is none.
-        level: decides which bands there are.
-        source: says which of them are read (all of the level if it does not), the grid and the masks.
+    Its pixel size is that of the grid, or the next finer; for coarser bands, the finest. `granule` is the folder of images,
+    None if absent.
 
     Raises:
-        Refused: a band or mask has no file that is fine enough, or two of one size.
-        UserError: a file is no regular file inside the product.
+        Refused: A band or mask has no file that is fine enough, or two of one size.
+        UserError: A file is not a regular file in the product.
     """
     wanted: list[str] = [*(source.bands or LEVEL_BANDS[level])]
     if alien := [band for band in wanted if band not in LEVEL_BANDS[level]]:

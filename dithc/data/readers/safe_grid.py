@@ -23,11 +23,7 @@ log = logger(__name__)
 
 
 def check_grid(bands: Sequence[str] | None, gsd_m: float) -> None:
-    """Refuses a grid that is finer than every band of `bands`: all pixels would be invented.
-
-    Raises:
-        UserError: it is.
-    """
+    """Raise UserError if the grid is finer than every band of `bands`: all pixels would be invented."""
     finest = min((NATIVE_GSD_M[band] for band in bands or ()), default=0.0)
     if finest > gsd_m:
         raise problem(
@@ -49,17 +45,9 @@ def paint_band(
     into: Array,
     mask: Array,
 ) -> None:
-    """Paints a band on the grid as stored reflectance (H, W), and marks in `mask` (H, W) where it is not valid.
+    """Write a band as stored reflectance int16 (H, W) to `into`, and mark invalid pixels in `mask` (H, W).
 
-    Args:
-        native: the band as decoded, uint16 (h, w); changed.
-        info: of its file.
-        grid: of the scene.
-        band: its name.
-        offset: added to digital numbers.
-        per_unit: digital numbers of reflectance 1.
-        into: int16, written.
-        mask: of `Mask`, changed.
+    `native` uint16 (h, w) is changed. `offset` is added to digital numbers; `per_unit` are digital numbers of reflectance 1.
     """
     np.copyto(native, np.uint16(NODATA), where=native == SATURATED)
     for rows, digital, invalid in on_grid(native, info, grid, band=band):
@@ -70,12 +58,7 @@ def paint_band(
 
 
 def decoded(files: Sequence[BandFile], known: dict[str, Decoded]) -> Generator[Decoded, None, None]:
-    """Gives the pixels (h, w) of files, each decoded by another thread while the one before is worked on.
-
-    Args:
-        files: of bands.
-        known: those that are decoded already (1, h, w), by band; they are given away.
-    """
+    """Yield the pixels (h, w) of files while another thread decodes the next; consumes bands in `known`, decoded (1, h, w)."""
 
     def native(file: BandFile) -> Decoded:
         (pixels,), info = known.pop(file.band) if file.band in known else read_file(file)
@@ -136,15 +119,10 @@ def common_grid(info: RasterInfo, *, gsd_m: float) -> Grid:
 
 
 def on_grid(native: Array, info: RasterInfo, grid: Grid, *, band: str) -> Iterator[tuple[slice, Array, Array]]:
-    """A band (h, w) on the common grid, a strip of rows at a time, so that little stands in memory.
+    """Yield strips of a band (h, w) on the common grid: rows, digital numbers (n, W), and where there is no data (n, W).
 
-    Pixels are bilinear, no data left out; a pixel has none where the nearest of the band has none, or nothing is near.
-
-    Returns:
-        Rows of the strip, its digital numbers (n, W), and where it has no data (n, W).
-
-    Raises:
-        Refused: the band is in another system, or does not cover the grid.
+    Interpolation is bilinear without no data. A pixel has no data if the nearest of the band has none, or none is near.
+    Raises Refused if the band is in another system or does not cover the grid.
     """
     check_cover(info, grid, band=band)
     strips = [slice(top, min(top + STRIP_ROWS, grid.shape[0])) for top in range(0, grid.shape[0], STRIP_ROWS)]
@@ -169,17 +147,10 @@ def on_grid(native: Array, info: RasterInfo, grid: Grid, *, band: str) -> Iterat
 
 
 def doubled(native: Array, rows: slice) -> Array:
-    """Rows of a band (h, w) on the grid of twice as many pixels, to the bit what GDAL's bilinear warp gives.
+    """Return `rows` (both ends even) of a uint16 band (h, w) on a grid of half the pixel size, (n, 2w).
 
-    Each pixel of the grid has the middle of one at a quarter of its width from its own: weights of 9, 3, 3 and 1 sixteenths, of
-    those that have data; halves are rounded up. Where the nearest has none, there is none.
-
-    Args:
-        native: uint16, 0 is no data.
-        rows: of the grid; both ends are even.
-
-    Returns:
-        Digital numbers (n, 2w).
+    The bits are those of GDAL's bilinear warp. The weights are 9, 3, 3 and 1 sixteenths of neighbors with data (not 0);
+    halves are rounded up. No data stays where the nearest pixel has none.
     """
     first, last = rows.start // 2, rows.stop // 2
     edges = np.clip(np.arange(first - 1, last + 1), 0, len(native) - 1)

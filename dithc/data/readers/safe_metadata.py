@@ -62,11 +62,7 @@ class ProductMetadata:
 
 
 def metadata_file(product: Path) -> Path:
-    """The product's metadata file, whose name some versions of the processor write as `MTD_MSIL2a.xml`.
-
-    Raises:
-        Refused: there is none, or several.
-    """
+    """Return the product's metadata file, also named as `MTD_MSIL2a.xml`; raise Refused for none or several."""
     found = [path for path in tidy(product, "*") if METADATA.match(path.name)]
     if len(found) != 1:
         raise Refused(
@@ -91,12 +87,11 @@ def level_of(product: Path) -> Level:
 
 
 def read_metadata(product: Path) -> ProductMetadata:
-    """Reads the product's metadata file.
+    """Read the product's metadata file.
 
     Raises:
-        Refused: it is missing, lacks the quantification value or the baseline, is of a baseline with offsets and has none, or a
-            number of it is none or cannot be.
-        UserError: it is no whole XML file inside the product.
+        Refused: It is missing, lacks baseline, quantification or offsets of its baseline, or has an impossible number.
+        UserError: It is not a complete XML file in the product.
     """
     path, level = metadata_file(product), level_of(product)
     check_regular(path, inside=product)
@@ -179,11 +174,9 @@ def sun_angles(granule: Path | None) -> dict[str, float]:
 
 
 def listed_files(product: Path) -> dict[str, tuple[str, str]] | None:
-    """Algorithm and digest of every file that manifest.safe lists, by path in the product; None without a manifest.
+    """Return algorithm and digest of every file in manifest.safe, by path in the product; None without a manifest.
 
-    Raises:
-        Refused: a file is listed that is outside of the product, or one twice with two digests.
-        UserError: the manifest is no whole XML file inside the product.
+    Raises Refused for files outside or two digests, UserError if the manifest is not a complete XML file in the product.
     """
     manifest = product / "manifest.safe"
     if not os.path.lexists(manifest):
@@ -211,22 +204,17 @@ def listed_files(product: Path) -> dict[str, tuple[str, str]] | None:
 def verify_files(
     product: Path, listed: dict[str, tuple[str, str]], *, used: list[Path], may_lack: list[str]
 ) -> tuple[int, list[str]]:
-    """Compares every file of the product with the manifest: those that are used must be listed and whole, those listed be there.
+    """Compare a product with its manifest: `used` files must be listed and intact, listed files exist.
 
-    One altered byte of a JPEG 2000 file decodes without an error to wrong pixels: only the checksum sees it.
-
-    Args:
-        product: its folder.
-        listed: algorithm and digest by path in the product.
-        used: files that are read.
-        may_lack: patterns of paths of files that are listed and need not be there.
+    An altered byte of a JPEG 2000 file may decode without an error to wrong pixels: only the checksum detects it. Files that
+    match the patterns `may_lack` need not exist.
 
     Returns:
-        How many of those are not there, and the names of files that are not used and not what is listed.
+        How many files are absent, and the names of unused files that differ.
 
     Raises:
-        Refused: a used file is not listed, its checksum differs or is of an unknown algorithm, or a listed one is not there.
-        UserError: a listed file is no regular file inside the product.
+        Refused: A used file is not listed or differs, its algorithm is unknown, or a listed file is missing.
+        UserError: A listed file is not a regular file in the product.
     """
     names = [path.relative_to(product).as_posix() for path in used]
     absent = [name for name in listed if name not in names and not os.path.lexists(product / name)]

@@ -2,27 +2,22 @@
 
 import os
 import re
-from contextlib import closing
 from math import isfinite
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
-import numpy as np
-
 from dithc.config import datasets
-from dithc.data.files import check_regular, check_room
-from dithc.data.readers.arrays import check_offset
-from dithc.data.readers.clouds import SceneMasks, mark_clouds
+from dithc.data.files import check_regular
+from dithc.data.readers.clouds import SceneMasks
 from dithc.data.readers.inputs import Beside
 from dithc.data.readers.listing import Listing, scene_id
-from dithc.data.readers.safe import FULL_SIDE, SafeReader
+from dithc.data.readers.safe import FULL_SIDE, Painter, SafeReader
 from dithc.data.readers.safe_files import CLOUD_PROBABILITY, LEVEL_BANDS, SCENE_CLASSIFICATION, BandFile
-from dithc.data.readers.safe_grid import check_grid, common_grid, decoded, paint_band, read_file
+from dithc.data.readers.safe_grid import check_grid
 from dithc.data.readers.safe_metadata import combined_sha256
-from dithc.data.readers.stac_numbers import Numbers, numbers_of
-from dithc.data.readers.tags import check_tags
-from dithc.data.scene import REFLECTANCE_SCALE, Array, Canvas, Mask, Place, Reason, Refused, Scene, located
+from dithc.data.readers.stac_numbers import numbers_of
+from dithc.data.scene import Canvas, Reason, Refused, Scene
 from dithc.data.table import Kind
 from dithc.log import logger, problem
 from dithc.sealed import parse, plain
@@ -34,13 +29,10 @@ LOOK_BYTES = 1 << 22
 log = logger(__name__)
 
 
-class StacReader:
-    """Reads items in a folder and the files beside them; nothing is fetched here.
+class StacReader(Painter):
+    """Reads items in a folder and the files beside them; nothing is fetched here."""
 
-    Attributes:
-        canvas: where bands are painted, as those of a product.
-    """
-
+    source: datasets.Sentinel2Stac
     memory_bytes = SafeReader.memory_bytes + 6 * FULL_SIDE**2  # its values are judged by their offset, a band at a time
 
     def __init__(self, source: datasets.Sentinel2Stac, folder: Path) -> None:
@@ -61,11 +53,7 @@ class StacReader:
         self._pinned = {one.path: one for one in self.lock.items} if self.lock else {}
 
     def _check_fetched(self) -> None:
-        """Refuses a folder that does not hold what `source.search` asks for.
-
-        Raises:
-            UserError: it was never fetched, for another search, or scenes were taken out of it.
-        """
+        """Raise UserError if the folder was never fetched for `source.search`, for another search, or lacks scenes."""
         remedy = "run `dithc fetch --config CONFIG --dataset NAME` where there is a network"
         if self.source.search is not None and (self.lock is None or self.lock.search != Lock.asked_for(self.source)):
             raise problem(
@@ -107,38 +95,7 @@ class StacReader:
         }
         self._verify(files, assets)
         numbers = numbers_of(item, {band: assets[band] for band in bands}, declared=self.source.offset)
-        first = min((files[band] for band in bands), key=lambda file: file.gsd_m)
-        whole = read_file(first)
-        grid = common_grid(whole[1], gsd_m=self.source.gsd_m)
-        check_room(path, 2 * len(bands) * grid.shape[0] * grid.shape[1], said=f"{len(bands)} x {grid.shape} of int16")
-        stored = self.canvas.blank((len(bands), *grid.shape), np.int16)  # (C, H, W)
-        mask = np.full(grid.shape, Mask.VALID, dtype=np.uint8)  # (H, W)
-        with closing(decoded([files[band] for band in bands], {first.band: whole})) as natives:
-            del whole
-            for (native, info), band, offset, into in zip(natives, bands, numbers.offsets, stored, strict=True):
-                check_tags(
-                    files[band].path,
-                    info.labels,
-                    bands=[band],
-                    units="dn" if numbers.source == "config" else "reflectance",  # a declared offset replaces tags too
-                    scale=1 / numbers.per_unit,
-                    offset=offset / numbers.per_unit,
-                )
-                paint_band(
-                    native, info, grid, band=band, offset=offset, per_unit=numbers.per_unit, into=into, mask=mask
-                )
-                self.canvas.release()
-        if self.source.check_offset:
-            _check_values(stored, mask, bands, numbers)
-        place = Place(gsd_m=self.source.gsd_m, crs=grid.crs, epsg=grid.epsg, transform=grid.transform)
-        mark_clouds(files, self.source.clouds, grid, mask)
-        own = self._masks.of(path)
-        self._masks.mark(own, place, mask)
-        if item.level == "L2A" and not {SCENE_CLASSIFICATION, CLOUD_PROBABILITY} & files.keys() and not own:
-            log.warning(f"{path.name} has no scene classification (SCL): its clouds are not masked")
-        pixels, located_mask = located(
-            stored, mask, bands=bands, place=place, units="reflectance", scale=REFLECTANCE_SCALE
-        )
+        pixels, mask, place, own = self._painted(path, files, bands, numbers, level=item.level, masks_of=path)
         read = {path.name: path} | {os.path.relpath(one, path.parent): one for one in own}
         read |= {os.path.relpath(file.path, path.parent): file.path for file in files.values()}
         return Scene(
@@ -146,7 +103,7 @@ class StacReader:
             path=path,
             sha256=combined_sha256(read),
             pixels=pixels,
-            mask=located_mask,
+            mask=mask,
             place=place,
             facts={**_facts(item), "offset_source": numbers.source, "offsets": numbers.offsets},
         )
@@ -236,16 +193,6 @@ def _is_item(path: Path) -> bool:
     except (OSError, ValueError):
         return True
     return ITEM_WORD in content and isinstance(found, dict) and found.get("type") not in ("Catalog", "Collection")
-
-
-def _check_values(stored: Array, mask: Array, bands: list[str], numbers: Numbers) -> None:
-    """Refuses a scene whose values its offset cannot belong to; in units of 1e-4 whatever the file's scale."""
-    invalid = mask == Mask.INVALID
-    if invalid.all():
-        return
-    offset = min(numbers.offsets) / (numbers.per_unit * REFLECTANCE_SCALE)
-    planes = (plane - np.int32(offset) for plane in stored)  # as the file has them, one at a time
-    check_offset(planes, [invalid] * len(bands), bands=bands, offset=offset, per_unit=1 / REFLECTANCE_SCALE)
 
 
 def _facts(item: Item) -> dict[str, Any]:

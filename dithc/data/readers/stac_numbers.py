@@ -35,15 +35,9 @@ class Numbers:
 
 
 def numbers_of(item: Item, assets: Mapping[str, Asset], *, declared: float | None) -> Numbers:
-    """The meaning of the numbers of some bands.
+    """Return the meaning of the digital numbers of bands; a `declared` offset replaces that of item and assets.
 
-    Args:
-        item: says baseline and whether the offset was taken off.
-        assets: by band; say scale and offset.
-        declared: offset of the configuration, in the place of all that is said.
-
-    Raises:
-        Refused: what is said contradicts itself, or nothing is said.
+    Raises Refused if they contradict each other, or have no information.
     """
     scales = {asset.scale for asset in assets.values() if asset.scale is not None}
     if len(scales) > 1:

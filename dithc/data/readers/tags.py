@@ -51,20 +51,10 @@ def check_tags(
     offset: float | Sequence[float] = 0.0,
     wavelengths_nm: Sequence[float] | None = None,
 ) -> None:
-    """Reject a file whose tags contradict the configuration.
+    """Raise Refused, with file, band and both values, if tags of a file (or a file per band) contradict the configuration.
 
-    Args:
-        paths: file of all bands, or of each band.
-        labels: tags of each band; none for files without tags.
-        bands: declared names.
-        default_colors: whether red, green and blue may be GDAL's default, as for bytes.
-        units: declared units; scale, offset and units of `dn` and `byte` are not compared, because numbers stay as stored.
-        scale: declared scale of physical values, of all bands or of each.
-        offset: declared offset, likewise.
-        wavelengths_nm: declared central wavelengths.
-
-    Raises:
-        Refused: with the file, the band and both values.
+    Scale, offset and units of `dn` and `byte` are not compared, because numbers stay as stored. Scale and offset are those of
+    all bands or of each. `default_colors` accepts red, green and blue as GDAL's default, as for bytes.
     """
     if not labels:
         return

@@ -32,19 +32,10 @@ PIECES_EACH = 4
 def gather(
     scenes: Scenes, kept: Sequence[Kept], *, partial: Path, settings: str, threads: int
 ) -> Iterator[tuple[Found | Rejection, str | None]]:
-    """Gives each scene of a source, in order, with what was seen of its files before it was read.
+    """Yield each scene of a source, in order, with the state of its files before reading; independent of `kept` and `threads`.
 
-    What is given is the same whatever is kept and however many processes read.
-
-    Args:
-        scenes: of the source.
-        kept: folders of scenes that earlier runs read; those below `partial` are removed when all of them are taken.
-        partial: folder for what is read here.
-        settings: as of `partial_folder`.
-        threads: cores to read with.
-
-    Returns:
-        Pairs of a scene and what was seen of it.
+    `kept` are folders of scenes from earlier runs; those below `partial` are removed when all scenes are taken. `partial`
+    receives new scenes, with `settings` as in `partial_folder`.
     """
     seen = [scenes.look(position) for position in range(len(scenes))]
     homes = [_home(kept, scenes.scene_id(position), state) for position, (state, _) in enumerate(seen)]
@@ -125,12 +116,10 @@ def _pieces(
 
 
 def _broken(statuses: Sequence[int | None], *, memory: int) -> UserError:
-    """The error of a pool of which a process has ended, in the words of what is known of it.
+    """Return the error of a pool after the end of a process that needs `memory` bytes.
 
-    Args:
-        statuses: exit statuses of all its processes, -n after signal n. SIGTERM ended those that were left; one that could not
-            begin has said why, and has 0.
-        memory: bytes that one needs.
+    `statuses` are exit statuses, -n after signal n. SIGTERM ended the remaining processes; one that failed to start has
+    logged why and has 0.
     """
     own = [status for status in statuses if status not in (None, 0, -signal.SIGTERM)]
     signals = [signal.Signals(-status).name for status in own if status < 0]

@@ -207,16 +207,9 @@ class Kept:
 
 @contextmanager
 def partial_folder(out: Path, *, settings: str) -> Iterator[tuple[Path, list[Kept]]]:
-    """A folder beside `out` for what is read until all is; what earlier runs left in it, and `out` itself, is kept for this one.
+    """Yield a folder beside `out` for new scenes, with reusable results of earlier runs from it and from `out`.
 
-    It is removed when all went well, and stays when the work is interrupted or ends with an error.
-
-    Args:
-        out: the folder of a finished stage, if there is one.
-        settings: digest of all that decides what a scene becomes, beside its files.
-
-    Returns:
-        The folder, and what is kept.
+    The folder is removed on success and stays after an interruption or error. `settings` is a digest of all settings of scenes.
     """
     folder = out.resolve()
     partial = folder.with_name(f".{folder.name}.partial")

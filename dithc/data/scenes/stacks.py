@@ -27,14 +27,7 @@ class Stacks:
         self._open: OrderedDict[tuple[int, ...], _Stack] = OrderedDict()
 
     def append(self, pixels: Array | Path, mask: Array | None, *, shape: tuple[int, ...], dtype: str) -> "Placed":
-        """Appends a scene.
-
-        Args:
-            pixels: (C, H, W), or a whole stack of it alone, which is linked or copied.
-            mask: (H, W) of `Mask`, None where all of it is valid.
-            shape: (C, H, W).
-            dtype: of the pixels.
-        """
+        """Append a scene (C, H, W), an array or the file of a complete stack, and its mask (H, W), None if all is valid."""
         if shape in self._open and self._open[shape].is_full:
             self._close(shape)
         if shape not in self._open:

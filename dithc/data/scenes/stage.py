@@ -29,22 +29,13 @@ log = logger(__name__)
 
 
 def stage_scenes(dataset: datasets.Dataset, folder: Path, *, out: Path, threads: int = 1) -> outcome.Stage:
-    """Reads all scenes of a source and writes stacks, `scenes.parquet` and `scenes.json`.
+    """Read all scenes of a source, write stacks, `scenes.parquet` and `scenes.json`, and return values for the manifest.
 
-    A scene that the stage in `out`, or one that did not end, has read with the same settings is taken from there, as long as its
-    files are the same. What is written is the same to the byte, whatever was taken and however many threads read.
-
-    Args:
-        dataset: the data set; its `source` says what the files are, its `max_rejected` how many may be refused.
-        folder: folder (or file) of the source.
-        out: folder to make; what it held before is replaced when all is well, and untouched otherwise.
-        threads: cores to read with; with several, and several scenes, processes read.
-
-    Returns:
-        Numbers for the manifest: scenes, accepted, rejected by reason, notes, bands.
+    Scenes from `out`, or from an interrupted run with the same settings, are reused if their files are unchanged. Neither
+    reuse nor `threads` changes a byte of the result. Several threads read with processes. `out` is replaced on success only.
 
     Raises:
-        UserError: there are no scenes, too many were refused, one contradicts what is declared, or the disk is full.
+        UserError: There are no scenes, too many are rejected, one contradicts the declaration, or the disk is full.
     """
     scenes = read_scenes(dataset.source, folder)
     settings = _settings(dataset.source, scenes.classes)

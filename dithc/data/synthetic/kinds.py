@@ -67,24 +67,20 @@ def synthesize(
     gsd: float | None = None,
     replace: bool = False,
 ) -> Path:
-    """Writes invented inputs into the folder `out`, unless it already holds exactly these.
+    """Write synthetic inputs to the folder `out`, unless it already has exactly these; return the path of synthetic.json.
 
     Args:
-        kind: a `Kind`: sentinel2 (products of level 2A, baseline 04.00), gaofen2 or image-folder.
-        out: folder to make; it must be absent, empty, or hold an earlier result of the same arguments.
-        seed: chooses the landscapes.
-        scenes: number of products, or of images per class.
-        size: side in pixels; by default 768 (satellites) or 256 (images). Sentinel-2 needs a multiple of 6.
-        classes: only for image-folder: number of classes, by default 4.
-        gsd: only for gaofen2: metres per pixel, by default 4.
-        replace: whether an earlier result of other arguments, of an older generator, or with files missing or cut short is
-            replaced (when the new one is complete); content that the generator did not write is refused all the same.
-
-    Returns:
-        Path of synthetic.json in `out`: the arguments, and size and SHA-256 of every file.
+        kind: A `Kind`: sentinel2 (products of level 2A, baseline 04.00), gaofen2 or image-folder.
+        out: Folder that is absent, empty, or holds an earlier result of the same arguments.
+        seed: Seed of the landscapes.
+        scenes: Number of products, or of images per class.
+        size: Side in pixels; by default 768 (satellites) or 256 (images). Sentinel-2 needs a multiple of 6.
+        classes: Number of classes of image-folder, by default 4.
+        gsd: Meters per pixel of gaofen2, by default 4.
+        replace: Whether to replace an earlier result that differs or is incomplete; other content is never replaced.
 
     Raises:
-        UserError: an argument is out of range or does not belong to the kind, or `out` holds something else.
+        UserError: An argument is out of range or of another kind, or `out` has other content.
     """
     request = _checked(kind, seed=seed, scenes=scenes, size=size, classes=classes, gsd=gsd)
     if _is_complete(out, request, replace=replace):
@@ -173,11 +169,7 @@ def _within(option: str, value: float, low: float, high: float) -> None:
 
 
 def _is_complete(out: Path, request: Request, *, replace: bool) -> bool:
-    """Whether `out` holds exactly what is asked for; False where it is absent, empty, or may be replaced.
-
-    Raises:
-        UserError: it holds anything else.
-    """
+    """Return whether `out` has exactly the requested content, False if it is absent, empty or replaceable; else UserError."""
     if not out.exists() or (out.is_dir() and not any(out.iterdir())):
         return False
     found = _found(out / RECORD)

@@ -147,14 +147,7 @@ def _utc(moment: datetime) -> str:
 
 
 def write_metadata(root: Path, product: SafeProduct, *, percent: Iterable[float], sun: tuple[float, float]) -> None:
-    """Write the XML of the product and of its granule.
-
-    Args:
-        root: folder of the product.
-        product: names and place.
-        percent: share of each of the 12 scene classes.
-        sun: zenith and azimuth in degrees.
-    """
+    """Write the XML of product and granule below `root`, with shares of scene classes and sun zenith and azimuth in degrees."""
     shares = dict(zip(SCENE_CLASSES.values(), percent, strict=True))
     cloudy = sum(shares[name] for name in ("MEDIUM_PROBA_CLOUDS", "HIGH_PROBA_CLOUDS", "THIN_CIRRUS"))
     content = "".join(f"<{name}_PERCENTAGE>{share:.6f}</{name}_PERCENTAGE>" for name, share in shares.items())
@@ -286,12 +279,7 @@ def _tile_document(product: SafeProduct, identity: str, cloudy: str, content: st
 
 
 def write_manifest(root: Path, *, checksum: str = "SHA3-256") -> None:
-    """Write `manifest.safe`: every file below `root` with its size and checksum.
-
-    Args:
-        root: folder of the product, complete except for the manifest.
-        checksum: `SHA3-256` or `MD5`.
-    """
+    """Write `manifest.safe` of a complete product below `root`, with `SHA3-256` or `MD5` checksums."""
     rows = []
     for path in sorted(path for path in root.rglob("*") if path.is_file() and path.name != "manifest.safe"):
         content = plain(path).read_bytes()

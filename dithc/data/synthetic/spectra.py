@@ -45,15 +45,9 @@ BLUR_PIXELS = 0.57
 
 
 def reflectance(land: Landscape, rng: np.random.Generator, *, bands: tuple[str, ...] = BANDS) -> F32:
-    """Renders a landscape, band by band, as a sensor would see it on the landscape's own grid.
+    """Render float32 reflectance (len(bands), H, W) of a landscape, 0 to about 0.7, with small noise that differs between bands.
 
-    Args:
-        land: the landscape.
-        rng: source of the small noise that differs between bands.
-        bands: names among `BANDS`, in the wanted order.
-
-    Returns:
-        float32 (len(bands), H, W), reflectance 0 to about 0.7; a little below 0 over dark water, as real products are.
+    Values over dark water are a little below 0, as in real products.
     """
     table = np.array([SPECTRA_PERCENT[cover] for cover in Cover], dtype=np.float32) / np.float32(100)
     green = np.zeros(len(Cover), dtype=np.float32)

@@ -55,11 +55,7 @@ class Added:
             )
 
     def of(self, known: Mapping[str, list[Any]], count: int) -> dict[str, list[float | None]]:
-        """The columns of N tiles, None where unknown.
-
-        Raises:
-            UserError: they are other columns than it said, of another length, or no numbers.
-        """
+        """Return the columns of N tiles, None where unknown; UserError for other columns or lengths, or no numbers."""
         given = self.settings.called(self._compute, known)
         names, lengths = set(given), {len(values) for values in given.values()}
         if names != set(self.columns) or lengths != {count}:

@@ -54,20 +54,13 @@ log = logger(__name__)
 
 
 def cut_tiles(dataset: datasets.Dataset, scenes: Path, *, out: Path, seed: int) -> outcome.Tiles:
-    """Cuts all scenes and writes shards, `tiles.parquet`, `dataset.json` and `grid.png`.
+    """Cut all scenes, write shards, `tiles.parquet`, `dataset.json` and `grid.png` to `out`, and return values for the manifest.
 
-    Args:
-        dataset: the data set; its sections `tiles`, `split`, `scaling` and `display` decide.
-        scenes: folder that the stage `scenes` wrote.
-        out: folder to make; what it held before is replaced when all is well, and untouched otherwise.
-        seed: decides the split of every cell.
-
-    Returns:
-        Numbers for the manifest: accepted, rejected by reason, splits, duplicates, pixels and those in no tile, bands, size.
+    `scenes` is a folder of the stage `scenes`. `out` is replaced on success only. `seed` decides the split of every cell.
 
     Raises:
-        UserError: no scene is as large as a tile, no train tile is left, a display band is missing, an installed condition does
-            not keep its contract, or the disk is full.
+        UserError: No scene is as large as a tile, no training tile is left, a display band is missing, an installed condition
+            violates its contract, or the disk is full.
     """
     source = Scenes(scenes)
     _check_display(dataset, source.index["bands"])
@@ -236,10 +229,9 @@ class _Columns:
 
 
 def find_near(dataset: datasets.Dataset, source: Scenes, *, seed: int) -> tuple[Near | None, dict[str, str]]:
-    """Looks at all tiles before they are cut, where near duplicates are to be in one split; again while joining moves some.
+    """Compare all tiles before cutting if near duplicates must share a split, and again while joins move tiles.
 
-    Returns:
-        What tiles look like, and the cells that are joined, as of `Near.joined`.
+    Returns the appearance of tiles and the joined cells of `Near.joined`.
     """
     if dataset.split.duplicates != "near":
         return None, {}

@@ -27,11 +27,7 @@ Rows = npt.NDArray[np.int64]
 
 
 class Stretch:
-    """The two fixed maps of a data set, from its `dataset.json`; the same for real tiles and generated ones.
-
-    Args:
-        info: content of `dataset.json`: scale, offset, statistics (low, high by band) and display.
-    """
+    """The two fixed maps of a data set, from the content `info` of dataset.json; the same for real and generated tiles."""
 
     def __init__(self, info: dict[str, Any]) -> None:
         shape = (1, len(info["bands"]), 1, 1)
@@ -68,11 +64,9 @@ class Stretch:
         return self._low[0, bands, 0, 0].tolist(), self._high[0, bands, 0, 0].tolist()
 
     def levels(self, values: npt.NDArray[Any], *, bands: list[int] | None = None) -> tuple[npt.NDArray[np.uint8], int]:
-        """Values of three bands in the data set's units (N, 3, H, W) as RGB, and how many pixels were clipped in any of them.
+        """Return three bands (N, 3, H, W) in physical units as RGB, and the number of pixels clipped in any.
 
-        Args:
-            values: of the bands that are displayed, or of others.
-            bands: numbers of these others, each of which goes from its low to its high; None for the display's own ends.
+        `bands` are numbers of bands stretched from their low to their high; None uses the ends of the display.
         """
         low, high = (self._black, self._white) if bands is None else (self._low[:, bands], self._high[:, bands])
         unit = (values.astype(np.float32) - low) / (high - low)
@@ -112,11 +106,7 @@ class Tiles:
             check_length(folder / shard["file"], shard["count"] * each)
 
     def accepted(self, *names: str) -> dict[str, list[Any]]:
-        """Columns of `tiles.parquet`, of the accepted tiles alone.
-
-        Raises:
-            UserError: the table cannot be read, or contradicts `dataset.json`.
-        """
+        """Return columns of `tiles.parquet` for accepted tiles; UserError if it is unreadable or contradicts dataset.json."""
         try:
             table = read_columns(Manifest.whole(self.folder / TABLE_FILE), "status", *names)
         except OSError as error:
@@ -134,11 +124,7 @@ class Tiles:
         return {name: list(compress(table[name], chosen)) for name in names}
 
     def table(self, *names: str, most: int) -> dict[str, list[Any]]:
-        """Columns of `tiles.parquet`, of accepted and rejected tiles; where there are more than `most`, of parts taken evenly.
-
-        Raises:
-            UserError: the table cannot be read.
-        """
+        """Return columns of `tiles.parquet`, sampled evenly above `most` rows; UserError if it is unreadable."""
         try:
             return read_columns(Manifest.whole(self.folder / TABLE_FILE), *names, most=most)
         except OSError as error:

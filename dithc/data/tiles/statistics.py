@@ -31,30 +31,19 @@ class Histogram:
             counts += np.bincount(values.astype(np.int64) - self.lowest, minlength=BINS)
 
     def describe(self, *, scale: float, offset: float, low: float, high: float) -> list[dict[str, float]]:
-        """Mean, standard deviation, percentiles and the ends of the scaling of each band, in physical units.
+        """Return mean, standard deviation, percentiles and scaling ends of each band; physical = stored * scale + offset.
 
-        Args:
-            scale: physical = stored * scale + offset.
-            offset: see `scale`.
-            low: percentile that becomes `low`.
-            high: percentile that becomes `high`; if it is the same value, one stored unit more, so that the map exists.
+        The scaling ends are the percentiles `low` and `high`. If they are equal, `high` is one stored unit more.
         """
         return [self._band(counts, scale=scale, offset=offset, low=low, high=high) for counts in self.counts]
 
     def ranges(
         self, described: list[dict[str, float]], *, pixels: int, scale: float, offset: float
     ) -> list[dict[str, float]]:
-        """Least, percentiles 1, 50 and 99, greatest of each band in physical units, and three shares.
+        """Return min, p1, median, p99 and max of each band, physical = stored * scale + offset, and three shares.
 
-        Args:
-            described: of the train tiles, whose `low` and `high` are the ends of the scaling.
-            pixels: of all tiles that were counted, valid or not.
-            scale: physical = stored * scale + offset.
-            offset: see `scale`.
-
-        Returns:
-            For each band min, p1, median, p99, max; `invalid`, the share of pixels without data; `below` and `above`, the shares
-            of valid pixels beyond the ends of the scaling, which the codec sees clipped. `invalid` alone where none is valid.
+        `invalid` is the share of no data in all `pixels`; `below` and `above` are shares of valid pixels beyond the scaling
+        in `described`, which the codec clips. A band without valid pixels has `invalid` alone.
         """
         return [
             self._range(counts, band, pixels=pixels, scale=scale, offset=offset)

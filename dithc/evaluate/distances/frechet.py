@@ -25,10 +25,9 @@ class Floor:
 
 
 def fid(a: Statistics, b: Statistics) -> float:
-    """Fréchet inception distance of two sets (Heusel et al. 2017, equation 6).
+    """Return the Fréchet inception distance of two sets (Heusel et al. 2017, equation 6).
 
-    Raises:
-        UserError: a set has fewer than two images, or the two differ in extractor, resize, stretch or number of features.
+    Raises UserError if a set has fewer than two images, or extractor, resize, stretch or number of features differ.
     """
     require_same(a, b)
     for text in few_images(a, b):
@@ -46,20 +45,11 @@ def few_images(a: Statistics, b: Statistics) -> list[str]:
 
 
 def frechet_distance(mu_a: FloatArray, sigma_a: FloatArray, mu_b: FloatArray, sigma_b: FloatArray) -> float:
-    """|mu_a - mu_b|^2 + tr A + tr B - 2 tr (A B)^(1/2) of two Gaussians with covariances A and B.
+    """Return |mu_a - mu_b|^2 + tr A + tr B - 2 tr (A B)^(1/2), at least 0, for means (d,) and covariances A and B (d, d).
 
-    With A = V diag(w) V^T and R = V diag(sqrt w), the non-zero eigenvalues of A B are those of the symmetric R^T B R, so
-    the trace is the sum of their square roots and two symmetric eigenproblems do. Directions in which A has no variance beyond
-    rounding are left out: their square roots would turn rounding of 1e-16 into an error of 1e-8 for each.
-
-    Args:
-        mu_a: (d,).
-        sigma_a: (d, d), symmetric.
-        mu_b: (d,).
-        sigma_b: (d, d), symmetric.
-
-    Returns:
-        The distance, never below 0 (a rounding residue below 0 is returned as 0).
+    With A = V diag(w) V^T and R = V diag(sqrt w), the non-zero eigenvalues of A B are those of the symmetric R^T B R. The
+    trace is then the sum of their square roots, from two symmetric eigenproblems. Directions in which A has no variance
+    beyond rounding are omitted: their square roots would turn rounding of 1e-16 into an error of 1e-8 each.
     """
     w, v = np.linalg.eigh(sigma_a)  # (d,), (d, d)
     kept = w > max(w[-1], 0.0) * len(w) * np.finfo(np.float64).eps
@@ -71,17 +61,10 @@ def frechet_distance(mu_a: FloatArray, sigma_a: FloatArray, mu_b: FloatArray, si
 
 
 def floor(features: NDArray[np.floating] | Sequence[NDArray[np.floating]], *, seed: int = 0) -> Floor:
-    """FID of one random half of a real set against its other half: what a perfect generator could get at that size.
+    """Return the FID of two random halves of a real set, features (n, d) or blocks of rows.
 
-    A half has half the images, so this is somewhat above the distance of two fresh sets of the full size; a score near or
-    below it says that the sets cannot be told apart at this n.
-
-    Args:
-        features: (n, d), or blocks of rows of it (memory maps are read block by block).
-        seed: decides the halves.
-
-    Raises:
-        UserError: fewer than four rows.
+    It is the best score of a generator at n / 2, somewhat above the distance of two new sets of the full size. A score near
+    or below it means that the sets cannot be distinguished at this n. Raises UserError for fewer than four rows.
     """
     blocks = [features] if isinstance(features, np.ndarray) else list(features)
     n = sum(len(block) for block in blocks)

@@ -20,14 +20,9 @@ Blocks = Sequence[NDArray[np.floating]]
 
 
 def fid_interval(value: float, a: Statistics, blocks_a: Blocks, b: Statistics, blocks_b: Blocks) -> list[float] | None:
-    """95 % confidence, normal, of the distance `value`; None where a set has no more images than features.
+    """Return the normal 95 % interval of the distance `value` from statistics and features (n, d) of both sets.
 
-    Args:
-        value: the distance of both sets.
-        a: statistics of one set.
-        blocks_a: its features (n, d), in blocks of rows.
-        b: statistics of the other.
-        blocks_b: its features.
+    None if a set has no more images than features.
     """
     if min(a.n, b.n) <= a.num_features:
         return None

@@ -19,16 +19,11 @@ SUBSETS = 50
 
 @dataclass(frozen=True)
 class Kid:
-    """A kernel distance and the pull of each image on it.
+    """Kernel distance `value`, with the pulls of real (n,) and generated (m,) images on it.
 
-    A pull is what the distance loses without that image, scaled such that the squares of all pulls add up to the jackknife's
-    variance (Arvesen 1969, of U-statistics of several samples). Where two scores share images, the pulls on their difference
-    are the differences of their pulls.
-
-    Attributes:
-        value: the distance.
-        real: (n,), 0 for an image that no subset drew; empty where a set has fewer than three images.
-        generated: (m,), likewise.
+    A pull is the loss of the distance without that image. The squares of all pulls add up to the jackknife's variance
+    (Arvesen 1969, of U-statistics of several samples). The pulls of a difference of two scores with common images are the
+    differences of their pulls. A pull is 0 for an image in no subset. Pulls are empty if a set has fewer than three images.
     """
 
     value: float
@@ -61,18 +56,11 @@ def kid(
     *,
     seed: int = 0,
 ) -> Kid:
-    """Kernel inception distance: unbiased squared MMD with the kernel (x . y / d + 1)^3 (Binkowski et al. 2018, section 4).
+    """Return the unbiased squared MMD of features (n, d) with the kernel (x . y / d + 1)^3 (Binkowski et al. 2018, section 4).
 
-    Unbiased also at small n, so it may be slightly negative. Sets of up to 1,000 rows are used whole; of larger ones the mean
-    over 50 random subsets of 1,000 rows is taken, and pulls are those on that mean, so its interval knows that it is one.
-
-    Args:
-        a: real features, (n, d) or blocks of rows.
-        b: generated ones, (m, d) or blocks of rows.
-        seed: decides the subsets.
-
-    Raises:
-        UserError: a set has fewer than two rows.
+    It is unbiased at small n, and may be slightly negative. Sets of up to 1,000 rows are used completely; for larger ones,
+    value and pulls are those of the mean over 50 random subsets of 1,000 rows. Raises UserError if a set has fewer than two
+    rows.
     """
     blocks_a, blocks_b = ([a] if isinstance(a, np.ndarray) else a), ([b] if isinstance(b, np.ndarray) else b)
     n_a, n_b = sum(map(len, blocks_a)), sum(map(len, blocks_b))

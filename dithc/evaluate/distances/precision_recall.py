@@ -34,18 +34,10 @@ class Neighbours(NamedTuple):
 def neighbours(
     real: Blocks, generated: Blocks, *, k: int = NEAREST_OF_PRECISION, k_density: int = NEAREST_OF_DENSITY
 ) -> Neighbours:
-    """Precision, recall, density and coverage of generated images.
+    """Return precision, recall, density and coverage from blocks of real (n, d) and generated (m, d) features.
 
-    A row on the edge of a ball is in it, so that equal sets give 1 (and a density of 1).
-
-    Args:
-        real: features (n, d), in blocks of rows, read piece by piece.
-        generated: likewise (m, d).
-        k: which neighbour decides the balls of precision and recall.
-        k_density: likewise of density and coverage.
-
-    Raises:
-        UserError: a set has no k-th neighbour.
+    Neighbor `k` sets the radius of precision and recall, `k_density` that of density and coverage. A row at a radius is
+    inside, so equal sets give 1. Raises UserError if a set has no k-th neighbor.
     """
     n, m, most = sum(map(len, real)), sum(map(len, generated)), max(k, k_density)
     if min(n, m) <= most:

@@ -73,27 +73,24 @@ def train_classifier(
     batch: int = 64,
     defects: bool = False,
 ) -> dict[str, object]:
-    """Trains the classifier and writes it as safetensors with its metadata.
-
-    The same images, labels and settings give the same file on the same machine with the same number of threads.
+    """Train the classifier and write it as safetensors with metadata; equal arguments and thread count give equal files.
 
     Args:
-        images: uint8 RGB (N, 3, H, W), H and W at least 8; a memory map is read batch by batch.
-        labels: class of each image (N,), any integers.
-        path: the file to write; the loss of every step goes to `metrics` in the same folder.
-        steps: number of optimizer steps.
-        seed: of the initial weights, the order and the flips.
-        batch: images per step.
-        defects: most images of a step get a defect (`defects.py`), whose kind and level are learnt beside the class; one class is
-            enough then.
+        images: uint8 RGB (N, 3, H, W), H and W at least 8; memory maps are read in batches.
+        labels: Integer class of each image (N,).
+        path: File to write; `metrics` in the same folder receives the loss of every step.
+        steps: Number of optimizer steps.
+        seed: Seed of the initial weights, the order and the flips.
+        batch: Images per step.
+        defects: Whether to add defects (`defects.py`) and learn kind and level beside the class; one class is enough then.
 
     Returns:
-        Numbers for a manifest: path, sha256, classes, images, steps, train_accuracy (0..1, on all images at the end), loss; with
-        defects their names, and `defects_told`, the share of them (0..1, on all images at the end) that are told rightly.
+        path, sha256, classes, images, steps, loss, and train_accuracy (0..1) on all images; with defects, their names and
+        `defects_told`, the share (0..1) of defects that the classifier recognizes.
 
     Raises:
-        UserError: wrong images, unequal lengths, nothing to tell apart, or training diverged.
-        OSError: the disk is full or not writable; an earlier file at `path` is intact.
+        UserError: Images are invalid, lengths differ, there is one class only, or training diverged.
+        OSError: The disk is full or not writable; an earlier file at `path` is intact.
     """
     classes = _require_trainable(images, labels, least=1 if defects else 2)
     targets = torch.from_numpy(np.searchsorted(classes, labels).astype(np.int64))  # (N,)
@@ -142,11 +139,7 @@ def train_classifier(
 
 
 def load(path: Path) -> Extractor:
-    """Reads a classifier that `train_classifier` wrote.
-
-    Raises:
-        UserError: the file is missing, damaged, or was written by something else.
-    """
+    """Read a file of `train_classifier`; raise UserError if it is missing, damaged or of another program."""
     require_file(path, kind="classifier", what_to_put="the file that `train_classifier` writes, about 0.4 MB")
     state, metadata = read_state(path)
     kind = metadata.get("kind")

@@ -22,14 +22,9 @@ Defect = Callable[[Tensor, Generator], Tensor]
 
 
 def damaged(images: Tensor, generator: Generator) -> tuple[Tensor, Tensor]:
-    """Images of another brightness and contrast each, most of which have one defect.
+    """Change brightness and contrast of float images (N, C, H, W) in 0..255, and add one defect to most of them.
 
-    Args:
-        images: float (N, C, H, W), 0..255.
-        generator: decides who has which, and all of it.
-
-    Returns:
-        Images of the same shape and range, and the level of every defect of each, 0..1 (N, D).
+    Returns images of the same shape and range, and the level of every defect in 0..1 (N, D).
     """
     count = len(images)
     images = _another_display(images, generator)

@@ -50,16 +50,9 @@ class Extractor:
     at_once: int | None = None
 
     def __call__(self, images: NDArray[np.uint8]) -> NDArray[np.float32]:
-        """Features of a batch.
+        """Return finite float32 features (N, d) of uint8 RGB images (N, 3, H, W).
 
-        Args:
-            images: uint8 RGB (N, 3, H, W).
-
-        Returns:
-            float32 (N, d), finite.
-
-        Raises:
-            UserError: wrong dtype or layout, or the network gave NaN, infinity or another shape.
+        Raises UserError for another dtype or layout, or if the network returns NaN, infinity or another shape.
         """
         require_images(images)
         with torch.inference_mode():
@@ -117,17 +110,11 @@ def require_images(images: NDArray[Any]) -> None:
 
 
 def resize_images(images: Tensor, *, size: int, mode: Resize) -> Tensor:
-    """Brings images to size x size, in float, without rounding back to integers.
+    """Resize images (N, 3, H, W) of any dtype in 0..255 to float32 (N, 3, size, size) without rounding to integers.
 
-    Args:
-        images: (N, 3, H, W), 0..255, any dtype.
-        size: side of the result in pixels.
-        mode: `legacy-pytorch` is bilinear without antialiasing and with align_corners=False, what the PyTorch port of the
-            FID suite does; `clean` is antialiased bicubic per channel clipped to 0..255 (Parmar et al., On Aliased Resizing
-            and Surprising Subtleties in GAN Evaluation, 2022); `none` leaves the images alone.
-
-    Returns:
-        float32 (N, 3, size, size), 0..255.
+    `legacy-pytorch` is bilinear without antialiasing, align_corners=False, as in the PyTorch port of the FID suite. `clean`
+    is antialiased bicubic per channel, clipped to 0..255 (Parmar et al., On Aliased Resizing and Surprising Subtleties in GAN
+    Evaluation, 2022). `none` keeps the size.
     """
     pixels = images.float()  # (N, 3, H, W)
     if mode == "none":

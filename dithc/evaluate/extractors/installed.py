@@ -18,11 +18,7 @@ SAME = 1e-4  # of the largest magnitude: rounding alone makes a batch of one dif
 
 
 def load(settings: codecs.InstalledExtractor) -> Extractor:
-    """Opens an installed extractor and tries it on a small batch, which also tells d.
-
-    Raises:
-        UserError: a file is missing, or the network does not keep the contract.
-    """
+    """Open an installed extractor and find d with a small batch; UserError for a missing file or a violated contract."""
     decides = settings.model_dump(mode="json", exclude={"path"}) | {"extension": settings.extension}
     digest = hashlib.sha256(json.dumps(decides, sort_keys=True).encode())
     for path in settings.files:

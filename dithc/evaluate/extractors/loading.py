@@ -15,19 +15,18 @@ log = logger(__name__)
 def load_extractor(
     kind: Kind | codecs.InstalledExtractor, path: Path = NOWHERE, *, resize: Resize | None = None, trust: bool = False
 ) -> Extractor:
-    """Reads a feature extractor from a local file.
+    """Read a feature extractor from a local file; nothing is downloaded.
 
     Args:
-        kind: `inception` (the FID's own network), `squeezenet` (Caffe's v1.0), `torchscript` (any network that keeps the contract
-            in `scripted.py`) or `classifier` (trained by this workflow); or the settings of one of an installed package, of
-            which alone all else follows.
-        path: the weights file. Nothing is ever downloaded.
-        resize: `legacy-pytorch` or `clean`; None means `legacy-pytorch` for inception and `clean` for squeezenet. The other two
-            kinds take images as they are and say so where a mode is named.
-        trust: the user knows where a `torchscript` file is from; the code in it runs with the user's rights.
+        kind: `inception` (the FID's network), `squeezenet` (Caffe's v1.0), `torchscript` (a network with the contract in
+            `scripted.py`), `classifier` (trained by this workflow), or complete settings of an installed package.
+        path: Weights file.
+        resize: `legacy-pytorch` or `clean`; None means `legacy-pytorch` for inception, `clean` for squeezenet. Others take
+            none.
+        trust: Whether to run the code in a `torchscript` file with the user's rights.
 
     Raises:
-        UserError: unknown kind or mode, a program that is not trusted, or the file is missing, damaged or of another structure.
+        UserError: Kind or mode is unknown, a program is not trusted, or the file is missing, damaged or of another structure.
     """
     extractor = (
         installed.load(kind) if isinstance(kind, codecs.InstalledExtractor) else _of_kind(kind, path, resize, trust)

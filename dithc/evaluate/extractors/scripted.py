@@ -28,10 +28,9 @@ REMEDY = "script a wrapper that resizes and normalises inside and returns one fe
 
 
 def load(path: Path, *, trust: bool) -> Extractor:
-    """Reads a TorchScript network and tries it on a small batch, which also tells d.
+    """Read a TorchScript network and find d with a small batch.
 
-    Raises:
-        UserError: the file is not trusted, missing or unreadable, or the network does not keep the contract.
+    Raises UserError if the file is not trusted, missing or unreadable, or the network violates the contract.
     """
     if not trust:
         raise problem(
@@ -65,11 +64,7 @@ def load(path: Path, *, trust: bool) -> Extractor:
 
 
 def probe(network: Callable[[Tensor], Any], *, named: str, remedy: str) -> int:
-    """Number of features, from a batch of a fixed gray ramp.
-
-    Raises:
-        UserError: the network does not keep the contract.
-    """
+    """Return the number of features for a fixed gray ramp; raise UserError if the network violates the contract."""
     try:
         with torch.inference_mode():
             result = network(ramp())

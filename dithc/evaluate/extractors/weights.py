@@ -57,12 +57,9 @@ def read_state(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
 
 
 def write_safetensors(path: Path, state: dict[str, Tensor], *, metadata: Mapping[str, object]) -> None:
-    """Writes tensors with metadata (JSON values), wholly or not at all; equal content gives equal bytes.
+    """Write tensors with metadata (JSON values) atomically; OSError leaves an earlier file at `path` intact.
 
-    The library keeps no order among metadata keys, hence one key with one sorted JSON text.
-
-    Raises:
-        OSError: the disk is full or not writable; what stood at `path` before is intact.
+    Equal content gives equal bytes: metadata is one sorted JSON text, because the library does not order keys.
     """
     text = json.dumps(metadata, sort_keys=True)
     tensors = {name: value.contiguous() for name, value in state.items()}
@@ -76,12 +73,9 @@ def write_safetensors(path: Path, state: dict[str, Tensor], *, metadata: Mapping
 
 
 def fill(network: nn.Module, state: Mapping[str, Tensor], *, path: Path, hint: str) -> None:
-    """Copies a state dict into a network after checking every name and shape.
+    """Copy a state dict into a network; raise UserError for missing or unknown names and other shapes.
 
-    Counters of batch normalisation (`num_batches_tracked`) are not part of inference and may be absent.
-
-    Raises:
-        UserError: names are missing or unknown, or a shape differs; the first few are named.
+    Counters of batch normalization (`num_batches_tracked`) do not affect inference and may be absent.
     """
     wanted = {name: tuple(value.shape) for name, value in network.state_dict().items()}
     missing = [name for name in wanted if name not in state and not name.endswith("num_batches_tracked")]

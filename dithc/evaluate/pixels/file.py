@@ -80,11 +80,7 @@ def is_of(path: Path, identity: dict[str, Any]) -> bool:
 
 
 def read(folder: Path) -> Pixels:
-    """Those of a folder of features.
-
-    Raises:
-        UserError: there are none, or they are damaged.
-    """
+    """Return the pixel statistics in a folder of features; raise UserError if they are missing or damaged."""
     path = Manifest.whole(folder / FILE)
     try:
         with np.load(path, allow_pickle=False) as file:

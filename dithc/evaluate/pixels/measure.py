@@ -36,15 +36,10 @@ def measure(
     set_hash: str,
     group: Group,
 ) -> None:
-    """Measures the pixels of a set of images into `pixels.npz`; nothing where it is there and of this set.
+    """Write pixel statistics of a set of images to `pixels.npz`, unless it exists for this `set_hash`.
 
-    Args:
-        stored: gives images by number as the data set stores them, integers (n, C, H, W).
-        labels: class of each image (n,).
-        out_folder: where features of the set stand.
-        bands: what the numbers mean.
-        set_hash: of all that decides what the images are.
-        group: the ranks that share the work.
+    `stored` returns integers (n, C, H, W) by image numbers, with the meaning in `bands`. `labels` (n,) are classes. The ranks
+    of `group` share the work.
     """
     identity = {"set_hash": set_hash, "bands": list(bands.names), "wavelengths_nm": list(bands.wavelengths_nm)}
     if group.broadcast_object(group.rank == 0 and is_of(out_folder / FILE, identity)):

@@ -19,13 +19,7 @@ BARS = 100  # of a histogram that is drawn
 
 
 def wasserstein(a: NDArray[np.int64], b: NDArray[np.int64], *, step: float) -> float:
-    """1-Wasserstein distance of two distributions on one even grid: the area between their cumulative ones.
-
-    Args:
-        a: counts (V,), not all 0.
-        b: likewise.
-        step: from one place of the grid to the next.
-    """
+    """Return the 1-Wasserstein distance of counts a and b (V,), not all 0, on a grid of spacing `step`."""
     between = np.cumsum(a) / a.sum() - np.cumsum(b) / b.sum()  # (V,)
     return float(np.abs(between).sum() * step)
 

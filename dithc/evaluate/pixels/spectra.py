@@ -21,16 +21,10 @@ class _Grid(NamedTuple):
 
 
 def radial_power(image: NDArray[np.floating]) -> FloatArray:
-    """Azimuthally averaged power of each band, in its units squared a pixel; of white noise it is the variance in each ring.
+    """Return the azimuthally averaged power (C, R) of each band of (C, H, W), in squared units per pixel.
 
-    A Hann window keeps the edges of a tile, which no image of the ground has, out of the spectrum; the mean under the window is
-    taken away first.
-
-    Args:
-        image: (C, H, W), in any units.
-
-    Returns:
-        (C, R): in column r - 1 the mean over frequencies of r cycles along the shorter side, to half a cycle; r from 1 to R.
+    Column r - 1 is the mean over frequencies of r cycles along the shorter side, +-half a cycle. White noise gives its
+    variance in each ring. A Hann window suppresses the edges of the tile; the mean under the window is subtracted first.
     """
     height, width = image.shape[1:]
     window, ring, times = _grid(height, width)

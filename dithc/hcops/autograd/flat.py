@@ -40,14 +40,10 @@ def flat_gradients(parameters: Iterable[Parameter], *, zeros: Callable[[int], Te
 
 
 def give_place(parameter: Parameter, view: Tensor, *, accumulate: bool = True) -> None:
-    """Gives a parameter an attribute `flat_grad` in a buffer of the caller's, where `flat_gradients` would give it one.
+    """Set `flat_grad` of a parameter to `view`: fp32, contiguous, of its shape, in a buffer of the caller.
 
-    Args:
-        parameter: of any kind.
-        view: fp32, contiguous, of its shape.
-        accumulate: whether products add to a gradient that is there. Else it is autograd that adds, in a pass of its own: the
-            same bits as without a place, which sums inside of a product are not. `view` has a storage of its own then, and
-            is written only while nobody else has a tensor in it: a gradient that was kept keeps its numbers.
+    With `accumulate`, products add to an existing gradient. Otherwise autograd adds in a separate pass, with the same bits as
+    without a buffer. `view` then needs its own storage and is written only while no other tensor uses it.
     """
     if _takes_part(parameter) and backend_of("linear") != FALLBACK:
         parameter.flat_grad = view  # type: ignore[attr-defined]
@@ -59,16 +55,11 @@ def _takes_part(p: Parameter) -> bool:
 
 
 def target(parameter: Any, accumulator: Any) -> tuple[Tensor | None, bool]:
-    """Where the product for the gradient of `parameter` may write, and whether it has to add to what stands there.
+    """Return where the product for the gradient of `parameter` may write, and whether it must add to the content.
 
-    None where a fresh tensor is needed, because the gradient will not become `.grad` unchanged (torch.autograd.grad, a
-    hook of the tensor, a graph of the gradient), because `.grad` is a tensor from elsewhere, because the weight is used
-    twice in this backward pass and the first gradient is still on its way, because somebody has kept an earlier gradient, or
-    because the place was taken back since the forward pass.
-
-    Args:
-        parameter: with an attribute `flat_grad` in the forward pass.
-        accumulator: the node that the gradient is sent to.
+    None requests a new tensor. This happens if the gradient will not become `.grad` unchanged (torch.autograd.grad, tensor hooks,
+    a graph of the gradient), if `.grad` is another tensor, if the weight is used twice in this pass, if an earlier gradient is
+    still referenced, or if the place was removed since the forward pass. `accumulator` is the node that receives the gradient.
     """
     flat: Tensor | None = getattr(parameter, "flat_grad", None)
     if flat is None or parameter._backward_hooks or torch.is_grad_enabled() or not _accumulates(accumulator, parameter):

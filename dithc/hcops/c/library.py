@@ -112,13 +112,7 @@ class program:  # reads as a verb at the place of use
     """
 
     def __init__(self, packs: Packs | None = None, memory: list[Tensor] | None = None) -> None:
-        """Takes what is shared with other programs.
-
-        Args:
-            packs: where weights of the recorded products are kept as these read them; None: they are arranged at each run.
-            memory: of programs of which one runs at a time, whose results nobody reads any more when the next one does; grows as
-                they need it. None: memory of its own.
-        """
+        """Set storage of packed weights (None: pack in each run), and result memory of programs that never run concurrently."""
         self._packs, self._memory = packs, memory
 
     def __enter__(self) -> Self:
@@ -143,11 +137,7 @@ class program:  # reads as a verb at the place of use
         self._buffers.free_all_but(kept)
 
     def run(self) -> None:
-        """Runs the kernels in their order.
-
-        Raises:
-            MemoryError, ValueError: of the first one that failed, by name; those behind it did not run.
-        """
+        """Run the kernels in order; MemoryError or ValueError names the first kernel that failed, and later ones do not run."""
         self._recorded.run()
 
 

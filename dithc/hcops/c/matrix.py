@@ -65,11 +65,9 @@ def linear_gate_residual_forward(
     *,
     keep: bool = True,
 ) -> tuple[Tensor, Tensor | None]:
-    """x (N, T, D), weight (F, D), bias (F), gate (N, F), residual (N, T, F).
+    """Return residual + gate * y in the widest type of residual, gate and `dtype`; and y = x W^T + b in `dtype` if `keep`.
 
-    Returns:
-        residual + gate * y, in the widest type of residual, gate and `dtype`; and with `keep` y = x W^T + b, which the
-        gradient needs, in `dtype`.
+    Shapes: x (N, T, D), weight (F, D), bias (F), gate (N, F), residual (N, T, F).
     """
     op = "linear_gate_residual"
     m, n, k = _sizes(op, x, weight, bias)
@@ -98,20 +96,10 @@ def linear_backward(
     accumulate: bool = False,
     gelu_at: Tensor | None = None,
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-    """The gradients of `linear_forward`; products are of dy's type.
+    """Return dx in x's type, dw and db in fp32, None for those that `needs` excludes; products use the type of dy (..., F).
 
-    Args:
-        dy: (..., F).
-        x: (..., D), as in the forward pass.
-        weight: (F, D), as in the forward pass.
-        has_bias: whether there was a bias.
-        needs: whether the gradients of x, weight and bias are wanted.
-        into: (F, D) fp32 or None; receives the gradient of the weight.
-        accumulate: adds to `into` instead of overwriting it.
-        gelu_at: (..., D) in x's type: x is the GELU of it, and dx is the gradient to it instead of the one to x.
-
-    Returns:
-        dx in x's type, dw (or `into`) and db in fp32; None for what is not wanted.
+    `into` (F, D) fp32 receives dw, and `accumulate` adds to it. `gelu_at` (..., D) has x's type: x is its GELU, and dx its
+    gradient.
     """
     op = "linear_backward"
     m, n, k = _sizes(op, x, weight, None)
@@ -145,11 +133,7 @@ def mlp_forward(
     *,
     keep: bool = True,
 ) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
-    """`linear_gelu_forward`, then `linear_gate_residual_forward`: the results of the second between those of the first.
-
-    Returns:
-        residual + gate * y; the hidden layer; and with `keep`, what stood before the GELU, and y.
-    """
+    """Apply `linear_gelu_forward`, then `linear_gate_residual_forward`; return (out, hidden, before, y)."""
     hidden, before = linear_gelu_forward(x, weight1, bias1, dtype, keep=keep)
     out, y = linear_gate_residual_forward(hidden, weight2, bias2, gate, residual, dtype, keep=keep)
     return out, hidden, before, y  # (N, T, F), (N, T, 4D), (N, T, 4D), (N, T, F)
@@ -206,11 +190,7 @@ def rotate_heads_backward(
 
 
 def attention_forward(qkv: Tensor, num_heads: int) -> tuple[Tensor, Tensor]:
-    """qkv (N, T, 3D); the products are of its type.
-
-    Returns:
-        The mixed values (N, T, D) and the logarithms of the sums of exponentials (N, H, T), which the gradient needs.
-    """
+    """Return the mixed values (N, T, D) and the logarithms of the sums of exponentials (N, H, T); products use qkv's type."""
     n, t, d, k = _heads("attention", qkv, num_heads)
     address, code = array("attention", "qkv", qkv)
     out, lse = pool().empty((n, t, d), qkv.dtype), pool().empty((n, num_heads, t), torch.float32)
@@ -223,12 +203,10 @@ def attention_forward(qkv: Tensor, num_heads: int) -> tuple[Tensor, Tensor]:
 def attention_over(
     qkv: Tensor, key: Tensor, value: Tensor, num_heads: int, *, dtype: torch.dtype | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Attention of the queries in qkv (N, t, 3D) over keys and values (N, T, D) at any strides, but for rows without gaps.
+    """Compute attention of the queries in qkv (N, t, 3D) over keys and values (N, T, D) with dense rows at any strides.
 
-    Where the t queries are a part of T, they have the bits of `attention_forward` over all.
-
-    Returns:
-        The mixed values (N, t, D) in `dtype` (None: qkv's), and the logarithms of the sums of exponentials (N, H, t).
+    Queries that are a part of T tokens give the bits of `attention_forward` over all. Returns the mixed values (N, t, D) in
+    `dtype` (None: qkv's), and the logarithms of the sums of exponentials (N, H, t).
     """
     op = "attention_over"
     n, t, d, k = _heads(op, qkv, num_heads)

@@ -30,12 +30,7 @@ class Packs:
         self._is_full = False
 
     def of(self, weight: Tensor, arguments: native.GemmArguments) -> Tensor | None:
-        """What a product with this weight may take as `packed_b`; None where it packs nothing, or memory is short.
-
-        Args:
-            weight: the second operand; its memory is kept, so that no other weight comes to lie there.
-            arguments: of the product.
-        """
+        """Return `packed_b` of a product with this weight, whose memory stays referenced; None without packing or memory."""
         key = weight.data_ptr(), arguments.compute
         version = version_of(weight)
         if version is None:

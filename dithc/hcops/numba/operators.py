@@ -47,12 +47,7 @@ def linear_gelu_forward(x: Tensor, weight: Tensor, bias: Tensor | None, dtype: t
 def linear_gate_residual_forward(
     x: Tensor, weight: Tensor, bias: Tensor | None, gate: Tensor, residual: Tensor, dtype: torch.dtype
 ) -> tuple[Tensor, Tensor]:
-    """x (N, T, D), weight (F, D), bias (F), gate (N, F), residual (N, T, F).
-
-    Returns:
-        residual + gate * y in the widest type of residual, gate and `dtype`, and y = x W^T + b in `dtype`, which the
-        gradient needs.
-    """
+    """Return residual + gate * y and y = x W^T + b; shapes and types as `c.matrix.linear_gate_residual_forward`."""
     op = "linear_gate_residual"
     n, t, _ = _stream(op, "x", x)
     shape_of(op, "residual", residual, (n, t, weight.shape[0]))
@@ -90,21 +85,7 @@ def linear_backward(
     accumulate: bool = False,
     gelu_at: Tensor | None = None,
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-    """The gradients of `linear_forward`; products are of dy's type.
-
-    Args:
-        dy: (..., F).
-        x: (..., D), as in the forward pass.
-        weight: (F, D), as in the forward pass.
-        has_bias: whether there was a bias.
-        needs: whether the gradients of x, weight and bias are wanted.
-        into: (F, D) fp32 or None; receives the gradient of the weight.
-        accumulate: adds to `into` instead of overwriting it.
-        gelu_at: (..., D) in x's type: x is the GELU of it, and dx is the gradient to it instead of the one to x.
-
-    Returns:
-        dx in x's type, dw (or `into`) and db in fp32; None for what is not wanted.
-    """
+    """Return dx, dw and db; arguments and results as `c.matrix.linear_backward`."""
     op, compute = "linear_backward", dy.dtype
     features, width = weight.shape
     rows = dy.shape[:-1].numel()
@@ -194,11 +175,7 @@ def gate_residual_backward(
 
 
 def attention_forward(qkv: Tensor, num_heads: int) -> tuple[Tensor, Tensor]:
-    """qkv (N, T, 3D); products are of fp32 whatever its type.
-
-    Returns:
-        The mixed values (N, T, D) and the logarithms of the sums of exponentials (N, H, T), which the gradient needs.
-    """
+    """Return the mixed values (N, T, D) and the logarithms of the sums of exponentials (N, H, T); products are fp32."""
     op = "attention"
     n, t, d, k = _heads(op, qkv, num_heads)
     source = flat(op, "qkv", qkv)
@@ -229,11 +206,7 @@ def attention_backward(dout: Tensor, qkv: Tensor, out: Tensor, lse: Tensor, num_
 
 
 def flat(op: str, name: str, tensor: Tensor) -> Array:
-    """The tensor's own memory as one row of fp32, or of the bits of bf16.
-
-    Raises:
-        UserError: another type, device or memory layout; the message names `op` and `name`.
-    """
+    """Return a tensor's memory as one row of fp32 or of bf16 bits; raise UserError as `checks.array`."""
     array(op, name, tensor)
     row = tensor.detach().reshape(-1)
     bits: Array = (row.view(torch.uint16) if row.dtype == torch.bfloat16 else row).numpy()

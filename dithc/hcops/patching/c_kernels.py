@@ -19,11 +19,7 @@ GELU_ERF = 4  # of hc_function
 def norm_forward(
     x: Tensor, weight: Tensor, bias: Tensor, eps: float, *, rms: bool
 ) -> tuple[Tensor, Tensor | None, Tensor]:
-    """x (R, D), weight and bias (D) of one type.
-
-    Returns:
-        out (R, D) in x's type; mean (R), None with `rms`; rstd (R).
-    """
+    """Return out (R, D) in x's type, mean (R), None with `rms`, and rstd (R) for x (R, D), weight and bias (D) of one type."""
     rows, width = x.shape
     for name, tensor in (("weight", weight), ("bias", bias)):
         shape_of("norm", name, tensor, (width,))
@@ -83,9 +79,8 @@ class Attention(NamedTuple):
 def attention_forward(query: Tensor, key: Tensor, value: Tensor, kind: Attention) -> tuple[Tensor, Tensor]:
     """Compute attention of query (N, H, T, K) over key and value (N, G, S, K), each with stride 1 in its last dimension.
 
-    Returns:
-        out (N, H, T, K) with the strides of `torch.empty_like(query)`, as torch's flash kernel, in query's type, which is
-        also the type of the products; and the logarithms of the sums of exponentials (N, H, T).
+    Returns out with strides of `torch.empty_like(query)`, as torch's flash kernel, in query's type, which is also the type of the
+    products; and the logarithms of the sums of exponentials (N, H, T).
     """
     strides = torch.empty_like(query, device="meta").stride()
     buffer = library.pool().empty((query.numel(),), query.dtype)

@@ -40,13 +40,7 @@ class Ratio(NamedTuple):
 
 
 def measure(theirs: Contender, ours: Contender, inputs: tuple[Tensor, ...]) -> Ratio:
-    """Forward, and backward to `inputs` where there are any, of both in turns.
-
-    Args:
-        theirs: calls torch, and returns what it returns.
-        ours: the same with our kernels.
-        inputs: leaves that ask for a gradient, of both.
-    """
+    """Time `theirs` (torch) and `ours` in turns: forward, and backward to the leaves `inputs` if there are any."""
     times: list[tuple[float, float]] = []
     with torch.autograd.graph.saved_tensors_hooks(_itself, _itself):  # no one else's count what is saved here
         _seconds(theirs, inputs), _seconds(ours, inputs)

@@ -23,48 +23,27 @@ Torch = Callable[..., Tensor]
 def norm(
     x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float, *, rms: bool, torch_call: Torch | None = None
 ) -> Tensor:
-    """Return LayerNorm (Ba et al. 2016) or RMSNorm (Zhang & Sennrich 2019) over the last dimension.
+    """Return LayerNorm (Ba et al. 2016) or RMSNorm (Zhang & Sennrich 2019) of x (..., D), contiguous, in x's type.
 
-    Args:
-        x: (..., D).
-        weight: (D); None for ones.
-        bias: (D); None for zeros.
-        eps: Addend of the variance, or of the mean square.
-        rms: Compute RMSNorm.
-        torch_call: Differentiable function of x and weight for gradients that are not contiguous. None accepts any gradient.
-
-    Returns:
-        Contiguous tensor (..., D) in x's type.
+    Missing weight (D) means ones, missing bias zeros. `torch_call` computes gradients that are not contiguous; without it, any
+    gradient is accepted.
     """
     out: Tensor = dithc_norm.apply(x, weight, bias, eps, rms, torch_call)  # type: ignore[no-untyped-call]
     return out
 
 
 def attention(query: Tensor, key: Tensor, value: Tensor, scale: float, *, causal: bool) -> Tensor:
-    """Return softmax(scale * q k^T) v for each head.
+    """Return softmax(scale * q k^T) v of each head, (N, H, T, K) with strides of `torch.empty_like(query)`.
 
-    Args:
-        query: (N, H, T, K), any strides with stride 1 in the last dimension.
-        key: (N, G, S, K), as query; G divides H.
-        value: As key.
-        scale: Positive factor of the scores.
-        causal: Query i attends to keys 0 to i only.
-
-    Returns:
-        (N, H, T, K) in query's type, with the strides of `torch.empty_like(query)`.
+    key and value are (N, G, S, K), and G divides H. All inputs have stride 1 in the last dimension. `causal` limits query i to
+    keys 0 to i.
     """
     out: Tensor = dithc_attention.apply(query, key, value, Attention(scale, causal))  # type: ignore[no-untyped-call]
     return out
 
 
 def activation(x: Tensor, name: str, torch_call: Torch) -> Tensor:
-    """Return an element-wise function of a contiguous tensor of any shape.
-
-    Args:
-        x: Input.
-        name: gelu_erf, gelu (tanh form) or silu.
-        torch_call: The same function in torch, for gradients that are not contiguous.
-    """
+    """Return gelu_erf, gelu (tanh form) or silu of a contiguous tensor; `torch_call` serves gradients that are not contiguous."""
     out: Tensor = dithc_activation.apply(x, name, torch_call)  # type: ignore[no-untyped-call]
     return out
 

@@ -176,10 +176,9 @@ def obstacle(call: Call) -> str | None:
 
 
 def unseen(*arguments: Any) -> str | None:
-    """Return why torch must run a call unseen: it traces or transforms the call, or an argument is not a plain tensor.
+    """Return why torch must run a call: it traces or transforms the call, or an argument is not a plain tensor.
 
-    A trace cannot record kernels that autograd functions call, and it would record a measurement. Shapes of such arguments may be
-    symbols, so their values are not inspected.
+    Traces cannot record our kernels, and would record a measurement. Shapes may be symbolic, so no value is inspected.
     """
     is_recorded = (
         torch._C._get_tracing_state() is not None  # torch.jit.trace, torch.onnx.export

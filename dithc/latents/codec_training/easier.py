@@ -26,19 +26,10 @@ Kind = Literal["plain", "equivariant", "noisy"]
 
 
 def eased(z: Tensor, x: Tensor, settings: codecs.KlVae, *, seed: int, step: int) -> tuple[Kind, Tensor, Tensor]:
-    """What a step decodes, and what it compares with the result.
+    """Return the kind of a training step, the latents to decode, and the target of the result.
 
-    Everything is drawn from (seed, step) alone, in a stream of its own.
-
-    Args:
-        z: sampled latents, float32 (N, Z, h, w).
-        x: their crops, (N, C, H, W).
-        settings: section of the configuration; `equivariance` and `latent_noise` are shares of the steps.
-        seed: any integer.
-        step: counted from 0.
-
-    Returns:
-        The kind of the step; z and x, both changed by one turn or halved (equivariant), or z with noise (noisy), or as they are.
+    (seed, step) alone decides: one turn or halving of z (N, Z, h, w) and crops x (N, C, H, W) (equivariant), noise on z
+    (noisy), or no change. `settings.equivariance` and `settings.latent_noise` are shares of the steps.
     """
     draws = generator(seed=seed, epoch=step, stream=EASIER_STREAM)
     kind, which = draws.random(2)

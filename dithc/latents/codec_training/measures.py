@@ -21,17 +21,12 @@ Pairs = Iterable[tuple[Tensor, Tensor]]
 
 
 def measure(pairs: Pairs, *, bands: list[str], physical: Callable[[Tensor], Tensor]) -> dict[str, Any]:
-    """Measures over all pixels of all images.
-
-    Args:
-        pairs: at least one image.
-        bands: their names.
-        physical: scaled units to the data set's own, (N, C, H, W) both.
+    """Measure reconstructions over all pixels of at least one image; `physical` maps scaled units (N, C, H, W) to physical ones.
 
     Returns:
-        `psnr_db` (peak signal-to-noise ratio in dB over the range 2, all bands), `psnr_db_by_band`, `ssim` (mean of bands),
-        `spectral_angle_deg` (mean over pixels; None for fewer than two bands) and `ndvi_error` (mean magnitude of the difference
-        of vegetation indices; None where the bands have no red and near infrared).
+        `psnr_db` (in dB over the range 2, all bands), `psnr_db_by_band`, `ssim` (mean of bands), `spectral_angle_deg` (mean
+        over pixels; None for one band) and `ndvi_error` (mean absolute difference of NDVI; None without red and near
+        infrared).
     """
     squares = torch.zeros(len(bands), dtype=torch.float64)
     pixels, images, structure, angle, index = 0, 0, 0.0, 0.0, 0.0
@@ -56,12 +51,10 @@ def measure(pairs: Pairs, *, bands: list[str], physical: Callable[[Tensor], Tens
 
 
 def ssim(x: Tensor, y: Tensor) -> Tensor:
-    """Structural similarity of each image, mean over bands and places (N) (Wang et al. 2004, equation 13).
+    """Return structural similarity (N) of x and y (N, C, H, W) over a range of 2 (Wang et al. 2004, equation 13).
 
-    Windows are uniform, of 7 x 7 pixels that lie whole inside the image, or of all of a smaller one; moments are unbiased.
-
-    Args:
-        x, y: (N, C, H, W) over a range of 2.
+    The mean is over bands and windows: uniform, 7 x 7 pixels (or the whole smaller image), inside the image; moments are
+    unbiased.
     """
     side = min(SSIM_WINDOW, *x.shape[-2:])
     count = side * side

@@ -19,14 +19,7 @@ WARMUP_SHARE = 0.05
 
 
 class Crops:
-    """The crops of train tiles that any step sees, from the seed alone: each in one of the orientations, corners on the latent's
-    grid.
-
-    Args:
-        settings: section of the configuration.
-        tiles: data set whose train split is learnt; not empty.
-        seed: any integer.
-    """
+    """Crops of training tiles of any step, from the seed alone: in random orientations, corners on the grid of latents."""
 
     def __init__(self, settings: codecs.KlVae, tiles: Tiles, *, seed: int) -> None:
         self._settings, self._tiles, self._seed = settings, tiles, seed
@@ -61,11 +54,7 @@ def schedule(step: int, steps: int) -> float:
 
 
 def check_finite(loss: float, *, lr: float, step: int) -> None:
-    """Ends a training whose loss is no number.
-
-    Raises:
-        UserError: it is NaN or infinite, at this step of the codec's training.
-    """
+    """Raise UserError if the loss of a codec's training step is NaN or infinite."""
     if not math.isfinite(loss):
         raise problem(
             f"training of the codec diverged at step {step}",

@@ -37,24 +37,20 @@ log = logger(__name__)
 
 
 def train_codec(settings: codecs.KlVae, tiles: Tiles, folder: Path, *, seed: int) -> dict[str, Any]:
-    """Trains, measures and writes a codec: config.json, weights, grid.png and last codec.json.
+    """Train, measure and write a codec: config.json, weights, grid.png and last codec.json.
 
-    Order, crops, views, noise and initial weights come from the seed. It starts as the linear codec of its size; after training
-    the latent channels are made of mean 0 and standard deviation 1 on train tiles; `scale` is one over what was then measured.
-
-    Args:
-        settings: section of the configuration.
-        tiles: data set whose train split is learnt.
-        folder: where the files go; what stood there is replaced only when all of the new ones are complete. The loss
-            of every step goes to `metrics` in it while it trains; those of an earlier training run are deleted.
-        seed: any integer.
+    The seed decides order, crops, views, noise and initial weights. Training starts from the linear codec of its size.
+    Afterwards, latent channels get mean 0 and standard deviation 1 on training tiles; `scale` is one over the standard
+    deviation measured then. Complete files replace those in `folder`; `metrics` in it receives the loss of every step,
+    without those of earlier runs.
 
     Returns:
-        Numbers for the manifest: steps, loss, what `measure` says of the validation split (or of train tiles, where there is
-        none: `psnr_split`), the same PSNR of the linear codec and on train tiles, parameters, scale, latent mean and std.
+        steps, loss, results of `measure` on `psnr_split` (validation, or training without one), the same PSNR of the linear
+        codec and on training tiles, parameters, scale, latent mean and std.
 
     Raises:
-        UserError: no train tiles, a tile size that the factor does not divide, a diverged training, or a full disk.
+        UserError: There are no training tiles, the factor does not divide the tile size, training diverged, or the disk is
+            full.
     """
     _check(settings, tiles)
     crops = Crops(settings, tiles, seed=seed)

@@ -32,15 +32,7 @@ NUMBERS_AT_ONCE = 1 << 24  # of the widest layer, of which a few are alive at a 
 
 @dataclass(frozen=True, kw_only=True)
 class Sizes:
-    """What decides the shape of every weight.
-
-    Attributes:
-        bands: C.
-        factor: f, side of a tile over side of its latent.
-        latent_channels: Z.
-        width: channels of the convolutions.
-        encoder_blocks, decoder_blocks: residual blocks of each half.
-    """
+    """Settings of all weight shapes: C bands, factor f (tile side over latent side), Z latent channels, width, blocks."""
 
     bands: int
     factor: int
@@ -161,13 +153,9 @@ class Autoencoder(nn.Module):
 
     @torch.no_grad()
     def start_linear(self, images: Iterable[Tensor]) -> None:
-        """Makes the linear parts those of the principal components of the patches, each of unit variance.
+        """Set the linear parts to the unit-variance principal components of patches in all batches (N, C, H, W).
 
-        Args:
-            images: batches (N, C, H, W), all of which together are looked at.
-
-        Raises:
-            UserError: they hold numbers that are not finite.
+        Raises UserError for values that are not finite.
         """
         count, total = 0, torch.zeros(self.sizes.patch, dtype=torch.float64)
         squares = torch.zeros(self.sizes.patch, self.sizes.patch, dtype=torch.float64)
@@ -192,34 +180,20 @@ class Autoencoder(nn.Module):
 
     @torch.no_grad()
     def standardise(self, mean: Tensor, std: Tensor) -> None:
-        """Makes each latent channel of mean 0 and standard deviation 1 without changing any reconstruction.
-
-        A diffusion model then sees channels of equal weight.
-
-        Args:
-            mean, std: (Z,) of sampled latents as they are now.
-        """
+        """Scale each latent channel from `mean` and `std` (Z,) to 0 and 1 without a change of any reconstruction."""
         self.mean += mean * self.std
         self.std *= std
 
     # files
 
     def save(self, folder: Path) -> None:
-        """Writes config.json and the weights into an existing folder.
-
-        Raises:
-            OSError: the disk is full or not writable.
-        """
+        """Write config.json and the weights to an existing folder; OSError if the disk is full or not writable."""
         (folder / CONFIG_FILE).write_text(json.dumps({"format": FORMAT, **asdict(self.sizes)}, indent=1) + "\n")
         write_tensors(folder / WEIGHTS_FILE, {name: value.contiguous() for name, value in self.state_dict().items()})
 
     @classmethod
     def load(cls, folder: Path, *, remedy: str) -> Self:
-        """Reads what `save` wrote, for use.
-
-        Raises:
-            UserError: a file is missing, damaged, or of another kind of network; `remedy` says what to do.
-        """
+        """Read what `save` wrote; UserError with `remedy` if a file is missing, damaged or of another kind of network."""
         try:
             said = parse(plain(folder / CONFIG_FILE).read_text())
             if said.pop("format", None) != FORMAT:

@@ -73,16 +73,10 @@ class DiffusersNetwork:
         classes: tuple[str, ...] = tuple(CLASSES),
         memory_format: torch.memory_format = torch.contiguous_format,
     ) -> Self:
-        """Reads a folder in diffusers' layout.
+        """Read a folder in diffusers' layout; `classes` are the accepted ones of `CLASSES`.
 
-        Args:
-            folder: with config.json and weights.
-            remedy: what the error says to do.
-            classes: those of `CLASSES` that are wanted.
-            memory_format: order in memory of weights and images; rounding depends on it.
-
-        Raises:
-            UserError: a file is missing, damaged, or of another kind of network; `remedy` says what to do.
+        `memory_format` is the memory order of weights and images, which affects rounding. Raises UserError with `remedy` if a
+        file is missing, damaged or of another kind of network.
         """
         kinds = f"an {classes[0]}" if len(classes) == 1 else f"one of {', '.join(classes)}"
         wanted = f"{CONFIG_FILE} and {DIFFUSERS_FILE}, or its shards, of {kinds} in diffusers' layout"
@@ -152,13 +146,9 @@ class DiffusersNetwork:
         return Normalisation([float(value) for value in shift], scales)
 
     def encode(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """Mean and log-variance of the posterior, the latter clamped to [-30, 20] as diffusers does; or latents and None.
+        """Return mean and log-variance, or latents and None, of float32 x (N, C, H, W) in [-1, 1].
 
-        Args:
-            x: float32 (N, C, H, W) in [-1, 1].
-
-        Returns:
-            Float32 (N, Z, h, w) each, not scaled.
+        They are float32 (N, Z, h, w), not scaled. The log-variance is clamped to [-30, 20] as in diffusers.
         """
         given = getattr(self.net.encode(x.contiguous(memory_format=self._memory_format)), self._given)
         return (given.mean.float(), given.logvar.float()) if self.has_logvar else (given.float(), None)
@@ -181,12 +171,7 @@ class DiffusersNetwork:
 
 
 def files_of_network(folder: Path) -> list[Path]:
-    """Return the settings and the files of weights in a folder of diffusers.
-
-    Raises:
-        OSError: A file does not exist.
-        ValueError: The index of shards is invalid.
-    """
+    """Return settings and weights in a folder of diffusers; OSError for missing files, ValueError for a wrong index."""
     if not folder.is_dir():
         raise FileNotFoundError("no such folder")
     return [plain(folder / CONFIG_FILE), *files_of(folder)]

@@ -30,15 +30,10 @@ log = logger(__name__)
 
 
 class ForeignCodec(Codec):
-    """An autoencoder of others; stored latents are normalised, so `scale` is 1.
+    """Autoencoder of another program; stored latents are normalized, so `scale` is 1.
 
-    Args:
-        net: the autoencoder.
-        settings: section of the configuration.
-        info: content of dataset.json.
-        id: of the codec.
-        bands: names of what it sees, C of them.
-        shift, scales: one number, one a channel of the network, or one a channel of the latents (G Z).
+    `bands` are the C names of its input. `shift` and `scales` are one number, one per channel of the network, or one per
+    channel of the latents (G Z).
     """
 
     scale = 1.0
@@ -152,14 +147,10 @@ class ForeignPictures(Pictures, ForeignCodec):
 
 
 def open_foreign(settings: codecs.Foreign, info: dict[str, Any]) -> Codec:
-    """The codec, after a trial.
+    """Return the codec of a section `diffusers`, `torchscript` or of an installed package, after a trial; `info` is dataset.json.
 
-    Args:
-        settings: a section of kind `diffusers` or `torchscript`, or of an installed package.
-        info: content of dataset.json.
-
-    Raises:
-        UserError: files are missing or damaged, nobody says how latents are scaled, or it is not what the configuration says.
+    Raises UserError if files are missing or damaged, the scale of latents is unknown, or the codec contradicts the
+    configuration.
     """
     known = list(info["bands"])
     try:

@@ -18,15 +18,9 @@ log = logger(__name__)
 
 
 def open_codec(settings: codecs.Codec, *, info: dict[str, Any], folder: Path | None = None) -> Codec:
-    """The codec that a configuration asks for, ready to encode and decode tiles of one data set.
+    """Return the configured codec for one data set, with `info` from dataset.json; a `kl-vae` is in `folder` of `train_codec`.
 
-    Args:
-        settings: section of the configuration.
-        info: content of the data set's dataset.json (its bands, scaling and display stretch).
-        folder: what `train_codec` wrote, for a `kl-vae`.
-
-    Raises:
-        UserError: files are missing or damaged, or the codec is of other bands than the data set.
+    Raises UserError if files are missing or damaged, or the codec has other bands than the data set.
     """
     if isinstance(settings, codecs.PixelCodec):
         return PixelCodec(info)

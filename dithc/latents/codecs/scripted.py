@@ -64,11 +64,7 @@ class ScriptedNetwork:
 
 
 def files_of(path: Path) -> list[Path]:
-    """The files of a program: itself, or the two in a folder.
-
-    Raises:
-        UserError: they are not there.
-    """
+    """Return the files of a program: itself, or the two in a folder; raise UserError if they do not exist."""
     if path.is_file():
         return [path]
     for pair in PAIRS:

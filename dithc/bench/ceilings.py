@@ -28,13 +28,9 @@ Precision = Literal["fp32", "bf16"]
 
 
 class MultiplyAddCeiling:
-    """Independent multiply-adds in registers on every thread, by the widest unit for products of a type.
+    """Independent multiply-adds in registers on every thread, on the widest unit for a type; `work` counts its operations.
 
-    A bf16 product can also be done by the fp32 unit, which is the faster one on some CPUs; the ceiling is the higher of both.
-
-    Attributes:
-        work: floating-point operations of one call.
-        unit: what they are.
+    The fp32 unit can compute bf16 products too and is faster on some CPUs; the ceiling is the higher rate.
     """
 
     def __init__(self, dtype: Precision) -> None:

@@ -59,11 +59,7 @@ def circumstances(machine: Machine, core_plan: CorePlan) -> dict[str, Any]:
 
 
 def environment() -> dict[str, Any]:
-    """Return every fact, besides the arguments, that decides the values that a benchmark measures here.
-
-    Returns:
-        JSON values by topic: `circumstances` without passing values, host, code, packages, tuning files and variables.
-    """
+    """Return all facts besides the arguments that determine the measured values, as JSON values by topic."""
     machine = discover()
     folder = tuning.path_of(tuning.this_machine())
     tuned = sorted(folder.parent.glob("*.json")) if folder is not None else []

@@ -54,13 +54,13 @@ def take_turns(
     loops: Mapping[Name, int] | None = None,
     are_units: bool = False,
 ) -> dict[Name, Timing]:
-    """Times each run once per round, every other round in reverse, so that a drift of the machine meets all alike.
+    """Time each run once per round, every second round in reverse order, so that drift affects all equally.
 
     Args:
-        runs: what to run, by name.
+        runs: callables by name.
         repeats: rounds.
-        loops: how often a run is made for one time, which is then that of one run; 1 where it is not named.
-        are_units: each round is a unit of the sitting; where that is to end there are fewer, one at least.
+        loops: calls per measurement by name, default 1; the result is the time of one call.
+        are_units: treat each round as a unit of the sitting; a stop ends early, after one round at least.
     """
     order, counts = list(runs), loops or {}
     rounds: list[list[float]] = []

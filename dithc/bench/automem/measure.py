@@ -1,7 +1,6 @@
-"""What AutoMem and its tiers of memory give: training in less fast memory, in less memory at all, larger batches; the pool.
+"""Benchmark of AutoMem: training with less fast memory, with less memory in total, with larger batches, and the memory pool.
 
-Five parts, each of which can be measured alone. `budget`, `file` and `largest-batch` are trainings in processes of their own
-(`runs.py`); `pool` and `resident` are steps inside this one (`steps.py`).
+The parts `budget`, `file` and `largest-batch` run as separate processes (`runs.py`); `pool` and `resident` run here (`steps.py`).
 """
 
 from collections.abc import Callable

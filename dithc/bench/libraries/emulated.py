@@ -1,9 +1,6 @@
-"""Matrix products by our Arm kernels on a machine that is no Arm: cross-built, and run by qemu, which answers product by product.
+"""Matrix products with the Arm kernels on another CPU: cross-built once into `build/emulated`, and run by qemu.
 
-Emulation says what numbers the kernels give and nothing of their speed. The kernels are built once from the sources of a
-checkout, in `build/emulated`.
-
-Legend: M, K, N sizes of C (M, N) = A (M, K) B (K, N).
+Emulation verifies numbers; it does not predict speed. Legend: M, K, N sizes of C (M, N) = A (M, K) B (K, N).
 """
 
 import atexit
@@ -57,10 +54,7 @@ def what() -> str:
 
 @cache
 def quick_emulation() -> dict[str, str]:
-    """Variables with which qemu-aarch64 multiplies several times as fast on an x86 CPU; the numbers are the same.
-
-    None on other CPUs, and where there is no C compiler. See kernels/test/host/qemu_fma.c.
-    """
+    """Return variables that accelerate qemu-aarch64 on x86 (kernels/test/host/qemu_fma.c); empty without a C compiler."""
     compiler = shutil.which("cc")
     if "fma" not in discover().flags or compiler is None:
         return {}

@@ -27,13 +27,11 @@ _ROW_MAJOR, _NO_TRANSPOSE, _TRANSPOSE = 101, 111, 112
 
 @dataclass(frozen=True)
 class Library:
-    """One library.
+    """A library of matrix products.
 
     Attributes:
-        what: in words, with its version where it tells one.
-        product: C (M, N) of A (M, K), B (K, N) and a bias (N) or None, all of one type, none empty; A and B are dense or
-            transposes of dense ones; the bias is added as the library does that.
-        obstacle: why it cannot multiply numbers of a type here, None where it can.
+        product: C (M, N) of A (M, K), B (K, N) and an optional bias (N) of one type; A and B are dense or transposed dense.
+        obstacle: reason why it does not support a type here; None if it does.
     """
 
     what: Callable[[], str]

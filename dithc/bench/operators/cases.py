@@ -1,9 +1,8 @@
-"""The cases of `bench ops`: each operator at the shapes and types that a training step gives it, in several ways.
+"""Cases of `bench ops`: each operator with the shapes and types of a training step, by several implementations.
 
-All ways pay for their outputs: none gets memory to write into, as in the model. Inputs lie where the model would have them: in
-the pool of huge pages for hcops, in torch's memory for torch. Where an operator has a gradient it is taken by
-torch.autograd.grad from an output that is kept, so a backward pass is timed alone. In bf16 the way of hcops is the model's: fp32
-weights under autocast, rounded inside the product; torch's matrices are bf16 already, which spares it a cast that training pays.
+All implementations allocate their outputs. Inputs of hcops lie in the huge-page pool, those of torch in its own memory.
+torch.autograd.grad on a retained output times the backward pass alone. In bf16, hcops rounds fp32 weights inside the product,
+as under autocast; torch receives bf16 matrices, which saves a cast that training pays.
 
 Legend: N batch, T tokens, D width, H heads, K head width, E width of a hidden layer; M rows of a matrix, F output features.
 """

@@ -30,17 +30,14 @@ OURS = "hcops"
 
 @dataclass(frozen=True, kw_only=True)
 class OpsSettings:
-    """What to measure.
+    """Settings of the operator benchmark.
 
     Attributes:
-        ops: of `OPS`.
-        models: presets whose linear layers are measured; DiT-XL/2 with 4 images, DiT-S/2 with 16, others with 4.
-        dtypes: fp32, bf16, or both.
-        libraries: of `LIBRARIES`, that stand beside PyTorch's choice at the products, where they can.
-        backend: the back end of hcops that is measured; None is the one that is active.
-        size_bytes: of an fp32 activation of the memory-bound operators, of all weights for AdamW, and of the copy.
-        threads: compute threads; None takes the core plan's.
-        repeats: rounds.
+        models: presets of the linear layers; DiT-S/2 has 16 images, others 4.
+        libraries: subset of `LIBRARIES`, compared with PyTorch at the products.
+        backend: backend of hcops; None selects the active one.
+        size_bytes: size of an fp32 activation of memory-bound operators, of the AdamW weights, and of the copy.
+        threads: compute threads; None selects the core plan's.
     """
 
     ops: tuple[str, ...] = OPS

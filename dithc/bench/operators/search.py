@@ -1,6 +1,6 @@
-"""The search for the fastest way to make each matrix product of a model on this machine.
+"""Search for the fastest kernel parameters of each matrix product of a model on this machine.
 
-Every candidate runs through the operator itself, as in a training step, in turns with the others and with the kernels' own rule.
+Candidates run through the operator itself, in turns with each other and with the default rule.
 """
 
 import os
@@ -45,16 +45,12 @@ Measure = Callable[[Sequence[tuning.Choice | None], int], Mapping[tuning.Choice 
 
 @dataclass(frozen=True, kw_only=True)
 class TuneSettings:
-    """What to tune.
+    """Settings of the search.
 
     Attributes:
-        model: name of a preset.
-        overrides: fields of the preset to change, by name.
-        batch: images per step.
-        dtypes: types of the products, fp32 or bf16 or both.
-        threads: compute threads; None takes the core plan's.
-        rounds: alternating rounds of the decision between winner, kernels' rule and torch.
-        output: the file; None is where the operators look for it.
+        threads: compute threads; None selects the core plan's.
+        rounds: rounds of the final comparison between winner, default rule and torch.
+        output: tuning file; None selects the place that the operators read.
     """
 
     model: str = "DiT-XL/2"
@@ -145,10 +141,7 @@ def halve(candidates: Sequence[tuning.Blocking], measure: Measure) -> tuning.Blo
 
 
 def depths_and_cuts(product: tuning.Product, *, threads: int, clusters: int = 1) -> Iterator[tuning.Blocking]:
-    """Every depth below k with every grid that uses nearly all threads of a cluster, and one thread alone.
-
-    Several clusters share out the rows, or the columns.
-    """
+    """Return every depth below k with every grid on nearly all threads of a cluster, and with one thread."""
     for kc in (0, *(depth for depth in DEPTHS if depth < product.k)):
         for (rows, columns), cut in product_of(
             grids(threads // clusters), tuning.CLUSTER_CUTS if clusters > 1 else (0,)

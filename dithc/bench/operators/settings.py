@@ -22,15 +22,10 @@ class Case:
     """One operator at one shape and type.
 
     Attributes:
-        op: operator, such as "gemm".
-        group: cases that are summed up together, such as "gemm DiT-XL/2".
-        name: the case within the group.
-        dtype: of the arithmetic, or of the activations.
-        shape: sizes by name.
-        limit: the ceiling that holds for it.
-        work: floating-point operations, or bytes that an ideal implementation reads and writes, of all parts.
-        counted: what `work` counts, in words.
-        ways: contender, then part (forward, backward), to what is timed. All contenders have the same parts.
+        group: cases of one summary row, such as "gemm DiT-XL/2".
+        limit: ceiling that applies.
+        work: operations, or bytes that an ideal implementation moves, of all parts; `counted` describes them.
+        ways: what to time, by contender and part (forward, backward); all contenders have the same parts.
     """
 
     op: str

@@ -28,17 +28,14 @@ Loss = Callable[[nn.Module, int], Tensor]
 
 @dataclass(frozen=True, kw_only=True)
 class PatchSettings:
-    """What to measure.
+    """Settings of the patch benchmark.
 
     Attributes:
-        models: names of MODELS.
-        dtypes: fp32; autocast to bfloat16 with fp32 weights; bf16, the whole model.
+        models: subset of MODELS.
+        dtypes: fp32; autocast (bfloat16 with fp32 weights); bf16 (whole model).
         compare: eager, compile.
-        batch: images a step, or sequences of 256 words.
-        threads: compute threads; None takes the core plan's.
-        warmup: steps of each contender before the clock.
-        repeats: rounds.
-        seed: of weights and batch.
+        batch: images per step, or sequences of 256 tokens.
+        threads: compute threads; None selects the core plan's.
     """
 
     models: tuple[str, ...] = ()
@@ -169,10 +166,7 @@ class _Step:
 
 
 def _gradients_off(model: nn.Module, dtype: str, loss: Loss, settings: PatchSettings) -> dict[str, float]:
-    """Of the first step, plain and patched: the norm of what differs from float64, over the norm of the gradient.
-
-    nan where the model does not run in float64.
-    """
+    """Return relative gradient errors of the first step against float64, plain and patched; nan without float64 support."""
     double = copy.deepcopy(model).double()
     try:
         truth = _gradient(double, "fp64", loss, settings)

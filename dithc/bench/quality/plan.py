@@ -20,16 +20,14 @@ SAME_TILES = ("source", "tiles", "split", "rendering")
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """A comparison.
+    """A comparison of trainings.
 
     Attributes:
-        base: the experiment that has the contenders among its runs.
-        baseline: the run that the others are compared with.
-        candidates: those others; the baseline's own name is allowed, and is trained with other seeds.
-        seeds: of the trainings.
-        evaluation: the evaluation of `base` that says how samples are made and scored; a contender that cannot be sampled so (a
-            flow by the solver of a noise) has one of its own, with the same images, real tiles and extractor.
-        environment: digest of the environment in which steps are timed.
+        base: experiment that contains the contenders as runs.
+        candidates: runs to compare with `baseline`; the baseline's own name is allowed and trains with other seeds.
+        evaluation: evaluation of `base` that defines sampling and scoring. A contender that needs another sampler has its own,
+            with the same images, real tiles and extractor.
+        environment: digest of the environment of the timed steps.
     """
 
     base: Experiment
@@ -127,11 +125,7 @@ class Plan:
         return self._experiment(runs, {})
 
     def experiment(self, steps: Mapping[str, int]) -> dict[str, Any]:
-        """The experiment that is judged.
-
-        Args:
-            steps: of each contender, a multiple of 8.
-        """
+        """Return the experiment to judge, with `steps` of each contender, multiples of 8."""
         runs: dict[str, Any] = {}
         evaluations: dict[str, Any] = {}
         for name, seed in self.trainings:
@@ -189,12 +183,12 @@ def point_name(run: str, step: int) -> str:
 def calibrated_seconds(
     measured: Mapping[str, Sequence[float]], *, beside: str, known: float | None
 ) -> dict[str, float]:
-    """Seconds of a step of each contender, as if all had been measured beside each other.
+    """Return seconds per step of each contender, normalized to one reference contender.
 
     Args:
-        measured: a step of each, in several trainings that took turns.
-        beside: the contender of `measured` that the others are set in relation to.
-        known: its seconds when it was measured first; None for now. A machine that is slower today is so for all of them.
+        measured: seconds per step in several trainings that took turns.
+        beside: the reference contender.
+        known: its seconds in the first measurement; None uses this one.
     """
     found = {name: median(each) for name, each in measured.items()}
     scale = 1.0 if known is None else known / found[beside]
@@ -202,11 +196,7 @@ def calibrated_seconds(
 
 
 def calibrated_steps(seconds: Mapping[str, float], *, budget_seconds: float) -> dict[str, int]:
-    """Steps of each contender that fill a budget of wall time.
-
-    Args:
-        seconds: a step of each.
-        budget_seconds: of a training.
+    """Return steps of each contender that fill a budget of wall time, from its seconds per step.
 
     Raises:
         UserError: the budget is shorter than 8 steps.

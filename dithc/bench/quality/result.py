@@ -15,15 +15,12 @@ Numbers = Mapping[str, Mapping[str, Any]]
 
 @dataclass(frozen=True, kw_only=True)
 class Point:
-    """A score of a training on its way.
+    """A score during a training.
 
     Attributes:
-        step: optimizer steps made.
-        seconds: of training until then, and of what is trained before it where contenders differ in that.
-        flops: of training until then.
-        fid, kid: of its samples against real tiles; lower is better.
-        headroom: the share that is left of the way from fresh weights to the best that can be had; None without a way.
-        copies: the share of its samples that are copies of what was learnt; None where they were not searched.
+        seconds: training time so far, including pretraining that differs between contenders; `flops` likewise.
+        headroom: remaining fraction of the way from fresh weights to the best possible score; None if unknown.
+        copies: fraction of samples that copy training tiles; None without a search.
     """
 
     step: int
@@ -37,12 +34,9 @@ class Point:
 
 @dataclass(frozen=True, kw_only=True)
 class Speedup:
-    """How many times sooner a candidate has a score.
+    """Ratio of the times at which baseline and candidate reach a score.
 
-    Attributes:
-        value: the ratio.
-        bound: "at least" where the candidate had it at its first point already, "at most" where the baseline did; empty where
-            it was reached between points.
+    `bound` is "at least" if the candidate reached it at its first point, "at most" if the baseline did, else empty.
     """
 
     value: float
@@ -50,14 +44,10 @@ class Speedup:
 
 
 def speedup(baseline: Sequence[Point], candidate: Sequence[Point], *, axis: str) -> Speedup:
-    """How many times sooner the candidate has the score that both reach.
+    """Return how many times sooner the candidate reaches the score that both reach, by `seconds` or `flops`.
 
-    That is the baseline's best, or, where the candidate does not come to it, the candidate's own (and the ratio is below 1).
+    The score is the baseline's best, or the candidate's best if that is worse (the ratio is then below 1).
     Between two points the score is linear in the logarithm of the axis.
-
-    Args:
-        baseline, candidate: points in the order of steps.
-        axis: `seconds` or `flops`.
     """
     goal = max(min(point.fid for point in points) for points in (baseline, candidate))
     theirs, ours = (_reached(points, goal, axis) for points in (baseline, candidate))
@@ -86,16 +76,10 @@ def judge(
     codecs: Numbers,
     flops: Mapping[str, float],
 ) -> dict[str, Any]:
-    """The result of a comparison.
+    """Return the result of a comparison.
 
-    Args:
-        plan: what was compared.
-        steps: of each contender.
-        seconds: of a step of each contender, as they were measured beside each other.
-        runs: numbers of the trainings' manifests, by run.
-        scores: numbers of FID's manifests, by evaluation.
-        codecs: `seconds` of the codec that each contender's data set has, by contender; empty where it is trained by nobody here.
-        flops: of a step of each contender.
+    `seconds` and `flops` are per step and contender; `runs` and `scores` are numbers of the manifests by run and evaluation.
+    `codecs` has the training seconds of each contender's codec; it is empty if no codec was trained.
     """
     kinds = {plan.base.datasets[plan.base.runs[name].dataset].codec for name in plan.contenders}
     before = {

@@ -30,17 +30,14 @@ def of_diffusers(model: DiT, cell: Cell, _: Team) -> Way:
 
 @dataclass(frozen=True, kw_only=True)
 class Contender:
-    """A way to sample, and who does.
+    """A way to sample, and the processes that run it.
 
     Attributes:
-        name: in the results.
-        what: a sentence for a reader.
-        where: which processes.
-        degrees: of R ranks, where they sample together.
-        make: builds it in each process.
-        absent: why it cannot be made there, asked before; None where it can.
-        is_optional: made where it is asked for by name alone.
-        cache: what it uses again across the steps of an image; of a step alone there is then nothing to measure.
+        degrees: parallel degrees by number of ranks, for ranks that sample together.
+        make: factory, called in each process.
+        absent: reason why it is not supported, checked before `make`; None if it is.
+        is_optional: run only if requested by name.
+        cache: cache across the steps of an image; a single step is then not measured.
     """
 
     name: str

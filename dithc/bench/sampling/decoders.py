@@ -37,13 +37,7 @@ OURS = {"factor": 4, "latent_channels": 4, "encoder_blocks": 1, "decoder_blocks"
 
 @dataclass(frozen=True, kw_only=True)
 class Way:
-    """A way to decode.
-
-    Attributes:
-        name: in the results.
-        what: a sentence for a reader.
-        where: which processes.
-    """
+    """A way to decode, and the processes that run it."""
 
     name: str
     what: str
@@ -98,16 +92,10 @@ class Decoder:
     """One decoder in one process."""
 
     def __init__(self, name: str, *, width: int, size: int, group: Group) -> None:
-        """Makes it.
-
-        Args:
-            name: of `DECODERS`.
-            width: of channels.
-            size: side of the image in pixels.
-            group: of the ranks that decode together.
+        """Build a decoder of `DECODERS` with `width` channels for a square image of `size` pixels, shared by `group`.
 
         Raises:
-            ImportError: diffusers is not there.
+            ImportError: diffusers is not installed.
             ValueError: ranks cannot share it.
         """
         self._ranks, self._rank = group.size, group.rank
@@ -123,12 +111,7 @@ class Decoder:
         )
 
     def decoded(self, way: str, *, warm: bool = False) -> Tensor:
-        """The image (1, 3, H, W), or this rank's rows of it; nothing where another rank has them.
-
-        Args:
-            way: of `WAYS`.
-            warm: of few rows instead, which loads what is loaded once.
-        """
+        """Return the image (1, 3, H, W) or this rank's rows, which may be empty; `warm` decodes few rows to load libraries."""
         latent = self._warm if warm else self._latent
         if way == BY_ROWS:
             return self._together(latent)

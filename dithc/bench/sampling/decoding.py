@@ -20,13 +20,7 @@ DRAWN_PIXELS = 64  # of a side, in which an image is kept to be drawn
 
 @dataclass(frozen=True, kw_only=True)
 class Asked:
-    """What is decoded.
-
-    Attributes:
-        width: of channels.
-        size: side of the image in pixels.
-        rounds: on the clock.
-    """
+    """An image to decode: decoder channels, side in pixels, and timed rounds."""
 
     width: int
     size: int

@@ -24,23 +24,18 @@ log = logger(__name__)
 
 @dataclass(frozen=True, kw_only=True)
 class SamplingSettings:
-    """What to measure.
+    """Settings of the sampling benchmark.
 
     Attributes:
-        model: a preset.
-        overrides: fields of it to change.
-        tokens: of an image, square numbers.
-        dtypes: of the products, of fp32 and bf16.
-        guidance: scales; 1 is a network alone.
-        ranks: R.
-        cpus: threads of each; None for equal shares of this machine's cores.
-        contenders: names; one rank is always among them.
-        steps: of an image; caches save little in few.
-        decode_size: pixels of a side of the image that is decoded; 0 for none.
-        decode_width: channels of the decoders.
-        warmup: steps of each before the clock, after the one whose output is compared.
-        rounds: on the clock, in turns.
-        seconds: steps are repeated until a turn takes so long.
+        tokens: tokens of an image, square numbers.
+        dtypes: types of the products.
+        guidance: guidance scales; 1 runs the conditional branch alone.
+        cpus: threads of each rank; None shares the cores of this machine equally.
+        contenders: names; one rank is always included.
+        steps: sampling steps of an image; caches need many to save time.
+        decode_size: side in pixels of the decoded image; 0 skips decoding.
+        warmup: untimed steps of each contender after the compared one.
+        seconds: minimum duration of a turn.
     """
 
     model: str = "DiT-S/2"

@@ -189,10 +189,9 @@ def _ended(got: str) -> UserError:
 
 @contextmanager
 def crew(*, ranks: int, cpus: int, is_for_memory: bool = False) -> Iterator[Crew]:
-    """Starts the ranks with `cpus` threads each, and one process with those of all; ends them.
+    """Start the ranks with `cpus` threads each and one process with all threads; end them at exit.
 
-    Where it is for memory there are the ranks alone, and large arrays are given back as soon as they are freed: else the heap
-    keeps up to 32 MiB of each for later, and a peak tells what was there before.
+    For memory measurements only the ranks start, and freed arrays return to the system at once so that peaks are exact.
     """
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="dithc-sampling-")))

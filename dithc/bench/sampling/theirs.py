@@ -32,9 +32,9 @@ def absent(model: DiT, cell: Cell) -> str | None:
 
 
 class Theirs:
-    """The transformer under diffusers' names, with the frequencies of the official network, and the pipeline around it.
+    """The diffusers transformer with the official network's frequencies, and its pipeline without the decoder.
 
-    The decoder is left out, as it is in ours; bf16 is of weights and activations both.
+    In bf16, weights and activations both are bf16.
     """
 
     ran: float | None = None
@@ -104,10 +104,7 @@ def _package() -> Any:
 
 
 def autoencoder(width: int) -> Any:
-    """An autoencoder of Stable Diffusion's structure: 4 levels, attention in the middle, latents of an eighth of the side.
-
-    Args:
-        width: channels at the image's resolution, of which Stable Diffusion has 128.
+    """Return an autoencoder of Stable Diffusion's structure with `width` channels (SD has 128) and latents of 1/8 of the side.
 
     Raises:
         ImportError: see `_package`.

@@ -24,16 +24,7 @@ Cache = training.FirstBlock | training.Taylor | None
 
 @dataclass(frozen=True, kw_only=True)
 class Cell:
-    """What is sampled.
-
-    Attributes:
-        model: a preset.
-        overrides: fields of it to change.
-        tokens: of an image, a square number.
-        dtype: of the products.
-        guidance: 1 for the network alone.
-        steps: of an image.
-    """
+    """What to sample; `tokens` is a square number, and `guidance` 1 runs the conditional branch alone."""
 
     model: str
     overrides: Mapping[str, Any]
@@ -53,11 +44,7 @@ class Cell:
 
 
 class Way(Protocol):
-    """A way to sample.
-
-    Attributes:
-        ran: the share of the blocks that the last image ran, of those of all its steps; None where all are run.
-    """
+    """A way to sample; `ran` is the fraction of blocks that the last image computed, None for all."""
 
     ran: float | None
 

@@ -33,14 +33,7 @@ MOST_EMULATED_STEPS = 20
 
 @dataclass(frozen=True)
 class Platform:
-    """Where a training runs.
-
-    Attributes:
-        what: in words.
-        contender: who makes its steps.
-        dtype: of its products.
-        device: of torch.
-    """
+    """A contender, type and torch device on which a training runs."""
 
     what: str
     contender: Contender
@@ -74,17 +67,12 @@ PLATFORMS: Mapping[str, Platform] = {
 
 @dataclass(frozen=True, kw_only=True)
 class CurveSettings:
-    """A training.
+    """Settings of a training whose losses are recorded.
 
     Attributes:
-        platform: one of PLATFORMS.
-        beside: platforms that make the same training in the same run, for those whose network is another than asked.
-        model: name of a preset.
-        overrides: fields of the preset to change, by name.
-        batch: images a step.
-        steps: of the training.
-        seed: of weights, images and noise.
-        threads: compute threads; None takes the core plan's.
+        beside: further platforms that run the same training.
+        seed: seed of weights, images and noise.
+        threads: compute threads; None selects the core plan's.
     """
 
     platform: str = DITHC
@@ -98,9 +86,9 @@ class CurveSettings:
 
 
 def bench_curves(settings: CurveSettings) -> dict[str, Any]:
-    """Trains, and returns the loss of each step, ready for JSON; a platform that is not here is a result with its reason.
+    """Train and return the loss of each step for JSON; an unavailable platform yields its reason.
 
-    On `sme` the network is tiny and the steps are 20 at most, as each product is emulated; `curves` names what was trained.
+    `sme` trains a tiny network for at most 20 steps because each product is emulated; `curves` names the network.
 
     Raises:
         UserError: an unknown platform or preset, or a number below one.

@@ -21,14 +21,10 @@ NAMES = ("eager", "compile")
 
 
 def bench_device(settings: StepSettings, device: str) -> dict[str, Any]:
-    """Measures and returns everything that is known about it, in the form of `bench_step`; dithc's own operators are on CPUs.
-
-    Args:
-        settings: of the step; of `compare` what a device has.
-        device: of torch.
+    """Measure on a torch device without dithc's operators; return the form of `bench_step`.
 
     Raises:
-        UserError: there is no such device, or a setting makes no sense.
+        UserError: there is no such device, or a setting is invalid.
     """
     check(settings)
     if device == "cuda" and not torch.cuda.is_available():

@@ -48,18 +48,13 @@ OUT_OF_MEMORY = "can't allocate memory"
 
 @dataclass(frozen=True, kw_only=True)
 class StepSettings:
-    """What to measure: dithc's own step, and others beside it.
+    """Settings of the step benchmark.
 
     Attributes:
-        model: name of a preset.
-        overrides: fields of the preset to change, by name.
-        batch: images per step.
-        dtype: fp32, or bf16 for autocast to bfloat16 around the forward pass (weights stay fp32).
-        compare: names of CONTENDERS to compare with dithc, which always runs where it can.
-        threads: compute threads; None takes the core plan's.
-        warmup: steps of each contender before the clock.
-        repeats: rounds.
-        seed: of weights and batch.
+        dtype: fp32, or bf16 for autocast to bfloat16 with fp32 weights.
+        compare: subset of CONTENDERS; dithc always runs where it can.
+        threads: compute threads; None selects the core plan's.
+        warmup: untimed steps of each contender.
     """
 
     model: str = "DiT-S/2"

@@ -51,9 +51,9 @@ class Batch:
 
 
 class Training:
-    """What all contenders train in turn: one model and one pair of moments, so that several fit into memory at once.
+    """One model and one pair of moments that all contenders train in turn, so that one copy suffices in memory.
 
-    What a contender leaves there costs the next one nothing: times do not depend on the numbers.
+    Step times do not depend on the values that a contender leaves.
     """
 
     def __init__(self, model: DiT, *, batch: Batch, dtype: Precision) -> None:
@@ -122,15 +122,14 @@ class TrainingStep:
 
 @dataclass(frozen=True)
 class Contender:
-    """One way to train.
+    """A way to train.
 
     Attributes:
-        what: in words.
-        backend: of hcops.
-        wrap: makes of the model what is called.
-        optimizer: makes of a training what updates its weights.
-        obstacle: why it cannot run here with a type, None when it can.
-        around: what surrounds its steps: the cores that they run on, or who serves its linear layers.
+        backend: backend of hcops.
+        wrap: makes the callable from the model.
+        optimizer: makes the weight update from a training.
+        obstacle: reason why it does not support a type here; None if it does.
+        around: context of its steps: CPU affinity, or the library of its linear layers.
     """
 
     what: str
@@ -149,10 +148,7 @@ class Contender:
 
 @contextmanager
 def one_cluster() -> Iterator[None]:
-    """Has operators run on as many threads as one cluster has, which the system places: fewer threads than cores are not pinned.
-
-    Where clusters have memory of their own, `cftp-1-cluster` of `dithc bench strategies` binds a process to one of them.
-    """
+    """Run operators on as many threads as one cluster has, unpinned; `cftp-1-cluster` of `bench strategies` is pinned."""
     threads = torch.get_num_threads()
     torch.set_num_threads(len(Team.of().clusters[0]))
     try:

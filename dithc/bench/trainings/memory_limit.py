@@ -28,15 +28,14 @@ V2 = _Version("v2", "memory.max", "memory.swap.max", "memory.events")
 
 
 class MemoryLimit:
-    """A limit on all ranks of a run together: a control group below one's own where one can be made; else RLIMIT_DATA for each.
+    """A limit on all ranks of a run together: a control group where one can be created, else RLIMIT_DATA for each rank.
 
-    A control group counts all that its processes are the first to use, pages of files too, which it writes back before it kills.
-    RLIMIT_DATA is on private memory alone: it refuses where a control group kills, and counts neither the code of libraries nor
-    a file tier.
+    A control group counts all pages that its processes touch first, including file pages, which it writes back before it kills.
+    RLIMIT_DATA counts private memory alone; it refuses allocations and ignores library code and a file tier.
 
     Attributes:
-        how: which of them, in words; empty without a limit.
-        data_bytes: RLIMIT_DATA of each rank; None where the control group sees to it.
+        how: the mechanism in words; empty without a limit.
+        data_bytes: RLIMIT_DATA of each rank; None under a control group.
     """
 
     def __init__(

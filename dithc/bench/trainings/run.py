@@ -31,15 +31,12 @@ class Contender:
     """A strategy on a number of ranks.
 
     Attributes:
-        name: in the results.
-        strategy: cftp, dp or dp+tp.
-        ranks: processes, over all nodes.
+        ranks: processes over all nodes.
         cpus: compute threads of each.
-        allowed: logical CPUs that the ranks may use; None for all.
-        launcher: what starts several ranks: mpiexec or srun.
-        nodes: that the ranks are spread over.
-        words: further arguments of its ranks' `dithc bench training`.
-        environment: variables of its ranks.
+        allowed: logical CPUs of the ranks; None for all.
+        launcher: mpiexec or srun.
+        words: extra arguments of `dithc bench training`.
+        environment: environment variables of the ranks.
     """
 
     name: str
@@ -71,14 +68,12 @@ class Run:
 def run_once(
     contender: Contender, words: Sequence[str], *, folder: Path, limit: MemoryLimit, counter: Path | None
 ) -> Run:
-    """Starts the ranks, waits for their end, and reads what they wrote; a unit of the sitting, `stopped` where that is to end.
+    """Start the ranks, wait for them and read their results; a sitting that ends yields `stopped`.
 
     Args:
-        contender: how many ranks, and on how many threads.
-        words: arguments of `dithc bench training`, but for what this function adds.
-        folder: empty, for the files of this run.
-        limit: on memory.
-        counter: the profiling layer of MPI, preloaded into the ranks where there are several (one never loads MPI).
+        words: arguments of `dithc bench training`, without those added here.
+        folder: empty folder of this run.
+        counter: MPI profiling layer, preloaded into several ranks (one rank never loads MPI).
     """
     unit = " ".join(("run", contender.name, *words, *contender.words))
 

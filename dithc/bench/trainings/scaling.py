@@ -1,7 +1,6 @@
-"""A training on more and more ranks, as in the paper's figures 10 and 11: weak and strong scaling, exposed communication.
+"""Training on increasing numbers of ranks (figures 10 and 11): weak and strong scaling, exposed communication.
 
-Each count of ranks is a training of its own, started by the project's launcher on an equal share of cores a rank; the counts take
-turns, whole runs at a time, and efficiencies are those of runs of the same round.
+Each rank count is a separate launch with equal core shares. Counts take turns; efficiencies compare runs of the same round.
 """
 
 import tempfile
@@ -42,23 +41,18 @@ COUNTED = {
 
 @dataclass(frozen=True, kw_only=True)
 class ScalingSettings:
-    """What to measure.
+    """Settings of the scaling benchmark.
 
     Attributes:
-        mode: weak keeps the images of a rank, strong those of all ranks together.
-        models: presets.
-        ranks: how many ranks, each a training.
-        batch: images a step: of each rank (weak) or of all (strong).
-        dtype: of the arithmetic.
-        overrides: fields of a run's `model` to change, by name (hidden_size, depth, num_heads).
-        strategy: how the ranks share a training.
-        rounds: runs of each count; the first order, then the reverse.
-        warmup: steps of a run before the clock.
-        steps: steps of a run on the clock.
-        without_communication: also makes as many pairs of steps, together and each rank alone.
-        launcher: what starts several ranks.
-        ranks_per_node: on several nodes; None puts all ranks on this one.
-        cpus: cores of a rank; None for an equal share of this machine's, by the largest count that has a core for each.
+        mode: weak fixes the images per rank, strong those of all ranks together.
+        ranks: rank counts, one training each.
+        batch: images per step of each rank (weak) or of all (strong).
+        overrides: fields of `model` to change (hidden_size, depth, num_heads).
+        rounds: runs of each count; every second round reverses the order.
+        warmup: untimed steps of a run.
+        without_communication: also run as many pairs of steps, together and each rank alone.
+        ranks_per_node: ranks on each of several nodes; None uses this node alone.
+        cpus: cores per rank; None shares this machine equally by the largest count that fits.
     """
 
     mode: Literal["weak", "strong"]
@@ -82,14 +76,12 @@ class ScalingSettings:
 
 
 def bench_scaling(settings: ScalingSettings, *, folder: Path | None = None) -> dict[str, Any]:
-    """Measures and returns everything that is known about it, ready for JSON, with a curve for each model.
+    """Measure and return the results for JSON, with a curve per model.
 
-    Args:
-        settings: what to measure.
-        folder: where the runs write; on several nodes one that all of them see. None for a temporary place of this node.
+    `folder` receives the files of the runs; several nodes must share it. None selects a temporary folder of this node.
 
     Raises:
-        UserError: settings without sense.
+        UserError: the settings are invalid.
     """
     _check(settings)
     machine, core_plan = prepare_threads(None)

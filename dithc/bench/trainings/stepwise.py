@@ -1,7 +1,7 @@
-"""A training that gets one of dithc's parts after the other, as in the paper's figure 9: what each of them is worth.
+"""Training with dithc's parts added one by one (figure 9).
 
-Every stage is the same program with other settings; all of them train the same weights on the same batches. They take turns,
-whole runs at a time; a speed-up is that of runs of the same round over the baseline, and without it there is none.
+All stages run the same program on the same weights and batches, in turns of whole runs.
+A speed-up compares runs of the same round with the baseline.
 """
 
 import os
@@ -33,15 +33,12 @@ log = logger(__name__)
 
 @dataclass(frozen=True)
 class Stage:
-    """What a stage has and the one before it has not.
+    """What a stage adds to the one before it.
 
     Attributes:
-        name: in the settings.
-        label: in tables and pictures.
-        what: it is, in words.
-        words: arguments of `dithc bench training`; those of later stages replace these.
-        environment: variables, likewise.
-        several_ranks: it differs from the stage before on several ranks only.
+        words: arguments of `dithc bench training`; later stages override earlier ones.
+        environment: environment variables, likewise.
+        several_ranks: the difference exists on several ranks only.
     """
 
     name: str
@@ -87,19 +84,15 @@ BASELINE = STAGES[0].name
 
 @dataclass(frozen=True, kw_only=True)
 class StepwiseSettings:
-    """What to measure.
+    """Settings of the stepwise benchmark.
 
     Attributes:
-        model: preset.
-        overrides: fields of the preset to change, by name.
-        batch: images a step over all ranks.
-        dtype: of the arithmetic.
-        ranks: on this machine, equal shares of its cores each.
-        stages: names of STAGES to measure, in their order; without `baseline` there are seconds, and no speed-up over it.
-        tune: search the matrix products first, into a place of this bench, instead of taking the tuning that is there.
-        rounds: runs of each stage; the first order, then the reverse.
-        warmup: steps of a run before the clock.
-        steps: steps of a run on the clock.
+        batch: images per step over all ranks.
+        ranks: ranks on this machine, with equal core shares.
+        stages: ordered subset of STAGES; without `baseline` there are no speed-ups.
+        tune: search the matrix products first into a private folder instead of using the existing tuning.
+        rounds: runs of each stage; every second round reverses the order.
+        warmup: untimed steps of a run.
     """
 
     model: str = "DiT-S/2"
@@ -172,10 +165,7 @@ def contenders_of(settings: StepwiseSettings, machine: Machine) -> list[Contende
 
 
 def rows_of(settings: StepwiseSettings, runs: Mapping[str, Sequence[Run]]) -> list[dict[str, Any]]:
-    """A row for each stage: its seconds, its speed-up over the baseline and over the stage before, what became of its losses.
-
-    A speed-up is None where what it is over was left out or failed.
-    """
+    """Return a row per stage: seconds, speed-ups over the baseline and the previous stage (None if that is missing), losses."""
     rows: list[dict[str, Any]] = []
     baseline: Mapping[str, Any] | None = None
     before: Mapping[str, Any] | None = None

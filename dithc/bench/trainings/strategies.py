@@ -1,7 +1,6 @@
-"""The strategies side by side, as in table 2 of the paper: time of a step, peak memory of the node, bytes between ranks.
+"""Parallel strategies (table 2): step time, peak memory of the node, bytes between ranks.
 
-Each run is a training of its own, started by the project's launcher; the contenders of a cell (a model and a batch) take turns,
-whole runs at a time, because their memory does not fit beside each other.
+Each run is a separate launch; the contenders of a cell (model and batch) take turns because they do not fit into memory together.
 """
 
 import tempfile
@@ -40,21 +39,16 @@ COUNTED = {
 
 @dataclass(frozen=True, kw_only=True)
 class StrategiesSettings:
-    """What to compare.
+    """Settings of the strategy benchmark.
 
     Attributes:
-        models: presets.
-        batches: images a step over all ranks.
-        strategies: of cftp, dp, dp+tp, cftp-1-cluster (cftp on one cluster alone), and dp-gloo and dp+tp-gloo, whose ranks
-            exchange through PyTorch's own gloo instead of dithc-mpi.
-        dtype: of the arithmetic.
-        sharding: of the optimizer's state, of several ranks under cftp and dp; dp+tp keeps all of it on every rank.
-        overrides: fields of a run's `model` to change, by name (hidden_size, depth, num_heads).
-        rounds: runs of each contender; the first order, then the reverse.
-        warmup: steps of a run before the clock.
-        steps: steps of a run on the clock.
-        memory_limit_gib: for all ranks of a run together; None for what is available when the bench starts, so that a
-            strategy that does not fit is a result and takes nothing else on the machine with it.
+        batches: images per step over all ranks.
+        strategies: subset of KNOWN; cftp-1-cluster is cftp on one cluster, dp-gloo and dp+tp-gloo use PyTorch's gloo.
+        sharding: optimizer sharding under cftp and dp; dp+tp replicates the state.
+        overrides: fields of `model` to change (hidden_size, depth, num_heads).
+        rounds: runs of each contender; every second round reverses the order.
+        warmup: untimed steps of a run.
+        memory_limit_gib: limit for all ranks together; None takes the memory available at the start.
     """
 
     models: tuple[str, ...] = ("DiT-S/2", "DiT-B/2", "DiT-L/2", "DiT-XL/2")

@@ -47,11 +47,7 @@ class CodecFacts:
 
 @dataclass(frozen=True, kw_only=True)
 class DatasetFacts:
-    """A data set from its scenes to its tiles; None and empty where a stage was not run.
-
-    Attributes:
-        rendering: how its bands become the 8-bit RGB that is shown and that features see, in words.
-    """
+    """A data set from scenes to tiles; None and empty where a stage was not run. `rendering` describes its 8-bit RGB."""
 
     name: str
     title: str
@@ -78,17 +74,12 @@ class DatasetFacts:
 
 @dataclass(frozen=True, kw_only=True)
 class Curve:
-    """What a run wrote at each step; arrays are of one length.
+    """Metrics of a run by ascending step, arrays of one length with NaN for missing values.
 
     Attributes:
-        run: name of the run.
-        steps: step numbers, ascending.
-        loss: training loss, NaN where none was written.
-        images_per_second: throughput, NaN where none was written.
-        val_loss: squared error on held-out tiles, NaN where none was measured.
-        lr: learning rate, NaN where none was written.
-        segments: last steps of the jobs the run was divided into, without the very last.
-        resumes: steps from which the run went on after a stop that the plan did not have.
+        val_loss: squared error on held-out tiles.
+        segments: last steps of the run's jobs, without the final one.
+        resumes: steps at which the run resumed after an unplanned stop.
     """
 
     run: str
@@ -108,11 +99,9 @@ class Curve:
 
 @dataclass(frozen=True, kw_only=True)
 class RunFacts:
-    """A training: what it started from, how long it went, where its loss ended.
+    """A training: initialization, course and final loss.
 
-    Attributes:
-        changes: what its network and objective have otherwise than a plain DiT.
-        settings: all of its hyperparameters, by dotted key.
+    `changes` lists differences from a plain DiT; `settings` lists all hyperparameters by dotted key.
     """
 
     name: str
@@ -207,13 +196,9 @@ class Gain:
 
 @dataclass(frozen=True, kw_only=True)
 class Cost:
-    """How much higher a score is than that of the exact images, of the evaluation `exact`: same noise, same real tiles.
+    """Score difference from the exact evaluation `exact` with the same noise and real tiles, and the 95 % interval of KID.
 
-    Attributes:
-        exact: its name.
-        fid: by how much FID is higher; below 0 where it is lower.
-        kid: likewise KID, with the 95 % interval of that; None where either is not known.
-        n: images of the smaller set of both evaluations.
+    `n` is the size of the smaller image set.
     """
 
     exact: str
@@ -225,13 +210,7 @@ class Cost:
 
 @dataclass(frozen=True, kw_only=True)
 class SampleFiles:
-    """Manifests beside which the images of an evaluation stand; None where there is none.
-
-    Attributes:
-        samples: of the generated images.
-        features: of their features.
-        real_features: of the features of the real tiles that they are judged against.
-    """
+    """Manifests of generated images, of their features, and of the features of the real tiles; None if absent."""
 
     samples: Path
     features: Path | None
@@ -334,12 +313,12 @@ class Origin:
 
 @dataclass(frozen=True, kw_only=True)
 class Facts:
-    """Everything the report says about an experiment.
+    """All content of the report on an experiment.
 
     Attributes:
-        seed: from which every draw of the experiment follows.
-        config: file of its configuration, for commands that can be pasted; None where it is not known.
-        missing: names of results that a complete report needs and that were not run, by stage.
+        seed: root seed of the experiment.
+        config: configuration file for pasted commands; None if unknown.
+        missing: expected results that were not run, by stage.
     """
 
     name: str

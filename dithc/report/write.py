@@ -40,24 +40,9 @@ def write_report(
     machine: Iterable[str] = (),
     config: Path | None = None,
 ) -> Facts:
-    """Writes `out` (HTML), the same name with `.json`, and `figures/*.png` beside it.
+    """Write `out` (HTML), the same name with `.json`, and `figures/*.png` beside it; return the facts.
 
-    Args:
-        experiment: the configuration the results belong to.
-        manifests: manifests of every stage that was run.
-        out: the page.
-        bench: JSON of the step bench, None where it was not run.
-        strategies: JSON of the comparison of strategies, None where it was not run.
-        scaling: JSON files of measured and of simulated scaling.
-        stepwise: JSON of the training by stages, None where it was not run.
-        automem: JSON of what AutoMem gives, None where it was not measured.
-        sampling: JSON of one image by several ranks, None where it was not measured.
-        reference: the paper's numbers, None to leave them out.
-        machine: lines that describe the machine.
-        config: file of the configuration, for commands that can be pasted; None to leave them out.
-
-    Returns:
-        What the report says.
+    The benchmark files are those of `collect`. `reference` None omits the paper's numbers, `config` None the commands.
 
     Raises:
         UserError: a manifest is missing or unreadable, or the results do not belong together.

@@ -53,23 +53,13 @@ def collect(
     sampling: Path | None = None,
     config: Path | None = None,
 ) -> Facts:
-    """All the report says, from results that belong together.
+    """Collect the facts of the report from gathered results.
 
-    Args:
-        experiment: the configuration.
-        results: what `gather` gave.
-        reference: the paper's numbers.
-        bench: JSON of the step bench, None where it was not run.
-        machine: lines that describe the machine.
-        strategies: JSON of the comparison of strategies, None where it was not run.
-        scaling: JSON files of measured and of simulated scaling.
-        stepwise: JSON of the training by stages, None where it was not run.
-        automem: JSON of what AutoMem gives, None where it was not measured.
-        sampling: JSON of one image by several ranks, None where it was not measured.
-        config: file of the configuration, None where it is not known.
+    `bench`, `strategies`, `stepwise`, `automem` and `sampling` are JSON files of the benchmarks, None if not run; files of
+    `scaling` are measured or simulated.
 
     Raises:
-        UserError: a file beside a manifest, or the bench, is unreadable.
+        UserError: a file is unreadable.
     """
     return Facts(
         name=experiment.name,

@@ -1,7 +1,4 @@
-"""How far a training has brought KID below its start, with an interval: from the pulls that the FID stage left of both.
-
-Likewise what it costs that images are not exact.
-"""
+"""Fall of KID since the start of a training, and the score cost of inexact sampling, with intervals from the stored pulls."""
 
 from typing import Any
 
@@ -33,17 +30,13 @@ SAME_NUMBERS = ("set_hash_real", "n_real", "sha256", "resize", "stretch", "seed"
 
 
 def gain_of(experiment: Experiment, results: Results, name: str) -> Gain | None:
-    """The fall of KID from the start of the same run to an evaluation of it.
+    """Return the fall of KID from the start of the run to an evaluation; None without a comparable start or without pulls.
 
-    Both scores are of the same real tiles, and image i of both grew from the same noise. So a pull on the difference is the
-    difference of pulls, tile by tile and image by image (an image that one side lacks pulls it by 0), and what both share
-    cancels. Images that happen to be independent are treated right as well.
-
-    Returns:
-        The fall; None where the start was not evaluated in the same way, or where there are no pulls.
+    Both scores share the real tiles, and equal image indices share the noise. The pull of the difference is therefore the
+    difference of pulls, image by image (a missing image pulls by 0). Independent images are treated correctly too.
 
     Raises:
-        UserError: a file of pulls is altered, or is not of these images.
+        UserError: a file of pulls is altered or belongs to other images.
     """
     chosen = experiment.evaluations[name]
     if chosen.at in ("start", "untrained", "codec"):
@@ -58,10 +51,9 @@ def gain_of(experiment: Experiment, results: Results, name: str) -> Gain | None:
 
 
 def cost_of(experiment: Experiment, results: Results, name: str) -> Cost | None:
-    """What a cache or pipefusion costs: the scores of an evaluation over those of the same weights and way without it.
+    """Return the score cost of a cache or of pipefusion against the exact evaluation of the same weights and sampler.
 
-    Returns:
-        The difference; None where there is neither, where no such evaluation was scored, or where real tiles or features differ.
+    Return None if the evaluation is exact, or if no exact one with the same real tiles and features was scored.
     """
     chosen = experiment.evaluations[name]
     if chosen.cache is None and chosen.pipefusion is None:

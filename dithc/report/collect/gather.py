@@ -62,11 +62,10 @@ class Results:
 
 
 def gather(experiment: Experiment, paths: Iterable[Path]) -> Results:
-    """Reads every manifest and checks that all are results of this experiment and of each other.
+    """Read every manifest and check that all belong to this experiment and to each other.
 
     Raises:
-        UserError: a manifest is missing or unreadable, was made with other settings than the experiment's, or was made
-            from an input that has been replaced since.
+        UserError: a manifest is missing or unreadable, has other settings, or was made from a replaced input.
     """
     items = tuple(_read(path) for path in dict.fromkeys(paths))
     faults = [fault for item in items for fault in _settings_faults(experiment, item)]

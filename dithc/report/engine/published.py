@@ -22,14 +22,13 @@ class Table:
 
 @dataclass(frozen=True, kw_only=True)
 class Reference:
-    """What the paper prints.
+    """Numbers that the paper prints.
 
     Attributes:
-        source: where it is printed.
-        tables: the tables by name, such as `table1`.
-        table1_row: row of table 1 by kind of source of a data set.
+        tables: tables by name, such as `table1`.
+        table1_row: row of table 1 by source kind of a data set.
         loss: losses of the authors' logs: `first_step` and `steps_6_to_10` by model, `later` by model and step.
-        scaling: curves of figures 10 and 11, as far as text and logs give numbers.
+        scaling: curves of figures 10 and 11 that text and logs give.
     """
 
     source: str = ""

@@ -41,14 +41,7 @@ IMAGE_HEAD = ("Way", "Seconds an image", "Images a second", *RATIOS.values(), "I
 
 @dataclass(frozen=True, kw_only=True)
 class Picture:
-    """An image, and how far it is from that of one rank.
-
-    Attributes:
-        label: who made it.
-        pixels: (h, w, 3) uint8.
-        difference: (h, w), of the latent, over its largest number; None where it is equal to the bit.
-        said: how it compares.
-    """
+    """An image (h, w, 3), and the relative difference (h, w) of its latent from that of one rank; None if bitwise equal."""
 
     label: str
     pixels: NDArray[np.uint8]

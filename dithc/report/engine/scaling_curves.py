@@ -31,14 +31,9 @@ HEAD = (
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ScalingPoint:
-    """A count of ranks on a curve; what is not known is None.
+    """A rank count on a curve; unknown values are None.
 
-    Attributes:
-        nodes: that the ranks are spread over.
-        ranks: in all.
-        seconds: of a step.
-        efficiency: against the fewest ranks of the curve, 1 where nothing is lost.
-        more: everything else that was said of it.
+    `efficiency` is relative to the fewest ranks (1 is ideal); `more` has all other values.
     """
 
     nodes: int
@@ -50,16 +45,7 @@ class ScalingPoint:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ScalingCurve:
-    """Step time by number of ranks.
-
-    Attributes:
-        label: what it is a curve of.
-        kind: whether it was measured, published or simulated.
-        model: preset.
-        mode: weak or strong scaling.
-        global_batch: images a step of strong scaling.
-        points: in ascending order of ranks.
-    """
+    """Step time by number of ranks, ascending; `global_batch` is the images per step of strong scaling."""
 
     label: str
     kind: Kind
@@ -85,14 +71,10 @@ class ScalingCurve:
 
 
 def curves_of(content: object, *, origin: str) -> list[ScalingCurve]:
-    """Curves from JSON or YAML values.
-
-    Args:
-        content: a list of mappings with the fields of `ScalingCurve`.
-        origin: where it stands, for messages.
+    """Parse curves from a list of mappings with the fields of `ScalingCurve`; `origin` names the file in messages.
 
     Raises:
-        UserError: it is something else.
+        UserError: the content has another form.
     """
     try:
         if not isinstance(content, list):
@@ -128,10 +110,7 @@ def _point(content: Mapping[str, Any]) -> ScalingPoint:
 
 
 def together(ours: Sequence[ScalingCurve], published: Sequence[ScalingCurve]) -> list[ScalingCurve]:
-    """Ours, and the published ones of the modes that ours have; nothing where we have none.
-
-    A simulation that brings the published numbers along brings the same ones: those of the reference stay.
-    """
+    """Return our curves and the published ones of the same modes; the reference wins over published curves of a simulation."""
     modes = {one.mode for one in ours}
     known = {(one.model, one.mode) for one in published}
     kept = [one for one in ours if one.kind != "published" or (one.model, one.mode) not in known]

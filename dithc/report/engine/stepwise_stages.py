@@ -35,15 +35,7 @@ HEAD = (
 
 @dataclass(frozen=True, kw_only=True)
 class StageBar:
-    """A stage in the picture.
-
-    Attributes:
-        label: of the stage.
-        measured: speed-up over the baseline; None where it was not measured.
-        deviation: of it.
-        published: the paper's; None where it prints none.
-        note: why it was not measured.
-    """
+    """A stage in the picture: measured and published speed-up, deviation, and why it is missing."""
 
     label: str
     measured: float | None

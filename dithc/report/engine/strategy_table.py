@@ -40,12 +40,7 @@ def read_strategies(path: Path) -> dict[str, Any]:
 
 
 def strategy_parts(result: Mapping[str, Any] | None, paper: Table | None) -> dict[str, Any]:
-    """Two tables, rows of texts with a head, and the conditions; empty where nothing was measured.
-
-    Args:
-        result: of `read_strategies`.
-        paper: table 2, None where the paper's numbers are not given.
-    """
+    """Return two tables of texts and the conditions; empty without a result. `paper` is table 2, if given."""
     if not result:
         return {"head": [], "rows": [], "ratio_head": [], "ratios": [], "conditions": {}}
     names = [name for name in ORDER if any(name in cell["strategies"] for cell in result["cells"])]

@@ -13,17 +13,13 @@ KINDS = ("outside", "state", "weights", "gradients", "saved", "working")
 
 @dataclass(frozen=True, kw_only=True)
 class Turn:
-    """A unit's forward or backward pass, or the update; it waits first, then computes.
+    """A forward or backward pass of a unit, or the update; it stalls first, then computes.
 
     Attributes:
-        kind: forward, backward or update.
-        start: of its waiting, in seconds from the start of the step.
-        stall: seconds of waiting.
-        seconds: of computing.
-        fast: bytes in the fast tier by kind, at the worst moment.
-        slow: the same of the slow one.
-        loaded: bytes of copies into the fast tier that start here.
-        offloaded: bytes of copies out of it.
+        start: start of the stall, in seconds of the step.
+        stall, seconds: seconds of stalling and of computing.
+        fast, slow: peak bytes in each tier by kind.
+        loaded, offloaded: bytes of copies into and out of the fast tier that start here.
     """
 
     kind: str
@@ -46,13 +42,9 @@ class Timeline:
     """A step, turn by turn.
 
     Attributes:
-        title: what it is of.
-        fast: name of the fast tier.
-        slow: name of the slow one.
-        budget_bytes: of the fast tier; None where it has none.
-        slow_budget_bytes: of the slow one.
-        turns: in order.
-        measured_peak_bytes: most physical bytes that the fast tier really held; None where nobody looked.
+        fast, slow: names of the tiers.
+        budget_bytes: limit of the fast tier; None for none.
+        measured_peak_bytes: physical peak of the fast tier; None if not measured.
     """
 
     title: str

@@ -1,7 +1,6 @@
-"""Time to quality as a picture: who has the score how much sooner, scores by time, and what samples look like on the way.
+"""Picture of time to quality: speed-up of each contender, scores over time, and samples during training.
 
-Any number of contenders has room: each has a lane for its ratio, and the figure grows with them; only the baseline and those at
-either end have a colour, are named beside their scores, and are shown.
+The figure has a lane for every contender; only the baseline and the two extremes have a color, a label and samples.
 """
 
 import math
@@ -44,12 +43,7 @@ Pictures = Mapping[tuple[str, int], NDArray[np.uint8]]
 
 
 def draw_quality(result: Mapping[str, Any], pictures: Pictures) -> bytes:
-    """PNG of a result of `dithc bench quality`.
-
-    Args:
-        result: as `judge` gives it.
-        pictures: samples of those that are `shown`; a point without any leaves its place empty.
-    """
+    """Return a PNG of the result of `judge`, with samples of those that are `shown`; a point without samples stays empty."""
     with styled():
         return as_png(quality_figure(result, pictures))
 

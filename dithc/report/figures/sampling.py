@@ -42,10 +42,7 @@ def draw_ways(
     ranks: int,
     decoded: Sequence[tuple[str, Pictures]] = (),
 ) -> bytes:
-    """Dots of speed-ups, a colour a way; then pictures, a column a way, above their differences from the first.
-
-    Below them likewise what each decoder made, all of them in two rows.
-    """
+    """Draw speed-ups as dots, a color per way; below, pictures per way over differences from the first, then decoders."""
     ways = list(dict.fromkeys(way for _, found in cells for way in found))
     of_decoders = [(one, column == 0, f"{name}, ") for name, found in decoded for column, one in enumerate(found)]
     groups = [[(one, column == 0, "") for column, one in enumerate(pictures)], of_decoders]

@@ -15,13 +15,9 @@ from dithc.report.words import score, short
 
 @dataclass(frozen=True, kw_only=True)
 class Bar:
-    """One score as a bar; `role` (untrained, start, step, final, codec) decides its colour.
+    """One score as a bar.
 
-    Attributes:
-        value: its length.
-        interval: of 95 %, None where it is not known.
-        beside: what is said beside the value.
-        floor: drawn as a line, None where there is none.
+    `role` (untrained, start, step, final, codec) selects the color; `interval` is the 95 % interval; `floor` is drawn as a line.
     """
 
     label: str

@@ -69,12 +69,9 @@ def draw_plan(path: Path) -> bytes:
 
 
 def draw_tiles(folder: Path, *, title: str, scenes: Path | None = None) -> bytes:
-    """PNG of a folder of the stage `tiles`: where its tiles are, what values they have, which were taken and which not.
+    """Return a PNG of a folder of the stage `tiles`: places, values, accepted and rejected tiles.
 
-    Args:
-        folder: of the tiles.
-        title: of the data set.
-        scenes: folder of its scenes; without it there are neither rejected tiles nor masks.
+    Without the folder of scenes there are neither rejected tiles nor masks.
 
     Raises:
         UserError: a file is missing or damaged.

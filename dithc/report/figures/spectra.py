@@ -21,13 +21,9 @@ class Side:
     """One set of images.
 
     Attributes:
-        label: what it is of.
-        role: `real`, or what was evaluated, which decides the colour.
-        count: of the images.
-        low: percentile 5 of each band (C,), from -1 to 1.
-        median: percentile 50.
-        high: percentile 95.
-        power: by ring (R,), one cycle a tile first.
+        role: `real`, or the role of the evaluation, which selects the color.
+        low, median, high: percentiles 5, 50 and 95 of each band (C,), from -1 to 1.
+        power: power by ring (R,), from one cycle a tile.
     """
 
     label: str

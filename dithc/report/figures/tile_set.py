@@ -1,4 +1,4 @@
-"""What is drawn of a data set of tiles: examples of every fate with their masks, places by split, ranges of every band.
+"""Content of the picture of a tile set: examples by fate with masks, locations by split, ranges by band.
 
 Legend: N tiles, S side of a tile.
 """
@@ -33,16 +33,13 @@ class Fate:
 
 @dataclass(frozen=True, kw_only=True)
 class TileSet:
-    """A data set as it is drawn.
+    """Content of the picture of a tile set.
 
     Attributes:
-        title: of the figure.
-        fates: of its tiles, splits first.
-        places: longitude and latitude (N, 2) of tiles by split, and by `REJECTED`; empty without georeference.
-        side_m: of a tile on the ground; 0 for pictures.
-        cells: bounds in degrees and split of cells in metres.
-        units: of `ranges`.
-        ranges: by split, as `dataset.json` has them.
+        places: longitude and latitude (N, 2) by split, and by `REJECTED`; empty without georeference.
+        side_m: ground size of a tile; 0 for pictures.
+        cells: bounds in degrees and split of cells in meters.
+        ranges: ranges by split, as in `dataset.json`.
     """
 
     title: str
@@ -55,12 +52,7 @@ class TileSet:
 
 
 def read_tiles(folder: Path, *, title: str, scenes: Path | None) -> TileSet:
-    """Reads a folder of the stage `tiles`.
-
-    Args:
-        folder: of the tiles.
-        title: of the data set.
-        scenes: folder of the scenes, of which rejected tiles and masks are cut; without it accepted tiles alone are shown.
+    """Read a folder of the stage `tiles`; without the folder of scenes there are accepted tiles alone.
 
     Raises:
         UserError: a file is missing or damaged.

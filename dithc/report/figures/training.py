@@ -30,10 +30,7 @@ def draw_loss(facts: Facts) -> bytes:
 
 
 def draw_curves(curves: Sequence[tuple[Curve, str]]) -> bytes:
-    """Loss by step over the learning rate, a pair of panels a curve, one logarithmic scale of losses.
-
-    Raw pale, smoothed strong, held-out tiles dashed with marks; interruptions are vertical lines.
-    """
+    """Draw loss above learning rate, a pair of panels per curve, on one log scale: raw pale, smoothed strong, held-out dashed."""
     if not curves:
         return nothing("no training has written metrics")
     columns = min(COLUMNS, len(curves))

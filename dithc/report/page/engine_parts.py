@@ -23,16 +23,12 @@ SCALING = {
 
 @dataclass(frozen=True, kw_only=True)
 class Part:
-    """A bench.
+    """A benchmark on the page.
 
     Attributes:
-        name: of its place on the page.
-        title: what it measures.
-        note: how to read it; may be empty.
-        figure: name of its figure and what that shows; None where it has none.
-        tables: that are shown.
-        folded: that are shown when asked for.
-        conditions: under which it was measured.
+        name: its anchor.
+        figure: name and description of its figure; None without one.
+        folded: tables that are collapsed.
     """
 
     name: str

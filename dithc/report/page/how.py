@@ -54,10 +54,7 @@ def _training(facts: Facts, run: RunFacts) -> list[Cell]:
 
 
 def settings_of(columns: dict[str, dict[str, str]], *, what: str) -> tuple[Table | None, list[tuple[str, str]]]:
-    """Settings of several things: a table of those that differ, a column each, and pairs of those that all have.
-
-    What is not set in any is left out.
-    """
+    """Split the settings of several things into a table of those that differ and pairs of those in common; omit unset ones."""
     keys = dict.fromkeys(key for settings in columns.values() for key in settings)
     rows = [[key, *(settings.get(key, "") for settings in columns.values())] for key in keys]
     common = [(row[0], row[1]) for row in rows if len(set(row[1:])) == 1 and row[1]]

@@ -28,14 +28,7 @@ PNG_SIZE = slice(16, 24)  # width and height in the head of a PNG, four bytes ea
 
 @dataclass(frozen=True, kw_only=True)
 class Shown:
-    """A figure that is drawn for one data set.
-
-    Attributes:
-        name: of its pair of pictures.
-        title: above it; may be empty.
-        text: what is seen, for those who do not see it.
-        caption: below it.
-    """
+    """A figure of one data set: `name` of its pair of pictures, and `text` as the alternative."""
 
     name: str
     title: str
@@ -45,14 +38,7 @@ class Shown:
 
 @dataclass(frozen=True, kw_only=True)
 class Pictures:
-    """All pictures of the page.
-
-    Attributes:
-        figures: PNG of each figure, by name.
-        galleries: mosaics by data set.
-        drawn: figures of each data set, in order.
-        strips: a first look by run.
-    """
+    """All pictures of the page: PNG figures by name, galleries and figures by data set, and previews (`strips`) by run."""
 
     figures: Mapping[str, bytes]
     galleries: Mapping[str, Sequence[Gallery]]
@@ -61,10 +47,9 @@ class Pictures:
 
 
 def render(facts: Facts, reference: published.Reference, pictures: Pictures) -> str:
-    """The page: HTML with everything inlined; every text that comes from outside is escaped.
+    """Render the page: HTML with everything inlined and every outside text escaped.
 
-    A policy in its head forbids the browser to load anything from elsewhere, and to run any script but the page's own, which is
-    told by its hash.
+    A content policy in its head forbids external loads and all scripts except the page's own, which it identifies by hash.
     """
     engine, not_run = engine_parts(facts, reference)
     return fill(
@@ -87,13 +72,13 @@ def render(facts: Facts, reference: published.Reference, pictures: Pictures) -> 
 
 
 def fill(template: str, *, room: str = ROOM, scripts: Sequence[str] = (), **values: Any) -> str:
-    """A page of a template: everything inlined, every text escaped.
+    """Render a template: everything inlined, every text escaped.
 
     Args:
         template: file of `room`.
-        room: package whose templates and styles come before this room's.
-        scripts: files of `room` that run after the enlarging of pictures.
-        values: what the template asks for, besides its `script` and the `policy` that lets no other run.
+        room: package whose templates and styles precede this one's.
+        scripts: files of `room` that run after the picture zoom.
+        values: template variables besides `script` and `policy`.
     """
     environment = Environment(
         loader=ChoiceLoader([PackageLoader(name, ".") for name in dict.fromkeys((room, ROOM))]),

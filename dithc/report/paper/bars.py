@@ -1,7 +1,6 @@
-"""Tables as small multiples: a panel a quantity, a group of bars a row, a bar a column, the paper's numbers as marks on them.
+"""Tables as small multiples: a panel per quantity, a group of bars per row, a bar per column, the paper's numbers as marks.
 
-Where numbers of a panel are far apart its axis is logarithmic, and dots stand in the place of bars, whose length would mean
-nothing.
+A panel with a wide range has a logarithmic axis and dots, because bar lengths would be meaningless.
 """
 
 import math
@@ -28,13 +27,7 @@ FEW_TICKS = 300.0  # times that the end of an axis is its begin, from which it h
 
 @dataclass(frozen=True, kw_only=True)
 class Panel:
-    """Cells of one quantity.
-
-    Attributes:
-        title: the quantity.
-        rows, columns: names in order.
-        cells: by row and column.
-    """
+    """Cells of one quantity, by row and column."""
 
     title: str
     rows: list[str]
@@ -186,14 +179,7 @@ def _panel(axis: Any, panel: Panel, colours: dict[str, str], *, beside: int, is_
 
 @dataclass(frozen=True, kw_only=True)
 class Pen:
-    """Draws the cells of a panel.
-
-    Attributes:
-        axis: of the panel.
-        step: from a bar to the next.
-        room: share of the axis that a number needs.
-        is_log: whether the axis is logarithmic: dots in the place of bars.
-    """
+    """Draws the cells of a panel: `step` between bars, `room` for a number as a fraction of the axis, dots if `is_log`."""
 
     axis: Any
     step: float

@@ -24,12 +24,7 @@ DRAWN: Mapping[str, Callable[[Document, Frame, Path], Any]] = {
 
 
 def draw(document: Document, stem: Path) -> None:
-    """Writes the figure of a document as `stem.svg` and `stem.png`.
-
-    Args:
-        document: of a target.
-        stem: path without an ending; pictures of the document are looked for in its folder.
-    """
+    """Write the figure of a document as `stem.svg` and `stem.png`; its pictures are read from the folder of `stem`."""
     figure = drawn(document, folder=stem.parent, is_framed=True)
     with canvas.styled():
         for ending, code in ((".svg", canvas.as_svg), (".png", canvas.as_png)):

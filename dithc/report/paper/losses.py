@@ -21,13 +21,7 @@ Numbers = NDArray[np.float64]
 
 @dataclass(frozen=True, kw_only=True)
 class Platform:
-    """Curves of the seeds of a platform.
-
-    Attributes:
-        name: of the platform.
-        group: what is comparable with it, such as those of its batch; empty where all are.
-        curves: its series.
-    """
+    """Curves of all seeds of a platform; `group` names comparable platforms, such as those of one batch, and may be empty."""
 
     name: str
     curves: list[Series]

@@ -1,8 +1,7 @@
-"""What was reproduced, in plain words: which claims of the paper hold here, judged by order and direction, not by seconds.
+"""Which claims of the paper hold here, judged by order and direction instead of seconds.
 
-Seconds of another machine say nothing about a claim; what the paper concludes from them does: which of two is faster, whether
-each step adds something, whether a curve follows another. A claim is judged only from cells that were measured; that of
-figure 10, which is about 256 nodes, from simulated curves, and it says so.
+Seconds of another machine are not comparable; conclusions are: the faster of two, the gain of a step, the course of a curve.
+Only measured cells count, except for figure 10 (256 nodes), whose verdict names the simulation.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -26,15 +25,7 @@ Claim = tuple[bool, str]
 
 @dataclass(frozen=True, kw_only=True)
 class Judgement:
-    """A claim of the paper, and whether it holds here.
-
-    Attributes:
-        target: whose claim it is.
-        paper: heading of the target.
-        order: of the target among the documents.
-        holds: whether it does.
-        text: what was found, in a sentence.
-    """
+    """A claim of the paper, and whether it holds here; `order` is the position of its target among the documents."""
 
     target: str
     paper: str

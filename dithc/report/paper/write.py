@@ -41,15 +41,7 @@ class Row:
 
 @dataclass(frozen=True, kw_only=True)
 class Making:
-    """A command and what came of it.
-
-    Attributes:
-        command: of a cell.
-        file: that it wrote.
-        digest: of its settings and inputs.
-        predicted: its time, as it was told before it started.
-        cells: how many numbers are from it.
-    """
+    """A command of some cells, the file it wrote, the digest of its inputs, and its predicted time."""
 
     command: str
     file: str
@@ -59,12 +51,7 @@ class Making:
 
 
 def write_page(documents: Iterable[Document], path: Path) -> None:
-    """Writes one self-contained page of all documents.
-
-    Args:
-        documents: of targets; they are shown in the order of the paper.
-        path: of the page. Files that documents name, and pictures of theirs, are relative to its folder.
-    """
+    """Write one self-contained page of all documents, in the paper's order; their files are relative to its folder."""
     shown = sorted(documents, key=lambda one: TARGETS.index(one.target))
     sections = [_section(one, path.parent) for one in shown]
     judgements = verdict.judge(shown)

@@ -22,16 +22,7 @@ FIRST = f"the first {SHOWN}, not picked"
 
 @dataclass(frozen=True, kw_only=True)
 class Picture:
-    """A mosaic.
-
-    Attributes:
-        title: what it is, in a few words.
-        text: what is seen, for those who do not see it.
-        caption: what else there is to say; may be empty.
-        webp: its bytes.
-        width: pixels.
-        height: pixels.
-    """
+    """A mosaic as WebP, with its size in pixels, and `text` as the alternative."""
 
     title: str
     text: str

@@ -17,13 +17,7 @@ Scaled = NDArray[np.float32]
 
 
 class RealTiles:
-    """Tiles of a data set that were drawn by a seed, in the order of the draw.
-
-    Args:
-        folder: of the tiles.
-        seed: of the draw.
-        most: tiles that are drawn.
-    """
+    """The first `most` tiles of a data set in a random order by seed."""
 
     def __init__(self, folder: Path, *, seed: int, most: int) -> None:
         self.tiles = Tiles(folder)
@@ -46,11 +40,7 @@ class RealTiles:
 
 
 class FirstImages:
-    """The images of an evaluation's first shard.
-
-    Args:
-        manifest: of the stage `sample`.
-    """
+    """Images of the first shard of an evaluation, given the manifest of the stage `sample`."""
 
     def __init__(self, manifest: Path) -> None:
         self.folder, self.content = manifest.parent, Manifest.read(manifest, stage="sample")

@@ -17,14 +17,9 @@ STILL = 0.005  # of the held-out loss, that it still fell by since then
 
 @dataclass(frozen=True, kw_only=True)
 class HeldOut:
-    """The course of the loss on held-out tiles.
+    """Course of the loss on held-out tiles: first, last and least value.
 
-    Attributes:
-        first: value that was measured first, at `first_step`.
-        last: value that was measured last.
-        least: least value, at `least_step`.
-        rises: whether it ended clearly above its least.
-        falls: whether it still fell at the end.
+    `rises` means that it ended clearly above its least value, `falls` that it still fell at the end.
     """
 
     first: float

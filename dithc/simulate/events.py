@@ -1,8 +1,7 @@
-"""One training step as events: ranks compute, their buckets become ready, one communication thread after the other sums them.
+"""One training step as events: ranks compute, buckets become ready, communication threads sum one bucket after the other.
 
-A bucket's sum begins on all ranks when the last of them has it ready and the sum before it has ended, and ends on all at once.
-Ranks that differ in nothing but their speed need not all be here: the slowest is always the last to be ready, so a step of the
-slowest alone takes as long as one of all ranks (exact as long as a rank's speed is the same all through a step).
+A sum begins on all ranks when the last has it ready and the previous sum has ended; it ends on all at once.
+If ranks differ in speed alone, the slowest determines every start. A step of the slowest alone then takes exactly as long.
 """
 
 import heapq
@@ -12,15 +11,14 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """What every rank of average speed does in a step.
+    """A step of a rank of average speed; times in seconds.
 
     Attributes:
-        before: seconds of computing before the backward pass: optimizer of the step before, forward pass.
-        ready: seconds from the begin of the backward pass until each bucket is ready, in order.
-        backward: seconds of the backward pass.
-        exchange: seconds in which each bucket is summed.
-        overlaps: whether sums begin during the backward pass, or all after it.
-        slowdown: how many times slower a rank computes while a sum is under way; 1 with a core of its own for communication.
+        before: computing before the backward pass: optimizer and forward pass.
+        ready: time from the begin of the backward pass until each bucket is ready, in order.
+        exchange: time to sum each bucket.
+        overlaps: whether sums begin during the backward pass.
+        slowdown: factor on computing during a sum; 1 if communication has its own core.
     """
 
     before: float
@@ -33,13 +31,11 @@ class Plan:
 
 @dataclass(frozen=True)
 class Step:
-    """What a step took.
+    """Time of a step.
 
     Attributes:
-        seconds: until the last sum has ended and every rank has computed.
-        exposed_seconds: of them after the slowest rank's backward pass.
-        waits: for each rank and bucket the seconds between handing it over (or the end of the sum before) and the end of its
-            sum: what a profile of that rank's communication thread shows.
+        exposed_seconds: part after the slowest rank's backward pass.
+        waits: seconds by rank and bucket between hand-over (or the previous sum) and the end of its sum, as in a profile.
     """
 
     seconds: float
@@ -82,12 +78,7 @@ class _Rank:
 
 
 def simulate_step(plan: Plan, factors: Sequence[float]) -> Step:
-    """Plays one step.
-
-    Args:
-        plan: of a rank of average speed.
-        factors: for each rank that is played, how many times longer its computing takes.
-    """
+    """Simulate one step; `factors` scale the computing time of each simulated rank."""
     return _Play(plan, factors).run()
 
 

@@ -11,15 +11,7 @@ from dithc.simulate.workload import Model
 
 @dataclass(frozen=True)
 class Measured:
-    """A step on one node.
-
-    Attributes:
-        seconds: of computing; what was exposed of an exchange is taken off.
-        images: on the node.
-        ranks: that made it.
-        whole_seconds: with the exchange.
-        source: file and kind of bench.
-    """
+    """A step on one node: `seconds` without and `whole_seconds` with the exposed exchange, for `images` on the node."""
 
     seconds: float
     images: int

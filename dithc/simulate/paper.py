@@ -1,13 +1,13 @@
-"""The paper's scaling: what is published of it, and its reproduction from the paper's own inputs.
+"""Published scaling of the paper, and its reproduction from the paper's own inputs.
 
-Given are the model's gradients and their order, the authors' buckets and optimizer, the links of the described machine. Two
-explanations of the same points stand beside each other, each with two fitted numbers, the seconds of computing on 1 node and
-one more on 2, 4 and 8; all larger counts of nodes are predictions:
+Inputs are the model's gradients and their order, the authors' buckets and optimizer, and the links of the described machine. Two
+models explain the same points with two fitted numbers each: seconds of computing on 1 node, and one more on 2, 4 and 8 nodes.
+All larger counts are predictions:
 
-- `exposed`, the reproduction: forward and backward pass take the shares of the authors' profile, and the backward pass cannot
-  hide their ring over all ranks, whose time grows with (R - 1) / R. Fitted: the bytes a second of a communication core.
-- `stragglers`, for comparison: forward and backward pass take 1/3 and 2/3, as of the arithmetic; the exchange is hidden, and
-  a step takes as long as the slowest of R ranks. Fitted: the spread of ranks. It grows too fast beyond 64 nodes.
+- `exposed`, the reproduction: pass durations follow the authors' profile, and the backward pass cannot hide their ring over all
+  ranks, whose time grows with (R - 1) / R. Fitted: bytes per second of a communication core.
+- `stragglers`: the passes take 1/3 and 2/3, the exchange is hidden, and the slowest of R ranks decides.
+  Fitted: the spread of ranks. It grows too fast beyond 64 nodes.
 """
 
 from collections.abc import Sequence
@@ -163,17 +163,9 @@ def _point(model: Model, found: Fit, *, nodes: int, steps: int, seed: int) -> Po
 
 
 def reproduce(model: Model, cluster: Cluster, *, nodes: Sequence[int], steps: int, seed: int) -> dict[str, Any]:
-    """Curves (published; simulated as the authors did it and as dithc does it), and how far they are from each other.
+    """Return `curves`, `validation` and `inputs` of the JSON file: published and simulated curves, and their distance.
 
-    Args:
-        model: XL/2.
-        cluster: the paper's.
-        nodes: of the simulated curves.
-        steps: a point is the mean of.
-        seed: of the stragglers.
-
-    Returns:
-        `curves`, `validation` and `inputs` of the JSON file.
+    `cluster` is the paper's; each point is the mean of `steps`; `seed` draws the stragglers.
     """
     found = {name: fit(model, cluster, name, steps=steps, seed=seed) for name in EXPLANATIONS}
     best = Computing(seconds=TUNED_SECONDS[MODEL][IMAGES_PER_NODE], images=IMAGES_PER_NODE, spread=SPREAD)

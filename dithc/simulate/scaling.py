@@ -26,17 +26,15 @@ SHARED_CORE_SLOWDOWN = 2.0
 
 @dataclass(frozen=True, kw_only=True)
 class Method:
-    """How gradients become sums.
+    """A method of gradient exchange.
 
     Attributes:
-        label: of the curve.
-        collective: ring or rabenseifner over all ranks, or hierarchical.
-        wire: of the hierarchical one.
+        collective: ring or rabenseifner over all ranks, or hierarchical with `wire`.
         shares_memory: whether ranks of a node exchange through memory.
         bucket_bytes: None for the rule of dithc.comm.
         overlaps: whether sums begin during the backward pass.
-        communication_core: whether communication threads have cores of their own.
-        zero1: whether sums end as shards, optimizers update shards, and weights are gathered during the next forward pass.
+        communication_core: whether communication threads have their own cores.
+        zero1: whether sums end as shards and the next forward pass gathers the weights.
     """
 
     label: str
@@ -51,15 +49,13 @@ class Method:
 
 @dataclass(frozen=True, kw_only=True)
 class Computing:
-    """The time that a rank of average speed computes in a step, without any exchange.
+    """Computing time of a rank of average speed in a step, without exchange.
 
     Attributes:
-        seconds: of a step with `images` on a node.
-        images: on a node, over all its ranks.
-        fixed_seconds: of `seconds`, what does not shrink with the number of images (the optimizer included).
-        optimizer_seconds: update of the weights.
-        forward_share: of forward and backward pass together, what the forward pass takes.
-        spread: standard deviation of the logarithm of a rank's speed in a step; stragglers are draws from it.
+        seconds: time of a step with `images` on a node.
+        fixed_seconds: part that does not shrink with the images, including `optimizer_seconds`.
+        forward_share: fraction of the forward pass in both passes.
+        spread: standard deviation of the log of a rank's speed in a step.
     """
 
     seconds: float
@@ -77,17 +73,13 @@ class Computing:
 
 @dataclass(frozen=True, kw_only=True)
 class Point:
-    """What was simulated on a number of nodes; means over the steps.
+    """Simulation on a number of nodes; means over the steps, ranks and images over all nodes.
 
     Attributes:
-        nodes: that take part.
-        ranks: on all of them.
-        images: of a step, over all ranks.
-        seconds: of a step.
-        exposed_seconds: of them, in which nobody computes and sums are waited for.
-        straggling_seconds: of them, the slowest rank's computing beyond that of an average one.
-        exchange_seconds: in which sums were under way.
-        wait_of_bucket: seconds that a rank of average speed sees inside the sum of a bucket, mean over buckets.
+        exposed_seconds: part of `seconds` in which all ranks wait for sums.
+        straggling_seconds: part in which the slowest rank computes beyond an average one.
+        exchange_seconds: time with a sum under way.
+        wait_of_bucket: mean seconds of an average rank inside the sum of a bucket.
     """
 
     nodes: int
@@ -102,12 +94,7 @@ class Point:
 
 @dataclass(frozen=True, kw_only=True)
 class Cluster:
-    """Nodes as many as are asked for.
-
-    Attributes:
-        links: what messages cost.
-        ranks_per_node: of every node.
-    """
+    """Links and ranks per node of any number of nodes."""
 
     links: Links
     ranks_per_node: int
@@ -160,17 +147,9 @@ def simulate_point(
     steps: int,
     seed: int,
 ) -> Point:
-    """Plays some steps on a number of nodes.
+    """Simulate `steps` steps on a number of nodes, each with its own stragglers drawn from `seed`.
 
-    Args:
-        model: whose gradients are summed.
-        method: of summing them.
-        computing: of a rank.
-        cluster: what the nodes are.
-        nodes: how many.
-        images: of a step, over all ranks; the fullest rank has images / ranks, rounded up.
-        steps: that are played, each with its own stragglers.
-        seed: of the stragglers.
+    `images` are those of a step over all ranks; the fullest rank has images / ranks, rounded up.
 
     Raises:
         UserError: fewer images than ranks.

@@ -74,9 +74,9 @@ def override(text: str) -> tuple[str, Any]:
 
 
 def tell(result: Mapping[str, Any], path: Path | None, rows: Iterable[Mapping[str, Any]]) -> int:
-    """Prints a result as a table and writes it where asked; status 1 where there are rows and none of them is `ok`.
+    """Print a result as a table and write its JSON; return 1 if there are rows and none is `ok`.
 
-    A result of a sitting that was stopped goes into a file of its own, beside the units from which the next one goes on.
+    A stopped sitting writes its result to a separate file beside its units, from which the next sitting resumes.
     """
     from dithc.bench import table
     from dithc.runs import atomic_write

@@ -3,12 +3,13 @@
 import argparse
 import ast
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar, get_origin
 
 STOPPED_SUFFIX, KEPT_SUFFIX = ".stopped.json", ".kept.jsonl"
 STOPPED, INTERRUPTED = 75, 130  # stopped and saved, run me again; Ctrl-C
+Settings = TypeVar("Settings")
 OVERRIDE = "change a field of the preset, such as hidden_size=768, depth=2 or num_heads=12; may be repeated"
 
 
@@ -55,6 +56,21 @@ def add_steps(parser: argparse.ArgumentParser, *, rounds: int, of: str, warmup: 
         "--warmup", type=int, default=warmup, help=f"steps of a run before the clock (default {warmup})"
     )
     parser.add_argument("--steps", type=int, default=3, help="steps of a run on the clock (default 3)")
+
+
+def settings_of(kind: type[Settings], args: argparse.Namespace, **given: Any) -> Settings:
+    """Build a settings dataclass from the arguments with the names of its fields; `given` replaces arguments.
+
+    Commas split the text of a tuple; None keeps the default of the field.
+    """
+    found = vars(args) | {"overrides": dict(getattr(args, "override", ()))} | given
+    kept: dict[str, Any] = {}
+    for one in fields(kind):  # type: ignore[arg-type]
+        value = found.get(one.name)
+        if value is not None:
+            splits = isinstance(value, str) and get_origin(one.type) is tuple
+            kept[one.name] = tuple(value.split(",")) if splits else value
+    return kind(**kept)
 
 
 def preset(name: str) -> str:

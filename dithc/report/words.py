@@ -3,6 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+ABSENT, GIB = "–", 1 << 30
+
 
 def short(value: float) -> str:
     """A number in at most four significant digits, without an exponent where it is readable without."""
@@ -16,9 +18,21 @@ def rounded(value: float, *, digits: int) -> str:
     return short(float(f"{value:.{digits}g}"))
 
 
-def with_deviation(numbers: Mapping[str, Any]) -> str:
-    """A median in four digits and its deviation in one."""
-    return f"{rounded(numbers['median'], digits=4)} ± {float(format(numbers['mad'], '.1g')):g}"
+def short_or_absent(value: float | None) -> str:
+    """Format a number as `short` does; a dash for None."""
+    return ABSENT if value is None else short(value)
+
+
+def gib(value: float | None) -> str:
+    """Format bytes in GiB; a dash for None."""
+    return ABSENT if value is None else f"{value / GIB:.2f} GiB"
+
+
+def with_deviation(numbers: Mapping[str, Any] | None, *, digits: int = 4) -> str:
+    """Format a median and its deviation in one digit; a dash for None."""
+    if numbers is None:
+        return ABSENT
+    return f"{rounded(numbers['median'], digits=digits)} ± {float(format(numbers['mad'], '.1g')):g}"
 
 
 def score(value: float) -> str:

@@ -8,11 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dithc.log import problem
-from dithc.report.documents import read_json
-from dithc.report.words import rounded, short, with_deviation
+from dithc.report.documents import read_bench
+from dithc.report.words import ABSENT, rounded, short, with_deviation
 
-ABSENT = "–"
 EQUAL = "equal to the bit"
 MIB = 1 << 20
 BASE = "one-rank"
@@ -50,20 +48,8 @@ class Picture:
 
 
 def read_sampling(path: Path) -> dict[str, Any]:
-    """What `dithc bench sampling --json` wrote.
-
-    Raises:
-        UserError: the file is unreadable, or something else.
-    """
-    content = read_json(path)
-    if content.get("bench") != "sampling" or "cells" not in content:
-        raise problem(
-            f"{path} is no bench of sampling",
-            got=f"keys {', '.join(content) or 'none'}",
-            expected="what `dithc bench sampling --json` wrote, with `cells`",
-            remedy="run the bench again, or leave out --sampling",
-        )
-    return content
+    """Read a result of `dithc bench sampling`; UserError if the file is no such result."""
+    return read_bench(path, "sampling", part="cells", what="bench of sampling")
 
 
 def sampling_parts(result: Mapping[str, Any] | None) -> dict[str, Any]:

@@ -5,14 +5,13 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
 from dithc.log import problem
-from dithc.report.words import short
+from dithc.report.words import ABSENT, short
 
 Kind = Literal["measured", "published", "simulated"]
 Mode = Literal["weak", "strong"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 MODES: tuple[Mode, ...] = get_args(Mode)
 TERA = 1e12
-ABSENT = "–"
 HEAD = (
     "Curve",
     "Model",

@@ -5,12 +5,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dithc.log import problem
-from dithc.report.documents import read_json
+from dithc.report.documents import read_bench
 from dithc.report.engine.published import Table
-from dithc.report.words import rounded, short, with_deviation
+from dithc.report.words import ABSENT, rounded, short, with_deviation
 
-ABSENT = "–"
 BASELINE = "baseline"
 # The paper's name of each stage.
 PAPER = {
@@ -45,20 +43,8 @@ class StageBar:
 
 
 def read_stepwise(path: Path) -> dict[str, Any]:
-    """What `dithc bench stepwise --json` wrote.
-
-    Raises:
-        UserError: the file is unreadable, or something else.
-    """
-    content = read_json(path)
-    if content.get("bench") != "stepwise" or "stages" not in content:
-        raise problem(
-            f"{path} is no training by stages",
-            got=f"keys {', '.join(content) or 'none'}",
-            expected="what `dithc bench stepwise --json` wrote, with `stages`",
-            remedy="run the bench again, or leave out --stepwise",
-        )
-    return content
+    """Read a result of `dithc bench stepwise`; UserError if the file is no such result."""
+    return read_bench(path, "stepwise", part="stages", what="training by stages")
 
 
 def stage_bars(result: Mapping[str, Any], paper: Table | None) -> list[StageBar]:
@@ -102,7 +88,7 @@ def _measured(row: Mapping[str, Any]) -> list[str]:
     if row["status"] != "ok":
         return [row["label"], f"{ABSENT} ({row['reason']})", ABSENT, ABSENT]
     told = (row[name] for name in ("seconds", "speedup", "speedup_over_previous"))
-    return [row["label"], *(ABSENT if numbers is None else with_deviation(numbers) for numbers in told)]
+    return [row["label"], *map(with_deviation, told)]
 
 
 def _beside(name: str, published: Mapping[str, float], rows: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -2,9 +2,8 @@
 
 from dithc.report.facts import DatasetFacts, Facts, RunFacts
 from dithc.report.page.tables import Cell, Table, table
-from dithc.report.words import short, span
+from dithc.report.words import ABSENT, gib, short, short_or_absent, span
 
-ABSENT, GIB = "–", 1 << 30
 STATISTICS = ("min", "p1", "median", "p99", "max")
 SHARES = {"below": "clipped low", "above": "clipped high", "invalid": "no data"}
 
@@ -42,13 +41,13 @@ def _training(facts: Facts, run: RunFacts) -> list[Cell]:
         Cell(text=run.name, notes=[f"{facts.dataset(run.dataset).title}, from {run.init or 'scratch'}"]),
         Cell(text=run.model, notes=[*parameters, *changes]),
         Cell(text="not run" if run.step is None else f"{run.step:,} × {run.global_batch:,}", notes=plan),
-        Cell(text=_short(run.loss_first10), notes=[f"step 1: {_short(run.initial_loss)}"]),
-        Cell(text=_short(run.loss_last100), strong=True),
-        Cell(text=_short(run.val_loss), strong=True),
+        Cell(text=short_or_absent(run.loss_first10), notes=[f"step 1: {short_or_absent(run.initial_loss)}"]),
+        Cell(text=short_or_absent(run.loss_last100), strong=True),
+        Cell(text=short_or_absent(run.val_loss), strong=True),
         Cell(text=run.settings.get("lr", ABSENT), notes=[run.settings.get("lr_schedule", "")]),
-        Cell(text=_short(run.seconds_per_step)),
-        Cell(text=_short(run.images_per_second)),
-        Cell(text=ABSENT if run.peak_rss_bytes is None else f"{run.peak_rss_bytes / GIB:.2f} GiB"),
+        Cell(text=short_or_absent(run.seconds_per_step)),
+        Cell(text=short_or_absent(run.images_per_second)),
+        Cell(text=gib(run.peak_rss_bytes)),
         Cell(text=run.dtype, notes=[*([f"{ranks} × {threads}" if threads else ranks] if ranks else []), *resumed]),
     ]  # fmt: skip
 
@@ -149,10 +148,6 @@ def _codec(facts: Facts, dataset: DatasetFacts) -> str:
     if codec.trained_on and codec.trained_on != dataset.name:
         parts.append(f"trained on {facts.dataset(codec.trained_on).title}")
     return ", ".join(parts)
-
-
-def _short(value: float | None) -> str:
-    return ABSENT if value is None else short(value)
 
 
 def _value(value: float | None) -> str:

@@ -6,9 +6,8 @@ from dithc.report.engine import published
 from dithc.report.facts import SMALL, DatasetFacts, EvaluationFacts, Facts, Score
 from dithc.report.page.beside import measured_rows
 from dithc.report.page.tables import Cell, Table, table
-from dithc.report.words import between, score
+from dithc.report.words import ABSENT, between, score
 
-ABSENT = "–"
 SMALL_NOTE = (
     f"KID comes first because a set has fewer than {SMALL:,} images: at such n FID is too high by an amount that depends on n, "
     "KID is not, and may be slightly below 0. Its interval says what another draw of as many images and tiles could change, each "

@@ -13,6 +13,7 @@ import torch
 from dithc import hcops, native
 from dithc.hardware import CorePlan, Machine, discover, plan
 from dithc.hcops import tuning
+from dithc.log import problem
 from dithc.runs import Manifest, sha256_file
 
 GIGA = 1e9
@@ -34,6 +35,18 @@ OF_PROCESS = {
     "DITHC_NODE",
     "GDAL_CURL_CA_BUNDLE",
 }
+
+
+def require_at_least(settings: object, command: str = "bench", **least: int) -> None:
+    """Reject a number of settings, or one of its tuple, below its minimum; None passes.
+
+    Raises:
+        UserError: a number is too small, or a tuple is empty.
+    """
+    for name, minimum in least.items():
+        value = getattr(settings, name)
+        if value is not None and min(value if isinstance(value, tuple) else (value,), default=0) < minimum:
+            raise problem(f"{command} --{name}", got=value, expected=f"{minimum} or more", remedy=f"correct --{name}")
 
 
 def prepare_threads(threads: int | None) -> tuple[Machine, CorePlan]:

@@ -11,7 +11,7 @@ from typing import Any
 from dithc.bench.automem.runs import Trainings
 from dithc.bench.automem.settings import PARTS, AutoMemSettings
 from dithc.bench.automem.steps import pool_rows, resident_rows
-from dithc.bench.record import circumstances, prepare_threads
+from dithc.bench.record import circumstances, prepare_threads, require_at_least
 from dithc.log import logger, problem
 from dithc.model import PRESETS
 from dithc.sittings import Stopped, now
@@ -69,17 +69,9 @@ def _check(settings: AutoMemSettings) -> None:
     for argument in ("budget", "limit", "fast_share"):
         if not 0 < getattr(settings, argument) < 1:
             refuse(argument.replace("_", "-"), getattr(settings, argument), "a share between 0 and 1")
-    for argument in ("file_gib", "memory_gib"):
-        if getattr(settings, argument) <= 0:
-            refuse(
-                argument.replace("_gib", "-gib" if argument == "file_gib" else ""),
-                getattr(settings, argument),
-                "more than 0 GiB",
-            )
-    least = {"batch": 1, "most": 1, "rounds": 1, "warmup": 2, "steps": 1, "repeats": 1, "threads": 1}
-    for argument, minimum in least.items():
-        value = getattr(settings, argument)
-        if value is not None and value < minimum:
-            refuse(argument, value, f"{minimum} or more")
+    for argument, value in (("file-gib", settings.file_gib), ("memory", settings.memory_gib)):
+        if value <= 0:
+            refuse(argument, value, "more than 0 GiB")
+    require_at_least(settings, batch=1, most=1, rounds=1, warmup=2, steps=1, repeats=1, threads=1)
     if {"file", "largest-batch"} & set(settings.only) and not settings.folder.is_dir():
         refuse("folder", settings.folder, "a folder on the disk that is to hold the file tier")

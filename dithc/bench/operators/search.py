@@ -18,7 +18,7 @@ from dithc.bench.ceilings import Precision
 from dithc.bench.operators.cases import our_linear_run
 from dithc.bench.operators.settings import precision
 from dithc.bench.operators.shapes import PASSES, Layer, Pass, all_layers
-from dithc.bench.record import prepare_threads
+from dithc.bench.record import prepare_threads, require_at_least
 from dithc.bench.timing import Timing, loops_for, take_turns
 from dithc.hcops import tuning
 from dithc.log import logger, problem, progress
@@ -68,10 +68,7 @@ def tune(settings: TuneSettings) -> dict[str, Any]:
     Raises:
         UserError: no C kernels here, an unknown preset, a number below one, or tuning turned off.
     """
-    for name in ("batch", "rounds", "threads"):
-        value = getattr(settings, name)
-        if value is not None and value < 1:
-            raise problem(f"tune --{name}", got=value, expected="1 or more", remedy=f"correct --{name}")
+    require_at_least(settings, "tune", batch=1, rounds=1, threads=1)
     if native.library() is None:
         remedy = "install dithc again; the other back ends have nothing to tune"
         raise problem("tune: C kernels", got=native.load().reason, expected="the compiled library", remedy=remedy)

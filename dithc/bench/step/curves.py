@@ -15,7 +15,7 @@ from torch import Tensor
 
 from dithc.bench.ceilings import Precision
 from dithc.bench.libraries import EMULATED, linear_by, linears_served_by
-from dithc.bench.record import circumstances, prepare_threads
+from dithc.bench.record import circumstances, prepare_threads, require_at_least
 from dithc.bench.step.variants import CONTENDERS, DITHC, Batch, Contender, Training, TrainingStep, quiet_choices
 from dithc.diffusion import Schedule
 from dithc.log import logger, problem, progress
@@ -117,10 +117,7 @@ def _check(settings: CurveSettings) -> None:
         if name not in PLATFORMS:
             expected = f"one of {', '.join(PLATFORMS)}"
             raise problem("bench curves --platform", got=name, expected=expected, remedy="correct the name")
-    for name in ("batch", "steps", "threads"):
-        value = getattr(settings, name)
-        if value is not None and value < 1:
-            raise problem(f"bench curves --{name}", got=value, expected="1 or more", remedy=f"correct --{name}")
+    require_at_least(settings, "bench curves", batch=1, steps=1, threads=1)
 
 
 def _trained(name: str, settings: CurveSettings, overrides: Mapping[str, Any], steps: int) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from dithc.bench.ceilings import (
     multiply_add_ceiling,
 )
 from dithc.bench.energy import images_per_joule
-from dithc.bench.record import GIGA, circumstances, prepare_threads
+from dithc.bench.record import GIGA, circumstances, prepare_threads, require_at_least
 from dithc.bench.step.variants import (
     CONTENDERS,
     DITHC,
@@ -138,10 +138,7 @@ def check(settings: StepSettings) -> None:
     if unknown or not settings.compare or len(set(settings.compare)) < len(settings.compare):
         expected = f"each at most once, of: {', '.join(CONTENDERS)}"
         raise problem("bench --compare", got=",".join(settings.compare), expected=expected, remedy="correct --compare")
-    for name in ("batch", "warmup", "repeats", "threads"):
-        value = getattr(settings, name)
-        if value is not None and value < 1:
-            raise problem(f"bench --{name}", got=value, expected="1 or more", remedy=f"correct --{name}")
+    require_at_least(settings, batch=1, warmup=1, repeats=1, threads=1)
 
 
 def _first_run(name: str, training: Training) -> _Entry:
@@ -242,30 +239,22 @@ def _result(
         return row | {"reason": entry.reason}
     timing, own = timings[entry.name], timings.get(DITHC)
     rates = {name: getattr(flops, name) * settings.batch / timing.median / GIGA for name in CONVENTIONS}
+
+    def share(name: str) -> dict[str, Any] | None:
+        """Rate over that of a ceiling in the same round; None without that ceiling."""
+        if (ceiling := timings.get(f"{name} ceiling")) is None:
+            return None
+        work = flops.training_total * settings.batch / ceilings[f"{name}_work"]
+        return spread([work * ratio for ratio in ceiling.ratios_to(timing)])
+
     return row | {
         "seconds": timing.to_dict(),
         "speedup_of_dithc": spread(timing.ratios_to(own)) if own else None,
         "images_per_second": settings.batch / timing.median,
         "gflop_per_second": rates,
-        "share_of_peak": _share(entry, timings, flops, settings, ceilings, "multiply_add"),
-        "share_of_gemm_ceiling": _share(entry, timings, flops, settings, ceilings, "gemm"),
+        "share_of_peak": share("multiply_add"),
+        "share_of_gemm_ceiling": share("gemm"),
         "first_loss": entry.first_loss,
         "first_seconds": entry.first_seconds,
         "peak_above_start_bytes": entry.peak_above_start_bytes,
     }
-
-
-def _share(
-    entry: _Entry,
-    timings: Mapping[str, Timing],
-    flops: Flops,
-    settings: StepSettings,
-    ceilings: Mapping[str, Any],
-    name: str,
-) -> dict[str, Any] | None:
-    """What was computed a second over what the ceiling did in the same round; None without that ceiling."""
-    ceiling = timings.get(f"{name} ceiling")
-    if ceiling is None:
-        return None
-    work = flops.training_total * settings.batch / ceilings[f"{name}_work"]
-    return spread([work * ratio for ratio in ceiling.ratios_to(timings[entry.name])])

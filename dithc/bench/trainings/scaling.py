@@ -11,7 +11,7 @@ from statistics import median
 from typing import Any, Literal
 
 from dithc.bench.ceilings import Precision
-from dithc.bench.record import circumstances, prepare_threads
+from dithc.bench.record import circumstances, prepare_threads, require_at_least
 from dithc.bench.timing import Timing, spread
 from dithc.bench.trainings.memory_limit import MemoryLimit
 from dithc.bench.trainings.run import Contender, Run, run_once, settled
@@ -279,11 +279,7 @@ def _check(settings: ScalingSettings) -> None:
     if unknown or not settings.models:
         got, expected = ",".join(unknown) or "none", f"some of {', '.join(PRESETS)}"
         raise problem("bench --models", got=got, expected=expected, remedy="correct --models")
-    least = {"rounds": 1, "warmup": 2, "steps": 1, "batch": 1, "ranks": 1}
-    for name, minimum in least.items():
-        value = getattr(settings, name)
-        if min(value if isinstance(value, tuple) else (value,), default=0) < minimum:
-            raise problem(f"bench --{name}", got=value, expected=f"{minimum} or more", remedy=f"correct --{name}")
+    require_at_least(settings, rounds=1, warmup=2, steps=1, batch=1, ranks=1)
     if list(settings.ranks) != sorted(set(settings.ranks)):
         got = ",".join(map(str, settings.ranks))
         raise problem("bench --ranks", got=got, expected="ascending numbers, each once", remedy="correct --ranks")

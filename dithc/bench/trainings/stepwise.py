@@ -17,7 +17,7 @@ from typing import Any
 
 from dithc import native
 from dithc.bench.ceilings import Precision
-from dithc.bench.record import circumstances, prepare_threads
+from dithc.bench.record import circumstances, prepare_threads, require_at_least
 from dithc.bench.timing import Timing, spread
 from dithc.bench.trainings.memory_limit import MemoryLimit
 from dithc.bench.trainings.run import Contender, Run, run_once, settled
@@ -281,10 +281,7 @@ def _check(settings: StepwiseSettings) -> None:
     if unknown or not settings.stages:
         got, expected = ",".join(settings.stages) or "none", f"some of {', '.join(NAMES)}"
         raise problem("bench --stages", got=got, expected=expected, remedy="correct --stages")
-    for name, minimum in {"rounds": 1, "warmup": 2, "steps": 1, "ranks": 1, "batch": 1}.items():
-        value = getattr(settings, name)
-        if value < minimum:
-            raise problem(f"bench --{name}", got=value, expected=f"{minimum} or more", remedy=f"correct --{name}")
+    require_at_least(settings, rounds=1, warmup=2, steps=1, ranks=1, batch=1)
     if settings.batch % settings.ranks:
         got = f"{settings.batch} images on {settings.ranks} ranks"
         raise problem("bench --batch", got=got, expected="equal shares", remedy="correct --batch or --ranks")

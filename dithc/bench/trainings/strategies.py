@@ -11,7 +11,7 @@ from statistics import median
 from typing import Any, get_args
 
 from dithc.bench.ceilings import Precision
-from dithc.bench.record import circumstances, prepare_threads
+from dithc.bench.record import circumstances, prepare_threads, require_at_least
 from dithc.bench.timing import Timing, spread
 from dithc.bench.trainings.memory_limit import MemoryLimit
 from dithc.bench.trainings.run import Contender, Run, run_once, settled
@@ -240,8 +240,4 @@ def _check(settings: StrategiesSettings) -> None:
     if settings.memory_limit_gib is not None and settings.memory_limit_gib <= 0:
         given = settings.memory_limit_gib
         raise problem("bench --memory-limit", got=given, expected="more than 0 GiB", remedy="correct --memory-limit")
-    least = {"rounds": 1, "warmup": 2, "steps": 1, "batches": 1}
-    for name, minimum in least.items():
-        value = getattr(settings, name)
-        if min(value if isinstance(value, tuple) else (value,), default=0) < minimum:
-            raise problem(f"bench --{name}", got=value, expected=f"{minimum} or more", remedy=f"correct --{name}")
+    require_at_least(settings, rounds=1, warmup=2, steps=1, batches=1)

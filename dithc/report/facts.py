@@ -382,11 +382,6 @@ class Facts:
         chosen = next(item for item in self.runs if item.name == run)
         return [*(self.chain(chosen.init) if chosen.init else []), chosen]
 
-    def codec_of(self, dataset: str) -> EvaluationFacts | None:
-        """The evaluation of real tiles through the codec alone, the best that samples can be; None where it was not scored."""
-        scored = (item for item in self.evaluations_of(dataset) if item.score and item.at == "codec")
-        return next(scored, None)
-
     @property
     def last_runs(self) -> list[RunFacts]:
         """Runs from which no other run starts: the ends of the chains."""

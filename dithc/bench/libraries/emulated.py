@@ -60,16 +60,8 @@ def quick_emulation() -> dict[str, str]:
         return {}
     BUILD.mkdir(parents=True, exist_ok=True)
     library, made = BUILD / "qemu_fma.so", BUILD / f"qemu_fma.{os.getpid()}.so"
-    words = [
-        compiler,
-        "-O2",
-        "-mfma",
-        "-fPIC",
-        "-shared",
-        str(KERNELS / "test" / "host" / "qemu_fma.c"),
-        "-o",
-        str(made),
-    ]
+    source = str(KERNELS / "test" / "host" / "qemu_fma.c")
+    words = [compiler, "-O2", "-mfma", "-fPIC", "-shared", source, "-o", str(made)]
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     if done.returncode:
         log.info("qemu runs without its own fma: %s", done.stderr.strip().splitlines()[-1:])

@@ -160,10 +160,6 @@ def _images(size_bytes: int, width: int) -> int:
     return max(1, size_bytes // (FP32_BYTES * TOKENS * width))
 
 
-def _elements(images: int) -> int:
-    return images * TOKENS * WIDTH
-
-
 def gelu(dtype: Precision, size_bytes: int) -> Case:
     """The tanh GELU alone; in the model it is part of a product."""
     return _elementwise("gelu", dtype, size_bytes, hcops.vector.gelu, lambda x: F.gelu(x, approximate="tanh"))
@@ -184,7 +180,7 @@ def _elementwise(
         op,
         dtype,
         images,
-        work=5 * _elements(images) * TYPES[dtype].itemsize,
+        work=5 * images * TOKENS * WIDTH * TYPES[dtype].itemsize,
         counted="forward reads x, writes y; backward reads dy and x, writes dx",
         ways={"hcops": our_passes(ours, [x], dout), "eager": passes(eager, [x], dout)},
     )
@@ -213,7 +209,7 @@ def _modulated_norm(
         op,
         dtype,
         images,
-        work=_elements(images) * (3 * FP32_BYTES + 2 * out_bytes),
+        work=images * TOKENS * WIDTH * (3 * FP32_BYTES + 2 * out_bytes),
         counted="forward reads x, writes y; backward reads dy and x, writes dx; (N, D) and (N, T) arrays are not counted",
         ways={"hcops": our_passes(ours, inputs, dout), "eager": passes(eager, inputs, dout)},
     )
@@ -232,7 +228,7 @@ def gate_residual(dtype: Precision, size_bytes: int) -> Case:
         "gate_residual",
         dtype,
         images,
-        work=_elements(images) * (3 * FP32_BYTES + 3 * branch_bytes),
+        work=images * TOKENS * WIDTH * (3 * FP32_BYTES + 3 * branch_bytes),
         counted="forward reads x and y, writes out; backward reads dout and y, writes dy (dx is dout)",
         ways={
             "hcops": our_passes(hcops.vector.gate_residual, inputs, dout),
@@ -253,7 +249,7 @@ def rotate_heads(dtype: Precision, size_bytes: int) -> Case:
         "rotate_heads",
         dtype,
         images,
-        work=4 * 3 * _elements(images) * TYPES[dtype].itemsize,
+        work=4 * 3 * images * TOKENS * WIDTH * TYPES[dtype].itemsize,
         counted="forward reads qkv, writes its like; backward reads dout, writes dqkv; (T, K / 2) tables are not counted",
         ways={
             "hcops": our_passes(lambda x: hcops.vector.rotate_heads(x, HEADS, **named), [qkv], dout),
@@ -274,10 +270,7 @@ def swiglu(dtype: Precision, size_bytes: int) -> Case:
         images,
         work=8 * images * TOKENS * HIDDEN * TYPES[dtype].itemsize,
         counted="forward reads gates and values, writes y; backward reads dy, gates and values, writes the gradients of both",
-        ways={
-            "hcops": our_passes(hcops.vector.swiglu, [x], dout),
-            "eager": passes(reference.swiglu, [x], dout),
-        },
+        ways={"hcops": our_passes(hcops.vector.swiglu, [x], dout), "eager": passes(reference.swiglu, [x], dout)},
         sizes={"E": HIDDEN},
     )
 
@@ -350,17 +343,8 @@ def _memory_bound(
 ) -> Case:
     """A case of (N, T, D) arrays, where `sizes` does not say otherwise."""
     shape = {"N": images, "T": TOKENS} | dict(sizes or {"D": WIDTH})
-    return Case(
-        op=op,
-        group="memory-bound",
-        name=op,
-        dtype=dtype,
-        shape=shape,
-        limit="copy",
-        work=work,
-        counted=counted,
-        ways=ways,
-    )
+    named: dict[str, Any] = {"op": op, "group": "memory-bound", "name": op, "limit": "copy"}
+    return Case(**named, dtype=dtype, shape=shape, work=work, counted=counted, ways=ways)
 
 
 MEMORY_BOUND: Mapping[str, Callable[[Precision, int], Case]] = {

@@ -37,7 +37,8 @@ def tiles_figure(tiles: TileSet) -> Any:
         height=PICTURE_INCHES,
     )
     panels = dict(zip(tops, above, strict=False))
-    colours = dict(zip((*Tiles.SPLITS, REJECTED), (*_of_splits(), theme.MUTED), strict=True))
+    shades = (*(theme.PALETTE[index] for index in (0, 4, 2)), theme.MUTED)
+    colours = dict(zip((*Tiles.SPLITS, REJECTED), shades, strict=True))
     if not tops:
         above[0].set_axis_off()
     if "map" in panels:
@@ -68,10 +69,6 @@ def _row(panels: list[Any], fate: Fate, colour: str) -> None:
     ]
     for place, (name, shade) in enumerate(legend):
         panels[0].text(1.0, 0.14 * place, f"■ {name}", color=shade, **(BESIDE | {"va": "bottom", "fontsize": SMALL}))
-
-
-def _of_splits() -> tuple[str, str, str]:
-    return theme.PALETTE[0], theme.PALETTE[4], theme.PALETTE[2]
 
 
 def _of_masks() -> tuple[str, str]:
@@ -169,11 +166,11 @@ def _table(panel: Any, tiles: TileSet) -> None:
         [
             band["band"],
             split,
-            *(_number(band.get(name)) for name in NUMBERS),
-            *(_share(band.get(name)) for name in SHARES),
+            *("–" if band.get(name) is None else f"{band[name]:.4g}" for name in NUMBERS),
+            *("–" if band.get(name) is None else f"{100 * band[name]:.2f} %" for name in SHARES),
         ]
-        for records in zip(*(_named(split, bands) for split, bands in tiles.ranges.items()), strict=True)
-        for split, band in records
+        for records in zip(*tiles.ranges.values(), strict=True)
+        for split, band in zip(tiles.ranges, records, strict=True)
     ]
     table = panel.table(
         cellText=rows, colLabels=["band", "split", *NUMBERS, *SHARES.values()], loc="center", edges="open"
@@ -183,15 +180,3 @@ def _table(panel: Any, tiles: TileSet) -> None:
     for (row, column), cell in table.get_celld().items():
         cell.set_height(1.0 / (len(rows) + 1))
         cell.set_text_props(ha="left" if column < 2 else "right", color=theme.MUTED if row == 0 else theme.INK)
-
-
-def _named(split: str, bands: list[dict[str, Any]]) -> list[tuple[str, dict[str, Any]]]:
-    return [(split, band) for band in bands]
-
-
-def _number(value: float | None) -> str:
-    return "–" if value is None else f"{value:.4g}"
-
-
-def _share(value: float | None) -> str:
-    return "–" if value is None else f"{100 * value:.2f} %"

@@ -88,8 +88,8 @@ def fill(template: str, *, room: str = ROOM, scripts: Sequence[str] = (), **valu
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters.update(short=short, score=score, span=span, percent=_percent, millions=_millions, webp=embedded)
-    environment.filters.update(address=quote)
+    environment.filters.update(short=short, score=score, span=span, percent=_percent, webp=embedded)
+    environment.filters.update(address=quote, millions=lambda value: f"{value / 1e6:,.1f} M")
     script = "".join(
         (files(name) / file).read_text() for name, file in [(ROOM, "enlarge.js"), *((room, one) for one in scripts)]
     )
@@ -171,10 +171,6 @@ def size_of(png: bytes) -> tuple[int, int]:
     """Width and height of a PNG."""
     head = png[PNG_SIZE]
     return int.from_bytes(head[:4], "big"), int.from_bytes(head[4:], "big")
-
-
-def _millions(value: int) -> str:
-    return f"{value / 1e6:,.1f} M"
 
 
 def _percent(part: float, whole: float) -> str:

@@ -39,7 +39,7 @@ def judge(documents: Sequence[Document]) -> list[Judgement]:
     return [
         Judgement(target=one.target, paper=one.paper, order=order, holds=holds, text=text)
         for order, one in enumerate(documents)
-        for holds, text in CLAIMS.get(one.target, _none)(one)
+        for holds, text in (CLAIMS[one.target](one) if one.target in CLAIMS else ())
     ]
 
 
@@ -47,10 +47,6 @@ def count(documents: Sequence[Document]) -> dict[str, int]:
     """Cells by status, of all documents."""
     every: list[str] = [cell.status for one in documents for cell in one.cells]
     return {status: every.count(status) for status in STATUSES}
-
-
-def _none(document: Document) -> Iterator[Claim]:
-    return iter(())
 
 
 def _grid(cells: Sequence[Cell]) -> dict[str, dict[str, float]]:
@@ -80,7 +76,7 @@ def _strategies(document: Document) -> Iterator[Claim]:
                 yield (
                     not differ,
                     f"{what}: ordered as in the paper for {len(agree)} of {len(agree) + len(differ)} sizes"
-                    + (f", not for {_listed(differ)}." if differ else "."),
+                    + (f", not for {', '.join(differ)}." if differ else "."),
                 )
 
 
@@ -96,7 +92,7 @@ def _libraries(document: Document) -> Iterator[Claim]:
         found = {
             row: values[library] / min(own)
             for row, values in rows.items()
-            if library in values and (own := _own(values))
+            if library in values and (own := [values[name] for name in ("own GEMM", "tuned") if name in values])
         }
         if found:
             yield _faster(f"A step with our products over one with {library}", found)
@@ -108,11 +104,7 @@ def _faster(what: str, found: Mapping[str, float]) -> Claim:
     least, most = min(found.values()), max(found.values())
     span = _times(least) if _times(least) == _times(most) else f"{_times(least)[:-2]} to {_times(most)}"
     count = f"{len(found) - len(slower)} of {len(found)}"
-    return not slower, f"{what}: {span}, faster for {count}" + (f", not for {_listed(slower)}." if slower else ".")
-
-
-def _own(values: Mapping[str, float]) -> list[float]:
-    return [values[name] for name in ("own GEMM", "tuned") if name in values]
+    return not slower, f"{what}: {span}, faster for {count}" + (f", not for {', '.join(slower)}." if slower else ".")
 
 
 def _modules(document: Document) -> Iterator[Claim]:
@@ -147,9 +139,9 @@ def _of_group(platforms: Sequence[Platform]) -> Iterator[Claim]:
     group = f" ({platforms[0].group})" if platforms[0].group else ""
     against = f"from {platforms[0].name}{group}, largest deviation of the smoothed loss"
     if within:
-        yield True, f"Alike {against}: {_listed(within)}; two seeds differ by up to {rounded(limit, digits=2)}."
+        yield True, f"Alike {against}: {', '.join(within)}; two seeds differ by up to {rounded(limit, digits=2)}."
     if beyond:
-        yield False, f"Beyond what two seeds differ by ({rounded(limit, digits=2)}) {against}: {_listed(beyond)}."
+        yield False, f"Beyond what two seeds differ by ({rounded(limit, digits=2)}) {against}: {', '.join(beyond)}."
 
 
 def _steps(document: Document) -> Iterator[Claim]:
@@ -166,7 +158,7 @@ def _steps(document: Document) -> Iterator[Claim]:
             continue
         total = f"{column}: {_times(values[-1][1])} the baseline with all steps, the paper has 8.2 ×"
         if lost:
-            yield False, f"{total}; slower than the step before, where the paper gains: {_listed(lost)}."
+            yield False, f"{total}; slower than the step before, where the paper gains: {', '.join(lost)}."
         else:
             yield values[-1][1] > 1 + SAME, f"{total}; no step makes it slower."
 
@@ -214,10 +206,6 @@ def _ratio(one: float | None, other: float | None) -> float | None:
 
 def _sign(ratio: float) -> int:
     return 0 if abs(ratio - 1) <= SAME else 1 if ratio > 1 else -1
-
-
-def _listed(names: Sequence[str]) -> str:
-    return ", ".join(names)
 
 
 CLAIMS: Mapping[str, Callable[[Document], Iterator[Claim]]] = {

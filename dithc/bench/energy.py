@@ -30,11 +30,11 @@ class Packages:
         self.reason = None if self._counters else NOTHING
 
     def read(self) -> list[int]:
-        """Microjoules of each."""
+        """Return the microjoules of each counter."""
         return [int(path.read_text()) for path, _ in self._counters]
 
     def joules(self, before: list[int], after: list[int]) -> float:
-        """Between two readings, of which each counter has begun anew once at most."""
+        """Return joules between two readings; each counter may wrap once."""
         spans = zip(before, after, self._counters, strict=True)
         return MICRO * sum((b - a) % (most + 1) for a, b, (_, most) in spans)
 

@@ -50,7 +50,7 @@ def require_at_least(settings: object, command: str = "bench", **least: int) -> 
 
 
 def prepare_threads(threads: int | None) -> tuple[Machine, CorePlan]:
-    """Looks at the machine, plans one rank on it, and sets torch's threads, which are also those of the C kernels."""
+    """Discover the machine, plan one rank, and set the threads of torch and of the C kernels."""
     machine = discover()
     core_plan = plan(machine, ranks_per_node=1, cpus_per_rank=threads)
     torch.set_num_threads(core_plan.ranks[0].num_threads)
@@ -58,7 +58,7 @@ def prepare_threads(threads: int | None) -> tuple[Machine, CorePlan]:
 
 
 def circumstances(machine: Machine, core_plan: CorePlan) -> dict[str, Any]:
-    """Machine, versions, what serves each operator now, and the time."""
+    """Return machine, versions, active operator backends, and the time."""
     return {
         "operators": hcops.describe(),
         "kernels": {"isa": native.isa(), "library": native.load().reason, "table": native.kernels()},
@@ -98,7 +98,7 @@ def _lasting(value: Any) -> Any:
 
 
 def last_level_bytes(machine: Machine) -> int:
-    """The largest cache, all of it; 0 where it is not known."""
+    """Return the size of the largest cache; 0 if unknown."""
     return max((cache.size_bytes for cache in machine.caches), default=0)
 
 

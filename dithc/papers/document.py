@@ -77,7 +77,7 @@ class Cell:
 
     @property
     def ratio(self) -> float | None:
-        """Value over published; None where one of them is not given."""
+        """Return value over published; None if one is missing."""
         return self.value / self.published if self.value is not None and self.published else None
 
 
@@ -167,7 +167,7 @@ class Document:
             raise ValueError(f"{self.target}: cells of the same id: {', '.join(sorted(twice))}")
 
     def to_json(self) -> str:
-        """The sealed text of the document; cells carry their ratio."""
+        """Return the sealed text; cells include their ratio."""
         content = asdict(self)
         for told, cell in zip(content["cells"], self.cells, strict=True):
             told["ratio"] = cell.ratio
@@ -175,7 +175,7 @@ class Document:
 
     @classmethod
     def from_json(cls, text: str) -> Self:
-        """The document of a text.
+        """Parse a document.
 
         Raises:
             ValueError: a byte is not what was written, or it is no document of this form.
@@ -189,7 +189,7 @@ class Document:
 
     @classmethod
     def read(cls, path: Path) -> Self:
-        """The document of a file.
+        """Read a document from a file.
 
         Raises:
             UserError: it is not there, altered, or no document of a target.
@@ -206,7 +206,7 @@ class Document:
 
 
 def _of(kind: type[Any], content: Mapping[str, Any]) -> Any:
-    """One part of a document; the ratio of a cell is computed, not read."""
+    """Build a part of a document; the ratio of a cell is computed instead of read."""
     return kind(**_fields(kind, {name: value for name, value in content.items() if name != "ratio"}))
 
 

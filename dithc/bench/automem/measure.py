@@ -28,7 +28,7 @@ COUNTED = {
 
 
 def bench_automem(settings: AutoMemSettings) -> dict[str, Any]:
-    """Measures the parts and returns everything that is known about them, ready for JSON.
+    """Run the parts and return their results for JSON.
 
     Raises:
         UserError: settings without sense, a folder that cannot hold the file.

@@ -34,7 +34,7 @@ OPTIONS = (0, 0, 0, 0, 0, *[0] * 6)  # arithmetic of fp32; nothing added, no end
 
 
 def obstacle(dtype: Precision) -> str | None:
-    """Why SME cannot be emulated here for a type; None where it can."""
+    """Return why SME cannot be emulated here for a type; None if it can."""
     if dtype != "fp32":
         return "only products of fp32 are emulated"
     if not (KERNELS / "CMakeLists.txt").exists():
@@ -48,7 +48,7 @@ def obstacle(dtype: Precision) -> str | None:
 
 
 def what() -> str:
-    """The emulated machine, in words."""
+    """Describe the emulated machine."""
     return f"dithc's SME kernels, emulated by qemu-aarch64 -cpu {PROCESSOR}"
 
 
@@ -71,7 +71,7 @@ def quick_emulation() -> dict[str, str]:
 
 
 def product(a: Tensor, b: Tensor, bias: Tensor | None) -> Tensor:
-    """C (M, N) of A (M, K), B (K, N) and a bias (N) or None, fp32, of any strides.
+    """Return C (M, N) of A (M, K), B (K, N) and an optional bias (N), fp32, any strides.
 
     Raises:
         UserError: the kernels cannot be built, or the emulator ended.

@@ -56,7 +56,7 @@ def cases(
     size_bytes: int,
     libraries: Sequence[str] = (),
 ) -> Iterator[Case]:
-    """The cases one after the other, so that the memory of one is free before the next.
+    """Yield the cases one by one; each frees its memory before the next.
 
     Raises:
         UserError: an operator, a model or a library that there is not.
@@ -80,7 +80,7 @@ def cases(
 
 
 def gemm(model: str, dtype: Precision, libraries: Sequence[str] = ()) -> Iterator[Case]:
-    """The three products of each module of table 4, by dithc, by PyTorch, and by those libraries that can."""
+    """Yield the three products of each module of table 4, by dithc, PyTorch and the available libraries."""
     batch = BATCHES.get(model, OTHER_BATCH)
     for layer in module_layers(PRESETS[model], batch=batch):
         for of in PASSES:
@@ -115,7 +115,7 @@ def linear_run(
     weight_dtype: torch.dtype,
     place: Callable[[Tensor], Tensor] = lambda tensor: tensor,
 ) -> Run:
-    """One product of a linear layer, with its bias or the bias' gradient, as training makes it."""
+    """Return one product of a linear layer, with its bias or bias gradient, as in training."""
     x = place(random(layer.rows, layer.in_features, dtype=TYPES[dtype]))  # (M, K)
     weight = random(layer.out_features, layer.in_features, dtype=weight_dtype, seed=1)  # (F, K)
     bias = random(layer.out_features, dtype=weight_dtype, seed=2)  # (F)
@@ -129,7 +129,7 @@ def linear_run(
 
 
 def our_linear_run(layer: Layer, of: Pass, dtype: Precision) -> Run:
-    """The same as the model has it with hcops: weights stay fp32, inputs lie in the pool."""
+    """Return the same product by hcops: fp32 weights, inputs in the pool."""
     return linear_run(layer, of, hcops.linear, dtype, weight_dtype=torch.float32, place=as_output)
 
 
@@ -156,7 +156,7 @@ def attention(dtype: Precision) -> Iterator[Case]:
 
 
 def _images(size_bytes: int, width: int) -> int:
-    """Images whose fp32 activation of (N, T, width) has about `size_bytes`."""
+    """Return the number of images whose fp32 activation (N, T, width) has about `size_bytes`."""
     return max(1, size_bytes // (FP32_BYTES * TOKENS * width))
 
 
@@ -199,7 +199,7 @@ def adarms(dtype: Precision, size_bytes: int) -> Case:
 def _modulated_norm(
     op: str, dtype: Precision, size_bytes: int, ours: Callable[..., Tensor], theirs: Callable[..., Tensor]
 ) -> Case:
-    """The residual stream is fp32; in bf16 the result is, as the linear layer behind it wants it."""
+    """Return a case with an fp32 residual stream; in bf16 the result is bf16 for the next linear layer."""
     images, out_bytes = _images(size_bytes, WIDTH), TYPES[dtype].itemsize
     inputs = [random(images, TOKENS, WIDTH)]  # (N, T, D)
     inputs += [random(images, WIDTH, dtype=TYPES[dtype], seed=seed) for seed in (1, 2)]  # (N, D)
@@ -216,7 +216,7 @@ def _modulated_norm(
 
 
 def gate_residual(dtype: Precision, size_bytes: int) -> Case:
-    """The residual stream is fp32; gate and branch have the type of the case."""
+    """Return a case with an fp32 residual stream; gate and branch have the type of the case."""
     images, branch_bytes = _images(size_bytes, WIDTH), TYPES[dtype].itemsize
     inputs = [
         random(images, TOKENS, WIDTH),  # (N, T, D)
@@ -238,7 +238,7 @@ def gate_residual(dtype: Precision, size_bytes: int) -> Case:
 
 
 def rotate_heads(dtype: Precision, size_bytes: int) -> Case:
-    """The rotation of q and k by place, without their norms, as in the presets with rotation."""
+    """Return the rotary embedding of q and k without their norms."""
     images = _images(size_bytes, 3 * WIDTH)
     qkv = random(images, TOKENS, 3 * WIDTH, dtype=TYPES[dtype])  # (N, T, 3D)
     dout = random(images, TOKENS, 3 * WIDTH, dtype=TYPES[dtype], seed=1)  # (N, T, 3D)
@@ -260,7 +260,7 @@ def rotate_heads(dtype: Precision, size_bytes: int) -> Case:
 
 
 def swiglu(dtype: Precision, size_bytes: int) -> Case:
-    """The gated hidden layer: gates and values in one array, as one product makes them."""
+    """Return the gated hidden layer with gates and values in one array."""
     images = _images(size_bytes, 2 * HIDDEN)
     x = random(images, TOKENS, 2 * HIDDEN, dtype=TYPES[dtype])  # (N, T, 2E)
     dout = random(images, TOKENS, HIDDEN, dtype=TYPES[dtype], seed=1)  # (N, T, E)
@@ -276,7 +276,7 @@ def swiglu(dtype: Precision, size_bytes: int) -> Case:
 
 
 def adamw(dtype: Precision, size_bytes: int) -> Case:
-    """Norm, clipping, update and moving average of all weights, `size_bytes` of them."""
+    """Return norm, clipping, update and moving average of `size_bytes` of weights."""
     count = max(1, size_bytes // (FP32_BYTES * PARAMETER_SHAPE[0] * PARAMETER_SHAPE[1]))
     ours = [[random(*PARAMETER_SHAPE, seed=list_ * count + i) for i in range(count)] for list_ in range(2)]
     ours += [[torch.zeros(PARAMETER_SHAPE) for _ in range(count)] for _ in range(2)]  # moments
@@ -341,7 +341,7 @@ def _memory_bound(
     ways: Mapping[str, Mapping[str, Run]],
     sizes: Mapping[str, int] | None = None,
 ) -> Case:
-    """A case of (N, T, D) arrays, where `sizes` does not say otherwise."""
+    """Return a case of (N, T, D) arrays unless `sizes` replaces D."""
     shape = {"N": images, "T": TOKENS} | dict(sizes or {"D": WIDTH})
     named: dict[str, Any] = {"op": op, "group": "memory-bound", "name": op, "limit": "copy"}
     return Case(**named, dtype=dtype, shape=shape, work=work, counted=counted, ways=ways)

@@ -63,7 +63,7 @@ class TuneSettings:
 
 
 def tune(settings: TuneSettings) -> dict[str, Any]:
-    """Searches, writes the file, and returns what was found.
+    """Search, write the tuning file, and return the result.
 
     Raises:
         UserError: no C kernels here, an unknown preset, a number below one, or tuning turned off.
@@ -101,7 +101,7 @@ def tune(settings: TuneSettings) -> dict[str, Any]:
 
 
 def show_tuning(*, threads: int | None, output: Path | None) -> dict[str, Any]:
-    """What is tuned for this machine already."""
+    """Return the existing tuning of this machine."""
     prepare_threads(threads)
     key = tuning.this_machine()
     path = _path(key, output)
@@ -109,7 +109,7 @@ def show_tuning(*, threads: int | None, output: Path | None) -> dict[str, Any]:
 
 
 def search(product: tuning.Product, measure: Measure, *, threads: int, rounds: int, clusters: int = 1) -> tuning.Result:
-    """Depth and cuts first, then height and width with the best of these, then the decision in fresh rounds."""
+    """Search depth and cuts, then height and width of the best, then decide in fresh rounds."""
     first = halve([tuning.Blocking(), *depths_and_cuts(product, threads=threads, clusters=clusters)], measure)
     best = halve([first, *heights_and_widths(product, first)], measure)
     timings = measure([None, best, "torch"], rounds)
@@ -127,7 +127,7 @@ def search(product: tuning.Product, measure: Measure, *, threads: int, rounds: i
 
 
 def halve(candidates: Sequence[tuning.Blocking], measure: Measure) -> tuning.Blocking:
-    """Successive halving: the faster half of the candidates stays, and is measured in twice as many rounds."""
+    """Run successive halving: keep the faster half and double its rounds."""
     left, rounds = list(dict.fromkeys(candidates)), FIRST_ROUNDS
     while len(left) > 1:
         timings = measure([None, *left], rounds)
@@ -149,14 +149,14 @@ def depths_and_cuts(product: tuning.Product, *, threads: int, clusters: int = 1)
 
 
 def heights_and_widths(product: tuning.Product, base: tuning.Blocking) -> Iterator[tuning.Blocking]:
-    """`base` with every height and width that are less than the whole matrix."""
+    """Return `base` with every height and width below the whole matrix."""
     for mc in (0, *(height for height in HEIGHTS if height < product.m)):
         for nc in (0, *(width for width in WIDTHS if width < product.n)):
             yield base._replace(mc=mc, nc=nc)
 
 
 def grids(threads: int) -> Iterator[tuple[int, int]]:
-    """Cuts of rows and of columns whose product is nearly the number of threads."""
+    """Return cuts of rows and columns whose product is nearly the number of threads."""
     for rows in range(1, threads + 1):
         columns = threads // rows
         if rows * columns >= threads * (1 - LARGEST_IDLE_SHARE):
@@ -164,12 +164,12 @@ def grids(threads: int) -> Iterator[tuple[int, int]]:
 
 
 def distinct(layers: Iterable[Layer]) -> list[Layer]:
-    """One of each shape."""
+    """Keep one product of each shape."""
     return list({layer[1:]: layer for layer in layers}.values())
 
 
 def _measure(layer: Layer, of: Pass, dtype: Precision) -> Measure:
-    """Measures candidates on one product; one that the kernels refuse is left out."""
+    """Measure candidates on one product, without those that the kernels reject."""
     with precision(dtype):
         run = our_linear_run(layer, of, dtype)
 
@@ -200,7 +200,7 @@ def _measure(layer: Layer, of: Pass, dtype: Precision) -> Measure:
 
 
 def _shown(path: Path, key: tuning.Key, results: Mapping[tuning.Product, tuning.Result]) -> dict[str, Any]:
-    """A tuning as plain data."""
+    """Return a tuning as plain data."""
     rows = [
         {**product._asdict(), **result._asdict(), "choice": _said(result)}
         for product, result in sorted(results.items())

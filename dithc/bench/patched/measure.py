@@ -87,7 +87,7 @@ MODELS: Mapping[str, tuple[Callable[[], nn.Module], Loss]] = {
 
 
 def bench_patch(settings: PatchSettings) -> dict[str, Any]:
-    """Measures every model in every type; the result is ready for JSON.
+    """Measure every model in every type and return the result for JSON.
 
     Raises:
         UserError: a name that is unknown, or numbers that make no measurement.
@@ -113,7 +113,7 @@ def _known(what: str, given: tuple[str, ...], known: Any) -> None:
 
 
 def _case(name: str, dtype: str, settings: PatchSettings) -> dict[str, Any]:
-    """A row: its times, or why there are none."""
+    """Return a row with the times, or the reason for their absence."""
     build, loss = MODELS[name]
     torch.manual_seed(settings.seed)
     try:
@@ -147,7 +147,7 @@ def _case(name: str, dtype: str, settings: PatchSettings) -> dict[str, Any]:
 
 
 class _Step:
-    """A whole step of a copy of the model: forward, loss, backward, torch's AdamW in its default form."""
+    """A training step of a copy of the model: forward, loss, backward, torch's default AdamW."""
 
     def __init__(self, model: nn.Module, way: str, dtype: str, loss: Loss, settings: PatchSettings) -> None:
         self._model, self._dtype, self._loss, self._settings = copy.deepcopy(model), dtype, loss, settings
@@ -179,7 +179,7 @@ def _gradients_off(model: nn.Module, dtype: str, loss: Loss, settings: PatchSett
 
 
 def _gradient(model: nn.Module, dtype: str, loss: Loss, settings: PatchSettings) -> Tensor:
-    """All of it, one after the other, in float64."""
+    """Return the concatenated gradient in float64."""
     torch.manual_seed(settings.seed)
     model.zero_grad(set_to_none=True)
     with _precision(dtype):

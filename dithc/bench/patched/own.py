@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 
 class Attention(nn.Module):
-    """q, k and v by one layer, as views of it."""
+    """Attention whose q, k and v are views of one projection."""
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
@@ -24,7 +24,7 @@ class Attention(nn.Module):
 
 
 class VitBlock(nn.Module):
-    """Norm first; the GELU by erf, as torch's and timm's."""
+    """Pre-norm block with the erf GELU, as in torch and timm."""
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
@@ -85,7 +85,7 @@ class DecoderLayer(nn.Module):
 
 
 class Decoder(nn.Module):
-    """Words in, scores of the next ones out."""
+    """A causal language model."""
 
     def __init__(
         self,

@@ -63,7 +63,7 @@ class Plan:
             self._check(name)
 
     def _check(self, name: str) -> None:
-        """A contender is judged by what the baseline is judged by."""
+        """Check that contenders and baseline have the same evaluation."""
         run, own, baseline = self.base.runs[name], self._judged(name), self._judged(self.baseline)
         data, theirs = (self.base.datasets[self.base.runs[one].dataset] for one in (name, self.baseline))
         differing = [f"evaluation's {key}" for key in SAME_SAMPLES if getattr(own, key) != getattr(baseline, key)]
@@ -80,12 +80,12 @@ class Plan:
 
     @property
     def contenders(self) -> tuple[str, ...]:
-        """The baseline, then the candidates."""
+        """Return the baseline, then the candidates."""
         return (self.baseline, *(name for name in self.candidates if name != self.baseline))
 
     @property
     def pairs(self) -> list[tuple[str, str, int, int]]:
-        """Who is compared with whom: candidate, its label, the baseline's seed and its own."""
+        """Return compared pairs: candidate, label, the baseline's seed and its own."""
         after = max(self.seeds) + 1
         return [
             (name, "again" if name == self.baseline else name, seed, seed + after if name == self.baseline else seed)
@@ -95,7 +95,7 @@ class Plan:
 
     @property
     def trainings(self) -> list[tuple[str, int]]:
-        """Runs and seeds, each once, those that are compared beside each other."""
+        """Return distinct runs and seeds, with compared ones adjacent."""
         found = dict.fromkeys(one for name, _, seed, own in self.pairs for one in ((self.baseline, seed), (name, own)))
         return list(found)
 
@@ -115,7 +115,7 @@ class Plan:
         return [f"calibrate-{self.identity(name)}-{group}-{number}" for number in range(CALIBRATION_ROUNDS)]
 
     def calibration(self, names: Sequence[str]) -> dict[str, Any]:
-        """The experiment that measures a step of each of some contenders: short trainings, in turns."""
+        """Return the experiment of short trainings in turns that measure step times."""
         runs: dict[str, Any] = {}
         for number in range(CALIBRATION_ROUNDS):
             for name in names:
@@ -141,15 +141,15 @@ class Plan:
 
     @property
     def untrained(self) -> str:
-        """The evaluation of fresh weights, those of the baseline."""
+        """Return the evaluation of the baseline's fresh weights."""
         return f"{self.baseline}-untrained"
 
     def codec_alone(self, name: str) -> str:
-        """The evaluation of the reconstructions of a contender's codec, which others may have too."""
+        """Return the evaluation of a contender's codec, which several may share."""
         return f"codec-{self.base.datasets[self.base.runs[name].dataset].codec}"
 
     def _judged(self, name: str) -> training.Evaluation:
-        """How a contender's samples are made and scored."""
+        """Return how samples of a contender are made and scored."""
         chosen = self.base.evaluations[self.evaluation]
         own = (one for one in self.base.evaluations.values() if one.run == name)
         return chosen if chosen.run == name else next(own, chosen)
@@ -166,17 +166,17 @@ class Plan:
 
 
 def points(steps: int) -> list[int]:
-    """Steps at which a training of so many is judged."""
+    """Return the steps at which a training of this length is scored."""
     return [int(steps * share) for share in SHARES]
 
 
 def run_name(contender: str, seed: int, steps: int) -> str:
-    """The run of a contender with a seed and so many steps."""
+    """Name the run of a contender with a seed and a number of steps."""
     return f"{contender}-s{seed}-n{steps}"
 
 
 def point_name(run: str, step: int) -> str:
-    """The evaluation of a run after a step."""
+    """Name the evaluation of a run after a step."""
     return f"{run}-at{step}"
 
 

@@ -56,7 +56,7 @@ def speedup(baseline: Sequence[Point], candidate: Sequence[Point], *, axis: str)
 
 
 def _reached(points: Sequence[Point], goal: float, axis: str) -> float:
-    """Where on the axis a score is reached first; that of the first point if it is better already."""
+    """Return where the axis first reaches a score; the first point if it is better already."""
     number = next(number for number, point in enumerate(points) if point.fid <= goal)
     here = math.log(getattr(points[number], axis))
     if number == 0:
@@ -148,7 +148,7 @@ def _limits(plan: Plan, name: str, scores: Numbers) -> dict[str, Any]:
 
 
 def _over_seeds(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Means of the ratios, with their deviation over seeds, and whether they are bounds."""
+    """Return mean ratios, deviations over seeds, and whether they are bounds."""
     over: dict[str, Any] = {"bound": next((row["bound"] for row in rows if row["bound"]), "")}
     for axis in ("wall", "flop"):
         values = [row[axis] for row in rows]
@@ -158,13 +158,13 @@ def _over_seeds(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def headroom(fid: float, limits: Mapping[str, Any]) -> float | None:
-    """The share that is left of the way from fresh weights to the best that can be had (codec, or floor); None without a way."""
+    """Return the remaining fraction from fresh weights to the limit (codec or floor); None if there is none."""
     best = max(float(limits["codec"]), float(limits["floor"] or 0.0))
     return (fid - best) / (limits["untrained"] - best) if limits["untrained"] > best else None
 
 
 def quality_table(result: Mapping[str, Any]) -> str:
-    """Scores of each training by share of its steps, what bounds them, then the ratios."""
+    """Format scores of each training by fraction of its steps, their limits, then the ratios."""
     chosen = result["settings"]
     lines = [
         f"{chosen['experiment']}, judged as {chosen['evaluation']}; steps: "

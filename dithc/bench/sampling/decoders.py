@@ -67,7 +67,7 @@ def of_diffusers(width: int) -> Codec:
 
 
 def of_ours(width: int) -> Codec:
-    """That of a `kl-vae`, of its usual depth; its channels, all at the latent's resolution, are four times as many."""
+    """Build a `kl-vae` of default depth with four times the channels, all at latent resolution."""
     sizes = codecs.autoencoder.Sizes(bands=len(BANDS), width=4 * width, **OURS)
     net: codecs.autoencoder.Autoencoder = _drawn(partial(codecs.autoencoder.Autoencoder, sizes))
     return codecs.KlCodec(net, INFO, id="kl-vae", scale=1.0, bands=BANDS)
@@ -77,7 +77,7 @@ DECODERS: dict[str, Callable[[int], Codec]] = {"sd-vae": of_diffusers, "kl-vae":
 
 
 def _drawn(make: Callable[[], Any]) -> Any:
-    """A network of the same weights in every process, random also where they start at zero, which would hide a fault."""
+    """Draw equal weights in every process, also where they start at zero, which would hide a fault."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(SEED)
         net = make()
@@ -120,7 +120,7 @@ class Decoder:
         return self._alone(latent)
 
     def peak(self, way: str) -> int | None:
-        """Bytes by which this process is larger at most while it decodes than before; None where the kernel does not tell."""
+        """Return the peak memory of a decoding above its start, in bytes; None without kernel support."""
         self.decoded(way, warm=True)
         is_known = reset_peak_rss()
         before = peak_rss_bytes()
@@ -129,7 +129,7 @@ class Decoder:
 
 
 def refused(size: int, width: int, *, ranks: int) -> None:
-    """Looks at what is to be decoded before anything is started.
+    """Check the requested decoding before any process starts.
 
     Raises:
         UserError: sides that a decoder does not make, or fewer rows of a latent than ranks.

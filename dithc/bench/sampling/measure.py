@@ -55,7 +55,7 @@ class SamplingSettings:
 
 
 def bench_sampling(settings: SamplingSettings) -> dict[str, Any]:
-    """Starts the processes, measures, and returns everything, ready for JSON; cells that are kept are not made again.
+    """Start the processes, measure, and return the result for JSON; stored cells are reused.
 
     Raises:
         UserError: settings without sense, or processes that failed.
@@ -111,7 +111,7 @@ def bench_sampling(settings: SamplingSettings) -> dict[str, Any]:
 
 
 def _checked(settings: SamplingSettings) -> tuple[list[Cell], list[DiTConfig]]:
-    """The cells, and what networks they have."""
+    """Return the cells and the configurations of their networks."""
     names = [one.name for one in CONTENDERS]
     limits: list[tuple[str, object, str, bool]] = [
         ("--ranks", settings.ranks, "2 or more", settings.ranks >= 2),
@@ -147,7 +147,7 @@ def _checked(settings: SamplingSettings) -> tuple[list[Cell], list[DiTConfig]]:
 def _open(
     found: Crew, cell: Cell, config: DiTConfig, chosen: Sequence[Contender], ranks: int
 ) -> tuple[list[Contender], dict[str, str]]:
-    """The contenders of a cell that can be made, after they are, and the reasons of the others."""
+    """Build the contenders of a cell; return them and the reasons of failures."""
     faults = {one.name: one.fault(cell, config, ranks=ranks) for one in chosen}
     reasons = {name: fault for name, fault in faults.items() if fault is not None}
     able = [one for one in chosen if one.name not in reasons]
@@ -161,7 +161,7 @@ def _open(
 def _cell(
     found: Crew, cell: Cell, config: DiTConfig, chosen: Sequence[Contender], settings: SamplingSettings
 ) -> dict[str, Any]:
-    """Outputs of all contenders compared, then their turns on the clock."""
+    """Compare the outputs of all contenders, then time their turns."""
     able, reasons = _open(found, cell, config, chosen, settings.ranks)
     told: dict[str, dict[str, Any]] = {}
     base: Array = np.zeros(0, np.float32)
@@ -192,7 +192,7 @@ def _seconds(found: Crew, one: Contender, loops: int, ranks: int) -> float:
 def _images(
     found: Crew, cell: Cell, config: DiTConfig, chosen: Sequence[Contender], settings: SamplingSettings
 ) -> dict[str, Any]:
-    """An image by each contender, timed, compared and kept to be drawn."""
+    """Time and compare an image by each contender, and keep it as a picture."""
     able, reasons = _open(found, cell, config, chosen, settings.ranks)
     made: dict[str, list[Array]] = {}
     told: dict[str, dict[str, Any]] = {}

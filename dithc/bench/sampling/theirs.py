@@ -20,7 +20,7 @@ WIDER, GROUPS = (
 
 
 def absent(model: DiT, cell: Cell) -> str | None:
-    """Why diffusers cannot sample a cell here; None where it can."""
+    """Return why diffusers cannot sample a cell here; None if it can."""
     if cell.guidance != 1 and model.config.null_label != NULL_LABEL:
         return f"DiTPipeline takes {NULL_LABEL} for no label, and the network {model.config.null_label}"
     try:
@@ -91,7 +91,7 @@ class Theirs:
 
 
 def _package() -> Any:
-    """diffusers, told first never to ask the network, and not to speak of types.
+    """Import diffusers in offline mode, without dtype warnings.
 
     Raises:
         ImportError: it is not installed, or something that it needs.
@@ -121,7 +121,7 @@ def autoencoder(width: int) -> Any:
 
 
 class _NoDecoder(nn.Module):
-    """Stands where the pipeline decodes, and keeps what it gets."""
+    """A stand-in for the decoder of the pipeline that keeps its input."""
 
     config = SimpleNamespace(scaling_factor=1.0)
     device, dtype = torch.device("cpu"), torch.float32
@@ -131,6 +131,6 @@ class _NoDecoder(nn.Module):
         self.seen = torch.empty(0)
 
     def decode(self, latents: Tensor) -> Any:
-        """Images as they are."""
+        """Return the latents unchanged."""
         self.seen = latents
         return SimpleNamespace(sample=latents)

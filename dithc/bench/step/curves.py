@@ -41,7 +41,7 @@ class Platform:
     device: str = "cpu"
 
     def obstacle(self) -> str | None:
-        """Why it cannot run here; None where it can."""
+        """Return why it cannot run here; None if it can."""
         if self.device == "cuda" and not torch.cuda.is_available():
             return "this PyTorch sees no GPU"
         return self.contender.obstacle(self.dtype)
@@ -146,7 +146,7 @@ def _trained(name: str, settings: CurveSettings, overrides: Mapping[str, Any], s
 
 
 def _draws(model: DiT, schedule: Schedule, settings: CurveSettings, device: str) -> Callable[[int], Batch]:
-    """What makes the batch of a step, of the seed and its number alone; it is made on the CPU for every platform."""
+    """Return the random draws of a batch by seed and step, made on the CPU for every platform."""
     shape = (settings.batch, model.config.in_channels, *model.config.size)
     of_classes = torch.Generator().manual_seed(settings.seed)
     fields = torch.randn(model.config.num_classes, shape[1], COARSE, COARSE, generator=of_classes)
@@ -165,7 +165,7 @@ def _draws(model: DiT, schedule: Schedule, settings: CurveSettings, device: str)
 
 
 def curves_table(result: Mapping[str, Any]) -> str:
-    """A line for each training."""
+    """Format a line per training."""
     lines = [f"losses of trainings from scratch; {result['data']}"]
     for curve in result["curves"]:
         name = f"{curve['platform']:<12}"

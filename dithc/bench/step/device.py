@@ -81,7 +81,7 @@ def bench_device(settings: StepSettings, device: str) -> dict[str, Any]:
 
 
 def _step(training: Training, name: str, device: str) -> Callable[[], float]:
-    """Forward, loss, backward and AdamW, to the end of what the device has to do."""
+    """Run forward, loss, backward and AdamW, and synchronize the device."""
     forward = CONTENDERS[name].wrap(training.model)
     batch = training.batch
 
@@ -110,7 +110,7 @@ def _timed(row: dict[str, Any], step: Callable[[], object]) -> object:
 
 
 def _ceilings(settings: StepSettings, device: str) -> tuple[dict[str, Callable[[], object]], dict[str, float]]:
-    """A large product and a copy on the device, and their operations and bytes."""
+    """Return a large product and a copy on the device, with their operations and bytes."""
     dtype = torch.bfloat16 if settings.dtype == "bf16" else torch.float32
     a = torch.ones(GEMM_SIZE, GEMM_SIZE, dtype=dtype, device=device)
     source = torch.ones(COPY_BYTES // 4, device=device)

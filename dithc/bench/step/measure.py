@@ -69,13 +69,13 @@ class StepSettings:
 
     @property
     def contenders(self) -> tuple[str, ...]:
-        """dithc first, then the others."""
+        """Return dithc first, then the others."""
         return (DITHC, *(name for name in self.compare if name != DITHC))
 
 
 @dataclass(kw_only=True)
 class _Entry:
-    """A contender of this run: warm, or the reason why it is not; then what was measured of it."""
+    """State and measurements of a contender in this run."""
 
     name: str
     status: Literal["ok", "skipped", "oom", "failed"] = "ok"
@@ -87,7 +87,7 @@ class _Entry:
 
 
 def bench_step(settings: StepSettings) -> dict[str, Any]:
-    """Measures and returns everything that is known about it, ready for JSON.
+    """Run the benchmark and return its result for JSON.
 
     Raises:
         UserError: an unknown contender or preset, or a number below one.
@@ -133,7 +133,7 @@ def bench_step(settings: StepSettings) -> dict[str, Any]:
 
 
 def check(settings: StepSettings) -> None:
-    """Refuses what makes no sense."""
+    """Reject invalid settings."""
     unknown = [name for name in settings.compare if name not in CONTENDERS]
     if unknown or not settings.compare or len(set(settings.compare)) < len(settings.compare):
         expected = f"each at most once, of: {', '.join(CONTENDERS)}"
@@ -142,7 +142,7 @@ def check(settings: StepSettings) -> None:
 
 
 def _first_run(name: str, training: Training) -> _Entry:
-    """Builds a contender and lets it compute a loss and gradients of the initial weights."""
+    """Build a contender and compute a loss and gradients of the initial weights."""
     contender, entry = CONTENDERS[name], _Entry(name=name)
     if obstacle := contender.obstacle(training.dtype):
         log.warning("%s is skipped: %s", name, obstacle)
@@ -165,7 +165,7 @@ def _warm_up(entry: _Entry, steps: int) -> None:
 
 @contextmanager
 def _failing_as_a_result(entry: _Entry) -> Iterator[None]:
-    """What keeps a contender from running becomes its status."""
+    """Record an exception of a contender as its status."""
     try:
         yield
     except UserError:
@@ -178,7 +178,7 @@ def _failing_as_a_result(entry: _Entry) -> Iterator[None]:
 
 
 def _measure(entries: list[_Entry], settings: StepSettings) -> tuple[dict[str, Timing], dict[str, Any]]:
-    """Lets contenders and ceilings take turns, then takes the memory of one step of each contender."""
+    """Time contenders and ceilings in turns, then measure the memory of one step each."""
     steps = {entry.name: entry.step for entry in entries if entry.step is not None}
     gemm, copy = GemmCeiling(torch.bfloat16 if settings.dtype == "bf16" else torch.float32), CopyCeiling()
     gemm()
@@ -207,7 +207,7 @@ def _measure(entries: list[_Entry], settings: StepSettings) -> tuple[dict[str, T
 
 
 def _gains(name: str, timings: Mapping[str, Timing]) -> list[float]:
-    """How much more of a ceiling all clusters do in a time than one does, for each round."""
+    """Return per round how many times the rate of one cluster all clusters reach."""
     clusters = Team.of().clusters
     # Every thread makes the same multiply-adds, where the other ceilings share one piece of work.
     more = sum(map(len, clusters)) / len(clusters[0]) if name == "multiply_add" else 1.0
@@ -215,7 +215,7 @@ def _gains(name: str, timings: Mapping[str, Timing]) -> list[float]:
 
 
 def _peak_of(step: TrainingStep) -> int | None:
-    """What one step needs above what is there before it; None where the kernel does not tell."""
+    """Return the peak memory of one step above its start, in bytes; None without kernel support."""
     if native.library() is not None:
         hot_pool().trim()
     if not reset_peak_rss():

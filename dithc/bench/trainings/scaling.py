@@ -71,7 +71,7 @@ class ScalingSettings:
     cpus: int | None = None
 
     def images(self, ranks: int) -> int:
-        """Images a step over so many ranks."""
+        """Return images per step over this many ranks."""
         return self.batch * ranks if self.mode == "weak" else self.batch
 
 
@@ -114,7 +114,7 @@ def bench_scaling(settings: ScalingSettings, *, folder: Path | None = None) -> d
 
 
 def contenders_on(machine: Node, settings: ScalingSettings) -> list[Contender]:
-    """Ranks, nodes and cores of each count; ranks that do not fill this machine keep to their share of its cores."""
+    """Return ranks, nodes and cores of each count; smaller counts keep the same core share per rank."""
     cores = machine.visible_cores
     full = settings.ranks_per_node or max((count for count in settings.ranks if count <= len(cores)), default=1)
     cpus = settings.cpus or max(1, len(cores) // full)
@@ -138,7 +138,7 @@ def contenders_on(machine: Node, settings: ScalingSettings) -> list[Contender]:
 
 
 def is_oversubscribed(contender: Contender, machine: Node) -> bool:
-    """Whether the ranks of a node share cores; nodes are taken to be like this one, unless srun sees to it."""
+    """Return whether ranks of a node share cores, assuming equal nodes unless srun places ranks."""
     per_node = -(-contender.ranks // contender.nodes)
     return contender.launcher != "srun" and per_node * contender.cpus > len(machine.visible_cores)
 
@@ -151,7 +151,7 @@ def curve(
     *,
     oversubscribed: Sequence[int],
 ) -> dict[str, Any]:
-    """What is said of a model: a point for each count of ranks."""
+    """Return the curve of a model with a point per rank count."""
     config = config_of(model, settings.overrides)
     points = [
         _point(one, runs[one.ranks], settings, flops_per_image(config), oversubscribed=one.ranks in oversubscribed)
@@ -214,13 +214,13 @@ def _point(
 
 
 def _exchange(run: Run, name: str, *, pick: Any = max) -> float | None:
-    """Median over the steps of a run of the worst rank's number; None where no rank tells."""
+    """Return the median over steps of the worst rank's number; None if unknown."""
     told = [values for rank in run.result["each_rank"] if (values := rank.get("exchange", {}).get(name))]
     return median(pick(values) for values in zip(*told, strict=True)) if told else None
 
 
 def without_communication(runs: Sequence[Run]) -> dict[str, Any] | None:
-    """Steps together over the steps beside them in which every rank worked alone; None where no pairs were made."""
+    """Return the ratio of joint steps to isolated steps beside them; None without pairs."""
     pairs = [found for run in runs if (found := run.result.get("pairs"))]
     if not pairs:
         return None
@@ -241,7 +241,7 @@ def _efficiency(point: Mapping[str, Any], base: Mapping[str, Any], *, strong: bo
 
 
 def agreement(first: Sequence[float], other: Sequence[float], *, tolerance: float) -> dict[str, Any]:
-    """The largest relative difference of two sequences of numbers, and whether it is within the tolerance."""
+    """Return the largest relative difference of two sequences, and whether it is tolerable."""
     largest = max(abs(ours - theirs) / abs(theirs) for ours, theirs in zip(other, first, strict=True))
     return {"largest_difference": largest, "tolerance": tolerance, "same": largest <= tolerance}
 
@@ -253,7 +253,7 @@ def _tolerance(config: DiTConfig, dtype: Precision) -> float:
 
 
 def config_of(model: str, overrides: Mapping[str, Any]) -> DiTConfig:
-    """The architecture that a rehearsal of this preset has."""
+    """Return the architecture of a rehearsal of this preset."""
     return replace(PRESETS[model], **overrides)
 
 

@@ -108,7 +108,7 @@ class StepwiseSettings:
 
 
 def bench_stepwise(settings: StepwiseSettings) -> dict[str, Any]:
-    """Measures and returns everything that is known about it, ready for JSON, with a row for each stage.
+    """Run the benchmark and return its result for JSON, with a row per stage.
 
     Raises:
         UserError: settings without sense, no C kernels here, or a search for tuning that failed.
@@ -143,7 +143,7 @@ def bench_stepwise(settings: StepwiseSettings) -> dict[str, Any]:
 
 
 def contenders_of(settings: StepwiseSettings, machine: Machine) -> list[Contender]:
-    """The stages that are to be measured as trainings, each with all that the stages before it have."""
+    """Return the requested stages as trainings, each with the settings of all earlier stages."""
     words: dict[str, str] = {}
     environment: dict[str, str] = {}
     found = []
@@ -243,7 +243,7 @@ def _of_model(settings: StepwiseSettings, *, batch: int | None = None) -> list[s
 
 
 def _with_tuning(contender: Contender, tuned: Path | None) -> Contender:
-    """With the tuning that was made here, or else the one that trainings on this machine use."""
+    """Set the tuning made here, or keep that of this machine."""
     given = os.environ.get(tuning.FOLDER_VARIABLE, "")
     chosen = str(tuned) if tuned else "" if given == tuning.OFF else given
     environment = dict(contender.environment) | {tuning.FOLDER_VARIABLE: chosen}
@@ -251,7 +251,7 @@ def _with_tuning(contender: Contender, tuned: Path | None) -> Contender:
 
 
 def _is_tuned(run: Run) -> bool:
-    """Whether every rank found a tuning of its products."""
+    """Return whether every rank found a tuning."""
     told = [row["why"] for rank in run.result["each_rank"] for row in rank["operators"] if row["op"] == "linear"]
     return all("tuning file" in why for why in told)
 

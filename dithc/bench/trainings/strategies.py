@@ -64,7 +64,7 @@ class StrategiesSettings:
 
 
 def bench_strategies(settings: StrategiesSettings) -> dict[str, Any]:
-    """Measures and returns everything that is known about it, ready for JSON.
+    """Run the benchmark and return its result for JSON.
 
     Raises:
         UserError: an unknown strategy, or a number below one.
@@ -104,7 +104,7 @@ def bench_strategies(settings: StrategiesSettings) -> dict[str, Any]:
 
 
 def contenders_on(machine: Node, names: Sequence[str]) -> tuple[list[Contender], str]:
-    """How many ranks and threads each strategy has on this machine, and what was taken for a cluster."""
+    """Return ranks and threads of each strategy on this machine, and how clusters were defined."""
     cores = machine.visible_cores
     dies = len({core.die for core in cores}) or 1
     by_cluster: dict[int, list[int]] = {}
@@ -132,7 +132,7 @@ def contenders_on(machine: Node, names: Sequence[str]) -> tuple[list[Contender],
 
 
 def sharded(contender: Contender, sharding: training.Sharding) -> Contender:
-    """The contender with the optimizer's state shared among its ranks, where there are several and its strategy can."""
+    """Shard the optimizer state of a contender if it has several ranks and its strategy supports it."""
     if sharding == "none" or contender.ranks == 1 or contender.strategy == "dp+tp":
         if sharding != "none":
             log.info("%s keeps all of the optimizer's state on each of its %d rank(s)", contender.name, contender.ranks)
@@ -141,13 +141,13 @@ def sharded(contender: Contender, sharding: training.Sharding) -> Contender:
 
 
 def turns(contenders: Sequence[Contender], rounds: int) -> Iterator[Contender]:
-    """Every other round in reverse, so that a drift of the machine meets all alike."""
+    """Yield contenders in turns; every second round is reversed against drift."""
     for turn in range(rounds):
         yield from contenders if turn % 2 == 0 else reversed(contenders)
 
 
 def cell(model: str, batch: int, contenders: Sequence[Contender], runs: Mapping[str, Sequence[Run]]) -> dict[str, Any]:
-    """What is said of a model and a batch: each contender, and cftp over each of the others."""
+    """Return each contender of a model and batch, and cftp over each other one."""
     rows = {contender.name: _row(runs[contender.name]) for contender in contenders}
     own = rows.get("cftp")
     for name, row in rows.items():
@@ -225,7 +225,7 @@ def _limit_bytes(settings: StrategiesSettings) -> int | None:
 
 
 def _counter(folder: Path) -> tuple[Path | None, str]:
-    """The profiling layer of MPI, or why there is none."""
+    """Build the MPI profiling layer; return it or the reason of a failure."""
     try:
         return traffic.build_counter(folder), ""
     except UserError as error:

@@ -15,7 +15,7 @@ OVERRIDE = "change a field of the preset, such as hidden_size=768, depth=2 or nu
 
 @dataclass(frozen=True)
 class Kind:
-    """One measurement: a line of help, an example, its arguments, and what does it and returns the exit status."""
+    """A measurement: help, example, arguments, and the function that runs it and returns the exit status."""
 
     help: str
     example: str
@@ -24,20 +24,20 @@ class Kind:
 
 
 def add_json(parser: argparse.ArgumentParser) -> None:
-    """Declares `--json`."""
+    """Declare `--json`."""
     parser.add_argument(
         "--json", type=Path, metavar="FILE", help="write everything measured, with machine and versions"
     )
 
 
 def add_threads(parser: argparse.ArgumentParser) -> None:
-    """Declares `--threads` and `--json`."""
+    """Declare `--threads` and `--json`."""
     parser.add_argument("--threads", type=int, help="compute threads (default: the core plan's)")
     add_json(parser)
 
 
 def add_model(parser: argparse.ArgumentParser, *, default: str = "DiT-S/2", batch: int = 8) -> None:
-    """Declares `--model`, `--override`, `--batch` (over all ranks) and `--dtype` of a training."""
+    """Declare `--model`, `--override`, `--batch` (over all ranks) and `--dtype` of a training."""
     parser.add_argument("--model", default=default, help=f"preset, with or without DiT- (default {default})")
     add_override(parser)
     parser.add_argument("--batch", type=int, default=batch, help=f"images a step over all ranks (default {batch})")
@@ -45,12 +45,12 @@ def add_model(parser: argparse.ArgumentParser, *, default: str = "DiT-S/2", batc
 
 
 def add_override(parser: argparse.ArgumentParser) -> None:
-    """Declares `--override`."""
+    """Declare `--override`."""
     parser.add_argument("--override", action="append", default=[], type=override, metavar="FIELD=VALUE", help=OVERRIDE)
 
 
 def add_steps(parser: argparse.ArgumentParser, *, rounds: int, of: str, warmup: int = 2) -> None:
-    """Declares `--rounds`, `--warmup` and `--steps` of trainings that take turns."""
+    """Declare `--rounds`, `--warmup` and `--steps` of trainings in turns."""
     parser.add_argument("--rounds", type=int, default=rounds, help=f"runs of each {of}, in turns (default {rounds})")
     parser.add_argument(
         "--warmup", type=int, default=warmup, help=f"steps of a run before the clock (default {warmup})"
@@ -74,12 +74,12 @@ def settings_of(kind: type[Settings], args: argparse.Namespace, **given: Any) ->
 
 
 def preset(name: str) -> str:
-    """The preset's whole name."""
+    """Complete the name of a preset."""
     return name if "DiT-" in name else f"DiT-{name}"
 
 
 def override(text: str) -> tuple[str, Any]:
-    """FIELD=VALUE with a number, a tuple, True or False as the value."""
+    """Parse FIELD=VALUE with a number, tuple, True or False."""
     name, equals, value = text.partition("=")
     if not equals:
         raise argparse.ArgumentTypeError(f"{text!r}: expected FIELD=VALUE")

@@ -39,17 +39,17 @@ def _add(parser: argparse.ArgumentParser) -> None:
 
 
 def numbers(text: str) -> tuple[int, ...]:
-    """Whole numbers with commas between."""
+    """Parse integers separated by commas."""
     return tuple(int(part) for part in text.split(","))
 
 
 def scales(text: str) -> tuple[float, ...]:
-    """Numbers with commas between."""
+    """Parse numbers separated by commas."""
     return tuple(float(part) for part in text.split(","))
 
 
 def _run(args: argparse.Namespace) -> int:
-    """Measures; with `--on-ranks` it is one of the processes that are measured."""
+    """Run the benchmark; with `--on-ranks`, serve as one of its processes."""
     from dithc.bench import sampling
 
     if args.on_ranks:

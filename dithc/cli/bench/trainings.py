@@ -116,7 +116,7 @@ def _scaling(args: argparse.Namespace) -> int:
 
 
 def _collectives(args: argparse.Namespace) -> int:
-    """Starts the ranks; with `--on-ranks` it is one of them."""
+    """Start the ranks; with `--on-ranks`, run as one of them."""
     import json
 
     from dithc.bench import collectives

@@ -8,7 +8,7 @@ from dithc.sealed import content_of, plain
 
 
 def read_json(path: Path | None) -> dict[str, Any]:
-    """A JSON mapping that must be readable; nothing for None."""
+    """Read a JSON mapping; empty for None."""
     if path is None:
         return {}
     try:

@@ -7,14 +7,14 @@ ABSENT, GIB = "–", 1 << 30
 
 
 def short(value: float) -> str:
-    """A number in at most four significant digits, without an exponent where it is readable without."""
+    """Format a number in at most four significant digits, without an exponent if possible."""
     if value == 0 or 1e-4 <= abs(value) < 1e6:
         return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
     return f"{value:.2e}"
 
 
 def rounded(value: float, *, digits: int) -> str:
-    """A number in so many significant digits."""
+    """Format a number in this many significant digits."""
     return short(float(f"{value:.{digits}g}"))
 
 
@@ -36,18 +36,18 @@ def with_deviation(numbers: Mapping[str, Any] | None, *, digits: int = 4) -> str
 
 
 def score(value: float) -> str:
-    """A score in four significant digits, trailing zeros kept, so that scores line up."""
+    """Format a score in four significant digits with trailing zeros, for alignment."""
     return short(value) if abs(value) >= 1000 or 0 < abs(value) < 1e-4 else f"{value:#.4g}".rstrip(".")
 
 
 def between(interval: Sequence[float]) -> str:
-    """An interval in three significant digits."""
+    """Format an interval in three significant digits."""
     low, high = (rounded(value, digits=3) for value in interval)
     return f"[{low}, {high}]"
 
 
 def span(seconds: float) -> str:
-    """A duration in the unit a person would choose."""
+    """Format a duration in a suitable unit."""
     if seconds < 60:
         return f"{seconds:.0f} s" if seconds >= 10 or seconds == 0 else f"{seconds:.2g} s"
     minutes, rest = divmod(round(seconds), 60)

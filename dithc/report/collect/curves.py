@@ -46,7 +46,7 @@ def _throughput(row: dict[str, float], global_batch: int) -> float:
 
 
 def read_resumes(store: Path) -> list[int]:
-    """Steps from which a run was started again, by the events its store recorded."""
+    """Return the steps at which a run resumed, from the events of its store."""
     path = store / "events.jsonl"
     if not path.is_file():
         return []

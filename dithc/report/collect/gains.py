@@ -78,13 +78,13 @@ def cost_of(experiment: Experiment, results: Results, name: str) -> Cost | None:
 
 
 def _way(chosen: training.Evaluation) -> dict[str, Any]:
-    """What decides how noise becomes images: of pipefusion its patches, not its ranks."""
+    """Return the settings that determine the sampling; pipefusion counts patches, not ranks."""
     staged = None if chosen.pipefusion is None else chosen.pipefusion.decides
     return {**chosen.model_dump(include=SAME), "pipefusion": staged}
 
 
 def _alike(before: Result, after: Result) -> bool:
-    """Whether both are judged by the same, on images of the same noise."""
+    """Return whether two scores share the judge and the noise."""
     return all(before.numbers.get(key) == after.numbers.get(key) for key in SAME_NUMBERS)
 
 
@@ -101,7 +101,7 @@ def _gain(before: Result, after: Result) -> Gain | None:
 
 
 def _pulls(result: Result) -> tuple[NDArray[np.float64], NDArray[np.float64]] | None:
-    """Pulls of the real and of the generated images; None where the stage left none."""
+    """Return pulls of real and generated images; None if the stage stored none."""
     if not any(entry["path"] == outcome.PULLS_FILE for entry in result.manifest.files):
         return None
     path = result.manifest.whole(result.path.parent / outcome.PULLS_FILE)
@@ -122,7 +122,7 @@ def _pulls(result: Result) -> tuple[NDArray[np.float64], NDArray[np.float64]] | 
 
 
 def _squares(first: NDArray[np.float64], second: NDArray[np.float64]) -> float:
-    """Sum of the squares of the differences; the shorter one goes on with zeros."""
+    """Return the sum of squared differences; zeros extend the shorter array."""
     both = np.zeros((2, max(len(first), len(second))))
     both[0, : len(first)], both[1, : len(second)] = first, second
     return float(((both[0] - both[1]) ** 2).sum())

@@ -28,7 +28,7 @@ def read_automem(path: Path) -> dict[str, Any]:
 
 
 def automem_parts(result: Mapping[str, Any] | None) -> dict[str, Any]:
-    """A titled table for each part that was measured, and the conditions; empty where nothing was."""
+    """Return a titled table per measured part, and the conditions; empty without a result."""
     if not result:
         return {"tables": [], "conditions": {}}
     settings = result["settings"]

@@ -55,7 +55,7 @@ class ScalingCurve:
 
     @property
     def title(self) -> str:
-        """Label with the model and the kind, each said once."""
+        """Return the label with model and kind, without repetition."""
         short_name = self.model.removeprefix("DiT-")
         batch = f", batch {self.global_batch:,}" if self.global_batch and "batch" not in self.label else ""
         own = (
@@ -65,7 +65,7 @@ class ScalingCurve:
 
     @property
     def drawn(self) -> list[ScalingPoint]:
-        """Points that belong into a figure: those of ranks that share cores stand in the table only."""
+        """Return the points without oversubscribed ranks, which only the table shows."""
         return [point for point in self.points if not point.more.get("oversubscribed")]
 
 
@@ -117,7 +117,7 @@ def together(ours: Sequence[ScalingCurve], published: Sequence[ScalingCurve]) ->
 
 
 def scaling_parts(curves: Sequence[ScalingCurve]) -> dict[str, Any]:
-    """For each mode the rows of its table; empty where nothing was measured or simulated."""
+    """Return the table rows by mode; empty without curves."""
     return {
         "head": list(HEAD),
         "rows": {

@@ -13,7 +13,7 @@ def read_step(path: Path) -> dict[str, Any]:
 
 
 def bench_parts(bench: dict[str, Any] | None) -> dict[str, Any]:
-    """What `dithc bench step` measured: a row a contender, and the conditions it was measured under."""
+    """Return a row per contender of `dithc bench step`, and the conditions."""
     if not bench:
         return {"rows": [], "conditions": {}}
     rows = []

@@ -48,7 +48,7 @@ def read_stepwise(path: Path) -> dict[str, Any]:
 
 
 def stage_bars(result: Mapping[str, Any], paper: Table | None) -> list[StageBar]:
-    """The stages that were asked for, each with the paper's number."""
+    """Return the requested stages with the paper's numbers."""
     published = _published(paper)
     return [
         StageBar(
@@ -64,7 +64,7 @@ def stage_bars(result: Mapping[str, Any], paper: Table | None) -> list[StageBar]
 
 
 def stepwise_parts(result: Mapping[str, Any] | None, paper: Table | None) -> dict[str, Any]:
-    """A table, rows of texts with a head, and the conditions; empty where nothing was measured."""
+    """Return a table and the conditions; empty without a result."""
     if not result:
         return {"head": list(HEAD), "rows": [], "conditions": {}}
     settings, ranks = result["settings"], result["ranks"]
@@ -92,7 +92,7 @@ def _measured(row: Mapping[str, Any]) -> list[str]:
 
 
 def _beside(name: str, published: Mapping[str, float], rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """The paper's speed-up of a stage, and over the stage that stands before it here."""
+    """Return the paper's speed-up of a stage, and over the previous stage here."""
     names = [row["name"] for row in rows]
     own, place = published.get(name), names.index(name)
     before = published.get(names[place - 1]) if place else None
@@ -103,7 +103,7 @@ def _beside(name: str, published: Mapping[str, float], rows: Sequence[Mapping[st
 
 
 def _published(paper: Table | None) -> dict[str, float]:
-    """The paper's speed-ups by name of the stage; the baseline's is 1."""
+    """Return the paper's speed-ups by stage; the baseline has 1."""
     if paper is None:
         return {}
     printed = {str(row[0]): row[1] for row in paper.rows}

@@ -109,7 +109,7 @@ def _ratios(cells: Iterable[Mapping[str, Any]], paper: Mapping[tuple[str, str, s
 
 
 def _paper_ratios(paper: Table | None) -> dict[tuple[str, str, str], str]:
-    """CFTP over another strategy by model, strategy and unit: a number for each batch that the paper prints."""
+    """Return CFTP over each strategy by model, strategy and unit, for all printed batches."""
     found: dict[tuple[str, str, str], list[str]] = {}
     for row in paper.rows if paper else []:
         values = dict(zip(paper.columns if paper else [], row, strict=True))

@@ -33,7 +33,7 @@ class Turn:
 
     @property
     def end(self) -> float:
-        """When the next one starts."""
+        """Return the start of the next turn, in seconds."""
         return self.start + self.stall + self.seconds
 
 
@@ -57,17 +57,17 @@ class Timeline:
 
     @property
     def seconds(self) -> float:
-        """Of the step."""
+        """Return the duration of the step."""
         return self.turns[-1].end
 
     @property
     def stall(self) -> float:
-        """Seconds of waiting in it."""
+        """Return the stalled seconds of the step."""
         return sum(turn.stall for turn in self.turns)
 
 
 def read_timeline(path: Path) -> Timeline:
-    """The timeline in the automem.json of a training, or in what `dithc bench automem --json` wrote.
+    """Read the timeline from the automem.json of a training or from `dithc bench automem --json`.
 
     Raises:
         UserError: there is no plan in it.
@@ -85,7 +85,7 @@ def read_timeline(path: Path) -> Timeline:
 
 
 def timeline_of(content: Mapping[str, Any], *, title: str = "") -> Timeline | None:
-    """The first plan in a document, as a timeline; None where it has none, or one without turns."""
+    """Return the first plan of a document as a timeline; None without turns."""
     memory = _memory(content)
     if memory is None:
         return None
@@ -116,7 +116,7 @@ def timeline_of(content: Mapping[str, Any], *, title: str = "") -> Timeline | No
 
 
 def _memory(content: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """What holds a plan: the document itself, or a row of a bench."""
+    """Return the part with a plan: the document itself, or a row of a benchmark."""
     if (content.get("plan") or {}).get("phases"):
         return content
     parts: Sequence[Mapping[str, Any]] = list((content.get("parts") or {}).values())

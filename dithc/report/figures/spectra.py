@@ -37,7 +37,7 @@ class Side:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Spectra:
-    """All sides of a data set, real tiles first; `low` and `high` are the values that are -1 and 1 in `units`, by band."""
+    """All sides of a data set, real tiles first; `low` and `high` are -1 and 1 in `units`, by band."""
 
     bands: list[str]
     units: str
@@ -46,14 +46,14 @@ class Spectra:
     sides: list[Side]
 
     def physical(self, scaled: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Values by band (C,) in `units`."""
+        """Convert values by band (C,) to `units`."""
         low, high = np.array(self.low), np.array(self.high)
         found: NDArray[np.float64] = low + (scaled + 1) / 2 * (high - low)
         return found
 
 
 def draw_spectra(spectra: Spectra) -> bytes:
-    """Values by band at the left, power over that of real tiles by frequency at the right."""
+    """Draw values by band, and power relative to real tiles by frequency."""
     with styled():
         figure, (bands, rings) = canvas(2, columns=2, height=3.2)
         _bands(bands, spectra)

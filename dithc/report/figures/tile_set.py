@@ -23,7 +23,7 @@ Bounds = tuple[float, float, float, float]
 
 @dataclass(frozen=True, kw_only=True)
 class Fate:
-    """What became of tiles: a split, or the reason of a rejection; how many; pictures (S, S, 3), each with its mask (S, S)."""
+    """A fate of tiles (split or rejection), their count, and pictures (S, S, 3) with masks (S, S)."""
 
     name: str
     count: int
@@ -100,7 +100,7 @@ def _places(table: dict[str, list[Any]], kinds: list[str]) -> dict[str, npt.NDAr
 def _picture(
     tiles: Tiles, source: products.Scenes | None, row: dict[str, Any]
 ) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.uint8] | None] | None:
-    """A tile as it is displayed, with its mask where the scenes are there; None of a rejected one where they are not."""
+    """Render a tile with its mask if scenes exist; None for a rejected one without scenes."""
     size = tiles.info["size"]
     if source is None:
         if row["status"] != "accepted":

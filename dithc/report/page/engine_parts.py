@@ -41,7 +41,7 @@ class Part:
 
 
 def engine_parts(facts: Facts, reference: published.Reference) -> tuple[list[Part], list[str]]:
-    """The parts that were measured, and the titles of those that were not."""
+    """Return the measured parts, and the titles of the others."""
     every = [
         _step(facts),
         _strategies(facts, reference),
@@ -84,7 +84,7 @@ def _strategies(facts: Facts, reference: published.Reference) -> Part:
 
 
 def as_printed(printed: Any) -> Table:
-    """A table of the paper."""
+    """Return a table of the paper."""
     rows = [["–" if value is None else str(value) for value in row] for row in printed.rows]
     return table(printed.title, list(printed.columns), rows)
 

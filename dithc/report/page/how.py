@@ -9,7 +9,7 @@ SHARES = {"below": "clipped low", "above": "clipped high", "invalid": "no data"}
 
 
 def training_table(facts: Facts) -> Table:
-    """A row a training: its network, how long, what losses, how fast."""
+    """Return a row per training: network, duration, losses, speed."""
     head = [
         "Run",
         "Network",
@@ -63,7 +63,7 @@ def settings_of(columns: dict[str, dict[str, str]], *, what: str) -> tuple[Table
 
 
 def band_table(dataset: DatasetFacts) -> Table | None:
-    """Statistics of each band by split where they were measured, else those of the train tiles."""
+    """Return band statistics by split if measured, else of train tiles."""
     caption = f"Bands of {dataset.title}" + (f", in {dataset.units}" if dataset.units else "")
     if dataset.ranges:
         splits = list(dataset.ranges)
@@ -86,7 +86,7 @@ def band_table(dataset: DatasetFacts) -> Table | None:
 
 
 def origin_table(facts: Facts) -> Table:
-    """A row a manifest: what is needed to find or repeat a number."""
+    """Return a row of provenance per manifest."""
     head = ["Stage", "Name", "Digest", "Code", "Commit", "Machine", "Written", "Manifest", "Wall time"]
     rows = [
         [
@@ -106,12 +106,12 @@ def origin_table(facts: Facts) -> Table:
 
 
 def rejected(reasons: dict[str, int]) -> str:
-    """How many for which reason."""
+    """Format counts by rejection reason."""
     return "; ".join(f"{number:,}: {reason}" for reason, number in reasons.items()) or "none"
 
 
 def data_facts(facts: Facts, dataset: DatasetFacts) -> list[tuple[str, str]]:
-    """What a data set is, in pairs."""
+    """Describe a data set in pairs."""
     codec = dataset.codec
     size = f" of {dataset.size} × {dataset.size} px" if dataset.size else ""
     ground = f", {short(dataset.gsd_m)} m a pixel" if dataset.gsd_m else ""

@@ -111,7 +111,7 @@ def _of_verdict(facts: Facts) -> dict[str, Any]:
 
 
 def _judge(facts: Facts, dataset: str, one: Any) -> str:
-    """What a score depends on, beside it."""
+    """Describe the conditions of a score."""
     counts = f"{one.n_generated:,} generated against {one.n_real:,} real images"
     judge = f"features {one.kind or one.extractor}, resize {one.resize}; rendering {facts.dataset(dataset).rendering}"
     return f"FID, lower is better: {counts}; {judge}."
@@ -163,12 +163,12 @@ def _policy(script: str) -> str:
 
 
 def embedded(content: bytes) -> str:
-    """The address of a WebP picture that holds the picture itself."""
+    """Return a WebP picture as a data URL."""
     return f"data:image/webp;base64,{b64encode(content).decode()}"
 
 
 def size_of(png: bytes) -> tuple[int, int]:
-    """Width and height of a PNG."""
+    """Return width and height of a PNG."""
     head = png[PNG_SIZE]
     return int.from_bytes(head[:4], "big"), int.from_bytes(head[4:], "big")
 
@@ -178,7 +178,7 @@ def _percent(part: float, whole: float) -> str:
 
 
 def remarks(facts: Facts) -> dict[str, dict[str, list[str]]]:
-    """What the stages remarked, each text once with those it is about."""
+    """Group remarks of the stages by text."""
     runs: dict[str, list[str]] = {}
     scores: dict[str, list[str]] = {}
     for run in facts.runs:
@@ -193,7 +193,7 @@ def remarks(facts: Facts) -> dict[str, dict[str, list[str]]]:
 
 
 def incomparable(facts: Facts) -> dict[str, list[str]]:
-    """Why scores may not stand beside published ones: reason -> evaluations."""
+    """Group evaluations by the reason why published scores are not comparable."""
     reasons: dict[str, list[str]] = {}
     for item in facts.evaluations:
         if item.score and not item.score.comparable:

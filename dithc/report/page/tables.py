@@ -26,7 +26,7 @@ class Table:
 
 
 def table(caption: str, head: list[str], rows: list[list[str]], *, texts: int = 1, note: str = "") -> Table:
-    """A table of plain texts."""
+    """Build a table of plain texts."""
     return Table(
         caption=caption, head=head, rows=[[Cell(text=text) for text in row] for row in rows], texts=texts, note=note
     )

@@ -32,7 +32,7 @@ def draw(document: Document, stem: Path) -> None:
 
 
 def drawn(document: Document, *, folder: Path, is_framed: bool) -> Any:
-    """The figure; framed, it says itself what it is, on what machine, and how it differs from the paper's setting."""
+    """Return the figure; a frame adds title, machine and differences from the paper's setting."""
     notes = [line for note in document.notes for line in textwrap.wrap(note, LINE_CHARACTERS)] if is_framed else []
     frame = Frame(top=HEAD_INCHES if is_framed else 0.0, bottom=LINE_INCHES * len(notes) + 0.1 if notes else 0.0)
     with canvas.styled():
@@ -43,7 +43,7 @@ def drawn(document: Document, *, folder: Path, is_framed: bool) -> Any:
 
 
 def _say(figure: Any, document: Document, notes: list[str]) -> None:
-    """What it is above, notes below."""
+    """Write the title above and notes below."""
     height = figure.get_size_inches()[1]
     figure.text(
         0.008, 1 - 0.11 / height, f"{document.paper}. {document.title}", fontsize=12.5, fontweight="bold", va="top",

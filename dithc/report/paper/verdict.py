@@ -35,7 +35,7 @@ class Judgement:
 
 
 def judge(documents: Sequence[Document]) -> list[Judgement]:
-    """Claims that can be judged, in the order of the documents."""
+    """Return the decidable claims in document order."""
     return [
         Judgement(target=one.target, paper=one.paper, order=order, holds=holds, text=text)
         for order, one in enumerate(documents)
@@ -44,13 +44,13 @@ def judge(documents: Sequence[Document]) -> list[Judgement]:
 
 
 def count(documents: Sequence[Document]) -> dict[str, int]:
-    """Cells by status, of all documents."""
+    """Count cells by status over all documents."""
     every: list[str] = [cell.status for one in documents for cell in one.cells]
     return {status: every.count(status) for status in STATUSES}
 
 
 def _grid(cells: Sequence[Cell]) -> dict[str, dict[str, float]]:
-    """Measured values by row and column."""
+    """Return measured values by row and column."""
     found: dict[str, dict[str, float]] = {}
     for cell in cells:
         if cell.value is not None and cell.status == "measured":
@@ -59,7 +59,7 @@ def _grid(cells: Sequence[Cell]) -> dict[str, dict[str, float]]:
 
 
 def _strategies(document: Document) -> Iterator[Claim]:
-    """Table 2: which strategy is faster, and which needs less memory, for each network."""
+    """Judge table 2: the faster strategy, and the smaller memory, by network."""
     for unit, word in (("s", "time"), ("GB", "memory")):
         for other in ("DP", "DP+TP"):
             agree: list[str] = []
@@ -86,7 +86,7 @@ def _printed(batch: str, model: str, other: str, unit: str) -> float | None:
 
 
 def _libraries(document: Document) -> Iterator[Claim]:
-    """Table 3: the own products are faster than each library's."""
+    """Judge table 3: own products are faster than each library's."""
     rows = _grid([cell for cell in document.cells if cell.unit == "s"])
     for library in ("OpenBLAS", "nativeBLAS", "oneDNN"):
         found = {
@@ -99,7 +99,7 @@ def _libraries(document: Document) -> Iterator[Claim]:
 
 
 def _faster(what: str, found: Mapping[str, float]) -> Claim:
-    """Whether all are faster, with their range, or which are not."""
+    """Return whether all are faster, with the range, or name the others."""
     slower = [f"{row} {_times(ratio)}" for row, ratio in found.items() if ratio <= 1]
     least, most = min(found.values()), max(found.values())
     span = _times(least) if _times(least) == _times(most) else f"{_times(least)[:-2]} to {_times(most)}"
@@ -108,7 +108,7 @@ def _faster(what: str, found: Mapping[str, float]) -> Claim:
 
 
 def _modules(document: Document) -> Iterator[Claim]:
-    """Table 4: products of each module are faster than each library's."""
+    """Judge table 4: products of each module are faster than each library's."""
     means = [cell for cell in document.cells if cell.status == "measured" and "mean" in cell.quantity]
     for library in dict.fromkeys(cell.column for cell in means):
         own = {cell.row: cell.value for cell in means if cell.column == library and cell.value is not None}
@@ -116,7 +116,7 @@ def _modules(document: Document) -> Iterator[Claim]:
 
 
 def _losses(document: Document) -> Iterator[Claim]:
-    """Figure 7: the losses of two platforms are alike."""
+    """Judge figure 7: the losses of two platforms agree."""
     for platforms in groups_of(document):
         yield from _of_group(platforms)
 
@@ -145,7 +145,7 @@ def _of_group(platforms: Sequence[Platform]) -> Iterator[Claim]:
 
 
 def _steps(document: Document) -> Iterator[Claim]:
-    """Figure 9: every step adds, and all together are far above the baseline."""
+    """Judge figure 9: every step adds, and all together far exceed the baseline."""
     own = [cell for cell in document.cells if cell.unit == "x" and cell.status == "measured"]
     for column in dict.fromkeys(cell.column for cell in own):
         values = [(cell.row, cell.value) for cell in own if cell.column == column and cell.value is not None]
@@ -164,7 +164,7 @@ def _steps(document: Document) -> Iterator[Claim]:
 
 
 def _scaling(document: Document) -> Iterator[Claim]:
-    """Figure 10: weak scaling of XL/2 to 256 nodes stays near one; what a few ranks measure says nothing of it."""
+    """Judge figure 10: weak scaling of XL/2 to 256 nodes stays near 1; few measured ranks do not count."""
     simulated = [
         y
         for one in document.series
@@ -186,7 +186,7 @@ def _scaling(document: Document) -> Iterator[Claim]:
 
 
 def _fid(document: Document) -> Iterator[Claim]:
-    """Table 1: only where scores stand beside the paper's."""
+    """Judge table 1 where the paper has comparable scores."""
     for cell in document.cells:
         if cell.ratio is not None and cell.status == "measured":
             holds = cell.ratio <= 1 + CLOSE

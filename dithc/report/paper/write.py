@@ -29,7 +29,7 @@ LOOKS = {
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """A cell on the page: texts, and what they lead to."""
+    """A cell on the page: texts and their links."""
 
     cell: Cell
     value: str
@@ -101,7 +101,7 @@ def _section(document: Document, folder: Path) -> dict[str, Any]:
 
 
 def alt(document: Document) -> str:
-    """What the figure of a document shows, for who does not see it."""
+    """Describe the figure of a document as a text alternative."""
     parts = [f"{document.paper}, {document.title}"]
     cells = [cell for cell in document.cells if cell.value is not None]
     if document.series:
@@ -132,7 +132,7 @@ def _row(cell: Cell) -> Row:
 
 
 def _makings(cells: Sequence[Cell]) -> list[Making]:
-    """Each command once."""
+    """Return each command once."""
     by_command: dict[str, list[Cell]] = {}
     for cell in cells:
         if cell.command:

@@ -15,7 +15,7 @@ AT = ("start", "final", "codec")  # evaluations that are drawn; of those during 
 
 
 def measure_spectra(facts: Facts, dataset: str) -> spectra.Spectra | None:
-    """Of a data set and of its evaluations; None where one of both is missing, or has other bands."""
+    """Measure a data set and its evaluations; None if one is missing or has other bands."""
     chosen = facts.dataset(dataset)
     items = [item for item in facts.evaluations_of(dataset) if item.at in AT and item.files]
     if chosen.tiles_folder is None or not items:

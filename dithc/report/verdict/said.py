@@ -17,7 +17,7 @@ class Answer:
 
 @dataclass(frozen=True, kw_only=True)
 class Mark:
-    """A score on the scale from the best that is possible to an untrained network; `role` decides its look."""
+    """A score on the scale from the best possible to an untrained network; `role` selects its style."""
 
     label: str
     role: Literal["floor", "codec", "now", "start"]
@@ -26,7 +26,7 @@ class Mark:
 
 @dataclass(frozen=True, kw_only=True)
 class Step:
-    """Something to do, and the line that does it; empty where no line does."""
+    """A next step, and its command if there is one."""
 
     text: str
     command: str = ""

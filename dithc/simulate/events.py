@@ -44,7 +44,7 @@ class Step:
 
 
 class Clock:
-    """Events in the order of their time; those of the same time in the order in which they were asked for."""
+    """A queue of events by time; simultaneous events keep their order."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -52,13 +52,13 @@ class Clock:
         self._number = 0
 
     def at(self, time: float, action: Callable[[], None]) -> None:
-        """Does the action at a time from now on."""
+        """Schedule an action at a time, not before now."""
         assert time >= self.now
         heapq.heappush(self._events, (time, self._number, action))
         self._number += 1
 
     def run(self) -> None:
-        """Until nothing is left to do."""
+        """Run until the queue is empty."""
         while self._events:
             self.now, _, action = heapq.heappop(self._events)
             action()
@@ -66,7 +66,7 @@ class Clock:
 
 @dataclass
 class _Rank:
-    """A rank's computing: how much of its work is done, and when that was last known."""
+    """Computing state of a rank: completed work and time of the last update."""
 
     marks: tuple[float, ...]
     speed: float
@@ -83,7 +83,7 @@ def simulate_step(plan: Plan, factors: Sequence[float]) -> Step:
 
 
 class _Play:
-    """The state of a step that is played."""
+    """State of a simulated step."""
 
     def __init__(self, plan: Plan, factors: Sequence[float]) -> None:
         marks = tuple(plan.before + share for share in (*plan.ready, plan.backward))
@@ -93,7 +93,7 @@ class _Play:
         self.ends: list[float] = []
 
     def run(self) -> Step:
-        """Plays until all is done."""
+        """Run to the end of the step."""
         for rank in self.ranks:
             self._plan_next_mark(rank)
         self.clock.run()
@@ -109,7 +109,7 @@ class _Play:
         return Step(seconds, seconds - computed, waits)
 
     def _plan_next_mark(self, rank: _Rank) -> None:
-        """A new plan replaces the one before, whose event then finds itself out of date."""
+        """Schedule the next mark; the event of an older plan then ignores itself."""
         rank.plans += 1
         if len(rank.reached) < len(rank.marks):
             number = rank.plans

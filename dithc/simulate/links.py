@@ -44,7 +44,7 @@ class Links:
 
     @classmethod
     def of(cls, machine: Machine) -> Self:
-        """The links that a description gives.
+        """Return the links of a machine description.
 
         Raises:
             UserError: it has no section `network`.
@@ -69,15 +69,15 @@ class Links:
         )
 
     def sharing(self, streams: int) -> float:
-        """How many times slower a byte is when so many ranks of a node send at the same time."""
+        """Return the slowdown of a byte with this many concurrent senders on a node."""
         return max(1.0, streams / self.cards)
 
     def message(self, size: float, *, streams: int = 1) -> float:
-        """One message between nodes, from the call of the sender to the end of the receiver's; `size` bytes."""
+        """Return seconds of a message of `size` bytes between nodes, from send call to receive end."""
         return self.latency + 2 * self.overhead + size * (self.byte * self.sharing(streams) + self.core_byte)
 
     def through_memory(self, size: float) -> float:
-        """One message inside a node: written once, read once."""
+        """Return seconds of a message inside a node: one write, one read."""
         return self.memory_latency + 2 * size * self.memory_byte
 
 
@@ -91,7 +91,7 @@ class Layout:
 
     @property
     def ranks(self) -> int:
-        """R."""
+        """Return R."""
         return self.nodes * self.ranks_per_node
 
 
@@ -108,12 +108,12 @@ def all_reduce_seconds(size: float, *, collective: Collective, layout: Layout, l
 
 
 def _inside(size: float, *, streams: int, layout: Layout, links: Links) -> float:
-    """A message between ranks of one node."""
+    """Return seconds of a message between ranks of one node."""
     return links.through_memory(size) if layout.shares_memory else links.message(size, streams=streams)
 
 
 def _ring(size: float, layout: Layout, links: Links) -> float:
-    """2 (R - 1) steps of a rank's share; with ranks in order one of each node's messages leaves it, the others stay inside."""
+    """2 (R - 1) steps of a rank's share; in rank order one message per node crosses nodes."""
     ranks, inner = layout.ranks, layout.ranks_per_node
     streams = 1 if layout.shares_memory else inner
     steps = [links.message(size / ranks, streams=streams)] if layout.nodes > 1 else []

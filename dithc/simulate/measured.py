@@ -21,7 +21,7 @@ class Measured:
 
 
 def read_measured(path: Path, model: str) -> Measured:
-    """Reads the step of a model on the fewest ranks.
+    """Read the step of a model on the fewest ranks.
 
     Raises:
         UserError: the file is of another kind or model, or has no step that was measured.
@@ -67,7 +67,7 @@ def _expect(named: str, overrides: object, model: str) -> None:
 
 
 def measured_curve(measured: Measured, model: Model) -> dict[str, Any]:
-    """One point for JSON."""
+    """Return a curve with one point for JSON."""
     rate = measured.images / measured.whole_seconds
     point = {
         "nodes": 1,

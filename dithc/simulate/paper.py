@@ -75,12 +75,12 @@ REPRODUCTION: Explanation = "exposed"
 
 
 def is_of_the_paper(model_name: str) -> bool:
-    """Whether a described machine is the paper's."""
+    """Return whether a described machine is the paper's."""
     return model_name.startswith("LX2")
 
 
 def published_curves(model: Model) -> list[dict[str, Any]]:
-    """What is printed or logged of XL/2; the authors' figures 10 and 11 give no further numbers in their text."""
+    """Return the printed and logged curves of XL/2; figures 10 and 11 have no further numbers in the text."""
 
     def curve(label: str, source: str, seconds: dict[int, float]) -> dict[str, Any]:
         first = min(seconds)
@@ -116,14 +116,14 @@ def published_curves(model: Model) -> list[dict[str, Any]]:
 
 @dataclass(frozen=True)
 class Fit:
-    """What an explanation says of the machine behind the authors' logs."""
+    """Fitted computing and links behind the authors' logs."""
 
     computing: Computing
     cluster: Cluster
 
 
 def fit(model: Model, cluster: Cluster, explanation: Explanation, *, steps: int, seed: int) -> Fit:
-    """Least squares of relative errors on 2, 4 and 8 nodes; the step on 1 node is met exactly."""
+    """Minimize squared relative errors on 2, 4 and 8 nodes; the step on 1 node is exact."""
     whole = Computing(seconds=LOGGED_SECONDS[1], images=IMAGES_PER_NODE, optimizer_seconds=OPTIMIZER_SECONDS)
 
     def candidate(value: float) -> Fit:
@@ -145,7 +145,7 @@ def fit(model: Model, cluster: Cluster, explanation: Explanation, *, steps: int,
 
 
 def _with_seconds(model: Model, start: Fit, *, steps: int, seed: int) -> Fit:
-    """The seconds of computing with which a step on 1 node takes as long as it did."""
+    """Return the fit whose step on 1 node takes the logged time."""
 
     def beyond(seconds: float) -> float:
         tried = replace(start, computing=replace(start.computing, seconds=seconds))
@@ -224,7 +224,7 @@ def _inputs(found: Fit) -> dict[str, Any]:
 
 
 def _validation(model: Model, found: Fit, *, steps: int, seed: int) -> dict[str, Any]:
-    """Published beside simulated, point by point."""
+    """Compare published and simulated points."""
     counts = [*LOGGED_SECONDS, NODES_OF_EFFICIENCY]
     points = [_point(model, found, nodes=count, steps=steps, seed=seed) for count in counts]
     rows = []
@@ -250,7 +250,7 @@ def _validation(model: Model, found: Fit, *, steps: int, seed: int) -> dict[str,
 
 
 def _checks(model: Model, found: Fit, *, steps: int, seed: int) -> dict[str, Any]:
-    """Published numbers that the fit has not seen and no bound is set for: they tell how far to believe an explanation."""
+    """Compare published numbers that neither the fit nor a bound uses."""
     slower = replace(found.computing, seconds=found.computing.seconds * PROFILED_STEP_SECONDS / LOGGED_SECONDS[1])
     tuned = replace(found.computing, seconds=TUNED_SECONDS[MODEL][IMAGES_PER_NODE])
     there = simulate_curve(

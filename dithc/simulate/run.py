@@ -63,7 +63,7 @@ class Settings:
 
 
 def run(settings: Settings) -> dict[str, Any]:
-    """Plays everything; ready for JSON.
+    """Run the simulation and return its result for JSON.
 
     Raises:
         UserError: a setting makes no sense, or the machine or the time of a step is not there.
@@ -152,7 +152,7 @@ def _methods(settings: Settings) -> list[Method]:
 
 
 def computing_of(settings: Settings, machine: Machine, model: str) -> tuple[Computing, str]:
-    """The time of a step, and where it is from. What a published step waited inside its node is taken for computing."""
+    """Return the time of a step and its source; waits inside a node of a published step count as computing."""
     is_paper = paper.is_of_the_paper(machine.model_name)
     spread = settings.spread if settings.spread is not None else paper.SPREAD if is_paper else 0.0
     images = settings.images_per_node or paper.IMAGES_PER_NODE
@@ -224,7 +224,7 @@ def _plain(content: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def table(result: Mapping[str, Any]) -> str:
-    """Lines for a person: every curve, and where it is there the comparison with what is published."""
+    """Format every curve, and the comparison with published points."""
     lines = [f"machine: {result['machine']['model_name']}, {result['machine']['ranks_per_node']} ranks a node"]
     for curve in result["curves"]:
         batch = f", global batch {curve['global_batch']}" if curve["global_batch"] else ""

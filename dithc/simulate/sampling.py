@@ -49,7 +49,7 @@ class Sampling:
 
 
 def predict(settings: Settings, sampling: Sampling) -> dict[str, Any]:
-    """The choices on each number of nodes; ready for JSON.
+    """Return the choices on each number of nodes for JSON.
 
     Raises:
         UserError: a setting makes no sense, or the machine, its network or the time of a step is not there.
@@ -134,7 +134,7 @@ def _decoder_tflop(size: int) -> float:
 
 
 def table(result: Mapping[str, Any]) -> str:
-    """Lines for a person: what is best on each number of nodes, then all choices on the fewest that are enough."""
+    """Format the best choice per number of nodes, then all choices on the fewest sufficient nodes."""
     what, machine = result["sampling"], result["machine"]
     lines = [f"machine: {machine['model_name']}, {machine['ranks_per_node']} ranks a node"]
     for curve in result["curves"]:
@@ -165,7 +165,7 @@ def table(result: Mapping[str, Any]) -> str:
 
 
 def _told(points: Sequence[Mapping[str, Any]]) -> tuple[Sequence[Mapping[str, Any]], Sequence[Mapping[str, Any]]]:
-    """The points up to the first after which nothing gets faster, and those behind it."""
+    """Split the points at the first after which more nodes change nothing."""
     last = points[-1]
     same = [point["degrees"] == last["degrees"] and point["seconds"] == last["seconds"] for point in points]
     enough = len(points) - 1

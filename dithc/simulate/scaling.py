@@ -66,7 +66,7 @@ class Computing:
     spread: float = 0.0
 
     def seconds_of(self, images: float) -> float:
-        """A step with this many images on a node."""
+        """Return seconds of a step with this many images on a node."""
         fixed = max(self.fixed_seconds, self.optimizer_seconds)
         return fixed + (self.seconds - fixed) * images / self.images
 
@@ -103,7 +103,7 @@ class Cluster:
 def plan_of(
     model: Model, method: Method, computing: Computing, cluster: Cluster, *, nodes: int, images_per_node: float
 ) -> tuple[Plan, float]:
-    """The plan of a step, and the seconds in which weights are gathered beyond the forward pass that hides them (zero1)."""
+    """Return the plan of a step, and seconds of weight gathering beyond the forward pass (zero1)."""
     layout = Layout(nodes=nodes, ranks_per_node=cluster.ranks_per_node, shares_memory=method.shares_memory)
     buckets = buckets_of(model.gradients, bucket_bytes=method.bucket_bytes)
     exchange = [
@@ -132,7 +132,7 @@ def plan_of(
 
 
 def _alone(plan: Plan) -> Plan:
-    """One rank hands nothing over."""
+    """Return the plan of a single rank, without exchange."""
     return Plan(before=plan.before, ready=(), backward=plan.backward, exchange=())
 
 
@@ -182,7 +182,7 @@ def simulate_point(
 
 
 def largest_draws(ranks: int, *, steps: int, seed: int) -> list[float]:
-    """For each step the largest of standard normal draws, one a rank; for the same seed it only grows with the ranks.
+    """Return per step the largest of R normal draws; for a seed it grows with R.
 
     The largest of R draws is below x with probability F(x)^R, so one uniform number a step is enough; those of the steps lie in
     equal parts of [0, 1), which makes the mean of few steps that of many.
@@ -203,7 +203,7 @@ def simulate_curve(
     steps: int,
     seed: int,
 ) -> list[Point]:
-    """A point for each number of nodes; those with fewer images than ranks are left out, and that is said."""
+    """Return a point per number of nodes; log and omit those with fewer images than ranks."""
     points = []
     for count in sorted(set(nodes)):
         images = computing.images * count if mode == "weak" else global_batch or 0
@@ -217,7 +217,7 @@ def simulate_curve(
 
 
 def efficiencies(points: Sequence[Point]) -> list[float]:
-    """Images a second and node, over those on the fewest nodes."""
+    """Return images per second and node, relative to the fewest nodes."""
     rates = [point.images / point.seconds / point.nodes for point in points]
     return [rate / rates[0] for rate in rates]
 
@@ -225,7 +225,7 @@ def efficiencies(points: Sequence[Point]) -> list[float]:
 def curve_of(
     method: Method, model: Model, points: Sequence[Point], *, mode: Mode, global_batch: int | None
 ) -> dict[str, Any]:
-    """A simulated curve for JSON. `flops_per_second` counts attention; `linear_flops_per_second` linear layers alone."""
+    """Return a simulated curve for JSON; `linear_flops_per_second` omits attention."""
     rows = [
         {
             "nodes": point.nodes,

@@ -22,7 +22,7 @@ FORWARD_SHARE = 1 / 3
 
 @dataclass(frozen=True)
 class Gradient:
-    """One parameter's gradient: its elements, and its share of the backward pass's arithmetic."""
+    """Gradient of a parameter: elements, and fraction of the backward arithmetic."""
 
     name: str
     elements: int
@@ -31,7 +31,7 @@ class Gradient:
 
 @dataclass(frozen=True)
 class Model:
-    """A DiT as its gradients, in the order in which a backward pass completes them."""
+    """Gradients of a DiT in the order of the backward pass."""
 
     name: str
     gradients: tuple[Gradient, ...]
@@ -39,13 +39,13 @@ class Model:
 
     @property
     def gradient_bytes(self) -> int:
-        """Of all gradients, fp32."""
+        """Return bytes of all gradients in fp32."""
         return FP32_BYTES * sum(gradient.elements for gradient in self.gradients)
 
 
 @dataclass(frozen=True)
 class Bucket:
-    """Bytes that are summed together, once this share of the backward pass is done."""
+    """Bytes of one sum, and the fraction of the backward pass after which it is ready."""
 
     size: int
     ready_share: float

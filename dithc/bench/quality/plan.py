@@ -109,8 +109,7 @@ class Plan:
         return digest([*content, self.environment])
 
     def calibrations(self, name: str, beside: Sequence[str]) -> list[str]:
-        """The short trainings that measure a step of a contender, in turns with the others of `beside`; of those whose steps
-        take the same time, one measures it for all."""
+        """Return the short trainings that time a contender in turns with `beside`; identical steps share one."""
         group = digest(sorted({self.identity(one) for one in beside}))
         return [f"calibrate-{self.identity(name)}-{group}-{number}" for number in range(CALIBRATION_ROUNDS)]
 

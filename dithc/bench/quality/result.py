@@ -139,8 +139,7 @@ def judge(
 
 
 def _limits(plan: Plan, name: str, scores: Numbers) -> dict[str, Any]:
-    """What bounds a contender's score: fresh weights above; below, its codec, and what two halves of the real set have; and the
-    share of copies that chance gives, among real tiles that were not learnt."""
+    """Return score limits: fresh weights, codec, floor, and the copy fraction of held-out tiles by chance."""
     codec, fresh = scores[plan.codec_alone(name)], scores[plan.untrained]
     chance = next((one["copies_held_out"] for one in scores.values() if one.get("copies") is not None), None)
     bounds = {"codec": codec["fid"], "floor": fresh["floor"], "untrained": fresh["fid"], "copies": chance}

@@ -10,14 +10,10 @@ from typing import Any
 
 @contextmanager
 def child_of(line: Sequence[str], **settings: Any) -> Iterator["subprocess.Popen[Any]"]:
-    """Starts a command that has ended when the block is left.
+    """Start a command and end it when the block exits.
 
-    An error, Ctrl-C, and SIGTERM, which for the length of the block raises SystemExit with status 143, end it with SIGTERM:
-    `dithc launch` passes that on to its ranks.
-
-    Args:
-        line: words of the command.
-        settings: of subprocess.Popen.
+    An error, Ctrl-C or SIGTERM (raised as SystemExit 143 inside the block) sends SIGTERM, which `dithc launch` forwards.
+    `settings` go to subprocess.Popen.
     """
     is_main = threading.current_thread() is threading.main_thread()  # others may not set handlers
     previous = signal.signal(signal.SIGTERM, _leave) if is_main else None

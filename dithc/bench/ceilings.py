@@ -28,13 +28,9 @@ Precision = Literal["fp32", "bf16"]
 
 
 class MultiplyAddCeiling:
-    """Independent multiply-adds in registers on every thread, by the widest unit for products of a type.
+    """Independent multiply-adds in registers on every thread, on the widest unit for a type; `work` counts its operations.
 
-    A bf16 product can also be done by the fp32 unit, which is the faster one on some CPUs; the ceiling is the higher of both.
-
-    Attributes:
-        work: floating-point operations of one call.
-        unit: what they are.
+    The fp32 unit can compute bf16 products too and is faster on some CPUs; the ceiling is the higher rate.
     """
 
     def __init__(self, dtype: Precision) -> None:
@@ -94,7 +90,7 @@ class CopyCeiling:
 
 
 def team_facts() -> dict[str, Any]:
-    """The threads that operators run on, and the least that two steps of one operator cost: a barrier of all of them."""
+    """Return the threads of operators and the minimum cost between two steps of one: a barrier."""
     team = Team.of()
     return {
         "description": team.describe(),
@@ -107,12 +103,12 @@ def team_facts() -> dict[str, Any]:
 
 @cache
 def _pool() -> Pool:
-    """One for all ceilings of the process: a pool keeps its idle blocks, so one for each would hold them for ever."""
+    """Return the shared pool; it keeps its idle blocks, so one per ceiling would hold them forever."""
     return Pool()
 
 
 def multiply_add_ceiling(dtype: Precision) -> MultiplyAddCeiling | None:
-    """The ceiling, or None where there is no library to measure it with."""
+    """Return the ceiling; None without a library to measure it."""
     return None if native.library() is None else MultiplyAddCeiling(dtype)
 
 

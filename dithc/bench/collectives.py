@@ -73,7 +73,7 @@ class CollectivesSettings:
 
 
 def bench_collectives(settings: CollectivesSettings) -> dict[str, Any]:
-    """Starts the ranks, one compute thread each, and returns what they measured.
+    """Start the ranks with one compute thread each and return their measurements.
 
     Raises:
         UserError: fewer than two ranks, or ranks that failed.
@@ -96,7 +96,7 @@ def bench_collectives(settings: CollectivesSettings) -> dict[str, Any]:
 
 
 def measure(settings: CollectivesSettings, group: Group) -> dict[str, Any]:
-    """One rank's part; collective. The time of an operation is that of the slowest rank."""
+    """Measure on one rank (collective); the slowest rank determines the time of an operation."""
     torch.set_num_threads(1)
     runs = {
         (operation, contender.name): run
@@ -123,7 +123,7 @@ def measure(settings: CollectivesSettings, group: Group) -> dict[str, Any]:
 
 
 def collectives_table(result: Mapping[str, Any]) -> str:
-    """Each operation by each contender, then the ratios."""
+    """Format each operation by each contender, then the ratios."""
     settings = result["settings"]
     head = f"{settings['ranks']} ranks, {settings['mib']} MiB fp32 each, medians of {settings['rounds']} rounds"
     lines = [head, f"{'operation':<16}{'contender':<20}{'ms':>10}{'+- MAD':>9}"]
@@ -139,7 +139,7 @@ def collectives_table(result: Mapping[str, Any]) -> str:
 
 
 def _operations(contender: Contender, settings: CollectivesSettings, group: Group) -> dict[str, Callable[[], None]]:
-    """What one contender does, each time from a barrier on; checked once."""
+    """Return the operations of a contender, each from a barrier on, after one correctness check."""
     import torch.distributed as dist
 
     backend = "dithc-mpi" if contender.mode else "gloo"
@@ -177,7 +177,7 @@ def _operations(contender: Contender, settings: CollectivesSettings, group: Grou
 
 
 def _together(run: Callable[[], object]) -> None:
-    """Ends on all ranks at the same time."""
+    """Synchronize the ends of all ranks."""
     import torch.distributed as dist
 
     run()
@@ -186,7 +186,7 @@ def _together(run: Callable[[], object]) -> None:
 
 @contextmanager
 def _environment(contender: Contender, group: Group) -> Iterator[None]:
-    """The variables that a process group reads while it is made."""
+    """Set the variables that a process group reads during construction."""
     number = group.rank * contender.played_nodes // group.size
     wanted = {
         "DITHC_MPI_MODE": contender.mode or "",

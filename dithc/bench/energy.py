@@ -1,7 +1,7 @@
-"""What the processors of a node take: the counters that Linux shows of RAPL, where they may be read.
+"""Energy of the processors of a node, from the RAPL counters of Linux.
 
-A counter counts microjoules of one package (socket), its cores and caches, without memory, and begins anew at a range it tells.
-Since Linux 5.10 only root may read it, unless an administrator allows it (`chmod a+r /sys/class/powercap/*/energy_uj`).
+A counter covers one package (cores and caches, no DRAM), in microjoules, and wraps at a published range.
+Since Linux 5.10 only root may read it, unless an administrator runs `chmod a+r /sys/class/powercap/*/energy_uj`.
 """
 
 import time
@@ -16,11 +16,7 @@ NOTHING = "no RAPL counter of a package in /sys/class/powercap that may be read"
 
 
 class Packages:
-    """The counters of all sockets.
-
-    Attributes:
-        reason: why there is none; None where there is one.
-    """
+    """RAPL counters of all sockets; `reason` explains an empty set and is None otherwise."""
 
     def __init__(self, root: Path = ROOT) -> None:
         self._counters: list[tuple[Path, int]] = []
@@ -34,23 +30,17 @@ class Packages:
         self.reason = None if self._counters else NOTHING
 
     def read(self) -> list[int]:
-        """Microjoules of each."""
+        """Return the microjoules of each counter."""
         return [int(path.read_text()) for path, _ in self._counters]
 
     def joules(self, before: list[int], after: list[int]) -> float:
-        """Between two readings, of which each counter has begun anew once at most."""
+        """Return joules between two readings; each counter may wrap once."""
         spans = zip(before, after, self._counters, strict=True)
         return MICRO * sum((b - a) % (most + 1) for a, b, (_, most) in spans)
 
 
 def images_per_joule(step: Callable[[], object], images: int, *, packages: Packages | None = None) -> dict[str, Any]:
-    """Of steps of so many images, one after the other for some seconds; ready for JSON, with the reason where nothing tells.
-
-    Args:
-        step: makes one step.
-        images: of a step.
-        packages: to read; None for those of this machine.
-    """
+    """Repeat a step of `images` images for some seconds; return images per joule, or the reason why no counter is readable."""
     packages = packages or Packages()
     if packages.reason is not None:
         return {"status": "skipped", "reason": packages.reason}

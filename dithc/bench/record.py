@@ -13,6 +13,7 @@ import torch
 from dithc import hcops, native
 from dithc.hardware import CorePlan, Machine, discover, plan
 from dithc.hcops import tuning
+from dithc.log import problem
 from dithc.runs import Manifest, sha256_file
 
 GIGA = 1e9
@@ -36,8 +37,20 @@ OF_PROCESS = {
 }
 
 
+def require_at_least(settings: object, command: str = "bench", **least: int) -> None:
+    """Reject a number of settings, or one of its tuple, below its minimum; None passes.
+
+    Raises:
+        UserError: a number is too small, or a tuple is empty.
+    """
+    for name, minimum in least.items():
+        value = getattr(settings, name)
+        if value is not None and min(value if isinstance(value, tuple) else (value,), default=0) < minimum:
+            raise problem(f"{command} --{name}", got=value, expected=f"{minimum} or more", remedy=f"correct --{name}")
+
+
 def prepare_threads(threads: int | None) -> tuple[Machine, CorePlan]:
-    """Looks at the machine, plans one rank on it, and sets torch's threads, which are also those of the C kernels."""
+    """Discover the machine, plan one rank, and set the threads of torch and of the C kernels."""
     machine = discover()
     core_plan = plan(machine, ranks_per_node=1, cpus_per_rank=threads)
     torch.set_num_threads(core_plan.ranks[0].num_threads)
@@ -45,7 +58,7 @@ def prepare_threads(threads: int | None) -> tuple[Machine, CorePlan]:
 
 
 def circumstances(machine: Machine, core_plan: CorePlan) -> dict[str, Any]:
-    """Machine, versions, what serves each operator now, and the time."""
+    """Return machine, versions, active operator backends, and the time."""
     return {
         "operators": hcops.describe(),
         "kernels": {"isa": native.isa(), "library": native.load().reason, "table": native.kernels()},
@@ -59,11 +72,7 @@ def circumstances(machine: Machine, core_plan: CorePlan) -> dict[str, Any]:
 
 
 def environment() -> dict[str, Any]:
-    """Return every fact, besides the arguments, that decides the values that a benchmark measures here.
-
-    Returns:
-        JSON values by topic: `circumstances` without passing values, host, code, packages, tuning files and variables.
-    """
+    """Return all facts besides the arguments that determine the measured values, as JSON values by topic."""
     machine = discover()
     folder = tuning.path_of(tuning.this_machine())
     tuned = sorted(folder.parent.glob("*.json")) if folder is not None else []
@@ -89,7 +98,7 @@ def _lasting(value: Any) -> Any:
 
 
 def last_level_bytes(machine: Machine) -> int:
-    """The largest cache, all of it; 0 where it is not known."""
+    """Return the size of the largest cache; 0 if unknown."""
     return max((cache.size_bytes for cache in machine.caches), default=0)
 
 

@@ -16,34 +16,34 @@ Name = TypeVar("Name", bound=Hashable)
 
 @dataclass(frozen=True)
 class Timing:
-    """Seconds of repeated runs of one thing, in the order they were made."""
+    """Seconds of repeated runs in order."""
 
     seconds: tuple[float, ...]
 
     @property
     def median(self) -> float:
-        """The median time in seconds."""
+        """Return the median in seconds."""
         return median(self.seconds)
 
     @property
     def spread(self) -> float:
-        """Median absolute deviation from the median, in seconds."""
+        """Return the median absolute deviation in seconds."""
         return deviation(self.seconds)
 
     def ratios_to(self, base: "Timing") -> tuple[float, ...]:
-        """This time over the base's time in the same round, for each round."""
+        """Return this time over the base's in the same round, per round."""
         return tuple(own / other for own, other in zip(self.seconds, base.seconds, strict=True))
 
     def ratio_to(self, base: "Timing") -> float:
-        """Median of the ratios."""
+        """Return the median of the ratios."""
         return median(self.ratios_to(base))
 
     def __add__(self, other: "Timing") -> "Timing":
-        """One after the other, round by round."""
+        """Add times round by round."""
         return Timing(tuple(own + more for own, more in zip(self.seconds, other.seconds, strict=True)))
 
     def to_dict(self) -> dict[str, Any]:
-        """Median, spread and every single time."""
+        """Return median, spread and all times."""
         return {"median": self.median, "mad": self.spread, "all": list(self.seconds)}
 
 
@@ -54,13 +54,13 @@ def take_turns(
     loops: Mapping[Name, int] | None = None,
     are_units: bool = False,
 ) -> dict[Name, Timing]:
-    """Times each run once per round, every other round in reverse, so that a drift of the machine meets all alike.
+    """Time each run once per round, every second round in reverse order, so that drift affects all equally.
 
     Args:
-        runs: what to run, by name.
+        runs: callables by name.
         repeats: rounds.
-        loops: how often a run is made for one time, which is then that of one run; 1 where it is not named.
-        are_units: each round is a unit of the sitting; where that is to end there are fewer, one at least.
+        loops: calls per measurement by name, default 1; the result is the time of one call.
+        are_units: treat each round as a unit of the sitting; a stop ends early, after one round at least.
     """
     order, counts = list(runs), loops or {}
     rounds: list[list[float]] = []
@@ -74,7 +74,7 @@ def take_turns(
 
 
 def _round(runs: Mapping[Name, Callable[[], object]], turn: Sequence[Name], loops: Mapping[Name, int]) -> list[float]:
-    """Seconds of each run, in the order of `runs`."""
+    """Return seconds of each run in the order of `runs`."""
     seconds = {}
     for name in turn:
         run, count = runs[name], loops.get(name, 1)
@@ -86,7 +86,7 @@ def _round(runs: Mapping[Name, Callable[[], object]], turn: Sequence[Name], loop
 
 
 def loops_for(runs: Mapping[Name, Callable[[], object]], *, seconds: float) -> dict[Name, int]:
-    """How often each run fits into `seconds`, at least once; each is made twice, the second time counts."""
+    """Return how often each run fits into `seconds`, at least once, by its second execution."""
     for run in runs.values():
         run()
     once = take_turns(runs, repeats=1)
@@ -94,18 +94,18 @@ def loops_for(runs: Mapping[Name, Callable[[], object]], *, seconds: float) -> d
 
 
 def deviation(values: Iterable[float]) -> float:
-    """Median absolute deviation from the median."""
+    """Return the median absolute deviation."""
     held = list(values)
     middle = median(held)
     return median(abs(value - middle) for value in held)
 
 
 def spread(values: Sequence[float]) -> dict[str, Any]:
-    """Median, spread and every single value."""
+    """Return median, spread and all values."""
     return {"median": median(values), "mad": deviation(values), "rounds": list(values)}
 
 
 def geometric_mean(values: Iterable[float]) -> float:
-    """The n-th root of the product; 0 of nothing."""
+    """Return the geometric mean; 0 for no values."""
     logarithms = [math.log(value) for value in values]
     return math.exp(sum(logarithms) / len(logarithms)) if logarithms else 0.0

@@ -34,19 +34,16 @@ class Cell:
     """One number of a target.
 
     Attributes:
-        id: of the cell within its target; the name of its file.
-        row, column: where it stands in the table, or on the figure.
-        quantity: what it is, such as `seconds an iteration`.
-        unit: such as `s`, `GB`, `x`; empty where it has none.
-        status: where the value comes from, or why there is none.
-        value: null unless measured or simulated.
-        low, high: spread or interval of the value, in its unit.
-        published: the number of the paper; null where it prints none.
-        reason: of what is skipped or out of memory; the assumption of what is simulated.
-        predicted_seconds: wall time that the cost rule gave before it started.
-        command: what makes this cell alone.
-        file: that the number was read from, relative to the page.
-        digest: of the settings and inputs of the cell.
+        id: unique within the target; the name of its file.
+        row, column: position in the table or figure.
+        quantity: measured quantity, such as `seconds an iteration`.
+        unit: such as `s`, `GB`, `x`; empty for none.
+        value: null unless measured or simulated; `low` and `high` bound its spread.
+        published: the paper's number; null if it prints none.
+        reason: why it is skipped or out of memory; the assumption of a simulation.
+        predicted_seconds: wall time predicted before the start.
+        command: command that makes this cell alone.
+        file: source of the number, relative to the page.
     """
 
     id: str
@@ -80,7 +77,7 @@ class Cell:
 
     @property
     def ratio(self) -> float | None:
-        """Value over published; None where one of them is not given."""
+        """Return value over published; None if one is missing."""
         return self.value / self.published if self.value is not None and self.published else None
 
 
@@ -89,13 +86,12 @@ class Series:
     """One curve of a figure.
 
     Attributes:
-        label: of the legend.
-        kind: measured, simulated or published; what is not measured is drawn hollow.
-        x, y: of its points; null in y is a point that the curve has not.
+        kind: measured, simulated or published; only measured curves are drawn solid.
+        x, y: points; null in y marks a missing point.
         low, high: spread at each point, or empty.
-        smoothed: y, smoothed, or empty.
-        x_label, y_label, unit: of the axes; `unit` is that of y.
-        file: that the points were read from, relative to the page.
+        smoothed: smoothed y, or empty.
+        unit: unit of y.
+        file: source of the points, relative to the page.
     """
 
     label: str
@@ -124,14 +120,7 @@ class Series:
 
 @dataclass(frozen=True, kw_only=True)
 class Picture:
-    """One image of a figure.
-
-    Attributes:
-        label: of the panel.
-        path: of the file, relative to the page.
-        caption: below it.
-        alt: what is to be seen, for who does not see it.
-    """
+    """One image of a figure; `path` is relative to the page, `alt` is its text alternative."""
 
     label: str
     path: str
@@ -141,20 +130,17 @@ class Picture:
 
 @dataclass(frozen=True, kw_only=True)
 class Document:
-    """A table or figure of the paper, made again.
+    """A reproduced table or figure of the paper.
 
     Attributes:
         target: one of `TARGETS`.
-        title: what it shows.
-        paper: the paper's own heading, such as `Table 2`.
-        scale: how large it was made: minutes on a small machine, one node in a night, the published settings.
-        machine: what measured it: name, cores, memory_gib, isa and more.
-        versions: of dithc, its commit, torch, Python.
-        command: the one line that makes it again.
-        digest: of settings and inputs.
-        cells, series, images: what it shows.
-        findings: what was found, in short sentences.
-        notes: how it differs from the paper's setting; they stand on the figure.
+        paper: the paper's heading, such as `Table 2`.
+        scale: minutes on a small machine, one node in a night, or the published settings.
+        machine: name, cores, memory_gib, isa and more.
+        versions: versions of dithc, torch, Python, and the commit.
+        command: command that reproduces it.
+        digest: digest of settings and inputs.
+        notes: differences from the paper's setting, shown on the figure.
     """
 
     target: str
@@ -181,7 +167,7 @@ class Document:
             raise ValueError(f"{self.target}: cells of the same id: {', '.join(sorted(twice))}")
 
     def to_json(self) -> str:
-        """The sealed text of the document; cells carry their ratio."""
+        """Return the sealed text; cells include their ratio."""
         content = asdict(self)
         for told, cell in zip(content["cells"], self.cells, strict=True):
             told["ratio"] = cell.ratio
@@ -189,7 +175,7 @@ class Document:
 
     @classmethod
     def from_json(cls, text: str) -> Self:
-        """The document of a text.
+        """Parse a document.
 
         Raises:
             ValueError: a byte is not what was written, or it is no document of this form.
@@ -203,7 +189,7 @@ class Document:
 
     @classmethod
     def read(cls, path: Path) -> Self:
-        """The document of a file.
+        """Read a document from a file.
 
         Raises:
             UserError: it is not there, altered, or no document of a target.
@@ -220,7 +206,7 @@ class Document:
 
 
 def _of(kind: type[Any], content: Mapping[str, Any]) -> Any:
-    """One part of a document; the ratio of a cell is computed, not read."""
+    """Build a part of a document; the ratio of a cell is computed instead of read."""
     return kind(**_fields(kind, {name: value for name, value in content.items() if name != "ratio"}))
 
 

@@ -13,16 +13,12 @@ REFERENCE = Path("config/paper/reference.yaml")
 
 
 def published(target: str, row: str, column: str, *, path: Path = REFERENCE) -> float | None:
-    """A number of a printed table or figure; None where the paper prints none there (or "-").
+    """Return a number of a printed table or figure such as `table2`; None where the paper prints none (or "-").
 
-    Args:
-        target: such as `table2` or `fig9`.
-        row: the row's first column, or its first two with a space between where one does not tell rows apart: `112 XL/2`.
-        column: name of the column.
-        path: the file.
+    `row` is the first column, or the first two joined by a space where one is ambiguous: `112 XL/2`.
 
     Raises:
-        UserError: the file cannot be read.
+        UserError: the file is unreadable.
     """
     tables = _tables(path)
     table = tables.get(target) or tables.get(target.replace("fig", "figure", 1))

@@ -8,7 +8,7 @@ from dithc.sealed import content_of, plain
 
 
 def read_json(path: Path | None) -> dict[str, Any]:
-    """A JSON mapping that must be readable; nothing for None."""
+    """Read a JSON mapping; empty for None."""
     if path is None:
         return {}
     try:
@@ -18,3 +18,20 @@ def read_json(path: Path | None) -> dict[str, Any]:
         raise problem(
             f"{path} cannot be read", got=error, expected="a JSON mapping", remedy="remove it and rerun its stage"
         ) from error
+
+
+def read_bench(path: Path, kind: str, *, part: str, what: str, option: str = "") -> dict[str, Any]:
+    """Read the JSON that `dithc bench <kind> --json` wrote; `part` is a key that it must contain.
+
+    Raises:
+        UserError: the file is unreadable, or has another content than `what`.
+    """
+    content = read_json(path)
+    if content.get("bench") != kind or part not in content:
+        raise problem(
+            f"{path} is no {what}",
+            got=f"keys {', '.join(content) or 'none'}",
+            expected=f"what `dithc bench {kind} --json` wrote, with `{part}`",
+            remedy=f"run the bench again, or leave out --{option or kind}",
+        )
+    return content

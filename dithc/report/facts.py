@@ -15,7 +15,7 @@ Values = NDArray[np.float64]
 
 @dataclass(frozen=True, kw_only=True)
 class Band:
-    """Statistics of a band over the train tiles, in physical units; `low` and `high` become -1 and +1."""
+    """Band statistics over train tiles in physical units; `low` and `high` map to -1 and +1."""
 
     name: str
     mean: float
@@ -26,7 +26,7 @@ class Band:
 
 @dataclass(frozen=True, kw_only=True)
 class CodecFacts:
-    """How tiles become latents, and what is lost on the way."""
+    """The codec and its reconstruction losses."""
 
     name: str
     kind: str
@@ -47,11 +47,7 @@ class CodecFacts:
 
 @dataclass(frozen=True, kw_only=True)
 class DatasetFacts:
-    """A data set from its scenes to its tiles; None and empty where a stage was not run.
-
-    Attributes:
-        rendering: how its bands become the 8-bit RGB that is shown and that features see, in words.
-    """
+    """A data set from scenes to tiles; None and empty where a stage was not run. `rendering` describes its 8-bit RGB."""
 
     name: str
     title: str
@@ -78,17 +74,12 @@ class DatasetFacts:
 
 @dataclass(frozen=True, kw_only=True)
 class Curve:
-    """What a run wrote at each step; arrays are of one length.
+    """Metrics of a run by ascending step, arrays of one length with NaN for missing values.
 
     Attributes:
-        run: name of the run.
-        steps: step numbers, ascending.
-        loss: training loss, NaN where none was written.
-        images_per_second: throughput, NaN where none was written.
-        val_loss: squared error on held-out tiles, NaN where none was measured.
-        lr: learning rate, NaN where none was written.
-        segments: last steps of the jobs the run was divided into, without the very last.
-        resumes: steps from which the run went on after a stop that the plan did not have.
+        val_loss: squared error on held-out tiles.
+        segments: last steps of the run's jobs, without the final one.
+        resumes: steps at which the run resumed after an unplanned stop.
     """
 
     run: str
@@ -101,18 +92,16 @@ class Curve:
     resumes: list[int] = field(default_factory=list)
 
     def mean_loss(self, first: int, last: int) -> float | None:
-        """Mean loss of steps `first` to `last` (both included); None if one of them is not there."""
+        """Return the mean loss of steps `first` to `last`, inclusive; None if one is missing."""
         chosen = self.loss[(self.steps >= first) & (self.steps <= last)]
         return float(chosen.mean()) if len(chosen) == last - first + 1 and np.isfinite(chosen).all() else None
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunFacts:
-    """A training: what it started from, how long it went, where its loss ended.
+    """A training: initialization, course and final loss.
 
-    Attributes:
-        changes: what its network and objective have otherwise than a plain DiT.
-        settings: all of its hyperparameters, by dotted key.
+    `changes` lists differences from a plain DiT; `settings` lists all hyperparameters by dotted key.
     """
 
     name: str
@@ -144,7 +133,7 @@ class RunFacts:
 
     @property
     def model(self) -> str:
-        """The network in words: its preset, or its size where that is not the preset's."""
+        """Describe the network by preset, or by size if that differs."""
         size = [self.changes.get(key) for key in ("hidden_size", "depth", "num_heads")]
         if all(value is None for value in size):
             return self.preset
@@ -161,7 +150,7 @@ Measure = Literal["KID", "FID"]
 
 @dataclass(frozen=True, kw_only=True)
 class Score:
-    """What the FID stage said of an evaluation; a number is None where it could not be computed."""
+    """Scores of an evaluation; a number is None if it could not be computed."""
 
     fid: float
     kid: float | None
@@ -187,18 +176,18 @@ class Score:
 
     @property
     def n(self) -> int:
-        """Images of the smaller set."""
+        """Return the size of the smaller image set."""
         return min(self.n_real, self.n_generated)
 
     def value(self, measure: str) -> float:
-        """The distance in a measure; infinite where KID is not known, which is then not told first."""
+        """Return the score by measure; infinite without KID, which then does not come first."""
         known = self.fid if measure == "FID" else self.kid
         return math.inf if known is None else known
 
 
 @dataclass(frozen=True, kw_only=True)
 class Gain:
-    """How far KID fell since the start of the run, which is the evaluation `start`, and the 95 % interval of that."""
+    """Fall of KID since the evaluation `start`, and its 95 % interval."""
 
     start: str
     fall: float
@@ -207,13 +196,9 @@ class Gain:
 
 @dataclass(frozen=True, kw_only=True)
 class Cost:
-    """How much higher a score is than that of the exact images, of the evaluation `exact`: same noise, same real tiles.
+    """Score difference from the exact evaluation `exact` with the same noise and real tiles, and the 95 % interval of KID.
 
-    Attributes:
-        exact: its name.
-        fid: by how much FID is higher; below 0 where it is lower.
-        kid: likewise KID, with the 95 % interval of that; None where either is not known.
-        n: images of the smaller set of both evaluations.
+    `n` is the size of the smaller image set.
     """
 
     exact: str
@@ -225,13 +210,7 @@ class Cost:
 
 @dataclass(frozen=True, kw_only=True)
 class SampleFiles:
-    """Manifests beside which the images of an evaluation stand; None where there is none.
-
-    Attributes:
-        samples: of the generated images.
-        features: of their features.
-        real_features: of the features of the real tiles that they are judged against.
-    """
+    """Manifests of generated images, of their features, and of the features of the real tiles; None if absent."""
 
     samples: Path
     features: Path | None
@@ -240,7 +219,7 @@ class SampleFiles:
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluationFacts:
-    """Samples of a run and their score; `score` and the sampling numbers are None where that was not run."""
+    """Samples of a run and their score; None where a stage was not run."""
 
     name: str
     run: str
@@ -277,7 +256,7 @@ class EvaluationFacts:
 
     @property
     def solver(self) -> str:
-        """How noise became images, in words."""
+        """Describe the sampler."""
         order = f", order {self.order}" if self.order is not None else ""
         times = ", chosen times" if self.times is not None else ""
         scaling = f", epsilon scaling {self.epsilon_scaling:g}" if self.epsilon_scaling else ""
@@ -285,7 +264,7 @@ class EvaluationFacts:
 
     @property
     def reused(self) -> str:
-        """By which cache images were made, or of which patches, in words; empty for whole networks on whole images."""
+        """Describe cache or patches; empty for exact sampling of whole images."""
         if self.pipefusion is not None:
             return f", {self.pipefusion}{'' if self.is_exact else ' (not exact)'}"
         if self.cache is None:
@@ -295,7 +274,7 @@ class EvaluationFacts:
 
     @property
     def guided(self) -> str:
-        """How it was guided, in words; empty where it was not."""
+        """Describe the guidance; empty without it."""
         if self.guidance == 1.0:
             return ""
         away = f", away from the {self.guide}" if self.guide is not None else ""
@@ -309,7 +288,7 @@ class EvaluationFacts:
 
 @dataclass(frozen=True, kw_only=True)
 class Timing:
-    """Wall time of a stage for one name; `dataset` is the data set it works for."""
+    """Wall time of a stage for one name and data set."""
 
     stage: str
     name: str
@@ -319,7 +298,7 @@ class Timing:
 
 @dataclass(frozen=True, kw_only=True)
 class Origin:
-    """Where a manifest comes from: what is needed to find or repeat a number."""
+    """Provenance of a manifest."""
 
     stage: str
     name: str
@@ -334,12 +313,12 @@ class Origin:
 
 @dataclass(frozen=True, kw_only=True)
 class Facts:
-    """Everything the report says about an experiment.
+    """All content of the report on an experiment.
 
     Attributes:
-        seed: from which every draw of the experiment follows.
-        config: file of its configuration, for commands that can be pasted; None where it is not known.
-        missing: names of results that a complete report needs and that were not run, by stage.
+        seed: root seed of the experiment.
+        config: configuration file for pasted commands; None if unknown.
+        missing: expected results that were not run, by stage.
     """
 
     name: str
@@ -366,18 +345,18 @@ class Facts:
 
     @property
     def measure(self) -> Measure:
-        """What is told first: KID where a set is small and KID is known of all, else FID."""
+        """Return the primary measure: KID if a set is small and KID is known for all, else FID."""
         scores = [item.score for item in self.evaluations if item.score]
         small = any(one.n < SMALL for one in scores)
         return "KID" if small and all(one.kid is not None for one in scores) else "FID"
 
     @property
     def seconds(self) -> float:
-        """Wall time of all stages together."""
+        """Return the total wall time of all stages."""
         return sum(timing.seconds for timing in self.timings)
 
     def evaluations_of(self, dataset: str) -> list[EvaluationFacts]:
-        """Evaluations on a data set: untrained first, then before, during and after training, last the codec alone."""
+        """Return evaluations on a data set: untrained, before, during and after training, codec last."""
         order: dict[str | int, float] = {"untrained": -1.0, "start": 0.0, "final": math.inf}
         chosen = [item for item in self.evaluations if item.dataset == dataset]
         return sorted(
@@ -386,7 +365,7 @@ class Facts:
         )
 
     def best(self, dataset: str) -> EvaluationFacts | None:
-        """The evaluation of samples of a data set with the lowest score, of published features where there are some; or None."""
+        """Return the best evaluation of samples of a data set, preferring published features; None without scores."""
         scored = [item for item in self.evaluations_of(dataset) if item.score and item.at != "codec"]
 
         def rank(item: EvaluationFacts) -> tuple[bool, float]:
@@ -395,25 +374,16 @@ class Facts:
         return min(scored, key=rank, default=None)
 
     def dataset(self, name: str) -> DatasetFacts:
-        """The data set of a name."""
+        """Return the data set of a name."""
         return next(item for item in self.datasets if item.name == name)
 
     def chain(self, run: str) -> list[RunFacts]:
-        """A run and those it starts from, the first one first."""
+        """Return a run and its ancestors, the first one first."""
         chosen = next(item for item in self.runs if item.name == run)
         return [*(self.chain(chosen.init) if chosen.init else []), chosen]
 
-    def of_evaluation(self, name: str) -> EvaluationFacts:
-        """The evaluation of a name."""
-        return next(item for item in self.evaluations if item.name == name)
-
-    def codec_of(self, dataset: str) -> EvaluationFacts | None:
-        """The evaluation of real tiles through the codec alone, the best that samples can be; None where it was not scored."""
-        scored = (item for item in self.evaluations_of(dataset) if item.score and item.at == "codec")
-        return next(scored, None)
-
     @property
     def last_runs(self) -> list[RunFacts]:
-        """Runs from which no other run starts: the ends of the chains."""
+        """Return the runs from which no other run starts."""
         started = {item.init for item in self.runs}
         return [item for item in self.runs if item.name not in started]

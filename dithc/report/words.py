@@ -3,37 +3,51 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+ABSENT, GIB = "–", 1 << 30
+
 
 def short(value: float) -> str:
-    """A number in at most four significant digits, without an exponent where it is readable without."""
+    """Format a number in at most four significant digits, without an exponent if possible."""
     if value == 0 or 1e-4 <= abs(value) < 1e6:
         return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
     return f"{value:.2e}"
 
 
 def rounded(value: float, *, digits: int) -> str:
-    """A number in so many significant digits."""
+    """Format a number in this many significant digits."""
     return short(float(f"{value:.{digits}g}"))
 
 
-def with_deviation(numbers: Mapping[str, Any]) -> str:
-    """A median in four digits and its deviation in one."""
-    return f"{rounded(numbers['median'], digits=4)} ± {float(format(numbers['mad'], '.1g')):g}"
+def short_or_absent(value: float | None) -> str:
+    """Format a number as `short` does; a dash for None."""
+    return ABSENT if value is None else short(value)
+
+
+def gib(value: float | None) -> str:
+    """Format bytes in GiB; a dash for None."""
+    return ABSENT if value is None else f"{value / GIB:.2f} GiB"
+
+
+def with_deviation(numbers: Mapping[str, Any] | None, *, digits: int = 4) -> str:
+    """Format a median and its deviation in one digit; a dash for None."""
+    if numbers is None:
+        return ABSENT
+    return f"{rounded(numbers['median'], digits=digits)} ± {float(format(numbers['mad'], '.1g')):g}"
 
 
 def score(value: float) -> str:
-    """A score in four significant digits, trailing zeros kept, so that scores line up."""
+    """Format a score in four significant digits with trailing zeros, for alignment."""
     return short(value) if abs(value) >= 1000 or 0 < abs(value) < 1e-4 else f"{value:#.4g}".rstrip(".")
 
 
 def between(interval: Sequence[float]) -> str:
-    """An interval in three significant digits."""
+    """Format an interval in three significant digits."""
     low, high = (rounded(value, digits=3) for value in interval)
     return f"[{low}, {high}]"
 
 
 def span(seconds: float) -> str:
-    """A duration in the unit a person would choose."""
+    """Format a duration in a suitable unit."""
     if seconds < 60:
         return f"{seconds:.0f} s" if seconds >= 10 or seconds == 0 else f"{seconds:.2g} s"
     minutes, rest = divmod(round(seconds), 60)

@@ -40,24 +40,9 @@ def write_report(
     machine: Iterable[str] = (),
     config: Path | None = None,
 ) -> Facts:
-    """Writes `out` (HTML), the same name with `.json`, and `figures/*.png` beside it.
+    """Write `out` (HTML), the same name with `.json`, and `figures/*.png` beside it; return the facts.
 
-    Args:
-        experiment: the configuration the results belong to.
-        manifests: manifests of every stage that was run.
-        out: the page.
-        bench: JSON of the step bench, None where it was not run.
-        strategies: JSON of the comparison of strategies, None where it was not run.
-        scaling: JSON files of measured and of simulated scaling.
-        stepwise: JSON of the training by stages, None where it was not run.
-        automem: JSON of what AutoMem gives, None where it was not measured.
-        sampling: JSON of one image by several ranks, None where it was not measured.
-        reference: the paper's numbers, None to leave them out.
-        machine: lines that describe the machine.
-        config: file of the configuration, for commands that can be pasted; None to leave them out.
-
-    Returns:
-        What the report says.
+    The benchmark files are those of `collect`. `reference` None omits the paper's numbers, `config` None the commands.
 
     Raises:
         UserError: a manifest is missing or unreadable, or the results do not belong together.
@@ -95,7 +80,7 @@ def write_report(
 
 
 def _pictures(facts: Facts, figures: dict[str, bytes]) -> Pictures:
-    """The figures of the whole experiment, and what is drawn of each data set."""
+    """Return the figures of the experiment and of each data set."""
     judged = {run.dataset: item for run in facts.runs if (item := last_scored(facts, run.name))}
     drawn = {dataset.name: list(_drawn(facts, dataset)) for dataset in facts.datasets}
     firsts = {run.name: last_scored(facts, run.name) for run in facts.last_runs}
@@ -110,7 +95,7 @@ def _pictures(facts: Facts, figures: dict[str, bytes]) -> Pictures:
 
 
 def _composites(facts: Facts, pictures: Pictures) -> Iterator[list[tuple[NDArray[np.uint8], str, str]]]:
-    """Of each data set its images in false colours, with their titles."""
+    """Yield titled false-color images of each data set."""
     for dataset in facts.datasets:
         for gallery in pictures.galleries[dataset.name]:
             if gallery.title == FALSE_COLOURS:
@@ -119,7 +104,7 @@ def _composites(facts: Facts, pictures: Pictures) -> Iterator[list[tuple[NDArray
 
 
 def _drawn(facts: Facts, dataset: DatasetFacts) -> Iterator[tuple[Shown, bytes]]:
-    """Figures of a data set: spectra, where its tiles are and what they are like, and the statistics of its bands."""
+    """Yield figures of a data set: spectra, tile map, band statistics."""
     if measured := measure_spectra(facts, dataset.name):
         text = texts.spectra(dataset, measured)
         caption = (
@@ -144,7 +129,7 @@ def _drawn(facts: Facts, dataset: DatasetFacts) -> Iterator[tuple[Shown, bytes]]
 
 
 def numbers(facts: Facts) -> dict[str, Any]:
-    """All the report says as JSON values; curves are thinned to 200 smoothed points."""
+    """Return the facts as JSON values; curves are thinned to 200 smoothed points."""
     thin = replace(
         facts,
         runs=[replace(run, curve=None) for run in facts.runs],
@@ -171,7 +156,7 @@ def _thinned(curve: Curve) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """Paths as text, and numbers that JSON has no word for as null."""
+    """Convert paths to text, and non-finite numbers to null."""
     if isinstance(value, dict):
         return {str(key): _plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):

@@ -1,8 +1,7 @@
-"""One training step as events: ranks compute, their buckets become ready, one communication thread after the other sums them.
+"""One training step as events: ranks compute, buckets become ready, communication threads sum one bucket after the other.
 
-A bucket's sum begins on all ranks when the last of them has it ready and the sum before it has ended, and ends on all at once.
-Ranks that differ in nothing but their speed need not all be here: the slowest is always the last to be ready, so a step of the
-slowest alone takes as long as one of all ranks (exact as long as a rank's speed is the same all through a step).
+A sum begins on all ranks when the last has it ready and the previous sum has ended; it ends on all at once.
+If ranks differ in speed alone, the slowest determines every start. A step of the slowest alone then takes exactly as long.
 """
 
 import heapq
@@ -12,15 +11,14 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """What every rank of average speed does in a step.
+    """A step of a rank of average speed; times in seconds.
 
     Attributes:
-        before: seconds of computing before the backward pass: optimizer of the step before, forward pass.
-        ready: seconds from the begin of the backward pass until each bucket is ready, in order.
-        backward: seconds of the backward pass.
-        exchange: seconds in which each bucket is summed.
-        overlaps: whether sums begin during the backward pass, or all after it.
-        slowdown: how many times slower a rank computes while a sum is under way; 1 with a core of its own for communication.
+        before: computing before the backward pass: optimizer and forward pass.
+        ready: time from the begin of the backward pass until each bucket is ready, in order.
+        exchange: time to sum each bucket.
+        overlaps: whether sums begin during the backward pass.
+        slowdown: factor on computing during a sum; 1 if communication has its own core.
     """
 
     before: float
@@ -33,13 +31,11 @@ class Plan:
 
 @dataclass(frozen=True)
 class Step:
-    """What a step took.
+    """Time of a step.
 
     Attributes:
-        seconds: until the last sum has ended and every rank has computed.
-        exposed_seconds: of them after the slowest rank's backward pass.
-        waits: for each rank and bucket the seconds between handing it over (or the end of the sum before) and the end of its
-            sum: what a profile of that rank's communication thread shows.
+        exposed_seconds: part after the slowest rank's backward pass.
+        waits: seconds by rank and bucket between hand-over (or the previous sum) and the end of its sum, as in a profile.
     """
 
     seconds: float
@@ -48,7 +44,7 @@ class Step:
 
 
 class Clock:
-    """Events in the order of their time; those of the same time in the order in which they were asked for."""
+    """A queue of events by time; simultaneous events keep their order."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -56,13 +52,13 @@ class Clock:
         self._number = 0
 
     def at(self, time: float, action: Callable[[], None]) -> None:
-        """Does the action at a time from now on."""
+        """Schedule an action at a time, not before now."""
         assert time >= self.now
         heapq.heappush(self._events, (time, self._number, action))
         self._number += 1
 
     def run(self) -> None:
-        """Until nothing is left to do."""
+        """Run until the queue is empty."""
         while self._events:
             self.now, _, action = heapq.heappop(self._events)
             action()
@@ -70,7 +66,7 @@ class Clock:
 
 @dataclass
 class _Rank:
-    """A rank's computing: how much of its work is done, and when that was last known."""
+    """Computing state of a rank: completed work and time of the last update."""
 
     marks: tuple[float, ...]
     speed: float
@@ -82,17 +78,12 @@ class _Rank:
 
 
 def simulate_step(plan: Plan, factors: Sequence[float]) -> Step:
-    """Plays one step.
-
-    Args:
-        plan: of a rank of average speed.
-        factors: for each rank that is played, how many times longer its computing takes.
-    """
+    """Simulate one step; `factors` scale the computing time of each simulated rank."""
     return _Play(plan, factors).run()
 
 
 class _Play:
-    """The state of a step that is played."""
+    """State of a simulated step."""
 
     def __init__(self, plan: Plan, factors: Sequence[float]) -> None:
         marks = tuple(plan.before + share for share in (*plan.ready, plan.backward))
@@ -102,7 +93,7 @@ class _Play:
         self.ends: list[float] = []
 
     def run(self) -> Step:
-        """Plays until all is done."""
+        """Run to the end of the step."""
         for rank in self.ranks:
             self._plan_next_mark(rank)
         self.clock.run()
@@ -118,7 +109,7 @@ class _Play:
         return Step(seconds, seconds - computed, waits)
 
     def _plan_next_mark(self, rank: _Rank) -> None:
-        """A new plan replaces the one before, whose event then finds itself out of date."""
+        """Schedule the next mark; the event of an older plan then ignores itself."""
         rank.plans += 1
         if len(rank.reached) < len(rank.marks):
             number = rank.plans

@@ -1,8 +1,8 @@
-"""Seconds that an exchange takes on described links: LogGP between cards that ranks share, and memory inside a node.
+"""Seconds of an exchange on described links: LogGP between shared network cards, and memory inside a node.
+
+Every function is a closed form for ranks that start together; `events.py` decides the start times.
 
 Legend: R ranks, N nodes, P ranks of a node, L latency, o overhead of a message, g gap between messages, G seconds a byte.
-
-Every function here is a closed form that takes all ranks to start together; when they start is the business of `events.py`.
 """
 
 import math
@@ -24,17 +24,13 @@ NANO = 1e-9
 
 @dataclass(frozen=True, kw_only=True)
 class Links:
-    """The fields of `dithc.hardware`'s Network in seconds and seconds a byte; zero is a link that costs nothing.
+    """The fields of `dithc.hardware`'s Network in seconds and seconds a byte; zero is a free link.
 
     Attributes:
-        latency: L of a card.
-        overhead: o of a message, for the core.
-        gap: g of a card.
-        byte: G of a card, one direction.
-        core_byte: seconds a byte that a communication core adds to each byte that it sends, receives and sums.
+        latency, overhead, gap, byte: L, o, g and G of a card, one direction.
+        core_byte: seconds a byte that a communication core sends, receives and sums.
         memory_byte: seconds a byte of a communication core in shared memory.
-        memory_latency: until another core sees what was written.
-        cards: of a node.
+        memory_latency: seconds until another core sees a write.
     """
 
     latency: float = 0.0
@@ -48,7 +44,7 @@ class Links:
 
     @classmethod
     def of(cls, machine: Machine) -> Self:
-        """The links that a description gives.
+        """Return the links of a machine description.
 
         Raises:
             UserError: it has no section `network`.
@@ -73,27 +69,21 @@ class Links:
         )
 
     def sharing(self, streams: int) -> float:
-        """How many times slower a byte is when so many ranks of a node send at the same time."""
+        """Return the slowdown of a byte with this many concurrent senders on a node."""
         return max(1.0, streams / self.cards)
 
     def message(self, size: float, *, streams: int = 1) -> float:
-        """One message between nodes, from the call of the sender to the end of the receiver's; `size` bytes."""
+        """Return seconds of a message of `size` bytes between nodes, from send call to receive end."""
         return self.latency + 2 * self.overhead + size * (self.byte * self.sharing(streams) + self.core_byte)
 
     def through_memory(self, size: float) -> float:
-        """One message inside a node: written once, read once."""
+        """Return seconds of a message inside a node: one write, one read."""
         return self.memory_latency + 2 * size * self.memory_byte
 
 
 @dataclass(frozen=True, kw_only=True)
 class Layout:
-    """Ranks on nodes, filled node by node, and how they reach each other.
-
-    Attributes:
-        nodes: N.
-        ranks_per_node: P.
-        shares_memory: whether ranks of a node exchange through memory; else through their cards, as ranks of other nodes.
-    """
+    """N nodes of P ranks; ranks of a node exchange through memory if `shares_memory`, else through their cards."""
 
     nodes: int
     ranks_per_node: int
@@ -101,19 +91,14 @@ class Layout:
 
     @property
     def ranks(self) -> int:
-        """R."""
+        """Return R."""
         return self.nodes * self.ranks_per_node
 
 
 def all_reduce_seconds(size: float, *, collective: Collective, layout: Layout, links: Links, wire: Wire) -> float:
-    """Seconds until every rank has the sum, from the moment when all have begun.
+    """Return seconds until every rank has the sum of `size` bytes of fp32, if all start together.
 
-    Args:
-        size: bytes of the fp32 values on each rank.
-        collective: ring or rabenseifner over all ranks with fp32 on the wire, or hierarchical as dithc.comm makes it.
-        layout: where the ranks are.
-        links: what a message costs.
-        wire: of `hierarchical`.
+    `wire` applies to `hierarchical`, which follows dithc.comm; ring and rabenseifner send fp32 over all ranks.
     """
     if layout.ranks == 1 or size <= 0:
         return 0.0
@@ -123,12 +108,12 @@ def all_reduce_seconds(size: float, *, collective: Collective, layout: Layout, l
 
 
 def _inside(size: float, *, streams: int, layout: Layout, links: Links) -> float:
-    """A message between ranks of one node."""
+    """Return seconds of a message between ranks of one node."""
     return links.through_memory(size) if layout.shares_memory else links.message(size, streams=streams)
 
 
 def _ring(size: float, layout: Layout, links: Links) -> float:
-    """2 (R - 1) steps of a rank's share; with ranks in order one of each node's messages leaves it, the others stay inside."""
+    """2 (R - 1) steps of a rank's share; in rank order one message per node crosses nodes."""
     ranks, inner = layout.ranks, layout.ranks_per_node
     streams = 1 if layout.shares_memory else inner
     steps = [links.message(size / ranks, streams=streams)] if layout.nodes > 1 else []
@@ -138,10 +123,7 @@ def _ring(size: float, layout: Layout, links: Links) -> float:
 
 
 def _rabenseifner(size: float, layout: Layout, links: Links) -> float:
-    """Halving, then doubling (Rabenseifner 2004), nearest partners first.
-
-    Ranks beyond a power of two hand theirs over before it and get the sum after it.
-    """
+    """Halving, then doubling (Rabenseifner 2004), nearest partners first; ranks beyond a power of two delegate to a partner."""
     ranks, inner = layout.ranks, layout.ranks_per_node
     levels = int(math.log2(ranks))
     seconds = 0.0

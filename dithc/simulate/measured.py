@@ -11,15 +11,7 @@ from dithc.simulate.workload import Model
 
 @dataclass(frozen=True)
 class Measured:
-    """A step on one node.
-
-    Attributes:
-        seconds: of computing; what was exposed of an exchange is taken off.
-        images: on the node.
-        ranks: that made it.
-        whole_seconds: with the exchange.
-        source: file and kind of bench.
-    """
+    """A step on one node: `seconds` without and `whole_seconds` with the exposed exchange, for `images` on the node."""
 
     seconds: float
     images: int
@@ -29,7 +21,7 @@ class Measured:
 
 
 def read_measured(path: Path, model: str) -> Measured:
-    """Reads the step of a model on the fewest ranks.
+    """Read the step of a model on the fewest ranks.
 
     Raises:
         UserError: the file is of another kind or model, or has no step that was measured.
@@ -75,7 +67,7 @@ def _expect(named: str, overrides: object, model: str) -> None:
 
 
 def measured_curve(measured: Measured, model: Model) -> dict[str, Any]:
-    """One point for JSON."""
+    """Return a curve with one point for JSON."""
     rate = measured.images / measured.whole_seconds
     point = {
         "nodes": 1,

@@ -1,13 +1,13 @@
-"""The paper's scaling: what is published of it, and its reproduction from the paper's own inputs.
+"""Published scaling of the paper, and its reproduction from the paper's own inputs.
 
-Given are the model's gradients and their order, the authors' buckets and optimizer, the links of the described machine. Two
-explanations of the same points stand beside each other, each with two fitted numbers, the seconds of computing on 1 node and
-one more on 2, 4 and 8; all larger counts of nodes are predictions:
+Inputs are the model's gradients and their order, the authors' buckets and optimizer, and the links of the described machine. Two
+models explain the same points with two fitted numbers each: seconds of computing on 1 node, and one more on 2, 4 and 8 nodes.
+All larger counts are predictions:
 
-- `exposed`, the reproduction: forward and backward pass take the shares of the authors' profile, and the backward pass cannot
-  hide their ring over all ranks, whose time grows with (R - 1) / R. Fitted: the bytes a second of a communication core.
-- `stragglers`, for comparison: forward and backward pass take 1/3 and 2/3, as of the arithmetic; the exchange is hidden, and
-  a step takes as long as the slowest of R ranks. Fitted: the spread of ranks. It grows too fast beyond 64 nodes.
+- `exposed`, the reproduction: pass durations follow the authors' profile, and the backward pass cannot hide their ring over all
+  ranks, whose time grows with (R - 1) / R. Fitted: bytes per second of a communication core.
+- `stragglers`: the passes take 1/3 and 2/3, the exchange is hidden, and the slowest of R ranks decides.
+  Fitted: the spread of ranks. It grows too fast beyond 64 nodes.
 """
 
 from collections.abc import Sequence
@@ -75,12 +75,12 @@ REPRODUCTION: Explanation = "exposed"
 
 
 def is_of_the_paper(model_name: str) -> bool:
-    """Whether a described machine is the paper's."""
+    """Return whether a described machine is the paper's."""
     return model_name.startswith("LX2")
 
 
 def published_curves(model: Model) -> list[dict[str, Any]]:
-    """What is printed or logged of XL/2; the authors' figures 10 and 11 give no further numbers in their text."""
+    """Return the printed and logged curves of XL/2; figures 10 and 11 have no further numbers in the text."""
 
     def curve(label: str, source: str, seconds: dict[int, float]) -> dict[str, Any]:
         first = min(seconds)
@@ -116,14 +116,14 @@ def published_curves(model: Model) -> list[dict[str, Any]]:
 
 @dataclass(frozen=True)
 class Fit:
-    """What an explanation says of the machine behind the authors' logs."""
+    """Fitted computing and links behind the authors' logs."""
 
     computing: Computing
     cluster: Cluster
 
 
 def fit(model: Model, cluster: Cluster, explanation: Explanation, *, steps: int, seed: int) -> Fit:
-    """Least squares of relative errors on 2, 4 and 8 nodes; the step on 1 node is met exactly."""
+    """Minimize squared relative errors on 2, 4 and 8 nodes; the step on 1 node is exact."""
     whole = Computing(seconds=LOGGED_SECONDS[1], images=IMAGES_PER_NODE, optimizer_seconds=OPTIMIZER_SECONDS)
 
     def candidate(value: float) -> Fit:
@@ -145,7 +145,7 @@ def fit(model: Model, cluster: Cluster, explanation: Explanation, *, steps: int,
 
 
 def _with_seconds(model: Model, start: Fit, *, steps: int, seed: int) -> Fit:
-    """The seconds of computing with which a step on 1 node takes as long as it did."""
+    """Return the fit whose step on 1 node takes the logged time."""
 
     def beyond(seconds: float) -> float:
         tried = replace(start, computing=replace(start.computing, seconds=seconds))
@@ -163,17 +163,9 @@ def _point(model: Model, found: Fit, *, nodes: int, steps: int, seed: int) -> Po
 
 
 def reproduce(model: Model, cluster: Cluster, *, nodes: Sequence[int], steps: int, seed: int) -> dict[str, Any]:
-    """Curves (published; simulated as the authors did it and as dithc does it), and how far they are from each other.
+    """Return `curves`, `validation` and `inputs` of the JSON file: published and simulated curves, and their distance.
 
-    Args:
-        model: XL/2.
-        cluster: the paper's.
-        nodes: of the simulated curves.
-        steps: a point is the mean of.
-        seed: of the stragglers.
-
-    Returns:
-        `curves`, `validation` and `inputs` of the JSON file.
+    `cluster` is the paper's; each point is the mean of `steps`; `seed` draws the stragglers.
     """
     found = {name: fit(model, cluster, name, steps=steps, seed=seed) for name in EXPLANATIONS}
     best = Computing(seconds=TUNED_SECONDS[MODEL][IMAGES_PER_NODE], images=IMAGES_PER_NODE, spread=SPREAD)
@@ -232,7 +224,7 @@ def _inputs(found: Fit) -> dict[str, Any]:
 
 
 def _validation(model: Model, found: Fit, *, steps: int, seed: int) -> dict[str, Any]:
-    """Published beside simulated, point by point."""
+    """Compare published and simulated points."""
     counts = [*LOGGED_SECONDS, NODES_OF_EFFICIENCY]
     points = [_point(model, found, nodes=count, steps=steps, seed=seed) for count in counts]
     rows = []
@@ -258,7 +250,7 @@ def _validation(model: Model, found: Fit, *, steps: int, seed: int) -> dict[str,
 
 
 def _checks(model: Model, found: Fit, *, steps: int, seed: int) -> dict[str, Any]:
-    """Published numbers that the fit has not seen and no bound is set for: they tell how far to believe an explanation."""
+    """Compare published numbers that neither the fit nor a bound uses."""
     slower = replace(found.computing, seconds=found.computing.seconds * PROFILED_STEP_SECONDS / LOGGED_SECONDS[1])
     tuned = replace(found.computing, seconds=TUNED_SECONDS[MODEL][IMAGES_PER_NODE])
     there = simulate_curve(

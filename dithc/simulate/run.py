@@ -21,29 +21,24 @@ MEGA = 1_000_000
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """What to simulate.
+    """Settings of a simulation.
 
     Attributes:
         machine: description with a section `network`.
-        models: names of presets, curves of each.
-        nodes: how many, for each point.
-        mode: weak (the same images on each node) or strong (the same images over all nodes).
-        global_batches: of strong scaling, a curve each.
-        step: seconds of a step on one node, of one model, or the JSON file of `dithc bench step` or `bench scaling` that has one
-            of every model; None for the paper's, on its machine.
-        images_per_node: that the step has; None for the file's, or the paper's 112.
+        mode: weak fixes the images of a node, strong those of all nodes.
+        global_batches: batches of strong scaling, a curve each.
+        step: seconds of a step of one model on one node, or a JSON file of `dithc bench step` or `bench scaling`; None for the
+            paper's on its machine.
+        images_per_node: images of that step; None for the file's, or the paper's 112.
         ranks_per_node: None for one a die.
-        collectives: a curve each.
-        wires: of hierarchical collectives, a curve each.
+        wires: wire types of hierarchical collectives, a curve each.
         bucket_mb: None for the rule of dithc.comm.
-        overlaps: whether sums begin during the backward pass.
-        communication_core: whether communication threads have cores of their own.
-        zero1: whether optimizer states are shards.
-        spread: of the logarithm of a rank's speed; None for what reproduces the paper on its machine, else none.
-        fixed_seconds: of a step, what does not shrink with the images.
-        steps: a point is the mean of.
-        seed: of the stragglers.
-        reproduces_paper: the paper's curves and their reproduction; then `mode` to `fixed_seconds` are not looked at.
+        communication_core: whether communication threads have their own cores.
+        zero1: whether the optimizer state is sharded.
+        spread: standard deviation of the log of a rank's speed; None for the paper's on its machine, else 0.
+        fixed_seconds: part of a step that does not shrink with the images.
+        steps: steps per point, with stragglers drawn from `seed`.
+        reproduces_paper: reproduce the paper's curves and ignore `mode` to `fixed_seconds`.
     """
 
     machine: Path
@@ -68,7 +63,7 @@ class Settings:
 
 
 def run(settings: Settings) -> dict[str, Any]:
-    """Plays everything; ready for JSON.
+    """Run the simulation and return its result for JSON.
 
     Raises:
         UserError: a setting makes no sense, or the machine or the time of a step is not there.
@@ -157,7 +152,7 @@ def _methods(settings: Settings) -> list[Method]:
 
 
 def computing_of(settings: Settings, machine: Machine, model: str) -> tuple[Computing, str]:
-    """The time of a step, and where it is from. What a published step waited inside its node is taken for computing."""
+    """Return the time of a step and its source; waits inside a node of a published step count as computing."""
     is_paper = paper.is_of_the_paper(machine.model_name)
     spread = settings.spread if settings.spread is not None else paper.SPREAD if is_paper else 0.0
     images = settings.images_per_node or paper.IMAGES_PER_NODE
@@ -229,7 +224,7 @@ def _plain(content: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def table(result: Mapping[str, Any]) -> str:
-    """Lines for a person: every curve, and where it is there the comparison with what is published."""
+    """Format every curve, and the comparison with published points."""
     lines = [f"machine: {result['machine']['model_name']}, {result['machine']['ranks_per_node']} ranks a node"]
     for curve in result["curves"]:
         batch = f", global batch {curve['global_batch']}" if curve["global_batch"] else ""

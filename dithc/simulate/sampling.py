@@ -1,10 +1,7 @@
-"""A sampling on a described machine of any number of nodes: all ways to cut it among ranks, by predicted seconds.
+"""Sampling on a described machine of any number of nodes: all partitions over ranks, by predicted seconds.
 
-Legend: T tokens, p side of a patch.
-
-The formulas are those by which `dithc sample` chooses (`dithc.parallel.choosing`). Rates are described or published: the FLOP/s
-of a rank are those of a training step; the decoder is taken for Stable Diffusion's where nothing else is given, cut by rows
-among those who share an image.
+The formulas are those of `dithc sample` (`dithc.parallel.choosing`). FLOP/s of a rank are those of a training step. The decoder
+defaults to Stable Diffusion's, cut by rows among the ranks of an image. Legend: T tokens, p side of a patch.
 """
 
 from collections.abc import Mapping, Sequence
@@ -27,17 +24,16 @@ TERA = 1e12
 
 @dataclass(frozen=True, kw_only=True)
 class Sampling:
-    """What is sampled, beside what `Settings` say of machine, models and nodes.
+    """What to sample, besides machine, models and nodes of `Settings`.
 
     Attributes:
-        images: of the evaluation.
-        size: pixels of a side.
-        steps: calls of the network for an image.
-        guided: whether each is of two branches.
-        bandwidth: bytes a second of a rank's messages between nodes; None for those of the description.
+        size: side in pixels.
+        steps: network calls per image.
+        guided: whether each call has two branches.
+        bandwidth: bytes per second of a rank between nodes; None for the description's.
         flops: FLOP/s of a rank; None for those of the training step.
-        half_tokens: with which a rank reaches half of them in products; assumed.
-        decode_tflop: of an image; None for Stable Diffusion's decoder.
+        half_tokens: tokens at which products reach half of `flops`; assumed.
+        decode_tflop: TFLOP to decode an image; None for Stable Diffusion's decoder.
         shown: choices in the result.
     """
 
@@ -53,7 +49,7 @@ class Sampling:
 
 
 def predict(settings: Settings, sampling: Sampling) -> dict[str, Any]:
-    """The choices on each number of nodes; ready for JSON.
+    """Return the choices on each number of nodes for JSON.
 
     Raises:
         UserError: a setting makes no sense, or the machine, its network or the time of a step is not there.
@@ -138,7 +134,7 @@ def _decoder_tflop(size: int) -> float:
 
 
 def table(result: Mapping[str, Any]) -> str:
-    """Lines for a person: what is best on each number of nodes, then all choices on the fewest that are enough."""
+    """Format the best choice per number of nodes, then all choices on the fewest sufficient nodes."""
     what, machine = result["sampling"], result["machine"]
     lines = [f"machine: {machine['model_name']}, {machine['ranks_per_node']} ranks a node"]
     for curve in result["curves"]:
@@ -169,7 +165,7 @@ def table(result: Mapping[str, Any]) -> str:
 
 
 def _told(points: Sequence[Mapping[str, Any]]) -> tuple[Sequence[Mapping[str, Any]], Sequence[Mapping[str, Any]]]:
-    """The points up to the first after which nothing gets faster, and those behind it."""
+    """Split the points at the first after which more nodes change nothing."""
     last = points[-1]
     same = [point["degrees"] == last["degrees"] and point["seconds"] == last["seconds"] for point in points]
     enough = len(points) - 1

@@ -26,17 +26,15 @@ SHARED_CORE_SLOWDOWN = 2.0
 
 @dataclass(frozen=True, kw_only=True)
 class Method:
-    """How gradients become sums.
+    """A method of gradient exchange.
 
     Attributes:
-        label: of the curve.
-        collective: ring or rabenseifner over all ranks, or hierarchical.
-        wire: of the hierarchical one.
+        collective: ring or rabenseifner over all ranks, or hierarchical with `wire`.
         shares_memory: whether ranks of a node exchange through memory.
         bucket_bytes: None for the rule of dithc.comm.
         overlaps: whether sums begin during the backward pass.
-        communication_core: whether communication threads have cores of their own.
-        zero1: whether sums end as shards, optimizers update shards, and weights are gathered during the next forward pass.
+        communication_core: whether communication threads have their own cores.
+        zero1: whether sums end as shards and the next forward pass gathers the weights.
     """
 
     label: str
@@ -51,15 +49,13 @@ class Method:
 
 @dataclass(frozen=True, kw_only=True)
 class Computing:
-    """The time that a rank of average speed computes in a step, without any exchange.
+    """Computing time of a rank of average speed in a step, without exchange.
 
     Attributes:
-        seconds: of a step with `images` on a node.
-        images: on a node, over all its ranks.
-        fixed_seconds: of `seconds`, what does not shrink with the number of images (the optimizer included).
-        optimizer_seconds: update of the weights.
-        forward_share: of forward and backward pass together, what the forward pass takes.
-        spread: standard deviation of the logarithm of a rank's speed in a step; stragglers are draws from it.
+        seconds: time of a step with `images` on a node.
+        fixed_seconds: part that does not shrink with the images, including `optimizer_seconds`.
+        forward_share: fraction of the forward pass in both passes.
+        spread: standard deviation of the log of a rank's speed in a step.
     """
 
     seconds: float
@@ -70,24 +66,20 @@ class Computing:
     spread: float = 0.0
 
     def seconds_of(self, images: float) -> float:
-        """A step with this many images on a node."""
+        """Return seconds of a step with this many images on a node."""
         fixed = max(self.fixed_seconds, self.optimizer_seconds)
         return fixed + (self.seconds - fixed) * images / self.images
 
 
 @dataclass(frozen=True, kw_only=True)
 class Point:
-    """What was simulated on a number of nodes; means over the steps.
+    """Simulation on a number of nodes; means over the steps, ranks and images over all nodes.
 
     Attributes:
-        nodes: that take part.
-        ranks: on all of them.
-        images: of a step, over all ranks.
-        seconds: of a step.
-        exposed_seconds: of them, in which nobody computes and sums are waited for.
-        straggling_seconds: of them, the slowest rank's computing beyond that of an average one.
-        exchange_seconds: in which sums were under way.
-        wait_of_bucket: seconds that a rank of average speed sees inside the sum of a bucket, mean over buckets.
+        exposed_seconds: part of `seconds` in which all ranks wait for sums.
+        straggling_seconds: part in which the slowest rank computes beyond an average one.
+        exchange_seconds: time with a sum under way.
+        wait_of_bucket: mean seconds of an average rank inside the sum of a bucket.
     """
 
     nodes: int
@@ -102,12 +94,7 @@ class Point:
 
 @dataclass(frozen=True, kw_only=True)
 class Cluster:
-    """Nodes as many as are asked for.
-
-    Attributes:
-        links: what messages cost.
-        ranks_per_node: of every node.
-    """
+    """Links and ranks per node of any number of nodes."""
 
     links: Links
     ranks_per_node: int
@@ -116,7 +103,7 @@ class Cluster:
 def plan_of(
     model: Model, method: Method, computing: Computing, cluster: Cluster, *, nodes: int, images_per_node: float
 ) -> tuple[Plan, float]:
-    """The plan of a step, and the seconds in which weights are gathered beyond the forward pass that hides them (zero1)."""
+    """Return the plan of a step, and seconds of weight gathering beyond the forward pass (zero1)."""
     layout = Layout(nodes=nodes, ranks_per_node=cluster.ranks_per_node, shares_memory=method.shares_memory)
     buckets = buckets_of(model.gradients, bucket_bytes=method.bucket_bytes)
     exchange = [
@@ -145,7 +132,7 @@ def plan_of(
 
 
 def _alone(plan: Plan) -> Plan:
-    """One rank hands nothing over."""
+    """Return the plan of a single rank, without exchange."""
     return Plan(before=plan.before, ready=(), backward=plan.backward, exchange=())
 
 
@@ -160,17 +147,9 @@ def simulate_point(
     steps: int,
     seed: int,
 ) -> Point:
-    """Plays some steps on a number of nodes.
+    """Simulate `steps` steps on a number of nodes, each with its own stragglers drawn from `seed`.
 
-    Args:
-        model: whose gradients are summed.
-        method: of summing them.
-        computing: of a rank.
-        cluster: what the nodes are.
-        nodes: how many.
-        images: of a step, over all ranks; the fullest rank has images / ranks, rounded up.
-        steps: that are played, each with its own stragglers.
-        seed: of the stragglers.
+    `images` are those of a step over all ranks; the fullest rank has images / ranks, rounded up.
 
     Raises:
         UserError: fewer images than ranks.
@@ -203,7 +182,7 @@ def simulate_point(
 
 
 def largest_draws(ranks: int, *, steps: int, seed: int) -> list[float]:
-    """For each step the largest of standard normal draws, one a rank; for the same seed it only grows with the ranks.
+    """Return per step the largest of R normal draws; for a seed it grows with R.
 
     The largest of R draws is below x with probability F(x)^R, so one uniform number a step is enough; those of the steps lie in
     equal parts of [0, 1), which makes the mean of few steps that of many.
@@ -224,7 +203,7 @@ def simulate_curve(
     steps: int,
     seed: int,
 ) -> list[Point]:
-    """A point for each number of nodes; those with fewer images than ranks are left out, and that is said."""
+    """Return a point per number of nodes; log and omit those with fewer images than ranks."""
     points = []
     for count in sorted(set(nodes)):
         images = computing.images * count if mode == "weak" else global_batch or 0
@@ -238,7 +217,7 @@ def simulate_curve(
 
 
 def efficiencies(points: Sequence[Point]) -> list[float]:
-    """Images a second and node, over those on the fewest nodes."""
+    """Return images per second and node, relative to the fewest nodes."""
     rates = [point.images / point.seconds / point.nodes for point in points]
     return [rate / rates[0] for rate in rates]
 
@@ -246,7 +225,7 @@ def efficiencies(points: Sequence[Point]) -> list[float]:
 def curve_of(
     method: Method, model: Model, points: Sequence[Point], *, mode: Mode, global_batch: int | None
 ) -> dict[str, Any]:
-    """A simulated curve for JSON. `flops_per_second` counts attention; `linear_flops_per_second` linear layers alone."""
+    """Return a simulated curve for JSON; `linear_flops_per_second` omits attention."""
     rows = [
         {
             "nodes": point.nodes,

@@ -22,7 +22,7 @@ FORWARD_SHARE = 1 / 3
 
 @dataclass(frozen=True)
 class Gradient:
-    """One parameter's gradient: its elements, and its share of the backward pass's arithmetic."""
+    """Gradient of a parameter: elements, and fraction of the backward arithmetic."""
 
     name: str
     elements: int
@@ -31,7 +31,7 @@ class Gradient:
 
 @dataclass(frozen=True)
 class Model:
-    """A DiT as its gradients, in the order in which a backward pass completes them."""
+    """Gradients of a DiT in the order of the backward pass."""
 
     name: str
     gradients: tuple[Gradient, ...]
@@ -39,23 +39,22 @@ class Model:
 
     @property
     def gradient_bytes(self) -> int:
-        """Of all gradients, fp32."""
+        """Return bytes of all gradients in fp32."""
         return FP32_BYTES * sum(gradient.elements for gradient in self.gradients)
 
 
 @dataclass(frozen=True)
 class Bucket:
-    """Bytes that are summed together, once this share of the backward pass is done."""
+    """Bytes of one sum, and the fraction of the backward pass after which it is ready."""
 
     size: int
     ready_share: float
 
 
 def describe_model(name: str, **overrides: Any) -> Model:
-    """The shapes of a preset from a model without storage, the order of its gradients from a narrow twin that is really run.
+    """Describe a preset: shapes from a model without storage, gradient order from a recorded pass of a narrow twin.
 
-    A gradient's share is that of its own product and of the product for the input beside it; the products of attention count
-    to the layer in front of it (qkv), whose gradient they precede.
+    The share of a gradient includes its own product and that of the input; attention counts for qkv, whose gradient it precedes.
 
     Raises:
         UserError: unknown preset or field.
@@ -80,10 +79,7 @@ def describe_model(name: str, **overrides: Any) -> Model:
 
 
 def _recorded_order(name: str, overrides: dict[str, Any]) -> list[str]:
-    """Names of the parameters in the order in which a backward pass through a model of the same depth completes them.
-
-    That of plain PyTorch, which is there on every machine; other back ends swap gradients within a layer.
-    """
+    """Return parameter names in the order in which a backward pass of plain PyTorch completes them; other backends swap some."""
     small = {"hidden_size": 8, "num_heads": 1, "input_size": 4, "patch_size": 2, "num_classes": 1}
     twin = DiT.from_preset(name, **{**overrides, **small})
     seen: list[str] = []
@@ -102,11 +98,9 @@ def _append(seen: list[str], key: str, _: Tensor) -> None:
 
 
 def buckets_of(gradients: Sequence[Gradient], *, bucket_bytes: int | None = None) -> tuple[Bucket, ...]:
-    """Buckets as the reducer of dithc.comm cuts them, and when each is ready.
+    """Return the buckets of the dithc.comm reducer and when each is ready, from gradients in buffer order.
 
-    Args:
-        gradients: in the order of the buffer.
-        bucket_bytes: that no bucket of more than one gradient exceeds; None for the reducer's rule.
+    `bucket_bytes` limits buckets of several gradients; None selects the reducer's rule.
     """
     sizes = [gradient.elements for gradient in gradients]
     found = []

@@ -9,7 +9,7 @@ import pytest
 from dithc.data import Tiles
 from dithc.report.collect import collect, gather
 from dithc.report.engine.published import Reference
-from dithc.report.facts import Facts
+from dithc.report.facts import EvaluationFacts, Facts
 from dithc.report.pictures import galleries
 from dithc.report.pictures.composites import composites
 from dithc.report.pictures.measured import radial_power
@@ -22,13 +22,17 @@ def facts(tree: Any) -> Facts:
     return collect(tree.experiment, gather(tree.experiment, tree.paths), Reference(), bench=None, machine=[])
 
 
+def _evaluation(facts: Facts, name: str) -> EvaluationFacts:
+    return next(item for item in facts.evaluations if item.name == name)
+
+
 def test_nearest_tiles_are_those_of_the_nearest_features(facts: Facts) -> None:
-    item = facts.of_evaluation("sentinel2-final")
+    item = _evaluation(facts, "sentinel2-final")
     folder = facts.dataset("sentinel2").tiles_folder
     assert folder is not None
     found = nearest_tiles(item, Tiles(folder), seed=0, count=4)
     np.testing.assert_array_equal(found, [0, 2, 4, 6])  # samples lie at 0.1, 2.1, ..., tiles at 0, 1, 2, ...
-    other = facts.of_evaluation("sentinel2-start")
+    other = _evaluation(facts, "sentinel2-start")
     assert nearest_tiles(other, Tiles(folder), seed=0, count=4) == "the features of the images are not kept"
     assert item.files is not None
     none = replace(item, files=replace(item.files, real_features=None))
@@ -36,7 +40,7 @@ def test_nearest_tiles_are_those_of_the_nearest_features(facts: Facts) -> None:
 
 
 def test_galleries_of_a_data_set_have_texts_and_false_colours(facts: Facts) -> None:
-    found = galleries(facts, "sentinel2", facts.of_evaluation("sentinel2-final"))
+    found = galleries(facts, "sentinel2", _evaluation(facts, "sentinel2-final"))
     pictures = [picture for gallery in found for picture in gallery.pictures]
     assert [gallery.title for gallery in found][:2] == ["Generated beside real", "In false colours"]
     assert len(found[0].pictures) == 3

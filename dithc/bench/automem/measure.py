@@ -1,7 +1,6 @@
-"""What AutoMem and its tiers of memory give: training in less fast memory, in less memory at all, larger batches; the pool.
+"""Benchmark of AutoMem: training with less fast memory, with less memory in total, with larger batches, and the memory pool.
 
-Five parts, each of which can be measured alone. `budget`, `file` and `largest-batch` are trainings in processes of their own
-(`runs.py`); `pool` and `resident` are steps inside this one (`steps.py`).
+The parts `budget`, `file` and `largest-batch` run as separate processes (`runs.py`); `pool` and `resident` run here (`steps.py`).
 """
 
 from collections.abc import Callable
@@ -12,7 +11,7 @@ from typing import Any
 from dithc.bench.automem.runs import Trainings
 from dithc.bench.automem.settings import PARTS, AutoMemSettings
 from dithc.bench.automem.steps import pool_rows, resident_rows
-from dithc.bench.record import circumstances, prepare_threads
+from dithc.bench.record import circumstances, prepare_threads, require_at_least
 from dithc.log import logger, problem
 from dithc.model import PRESETS
 from dithc.sittings import Stopped, now
@@ -29,7 +28,7 @@ COUNTED = {
 
 
 def bench_automem(settings: AutoMemSettings) -> dict[str, Any]:
-    """Measures the parts and returns everything that is known about them, ready for JSON.
+    """Run the parts and return their results for JSON.
 
     Raises:
         UserError: settings without sense, a folder that cannot hold the file.
@@ -70,17 +69,9 @@ def _check(settings: AutoMemSettings) -> None:
     for argument in ("budget", "limit", "fast_share"):
         if not 0 < getattr(settings, argument) < 1:
             refuse(argument.replace("_", "-"), getattr(settings, argument), "a share between 0 and 1")
-    for argument in ("file_gib", "memory_gib"):
-        if getattr(settings, argument) <= 0:
-            refuse(
-                argument.replace("_gib", "-gib" if argument == "file_gib" else ""),
-                getattr(settings, argument),
-                "more than 0 GiB",
-            )
-    least = {"batch": 1, "most": 1, "rounds": 1, "warmup": 2, "steps": 1, "repeats": 1, "threads": 1}
-    for argument, minimum in least.items():
-        value = getattr(settings, argument)
-        if value is not None and value < minimum:
-            refuse(argument, value, f"{minimum} or more")
+    for argument, value in (("file-gib", settings.file_gib), ("memory", settings.memory_gib)):
+        if value <= 0:
+            refuse(argument, value, "more than 0 GiB")
+    require_at_least(settings, batch=1, most=1, rounds=1, warmup=2, steps=1, repeats=1, threads=1)
     if {"file", "largest-batch"} & set(settings.only) and not settings.folder.is_dir():
         refuse("folder", settings.folder, "a folder on the disk that is to hold the file tier")

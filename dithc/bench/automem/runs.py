@@ -23,7 +23,7 @@ PLAIN_ENVIRONMENT = (("DITHC_POOL", "off"),)
 
 @dataclass(frozen=True)
 class Probe:
-    """A batch that was tried, and what became of it."""
+    """A batch size and the outcome of its run."""
 
     batch: int
     status: str
@@ -39,7 +39,7 @@ class Trainings:
         self._how = ""  # the last limit was kept
 
     def budget(self) -> dict[str, Any]:
-        """AutoMem in a fast tier of a share of what the training takes without it, beside that training, in turns."""
+        """Compare AutoMem under a fast-tier budget with the unmanaged training, in turns."""
         first = self._bare()
         budget_bytes = int(takes_of(first) * self._settings.budget) // MIB * MIB
         log.info("unmanaged it takes %.2f GiB: a budget of %.2f GiB", takes_of(first) / GIB, budget_bytes / GIB)
@@ -54,7 +54,7 @@ class Trainings:
         return {"takes_bytes": takes_of(first), "budget_bytes": budget_bytes, "rows": rows}
 
     def file(self) -> dict[str, Any]:
-        """Both under a limit on the process that the unmanaged training exceeds; AutoMem has a file as its last tier."""
+        """Compare both under a process limit below the unmanaged peak; AutoMem adds a file tier."""
         settings, first = self._settings, self._bare()
         limit_bytes = int(peak_of(first) * settings.limit)
         words = self._with_file(limit_bytes, before_bytes=before_of(first))
@@ -70,7 +70,7 @@ class Trainings:
         }
 
     def largest_batch(self) -> dict[str, Any]:
-        """The largest batch of which a step runs in that memory: PyTorch alone, and AutoMem with a file and recomputation."""
+        """Find the largest batch that fits into the limit: PyTorch alone, and AutoMem with a file and recomputation."""
         settings = self._settings
         limit_bytes = int(settings.memory_gib * GIB)
         words = (*self._with_file(limit_bytes, before_bytes=before_of(self._bare())), "--recompute", "block")
@@ -90,7 +90,7 @@ class Trainings:
         return {"limit_bytes": limit_bytes, "how": self._how, "most": settings.most, "ratio": ratio, "rows": rows}
 
     def _bare(self) -> Run:
-        """The unmanaged training without a limit, made once."""
+        """Run the unmanaged training without a limit, once."""
         if self._unmanaged is None:
             run = self._run(self._contender(UNMANAGED, OFF))
             if run.status != "ok":
@@ -108,7 +108,7 @@ class Trainings:
         )
 
     def _with_file(self, limit_bytes: int, *, before_bytes: int) -> tuple[str, ...]:
-        """AutoMem with a share of what a limit leaves as its fastest tier, and a file."""
+        """Return AutoMem with a fraction of the limit as its fastest tier, and a file."""
         fast_bytes = int((limit_bytes - before_bytes) * self._settings.fast_share) // MIB * MIB
         if fast_bytes <= 0:
             got = f"{limit_bytes / GIB:.2f} GiB, of which the bare process has {before_bytes / GIB:.2f}"
@@ -153,27 +153,27 @@ class Trainings:
 
 
 def peak_of(run: Run) -> int:
-    """The highest resident size of the process."""
+    """Return the peak resident size of the process, in bytes."""
     return run.peak_rss_bytes_each[0]
 
 
 def before_of(run: Run) -> int:
-    """That before its model was made."""
+    """Return the peak resident size before the model was built, in bytes."""
     return int(run.result["each_rank"][0]["before_bytes"])
 
 
 def takes_of(run: Run) -> int:
-    """What the training takes: weights, gradients, moments, average, activations."""
+    """Return bytes of the training: weights, gradients, moments, average, activations."""
     return peak_of(run) - before_of(run)
 
 
 def same_training(first: Run, other: Run) -> bool:
-    """Whether all losses and gradient norms are equal to the last bit."""
+    """Return whether all losses and gradient norms are bitwise equal."""
     return first.losses == other.losses and first.result["grad_norms"] == other.result["grad_norms"]
 
 
 def row_of(name: str, runs: Sequence[Run], *, beside: Sequence[Run] = ()) -> dict[str, Any]:
-    """What is said of a contender; beside another, whether they are the same training and how their times compare."""
+    """Return the row of a contender, compared with another one if given."""
     bad = next((run for run in runs if run.status != "ok"), None)
     if bad is not None:
         return {"name": name, "status": bad.status, "reason": bad.reason}
@@ -198,7 +198,7 @@ def row_of(name: str, runs: Sequence[Run], *, beside: Sequence[Run] = ()) -> dic
 
 
 def _managed(runs: Sequence[Run]) -> dict[str, Any]:
-    """What a managed contender says of its fastest tier and of its copies; the worst of its runs."""
+    """Return the worst fast-tier and copy numbers over the runs of a managed contender."""
     told = [run.result["each_rank"][0]["memory"] for run in runs]
     tiers = [memory["tiers"][0] for memory in told]
     shares = [
@@ -219,7 +219,7 @@ def _managed(runs: Sequence[Run]) -> dict[str, Any]:
 
 
 def largest_of(tried: Callable[[int], Run], *, first: int, most: int) -> tuple[int, list[Probe]]:
-    """The largest batch that runs: doubled or halved from the first one to a bracket, which is then bisected.
+    """Find the largest batch that runs: double or halve to a bracket, then bisect.
 
     Raises:
         UserError: a run failed for another reason than memory.

@@ -12,29 +12,20 @@ PARTS = ("budget", "file", "largest-batch", "pool", "resident")
 
 @dataclass(frozen=True, kw_only=True)
 class AutoMemSettings:
-    """What to measure.
+    """Settings of the AutoMem benchmark.
 
     Attributes:
-        only: of PARTS.
-        model: preset of `budget`, `file` and `largest-batch`.
-        overrides: fields of the presets to change, by name.
-        batch: images a step; in `largest-batch` that of the first try.
-        dtype: of the arithmetic.
-        budget: of the fastest tier in `budget`, as a share of what the training takes unmanaged.
-        limit: on the process in `file`, as a share of the peak of the unmanaged one.
-        folder: of the file tier.
-        file_gib: of the file tier.
-        memory_gib: limit on the process in `largest-batch`.
-        fast_share: of what the limit leaves beside the bare process, the budget of the fastest tier in `file` and
-            `largest-batch`; the rest is for what does not come from a tier.
-        most: the largest batch to try.
-        step_models: presets of `pool` and `resident`.
-        repeats: steps of each contender there.
-        threads: compute threads; None takes the core plan's.
-        rounds: runs of each contender; the first order, then the reverse.
-        warmup: steps of a run before the clock: two of a managed one are recorded, the third one moves what is to rest elsewhere.
-        steps: steps of a run on the clock.
-        seed: of weights and batches.
+        only: subset of PARTS.
+        model: preset of `budget`, `file` and `largest-batch`; `step_models` are those of `pool` and `resident`.
+        batch: images per step; `largest-batch` tries this size first and never exceeds `most`.
+        budget: bytes of the fastest tier in `budget`, as a fraction of the unmanaged training's memory.
+        limit: process limit in `file`, as a fraction of the unmanaged peak.
+        memory_gib: process limit in `largest-batch`.
+        fast_share: fastest tier in `file` and `largest-batch`, as a fraction of the limit minus the bare process.
+        repeats: steps of each contender in `pool` and `resident`.
+        threads: compute threads; None selects the core plan's.
+        rounds: runs of each contender; every second round reverses the order.
+        warmup: untimed steps of a run; a managed run records two and moves data in the third.
     """
 
     only: tuple[str, ...] = PARTS

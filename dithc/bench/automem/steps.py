@@ -26,7 +26,7 @@ ROOM = 16
 
 
 def pool_rows(settings: AutoMemSettings) -> dict[str, Any]:
-    """Steps whose outputs come from the pool of huge pages, and from torch's allocator, in turns."""
+    """Time steps with outputs from the huge-page pool and from torch's allocator, in turns."""
     rows = []
     for model in settings.step_models:
         pools = {POOL: hot_pool(), TORCH: Pool.off()}
@@ -39,7 +39,7 @@ def pool_rows(settings: AutoMemSettings) -> dict[str, Any]:
 
 
 def resident_rows(settings: AutoMemSettings) -> dict[str, Any]:
-    """Steps of a model without AutoMem, and of one in two tiers of which the first holds everything, in turns."""
+    """Time steps without AutoMem and with two tiers whose first holds everything, in turns."""
     rows = []
     for model in settings.step_models:
         plain = variants.TrainingStep(_training(model, settings), variants.CONTENDERS[variants.DITHC])
@@ -74,7 +74,7 @@ def _under(pool: Pool, step: variants.TrainingStep) -> Callable[[], float]:
 def _resident(
     model: str, settings: AutoMemSettings
 ) -> Iterator[tuple[Callable[[], float], Callable[[], dict[str, Any]]]]:
-    """A step of a managed model that serves its tiers while it runs, and what its tiers and its plan say afterwards."""
+    """Yield the step of a managed model with served tiers, and report tiers and plan afterwards."""
     training = _training(model, settings)
     room = ROOM * training.state_bytes
     tiers = Tiers(
@@ -107,7 +107,7 @@ def _resident(
 
 
 def _rows(model: str, steps: Mapping[str, Callable[[], float]], settings: AutoMemSettings) -> list[dict[str, Any]]:
-    """A row for each contender, the first one's times over those of the others in the same round."""
+    """Return a row per contender, with the time ratio of the first one in the same round."""
     losses, seconds, faults = _take_turns(steps, warmup=settings.warmup, repeats=settings.repeats)
     first = next(iter(steps))
     rows = []
@@ -130,7 +130,7 @@ def _rows(model: str, steps: Mapping[str, Callable[[], float]], settings: AutoMe
 def _take_turns(
     steps: Mapping[str, Callable[[], float]], *, warmup: int, repeats: int
 ) -> tuple[dict[str, list[float]], dict[str, Timing], dict[str, list[int]]]:
-    """Losses of all steps; seconds and page faults of those on the clock. Every other round is in reverse."""
+    """Return losses of all steps, and seconds and page faults of timed ones; every second round is reversed."""
     losses: dict[str, list[float]] = {name: [] for name in steps}
     seconds: dict[str, list[float]] = {name: [] for name in steps}
     faults: dict[str, list[int]] = {name: [] for name in steps}

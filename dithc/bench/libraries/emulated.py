@@ -1,9 +1,6 @@
-"""Matrix products by our Arm kernels on a machine that is no Arm: cross-built, and run by qemu, which answers product by product.
+"""Matrix products with the Arm kernels on another CPU: cross-built once into `build/emulated`, and run by qemu.
 
-Emulation says what numbers the kernels give and nothing of their speed. The kernels are built once from the sources of a
-checkout, in `build/emulated`.
-
-Legend: M, K, N sizes of C (M, N) = A (M, K) B (K, N).
+Emulation verifies numbers; it does not predict speed. Legend: M, K, N sizes of C (M, N) = A (M, K) B (K, N).
 """
 
 import atexit
@@ -37,7 +34,7 @@ OPTIONS = (0, 0, 0, 0, 0, *[0] * 6)  # arithmetic of fp32; nothing added, no end
 
 
 def obstacle(dtype: Precision) -> str | None:
-    """Why SME cannot be emulated here for a type; None where it can."""
+    """Return why SME cannot be emulated here for a type; None if it can."""
     if dtype != "fp32":
         return "only products of fp32 are emulated"
     if not (KERNELS / "CMakeLists.txt").exists():
@@ -51,31 +48,20 @@ def obstacle(dtype: Precision) -> str | None:
 
 
 def what() -> str:
-    """The emulated machine, in words."""
+    """Describe the emulated machine."""
     return f"dithc's SME kernels, emulated by qemu-aarch64 -cpu {PROCESSOR}"
 
 
 @cache
 def quick_emulation() -> dict[str, str]:
-    """Variables with which qemu-aarch64 multiplies several times as fast on an x86 CPU; the numbers are the same.
-
-    None on other CPUs, and where there is no C compiler. See kernels/test/host/qemu_fma.c.
-    """
+    """Return variables that accelerate qemu-aarch64 on x86 (kernels/test/host/qemu_fma.c); empty without a C compiler."""
     compiler = shutil.which("cc")
     if "fma" not in discover().flags or compiler is None:
         return {}
     BUILD.mkdir(parents=True, exist_ok=True)
     library, made = BUILD / "qemu_fma.so", BUILD / f"qemu_fma.{os.getpid()}.so"
-    words = [
-        compiler,
-        "-O2",
-        "-mfma",
-        "-fPIC",
-        "-shared",
-        str(KERNELS / "test" / "host" / "qemu_fma.c"),
-        "-o",
-        str(made),
-    ]
+    source = str(KERNELS / "test" / "host" / "qemu_fma.c")
+    words = [compiler, "-O2", "-mfma", "-fPIC", "-shared", source, "-o", str(made)]
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     if done.returncode:
         log.info("qemu runs without its own fma: %s", done.stderr.strip().splitlines()[-1:])
@@ -85,7 +71,7 @@ def quick_emulation() -> dict[str, str]:
 
 
 def product(a: Tensor, b: Tensor, bias: Tensor | None) -> Tensor:
-    """C (M, N) of A (M, K), B (K, N) and a bias (N) or None, fp32, of any strides.
+    """Return C (M, N) of A (M, K), B (K, N) and an optional bias (N), fp32, any strides.
 
     Raises:
         UserError: the kernels cannot be built, or the emulator ended.

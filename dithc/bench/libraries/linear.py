@@ -41,10 +41,7 @@ class _Linear(torch.autograd.Function):
 
 
 def linear_by(library: Library) -> Linear:
-    """`torch.nn.functional.linear` by a library: x (..., K), weight (F, K), bias (F) or None to (..., F).
-
-    Under autocast operands are rounded to its type first, as by PyTorch's own.
-    """
+    """Return `torch.nn.functional.linear` by a library: x (..., K), weight (F, K), optional bias (F); autocast rounds them."""
 
     def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         dtype = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else x.dtype
@@ -70,9 +67,9 @@ class _Instead(TorchFunctionMode):
 
 @contextmanager
 def linears_served_by(linear: Linear) -> Iterator[None]:
-    """Has every linear layer of a model made of hcops served by `linear`; what follows a product is torch's then.
+    """Replace the product of every hcops linear layer by `linear`; torch computes the operators after it.
 
-    `hcops.linear` itself may be given: then the products are dithc's and everything else is what the others have.
+    Given `hcops.linear`, dithc computes the products and torch the rest.
     """
     apart = [op for op in OPERATORS if op != "linear"] if linear is hcops.linear else OPERATORS
     with hcops.use("reference", ops=apart), _Instead(linear):

@@ -27,13 +27,11 @@ _ROW_MAJOR, _NO_TRANSPOSE, _TRANSPOSE = 101, 111, 112
 
 @dataclass(frozen=True)
 class Library:
-    """One library.
+    """A library of matrix products.
 
     Attributes:
-        what: in words, with its version where it tells one.
-        product: C (M, N) of A (M, K), B (K, N) and a bias (N) or None, all of one type, none empty; A and B are dense or
-            transposes of dense ones; the bias is added as the library does that.
-        obstacle: why it cannot multiply numbers of a type here, None where it can.
+        product: C (M, N) of A (M, K), B (K, N) and an optional bias (N) of one type; A and B are dense or transposed dense.
+        obstacle: reason why it does not support a type here; None if it does.
     """
 
     what: Callable[[], str]
@@ -72,7 +70,7 @@ def _onednn_obstacle(dtype: Precision) -> str | None:
 
 @cache
 def _openblas() -> ctypes.CDLL | str:
-    """The library, or why there is none."""
+    """Return the library, or the reason for its absence."""
     name = os.environ.get(OPENBLAS_VARIABLE) or ctypes.util.find_library("openblas")
     if name is None:
         return f"no OpenBLAS: apt-get install libopenblas0-pthread, or name its shared library in {OPENBLAS_VARIABLE}"
@@ -106,7 +104,7 @@ def _openblas_product(a: Tensor, b: Tensor, bias: Tensor | None) -> Tensor:
 
 
 def _leading(matrix: Tensor) -> int:
-    """Elements between two rows as they lie in memory."""
+    """Return the leading dimension in elements."""
     return max(1, matrix.shape[1] if matrix.is_contiguous() else matrix.shape[0])
 
 
@@ -138,7 +136,7 @@ EMULATED: Mapping[str, Library] = {"sme": Library(emulated.what, emulated.produc
 
 
 def described(names: Iterable[str], dtypes: Iterable[Precision]) -> dict[str, dict[str, str | None]]:
-    """For each library what it is, and for each type why it cannot multiply that here, None where it can."""
+    """Describe each library, and why it does not support a type here (None if it does)."""
     return {
         name: {"what": LIBRARIES[name].what(), **{dtype: LIBRARIES[name].obstacle(dtype) for dtype in dtypes}}
         for name in names

@@ -1,9 +1,8 @@
-"""The cases of `bench ops`: each operator at the shapes and types that a training step gives it, in several ways.
+"""Cases of `bench ops`: each operator with the shapes and types of a training step, by several implementations.
 
-All ways pay for their outputs: none gets memory to write into, as in the model. Inputs lie where the model would have them: in
-the pool of huge pages for hcops, in torch's memory for torch. Where an operator has a gradient it is taken by
-torch.autograd.grad from an output that is kept, so a backward pass is timed alone. In bf16 the way of hcops is the model's: fp32
-weights under autocast, rounded inside the product; torch's matrices are bf16 already, which spares it a cast that training pays.
+All implementations allocate their outputs. Inputs of hcops lie in the huge-page pool, those of torch in its own memory.
+torch.autograd.grad on a retained output times the backward pass alone. In bf16, hcops rounds fp32 weights inside the product,
+as under autocast; torch receives bf16 matrices, which saves a cast that training pays.
 
 Legend: N batch, T tokens, D width, H heads, K head width, E width of a hidden layer; M rows of a matrix, F output features.
 """
@@ -57,7 +56,7 @@ def cases(
     size_bytes: int,
     libraries: Sequence[str] = (),
 ) -> Iterator[Case]:
-    """The cases one after the other, so that the memory of one is free before the next.
+    """Yield the cases one by one; each frees its memory before the next.
 
     Raises:
         UserError: an operator, a model or a library that there is not.
@@ -81,7 +80,7 @@ def cases(
 
 
 def gemm(model: str, dtype: Precision, libraries: Sequence[str] = ()) -> Iterator[Case]:
-    """The three products of each module of table 4, by dithc, by PyTorch, and by those libraries that can."""
+    """Yield the three products of each module of table 4, by dithc, PyTorch and the available libraries."""
     batch = BATCHES.get(model, OTHER_BATCH)
     for layer in module_layers(PRESETS[model], batch=batch):
         for of in PASSES:
@@ -116,7 +115,7 @@ def linear_run(
     weight_dtype: torch.dtype,
     place: Callable[[Tensor], Tensor] = lambda tensor: tensor,
 ) -> Run:
-    """One product of a linear layer, with its bias or the bias' gradient, as training makes it."""
+    """Return one product of a linear layer, with its bias or bias gradient, as in training."""
     x = place(random(layer.rows, layer.in_features, dtype=TYPES[dtype]))  # (M, K)
     weight = random(layer.out_features, layer.in_features, dtype=weight_dtype, seed=1)  # (F, K)
     bias = random(layer.out_features, dtype=weight_dtype, seed=2)  # (F)
@@ -130,7 +129,7 @@ def linear_run(
 
 
 def our_linear_run(layer: Layer, of: Pass, dtype: Precision) -> Run:
-    """The same as the model has it with hcops: weights stay fp32, inputs lie in the pool."""
+    """Return the same product by hcops: fp32 weights, inputs in the pool."""
     return linear_run(layer, of, hcops.linear, dtype, weight_dtype=torch.float32, place=as_output)
 
 
@@ -157,12 +156,8 @@ def attention(dtype: Precision) -> Iterator[Case]:
 
 
 def _images(size_bytes: int, width: int) -> int:
-    """Images whose fp32 activation of (N, T, width) has about `size_bytes`."""
+    """Return the number of images whose fp32 activation (N, T, width) has about `size_bytes`."""
     return max(1, size_bytes // (FP32_BYTES * TOKENS * width))
-
-
-def _elements(images: int) -> int:
-    return images * TOKENS * WIDTH
 
 
 def gelu(dtype: Precision, size_bytes: int) -> Case:
@@ -185,7 +180,7 @@ def _elementwise(
         op,
         dtype,
         images,
-        work=5 * _elements(images) * TYPES[dtype].itemsize,
+        work=5 * images * TOKENS * WIDTH * TYPES[dtype].itemsize,
         counted="forward reads x, writes y; backward reads dy and x, writes dx",
         ways={"hcops": our_passes(ours, [x], dout), "eager": passes(eager, [x], dout)},
     )
@@ -204,7 +199,7 @@ def adarms(dtype: Precision, size_bytes: int) -> Case:
 def _modulated_norm(
     op: str, dtype: Precision, size_bytes: int, ours: Callable[..., Tensor], theirs: Callable[..., Tensor]
 ) -> Case:
-    """The residual stream is fp32; in bf16 the result is, as the linear layer behind it wants it."""
+    """Return a case with an fp32 residual stream; in bf16 the result is bf16 for the next linear layer."""
     images, out_bytes = _images(size_bytes, WIDTH), TYPES[dtype].itemsize
     inputs = [random(images, TOKENS, WIDTH)]  # (N, T, D)
     inputs += [random(images, WIDTH, dtype=TYPES[dtype], seed=seed) for seed in (1, 2)]  # (N, D)
@@ -214,14 +209,14 @@ def _modulated_norm(
         op,
         dtype,
         images,
-        work=_elements(images) * (3 * FP32_BYTES + 2 * out_bytes),
+        work=images * TOKENS * WIDTH * (3 * FP32_BYTES + 2 * out_bytes),
         counted="forward reads x, writes y; backward reads dy and x, writes dx; (N, D) and (N, T) arrays are not counted",
         ways={"hcops": our_passes(ours, inputs, dout), "eager": passes(eager, inputs, dout)},
     )
 
 
 def gate_residual(dtype: Precision, size_bytes: int) -> Case:
-    """The residual stream is fp32; gate and branch have the type of the case."""
+    """Return a case with an fp32 residual stream; gate and branch have the type of the case."""
     images, branch_bytes = _images(size_bytes, WIDTH), TYPES[dtype].itemsize
     inputs = [
         random(images, TOKENS, WIDTH),  # (N, T, D)
@@ -233,7 +228,7 @@ def gate_residual(dtype: Precision, size_bytes: int) -> Case:
         "gate_residual",
         dtype,
         images,
-        work=_elements(images) * (3 * FP32_BYTES + 3 * branch_bytes),
+        work=images * TOKENS * WIDTH * (3 * FP32_BYTES + 3 * branch_bytes),
         counted="forward reads x and y, writes out; backward reads dout and y, writes dy (dx is dout)",
         ways={
             "hcops": our_passes(hcops.vector.gate_residual, inputs, dout),
@@ -243,7 +238,7 @@ def gate_residual(dtype: Precision, size_bytes: int) -> Case:
 
 
 def rotate_heads(dtype: Precision, size_bytes: int) -> Case:
-    """The rotation of q and k by place, without their norms, as in the presets with rotation."""
+    """Return the rotary embedding of q and k without their norms."""
     images = _images(size_bytes, 3 * WIDTH)
     qkv = random(images, TOKENS, 3 * WIDTH, dtype=TYPES[dtype])  # (N, T, 3D)
     dout = random(images, TOKENS, 3 * WIDTH, dtype=TYPES[dtype], seed=1)  # (N, T, 3D)
@@ -254,7 +249,7 @@ def rotate_heads(dtype: Precision, size_bytes: int) -> Case:
         "rotate_heads",
         dtype,
         images,
-        work=4 * 3 * _elements(images) * TYPES[dtype].itemsize,
+        work=4 * 3 * images * TOKENS * WIDTH * TYPES[dtype].itemsize,
         counted="forward reads qkv, writes its like; backward reads dout, writes dqkv; (T, K / 2) tables are not counted",
         ways={
             "hcops": our_passes(lambda x: hcops.vector.rotate_heads(x, HEADS, **named), [qkv], dout),
@@ -265,7 +260,7 @@ def rotate_heads(dtype: Precision, size_bytes: int) -> Case:
 
 
 def swiglu(dtype: Precision, size_bytes: int) -> Case:
-    """The gated hidden layer: gates and values in one array, as one product makes them."""
+    """Return the gated hidden layer with gates and values in one array."""
     images = _images(size_bytes, 2 * HIDDEN)
     x = random(images, TOKENS, 2 * HIDDEN, dtype=TYPES[dtype])  # (N, T, 2E)
     dout = random(images, TOKENS, HIDDEN, dtype=TYPES[dtype], seed=1)  # (N, T, E)
@@ -275,16 +270,13 @@ def swiglu(dtype: Precision, size_bytes: int) -> Case:
         images,
         work=8 * images * TOKENS * HIDDEN * TYPES[dtype].itemsize,
         counted="forward reads gates and values, writes y; backward reads dy, gates and values, writes the gradients of both",
-        ways={
-            "hcops": our_passes(hcops.vector.swiglu, [x], dout),
-            "eager": passes(reference.swiglu, [x], dout),
-        },
+        ways={"hcops": our_passes(hcops.vector.swiglu, [x], dout), "eager": passes(reference.swiglu, [x], dout)},
         sizes={"E": HIDDEN},
     )
 
 
 def adamw(dtype: Precision, size_bytes: int) -> Case:
-    """Norm, clipping, update and moving average of all weights, `size_bytes` of them."""
+    """Return norm, clipping, update and moving average of `size_bytes` of weights."""
     count = max(1, size_bytes // (FP32_BYTES * PARAMETER_SHAPE[0] * PARAMETER_SHAPE[1]))
     ours = [[random(*PARAMETER_SHAPE, seed=list_ * count + i) for i in range(count)] for list_ in range(2)]
     ours += [[torch.zeros(PARAMETER_SHAPE) for _ in range(count)] for _ in range(2)]  # moments
@@ -349,19 +341,10 @@ def _memory_bound(
     ways: Mapping[str, Mapping[str, Run]],
     sizes: Mapping[str, int] | None = None,
 ) -> Case:
-    """A case of (N, T, D) arrays, where `sizes` does not say otherwise."""
+    """Return a case of (N, T, D) arrays unless `sizes` replaces D."""
     shape = {"N": images, "T": TOKENS} | dict(sizes or {"D": WIDTH})
-    return Case(
-        op=op,
-        group="memory-bound",
-        name=op,
-        dtype=dtype,
-        shape=shape,
-        limit="copy",
-        work=work,
-        counted=counted,
-        ways=ways,
-    )
+    named: dict[str, Any] = {"op": op, "group": "memory-bound", "name": op, "limit": "copy"}
+    return Case(**named, dtype=dtype, shape=shape, work=work, counted=counted, ways=ways)
 
 
 MEMORY_BOUND: Mapping[str, Callable[[Precision, int], Case]] = {

@@ -30,17 +30,14 @@ OURS = "hcops"
 
 @dataclass(frozen=True, kw_only=True)
 class OpsSettings:
-    """What to measure.
+    """Settings of the operator benchmark.
 
     Attributes:
-        ops: of `OPS`.
-        models: presets whose linear layers are measured; DiT-XL/2 with 4 images, DiT-S/2 with 16, others with 4.
-        dtypes: fp32, bf16, or both.
-        libraries: of `LIBRARIES`, that stand beside PyTorch's choice at the products, where they can.
-        backend: the back end of hcops that is measured; None is the one that is active.
-        size_bytes: of an fp32 activation of the memory-bound operators, of all weights for AdamW, and of the copy.
-        threads: compute threads; None takes the core plan's.
-        repeats: rounds.
+        models: presets of the linear layers; DiT-S/2 has 16 images, others 4.
+        libraries: subset of `LIBRARIES`, compared with PyTorch at the products.
+        backend: backend of hcops; None selects the active one.
+        size_bytes: size of an fp32 activation of memory-bound operators, of the AdamW weights, and of the copy.
+        threads: compute threads; None selects the core plan's.
     """
 
     ops: tuple[str, ...] = OPS
@@ -54,7 +51,7 @@ class OpsSettings:
 
 
 def bench_ops(settings: OpsSettings) -> dict[str, Any]:
-    """Measures and returns everything that is known about it, ready for JSON.
+    """Run the benchmark and return its result for JSON.
 
     Raises:
         UserError: an unknown operator, model or back end, or a number below one.
@@ -103,7 +100,7 @@ def bench_ops(settings: OpsSettings) -> dict[str, Any]:
 
 
 def _say_missing(settings: OpsSettings) -> None:
-    """One line for each library that cannot multiply here; unknown names are refused by the cases."""
+    """Log each unavailable library; the cases reject unknown names."""
     for name in settings.libraries:
         for dtype in settings.dtypes:
             if name in LIBRARIES and (why := LIBRARIES[name].obstacle(dtype)):
@@ -111,7 +108,7 @@ def _say_missing(settings: OpsSettings) -> None:
 
 
 class _Ceilings:
-    """The ceilings that this run needs, made once: their arrays are large."""
+    """Ceilings of this run, built once because their arrays are large."""
 
     def __init__(self, settings: OpsSettings) -> None:
         self._multiply_add: dict[str, MultiplyAddCeiling | None] = {
@@ -120,11 +117,11 @@ class _Ceilings:
         self._copy = CopyCeiling(settings.size_bytes) if set(settings.ops) & set(MEMORY_BOUND) else None
 
     def of(self, case: Case) -> MultiplyAddCeiling | CopyCeiling | None:
-        """What limits `case`; None where there is no library to measure it with."""
+        """Return the ceiling of `case`; None without a library to measure it."""
         return self._multiply_add[case.dtype] if case.limit == "multiply_add" else self._copy
 
     def summary(self, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-        """Each ceiling over all rounds of all cases that it limits, in operations or bytes a second."""
+        """Summarize each ceiling over all its rounds, in operations or bytes per second."""
         rates: dict[str, list[float]] = {}
         for row in rows:
             if row["ceiling"]:
@@ -133,7 +130,7 @@ class _Ceilings:
 
 
 def _count(settings: OpsSettings) -> int:
-    """How many cases there will be."""
+    """Return the number of cases."""
     per_dtype = {"gemm": len(settings.models) * len(MODULES) * len(PASSES), "attention": len(ATTENTION_SHAPES)}
     return sum(per_dtype.get(op, 1) * (1 if op == "adamw" else len(settings.dtypes)) for op in settings.ops)
 
@@ -185,13 +182,13 @@ def _ceiling_rates(
 
 
 def _shares(case: Case, total: Timing, limit: Mapping[str, Any]) -> list[float]:
-    """What was done a second over what the ceiling did in the same round."""
+    """Return the rate over that of the ceiling in the same round."""
     pairs = zip(total.seconds, limit["per_second"]["rounds"], strict=True)
     return [case.work / seconds / ceiling for seconds, ceiling in pairs]
 
 
 def summaries(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Geometric means over the cases of each group and type; for products also over each of the three kinds."""
+    """Return geometric means by group and type; for products also by kind."""
     groups: dict[tuple[str, str, str], list[Mapping[str, Any]]] = {}
     for row in rows:
         if row["op"] == "gemm":

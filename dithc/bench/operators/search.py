@@ -1,6 +1,6 @@
-"""The search for the fastest way to make each matrix product of a model on this machine.
+"""Search for the fastest kernel parameters of each matrix product of a model on this machine.
 
-Every candidate runs through the operator itself, as in a training step, in turns with the others and with the kernels' own rule.
+Candidates run through the operator itself, in turns with each other and with the default rule.
 """
 
 import os
@@ -18,7 +18,7 @@ from dithc.bench.ceilings import Precision
 from dithc.bench.operators.cases import our_linear_run
 from dithc.bench.operators.settings import precision
 from dithc.bench.operators.shapes import PASSES, Layer, Pass, all_layers
-from dithc.bench.record import prepare_threads
+from dithc.bench.record import prepare_threads, require_at_least
 from dithc.bench.timing import Timing, loops_for, take_turns
 from dithc.hcops import tuning
 from dithc.log import logger, problem, progress
@@ -45,16 +45,12 @@ Measure = Callable[[Sequence[tuning.Choice | None], int], Mapping[tuning.Choice 
 
 @dataclass(frozen=True, kw_only=True)
 class TuneSettings:
-    """What to tune.
+    """Settings of the search.
 
     Attributes:
-        model: name of a preset.
-        overrides: fields of the preset to change, by name.
-        batch: images per step.
-        dtypes: types of the products, fp32 or bf16 or both.
-        threads: compute threads; None takes the core plan's.
-        rounds: alternating rounds of the decision between winner, kernels' rule and torch.
-        output: the file; None is where the operators look for it.
+        threads: compute threads; None selects the core plan's.
+        rounds: rounds of the final comparison between winner, default rule and torch.
+        output: tuning file; None selects the place that the operators read.
     """
 
     model: str = "DiT-XL/2"
@@ -67,15 +63,12 @@ class TuneSettings:
 
 
 def tune(settings: TuneSettings) -> dict[str, Any]:
-    """Searches, writes the file, and returns what was found.
+    """Search, write the tuning file, and return the result.
 
     Raises:
         UserError: no C kernels here, an unknown preset, a number below one, or tuning turned off.
     """
-    for name in ("batch", "rounds", "threads"):
-        value = getattr(settings, name)
-        if value is not None and value < 1:
-            raise problem(f"tune --{name}", got=value, expected="1 or more", remedy=f"correct --{name}")
+    require_at_least(settings, "tune", batch=1, rounds=1, threads=1)
     if native.library() is None:
         remedy = "install dithc again; the other back ends have nothing to tune"
         raise problem("tune: C kernels", got=native.load().reason, expected="the compiled library", remedy=remedy)
@@ -108,7 +101,7 @@ def tune(settings: TuneSettings) -> dict[str, Any]:
 
 
 def show_tuning(*, threads: int | None, output: Path | None) -> dict[str, Any]:
-    """What is tuned for this machine already."""
+    """Return the existing tuning of this machine."""
     prepare_threads(threads)
     key = tuning.this_machine()
     path = _path(key, output)
@@ -116,7 +109,7 @@ def show_tuning(*, threads: int | None, output: Path | None) -> dict[str, Any]:
 
 
 def search(product: tuning.Product, measure: Measure, *, threads: int, rounds: int, clusters: int = 1) -> tuning.Result:
-    """Depth and cuts first, then height and width with the best of these, then the decision in fresh rounds."""
+    """Search depth and cuts, then height and width of the best, then decide in fresh rounds."""
     first = halve([tuning.Blocking(), *depths_and_cuts(product, threads=threads, clusters=clusters)], measure)
     best = halve([first, *heights_and_widths(product, first)], measure)
     timings = measure([None, best, "torch"], rounds)
@@ -134,7 +127,7 @@ def search(product: tuning.Product, measure: Measure, *, threads: int, rounds: i
 
 
 def halve(candidates: Sequence[tuning.Blocking], measure: Measure) -> tuning.Blocking:
-    """Successive halving: the faster half of the candidates stays, and is measured in twice as many rounds."""
+    """Run successive halving: keep the faster half and double its rounds."""
     left, rounds = list(dict.fromkeys(candidates)), FIRST_ROUNDS
     while len(left) > 1:
         timings = measure([None, *left], rounds)
@@ -145,10 +138,7 @@ def halve(candidates: Sequence[tuning.Blocking], measure: Measure) -> tuning.Blo
 
 
 def depths_and_cuts(product: tuning.Product, *, threads: int, clusters: int = 1) -> Iterator[tuning.Blocking]:
-    """Every depth below k with every grid that uses nearly all threads of a cluster, and one thread alone.
-
-    Several clusters share out the rows, or the columns.
-    """
+    """Return every depth below k with every grid on nearly all threads of a cluster, and with one thread."""
     for kc in (0, *(depth for depth in DEPTHS if depth < product.k)):
         for (rows, columns), cut in product_of(
             grids(threads // clusters), tuning.CLUSTER_CUTS if clusters > 1 else (0,)
@@ -159,14 +149,14 @@ def depths_and_cuts(product: tuning.Product, *, threads: int, clusters: int = 1)
 
 
 def heights_and_widths(product: tuning.Product, base: tuning.Blocking) -> Iterator[tuning.Blocking]:
-    """`base` with every height and width that are less than the whole matrix."""
+    """Return `base` with every height and width below the whole matrix."""
     for mc in (0, *(height for height in HEIGHTS if height < product.m)):
         for nc in (0, *(width for width in WIDTHS if width < product.n)):
             yield base._replace(mc=mc, nc=nc)
 
 
 def grids(threads: int) -> Iterator[tuple[int, int]]:
-    """Cuts of rows and of columns whose product is nearly the number of threads."""
+    """Return cuts of rows and columns whose product is nearly the number of threads."""
     for rows in range(1, threads + 1):
         columns = threads // rows
         if rows * columns >= threads * (1 - LARGEST_IDLE_SHARE):
@@ -174,12 +164,12 @@ def grids(threads: int) -> Iterator[tuple[int, int]]:
 
 
 def distinct(layers: Iterable[Layer]) -> list[Layer]:
-    """One of each shape."""
+    """Keep one product of each shape."""
     return list({layer[1:]: layer for layer in layers}.values())
 
 
 def _measure(layer: Layer, of: Pass, dtype: Precision) -> Measure:
-    """Measures candidates on one product; one that the kernels refuse is left out."""
+    """Measure candidates on one product, without those that the kernels reject."""
     with precision(dtype):
         run = our_linear_run(layer, of, dtype)
 
@@ -210,7 +200,7 @@ def _measure(layer: Layer, of: Pass, dtype: Precision) -> Measure:
 
 
 def _shown(path: Path, key: tuning.Key, results: Mapping[tuning.Product, tuning.Result]) -> dict[str, Any]:
-    """A tuning as plain data."""
+    """Return a tuning as plain data."""
     rows = [
         {**product._asdict(), **result._asdict(), "choice": _said(result)}
         for product, result in sorted(results.items())

@@ -22,15 +22,10 @@ class Case:
     """One operator at one shape and type.
 
     Attributes:
-        op: operator, such as "gemm".
-        group: cases that are summed up together, such as "gemm DiT-XL/2".
-        name: the case within the group.
-        dtype: of the arithmetic, or of the activations.
-        shape: sizes by name.
-        limit: the ceiling that holds for it.
-        work: floating-point operations, or bytes that an ideal implementation reads and writes, of all parts.
-        counted: what `work` counts, in words.
-        ways: contender, then part (forward, backward), to what is timed. All contenders have the same parts.
+        group: cases of one summary row, such as "gemm DiT-XL/2".
+        limit: ceiling that applies.
+        work: operations, or bytes that an ideal implementation moves, of all parts; `counted` describes them.
+        ways: what to time, by contender and part (forward, backward); all contenders have the same parts.
     """
 
     op: str
@@ -45,41 +40,41 @@ class Case:
 
 
 def precision(dtype: Precision) -> AbstractContextManager[Any]:
-    """What surrounds a forward pass in training; cases are made and run in it."""
+    """Return the context of a forward pass in training, for building and running cases."""
     return torch.autocast("cpu", dtype=torch.bfloat16) if dtype == "bf16" else nullcontext()
 
 
 def random(*shape: int, dtype: torch.dtype = torch.float32, seed: int = 0) -> Tensor:
-    """Normal numbers that depend on shape and seed alone."""
+    """Return normal values that depend on shape and seed alone."""
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
 
 
 @cache
 def pool() -> Pool:
-    """Memory as the operators' outputs have it: huge pages, touched before."""
+    """Return the huge-page pool of operator outputs, touched in advance."""
     return Pool()
 
 
 def as_output(tensor: Tensor) -> Tensor:
-    """A copy in the pool: what an operator of hcops reads in a model, since another one wrote it."""
+    """Copy into the pool, where hcops operators read outputs of others."""
     return pool().empty(tensor.shape, tensor.dtype).copy_(tensor)
 
 
 def passes(call: Callable[..., Tensor], inputs: Sequence[Tensor], dout: Tensor) -> dict[str, Run]:
-    """The forward pass of `call` on `inputs`, and its backward pass from `dout` to all of them."""
+    """Return the forward pass of `call` on `inputs`, and the backward pass from `dout`."""
     for tensor in inputs:
         tensor.requires_grad_()
     return {"forward": lambda: call(*inputs), "backward": backward_of(call(*inputs), inputs, dout)}
 
 
 def our_passes(call: Callable[..., Tensor], inputs: Sequence[Tensor], dout: Tensor) -> dict[str, Run]:
-    """`passes` of an operator of hcops, which finds its inputs and its gradient where others of hcops leave them."""
+    """Return `passes` of an hcops operator with inputs and gradient in the pool."""
     placed = [as_output(tensor.detach()) for tensor in inputs]
     out_type = call(*placed).dtype
     return passes(call, placed, as_output(dout.to(out_type)))
 
 
 def backward_of(out: Tensor, inputs: Sequence[Tensor], dout: Tensor) -> Run:
-    """The gradients of `out` to `inputs`, again and again, where `out` is `dout` in another type."""
+    """Return a repeatable gradient computation of `out` from `dout`, cast to its type."""
     gradient = dout.to(out.dtype)
     return lambda: torch.autograd.grad(out, inputs, gradient, retain_graph=True)

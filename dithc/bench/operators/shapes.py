@@ -27,7 +27,7 @@ class Layer(NamedTuple):
 
     @property
     def flop(self) -> int:
-        """Of each of its three products."""
+        """Return the operations of each of its three products."""
         return FLOP_PER_MAC * self.rows * self.in_features * self.out_features
 
     def product(self, of: Pass) -> tuple[int, int, int]:
@@ -37,7 +37,7 @@ class Layer(NamedTuple):
 
 
 def module_layers(config: DiTConfig, *, batch: int) -> list[Layer]:
-    """The five modules of table 4: those of a block."""
+    """Return the five modules of table 4, which form a block."""
     width, tokens = config.hidden_size, batch * config.num_tokens
     return [
         Layer("qkv", tokens, width, 3 * width),
@@ -49,7 +49,7 @@ def module_layers(config: DiTConfig, *, batch: int) -> list[Layer]:
 
 
 def all_layers(config: DiTConfig, *, batch: int) -> list[Layer]:
-    """Those and the layers outside the blocks: patches, timesteps, and the last ones."""
+    """Return all linear layers: blocks, patches, timesteps and output."""
     width, tokens, area = config.hidden_size, batch * config.num_tokens, config.patch_size**2
     return [
         *module_layers(config, batch=batch),

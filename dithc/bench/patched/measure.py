@@ -28,17 +28,14 @@ Loss = Callable[[nn.Module, int], Tensor]
 
 @dataclass(frozen=True, kw_only=True)
 class PatchSettings:
-    """What to measure.
+    """Settings of the patch benchmark.
 
     Attributes:
-        models: names of MODELS.
-        dtypes: fp32; autocast to bfloat16 with fp32 weights; bf16, the whole model.
+        models: subset of MODELS.
+        dtypes: fp32; autocast (bfloat16 with fp32 weights); bf16 (whole model).
         compare: eager, compile.
-        batch: images a step, or sequences of 256 words.
-        threads: compute threads; None takes the core plan's.
-        warmup: steps of each contender before the clock.
-        repeats: rounds.
-        seed: of weights and batch.
+        batch: images per step, or sequences of 256 tokens.
+        threads: compute threads; None selects the core plan's.
     """
 
     models: tuple[str, ...] = ()
@@ -90,7 +87,7 @@ MODELS: Mapping[str, tuple[Callable[[], nn.Module], Loss]] = {
 
 
 def bench_patch(settings: PatchSettings) -> dict[str, Any]:
-    """Measures every model in every type; the result is ready for JSON.
+    """Measure every model in every type and return the result for JSON.
 
     Raises:
         UserError: a name that is unknown, or numbers that make no measurement.
@@ -116,7 +113,7 @@ def _known(what: str, given: tuple[str, ...], known: Any) -> None:
 
 
 def _case(name: str, dtype: str, settings: PatchSettings) -> dict[str, Any]:
-    """A row: its times, or why there are none."""
+    """Return a row with the times, or the reason for their absence."""
     build, loss = MODELS[name]
     torch.manual_seed(settings.seed)
     try:
@@ -150,7 +147,7 @@ def _case(name: str, dtype: str, settings: PatchSettings) -> dict[str, Any]:
 
 
 class _Step:
-    """A whole step of a copy of the model: forward, loss, backward, torch's AdamW in its default form."""
+    """A training step of a copy of the model: forward, loss, backward, torch's default AdamW."""
 
     def __init__(self, model: nn.Module, way: str, dtype: str, loss: Loss, settings: PatchSettings) -> None:
         self._model, self._dtype, self._loss, self._settings = copy.deepcopy(model), dtype, loss, settings
@@ -169,10 +166,7 @@ class _Step:
 
 
 def _gradients_off(model: nn.Module, dtype: str, loss: Loss, settings: PatchSettings) -> dict[str, float]:
-    """Of the first step, plain and patched: the norm of what differs from float64, over the norm of the gradient.
-
-    nan where the model does not run in float64.
-    """
+    """Return relative gradient errors of the first step against float64, plain and patched; nan without float64 support."""
     double = copy.deepcopy(model).double()
     try:
         truth = _gradient(double, "fp64", loss, settings)
@@ -185,7 +179,7 @@ def _gradients_off(model: nn.Module, dtype: str, loss: Loss, settings: PatchSett
 
 
 def _gradient(model: nn.Module, dtype: str, loss: Loss, settings: PatchSettings) -> Tensor:
-    """All of it, one after the other, in float64."""
+    """Return the concatenated gradient in float64."""
     torch.manual_seed(settings.seed)
     model.zero_grad(set_to_none=True)
     with _precision(dtype):

@@ -1,6 +1,6 @@
-"""Models with the structure of those that others train, of any size: a ViT, a UNet with attention, a decoder like Llama.
+"""Models with the structure of those that others train, of any size: a ViT, and a decoder like Llama.
 
-Legend: N batch, T tokens, D width, H heads, G heads of keys, C channels.
+Legend: N batch, T tokens, D width, H heads, G heads of keys.
 """
 
 import torch
@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 
 class Attention(nn.Module):
-    """q, k and v by one layer, as views of it."""
+    """Attention whose q, k and v are views of one projection."""
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
@@ -24,7 +24,7 @@ class Attention(nn.Module):
 
 
 class VitBlock(nn.Module):
-    """Norm first; the GELU by erf, as torch's and timm's."""
+    """Pre-norm block with the erf GELU, as in torch and timm."""
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
@@ -57,37 +57,6 @@ class Vit(nn.Module):
         return out
 
 
-class Residual(nn.Module):
-    """GroupNorm, SiLU, convolution, and the time."""
-
-    def __init__(self, channels: int, times: int) -> None:
-        super().__init__()
-        self.norm, self.conv = nn.GroupNorm(4, channels), nn.Conv2d(channels, channels, 3, padding=1)
-        self.time = nn.Linear(times, channels)
-
-    def forward(self, x: Tensor, time: Tensor) -> Tensor:
-        out: Tensor = x + self.conv(F.silu(self.norm(x))) + self.time(F.silu(time))[:, :, None, None]
-        return out
-
-
-class Unet(nn.Module):
-    """One step down and one up, with attention between (Ho et al. 2020, appendix B)."""
-
-    def __init__(self, *, channels: int = 64, times: int = 128, heads: int = 4) -> None:
-        super().__init__()
-        self.first, self.last = nn.Conv2d(3, channels, 3, padding=1), nn.Conv2d(channels, 3, 3, padding=1)
-        self.down, self.up = Residual(channels, times), Residual(channels, times)
-        self.norm, self.attention = nn.GroupNorm(4, channels), Attention(channels, heads)
-
-    def forward(self, x: Tensor, time: Tensor) -> Tensor:
-        high = self.down(self.first(x), time)  # (N, C, height, width)
-        low = F.avg_pool2d(high, 2)
-        tokens = self.norm(low).flatten(2).transpose(1, 2)  # (N, T, C)
-        low = low + self.attention(tokens).transpose(1, 2).reshape(low.shape)
-        out: Tensor = self.last(self.up(high + F.interpolate(low, scale_factor=2), time))
-        return out
-
-
 class DecoderLayer(nn.Module):
     """Grouped queries, rotation, a causal mask, RMSNorm and SwiGLU (Touvron et al. 2023)."""
 
@@ -116,7 +85,7 @@ class DecoderLayer(nn.Module):
 
 
 class Decoder(nn.Module):
-    """Words in, scores of the next ones out."""
+    """A causal language model."""
 
     def __init__(
         self,

@@ -5,7 +5,7 @@ from typing import Any
 
 
 def patch_table(result: Mapping[str, Any]) -> str:
-    """A line for each model and type: seconds of a step, what patching gains, gradients against float64, what is served."""
+    """Format a line per model and type: step times, gains, gradient errors, served calls."""
     settings = result["settings"]
     head = f"a training step, batch {settings['batch']}, {settings['threads']} thread(s), medians of {settings['repeats']} rounds"
     ways = [*settings["compare"], "patched"]

@@ -20,16 +20,14 @@ SAME_TILES = ("source", "tiles", "split", "rendering")
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """A comparison.
+    """A comparison of trainings.
 
     Attributes:
-        base: the experiment that has the contenders among its runs.
-        baseline: the run that the others are compared with.
-        candidates: those others; the baseline's own name is allowed, and is trained with other seeds.
-        seeds: of the trainings.
-        evaluation: the evaluation of `base` that says how samples are made and scored; a contender that cannot be sampled so (a
-            flow by the solver of a noise) has one of its own, with the same images, real tiles and extractor.
-        environment: digest of the environment in which steps are timed.
+        base: experiment that contains the contenders as runs.
+        candidates: runs to compare with `baseline`; the baseline's own name is allowed and trains with other seeds.
+        evaluation: evaluation of `base` that defines sampling and scoring. A contender that needs another sampler has its own,
+            with the same images, real tiles and extractor.
+        environment: digest of the environment of the timed steps.
     """
 
     base: Experiment
@@ -65,7 +63,7 @@ class Plan:
             self._check(name)
 
     def _check(self, name: str) -> None:
-        """A contender is judged by what the baseline is judged by."""
+        """Check that contenders and baseline have the same evaluation."""
         run, own, baseline = self.base.runs[name], self._judged(name), self._judged(self.baseline)
         data, theirs = (self.base.datasets[self.base.runs[one].dataset] for one in (name, self.baseline))
         differing = [f"evaluation's {key}" for key in SAME_SAMPLES if getattr(own, key) != getattr(baseline, key)]
@@ -82,12 +80,12 @@ class Plan:
 
     @property
     def contenders(self) -> tuple[str, ...]:
-        """The baseline, then the candidates."""
+        """Return the baseline, then the candidates."""
         return (self.baseline, *(name for name in self.candidates if name != self.baseline))
 
     @property
     def pairs(self) -> list[tuple[str, str, int, int]]:
-        """Who is compared with whom: candidate, its label, the baseline's seed and its own."""
+        """Return compared pairs: candidate, label, the baseline's seed and its own."""
         after = max(self.seeds) + 1
         return [
             (name, "again" if name == self.baseline else name, seed, seed + after if name == self.baseline else seed)
@@ -97,7 +95,7 @@ class Plan:
 
     @property
     def trainings(self) -> list[tuple[str, int]]:
-        """Runs and seeds, each once, those that are compared beside each other."""
+        """Return distinct runs and seeds, with compared ones adjacent."""
         found = dict.fromkeys(one for name, _, seed, own in self.pairs for one in ((self.baseline, seed), (name, own)))
         return list(found)
 
@@ -111,13 +109,12 @@ class Plan:
         return digest([*content, self.environment])
 
     def calibrations(self, name: str, beside: Sequence[str]) -> list[str]:
-        """The short trainings that measure a step of a contender, in turns with the others of `beside`; of those whose steps
-        take the same time, one measures it for all."""
+        """Return the short trainings that time a contender in turns with `beside`; identical steps share one."""
         group = digest(sorted({self.identity(one) for one in beside}))
         return [f"calibrate-{self.identity(name)}-{group}-{number}" for number in range(CALIBRATION_ROUNDS)]
 
     def calibration(self, names: Sequence[str]) -> dict[str, Any]:
-        """The experiment that measures a step of each of some contenders: short trainings, in turns."""
+        """Return the experiment of short trainings in turns that measure step times."""
         runs: dict[str, Any] = {}
         for number in range(CALIBRATION_ROUNDS):
             for name in names:
@@ -127,11 +124,7 @@ class Plan:
         return self._experiment(runs, {})
 
     def experiment(self, steps: Mapping[str, int]) -> dict[str, Any]:
-        """The experiment that is judged.
-
-        Args:
-            steps: of each contender, a multiple of 8.
-        """
+        """Return the experiment to judge, with `steps` of each contender, multiples of 8."""
         runs: dict[str, Any] = {}
         evaluations: dict[str, Any] = {}
         for name, seed in self.trainings:
@@ -147,15 +140,15 @@ class Plan:
 
     @property
     def untrained(self) -> str:
-        """The evaluation of fresh weights, those of the baseline."""
+        """Return the evaluation of the baseline's fresh weights."""
         return f"{self.baseline}-untrained"
 
     def codec_alone(self, name: str) -> str:
-        """The evaluation of the reconstructions of a contender's codec, which others may have too."""
+        """Return the evaluation of a contender's codec, which several may share."""
         return f"codec-{self.base.datasets[self.base.runs[name].dataset].codec}"
 
     def _judged(self, name: str) -> training.Evaluation:
-        """How a contender's samples are made and scored."""
+        """Return how samples of a contender are made and scored."""
         chosen = self.base.evaluations[self.evaluation]
         own = (one for one in self.base.evaluations.values() if one.run == name)
         return chosen if chosen.run == name else next(own, chosen)
@@ -172,29 +165,29 @@ class Plan:
 
 
 def points(steps: int) -> list[int]:
-    """Steps at which a training of so many is judged."""
+    """Return the steps at which a training of this length is scored."""
     return [int(steps * share) for share in SHARES]
 
 
 def run_name(contender: str, seed: int, steps: int) -> str:
-    """The run of a contender with a seed and so many steps."""
+    """Name the run of a contender with a seed and a number of steps."""
     return f"{contender}-s{seed}-n{steps}"
 
 
 def point_name(run: str, step: int) -> str:
-    """The evaluation of a run after a step."""
+    """Name the evaluation of a run after a step."""
     return f"{run}-at{step}"
 
 
 def calibrated_seconds(
     measured: Mapping[str, Sequence[float]], *, beside: str, known: float | None
 ) -> dict[str, float]:
-    """Seconds of a step of each contender, as if all had been measured beside each other.
+    """Return seconds per step of each contender, normalized to one reference contender.
 
     Args:
-        measured: a step of each, in several trainings that took turns.
-        beside: the contender of `measured` that the others are set in relation to.
-        known: its seconds when it was measured first; None for now. A machine that is slower today is so for all of them.
+        measured: seconds per step in several trainings that took turns.
+        beside: the reference contender.
+        known: its seconds in the first measurement; None uses this one.
     """
     found = {name: median(each) for name, each in measured.items()}
     scale = 1.0 if known is None else known / found[beside]
@@ -202,11 +195,7 @@ def calibrated_seconds(
 
 
 def calibrated_steps(seconds: Mapping[str, float], *, budget_seconds: float) -> dict[str, int]:
-    """Steps of each contender that fill a budget of wall time.
-
-    Args:
-        seconds: a step of each.
-        budget_seconds: of a training.
+    """Return steps of each contender that fill a budget of wall time, from its seconds per step.
 
     Raises:
         UserError: the budget is shorter than 8 steps.

@@ -15,15 +15,12 @@ Numbers = Mapping[str, Mapping[str, Any]]
 
 @dataclass(frozen=True, kw_only=True)
 class Point:
-    """A score of a training on its way.
+    """A score during a training.
 
     Attributes:
-        step: optimizer steps made.
-        seconds: of training until then, and of what is trained before it where contenders differ in that.
-        flops: of training until then.
-        fid, kid: of its samples against real tiles; lower is better.
-        headroom: the share that is left of the way from fresh weights to the best that can be had; None without a way.
-        copies: the share of its samples that are copies of what was learnt; None where they were not searched.
+        seconds: training time so far, including pretraining that differs between contenders; `flops` likewise.
+        headroom: remaining fraction of the way from fresh weights to the best possible score; None if unknown.
+        copies: fraction of samples that copy training tiles; None without a search.
     """
 
     step: int
@@ -37,12 +34,9 @@ class Point:
 
 @dataclass(frozen=True, kw_only=True)
 class Speedup:
-    """How many times sooner a candidate has a score.
+    """Ratio of the times at which baseline and candidate reach a score.
 
-    Attributes:
-        value: the ratio.
-        bound: "at least" where the candidate had it at its first point already, "at most" where the baseline did; empty where
-            it was reached between points.
+    `bound` is "at least" if the candidate reached it at its first point, "at most" if the baseline did, else empty.
     """
 
     value: float
@@ -50,14 +44,10 @@ class Speedup:
 
 
 def speedup(baseline: Sequence[Point], candidate: Sequence[Point], *, axis: str) -> Speedup:
-    """How many times sooner the candidate has the score that both reach.
+    """Return how many times sooner the candidate reaches the score that both reach, by `seconds` or `flops`.
 
-    That is the baseline's best, or, where the candidate does not come to it, the candidate's own (and the ratio is below 1).
+    The score is the baseline's best, or the candidate's best if that is worse (the ratio is then below 1).
     Between two points the score is linear in the logarithm of the axis.
-
-    Args:
-        baseline, candidate: points in the order of steps.
-        axis: `seconds` or `flops`.
     """
     goal = max(min(point.fid for point in points) for points in (baseline, candidate))
     theirs, ours = (_reached(points, goal, axis) for points in (baseline, candidate))
@@ -66,7 +56,7 @@ def speedup(baseline: Sequence[Point], candidate: Sequence[Point], *, axis: str)
 
 
 def _reached(points: Sequence[Point], goal: float, axis: str) -> float:
-    """Where on the axis a score is reached first; that of the first point if it is better already."""
+    """Return where the axis first reaches a score; the first point if it is better already."""
     number = next(number for number, point in enumerate(points) if point.fid <= goal)
     here = math.log(getattr(points[number], axis))
     if number == 0:
@@ -86,16 +76,10 @@ def judge(
     codecs: Numbers,
     flops: Mapping[str, float],
 ) -> dict[str, Any]:
-    """The result of a comparison.
+    """Return the result of a comparison.
 
-    Args:
-        plan: what was compared.
-        steps: of each contender.
-        seconds: of a step of each contender, as they were measured beside each other.
-        runs: numbers of the trainings' manifests, by run.
-        scores: numbers of FID's manifests, by evaluation.
-        codecs: `seconds` of the codec that each contender's data set has, by contender; empty where it is trained by nobody here.
-        flops: of a step of each contender.
+    `seconds` and `flops` are per step and contender; `runs` and `scores` are numbers of the manifests by run and evaluation.
+    `codecs` has the training seconds of each contender's codec; it is empty if no codec was trained.
     """
     kinds = {plan.base.datasets[plan.base.runs[name].dataset].codec for name in plan.contenders}
     before = {
@@ -155,8 +139,7 @@ def judge(
 
 
 def _limits(plan: Plan, name: str, scores: Numbers) -> dict[str, Any]:
-    """What bounds a contender's score: fresh weights above; below, its codec, and what two halves of the real set have; and the
-    share of copies that chance gives, among real tiles that were not learnt."""
+    """Return score limits: fresh weights, codec, floor, and the copy fraction of held-out tiles by chance."""
     codec, fresh = scores[plan.codec_alone(name)], scores[plan.untrained]
     chance = next((one["copies_held_out"] for one in scores.values() if one.get("copies") is not None), None)
     bounds = {"codec": codec["fid"], "floor": fresh["floor"], "untrained": fresh["fid"], "copies": chance}
@@ -164,7 +147,7 @@ def _limits(plan: Plan, name: str, scores: Numbers) -> dict[str, Any]:
 
 
 def _over_seeds(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Means of the ratios, with their deviation over seeds, and whether they are bounds."""
+    """Return mean ratios, deviations over seeds, and whether they are bounds."""
     over: dict[str, Any] = {"bound": next((row["bound"] for row in rows if row["bound"]), "")}
     for axis in ("wall", "flop"):
         values = [row[axis] for row in rows]
@@ -174,13 +157,13 @@ def _over_seeds(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def headroom(fid: float, limits: Mapping[str, Any]) -> float | None:
-    """The share that is left of the way from fresh weights to the best that can be had (codec, or floor); None without a way."""
+    """Return the remaining fraction from fresh weights to the limit (codec or floor); None if there is none."""
     best = max(float(limits["codec"]), float(limits["floor"] or 0.0))
     return (fid - best) / (limits["untrained"] - best) if limits["untrained"] > best else None
 
 
 def quality_table(result: Mapping[str, Any]) -> str:
-    """Scores of each training by share of its steps, what bounds them, then the ratios."""
+    """Format scores of each training by fraction of its steps, their limits, then the ratios."""
     chosen = result["settings"]
     lines = [
         f"{chosen['experiment']}, judged as {chosen['evaluation']}; steps: "

@@ -19,28 +19,25 @@ Where = Literal["first", "every", "ranks", "alone"]
 
 
 def ours(model: DiT, cell: Cell, team: Team) -> Way:
-    """dithc's, cut as the team is."""
+    """Build dithc's sampler with the parallel degrees of the team."""
     return Ours(model, cell, team)
 
 
 def of_diffusers(model: DiT, cell: Cell, _: Team) -> Way:
-    """diffusers'."""
+    """Build the sampler of diffusers."""
     return theirs.Theirs(model, cell)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Contender:
-    """A way to sample, and who does.
+    """A way to sample, and the processes that run it.
 
     Attributes:
-        name: in the results.
-        what: a sentence for a reader.
-        where: which processes.
-        degrees: of R ranks, where they sample together.
-        make: builds it in each process.
-        absent: why it cannot be made there, asked before; None where it can.
-        is_optional: made where it is asked for by name alone.
-        cache: what it uses again across the steps of an image; of a step alone there is then nothing to measure.
+        degrees: parallel degrees by number of ranks, for ranks that sample together.
+        make: factory, called in each process.
+        absent: reason why it is not supported, checked before `make`; None if it is.
+        is_optional: run only if requested by name.
+        cache: cache across the steps of an image; a single step is then not measured.
     """
 
     name: str
@@ -53,15 +50,15 @@ class Contender:
     cache: Cache = None
 
     def calls(self, ranks: int) -> int:
-        """Images, or calls of the network, that are made in one turn."""
+        """Return images or network calls per turn."""
         return ranks if self.where == "every" else 1
 
     def build(self, model: DiT, cell: Cell, team: Team) -> Way:
-        """Makes it in a process."""
+        """Build it in a process."""
         return Ours(model, cell, team, cache=self.cache) if self.cache is not None else self.make(model, cell, team)
 
     def fault(self, cell: Cell, config: DiTConfig, *, ranks: int) -> str | None:
-        """Why its degrees, or its cache, do not serve a cell; None where they do."""
+        """Return why its degrees or cache do not fit a cell; None if they do."""
         if self.cache is not None:
             first = 1 if isinstance(self.cache, training.FirstBlock) else self.cache.warmup_steps
             few = f"images of {cell.steps} step(s), of which the first {first} run all blocks"
@@ -147,5 +144,5 @@ CONTENDERS = (
 
 
 def named(names: Sequence[str]) -> list[Contender]:
-    """The contenders of these names, in the order of the table."""
+    """Return the contenders of these names in table order."""
     return [contender for contender in CONTENDERS if contender.name in names]

@@ -37,13 +37,7 @@ OURS = {"factor": 4, "latent_channels": 4, "encoder_blocks": 1, "decoder_blocks"
 
 @dataclass(frozen=True, kw_only=True)
 class Way:
-    """A way to decode.
-
-    Attributes:
-        name: in the results.
-        what: a sentence for a reader.
-        where: which processes.
-    """
+    """A way to decode, and the processes that run it."""
 
     name: str
     what: str
@@ -73,7 +67,7 @@ def of_diffusers(width: int) -> Codec:
 
 
 def of_ours(width: int) -> Codec:
-    """That of a `kl-vae`, of its usual depth; its channels, all at the latent's resolution, are four times as many."""
+    """Build a `kl-vae` of default depth with four times the channels, all at latent resolution."""
     sizes = codecs.autoencoder.Sizes(bands=len(BANDS), width=4 * width, **OURS)
     net: codecs.autoencoder.Autoencoder = _drawn(partial(codecs.autoencoder.Autoencoder, sizes))
     return codecs.KlCodec(net, INFO, id="kl-vae", scale=1.0, bands=BANDS)
@@ -83,7 +77,7 @@ DECODERS: dict[str, Callable[[int], Codec]] = {"sd-vae": of_diffusers, "kl-vae":
 
 
 def _drawn(make: Callable[[], Any]) -> Any:
-    """A network of the same weights in every process, random also where they start at zero, which would hide a fault."""
+    """Draw equal weights in every process, also where they start at zero, which would hide a fault."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(SEED)
         net = make()
@@ -98,16 +92,10 @@ class Decoder:
     """One decoder in one process."""
 
     def __init__(self, name: str, *, width: int, size: int, group: Group) -> None:
-        """Makes it.
-
-        Args:
-            name: of `DECODERS`.
-            width: of channels.
-            size: side of the image in pixels.
-            group: of the ranks that decode together.
+        """Build a decoder of `DECODERS` with `width` channels for a square image of `size` pixels, shared by `group`.
 
         Raises:
-            ImportError: diffusers is not there.
+            ImportError: diffusers is not installed.
             ValueError: ranks cannot share it.
         """
         self._ranks, self._rank = group.size, group.rank
@@ -123,12 +111,7 @@ class Decoder:
         )
 
     def decoded(self, way: str, *, warm: bool = False) -> Tensor:
-        """The image (1, 3, H, W), or this rank's rows of it; nothing where another rank has them.
-
-        Args:
-            way: of `WAYS`.
-            warm: of few rows instead, which loads what is loaded once.
-        """
+        """Return the image (1, 3, H, W) or this rank's rows, which may be empty; `warm` decodes few rows to load libraries."""
         latent = self._warm if warm else self._latent
         if way == BY_ROWS:
             return self._together(latent)
@@ -137,7 +120,7 @@ class Decoder:
         return self._alone(latent)
 
     def peak(self, way: str) -> int | None:
-        """Bytes by which this process is larger at most while it decodes than before; None where the kernel does not tell."""
+        """Return the peak memory of a decoding above its start, in bytes; None without kernel support."""
         self.decoded(way, warm=True)
         is_known = reset_peak_rss()
         before = peak_rss_bytes()
@@ -146,7 +129,7 @@ class Decoder:
 
 
 def refused(size: int, width: int, *, ranks: int) -> None:
-    """Looks at what is to be decoded before anything is started.
+    """Check the requested decoding before any process starts.
 
     Raises:
         UserError: sides that a decoder does not make, or fewer rows of a latent than ranks.

@@ -20,13 +20,7 @@ DRAWN_PIXELS = 64  # of a side, in which an image is kept to be drawn
 
 @dataclass(frozen=True, kw_only=True)
 class Asked:
-    """What is decoded.
-
-    Attributes:
-        width: of channels.
-        size: side of the image in pixels.
-        rounds: on the clock.
-    """
+    """An image to decode: decoder channels, side in pixels, and timed rounds."""
 
     width: int
     size: int
@@ -34,7 +28,7 @@ class Asked:
 
 
 def timed(found: Crew, name: str, asked: Asked) -> dict[str, Any]:
-    """Images of all ways compared, which warms them up too, then their turns on the clock."""
+    """Compare the images of all ways, which warms them up, then time their turns."""
     said = {"decoder": name, "size": asked.size, "width": asked.width}
     reasons = _opened(found, ("ranks", "alone"), name, asked)
     if reasons:
@@ -66,7 +60,7 @@ def timed(found: Crew, name: str, asked: Asked) -> dict[str, Any]:
 
 
 def peaks(fresh: Crew, one: dict[str, Any], asked: Asked) -> dict[str, list[int] | None]:
-    """Bytes that each way adds at most to each of its ranks; None where the kernel does not tell."""
+    """Return peak bytes of each way by rank; None without kernel support."""
     if one["status"] != "ok" or _opened(fresh, ("ranks",), one["decoder"], asked):
         return {}
     found: dict[str, list[int] | None] = {}
@@ -78,7 +72,7 @@ def peaks(fresh: Crew, one: dict[str, Any], asked: Asked) -> dict[str, list[int]
 
 
 def add_peaks(one: dict[str, Any], found: dict[str, list[int] | None]) -> None:
-    """Writes them into the rows of a decoder, with the largest over that of one rank."""
+    """Add the peaks to the rows of a decoder, with the ratio to one rank."""
     alone = found.get(BASE)
     for row in one.get("rows", ()):
         mine = found.get(row["name"])
@@ -87,18 +81,18 @@ def add_peaks(one: dict[str, Any], found: dict[str, list[int] | None]) -> None:
 
 
 def smaller(image: Array) -> Array:
-    """An image (1, C, H, W) of few pixels, each the mean of those it stands for."""
+    """Downsample an image (1, C, H, W) by block means."""
     return np.asarray(_blocks(image).mean(axis=(3, 5)))
 
 
 def far(image: Array, base: Array) -> NDArray[np.float32]:
-    """The largest differences (h, w) of the pixels that one of `smaller` stands for, in three digits."""
+    """Return the largest difference (h, w) in each block of `smaller`, in three digits."""
     most = _blocks(np.abs(image - base)).max(axis=(3, 5))[0].max(axis=0)
     return np.array([[float(f"{value:.3g}") for value in row] for row in most])
 
 
 def _blocks(image: Array) -> Array:
-    """(1, C, h, k, w, k): k x k pixels for one that is drawn."""
+    """Return blocks (1, C, h, k, w, k) of k x k pixels."""
     _, bands, height, width = image.shape
     each = max(1, max(height, width) // DRAWN_PIXELS)
     height, width = height // each, width // each
@@ -106,7 +100,7 @@ def _blocks(image: Array) -> Array:
 
 
 def _opened(crew: Crew, places: Sequence[Any], name: str, asked: Asked) -> list[str]:
-    """Makes a decoder in all these processes; why some cannot."""
+    """Build a decoder in all processes; return the reasons of failures."""
     answers = [crew.ask(where, "decoder", name, asked.width, asked.size) for where in places]
     return [reason for reasons in answers for reason in reasons if reason is not None]
 

@@ -24,23 +24,18 @@ log = logger(__name__)
 
 @dataclass(frozen=True, kw_only=True)
 class SamplingSettings:
-    """What to measure.
+    """Settings of the sampling benchmark.
 
     Attributes:
-        model: a preset.
-        overrides: fields of it to change.
-        tokens: of an image, square numbers.
-        dtypes: of the products, of fp32 and bf16.
-        guidance: scales; 1 is a network alone.
-        ranks: R.
-        cpus: threads of each; None for equal shares of this machine's cores.
-        contenders: names; one rank is always among them.
-        steps: of an image; caches save little in few.
-        decode_size: pixels of a side of the image that is decoded; 0 for none.
-        decode_width: channels of the decoders.
-        warmup: steps of each before the clock, after the one whose output is compared.
-        rounds: on the clock, in turns.
-        seconds: steps are repeated until a turn takes so long.
+        tokens: tokens of an image, square numbers.
+        dtypes: types of the products.
+        guidance: guidance scales; 1 runs the conditional branch alone.
+        cpus: threads of each rank; None shares the cores of this machine equally.
+        contenders: names; one rank is always included.
+        steps: sampling steps of an image; caches need many to save time.
+        decode_size: side in pixels of the decoded image; 0 skips decoding.
+        warmup: untimed steps of each contender after the compared one.
+        seconds: minimum duration of a turn.
     """
 
     model: str = "DiT-S/2"
@@ -60,7 +55,7 @@ class SamplingSettings:
 
 
 def bench_sampling(settings: SamplingSettings) -> dict[str, Any]:
-    """Starts the processes, measures, and returns everything, ready for JSON; cells that are kept are not made again.
+    """Start the processes, measure, and return the result for JSON; stored cells are reused.
 
     Raises:
         UserError: settings without sense, or processes that failed.
@@ -116,7 +111,7 @@ def bench_sampling(settings: SamplingSettings) -> dict[str, Any]:
 
 
 def _checked(settings: SamplingSettings) -> tuple[list[Cell], list[DiTConfig]]:
-    """The cells, and what networks they have."""
+    """Return the cells and the configurations of their networks."""
     names = [one.name for one in CONTENDERS]
     limits: list[tuple[str, object, str, bool]] = [
         ("--ranks", settings.ranks, "2 or more", settings.ranks >= 2),
@@ -152,7 +147,7 @@ def _checked(settings: SamplingSettings) -> tuple[list[Cell], list[DiTConfig]]:
 def _open(
     found: Crew, cell: Cell, config: DiTConfig, chosen: Sequence[Contender], ranks: int
 ) -> tuple[list[Contender], dict[str, str]]:
-    """The contenders of a cell that can be made, after they are, and the reasons of the others."""
+    """Build the contenders of a cell; return them and the reasons of failures."""
     faults = {one.name: one.fault(cell, config, ranks=ranks) for one in chosen}
     reasons = {name: fault for name, fault in faults.items() if fault is not None}
     able = [one for one in chosen if one.name not in reasons]
@@ -166,7 +161,7 @@ def _open(
 def _cell(
     found: Crew, cell: Cell, config: DiTConfig, chosen: Sequence[Contender], settings: SamplingSettings
 ) -> dict[str, Any]:
-    """Outputs of all contenders compared, then their turns on the clock."""
+    """Compare the outputs of all contenders, then time their turns."""
     able, reasons = _open(found, cell, config, chosen, settings.ranks)
     told: dict[str, dict[str, Any]] = {}
     base: Array = np.zeros(0, np.float32)
@@ -197,7 +192,7 @@ def _seconds(found: Crew, one: Contender, loops: int, ranks: int) -> float:
 def _images(
     found: Crew, cell: Cell, config: DiTConfig, chosen: Sequence[Contender], settings: SamplingSettings
 ) -> dict[str, Any]:
-    """An image by each contender, timed, compared and kept to be drawn."""
+    """Time and compare an image by each contender, and keep it as a picture."""
     able, reasons = _open(found, cell, config, chosen, settings.ranks)
     made: dict[str, list[Array]] = {}
     told: dict[str, dict[str, Any]] = {}

@@ -31,7 +31,7 @@ log = logger(__name__)
 
 
 class Here:
-    """What one process makes."""
+    """Contenders and decoder of one process."""
 
     def __init__(self, group: Group) -> None:
         self._group, self._ways = group, dict[str, tuple[Contender, Way]]()
@@ -40,7 +40,7 @@ class Here:
         self._decoder: Decoder | None = None
 
     def open(self, cell: Cell, names: Sequence[str]) -> dict[str, str]:
-        """Makes the contenders of a cell that are made here; the reasons of those that cannot be."""
+        """Build the contenders of a cell that run here; return the reasons of failures."""
         self._ways.clear()
         key = cell.model, tuple(cell.overrides.items()), cell.tokens
         if self._model[0] != key:
@@ -56,13 +56,13 @@ class Here:
         return reasons
 
     def output(self, name: str) -> tuple[NDArray[np.float32], dict[str, int | None]]:
-        """What a step gives here, and what was sent meanwhile."""
+        """Return the output of a step, and the bytes sent during it."""
         before = traffic.sent()
         found = self._ways[name][1].step()
         return found.numpy(), vars(traffic.sent().since(before))
 
     def step(self, name: str, loops: int) -> float:
-        """Seconds of a step, the mean of some in a row."""
+        """Return mean seconds of consecutive steps."""
         contender, way = self._ways[name]
         start = self._started(contender.where)
         for _ in range(loops):
@@ -70,14 +70,14 @@ class Here:
         return (time.perf_counter() - start) / loops
 
     def image(self, name: str) -> tuple[float, NDArray[np.float32], float | None]:
-        """Seconds of an image, the image, and what share of the blocks was run for it; None for all."""
+        """Return seconds, the image, and the fraction of blocks computed (None for all)."""
         contender, way = self._ways[name]
         start = self._started(contender.where)
         found = way.image()
         return time.perf_counter() - start, found.numpy(), way.ran
 
     def decoder(self, name: str, width: int, size: int) -> str | None:
-        """Makes a decoder, the former one goes first; why it cannot be."""
+        """Replace the decoder; return the reason of a failure."""
         self._decoder = None
         try:
             self._decoder = Decoder(name, width=width, size=size, group=self._group)
@@ -86,14 +86,14 @@ class Here:
         return None
 
     def decoded(self, way: str) -> tuple[NDArray[np.float32], dict[str, int | None]]:
-        """What a way to decode gives here, and what was sent meanwhile."""
+        """Return the decoded image, and the bytes sent during decoding."""
         assert self._decoder is not None, "ask for a decoder before"
         before = traffic.sent()
         found = self._decoder.decoded(way)
         return found.numpy(), vars(traffic.sent().since(before))
 
     def decode(self, way: str, where: Where) -> float:
-        """Seconds of an image decoded."""
+        """Return seconds to decode an image."""
         assert self._decoder is not None, "ask for a decoder before"
         start = self._started(where)
         self._decoder.decoded(way)
@@ -119,7 +119,7 @@ class Here:
 
 
 def serve(address: str, group: Group) -> None:
-    """Does as a bench says that listens at a socket, until it says no more."""
+    """Execute the orders from a socket until it closes."""
     here = Here(group)
     with Client(address, family="AF_UNIX") as line:
         line.send((group.size, group.rank))
@@ -131,7 +131,7 @@ def serve(address: str, group: Group) -> None:
 
 
 def _next(line: Connection) -> Any:
-    """The next order; None for the last, and where nobody gives orders any more."""
+    """Return the next order; None after the last one or a closed connection."""
     try:
         return line.recv()
     except (EOFError, ConnectionError):
@@ -139,7 +139,7 @@ def _next(line: Connection) -> Any:
 
 
 class Crew:
-    """The ranks, in order, and the process that has the cores of all of them."""
+    """The ranks in order, and one process with the cores of all."""
 
     def __init__(self, lines: dict[tuple[int, int], Connection], children: Sequence[Any]) -> None:
         self._ranks = [line for (size, _), line in sorted(lines.items()) if size > 1]
@@ -147,7 +147,7 @@ class Crew:
         self._children = children
 
     def ask(self, where: Where, *order: Any) -> list[Any]:
-        """The answers of those that are asked.
+        """Return the answers of the addressed processes.
 
         Raises:
             UserError: one of them has ended.
@@ -158,7 +158,7 @@ class Crew:
         return [self._answer(line) for line in lines]
 
     def dismiss(self) -> None:
-        """Ends them."""
+        """End the processes."""
         for line in (*self._ranks, *self._alone):
             with suppress(OSError):
                 line.send(None)
@@ -176,7 +176,7 @@ class Crew:
 
 
 def look(children: Sequence[Any]) -> None:
-    """Raises where a process has ended."""
+    """Raise if a process has ended."""
     for child in children:
         if (status := child.poll()) is not None:
             raise _ended(f"status {status}")
@@ -189,10 +189,9 @@ def _ended(got: str) -> UserError:
 
 @contextmanager
 def crew(*, ranks: int, cpus: int, is_for_memory: bool = False) -> Iterator[Crew]:
-    """Starts the ranks with `cpus` threads each, and one process with those of all; ends them.
+    """Start the ranks with `cpus` threads each and one process with all threads; end them at exit.
 
-    Where it is for memory there are the ranks alone, and large arrays are given back as soon as they are freed: else the heap
-    keeps up to 32 MiB of each for later, and a peak tells what was there before.
+    For memory measurements only the ranks start, and freed arrays return to the system at once so that peaks are exact.
     """
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="dithc-sampling-")))
@@ -226,7 +225,7 @@ def _line(address: str, ranks: int, threads: int, variables: Sequence[str]) -> l
 
 
 def _counting(folder: Path) -> list[str]:
-    """Variables that have the messages of ranks counted; none, said aloud, where that cannot be."""
+    """Return variables that enable message counting; log why it is unavailable."""
     try:
         library = traffic.build_counter(folder)
     except UserError as error:
@@ -236,6 +235,6 @@ def _counting(folder: Path) -> list[str]:
 
 
 def _environment() -> dict[str, str]:
-    """This process's own, without what a launcher or an earlier choice of threads left there."""
+    """Return this environment without variables of a launcher or earlier thread settings."""
     unwanted = ("OMP_NUM_THREADS", "DITHC_EXPECTED_RANKS")
     return {name: value for name, value in os.environ.items() if name not in unwanted}

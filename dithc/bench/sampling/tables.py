@@ -11,7 +11,7 @@ MIB = 1 << 20
 
 
 def sampling_table(result: Mapping[str, Any]) -> str:
-    """Each cell, then the images, then what the contenders are."""
+    """Format each cell, then the images, then the contenders."""
     settings, ranks = result["settings"], result["ranks"]
     lines = [
         f"{settings['model']}, {ranks['ranks']} ranks x {ranks['cpus']} thread(s), medians of {settings['rounds']} rounds, in "
@@ -32,7 +32,7 @@ def sampling_table(result: Mapping[str, Any]) -> str:
 
 
 def decoding_lines(result: Mapping[str, Any]) -> Iterator[str]:
-    """Each decoder, then what the ways to decode are; nothing where none was measured."""
+    """Format each decoder, then the ways to decode; empty without measurements."""
     decoding = result["decoding"]
     for one in decoding["decoders"]:
         yield ""
@@ -54,7 +54,7 @@ def decoding_lines(result: Mapping[str, Any]) -> Iterator[str]:
 
 
 def decoded_said(row: Mapping[str, Any]) -> str:
-    """How a decoded image compares with that of one rank."""
+    """Describe how a decoded image compares with that of one rank."""
     if row["name"] == BASE or row["alike"]:
         return said(row)
     if row["name"] == APART:
@@ -63,7 +63,7 @@ def decoded_said(row: Mapping[str, Any]) -> str:
 
 
 def said(row: Mapping[str, Any]) -> str:
-    """How an output compares with that of one rank."""
+    """Describe how an output compares with that of one rank."""
     if row["name"] == BASE:
         return "compared with"
     compared = "equal to the bit" if row["equal"] else f"within {row['difference']:.1e}"
@@ -73,7 +73,7 @@ def said(row: Mapping[str, Any]) -> str:
 
 
 def sent_bytes(row: Mapping[str, Any]) -> int | None:
-    """Bytes that all ranks sent, however; None where a part of it was not counted."""
+    """Return bytes sent by all ranks; None if a part was not counted."""
     counts = list(row["sent"].values())
     return None if None in counts else sum(counts)
 

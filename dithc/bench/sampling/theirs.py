@@ -20,7 +20,7 @@ WIDER, GROUPS = (
 
 
 def absent(model: DiT, cell: Cell) -> str | None:
-    """Why diffusers cannot sample a cell here; None where it can."""
+    """Return why diffusers cannot sample a cell here; None if it can."""
     if cell.guidance != 1 and model.config.null_label != NULL_LABEL:
         return f"DiTPipeline takes {NULL_LABEL} for no label, and the network {model.config.null_label}"
     try:
@@ -32,9 +32,9 @@ def absent(model: DiT, cell: Cell) -> str | None:
 
 
 class Theirs:
-    """The transformer under diffusers' names, with the frequencies of the official network, and the pipeline around it.
+    """The diffusers transformer with the official network's frequencies, and its pipeline without the decoder.
 
-    The decoder is left out, as it is in ours; bf16 is of weights and activations both.
+    In bf16, weights and activations both are bf16.
     """
 
     ran: float | None = None
@@ -91,7 +91,7 @@ class Theirs:
 
 
 def _package() -> Any:
-    """diffusers, told first never to ask the network, and not to speak of types.
+    """Import diffusers in offline mode, without dtype warnings.
 
     Raises:
         ImportError: it is not installed, or something that it needs.
@@ -104,10 +104,7 @@ def _package() -> Any:
 
 
 def autoencoder(width: int) -> Any:
-    """An autoencoder of Stable Diffusion's structure: 4 levels, attention in the middle, latents of an eighth of the side.
-
-    Args:
-        width: channels at the image's resolution, of which Stable Diffusion has 128.
+    """Return an autoencoder of Stable Diffusion's structure with `width` channels (SD has 128) and latents of 1/8 of the side.
 
     Raises:
         ImportError: see `_package`.
@@ -124,7 +121,7 @@ def autoencoder(width: int) -> Any:
 
 
 class _NoDecoder(nn.Module):
-    """Stands where the pipeline decodes, and keeps what it gets."""
+    """A stand-in for the decoder of the pipeline that keeps its input."""
 
     config = SimpleNamespace(scaling_factor=1.0)
     device, dtype = torch.device("cpu"), torch.float32
@@ -134,6 +131,6 @@ class _NoDecoder(nn.Module):
         self.seen = torch.empty(0)
 
     def decode(self, latents: Tensor) -> Any:
-        """Images as they are."""
+        """Return the latents unchanged."""
         self.seen = latents
         return SimpleNamespace(sample=latents)

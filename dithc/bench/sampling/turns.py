@@ -15,7 +15,7 @@ COLOURS = 3  # channels of a latent, or bands of an image, that are drawn
 
 
 class Named(Protocol):
-    """Who takes turns."""
+    """A contender with a name."""
 
     @property
     def name(self) -> str:
@@ -23,7 +23,7 @@ class Named(Protocol):
 
 
 def in_turns(runs: Mapping[str, Callable[[], float]], rounds: int) -> dict[str, Timing]:
-    """Seconds that each run says of itself, once a round, every other round in reverse."""
+    """Return seconds of each run per round; every second round is reversed."""
     order, found = list(runs), {name: list[float]() for name in runs}
     for turn in range(rounds):
         for name in order if turn % 2 == 0 else order[::-1]:
@@ -32,7 +32,7 @@ def in_turns(runs: Mapping[str, Callable[[], float]], rounds: int) -> dict[str, 
 
 
 def compared(outputs: Sequence[Array], base: Array) -> dict[str, Any]:
-    """Whether the outputs of all its ranks are those of one rank to the bit, and the largest difference over the largest number.
+    """Compare outputs of all ranks with one rank: bitwise equality, and the largest relative difference.
 
     Raises:
         UserError: what they are compared with is 0 or not finite, which proves nothing.
@@ -50,7 +50,7 @@ def compared(outputs: Sequence[Array], base: Array) -> dict[str, Any]:
 
 
 def picture(latent: Array, base: Array) -> NDArray[np.uint8]:
-    """The first channels (h, w, 3) of a latent (1, Z, h, w), stretched as `base` is from its 1st to its 99th percentile."""
+    """Return the first channels (h, w, 3) of a latent (1, Z, h, w), stretched to percentiles 1 to 99 of `base`."""
     channels = [min(channel, latent.shape[1] - 1) for channel in range(COLOURS)]
     low, high = np.percentile(base[0, channels], (1, 99), axis=(1, 2))  # (3) each
     shares = (latent[0, channels].transpose(1, 2, 0) - low) / np.maximum(high - low, 1e-12)
@@ -58,7 +58,7 @@ def picture(latent: Array, base: Array) -> NDArray[np.uint8]:
 
 
 def sent(each: Sequence[Mapping[str, int | None]]) -> dict[str, int | None]:
-    """Bytes of all ranks together; None where nobody counts. One process alone never loads MPI."""
+    """Return bytes sent by all ranks; None if not counted. A single process never loads MPI."""
     total: dict[str, int | None] = {}
     for name in ("tcp_bytes", "mpi_bytes", "shared_bytes"):
         counts = [one[name] for one in each]
@@ -73,7 +73,7 @@ def rows(
     told: Mapping[str, Mapping[str, Any]],
     reasons: Mapping[str, str],
 ) -> list[dict[str, Any]]:
-    """A row for each contender, those that were not made with their reasons."""
+    """Return a row per contender; absent ones have their reasons."""
 
     def over(base: str, name: str) -> dict[str, Any] | None:
         return spread(timings[base].ratios_to(timings[name])) if base in timings else None

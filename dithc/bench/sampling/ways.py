@@ -24,16 +24,7 @@ Cache = training.FirstBlock | training.Taylor | None
 
 @dataclass(frozen=True, kw_only=True)
 class Cell:
-    """What is sampled.
-
-    Attributes:
-        model: a preset.
-        overrides: fields of it to change.
-        tokens: of an image, a square number.
-        dtype: of the products.
-        guidance: 1 for the network alone.
-        steps: of an image.
-    """
+    """What to sample; `tokens` is a square number, and `guidance` 1 runs the conditional branch alone."""
 
     model: str
     overrides: Mapping[str, Any]
@@ -48,28 +39,24 @@ class Cell:
 
     @property
     def times(self) -> list[int]:
-        """The timesteps of an image, falling: as far from each other as those of diffusers' schedulers."""
+        """Return the falling timesteps of an image, spaced as in diffusers' schedulers."""
         return [TRAINED_STEPS // self.steps * step for step in reversed(range(self.steps))]
 
 
 class Way(Protocol):
-    """A way to sample.
-
-    Attributes:
-        ran: the share of the blocks that the last image ran, of those of all its steps; None where all are run.
-    """
+    """A way to sample; `ran` is the fraction of blocks that the last image computed, None for all."""
 
     ran: float | None
 
     def step(self) -> Tensor:
-        """A call of the network, or of both branches of its guidance: (1, Z or 2Z, h, w) fp32."""
+        """Call the network, with both branches if guided: (1, Z or 2Z, h, w) fp32."""
 
     def image(self) -> Tensor:
-        """A whole image, not decoded: (1, Z, h, w) fp32."""
+        """Return an image before decoding: (1, Z, h, w) fp32."""
 
 
 def config_of(cell: Cell) -> DiTConfig:
-    """What the network of a cell is made of; no memory is taken for weights.
+    """Return the network configuration of a cell without allocating weights.
 
     Raises:
         UserError: an unknown preset or field, or tokens that make no square.
@@ -88,7 +75,7 @@ def config_of(cell: Cell) -> DiTConfig:
 
 
 def network(cell: Cell) -> DiT:
-    """The network of a cell, the same weights in every process: all drawn, heads and gates too."""
+    """Return the network of a cell with equal random weights in every process, including heads and gates."""
     model, generator = DiT(config_of(cell)), torch.Generator().manual_seed(SEED)
     for weight in model.parameters():
         if weight.requires_grad:
@@ -97,10 +84,10 @@ def network(cell: Cell) -> DiT:
 
 
 class Ours:
-    """dithc's, on one rank or on several."""
+    """dithc's sampler on one or several ranks."""
 
     def __init__(self, model: DiT, cell: Cell, team: Team, *, cache: Cache = None) -> None:
-        """Takes what is used again across steps; None runs all blocks at each."""
+        """Set the cache across steps; None computes all blocks."""
         self._model, self._cell, self._team, self._cache = model, cell, team, cache
         self._shape = (model.config.in_channels, *model.config.size)
         self._over = team.over(model.config.num_tokens)
@@ -130,7 +117,7 @@ class Ours:
         return found
 
     def _guided(self) -> Callable[[Tensor, Tensor], Tensor]:
-        """The network with its guidance; where it has a cache, a new one, which is of one sampling."""
+        """Return the guided network with a new cache, which is valid for one sampling."""
         config = self._model.config
         if self._cache is not None:
             self._denoiser = self._opened()
@@ -149,5 +136,5 @@ class Ours:
 
 
 def first_noise(shape: tuple[int, ...]) -> Tensor:
-    """The noise (1, Z, h, w) that an image starts from."""
+    """Return the initial noise (1, Z, h, w) of an image."""
     return torch.randn((1, *shape), generator=torch.Generator().manual_seed(SEED))

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from dithc.bench.ceilings import Precision
 from dithc.bench.libraries import EMULATED, linear_by, linears_served_by
-from dithc.bench.record import circumstances, prepare_threads
+from dithc.bench.record import circumstances, prepare_threads, require_at_least
 from dithc.bench.step.variants import CONTENDERS, DITHC, Batch, Contender, Training, TrainingStep, quiet_choices
 from dithc.diffusion import Schedule
 from dithc.log import logger, problem, progress
@@ -33,14 +33,7 @@ MOST_EMULATED_STEPS = 20
 
 @dataclass(frozen=True)
 class Platform:
-    """Where a training runs.
-
-    Attributes:
-        what: in words.
-        contender: who makes its steps.
-        dtype: of its products.
-        device: of torch.
-    """
+    """A contender, type and torch device on which a training runs."""
 
     what: str
     contender: Contender
@@ -48,7 +41,7 @@ class Platform:
     device: str = "cpu"
 
     def obstacle(self) -> str | None:
-        """Why it cannot run here; None where it can."""
+        """Return why it cannot run here; None if it can."""
         if self.device == "cuda" and not torch.cuda.is_available():
             return "this PyTorch sees no GPU"
         return self.contender.obstacle(self.dtype)
@@ -74,17 +67,12 @@ PLATFORMS: Mapping[str, Platform] = {
 
 @dataclass(frozen=True, kw_only=True)
 class CurveSettings:
-    """A training.
+    """Settings of a training whose losses are recorded.
 
     Attributes:
-        platform: one of PLATFORMS.
-        beside: platforms that make the same training in the same run, for those whose network is another than asked.
-        model: name of a preset.
-        overrides: fields of the preset to change, by name.
-        batch: images a step.
-        steps: of the training.
-        seed: of weights, images and noise.
-        threads: compute threads; None takes the core plan's.
+        beside: further platforms that run the same training.
+        seed: seed of weights, images and noise.
+        threads: compute threads; None selects the core plan's.
     """
 
     platform: str = DITHC
@@ -98,9 +86,9 @@ class CurveSettings:
 
 
 def bench_curves(settings: CurveSettings) -> dict[str, Any]:
-    """Trains, and returns the loss of each step, ready for JSON; a platform that is not here is a result with its reason.
+    """Train and return the loss of each step for JSON; an unavailable platform yields its reason.
 
-    On `sme` the network is tiny and the steps are 20 at most, as each product is emulated; `curves` names what was trained.
+    `sme` trains a tiny network for at most 20 steps because each product is emulated; `curves` names the network.
 
     Raises:
         UserError: an unknown platform or preset, or a number below one.
@@ -129,10 +117,7 @@ def _check(settings: CurveSettings) -> None:
         if name not in PLATFORMS:
             expected = f"one of {', '.join(PLATFORMS)}"
             raise problem("bench curves --platform", got=name, expected=expected, remedy="correct the name")
-    for name in ("batch", "steps", "threads"):
-        value = getattr(settings, name)
-        if value is not None and value < 1:
-            raise problem(f"bench curves --{name}", got=value, expected="1 or more", remedy=f"correct --{name}")
+    require_at_least(settings, "bench curves", batch=1, steps=1, threads=1)
 
 
 def _trained(name: str, settings: CurveSettings, overrides: Mapping[str, Any], steps: int) -> dict[str, Any]:
@@ -161,7 +146,7 @@ def _trained(name: str, settings: CurveSettings, overrides: Mapping[str, Any], s
 
 
 def _draws(model: DiT, schedule: Schedule, settings: CurveSettings, device: str) -> Callable[[int], Batch]:
-    """What makes the batch of a step, of the seed and its number alone; it is made on the CPU for every platform."""
+    """Return the random draws of a batch by seed and step, made on the CPU for every platform."""
     shape = (settings.batch, model.config.in_channels, *model.config.size)
     of_classes = torch.Generator().manual_seed(settings.seed)
     fields = torch.randn(model.config.num_classes, shape[1], COARSE, COARSE, generator=of_classes)
@@ -180,7 +165,7 @@ def _draws(model: DiT, schedule: Schedule, settings: CurveSettings, device: str)
 
 
 def curves_table(result: Mapping[str, Any]) -> str:
-    """A line for each training."""
+    """Format a line per training."""
     lines = [f"losses of trainings from scratch; {result['data']}"]
     for curve in result["curves"]:
         name = f"{curve['platform']:<12}"

@@ -21,14 +21,10 @@ NAMES = ("eager", "compile")
 
 
 def bench_device(settings: StepSettings, device: str) -> dict[str, Any]:
-    """Measures and returns everything that is known about it, in the form of `bench_step`; dithc's own operators are on CPUs.
-
-    Args:
-        settings: of the step; of `compare` what a device has.
-        device: of torch.
+    """Measure on a torch device without dithc's operators; return the form of `bench_step`.
 
     Raises:
-        UserError: there is no such device, or a setting makes no sense.
+        UserError: there is no such device, or a setting is invalid.
     """
     check(settings)
     if device == "cuda" and not torch.cuda.is_available():
@@ -85,7 +81,7 @@ def bench_device(settings: StepSettings, device: str) -> dict[str, Any]:
 
 
 def _step(training: Training, name: str, device: str) -> Callable[[], float]:
-    """Forward, loss, backward and AdamW, to the end of what the device has to do."""
+    """Run forward, loss, backward and AdamW, and synchronize the device."""
     forward = CONTENDERS[name].wrap(training.model)
     batch = training.batch
 
@@ -114,7 +110,7 @@ def _timed(row: dict[str, Any], step: Callable[[], object]) -> object:
 
 
 def _ceilings(settings: StepSettings, device: str) -> tuple[dict[str, Callable[[], object]], dict[str, float]]:
-    """A large product and a copy on the device, and their operations and bytes."""
+    """Return a large product and a copy on the device, with their operations and bytes."""
     dtype = torch.bfloat16 if settings.dtype == "bf16" else torch.float32
     a = torch.ones(GEMM_SIZE, GEMM_SIZE, dtype=dtype, device=device)
     source = torch.ones(COPY_BYTES // 4, device=device)

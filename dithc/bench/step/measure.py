@@ -19,7 +19,7 @@ from dithc.bench.ceilings import (
     multiply_add_ceiling,
 )
 from dithc.bench.energy import images_per_joule
-from dithc.bench.record import GIGA, circumstances, prepare_threads
+from dithc.bench.record import GIGA, circumstances, prepare_threads, require_at_least
 from dithc.bench.step.variants import (
     CONTENDERS,
     DITHC,
@@ -48,18 +48,13 @@ OUT_OF_MEMORY = "can't allocate memory"
 
 @dataclass(frozen=True, kw_only=True)
 class StepSettings:
-    """What to measure: dithc's own step, and others beside it.
+    """Settings of the step benchmark.
 
     Attributes:
-        model: name of a preset.
-        overrides: fields of the preset to change, by name.
-        batch: images per step.
-        dtype: fp32, or bf16 for autocast to bfloat16 around the forward pass (weights stay fp32).
-        compare: names of CONTENDERS to compare with dithc, which always runs where it can.
-        threads: compute threads; None takes the core plan's.
-        warmup: steps of each contender before the clock.
-        repeats: rounds.
-        seed: of weights and batch.
+        dtype: fp32, or bf16 for autocast to bfloat16 with fp32 weights.
+        compare: subset of CONTENDERS; dithc always runs where it can.
+        threads: compute threads; None selects the core plan's.
+        warmup: untimed steps of each contender.
     """
 
     model: str = "DiT-S/2"
@@ -74,13 +69,13 @@ class StepSettings:
 
     @property
     def contenders(self) -> tuple[str, ...]:
-        """dithc first, then the others."""
+        """Return dithc first, then the others."""
         return (DITHC, *(name for name in self.compare if name != DITHC))
 
 
 @dataclass(kw_only=True)
 class _Entry:
-    """A contender of this run: warm, or the reason why it is not; then what was measured of it."""
+    """State and measurements of a contender in this run."""
 
     name: str
     status: Literal["ok", "skipped", "oom", "failed"] = "ok"
@@ -92,7 +87,7 @@ class _Entry:
 
 
 def bench_step(settings: StepSettings) -> dict[str, Any]:
-    """Measures and returns everything that is known about it, ready for JSON.
+    """Run the benchmark and return its result for JSON.
 
     Raises:
         UserError: an unknown contender or preset, or a number below one.
@@ -138,19 +133,16 @@ def bench_step(settings: StepSettings) -> dict[str, Any]:
 
 
 def check(settings: StepSettings) -> None:
-    """Refuses what makes no sense."""
+    """Reject invalid settings."""
     unknown = [name for name in settings.compare if name not in CONTENDERS]
     if unknown or not settings.compare or len(set(settings.compare)) < len(settings.compare):
         expected = f"each at most once, of: {', '.join(CONTENDERS)}"
         raise problem("bench --compare", got=",".join(settings.compare), expected=expected, remedy="correct --compare")
-    for name in ("batch", "warmup", "repeats", "threads"):
-        value = getattr(settings, name)
-        if value is not None and value < 1:
-            raise problem(f"bench --{name}", got=value, expected="1 or more", remedy=f"correct --{name}")
+    require_at_least(settings, batch=1, warmup=1, repeats=1, threads=1)
 
 
 def _first_run(name: str, training: Training) -> _Entry:
-    """Builds a contender and lets it compute a loss and gradients of the initial weights."""
+    """Build a contender and compute a loss and gradients of the initial weights."""
     contender, entry = CONTENDERS[name], _Entry(name=name)
     if obstacle := contender.obstacle(training.dtype):
         log.warning("%s is skipped: %s", name, obstacle)
@@ -173,7 +165,7 @@ def _warm_up(entry: _Entry, steps: int) -> None:
 
 @contextmanager
 def _failing_as_a_result(entry: _Entry) -> Iterator[None]:
-    """What keeps a contender from running becomes its status."""
+    """Record an exception of a contender as its status."""
     try:
         yield
     except UserError:
@@ -186,7 +178,7 @@ def _failing_as_a_result(entry: _Entry) -> Iterator[None]:
 
 
 def _measure(entries: list[_Entry], settings: StepSettings) -> tuple[dict[str, Timing], dict[str, Any]]:
-    """Lets contenders and ceilings take turns, then takes the memory of one step of each contender."""
+    """Time contenders and ceilings in turns, then measure the memory of one step each."""
     steps = {entry.name: entry.step for entry in entries if entry.step is not None}
     gemm, copy = GemmCeiling(torch.bfloat16 if settings.dtype == "bf16" else torch.float32), CopyCeiling()
     gemm()
@@ -215,7 +207,7 @@ def _measure(entries: list[_Entry], settings: StepSettings) -> tuple[dict[str, T
 
 
 def _gains(name: str, timings: Mapping[str, Timing]) -> list[float]:
-    """How much more of a ceiling all clusters do in a time than one does, for each round."""
+    """Return per round how many times the rate of one cluster all clusters reach."""
     clusters = Team.of().clusters
     # Every thread makes the same multiply-adds, where the other ceilings share one piece of work.
     more = sum(map(len, clusters)) / len(clusters[0]) if name == "multiply_add" else 1.0
@@ -223,7 +215,7 @@ def _gains(name: str, timings: Mapping[str, Timing]) -> list[float]:
 
 
 def _peak_of(step: TrainingStep) -> int | None:
-    """What one step needs above what is there before it; None where the kernel does not tell."""
+    """Return the peak memory of one step above its start, in bytes; None without kernel support."""
     if native.library() is not None:
         hot_pool().trim()
     if not reset_peak_rss():
@@ -247,30 +239,22 @@ def _result(
         return row | {"reason": entry.reason}
     timing, own = timings[entry.name], timings.get(DITHC)
     rates = {name: getattr(flops, name) * settings.batch / timing.median / GIGA for name in CONVENTIONS}
+
+    def share(name: str) -> dict[str, Any] | None:
+        """Rate over that of a ceiling in the same round; None without that ceiling."""
+        if (ceiling := timings.get(f"{name} ceiling")) is None:
+            return None
+        work = flops.training_total * settings.batch / ceilings[f"{name}_work"]
+        return spread([work * ratio for ratio in ceiling.ratios_to(timing)])
+
     return row | {
         "seconds": timing.to_dict(),
         "speedup_of_dithc": spread(timing.ratios_to(own)) if own else None,
         "images_per_second": settings.batch / timing.median,
         "gflop_per_second": rates,
-        "share_of_peak": _share(entry, timings, flops, settings, ceilings, "multiply_add"),
-        "share_of_gemm_ceiling": _share(entry, timings, flops, settings, ceilings, "gemm"),
+        "share_of_peak": share("multiply_add"),
+        "share_of_gemm_ceiling": share("gemm"),
         "first_loss": entry.first_loss,
         "first_seconds": entry.first_seconds,
         "peak_above_start_bytes": entry.peak_above_start_bytes,
     }
-
-
-def _share(
-    entry: _Entry,
-    timings: Mapping[str, Timing],
-    flops: Flops,
-    settings: StepSettings,
-    ceilings: Mapping[str, Any],
-    name: str,
-) -> dict[str, Any] | None:
-    """What was computed a second over what the ceiling did in the same round; None without that ceiling."""
-    ceiling = timings.get(f"{name} ceiling")
-    if ceiling is None:
-        return None
-    work = flops.training_total * settings.batch / ceilings[f"{name}_work"]
-    return spread([work * ratio for ratio in ceiling.ratios_to(timings[entry.name])])

@@ -40,7 +40,7 @@ class Batch:
 
     @classmethod
     def random(cls, model: DiT, schedule: Schedule, *, size: int, seed: int) -> "Batch":
-        """A batch that depends on the seed alone."""
+        """Draw a batch by seed."""
         generator = torch.Generator().manual_seed(seed)
         shape = (size, model.config.in_channels, *model.config.size)
         x0 = torch.randn(shape, generator=generator)  # (N, C, height, width)
@@ -51,9 +51,9 @@ class Batch:
 
 
 class Training:
-    """What all contenders train in turn: one model and one pair of moments, so that several fit into memory at once.
+    """One model and one pair of moments that all contenders train in turn, so that one copy suffices in memory.
 
-    What a contender leaves there costs the next one nothing: times do not depend on the numbers.
+    Step times do not depend on the values that a contender leaves.
     """
 
     def __init__(self, model: DiT, *, batch: Batch, dtype: Precision) -> None:
@@ -65,7 +65,7 @@ class Training:
 
     @cached_property
     def torch_adamw(self) -> torch.optim.AdamW:
-        """PyTorch's fused AdamW over these moments."""
+        """Return PyTorch's fused AdamW over these moments."""
         optimizer = torch.optim.AdamW(
             self.weights, lr=LEARNING_RATE, betas=BETAS, eps=EPS, weight_decay=0.0, fused=True
         )
@@ -76,12 +76,12 @@ class Training:
 
     @property
     def state_bytes(self) -> int:
-        """Bytes of parameters, of gradients and of moments; activations not counted."""
+        """Return bytes of parameters, gradients and moments, without activations."""
         return sum(value.nbytes for value in self.model.parameters()) + 3 * sum(value.nbytes for value in self.weights)
 
 
 class TrainingStep:
-    """Forward, loss, backward and AdamW in the way of one contender, again and again; nothing is kept between steps."""
+    """A repeatable training step of one contender: forward, loss, backward and AdamW."""
 
     def __init__(self, training: Training, contender: "Contender") -> None:
         self._training, self._contender = training, contender
@@ -90,7 +90,7 @@ class TrainingStep:
             self._update = contender.optimizer(training)
 
     def __call__(self) -> float:
-        """Makes one step and returns its loss."""
+        """Run one step and return its loss."""
         with self._contender.at_work():
             loss = self._gradients()
             self._update()
@@ -98,7 +98,7 @@ class TrainingStep:
         return loss
 
     def without_update(self) -> float:
-        """The loss and the gradients of a step; the weights stay."""
+        """Compute loss and gradients without an update."""
         with self._contender.at_work():
             loss = self._gradients()
         self._forget()
@@ -122,15 +122,14 @@ class TrainingStep:
 
 @dataclass(frozen=True)
 class Contender:
-    """One way to train.
+    """A way to train.
 
     Attributes:
-        what: in words.
-        backend: of hcops.
-        wrap: makes of the model what is called.
-        optimizer: makes of a training what updates its weights.
-        obstacle: why it cannot run here with a type, None when it can.
-        around: what surrounds its steps: the cores that they run on, or who serves its linear layers.
+        backend: backend of hcops.
+        wrap: makes the callable from the model.
+        optimizer: makes the weight update from a training.
+        obstacle: reason why it does not support a type here; None if it does.
+        around: context of its steps: CPU affinity, or the library of its linear layers.
     """
 
     what: str
@@ -142,17 +141,14 @@ class Contender:
 
     @contextmanager
     def at_work(self) -> Iterator[None]:
-        """Has its back end serve, in its surroundings."""
+        """Activate its backend and context."""
         with hcops.use(self.backend), self.around():
             yield
 
 
 @contextmanager
 def one_cluster() -> Iterator[None]:
-    """Has operators run on as many threads as one cluster has, which the system places: fewer threads than cores are not pinned.
-
-    Where clusters have memory of their own, `cftp-1-cluster` of `dithc bench strategies` binds a process to one of them.
-    """
+    """Run operators on as many threads as one cluster has, unpinned; `cftp-1-cluster` of `bench strategies` is pinned."""
     threads = torch.get_num_threads()
     torch.set_num_threads(len(Team.of().clusters[0]))
     try:
@@ -162,7 +158,7 @@ def one_cluster() -> Iterator[None]:
 
 
 def on_one_cluster(run: Callable[[], object]) -> Callable[[], object]:
-    """`run`, on as many threads as one cluster has."""
+    """Wrap `run` with as many threads as one cluster has."""
 
     def narrowed() -> None:
         with one_cluster():
@@ -184,7 +180,7 @@ def _torch_update(training: Training) -> Callable[[], object]:
 
 
 def _own_update(training: Training) -> Callable[[], object]:
-    """AdamW of the back end that is active."""
+    """Return AdamW of the active backend."""
     settings: dict[str, Any] = {"lr": LEARNING_RATE, "betas": BETAS, "eps": EPS, "weight_decay": 0.0}
     steps = 0
 
@@ -222,7 +218,7 @@ def _no_compiler(dtype: Precision) -> str | None:
 
 
 def _by(name: str, library: Library) -> Contender:
-    """The products of linear layers by a library, everything else by dithc."""
+    """Compute the products of linear layers by a library, everything else by dithc."""
 
     def obstacle(dtype: Precision) -> str | None:
         return _no_library(dtype) or library.obstacle(dtype)
@@ -235,7 +231,7 @@ def _by(name: str, library: Library) -> Contender:
 
 @contextmanager
 def _by_the_rule() -> Iterator[None]:
-    """Every product is cut by the kernels' own rule, whatever a search found."""
+    """Cut every product by the default rule and ignore tuning."""
     with tuning.trying(None):
         yield
 
@@ -263,7 +259,7 @@ CONTENDERS: Mapping[str, Contender] = {
 
 @contextmanager
 def quiet_choices() -> Iterator[None]:
-    """Each step of a contender chooses its back end; that is not to be said every time."""
+    """Silence the log of backend choices, which each step repeats."""
     choices = logging.getLogger("dithc.hcops")
     level = choices.level
     choices.setLevel(logging.WARNING)

@@ -9,7 +9,7 @@ KILLS = ("status -9", "status 137")
 
 
 def automem_table(result: Mapping[str, Any]) -> str:
-    """The parts that were measured, in their order."""
+    """Format the measured parts in order."""
     settings = result["settings"]
     what = f"{settings['model']}, batch {settings['batch']}, {settings['dtype']}"
     said = {
@@ -57,7 +57,7 @@ def _runs(part: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _end(row: Mapping[str, Any]) -> str:
-    """Why a run has no numbers. What a killed one had logged by then says nothing of memory."""
+    """Return why a run has no numbers; the log of a killed one does not explain memory."""
     if row["status"] != "oom":
         return str(row["reason"])
     status, _, said = row["reason"].partition("; ")

@@ -22,7 +22,7 @@ COLUMNS = (
 
 
 def scaling_table(result: Mapping[str, Any]) -> str:
-    """A line for each model and count of ranks; then what the losses say, and what failed."""
+    """Format a line per model and rank count, then loss agreement and failures."""
     settings = result["settings"]
     rank = "of a rank" if settings["mode"] == "weak" else "over all ranks"
     lines = [

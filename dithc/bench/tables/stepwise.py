@@ -5,7 +5,7 @@ from typing import Any
 
 
 def stepwise_table(result: Mapping[str, Any]) -> str:
-    """A line for each stage, then what each of them adds and what failed."""
+    """Format a line per stage, then what each adds and what failed."""
     settings, ranks = result["settings"], result["ranks"]
     lines = [
         f"{settings['model']}, batch {settings['batch']}, {settings['dtype']}, {ranks['ranks']} rank(s) x {ranks['cpus']} "
@@ -33,7 +33,7 @@ def stepwise_table(result: Mapping[str, Any]) -> str:
 
 
 def _ratio(numbers: Mapping[str, Any] | None, width: int) -> str:
-    """A ratio and its deviation; a dash where what it is over was not measured."""
+    """Format a ratio and its deviation; a dash if its base was not measured."""
     if numbers is None:
         return f"{'-':>{width}}{'':>8}"
     return f"{numbers['median']:>{width}.3f}{numbers['mad']:>8.3f}"

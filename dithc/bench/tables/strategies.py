@@ -7,7 +7,7 @@ GIB, MIB = 1 << 30, 1 << 20
 
 
 def strategies_table(result: Mapping[str, Any]) -> str:
-    """A line for each batch and model: seconds, memory and bytes of each strategy; then cftp over the others."""
+    """Format a line per batch and model: seconds, memory and bytes; then cftp over the others."""
     settings, names = result["settings"], [contender["name"] for contender in result["contenders"]]
     heads = [f"{name} {unit}" for unit in ("s", "GiB", "sent MiB") for name in names]
     widths = [max(9, len(head) + 2) for head in heads]

@@ -19,12 +19,12 @@ MICRO = 1e-6
 
 
 def table(result: Mapping[str, Any]) -> str:
-    """A result of `bench_ops`, `bench_step`, `bench_strategies`, `bench_scaling`, `tune` or `show_tuning`, readable."""
+    """Format the result of a benchmark for a terminal."""
     return TABLES[result["bench"]](result)
 
 
 def ops_table(result: Mapping[str, Any]) -> str:
-    """Each case, then the geometric means of the matrix products, then the ceilings."""
+    """Format each case, then geometric means of the products, then the ceilings."""
     settings = result["settings"]
     head = f"{settings['threads']} thread(s), medians of {settings['repeats']} rounds; share: of the ceiling that holds"
     columns = f"{'operator':<34}{'type':>6}{'seconds':>11}{'+- MAD':>10}{'GFLOP/s':>10}{'GB/s':>8}{'share':>8}"
@@ -46,7 +46,7 @@ def ops_table(result: Mapping[str, Any]) -> str:
 
 
 def _case(row: Mapping[str, Any]) -> Iterator[str]:
-    """A line; one more for each further contender."""
+    """Format a line, and one more for each further contender."""
     ours, is_copy = row["contenders"]["hcops"], "bytes" in row["work"]
     rate = f"{ours['per_second'] / GIGA:.1f}"
     label = row["name"] if row["group"] == "memory-bound" else f"{row['group']} {row['name']}"
@@ -78,7 +78,7 @@ def _share(contender: Mapping[str, Any]) -> str:
 
 
 def step_table(result: Mapping[str, Any]) -> str:
-    """A line for each contender, then the ceilings."""
+    """Format a line per contender, then the ceilings."""
     settings, ceilings = result["settings"], result["ceilings"]
     lines = [
         f"{settings['model']}, batch {settings['batch']}, {settings['dtype']}, {settings['threads']} thread(s), "
@@ -113,7 +113,7 @@ def step_table(result: Mapping[str, Any]) -> str:
 
 
 def tune_table(result: Mapping[str, Any]) -> str:
-    """A line for each product."""
+    """Format a line per product."""
     key, rows = result["key"], result["products"]
     lines = [f"{result['path']}: {key['cpu']}, {key['threads']} thread(s), {key['isa']}, {len(rows)} product(s)"]
     lines.append(

@@ -15,7 +15,7 @@ log = logger(__name__)
 
 
 class _Version(NamedTuple):
-    """How control groups of a version call their files: the limit, the one that leaves no room to swap, the count of kills."""
+    """File names of a control-group version: memory limit, swap limit, kill count."""
 
     name: str
     limit: str
@@ -28,15 +28,14 @@ V2 = _Version("v2", "memory.max", "memory.swap.max", "memory.events")
 
 
 class MemoryLimit:
-    """A limit on all ranks of a run together: a control group below one's own where one can be made; else RLIMIT_DATA for each.
+    """A limit on all ranks of a run together: a control group where one can be created, else RLIMIT_DATA for each rank.
 
-    A control group counts all that its processes are the first to use, pages of files too, which it writes back before it kills.
-    RLIMIT_DATA is on private memory alone: it refuses where a control group kills, and counts neither the code of libraries nor
-    a file tier.
+    A control group counts all pages that its processes touch first, including file pages, which it writes back before it kills.
+    RLIMIT_DATA counts private memory alone; it refuses allocations and ignores library code and a file tier.
 
     Attributes:
-        how: which of them, in words; empty without a limit.
-        data_bytes: RLIMIT_DATA of each rank; None where the control group sees to it.
+        how: the mechanism in words; empty without a limit.
+        data_bytes: RLIMIT_DATA of each rank; None under a control group.
     """
 
     def __init__(
@@ -62,22 +61,22 @@ class MemoryLimit:
         )
 
     def enter(self) -> None:
-        """Called in the child before it becomes the launcher."""
+        """Enter the group in the child before it becomes the launcher."""
         if self._group is not None:
             (self._group.folder / "cgroup.procs").write_text(str(os.getpid()))
 
     def struck(self) -> bool:
-        """Whether the control group killed a process."""
+        """Return whether the control group killed a process."""
         return self._group is not None and self._group.num_kills() > 0
 
     def close(self) -> None:
-        """Removes the control group, whose processes have ended."""
+        """Remove the control group after its processes have ended."""
         if self._group is not None:
             self._group.remove()
 
 
 class _Group:
-    """A control group with a limit on memory and on swap; said: the limit in words."""
+    """A control group with a limit on memory and swap, which `said` describes."""
 
     def __init__(self, version: _Version, parent: Path, limit_bytes: int) -> None:
         self.folder, self._version = parent / f"dithc-bench-{os.getpid()}", version
@@ -90,7 +89,7 @@ class _Group:
             raise
 
     def _forbid_swap(self, limit_bytes: int) -> str:
-        """Version 1 limits memory and swap together, version 2 swap alone."""
+        """Forbid swap; version 1 limits memory and swap together."""
         path = self.folder / self._version.swap
         if not path.exists():
             return "and as much swap as there is: this kernel does not count it"
@@ -98,12 +97,12 @@ class _Group:
         return "no swap"
 
     def num_kills(self) -> int:
-        """Processes that were killed for its limit; 0 also where a kernel before 4.13 does not say."""
+        """Return the number of killed processes; 0 on kernels before 4.13."""
         lines = (self.folder / self._version.kills).read_text().splitlines()
         return sum(int(line.split()[1]) for line in lines if line.startswith("oom_kill "))
 
     def remove(self) -> None:
-        """Waits until its processes are gone, as long as that may take."""
+        """Wait until its processes are gone, and remove it."""
         until = time.monotonic() + LONGEST_WAIT_SECONDS
         while True:
             try:
@@ -120,7 +119,7 @@ class _Group:
 
 
 def _own_v2(root: Path, own_groups: Path) -> Path:
-    """Our own group of version 2, which hands control of memory to groups below it.
+    """Return our version 2 group if it delegates memory control.
 
     Raises:
         OSError: there is none, or it does not.
@@ -132,7 +131,7 @@ def _own_v2(root: Path, own_groups: Path) -> Path:
 
 
 def _own_v1(root: Path, own_groups: Path) -> Path:
-    """Our own group of version 1, to which what is below it counts: its limits hold there too.
+    """Return our version 1 group if its limits include child groups.
 
     Raises:
         OSError: there is none, or they do not.
@@ -144,7 +143,7 @@ def _own_v1(root: Path, own_groups: Path) -> Path:
 
 
 def _path_of(own_groups: Path, *, controller: str) -> str:
-    """Of our own group in the tree of a controller of version 1, or of version 2 where it has no name."""
+    """Return the path of our group under a version 1 controller, or under version 2 without a name."""
     for line in own_groups.read_text().splitlines():
         _, controllers, path = line.split(":", 2)
         if controller in controllers.split(","):

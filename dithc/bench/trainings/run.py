@@ -31,15 +31,12 @@ class Contender:
     """A strategy on a number of ranks.
 
     Attributes:
-        name: in the results.
-        strategy: cftp, dp or dp+tp.
-        ranks: processes, over all nodes.
+        ranks: processes over all nodes.
         cpus: compute threads of each.
-        allowed: logical CPUs that the ranks may use; None for all.
-        launcher: what starts several ranks: mpiexec or srun.
-        nodes: that the ranks are spread over.
-        words: further arguments of its ranks' `dithc bench training`.
-        environment: variables of its ranks.
+        allowed: logical CPUs of the ranks; None for all.
+        launcher: mpiexec or srun.
+        words: extra arguments of `dithc bench training`.
+        environment: environment variables of the ranks.
     """
 
     name: str
@@ -55,7 +52,7 @@ class Contender:
 
 @dataclass(kw_only=True)
 class Run:
-    """What came of one run, whole in `result`; numbers are None where it did not end well."""
+    """Outcome of one run, complete in `result`; numbers are None after a failure."""
 
     status: Literal["ok", "oom", "failed", "skipped", "stopped"] = "ok"
     reason: str = ""
@@ -71,14 +68,12 @@ class Run:
 def run_once(
     contender: Contender, words: Sequence[str], *, folder: Path, limit: MemoryLimit, counter: Path | None
 ) -> Run:
-    """Starts the ranks, waits for their end, and reads what they wrote; a unit of the sitting, `stopped` where that is to end.
+    """Start the ranks, wait for them and read their results; a sitting that ends yields `stopped`.
 
     Args:
-        contender: how many ranks, and on how many threads.
-        words: arguments of `dithc bench training`, but for what this function adds.
-        folder: empty, for the files of this run.
-        limit: on memory.
-        counter: the profiling layer of MPI, preloaded into the ranks where there are several (one never loads MPI).
+        words: arguments of `dithc bench training`, without those added here.
+        folder: empty folder of this run.
+        counter: MPI profiling layer, preloaded into several ranks (one rank never loads MPI).
     """
     unit = " ".join(("run", contender.name, *words, *contender.words))
 
@@ -92,7 +87,7 @@ def run_once(
 
 
 def settled(runs: Mapping[Name, Sequence[Run]]) -> dict[Name, list[Run]]:
-    """Runs to compare: where some were not made, as many of each contender as all have that have any."""
+    """Return comparable runs: the same number for every contender that has any."""
     made = {name: [run for run in own if run.status != "stopped"] for name, own in runs.items()}
     if all(len(made[name]) == len(own) and own for name, own in runs.items()):
         return made
@@ -139,13 +134,13 @@ def _made(contender: Contender, words: Sequence[str], *, folder: Path, limit: Me
 
 
 def _environment() -> dict[str, str]:
-    """This process's own, without what a launcher or an earlier choice of threads left there."""
+    """Return this environment without variables of a launcher or earlier thread settings."""
     unwanted = ("OMP_NUM_THREADS", "DITHC_EXPECTED_RANKS")
     return {name: value for name, value in os.environ.items() if name not in unwanted}
 
 
 def _watch(child: "subprocess.Popen[bytes]", run: Run, *, until: Path) -> None:
-    """Looks at the memory of the ranks during the steps of warm-up, then leaves them alone with the clock."""
+    """Sample the memory of the ranks during warm-up and stop before the timed steps."""
     while child.poll() is None and not until.exists():
         begun = time.perf_counter()
         found = [pss for pid in ranks_below(child.pid) if (pss := pss_of(pid)) is not None]
@@ -174,7 +169,7 @@ def _read(run: Run, status: int, *, out: Path, said: Path, limit: MemoryLimit) -
 
 
 def _words_of_the_end(text: str, *, is_refused: bool) -> str:
-    """What a run that failed said last; of one that was refused memory, the line that says so: who was killed could not."""
+    """Return the final log lines of a failed run, or the line that reports a refused allocation."""
     lines = [line.strip() for line in text.splitlines() if line.strip(" ^~")]
     if is_refused:
         said = [line for line in lines if any(words in line for words in REFUSED)]
@@ -183,7 +178,7 @@ def _words_of_the_end(text: str, *, is_refused: bool) -> str:
 
 
 def ranks_below(launcher: int, *, proc: Path = Path("/proc")) -> list[int]:
-    """Processes below the launcher that run `dithc bench training`."""
+    """Return processes below the launcher that run `dithc bench training`."""
     children: dict[int, list[int]] = {}
     for folder in proc.iterdir():
         if folder.name.isdigit():
@@ -202,7 +197,7 @@ def ranks_below(launcher: int, *, proc: Path = Path("/proc")) -> list[int]:
 
 
 def pss_of(pid: int, *, proc: Path = Path("/proc")) -> int | None:
-    """Proportional size of a process: pages that n processes share count 1/n; None when it is gone."""
+    """Return the proportional set size of a process in bytes; None if it is gone."""
     try:
         lines = (proc / str(pid) / "smaps_rollup").read_text().splitlines()
     except OSError:

@@ -1,7 +1,6 @@
-"""A training on more and more ranks, as in the paper's figures 10 and 11: weak and strong scaling, exposed communication.
+"""Training on increasing numbers of ranks (figures 10 and 11): weak and strong scaling, exposed communication.
 
-Each count of ranks is a training of its own, started by the project's launcher on an equal share of cores a rank; the counts take
-turns, whole runs at a time, and efficiencies are those of runs of the same round.
+Each rank count is a separate launch with equal core shares. Counts take turns; efficiencies compare runs of the same round.
 """
 
 import tempfile
@@ -12,7 +11,7 @@ from statistics import median
 from typing import Any, Literal
 
 from dithc.bench.ceilings import Precision
-from dithc.bench.record import circumstances, prepare_threads
+from dithc.bench.record import circumstances, prepare_threads, require_at_least
 from dithc.bench.timing import Timing, spread
 from dithc.bench.trainings.memory_limit import MemoryLimit
 from dithc.bench.trainings.run import Contender, Run, run_once, settled
@@ -42,23 +41,18 @@ COUNTED = {
 
 @dataclass(frozen=True, kw_only=True)
 class ScalingSettings:
-    """What to measure.
+    """Settings of the scaling benchmark.
 
     Attributes:
-        mode: weak keeps the images of a rank, strong those of all ranks together.
-        models: presets.
-        ranks: how many ranks, each a training.
-        batch: images a step: of each rank (weak) or of all (strong).
-        dtype: of the arithmetic.
-        overrides: fields of a run's `model` to change, by name (hidden_size, depth, num_heads).
-        strategy: how the ranks share a training.
-        rounds: runs of each count; the first order, then the reverse.
-        warmup: steps of a run before the clock.
-        steps: steps of a run on the clock.
-        without_communication: also makes as many pairs of steps, together and each rank alone.
-        launcher: what starts several ranks.
-        ranks_per_node: on several nodes; None puts all ranks on this one.
-        cpus: cores of a rank; None for an equal share of this machine's, by the largest count that has a core for each.
+        mode: weak fixes the images per rank, strong those of all ranks together.
+        ranks: rank counts, one training each.
+        batch: images per step of each rank (weak) or of all (strong).
+        overrides: fields of `model` to change (hidden_size, depth, num_heads).
+        rounds: runs of each count; every second round reverses the order.
+        warmup: untimed steps of a run.
+        without_communication: also run as many pairs of steps, together and each rank alone.
+        ranks_per_node: ranks on each of several nodes; None uses this node alone.
+        cpus: cores per rank; None shares this machine equally by the largest count that fits.
     """
 
     mode: Literal["weak", "strong"]
@@ -77,19 +71,17 @@ class ScalingSettings:
     cpus: int | None = None
 
     def images(self, ranks: int) -> int:
-        """Images a step over so many ranks."""
+        """Return images per step over this many ranks."""
         return self.batch * ranks if self.mode == "weak" else self.batch
 
 
 def bench_scaling(settings: ScalingSettings, *, folder: Path | None = None) -> dict[str, Any]:
-    """Measures and returns everything that is known about it, ready for JSON, with a curve for each model.
+    """Measure and return the results for JSON, with a curve per model.
 
-    Args:
-        settings: what to measure.
-        folder: where the runs write; on several nodes one that all of them see. None for a temporary place of this node.
+    `folder` receives the files of the runs; several nodes must share it. None selects a temporary folder of this node.
 
     Raises:
-        UserError: settings without sense.
+        UserError: the settings are invalid.
     """
     _check(settings)
     machine, core_plan = prepare_threads(None)
@@ -122,7 +114,7 @@ def bench_scaling(settings: ScalingSettings, *, folder: Path | None = None) -> d
 
 
 def contenders_on(machine: Node, settings: ScalingSettings) -> list[Contender]:
-    """Ranks, nodes and cores of each count; ranks that do not fill this machine keep to their share of its cores."""
+    """Return ranks, nodes and cores of each count; smaller counts keep the same core share per rank."""
     cores = machine.visible_cores
     full = settings.ranks_per_node or max((count for count in settings.ranks if count <= len(cores)), default=1)
     cpus = settings.cpus or max(1, len(cores) // full)
@@ -146,7 +138,7 @@ def contenders_on(machine: Node, settings: ScalingSettings) -> list[Contender]:
 
 
 def is_oversubscribed(contender: Contender, machine: Node) -> bool:
-    """Whether the ranks of a node share cores; nodes are taken to be like this one, unless srun sees to it."""
+    """Return whether ranks of a node share cores, assuming equal nodes unless srun places ranks."""
     per_node = -(-contender.ranks // contender.nodes)
     return contender.launcher != "srun" and per_node * contender.cpus > len(machine.visible_cores)
 
@@ -159,7 +151,7 @@ def curve(
     *,
     oversubscribed: Sequence[int],
 ) -> dict[str, Any]:
-    """What is said of a model: a point for each count of ranks."""
+    """Return the curve of a model with a point per rank count."""
     config = config_of(model, settings.overrides)
     points = [
         _point(one, runs[one.ranks], settings, flops_per_image(config), oversubscribed=one.ranks in oversubscribed)
@@ -222,13 +214,13 @@ def _point(
 
 
 def _exchange(run: Run, name: str, *, pick: Any = max) -> float | None:
-    """Median over the steps of a run of the worst rank's number; None where no rank tells."""
+    """Return the median over steps of the worst rank's number; None if unknown."""
     told = [values for rank in run.result["each_rank"] if (values := rank.get("exchange", {}).get(name))]
     return median(pick(values) for values in zip(*told, strict=True)) if told else None
 
 
 def without_communication(runs: Sequence[Run]) -> dict[str, Any] | None:
-    """Steps together over the steps beside them in which every rank worked alone; None where no pairs were made."""
+    """Return the ratio of joint steps to isolated steps beside them; None without pairs."""
     pairs = [found for run in runs if (found := run.result.get("pairs"))]
     if not pairs:
         return None
@@ -249,7 +241,7 @@ def _efficiency(point: Mapping[str, Any], base: Mapping[str, Any], *, strong: bo
 
 
 def agreement(first: Sequence[float], other: Sequence[float], *, tolerance: float) -> dict[str, Any]:
-    """The largest relative difference of two sequences of numbers, and whether it is within the tolerance."""
+    """Return the largest relative difference of two sequences, and whether it is tolerable."""
     largest = max(abs(ours - theirs) / abs(theirs) for ours, theirs in zip(other, first, strict=True))
     return {"largest_difference": largest, "tolerance": tolerance, "same": largest <= tolerance}
 
@@ -261,7 +253,7 @@ def _tolerance(config: DiTConfig, dtype: Precision) -> float:
 
 
 def config_of(model: str, overrides: Mapping[str, Any]) -> DiTConfig:
-    """The architecture that a rehearsal of this preset has."""
+    """Return the architecture of a rehearsal of this preset."""
     return replace(PRESETS[model], **overrides)
 
 
@@ -287,11 +279,7 @@ def _check(settings: ScalingSettings) -> None:
     if unknown or not settings.models:
         got, expected = ",".join(unknown) or "none", f"some of {', '.join(PRESETS)}"
         raise problem("bench --models", got=got, expected=expected, remedy="correct --models")
-    least = {"rounds": 1, "warmup": 2, "steps": 1, "batch": 1, "ranks": 1}
-    for name, minimum in least.items():
-        value = getattr(settings, name)
-        if min(value if isinstance(value, tuple) else (value,), default=0) < minimum:
-            raise problem(f"bench --{name}", got=value, expected=f"{minimum} or more", remedy=f"correct --{name}")
+    require_at_least(settings, rounds=1, warmup=2, steps=1, batch=1, ranks=1)
     if list(settings.ranks) != sorted(set(settings.ranks)):
         got = ",".join(map(str, settings.ranks))
         raise problem("bench --ranks", got=got, expected="ascending numbers, each once", remedy="correct --ranks")

@@ -1,7 +1,7 @@
-"""A training that gets one of dithc's parts after the other, as in the paper's figure 9: what each of them is worth.
+"""Training with dithc's parts added one by one (figure 9).
 
-Every stage is the same program with other settings; all of them train the same weights on the same batches. They take turns,
-whole runs at a time; a speed-up is that of runs of the same round over the baseline, and without it there is none.
+All stages run the same program on the same weights and batches, in turns of whole runs.
+A speed-up compares runs of the same round with the baseline.
 """
 
 import os
@@ -17,7 +17,7 @@ from typing import Any
 
 from dithc import native
 from dithc.bench.ceilings import Precision
-from dithc.bench.record import circumstances, prepare_threads
+from dithc.bench.record import circumstances, prepare_threads, require_at_least
 from dithc.bench.timing import Timing, spread
 from dithc.bench.trainings.memory_limit import MemoryLimit
 from dithc.bench.trainings.run import Contender, Run, run_once, settled
@@ -33,15 +33,12 @@ log = logger(__name__)
 
 @dataclass(frozen=True)
 class Stage:
-    """What a stage has and the one before it has not.
+    """What a stage adds to the one before it.
 
     Attributes:
-        name: in the settings.
-        label: in tables and pictures.
-        what: it is, in words.
-        words: arguments of `dithc bench training`; those of later stages replace these.
-        environment: variables, likewise.
-        several_ranks: it differs from the stage before on several ranks only.
+        words: arguments of `dithc bench training`; later stages override earlier ones.
+        environment: environment variables, likewise.
+        several_ranks: the difference exists on several ranks only.
     """
 
     name: str
@@ -87,19 +84,15 @@ BASELINE = STAGES[0].name
 
 @dataclass(frozen=True, kw_only=True)
 class StepwiseSettings:
-    """What to measure.
+    """Settings of the stepwise benchmark.
 
     Attributes:
-        model: preset.
-        overrides: fields of the preset to change, by name.
-        batch: images a step over all ranks.
-        dtype: of the arithmetic.
-        ranks: on this machine, equal shares of its cores each.
-        stages: names of STAGES to measure, in their order; without `baseline` there are seconds, and no speed-up over it.
-        tune: search the matrix products first, into a place of this bench, instead of taking the tuning that is there.
-        rounds: runs of each stage; the first order, then the reverse.
-        warmup: steps of a run before the clock.
-        steps: steps of a run on the clock.
+        batch: images per step over all ranks.
+        ranks: ranks on this machine, with equal core shares.
+        stages: ordered subset of STAGES; without `baseline` there are no speed-ups.
+        tune: search the matrix products first into a private folder instead of using the existing tuning.
+        rounds: runs of each stage; every second round reverses the order.
+        warmup: untimed steps of a run.
     """
 
     model: str = "DiT-S/2"
@@ -115,7 +108,7 @@ class StepwiseSettings:
 
 
 def bench_stepwise(settings: StepwiseSettings) -> dict[str, Any]:
-    """Measures and returns everything that is known about it, ready for JSON, with a row for each stage.
+    """Run the benchmark and return its result for JSON, with a row per stage.
 
     Raises:
         UserError: settings without sense, no C kernels here, or a search for tuning that failed.
@@ -150,7 +143,7 @@ def bench_stepwise(settings: StepwiseSettings) -> dict[str, Any]:
 
 
 def contenders_of(settings: StepwiseSettings, machine: Machine) -> list[Contender]:
-    """The stages that are to be measured as trainings, each with all that the stages before it have."""
+    """Return the requested stages as trainings, each with the settings of all earlier stages."""
     words: dict[str, str] = {}
     environment: dict[str, str] = {}
     found = []
@@ -172,10 +165,7 @@ def contenders_of(settings: StepwiseSettings, machine: Machine) -> list[Contende
 
 
 def rows_of(settings: StepwiseSettings, runs: Mapping[str, Sequence[Run]]) -> list[dict[str, Any]]:
-    """A row for each stage: its seconds, its speed-up over the baseline and over the stage before, what became of its losses.
-
-    A speed-up is None where what it is over was left out or failed.
-    """
+    """Return a row per stage: seconds, speed-ups over the baseline and the previous stage (None if that is missing), losses."""
     rows: list[dict[str, Any]] = []
     baseline: Mapping[str, Any] | None = None
     before: Mapping[str, Any] | None = None
@@ -253,7 +243,7 @@ def _of_model(settings: StepwiseSettings, *, batch: int | None = None) -> list[s
 
 
 def _with_tuning(contender: Contender, tuned: Path | None) -> Contender:
-    """With the tuning that was made here, or else the one that trainings on this machine use."""
+    """Set the tuning made here, or keep that of this machine."""
     given = os.environ.get(tuning.FOLDER_VARIABLE, "")
     chosen = str(tuned) if tuned else "" if given == tuning.OFF else given
     environment = dict(contender.environment) | {tuning.FOLDER_VARIABLE: chosen}
@@ -261,7 +251,7 @@ def _with_tuning(contender: Contender, tuned: Path | None) -> Contender:
 
 
 def _is_tuned(run: Run) -> bool:
-    """Whether every rank found a tuning of its products."""
+    """Return whether every rank found a tuning."""
     told = [row["why"] for rank in run.result["each_rank"] for row in rank["operators"] if row["op"] == "linear"]
     return all("tuning file" in why for why in told)
 
@@ -291,10 +281,7 @@ def _check(settings: StepwiseSettings) -> None:
     if unknown or not settings.stages:
         got, expected = ",".join(settings.stages) or "none", f"some of {', '.join(NAMES)}"
         raise problem("bench --stages", got=got, expected=expected, remedy="correct --stages")
-    for name, minimum in {"rounds": 1, "warmup": 2, "steps": 1, "ranks": 1, "batch": 1}.items():
-        value = getattr(settings, name)
-        if value < minimum:
-            raise problem(f"bench --{name}", got=value, expected=f"{minimum} or more", remedy=f"correct --{name}")
+    require_at_least(settings, rounds=1, warmup=2, steps=1, ranks=1, batch=1)
     if settings.batch % settings.ranks:
         got = f"{settings.batch} images on {settings.ranks} ranks"
         raise problem("bench --batch", got=got, expected="equal shares", remedy="correct --batch or --ranks")

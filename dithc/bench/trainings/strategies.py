@@ -1,7 +1,6 @@
-"""The strategies side by side, as in table 2 of the paper: time of a step, peak memory of the node, bytes between ranks.
+"""Parallel strategies (table 2): step time, peak memory of the node, bytes between ranks.
 
-Each run is a training of its own, started by the project's launcher; the contenders of a cell (a model and a batch) take turns,
-whole runs at a time, because their memory does not fit beside each other.
+Each run is a separate launch; the contenders of a cell (model and batch) take turns because they do not fit into memory together.
 """
 
 import tempfile
@@ -12,7 +11,7 @@ from statistics import median
 from typing import Any, get_args
 
 from dithc.bench.ceilings import Precision
-from dithc.bench.record import circumstances, prepare_threads
+from dithc.bench.record import circumstances, prepare_threads, require_at_least
 from dithc.bench.timing import Timing, spread
 from dithc.bench.trainings.memory_limit import MemoryLimit
 from dithc.bench.trainings.run import Contender, Run, run_once, settled
@@ -40,21 +39,16 @@ COUNTED = {
 
 @dataclass(frozen=True, kw_only=True)
 class StrategiesSettings:
-    """What to compare.
+    """Settings of the strategy benchmark.
 
     Attributes:
-        models: presets.
-        batches: images a step over all ranks.
-        strategies: of cftp, dp, dp+tp, cftp-1-cluster (cftp on one cluster alone), and dp-gloo and dp+tp-gloo, whose ranks
-            exchange through PyTorch's own gloo instead of dithc-mpi.
-        dtype: of the arithmetic.
-        sharding: of the optimizer's state, of several ranks under cftp and dp; dp+tp keeps all of it on every rank.
-        overrides: fields of a run's `model` to change, by name (hidden_size, depth, num_heads).
-        rounds: runs of each contender; the first order, then the reverse.
-        warmup: steps of a run before the clock.
-        steps: steps of a run on the clock.
-        memory_limit_gib: for all ranks of a run together; None for what is available when the bench starts, so that a
-            strategy that does not fit is a result and takes nothing else on the machine with it.
+        batches: images per step over all ranks.
+        strategies: subset of KNOWN; cftp-1-cluster is cftp on one cluster, dp-gloo and dp+tp-gloo use PyTorch's gloo.
+        sharding: optimizer sharding under cftp and dp; dp+tp replicates the state.
+        overrides: fields of `model` to change (hidden_size, depth, num_heads).
+        rounds: runs of each contender; every second round reverses the order.
+        warmup: untimed steps of a run.
+        memory_limit_gib: limit for all ranks together; None takes the memory available at the start.
     """
 
     models: tuple[str, ...] = ("DiT-S/2", "DiT-B/2", "DiT-L/2", "DiT-XL/2")
@@ -70,7 +64,7 @@ class StrategiesSettings:
 
 
 def bench_strategies(settings: StrategiesSettings) -> dict[str, Any]:
-    """Measures and returns everything that is known about it, ready for JSON.
+    """Run the benchmark and return its result for JSON.
 
     Raises:
         UserError: an unknown strategy, or a number below one.
@@ -110,7 +104,7 @@ def bench_strategies(settings: StrategiesSettings) -> dict[str, Any]:
 
 
 def contenders_on(machine: Node, names: Sequence[str]) -> tuple[list[Contender], str]:
-    """How many ranks and threads each strategy has on this machine, and what was taken for a cluster."""
+    """Return ranks and threads of each strategy on this machine, and how clusters were defined."""
     cores = machine.visible_cores
     dies = len({core.die for core in cores}) or 1
     by_cluster: dict[int, list[int]] = {}
@@ -138,7 +132,7 @@ def contenders_on(machine: Node, names: Sequence[str]) -> tuple[list[Contender],
 
 
 def sharded(contender: Contender, sharding: training.Sharding) -> Contender:
-    """The contender with the optimizer's state shared among its ranks, where there are several and its strategy can."""
+    """Shard the optimizer state of a contender if it has several ranks and its strategy supports it."""
     if sharding == "none" or contender.ranks == 1 or contender.strategy == "dp+tp":
         if sharding != "none":
             log.info("%s keeps all of the optimizer's state on each of its %d rank(s)", contender.name, contender.ranks)
@@ -147,13 +141,13 @@ def sharded(contender: Contender, sharding: training.Sharding) -> Contender:
 
 
 def turns(contenders: Sequence[Contender], rounds: int) -> Iterator[Contender]:
-    """Every other round in reverse, so that a drift of the machine meets all alike."""
+    """Yield contenders in turns; every second round is reversed against drift."""
     for turn in range(rounds):
         yield from contenders if turn % 2 == 0 else reversed(contenders)
 
 
 def cell(model: str, batch: int, contenders: Sequence[Contender], runs: Mapping[str, Sequence[Run]]) -> dict[str, Any]:
-    """What is said of a model and a batch: each contender, and cftp over each of the others."""
+    """Return each contender of a model and batch, and cftp over each other one."""
     rows = {contender.name: _row(runs[contender.name]) for contender in contenders}
     own = rows.get("cftp")
     for name, row in rows.items():
@@ -231,7 +225,7 @@ def _limit_bytes(settings: StrategiesSettings) -> int | None:
 
 
 def _counter(folder: Path) -> tuple[Path | None, str]:
-    """The profiling layer of MPI, or why there is none."""
+    """Build the MPI profiling layer; return it or the reason of a failure."""
     try:
         return traffic.build_counter(folder), ""
     except UserError as error:
@@ -246,8 +240,4 @@ def _check(settings: StrategiesSettings) -> None:
     if settings.memory_limit_gib is not None and settings.memory_limit_gib <= 0:
         given = settings.memory_limit_gib
         raise problem("bench --memory-limit", got=given, expected="more than 0 GiB", remedy="correct --memory-limit")
-    least = {"rounds": 1, "warmup": 2, "steps": 1, "batches": 1}
-    for name, minimum in least.items():
-        value = getattr(settings, name)
-        if min(value if isinstance(value, tuple) else (value,), default=0) < minimum:
-            raise problem(f"bench --{name}", got=value, expected=f"{minimum} or more", remedy=f"correct --{name}")
+    require_at_least(settings, rounds=1, warmup=2, steps=1, batches=1)

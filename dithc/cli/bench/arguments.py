@@ -3,18 +3,19 @@
 import argparse
 import ast
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar, get_origin
 
 STOPPED_SUFFIX, KEPT_SUFFIX = ".stopped.json", ".kept.jsonl"
 STOPPED, INTERRUPTED = 75, 130  # stopped and saved, run me again; Ctrl-C
+Settings = TypeVar("Settings")
 OVERRIDE = "change a field of the preset, such as hidden_size=768, depth=2 or num_heads=12; may be repeated"
 
 
 @dataclass(frozen=True)
 class Kind:
-    """One measurement: a line of help, an example, its arguments, and what does it and returns the exit status."""
+    """A measurement: help, example, arguments, and the function that runs it and returns the exit status."""
 
     help: str
     example: str
@@ -23,20 +24,20 @@ class Kind:
 
 
 def add_json(parser: argparse.ArgumentParser) -> None:
-    """Declares `--json`."""
+    """Declare `--json`."""
     parser.add_argument(
         "--json", type=Path, metavar="FILE", help="write everything measured, with machine and versions"
     )
 
 
 def add_threads(parser: argparse.ArgumentParser) -> None:
-    """Declares `--threads` and `--json`."""
+    """Declare `--threads` and `--json`."""
     parser.add_argument("--threads", type=int, help="compute threads (default: the core plan's)")
     add_json(parser)
 
 
 def add_model(parser: argparse.ArgumentParser, *, default: str = "DiT-S/2", batch: int = 8) -> None:
-    """Declares `--model`, `--override`, `--batch` (over all ranks) and `--dtype` of a training."""
+    """Declare `--model`, `--override`, `--batch` (over all ranks) and `--dtype` of a training."""
     parser.add_argument("--model", default=default, help=f"preset, with or without DiT- (default {default})")
     add_override(parser)
     parser.add_argument("--batch", type=int, default=batch, help=f"images a step over all ranks (default {batch})")
@@ -44,12 +45,12 @@ def add_model(parser: argparse.ArgumentParser, *, default: str = "DiT-S/2", batc
 
 
 def add_override(parser: argparse.ArgumentParser) -> None:
-    """Declares `--override`."""
+    """Declare `--override`."""
     parser.add_argument("--override", action="append", default=[], type=override, metavar="FIELD=VALUE", help=OVERRIDE)
 
 
 def add_steps(parser: argparse.ArgumentParser, *, rounds: int, of: str, warmup: int = 2) -> None:
-    """Declares `--rounds`, `--warmup` and `--steps` of trainings that take turns."""
+    """Declare `--rounds`, `--warmup` and `--steps` of trainings in turns."""
     parser.add_argument("--rounds", type=int, default=rounds, help=f"runs of each {of}, in turns (default {rounds})")
     parser.add_argument(
         "--warmup", type=int, default=warmup, help=f"steps of a run before the clock (default {warmup})"
@@ -57,13 +58,28 @@ def add_steps(parser: argparse.ArgumentParser, *, rounds: int, of: str, warmup: 
     parser.add_argument("--steps", type=int, default=3, help="steps of a run on the clock (default 3)")
 
 
+def settings_of(kind: type[Settings], args: argparse.Namespace, **given: Any) -> Settings:
+    """Build a settings dataclass from the arguments with the names of its fields; `given` replaces arguments.
+
+    Commas split the text of a tuple; None keeps the default of the field.
+    """
+    found = vars(args) | {"overrides": dict(getattr(args, "override", ()))} | given
+    kept: dict[str, Any] = {}
+    for one in fields(kind):  # type: ignore[arg-type]
+        value = found.get(one.name)
+        if value is not None:
+            splits = isinstance(value, str) and get_origin(one.type) is tuple
+            kept[one.name] = tuple(value.split(",")) if splits else value
+    return kind(**kept)
+
+
 def preset(name: str) -> str:
-    """The preset's whole name."""
+    """Complete the name of a preset."""
     return name if "DiT-" in name else f"DiT-{name}"
 
 
 def override(text: str) -> tuple[str, Any]:
-    """FIELD=VALUE with a number, a tuple, True or False as the value."""
+    """Parse FIELD=VALUE with a number, tuple, True or False."""
     name, equals, value = text.partition("=")
     if not equals:
         raise argparse.ArgumentTypeError(f"{text!r}: expected FIELD=VALUE")
@@ -74,9 +90,9 @@ def override(text: str) -> tuple[str, Any]:
 
 
 def tell(result: Mapping[str, Any], path: Path | None, rows: Iterable[Mapping[str, Any]]) -> int:
-    """Prints a result as a table and writes it where asked; status 1 where there are rows and none of them is `ok`.
+    """Print a result as a table and write its JSON; return 1 if there are rows and none is `ok`.
 
-    A result of a sitting that was stopped goes into a file of its own, beside the units from which the next one goes on.
+    A stopped sitting writes its result to a separate file beside its units, from which the next sitting resumes.
     """
     from dithc.bench import table
     from dithc.runs import atomic_write

@@ -3,7 +3,7 @@
 import argparse
 from pathlib import Path
 
-from dithc.cli.bench.arguments import Kind, add_json, add_model, add_steps, preset, tell
+from dithc.cli.bench.arguments import Kind, add_json, add_model, add_steps, preset, settings_of, tell
 
 PARTS = "budget,file,largest-batch,pool,resident"
 
@@ -29,24 +29,9 @@ def _add(parser: argparse.ArgumentParser) -> None:
 def _run(args: argparse.Namespace) -> int:
     from dithc.bench import automem
 
-    settings = automem.AutoMemSettings(
-        only=tuple(args.only.split(",")),
-        model=preset(args.model),
-        overrides=dict(args.override),
-        batch=args.batch,
-        dtype=args.dtype,
-        budget=args.budget,
-        limit=args.limit,
-        folder=args.folder,
-        file_gib=args.file_gib,
-        memory_gib=args.memory,
-        most=args.most,
-        step_models=tuple(map(preset, args.step_models.split(","))),
-        repeats=args.repeats,
-        threads=args.threads,
-        rounds=args.rounds,
-        warmup=args.warmup,
-        steps=args.steps,
+    models = tuple(map(preset, args.step_models.split(",")))
+    settings = settings_of(
+        automem.AutoMemSettings, args, model=preset(args.model), memory_gib=args.memory, step_models=models
     )
     result = automem.bench_automem(settings)
     return tell(result, args.json, [row for part in result["parts"].values() for row in part["rows"]])

@@ -2,7 +2,7 @@
 
 import argparse
 
-from dithc.cli.bench.arguments import Kind, add_override, add_threads, preset, tell
+from dithc.cli.bench.arguments import Kind, add_override, add_threads, preset, settings_of, tell
 
 
 def _add(parser: argparse.ArgumentParser) -> None:
@@ -23,18 +23,9 @@ def _add(parser: argparse.ArgumentParser) -> None:
 def _run(args: argparse.Namespace) -> int:
     from dithc.bench import step
 
-    result = step.curves.bench_curves(
-        step.curves.CurveSettings(
-            platform=args.platform,
-            beside=tuple(args.beside.split(",")) if args.beside else (),
-            model=preset(args.model),
-            overrides=dict(args.override),
-            batch=args.batch,
-            steps=args.steps,
-            seed=args.seed,
-            threads=args.threads,
-        )
-    )
+    beside = tuple(args.beside.split(",")) if args.beside else ()
+    settings = settings_of(step.curves.CurveSettings, args, model=preset(args.model), beside=beside)
+    result = step.curves.bench_curves(settings)
     tell(result, args.json, [])
     return 0
 

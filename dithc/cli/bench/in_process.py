@@ -1,9 +1,8 @@
 """`dithc bench ops` and `step`: what is timed inside this process."""
 
 import argparse
-from typing import Any
 
-from dithc.cli.bench.arguments import Kind, add_override, add_threads, tell
+from dithc.cli.bench.arguments import Kind, add_override, add_threads, settings_of, tell
 
 MIB = 1 << 20
 
@@ -50,36 +49,22 @@ def _add_step(parser: argparse.ArgumentParser) -> None:
 def _ops(args: argparse.Namespace) -> int:
     from dithc.bench import operators
 
-    given: dict[str, Any] = {"ops": tuple(args.ops.split(","))} if args.ops else {}
-    result = operators.ops.bench_ops(
-        operators.ops.OpsSettings(
-            models=tuple(args.models.split(",")),
-            dtypes=("fp32", "bf16") if args.dtype == "both" else (args.dtype,),
-            libraries=tuple(args.libraries.split(",")) if args.libraries else (),
-            backend=args.backend,
-            size_bytes=args.bytes,
-            threads=args.threads,
-            repeats=args.repeats,
-            **given,
-        )
+    settings = settings_of(
+        operators.ops.OpsSettings,
+        args,
+        ops=args.ops or None,
+        dtypes=("fp32", "bf16") if args.dtype == "both" else (args.dtype,),
+        libraries=args.libraries or None,
+        size_bytes=args.bytes,
     )
+    result = operators.ops.bench_ops(settings)
     return tell(result, args.json, [])
 
 
 def _step(args: argparse.Namespace) -> int:
     from dithc.bench import step
 
-    settings = step.StepSettings(
-        model=args.model,
-        overrides=dict(args.override),
-        batch=args.batch,
-        dtype=args.dtype,
-        compare=tuple(args.compare.split(",")),
-        threads=args.threads,
-        warmup=args.warmup,
-        repeats=args.repeats,
-        seed=args.seed,
-    )
+    settings = settings_of(step.StepSettings, args)
     result = step.bench_step(settings) if args.device == "cpu" else step.bench_device(settings, args.device)
     return tell(result, args.json, result["contenders"])
 

@@ -2,7 +2,7 @@
 
 import argparse
 
-from dithc.cli.bench.arguments import Kind, add_threads, tell
+from dithc.cli.bench.arguments import Kind, add_threads, settings_of, tell
 
 
 def _add(parser: argparse.ArgumentParser) -> None:
@@ -21,18 +21,7 @@ def _add(parser: argparse.ArgumentParser) -> None:
 def _run(args: argparse.Namespace) -> int:
     from dithc.bench import patched
 
-    result = patched.bench_patch(
-        patched.PatchSettings(
-            models=tuple(args.models.split(",")) if args.models else (),
-            dtypes=tuple(args.dtypes.split(",")),
-            compare=tuple(args.compare.split(",")),
-            batch=args.batch,
-            threads=args.threads,
-            warmup=args.warmup,
-            repeats=args.repeats,
-            seed=args.seed,
-        )
-    )
+    result = patched.bench_patch(settings_of(patched.PatchSettings, args, models=args.models or None))
     return tell(result, args.json, result["cases"])
 
 

@@ -141,7 +141,7 @@ def _seconds_per_step(path: Path) -> float:
 
 
 def _workflow(content: dict[str, Any], path: Path, profile: str, *, runs_alone: bool = False) -> int:
-    """Runs the experiment to its scores, or to the ends of its runs; Snakemake's status."""
+    """Run the experiment to its scores, or to the ends of its runs; return Snakemake's status."""
     from dithc.cli.experiment import run
     from dithc.config import load
     from dithc.runs import atomic_write
@@ -157,7 +157,7 @@ def _workflow(content: dict[str, Any], path: Path, profile: str, *, runs_alone: 
 
 
 def _flops(run: "training.Run", network: "DiTConfig") -> float:
-    """Operations of a step."""
+    """Return the operations of a step."""
     from dithc.model import flops_per_image
 
     image = flops_per_image(network)
@@ -167,7 +167,7 @@ def _flops(run: "training.Run", network: "DiTConfig") -> float:
 def _judge(
     plan: "quality.Plan", folder: Path, steps: dict[str, int], seconds: dict[str, float], path: Path | None
 ) -> int:
-    """Reads the manifests, draws the picture, prints the table."""
+    """Read the manifests, draw the picture and print the table."""
     from dithc.bench import quality
     from dithc.config import load
     from dithc.log import logger
@@ -207,14 +207,14 @@ def _judge(
 
 
 def _first(plan: "quality.Plan", name: str, steps: dict[str, int]) -> str:
-    """The run of a contender's first training."""
+    """Return the run of a contender's first training."""
     from dithc.bench import quality
 
     return quality.run_name(name, next(seed for one, seed in plan.trainings if one == name), steps[name])
 
 
 def _samples(folder: Path) -> "NDArray[np.uint8]":
-    """The first images of a sample stage, (N, 3, H, W)."""
+    """Return the first images of a sample stage, (N, 3, H, W)."""
     import numpy as np
 
     from dithc.report import quality_figure

@@ -3,7 +3,7 @@
 import argparse
 from pathlib import Path
 
-from dithc.cli.bench.arguments import Kind, add_model, preset
+from dithc.cli.bench.arguments import Kind, add_model, preset, settings_of
 
 GIB = 1 << 30
 
@@ -54,20 +54,8 @@ def _run(args: argparse.Namespace) -> int:
         file_gib=args.file_bytes / GIB if args.file_bytes else None,
         allow_recompute=args.allow_recompute,
     )
-    settings = Rehearsal(
-        model={"preset": preset(args.model), **dict(args.override)},
-        batch=args.batch,
-        dtype=args.dtype,
-        strategy=args.strategy,
-        gradients=args.gradients,
-        sharding=args.sharding,
-        operators=args.operators,
-        recompute=args.recompute,
-        memory=memory,
-        warmup=args.warmup,
-        steps=args.steps,
-        pairs=args.pairs,
-    )
+    model = {"preset": preset(args.model), **dict(args.override)}
+    settings = settings_of(Rehearsal, args, model=model, memory=memory)
     with ranks(Experiment(), expected=None) as group:
         if args.data_limit is not None:
             resource.setrlimit(resource.RLIMIT_DATA, (args.data_limit, args.data_limit))

@@ -2,7 +2,7 @@
 
 import argparse
 
-from dithc.cli.bench.arguments import Kind, add_json, add_override, preset, tell
+from dithc.cli.bench.arguments import Kind, add_json, add_override, preset, settings_of, tell
 from dithc.log import problem
 
 
@@ -39,17 +39,17 @@ def _add(parser: argparse.ArgumentParser) -> None:
 
 
 def numbers(text: str) -> tuple[int, ...]:
-    """Whole numbers with commas between."""
+    """Parse integers separated by commas."""
     return tuple(int(part) for part in text.split(","))
 
 
 def scales(text: str) -> tuple[float, ...]:
-    """Numbers with commas between."""
+    """Parse numbers separated by commas."""
     return tuple(float(part) for part in text.split(","))
 
 
 def _run(args: argparse.Namespace) -> int:
-    """Measures; with `--on-ranks` it is one of the processes that are measured."""
+    """Run the benchmark; with `--on-ranks`, serve as one of its processes."""
     from dithc.bench import sampling
 
     if args.on_ranks:
@@ -67,24 +67,9 @@ def _run(args: argparse.Namespace) -> int:
         one.name for one in sampling.CONTENDERS if not one.is_optional
     ]  # fmt: skip
     chosen += [one.name for one in sampling.CONTENDERS if one.is_optional] if args.diffusers else []
-    result = sampling.bench_sampling(
-        sampling.SamplingSettings(
-            model=preset(args.model),
-            overrides=dict(args.override),
-            tokens=args.tokens,
-            dtypes=tuple(args.dtypes.split(",")),
-            guidance=args.guidance,
-            ranks=args.ranks,
-            cpus=args.cpus,
-            contenders=tuple(dict.fromkeys(chosen)),
-            steps=args.steps,
-            decode_size=args.decode_size,
-            decode_width=args.decode_width,
-            warmup=args.warmup,
-            rounds=args.rounds,
-            seconds=args.seconds,
-        )
-    )
+    contenders = tuple(dict.fromkeys(chosen))
+    settings = settings_of(sampling.SamplingSettings, args, model=preset(args.model), contenders=contenders)
+    result = sampling.bench_sampling(settings)
     return tell(result, args.json, [row for cell in result["cells"] for row in cell["rows"]])
 
 

@@ -1,9 +1,8 @@
 """`dithc bench strategies`, `scaling`, `stepwise` and `collectives`: what lets processes of its own take turns."""
 
 import argparse
-from typing import Any
 
-from dithc.cli.bench.arguments import Kind, add_json, add_model, add_override, add_steps, preset, tell
+from dithc.cli.bench.arguments import Kind, add_json, add_model, add_override, add_steps, preset, settings_of, tell
 
 
 def _add_strategies(parser: argparse.ArgumentParser) -> None:
@@ -72,21 +71,9 @@ def _add_stepwise(parser: argparse.ArgumentParser) -> None:
 def _stepwise(args: argparse.Namespace) -> int:
     from dithc.bench import trainings
 
-    given: dict[str, Any] = {"stages": tuple(args.stages.split(","))} if args.stages else {}
-    result = trainings.stepwise.bench_stepwise(
-        trainings.stepwise.StepwiseSettings(
-            model=preset(args.model),
-            overrides=dict(args.override),
-            batch=args.batch,
-            dtype=args.dtype,
-            ranks=args.ranks,
-            tune=args.tune,
-            rounds=args.rounds,
-            warmup=args.warmup,
-            steps=args.steps,
-            **given,
-        )
-    )
+    stepwise = trainings.stepwise
+    settings = settings_of(stepwise.StepwiseSettings, args, model=preset(args.model), stages=args.stages or None)
+    result = stepwise.bench_stepwise(settings)
     return tell(result, args.json, result["stages"])
 
 
@@ -102,20 +89,14 @@ def _add_collectives(parser: argparse.ArgumentParser) -> None:
 def _strategies(args: argparse.Namespace) -> int:
     from dithc.bench import trainings
 
-    result = trainings.strategies.bench_strategies(
-        trainings.strategies.StrategiesSettings(
-            models=tuple(map(preset, args.models.split(","))),
-            batches=tuple(int(batch) for batch in args.batches.split(",")),
-            strategies=tuple(args.strategies.split(",")),
-            dtype=args.dtype,
-            sharding=args.sharding,
-            overrides=dict(args.override),
-            rounds=args.rounds,
-            warmup=args.warmup,
-            steps=args.steps,
-            memory_limit_gib=args.memory_limit,
-        )
+    settings = settings_of(
+        trainings.strategies.StrategiesSettings,
+        args,
+        models=tuple(map(preset, args.models.split(","))),
+        batches=tuple(map(int, args.batches.split(","))),
+        memory_limit_gib=args.memory_limit,
     )
+    result = trainings.strategies.bench_strategies(settings)
     rows = [row for one in result["cells"] for row in one["strategies"].values()]
     return tell(result, args.json, rows)
 
@@ -124,30 +105,18 @@ def _scaling(args: argparse.Namespace) -> int:
     from dithc.bench import trainings
 
     beside = args.json.resolve().parent if args.json and args.ranks_per_node else None  # where other nodes see it too
-    result = trainings.scaling.bench_scaling(
-        trainings.scaling.ScalingSettings(
-            mode=args.mode,
-            models=tuple(map(preset, args.models.split(","))),
-            ranks=tuple(int(count) for count in args.ranks.split(",")),
-            batch=args.batch,
-            dtype=args.dtype,
-            overrides=dict(args.override),
-            strategy=args.strategy,
-            rounds=args.rounds,
-            warmup=args.warmup,
-            steps=args.steps,
-            without_communication=args.without_communication,
-            launcher=args.launcher,
-            ranks_per_node=args.ranks_per_node,
-            cpus=args.cpus,
-        ),
-        folder=beside,
+    settings = settings_of(
+        trainings.scaling.ScalingSettings,
+        args,
+        models=tuple(map(preset, args.models.split(","))),
+        ranks=tuple(map(int, args.ranks.split(","))),
     )
+    result = trainings.scaling.bench_scaling(settings, folder=beside)
     return tell(result, args.json, [point for curve in result["curves"] for point in curve["points"]])
 
 
 def _collectives(args: argparse.Namespace) -> int:
-    """Starts the ranks; with `--on-ranks` it is one of them."""
+    """Start the ranks; with `--on-ranks`, run as one of them."""
     import json
 
     from dithc.bench import collectives
@@ -155,7 +124,7 @@ def _collectives(args: argparse.Namespace) -> int:
     from dithc.config import Experiment
     from dithc.runs import atomic_write
 
-    settings = collectives.CollectivesSettings(ranks=args.ranks, mib=args.mib, warmup=args.warmup, rounds=args.rounds)
+    settings = settings_of(collectives.CollectivesSettings, args)
     if args.on_ranks:
         with ranks(Experiment(), expected=None, timeout_seconds=60) as group:  # on the cores that a training would have
             result = collectives.measure(settings, group)

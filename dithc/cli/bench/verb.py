@@ -37,7 +37,7 @@ IN_ONE_GO = ("training", "collectives", "quality")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declares what can be timed and its settings."""
+    """Declare the kinds and their arguments."""
     kinds = parser.add_subparsers(dest="kind", required=True, metavar="|".join(KINDS))
     for name, kind in KINDS.items():
         form = argparse.RawDescriptionHelpFormatter
@@ -50,7 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Measures and prints a table; status 1 when no contender ran, 75 when it was stopped and goes on if called again."""
+    """Run a kind and print its table; return 1 if no contender ran, 75 if stopped and resumable."""
     from dithc.sittings import Stopped, sitting
 
     if args.kind in IN_ONE_GO or getattr(args, "on_ranks", False):

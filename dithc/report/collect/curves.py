@@ -13,13 +13,12 @@ log = logger(__name__)
 
 
 def read_curve(run: str, *, metrics: Path, store: Path | None, global_batch: int, segments: list[int]) -> Curve | None:
-    """Reads the curve of a run; None where it wrote no metrics.
+    """Read the curve of a run; None if it wrote no metrics.
 
     Args:
-        run: name of the run.
-        metrics: metrics.jsonl, or the folder of it.
+        metrics: metrics.jsonl or its folder.
         store: folder with events.jsonl, if known.
-        global_batch: images a step, for the throughput where only the seconds of a step were written.
+        global_batch: images per step, to derive throughput from step times.
         segments: last steps of the run's jobs.
     """
     rows = read_metrics(metrics if metrics.is_dir() else metrics.parent)
@@ -47,7 +46,7 @@ def _throughput(row: dict[str, float], global_batch: int) -> float:
 
 
 def read_resumes(store: Path) -> list[int]:
-    """Steps from which a run was started again, by the events its store recorded."""
+    """Return the steps at which a run resumed, from the events of its store."""
     path = store / "events.jsonl"
     if not path.is_file():
         return []
@@ -62,11 +61,9 @@ def read_resumes(store: Path) -> list[int]:
 
 
 def smooth(values: Values, *, window: int | None = None) -> Values:
-    """Running mean that ignores NaN: centred, narrower at the start (where a loss falls fast), one-sided at the end.
+    """Return the running mean of values (n,) without NaN: narrower at the start, one-sided at the end.
 
-    Args:
-        values: (n,) numbers.
-        window: odd number of values averaged; a fortieth of them, at least 5, if not given.
+    `window` is odd; by default it is 1/40 of the values, at least 5.
     """
     half = (window or max(5, len(values) // 40)) // 2
     known = np.isfinite(values)

@@ -15,7 +15,7 @@ SCENES_FILE = (
 
 
 def dataset_facts(experiment: Experiment, results: Results, name: str) -> DatasetFacts:
-    """A data set, its codec included, from the manifests of its scenes, tiles, codec and latents."""
+    """Collect a data set and its codec from the manifests of scenes, tiles, codec and latents."""
     settings = experiment.datasets[name]
     scenes, tiles = results.one("stage", name), results.one("tiles", name)
     info = read_json(tiles.file("dataset.json")) if tiles else {}
@@ -47,14 +47,14 @@ def dataset_facts(experiment: Experiment, results: Results, name: str) -> Datase
 
 
 def rendering_of(display: Mapping[str, Any], units: str) -> str:
-    """The stretch to 8-bit RGB in words: bands, and the values that become 0 and 255."""
+    """Describe the stretch to 8-bit RGB: bands, and the values that become 0 and 255."""
     ends = [[end] * 3 if isinstance(end, int | float) else end for end in (display["low"], display["high"])]
     parts = [f"{band} {short(low)}–{short(high)}" for band, low, high in zip(display["bands"], *ends, strict=True)]
     return ", ".join(parts) + (f" ({units})" if units else "")
 
 
 def _bands(info: dict[str, Any]) -> list[Band]:
-    """Statistics per band of a dataset.json: a mapping or list of records by band, or a list of values by statistic."""
+    """Parse band statistics of a dataset.json: records by band, or lists of values by statistic."""
     names, given = info.get("bands") or [], info.get("statistics") or {}
     if isinstance(given, list):
         records = given
@@ -98,5 +98,5 @@ def _codec(experiment: Experiment, results: Results, dataset: str) -> CodecFacts
 
 
 def numbers_of(result: Result | None) -> Mapping[str, Any]:
-    """The numbers of a result; none where it was not run."""
+    """Return the numbers of a result; empty if it was not run."""
     return result.numbers if result else {}

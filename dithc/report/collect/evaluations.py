@@ -14,7 +14,7 @@ from dithc.runs import outcome
 
 
 def _label(experiment: Experiment, evaluation: str) -> str:
-    """What the evaluated weights are, in words; with their run where other runs of the data set are evaluated there too."""
+    """Describe the evaluated weights, with the run if the data set has several."""
     chosen = experiment.evaluations[evaluation]
     run = experiment.runs[chosen.run]
     task = "fine-tuning" if run.init or run.init_file else "training"
@@ -61,7 +61,7 @@ def evaluation_facts(
 
 
 def _files(experiment: Experiment, results: Results, name: str) -> SampleFiles | None:
-    """Where the images of an evaluation and the features of both sides are."""
+    """Locate the images of an evaluation and the features of both sides."""
     chosen, samples = experiment.evaluations[name], results.one("sample", name)
     if samples is None:
         return None

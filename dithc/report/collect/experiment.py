@@ -53,23 +53,13 @@ def collect(
     sampling: Path | None = None,
     config: Path | None = None,
 ) -> Facts:
-    """All the report says, from results that belong together.
+    """Collect the facts of the report from gathered results.
 
-    Args:
-        experiment: the configuration.
-        results: what `gather` gave.
-        reference: the paper's numbers.
-        bench: JSON of the step bench, None where it was not run.
-        machine: lines that describe the machine.
-        strategies: JSON of the comparison of strategies, None where it was not run.
-        scaling: JSON files of measured and of simulated scaling.
-        stepwise: JSON of the training by stages, None where it was not run.
-        automem: JSON of what AutoMem gives, None where it was not measured.
-        sampling: JSON of one image by several ranks, None where it was not measured.
-        config: file of the configuration, None where it is not known.
+    `bench`, `strategies`, `stepwise`, `automem` and `sampling` are JSON files of the benchmarks, None if not run; files of
+    `scaling` are measured or simulated.
 
     Raises:
-        UserError: a file beside a manifest, or the bench, is unreadable.
+        UserError: a file is unreadable.
     """
     return Facts(
         name=experiment.name,
@@ -97,7 +87,7 @@ def collect(
 
 
 def read_scaling(paths: Iterable[Path]) -> list[scaling_curves.ScalingCurve]:
-    """The curves in files that `dithc bench scaling --json` or `dithc simulate --json` wrote.
+    """Read curves written by `dithc bench scaling --json` or `dithc simulate --json`.
 
     Raises:
         UserError: a file is unreadable, or something else.
@@ -106,7 +96,7 @@ def read_scaling(paths: Iterable[Path]) -> list[scaling_curves.ScalingCurve]:
 
 
 def _timings(experiment: Experiment, results: Results) -> list[Timing]:
-    """Wall time by stage, in the order in which data flows, and name; all jobs of a run together."""
+    """Return wall times by stage, in data-flow order, and name; jobs of a run are summed."""
     names = {stage: list(dict.fromkeys(item.name for item in results.of(stage))) for stage in STAGES}
     return [
         Timing(
@@ -121,7 +111,7 @@ def _timings(experiment: Experiment, results: Results) -> list[Timing]:
 
 
 def _served(experiment: Experiment, stage: str, name: str) -> str:
-    """The data set a result is for; empty if it is for several."""
+    """Return the data set of a result; empty for several."""
     if stage == "train":
         return experiment.runs[name].dataset
     if name in experiment.evaluations and stage in ("sample", "features", "fid"):
@@ -149,7 +139,7 @@ def _origin(item: Result) -> Origin:
 
 
 def _warnings(experiment: Experiment, results: Results) -> list[str]:
-    """What a reader must know before trusting the whole."""
+    """Return the warnings about the experiment as a whole."""
     texts = []
     if len(results.code) > 1:
         said = "; ".join(f"{code}: {', '.join(made)}" for code, made in results.code.items())
@@ -165,7 +155,7 @@ def _warnings(experiment: Experiment, results: Results) -> list[str]:
 
 
 def _missing(experiment: Experiment, results: Results) -> dict[str, list[str]]:
-    """Names of results that are wanted and not there, by stage."""
+    """Return the names of missing results by stage."""
     missing = {
         stage: [name for name in names if results.one(stage, name) is None]
         for stage, names in _wanted(experiment).items()
@@ -174,7 +164,7 @@ def _missing(experiment: Experiment, results: Results) -> dict[str, list[str]]:
 
 
 def _wanted(experiment: Experiment) -> dict[str, list[str]]:
-    """The results a complete report needs."""
+    """Yield the results of a complete report."""
     return {
         "tiles": list(experiment.datasets),
         "train": list(experiment.runs),
@@ -184,7 +174,7 @@ def _wanted(experiment: Experiment) -> dict[str, list[str]]:
 
 
 def _versions() -> dict[str, str]:
-    """Versions of the interpreter and of the packages that matter, in the environment that writes the report."""
+    """Return versions of Python and of the main packages in this environment."""
     found = {"python": python_version(), "platform": platform()}
     for name in PACKAGES:
         try:

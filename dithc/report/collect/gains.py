@@ -1,7 +1,4 @@
-"""How far a training has brought KID below its start, with an interval: from the pulls that the FID stage left of both.
-
-Likewise what it costs that images are not exact.
-"""
+"""Fall of KID since the start of a training, and the score cost of inexact sampling, with intervals from the stored pulls."""
 
 from typing import Any
 
@@ -33,17 +30,13 @@ SAME_NUMBERS = ("set_hash_real", "n_real", "sha256", "resize", "stretch", "seed"
 
 
 def gain_of(experiment: Experiment, results: Results, name: str) -> Gain | None:
-    """The fall of KID from the start of the same run to an evaluation of it.
+    """Return the fall of KID from the start of the run to an evaluation; None without a comparable start or without pulls.
 
-    Both scores are of the same real tiles, and image i of both grew from the same noise. So a pull on the difference is the
-    difference of pulls, tile by tile and image by image (an image that one side lacks pulls it by 0), and what both share
-    cancels. Images that happen to be independent are treated right as well.
-
-    Returns:
-        The fall; None where the start was not evaluated in the same way, or where there are no pulls.
+    Both scores share the real tiles, and equal image indices share the noise. The pull of the difference is therefore the
+    difference of pulls, image by image (a missing image pulls by 0). Independent images are treated correctly too.
 
     Raises:
-        UserError: a file of pulls is altered, or is not of these images.
+        UserError: a file of pulls is altered or belongs to other images.
     """
     chosen = experiment.evaluations[name]
     if chosen.at in ("start", "untrained", "codec"):
@@ -58,10 +51,9 @@ def gain_of(experiment: Experiment, results: Results, name: str) -> Gain | None:
 
 
 def cost_of(experiment: Experiment, results: Results, name: str) -> Cost | None:
-    """What a cache or pipefusion costs: the scores of an evaluation over those of the same weights and way without it.
+    """Return the score cost of a cache or of pipefusion against the exact evaluation of the same weights and sampler.
 
-    Returns:
-        The difference; None where there is neither, where no such evaluation was scored, or where real tiles or features differ.
+    Return None if the evaluation is exact, or if no exact one with the same real tiles and features was scored.
     """
     chosen = experiment.evaluations[name]
     if chosen.cache is None and chosen.pipefusion is None:
@@ -86,13 +78,13 @@ def cost_of(experiment: Experiment, results: Results, name: str) -> Cost | None:
 
 
 def _way(chosen: training.Evaluation) -> dict[str, Any]:
-    """What decides how noise becomes images: of pipefusion its patches, not its ranks."""
+    """Return the settings that determine the sampling; pipefusion counts patches, not ranks."""
     staged = None if chosen.pipefusion is None else chosen.pipefusion.decides
     return {**chosen.model_dump(include=SAME), "pipefusion": staged}
 
 
 def _alike(before: Result, after: Result) -> bool:
-    """Whether both are judged by the same, on images of the same noise."""
+    """Return whether two scores share the judge and the noise."""
     return all(before.numbers.get(key) == after.numbers.get(key) for key in SAME_NUMBERS)
 
 
@@ -109,7 +101,7 @@ def _gain(before: Result, after: Result) -> Gain | None:
 
 
 def _pulls(result: Result) -> tuple[NDArray[np.float64], NDArray[np.float64]] | None:
-    """Pulls of the real and of the generated images; None where the stage left none."""
+    """Return pulls of real and generated images; None if the stage stored none."""
     if not any(entry["path"] == outcome.PULLS_FILE for entry in result.manifest.files):
         return None
     path = result.manifest.whole(result.path.parent / outcome.PULLS_FILE)
@@ -130,7 +122,7 @@ def _pulls(result: Result) -> tuple[NDArray[np.float64], NDArray[np.float64]] | 
 
 
 def _squares(first: NDArray[np.float64], second: NDArray[np.float64]) -> float:
-    """Sum of the squares of the differences; the shorter one goes on with zeros."""
+    """Return the sum of squared differences; zeros extend the shorter array."""
     both = np.zeros((2, max(len(first), len(second))))
     both[0, : len(first)], both[1, : len(second)] = first, second
     return float(((both[0] - both[1]) ** 2).sum())

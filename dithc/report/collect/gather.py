@@ -14,7 +14,7 @@ STAGES = ("synthesize", "stage", "tiles", "codec", "latents", "train", "sample",
 
 @dataclass(frozen=True, kw_only=True)
 class Result:
-    """A manifest and where it stands; `stage` is one of `STAGES`."""
+    """A manifest and its path; `stage` is one of `STAGES`."""
 
     path: Path
     stage: str
@@ -22,16 +22,16 @@ class Result:
 
     @property
     def name(self) -> str:
-        """Data set, codec, run, extractor, feature set or evaluation it is about."""
+        """Return the data set, codec, run, extractor, feature set or evaluation of the result."""
         return self.manifest.name
 
     @property
     def numbers(self) -> Mapping[str, Any]:
-        """What the stage gave."""
+        """Return the numbers of the stage."""
         return self.manifest.numbers
 
     def file(self, name: str) -> Path | None:
-        """A file beside the manifest, with the bytes that this lists; None where there is none."""
+        """Return a file beside the manifest after a check of its bytes; None if absent."""
         path = self.path.parent / name
         return Manifest.whole(path) if path.is_file() else None
 
@@ -43,17 +43,17 @@ class Results:
     items: tuple[Result, ...]
 
     def of(self, stage: str, name: str | None = None) -> list[Result]:
-        """Results of a stage, of one name or of all, in the order given."""
+        """Return results of a stage, of one name or of all, in order."""
         return [item for item in self.items if item.stage == stage and name in (None, item.name)]
 
     def one(self, stage: str, name: str) -> Result | None:
-        """The result of a stage for a name; for a run in several segments, the one that went furthest."""
+        """Return the result of a stage for a name; of several segments, the last."""
         found = self.of(stage, name)
         return max(found, key=lambda item: item.numbers.get("step") or 0, default=None)
 
     @property
     def code(self) -> dict[str, list[str]]:
-        """Hash of the source that ran -> stages and names it made; more than one key is a mixture."""
+        """Return stages and names by source hash; several keys mean mixed code."""
         made: dict[str, dict[str, None]] = {}
         for item in self.items:
             source = str(item.manifest.code.get("source", "unknown"))
@@ -62,11 +62,10 @@ class Results:
 
 
 def gather(experiment: Experiment, paths: Iterable[Path]) -> Results:
-    """Reads every manifest and checks that all are results of this experiment and of each other.
+    """Read every manifest and check that all belong to this experiment and to each other.
 
     Raises:
-        UserError: a manifest is missing or unreadable, was made with other settings than the experiment's, or was made
-            from an input that has been replaced since.
+        UserError: a manifest is missing or unreadable, has other settings, or was made from a replaced input.
     """
     items = tuple(_read(path) for path in dict.fromkeys(paths))
     faults = [fault for item in items for fault in _settings_faults(experiment, item)]
@@ -111,7 +110,7 @@ def _settings_faults(experiment: Experiment, item: Result) -> list[str]:
 
 
 def _input_faults(items: Iterable[Result]) -> list[str]:
-    """Inputs of which two different versions went into the results, or that were replaced after use."""
+    """Yield inputs that occur in two versions, or that were replaced after use."""
     versions: dict[Path, dict[str, str]] = {}
     for item in items:
         versions.setdefault(item.path.resolve(), {})[item.manifest.digest] = "itself"

@@ -52,7 +52,7 @@ def run_facts(experiment: Experiment, results: Results, name: str) -> RunFacts:
 
 
 def _changes(settings: training.Run) -> dict[str, Any]:
-    """What a run has otherwise than a plain DiT that learns noise."""
+    """Return the differences of a run from a plain DiT that predicts noise."""
     changes: dict[str, Any] = {key: getattr(settings.model, key) for key in ("hidden_size", "depth", "num_heads")}
     changes |= settings.model.block_changes
     changes |= settings.objective.model_dump(mode="json", exclude_defaults=True)
@@ -66,7 +66,7 @@ def _changes(settings: training.Run) -> dict[str, Any]:
 
 
 def _curve(result: Result | None, segments: list[int], global_batch: int) -> Curve | None:
-    """The curve of a run from the metrics its manifest names, relative to the working folder or to the manifest."""
+    """Read the curve of a run; paths are relative to the working folder or to the manifest."""
     if result is None or not result.numbers.get("metrics"):
         return None
     named, store = Path(result.numbers["metrics"]), result.numbers.get("store")
@@ -80,7 +80,7 @@ def _curve(result: Result | None, segments: list[int], global_batch: int) -> Cur
 
 
 def run_seconds(segments: list[Result]) -> float:
-    """Wall time of a run: of its jobs, or of its steps where jobs that were stopped left no manifest."""
+    """Return the wall time of a run from its jobs, or from its steps if stopped jobs left no manifest."""
     jobs = sum(item.manifest.seconds for item in segments)
     steps: list[float] = [item.numbers.get("training_seconds", 0.0) for item in segments]
     return max([jobs, *steps])
@@ -98,7 +98,7 @@ def flat(settings: Mapping[str, Any], *, under: str = "") -> dict[str, str]:
 
 
 def said_of(value: object) -> str:
-    """A setting as a person would write it."""
+    """Format a setting for readers."""
     if isinstance(value, list):
         return ", ".join(map(said_of, value))
     return f"{value:g}" if isinstance(value, float) else str(value)

@@ -4,12 +4,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from dithc.log import problem
-from dithc.report.documents import read_json
-from dithc.report.words import rounded, with_deviation
+from dithc.report.documents import read_bench
+from dithc.report.words import ABSENT, gib, rounded, with_deviation
 
-ABSENT = "–"
-GIB = 1 << 30
 RUNS = (
     "Contender",
     "s a step",
@@ -26,24 +23,12 @@ BATCHES = ("Contender", "Largest batch", "Tried")
 
 
 def read_automem(path: Path) -> dict[str, Any]:
-    """What `dithc bench automem --json` wrote.
-
-    Raises:
-        UserError: the file is unreadable, or something else.
-    """
-    content = read_json(path)
-    if content.get("bench") != "automem" or "parts" not in content:
-        raise problem(
-            f"{path} is no measurement of AutoMem",
-            got=f"keys {', '.join(content) or 'none'}",
-            expected="what `dithc bench automem --json` wrote, with `parts`",
-            remedy="run the bench again, or leave out --automem",
-        )
-    return content
+    """Read a result of `dithc bench automem`; UserError if the file is no such result."""
+    return read_bench(path, "automem", part="parts", what="measurement of AutoMem")
 
 
 def automem_parts(result: Mapping[str, Any] | None) -> dict[str, Any]:
-    """A titled table for each part that was measured, and the conditions; empty where nothing was."""
+    """Return a titled table per measured part, and the conditions; empty without a result."""
     if not result:
         return {"tables": [], "conditions": {}}
     settings = result["settings"]
@@ -61,13 +46,15 @@ def automem_parts(result: Mapping[str, Any] | None) -> dict[str, Any]:
 
 def _table(name: str, part: Mapping[str, Any], settings: Mapping[str, Any], what: str) -> dict[str, Any]:
     if name == "budget":
-        title = f"{what}: a fast tier of {settings['budget']:.0%} of the {_gib(part['takes_bytes'])} that it takes unmanaged"
+        title = (
+            f"{what}: a fast tier of {settings['budget']:.0%} of the {gib(part['takes_bytes'])} that it takes unmanaged"
+        )
     elif name == "file":
         share = f"{settings['limit']:.0%} of the unmanaged peak"
-        title = f"{what}: a process of {_gib(part['limit_bytes'])}, {share}, with a file tier"
+        title = f"{what}: a process of {gib(part['limit_bytes'])}, {share}, with a file tier"
     elif name == "largest-batch":
         ratio = "" if part["ratio"] is None else f": {rounded(part['ratio'], digits=3)} times the images"
-        title = f"{what.split(',')[0]}, largest batch in {_gib(part['limit_bytes'])}{ratio}"
+        title = f"{what.split(',')[0]}, largest batch in {gib(part['limit_bytes'])}{ratio}"
     elif name == "pool":
         title = f"Outputs from the pool, and from torch's allocator; batch {settings['batch']}, {settings['dtype']}"
     else:
@@ -87,13 +74,13 @@ def _run(row: Mapping[str, Any]) -> list[str]:
     moved = steps.get("loaded_bytes", 0) + steps.get("offloaded_bytes", 0)
     return [
         row["name"],
-        _spread(row["seconds"]),
-        _spread(row.get("slower")),
+        with_deviation(row["seconds"]),
+        with_deviation(row.get("slower")),
         ABSENT if "stall_share" not in row else f"{row['stall_share']['median']:.1%}",
-        _gib(row["peak_rss_bytes"]),
-        _gib(row.get("peak_fast_bytes")) + ("" if row.get("within_budget", True) else ", EXCEEDED"),
-        _gib(row.get("budget_bytes")),
-        _gib(moved) if steps else ABSENT,
+        gib(row["peak_rss_bytes"]),
+        gib(row.get("peak_fast_bytes")) + ("" if row.get("within_budget", True) else ", EXCEEDED"),
+        gib(row.get("budget_bytes")),
+        gib(moved) if steps else ABSENT,
         ABSENT if same is None else "yes, bit for bit" if same else "NO",
     ]
 
@@ -107,16 +94,8 @@ def _step(row: Mapping[str, Any]) -> list[str]:
     return [
         row["model"].removeprefix("DiT-"),
         row["name"],
-        _spread(row["seconds"]),
-        _spread(row["over_first"]),
+        with_deviation(row["seconds"]),
+        with_deviation(row["over_first"]),
         f"{row['page_faults']:,.0f}",
         "yes, bit for bit" if row["losses_identical"] else "NO",
     ]
-
-
-def _spread(numbers: Mapping[str, Any] | None) -> str:
-    return ABSENT if numbers is None else with_deviation(numbers)
-
-
-def _gib(value: float | None) -> str:
-    return ABSENT if value is None else f"{value / GIB:.2f} GiB"

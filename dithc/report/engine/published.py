@@ -13,7 +13,7 @@ from dithc.sealed import plain
 
 @dataclass(frozen=True, kw_only=True)
 class Table:
-    """A printed table: a title, the names of the columns, rows of numbers and texts (None is out of memory)."""
+    """A printed table; None is out of memory."""
 
     title: str
     columns: list[str]
@@ -22,14 +22,13 @@ class Table:
 
 @dataclass(frozen=True, kw_only=True)
 class Reference:
-    """What the paper prints.
+    """Numbers that the paper prints.
 
     Attributes:
-        source: where it is printed.
-        tables: the tables by name, such as `table1`.
-        table1_row: row of table 1 by kind of source of a data set.
+        tables: tables by name, such as `table1`.
+        table1_row: row of table 1 by source kind of a data set.
         loss: losses of the authors' logs: `first_step` and `steps_6_to_10` by model, `later` by model and step.
-        scaling: curves of figures 10 and 11, as far as text and logs give numbers.
+        scaling: curves of figures 10 and 11 that text and logs give.
     """
 
     source: str = ""
@@ -39,7 +38,7 @@ class Reference:
     scaling: list[ScalingCurve] = field(default_factory=list)
 
     def fid_of(self, kind: str) -> dict[str, float]:
-        """FID of table 1 by column for a kind of source; empty where the paper has none."""
+        """Return FID of table 1 by column for a source kind; empty if the paper has none."""
         table, row_name = self.tables.get("table1"), self.table1_row.get(kind)
         if table is None or row_name is None:
             return {}
@@ -51,7 +50,7 @@ class Reference:
 
 
 def read_reference(path: Path | None) -> Reference:
-    """Reads the reference file; an empty reference for None (the report then says that there is none).
+    """Read the reference file; None gives an empty reference.
 
     Raises:
         UserError: the file is missing or not of the form described in its head.

@@ -8,11 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dithc.log import problem
-from dithc.report.documents import read_json
-from dithc.report.words import rounded, short, with_deviation
+from dithc.report.documents import read_bench
+from dithc.report.words import ABSENT, rounded, short, with_deviation
 
-ABSENT = "–"
 EQUAL = "equal to the bit"
 MIB = 1 << 20
 BASE = "one-rank"
@@ -41,14 +39,7 @@ IMAGE_HEAD = ("Way", "Seconds an image", "Images a second", *RATIOS.values(), "I
 
 @dataclass(frozen=True, kw_only=True)
 class Picture:
-    """An image, and how far it is from that of one rank.
-
-    Attributes:
-        label: who made it.
-        pixels: (h, w, 3) uint8.
-        difference: (h, w), of the latent, over its largest number; None where it is equal to the bit.
-        said: how it compares.
-    """
+    """An image (h, w, 3), and the relative difference (h, w) of its latent from that of one rank; None if bitwise equal."""
 
     label: str
     pixels: NDArray[np.uint8]
@@ -57,24 +48,12 @@ class Picture:
 
 
 def read_sampling(path: Path) -> dict[str, Any]:
-    """What `dithc bench sampling --json` wrote.
-
-    Raises:
-        UserError: the file is unreadable, or something else.
-    """
-    content = read_json(path)
-    if content.get("bench") != "sampling" or "cells" not in content:
-        raise problem(
-            f"{path} is no bench of sampling",
-            got=f"keys {', '.join(content) or 'none'}",
-            expected="what `dithc bench sampling --json` wrote, with `cells`",
-            remedy="run the bench again, or leave out --sampling",
-        )
-    return content
+    """Read a result of `dithc bench sampling`; UserError if the file is no such result."""
+    return read_bench(path, "sampling", part="cells", what="bench of sampling")
 
 
 def sampling_parts(result: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Tables (title, head, rows of texts) of cells, of the images, of what the ways are, and the conditions."""
+    """Return tables of cells, images and ways, and the conditions."""
     if not result:
         return {"tables": [], "images": [], "decoding": [], "ways": [], "conditions": {}}
     settings, ranks, images = result["settings"], result["ranks"], result["images"]
@@ -111,7 +90,7 @@ def sampling_parts(result: Mapping[str, Any] | None) -> dict[str, Any]:
 
 
 def speedups(result: Mapping[str, Any]) -> list[tuple[str, dict[str, tuple[float, float]]]]:
-    """Of each cell, the images and each decoder its title and, by label of a way, the speed-up over one rank and deviation."""
+    """Return title, and speed-up over one rank with deviation by way, of each cell, image and decoder."""
     images = result["images"]
     parts = [(cell_title(cell), cell["rows"]) for cell in result["cells"]]
     parts += [(f"image of {images['steps']} steps,\n{cell_title(images)}", images["rows"])] if images else []
@@ -131,23 +110,23 @@ def speedups(result: Mapping[str, Any]) -> list[tuple[str, dict[str, tuple[float
 
 
 def pictures(result: Mapping[str, Any]) -> list[Picture]:
-    """The images to be drawn, that of one rank first; none where they were not made."""
+    """Return the pictures, that of one rank first; empty without images."""
     return _drawn(result["images"]) if result["images"] else []
 
 
 def decoded_pictures(result: Mapping[str, Any]) -> list[tuple[str, list[Picture]]]:
-    """Of each decoder its name and the decoded images to be drawn, that of one rank first."""
+    """Return the decoded pictures by decoder, that of one rank first."""
     return [(one["decoder"], _drawn(one)) for one in decoders_of(result) if one["status"] == "ok"]
 
 
 def decoders_of(result: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """What was measured of each decoder."""
+    """Return the measurements of each decoder."""
     found: list[dict[str, Any]] = _decoding(result)["decoders"]
     return found
 
 
 def _decoding(result: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Empty in a file that was written before decoders were measured."""
+    """Return the decoding part; empty in older files."""
     found: Mapping[str, Any] = result.get("decoding") or {"decoders": [], "ways": []}
     return found
 
@@ -168,23 +147,23 @@ def _drawn(images: Mapping[str, Any]) -> list[Picture]:
 
 
 def label_of(name: str) -> str:
-    """The name of a way on the page; that in the file, where it is a new one."""
+    """Return the label of a way; its own name if unknown."""
     return LABELS.get(name, name)
 
 
 def cell_title(cell: Mapping[str, Any]) -> str:
-    """What was sampled."""
+    """Describe a sampling cell."""
     guided = f"guidance {short(cell['guidance'])}" if cell["guidance"] != 1 else "not guided"
     return f"{cell['tokens']} tokens, {cell['dtype']}, {guided}"
 
 
 def decoder_title(one: Mapping[str, Any]) -> str:
-    """What was decoded."""
+    """Describe a decoder."""
     return f"{one['size']:,} px, {one['decoder']} of width {one['width']}"
 
 
 def said(row: Mapping[str, Any]) -> str:
-    """How an output compares with that of one rank."""
+    """Describe how an output compares with that of one rank."""
     if row["name"] == BASE:
         return "what others are compared with"
     if row["name"] == "apart":

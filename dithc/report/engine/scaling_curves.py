@@ -5,14 +5,13 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
 from dithc.log import problem
-from dithc.report.words import short
+from dithc.report.words import ABSENT, short
 
 Kind = Literal["measured", "published", "simulated"]
 Mode = Literal["weak", "strong"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 MODES: tuple[Mode, ...] = get_args(Mode)
 TERA = 1e12
-ABSENT = "–"
 HEAD = (
     "Curve",
     "Model",
@@ -31,14 +30,9 @@ HEAD = (
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ScalingPoint:
-    """A count of ranks on a curve; what is not known is None.
+    """A rank count on a curve; unknown values are None.
 
-    Attributes:
-        nodes: that the ranks are spread over.
-        ranks: in all.
-        seconds: of a step.
-        efficiency: against the fewest ranks of the curve, 1 where nothing is lost.
-        more: everything else that was said of it.
+    `efficiency` is relative to the fewest ranks (1 is ideal); `more` has all other values.
     """
 
     nodes: int
@@ -50,16 +44,7 @@ class ScalingPoint:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ScalingCurve:
-    """Step time by number of ranks.
-
-    Attributes:
-        label: what it is a curve of.
-        kind: whether it was measured, published or simulated.
-        model: preset.
-        mode: weak or strong scaling.
-        global_batch: images a step of strong scaling.
-        points: in ascending order of ranks.
-    """
+    """Step time by number of ranks, ascending; `global_batch` is the images per step of strong scaling."""
 
     label: str
     kind: Kind
@@ -70,7 +55,7 @@ class ScalingCurve:
 
     @property
     def title(self) -> str:
-        """Label with the model and the kind, each said once."""
+        """Return the label with model and kind, without repetition."""
         short_name = self.model.removeprefix("DiT-")
         batch = f", batch {self.global_batch:,}" if self.global_batch and "batch" not in self.label else ""
         own = (
@@ -80,19 +65,15 @@ class ScalingCurve:
 
     @property
     def drawn(self) -> list[ScalingPoint]:
-        """Points that belong into a figure: those of ranks that share cores stand in the table only."""
+        """Return the points without oversubscribed ranks, which only the table shows."""
         return [point for point in self.points if not point.more.get("oversubscribed")]
 
 
 def curves_of(content: object, *, origin: str) -> list[ScalingCurve]:
-    """Curves from JSON or YAML values.
-
-    Args:
-        content: a list of mappings with the fields of `ScalingCurve`.
-        origin: where it stands, for messages.
+    """Parse curves from a list of mappings with the fields of `ScalingCurve`; `origin` names the file in messages.
 
     Raises:
-        UserError: it is something else.
+        UserError: the content has another form.
     """
     try:
         if not isinstance(content, list):
@@ -128,10 +109,7 @@ def _point(content: Mapping[str, Any]) -> ScalingPoint:
 
 
 def together(ours: Sequence[ScalingCurve], published: Sequence[ScalingCurve]) -> list[ScalingCurve]:
-    """Ours, and the published ones of the modes that ours have; nothing where we have none.
-
-    A simulation that brings the published numbers along brings the same ones: those of the reference stay.
-    """
+    """Return our curves and the published ones of the same modes; the reference wins over published curves of a simulation."""
     modes = {one.mode for one in ours}
     known = {(one.model, one.mode) for one in published}
     kept = [one for one in ours if one.kind != "published" or (one.model, one.mode) not in known]
@@ -139,7 +117,7 @@ def together(ours: Sequence[ScalingCurve], published: Sequence[ScalingCurve]) ->
 
 
 def scaling_parts(curves: Sequence[ScalingCurve]) -> dict[str, Any]:
-    """For each mode the rows of its table; empty where nothing was measured or simulated."""
+    """Return the table rows by mode; empty without curves."""
     return {
         "head": list(HEAD),
         "rows": {

@@ -3,33 +3,17 @@
 from pathlib import Path
 from typing import Any
 
-from dithc.log import problem
-from dithc.report.documents import read_json
-from dithc.report.words import short
-
-GIB = 1 << 30
-ABSENT = "–"
+from dithc.report.documents import read_bench
+from dithc.report.words import ABSENT, gib, short, short_or_absent
 
 
 def read_step(path: Path) -> dict[str, Any]:
-    """What `dithc bench step --json` wrote.
-
-    Raises:
-        UserError: the file is unreadable, or something else.
-    """
-    content = read_json(path)
-    if "contenders" not in content:
-        raise problem(
-            f"{path} is no bench of a training step",
-            got=f"keys {', '.join(content) or 'none'}",
-            expected="what `dithc bench step --json` wrote, with `contenders`",
-            remedy="run the bench again, or leave out --bench",
-        )
-    return content
+    """Read a result of `dithc bench step`; UserError if the file is no such result."""
+    return read_bench(path, "step", part="contenders", what="bench of a training step", option="bench")
 
 
 def bench_parts(bench: dict[str, Any] | None) -> dict[str, Any]:
-    """What `dithc bench step` measured: a row a contender, and the conditions it was measured under."""
+    """Return a row per contender of `dithc bench step`, and the conditions."""
     if not bench:
         return {"rows": [], "conditions": {}}
     rows = []
@@ -40,12 +24,12 @@ def bench_parts(bench: dict[str, Any] | None) -> dict[str, Any]:
                 "contender": row["name"],
                 "status": " ".join(filter(None, [row["status"], row.get("reason")])),
                 "seconds a step": _spread(seconds.get("median"), seconds.get("mad")),
-                "dithc is faster by": _short((row.get("speedup_of_dithc") or {}).get("median")),
-                "images/s": _short(row.get("images_per_second")),
-                "GFLOP/s": _short(rates.get("training_total")),
-                "linear layers alone": _short(rates.get("training_linear")),
+                "dithc is faster by": short_or_absent((row.get("speedup_of_dithc") or {}).get("median")),
+                "images/s": short_or_absent(row.get("images_per_second")),
+                "GFLOP/s": short_or_absent(rates.get("training_total")),
+                "linear layers alone": short_or_absent(rates.get("training_linear")),
                 "of the matrix ceiling": _share(row.get("share_of_gemm_ceiling")),
-                "peak memory of a step": _gib(row.get("peak_above_start_bytes")),
+                "peak memory of a step": gib(row.get("peak_above_start_bytes")),
             }
         )
     parts = {**bench.get("settings", {}), **bench.get("ceilings", {}), **bench.get("versions", {})}
@@ -54,22 +38,14 @@ def bench_parts(bench: dict[str, Any] | None) -> dict[str, Any]:
 
 
 def _spread(median: float | None, deviation: float | None) -> str:
-    return _short(median) + ("" if deviation is None else f" ± {short(deviation)}")
+    return short_or_absent(median) + ("" if deviation is None else f" ± {short(deviation)}")
 
 
 def _share(value: dict[str, Any] | None) -> str:
-    return "–" if value is None else f"{value['median']:.0%}"
+    return ABSENT if value is None else f"{value['median']:.0%}"
 
 
 def _cell(value: object) -> str:
     if isinstance(value, list):
         return ", ".join(map(str, value))
     return short(value) if isinstance(value, float) else str(value)
-
-
-def _short(value: float | None) -> str:
-    return ABSENT if value is None else short(value)
-
-
-def _gib(value: int | None) -> str:
-    return ABSENT if value is None else f"{value / GIB:.2f} GiB"

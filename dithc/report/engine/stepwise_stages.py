@@ -5,12 +5,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dithc.log import problem
-from dithc.report.documents import read_json
+from dithc.report.documents import read_bench
 from dithc.report.engine.published import Table
-from dithc.report.words import rounded, short, with_deviation
+from dithc.report.words import ABSENT, rounded, short, with_deviation
 
-ABSENT = "–"
 BASELINE = "baseline"
 # The paper's name of each stage.
 PAPER = {
@@ -35,15 +33,7 @@ HEAD = (
 
 @dataclass(frozen=True, kw_only=True)
 class StageBar:
-    """A stage in the picture.
-
-    Attributes:
-        label: of the stage.
-        measured: speed-up over the baseline; None where it was not measured.
-        deviation: of it.
-        published: the paper's; None where it prints none.
-        note: why it was not measured.
-    """
+    """A stage in the picture: measured and published speed-up, deviation, and why it is missing."""
 
     label: str
     measured: float | None
@@ -53,24 +43,12 @@ class StageBar:
 
 
 def read_stepwise(path: Path) -> dict[str, Any]:
-    """What `dithc bench stepwise --json` wrote.
-
-    Raises:
-        UserError: the file is unreadable, or something else.
-    """
-    content = read_json(path)
-    if content.get("bench") != "stepwise" or "stages" not in content:
-        raise problem(
-            f"{path} is no training by stages",
-            got=f"keys {', '.join(content) or 'none'}",
-            expected="what `dithc bench stepwise --json` wrote, with `stages`",
-            remedy="run the bench again, or leave out --stepwise",
-        )
-    return content
+    """Read a result of `dithc bench stepwise`; UserError if the file is no such result."""
+    return read_bench(path, "stepwise", part="stages", what="training by stages")
 
 
 def stage_bars(result: Mapping[str, Any], paper: Table | None) -> list[StageBar]:
-    """The stages that were asked for, each with the paper's number."""
+    """Return the requested stages with the paper's numbers."""
     published = _published(paper)
     return [
         StageBar(
@@ -86,7 +64,7 @@ def stage_bars(result: Mapping[str, Any], paper: Table | None) -> list[StageBar]
 
 
 def stepwise_parts(result: Mapping[str, Any] | None, paper: Table | None) -> dict[str, Any]:
-    """A table, rows of texts with a head, and the conditions; empty where nothing was measured."""
+    """Return a table and the conditions; empty without a result."""
     if not result:
         return {"head": list(HEAD), "rows": [], "conditions": {}}
     settings, ranks = result["settings"], result["ranks"]
@@ -110,11 +88,11 @@ def _measured(row: Mapping[str, Any]) -> list[str]:
     if row["status"] != "ok":
         return [row["label"], f"{ABSENT} ({row['reason']})", ABSENT, ABSENT]
     told = (row[name] for name in ("seconds", "speedup", "speedup_over_previous"))
-    return [row["label"], *(ABSENT if numbers is None else with_deviation(numbers) for numbers in told)]
+    return [row["label"], *map(with_deviation, told)]
 
 
 def _beside(name: str, published: Mapping[str, float], rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """The paper's speed-up of a stage, and over the stage that stands before it here."""
+    """Return the paper's speed-up of a stage, and over the previous stage here."""
     names = [row["name"] for row in rows]
     own, place = published.get(name), names.index(name)
     before = published.get(names[place - 1]) if place else None
@@ -125,7 +103,7 @@ def _beside(name: str, published: Mapping[str, float], rows: Sequence[Mapping[st
 
 
 def _published(paper: Table | None) -> dict[str, float]:
-    """The paper's speed-ups by name of the stage; the baseline's is 1."""
+    """Return the paper's speed-ups by stage; the baseline has 1."""
     if paper is None:
         return {}
     printed = {str(row[0]): row[1] for row in paper.rows}

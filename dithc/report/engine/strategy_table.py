@@ -4,10 +4,9 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from dithc.log import problem
-from dithc.report.documents import read_json
+from dithc.report.documents import read_bench
 from dithc.report.engine.published import Table
-from dithc.report.words import short
+from dithc.report.words import ABSENT, rounded, with_deviation
 
 GB, MIB = 1e9, 1 << 20
 ORDER = {  # the paper's, then ours
@@ -19,33 +18,15 @@ ORDER = {  # the paper's, then ours
     "dp-gloo": "DP (gloo)",
 }
 OTHERS = tuple(name for name in ORDER if name != "cftp")
-ABSENT = "–"
 
 
 def read_strategies(path: Path) -> dict[str, Any]:
-    """What `dithc bench strategies --json` wrote.
-
-    Raises:
-        UserError: the file is unreadable, or something else.
-    """
-    content = read_json(path)
-    if content.get("bench") != "strategies" or "cells" not in content:
-        raise problem(
-            f"{path} is no comparison of strategies",
-            got=f"keys {', '.join(content) or 'none'}",
-            expected="what `dithc bench strategies --json` wrote, with `cells`",
-            remedy="run the bench again, or leave out --strategies",
-        )
-    return content
+    """Read a result of `dithc bench strategies`; UserError if the file is no such result."""
+    return read_bench(path, "strategies", part="cells", what="comparison of strategies")
 
 
 def strategy_parts(result: Mapping[str, Any] | None, paper: Table | None) -> dict[str, Any]:
-    """Two tables, rows of texts with a head, and the conditions; empty where nothing was measured.
-
-    Args:
-        result: of `read_strategies`.
-        paper: table 2, None where the paper's numbers are not given.
-    """
+    """Return two tables of texts and the conditions; empty without a result. `paper` is table 2, if given."""
     if not result:
         return {"head": [], "rows": [], "ratio_head": [], "ratios": [], "conditions": {}}
     names = [name for name in ORDER if any(name in cell["strategies"] for cell in result["cells"])]
@@ -86,25 +67,18 @@ def strategy_parts(result: Mapping[str, Any] | None, paper: Table | None) -> dic
 
 
 def _seconds(row: Mapping[str, Any]) -> str:
-    return _spread(row["seconds"]) if row["status"] == "ok" else _why(row)
+    return with_deviation(row["seconds"], digits=3) if row["status"] == "ok" else _why(row)
 
 
 def _memory(row: Mapping[str, Any]) -> str:
-    return _three(row["peak_pss_bytes"] / GB) if row["status"] == "ok" and row["peak_pss_bytes"] else _why(row)
+    return (
+        rounded(row["peak_pss_bytes"] / GB, digits=3) if row["status"] == "ok" and row["peak_pss_bytes"] else _why(row)
+    )
 
 
 def _sent(row: Mapping[str, Any]) -> str:
     known = [value for name in ("tcp_bytes", "mpi_bytes", "shared_bytes") if (value := row.get(name)) is not None]
-    return _three(sum(known) / MIB) if known else _why(row)
-
-
-def _three(value: float) -> str:
-    """Three digits: what repeated runs agree on."""
-    return short(float(f"{value:.3g}"))
-
-
-def _spread(numbers: Mapping[str, Any]) -> str:
-    return f"{_three(numbers['median'])} ± {float(format(numbers['mad'], '.1g')):g}"
+    return rounded(sum(known) / MIB, digits=3) if known else _why(row)
 
 
 def _why(row: Mapping[str, Any]) -> str:
@@ -125,9 +99,9 @@ def _ratios(cells: Iterable[Mapping[str, Any]], paper: Mapping[tuple[str, str, s
                     str(cell["batch"]),
                     model,
                     ORDER[name],
-                    _spread(ratio),
+                    with_deviation(ratio, digits=3),
                     paper.get((model, name, "s"), ABSENT),
-                    ABSENT if memory is None else _three(memory),
+                    ABSENT if memory is None else rounded(memory, digits=3),
                     paper.get((model, name, "GB"), ABSENT),
                     _sent(row),
                     _sent(cell["strategies"]["cftp"]),
@@ -135,7 +109,7 @@ def _ratios(cells: Iterable[Mapping[str, Any]], paper: Mapping[tuple[str, str, s
 
 
 def _paper_ratios(paper: Table | None) -> dict[tuple[str, str, str], str]:
-    """CFTP over another strategy by model, strategy and unit: a number for each batch that the paper prints."""
+    """Return CFTP over each strategy by model, strategy and unit, for all printed batches."""
     found: dict[tuple[str, str, str], list[str]] = {}
     for row in paper.rows if paper else []:
         values = dict(zip(paper.columns if paper else [], row, strict=True))
@@ -153,4 +127,4 @@ def _limit(given: Mapping[str, Any]) -> str:
         return "none"
     whose = "as asked" if given["asked"] else "what was available at the start"
     how = "; ".join(f"{name}: {text}" for name, text in given["how"].items())
-    return f"{_three(given['bytes'] / GB)} GB for the ranks of a run, {whose} ({how})"
+    return f"{rounded(given['bytes'] / GB, digits=3)} GB for the ranks of a run, {whose} ({how})"

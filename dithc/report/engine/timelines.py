@@ -13,17 +13,13 @@ KINDS = ("outside", "state", "weights", "gradients", "saved", "working")
 
 @dataclass(frozen=True, kw_only=True)
 class Turn:
-    """A unit's forward or backward pass, or the update; it waits first, then computes.
+    """A forward or backward pass of a unit, or the update; it stalls first, then computes.
 
     Attributes:
-        kind: forward, backward or update.
-        start: of its waiting, in seconds from the start of the step.
-        stall: seconds of waiting.
-        seconds: of computing.
-        fast: bytes in the fast tier by kind, at the worst moment.
-        slow: the same of the slow one.
-        loaded: bytes of copies into the fast tier that start here.
-        offloaded: bytes of copies out of it.
+        start: start of the stall, in seconds of the step.
+        stall, seconds: seconds of stalling and of computing.
+        fast, slow: peak bytes in each tier by kind.
+        loaded, offloaded: bytes of copies into and out of the fast tier that start here.
     """
 
     kind: str
@@ -37,7 +33,7 @@ class Turn:
 
     @property
     def end(self) -> float:
-        """When the next one starts."""
+        """Return the start of the next turn, in seconds."""
         return self.start + self.stall + self.seconds
 
 
@@ -46,13 +42,9 @@ class Timeline:
     """A step, turn by turn.
 
     Attributes:
-        title: what it is of.
-        fast: name of the fast tier.
-        slow: name of the slow one.
-        budget_bytes: of the fast tier; None where it has none.
-        slow_budget_bytes: of the slow one.
-        turns: in order.
-        measured_peak_bytes: most physical bytes that the fast tier really held; None where nobody looked.
+        fast, slow: names of the tiers.
+        budget_bytes: limit of the fast tier; None for none.
+        measured_peak_bytes: physical peak of the fast tier; None if not measured.
     """
 
     title: str
@@ -65,17 +57,17 @@ class Timeline:
 
     @property
     def seconds(self) -> float:
-        """Of the step."""
+        """Return the duration of the step."""
         return self.turns[-1].end
 
     @property
     def stall(self) -> float:
-        """Seconds of waiting in it."""
+        """Return the stalled seconds of the step."""
         return sum(turn.stall for turn in self.turns)
 
 
 def read_timeline(path: Path) -> Timeline:
-    """The timeline in the automem.json of a training, or in what `dithc bench automem --json` wrote.
+    """Read the timeline from the automem.json of a training or from `dithc bench automem --json`.
 
     Raises:
         UserError: there is no plan in it.
@@ -93,7 +85,7 @@ def read_timeline(path: Path) -> Timeline:
 
 
 def timeline_of(content: Mapping[str, Any], *, title: str = "") -> Timeline | None:
-    """The first plan in a document, as a timeline; None where it has none, or one without turns."""
+    """Return the first plan of a document as a timeline; None without turns."""
     memory = _memory(content)
     if memory is None:
         return None
@@ -124,7 +116,7 @@ def timeline_of(content: Mapping[str, Any], *, title: str = "") -> Timeline | No
 
 
 def _memory(content: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """What holds a plan: the document itself, or a row of a bench."""
+    """Return the part with a plan: the document itself, or a row of a benchmark."""
     if (content.get("plan") or {}).get("phases"):
         return content
     parts: Sequence[Mapping[str, Any]] = list((content.get("parts") or {}).values())

@@ -27,26 +27,26 @@ LINE_INCHES = 0.17  # of a line of small type
 
 @contextmanager
 def styled() -> Iterator[None]:
-    """Drawing inside has the colours and type of a theme."""
+    """Apply the colors and type of a theme."""
     settings: Any = theme.SETTINGS
     with matplotlib.rc_context(settings):
         yield
 
 
 def haloed() -> list[Any]:
-    """Of a text that lines may cross: they end around its letters."""
+    """Return a text effect that separates letters from lines."""
     return [patheffects.withStroke(linewidth=2.6, foreground=theme.FACE)]
 
 
 def as_png(figure: Figure) -> bytes:
-    """The bytes of a finished figure."""
+    """Return a finished figure as PNG."""
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png", dpi=DPI, metadata={"Software": None})
     return buffer.getvalue()
 
 
 def as_svg(figure: Figure) -> bytes:
-    """The bytes of a finished figure as a drawing; the same figure has the same bytes."""
+    """Return a finished figure as SVG with reproducible bytes."""
     buffer = io.BytesIO()
     with matplotlib.rc_context({"svg.hashsalt": "dithc"}):
         figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None})
@@ -54,14 +54,14 @@ def as_svg(figure: Figure) -> bytes:
 
 
 def as_webp(pixels: NDArray[np.uint8]) -> bytes:
-    """The bytes of a photograph-like picture (H, W, 3): a tenth of a PNG's, and no eye tells them apart."""
+    """Return a photographic picture (H, W, 3) as lossy WebP, a tenth of a PNG in size."""
     buffer = io.BytesIO()
     imsave(buffer, pixels, format="webp", pil_kwargs={"quality": QUALITY, "method": 6})
     return buffer.getvalue()
 
 
 def recoded(png: bytes) -> bytes:
-    """A figure as WebP: without loss, a third of its bytes; one that is large, for it holds photographs, with little loss."""
+    """Recode a figure as WebP: lossless, or slightly lossy if it is large because of photographs."""
     buffer = io.BytesIO()
     how = {"lossless": True, "method": 2} if len(png) < PHOTOGRAPHS_BYTES else {"quality": QUALITY, "method": 4}
     imsave(buffer, imread(io.BytesIO(png))[..., :3], format="webp", pil_kwargs=how)
@@ -69,12 +69,12 @@ def recoded(png: bytes) -> bytes:
 
 
 def of_webp(content: bytes) -> NDArray[np.uint8]:
-    """The pixels (H, W, 3) of what `as_webp` gave."""
+    """Decode the pixels (H, W, 3) of `as_webp`."""
     return np.asarray(imread(io.BytesIO(content), format="webp")[..., :3], np.uint8)
 
 
 def read_picture(path: Path) -> NDArray[np.uint8]:
-    """The pixels (H, W, 3) of a PNG.
+    """Read the pixels (H, W, 3) of a PNG.
 
     Raises:
         UserError: the file is no picture.
@@ -90,7 +90,7 @@ def read_picture(path: Path) -> NDArray[np.uint8]:
 
 
 def canvas(count: int, *, columns: int, height: float, width: float = WIDTH_INCHES) -> tuple[Figure, list[Axes]]:
-    """A figure of `width` inches with `count` panels in rows of `height` inches."""
+    """Return a figure of `width` inches with `count` panels in rows of `height` inches."""
     columns = min(columns, count)
     rows = -(-count // columns)
     figure = Figure(figsize=(width, height * rows), layout="constrained")
@@ -101,13 +101,13 @@ def canvas(count: int, *, columns: int, height: float, width: float = WIDTH_INCH
 
 
 def drawing(heights: Sequence[float], *, width: float) -> tuple[Figure, list[Axes]]:
-    """A figure of panels below each other, of these heights in inches, that share their axis of x."""
+    """Return stacked panels of these heights in inches with a shared x axis."""
     figure = Figure(figsize=(width, sum(heights)), layout="constrained")
     return figure, list(figure.subplots(len(heights), 1, sharex=True, height_ratios=heights))
 
 
 def grid(heights: Sequence[float], *, columns: int, width: float) -> tuple[Figure, list[list[Axes]]]:
-    """A figure of rows of these heights in inches, each of so many panels."""
+    """Return rows of these heights in inches, each with this many panels."""
     figure = Figure(figsize=(width, sum(heights)), layout="constrained")
     panels = figure.subplots(len(heights), columns, squeeze=False, height_ratios=heights)
     return figure, [list(row) for row in panels]
@@ -116,7 +116,7 @@ def grid(heights: Sequence[float], *, columns: int, width: float) -> tuple[Figur
 def framed(
     heights: Sequence[float], *, columns: int = 1, top: float = 0.0, bottom: float = 0.0, width: float = WIDTH_INCHES
 ) -> tuple[Figure, Any, list[list[Axes]]]:
-    """A figure of rows of panels between a strip above and one below, heights in inches, and the part that has the panels."""
+    """Return rows of panels between strips above and below (inches), and the part with the panels."""
     parts = [top, sum(heights), bottom]
     figure = Figure(figsize=(width, sum(parts)), layout="constrained")
     places = figure.add_gridspec(len(parts), 1, height_ratios=[max(part, 1e-3) for part in parts])
@@ -128,7 +128,7 @@ def framed(
 def over_pictures(
     *, tops: Sequence[float], rows: int, columns: int, height: float, width: float = WIDTH_INCHES
 ) -> tuple[Figure, list[Axes], list[list[Axes]]]:
-    """A figure of panels of these heights in inches, over rows of places for pictures, `height` inches each."""
+    """Return panels of these heights in inches over rows of picture panels, `height` inches each."""
     figure = Figure(figsize=(width, sum(tops) + rows * height), layout="constrained")
     above, below = figure.subfigures(2, 1, height_ratios=[sum(tops), rows * height], squeeze=False)[:, 0]
     panels = above.subplots(len(tops), 1, height_ratios=tops, squeeze=False)[:, 0]
@@ -136,7 +136,7 @@ def over_pictures(
 
 
 def nothing(text: str) -> bytes:
-    """A figure that says what was not run."""
+    """Return a figure that names what was not run."""
     with styled():
         figure = Figure(figsize=(WIDTH_INCHES, 1.2))
         figure.text(0.5, 0.5, text, ha="center", va="center", color=theme.MUTED, style="italic")

@@ -15,7 +15,7 @@ Sides = list[tuple[EvaluationFacts, dict[str, Any]]]
 
 
 def draw_pixels(facts: Facts) -> bytes:
-    """Radial power of each band, then the distribution of each index, of all evaluations that were asked for them."""
+    """Draw the radial power of each band, then the distribution of each index."""
     panels = [panel for dataset in facts.datasets for panel in _panels(facts, dataset.name)]
     if not panels:
         return nothing("no evaluation asks for spectra or indices")
@@ -30,7 +30,7 @@ def draw_pixels(facts: Facts) -> bytes:
 
 
 def _panels(facts: Facts, dataset: str) -> Iterator[tuple[str, str, list[tuple[str, str, Any, Any]]]]:
-    """Title, kind, and of each evaluation its label, role, and what there is of real and of generated images."""
+    """Return title, kind, and label, role, real and generated values of each evaluation."""
     sides: Sides = [(item, item.curves) for item in facts.evaluations_of(dataset) if item.curves]
     for place, band in enumerate(next((curves["band_names"] for _, curves in sides), [])):
         lines = [

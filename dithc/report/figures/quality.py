@@ -1,7 +1,6 @@
-"""Time to quality as a picture: who has the score how much sooner, scores by time, and what samples look like on the way.
+"""Picture of time to quality: speed-up of each contender, scores over time, and samples during training.
 
-Any number of contenders has room: each has a lane for its ratio, and the figure grows with them; only the baseline and those at
-either end have a colour, are named beside their scores, and are shown.
+The figure has a lane for every contender; only the baseline and the two extremes have a color, a label and samples.
 """
 
 import math
@@ -44,25 +43,20 @@ Pictures = Mapping[tuple[str, int], NDArray[np.uint8]]
 
 
 def draw_quality(result: Mapping[str, Any], pictures: Pictures) -> bytes:
-    """PNG of a result of `dithc bench quality`.
-
-    Args:
-        result: as `judge` gives it.
-        pictures: samples of those that are `shown`; a point without any leaves its place empty.
-    """
+    """Return a PNG of the result of `judge`, with samples of those that are `shown`; a point without samples stays empty."""
     with styled():
         return as_png(quality_figure(result, pictures))
 
 
 def shown(result: Mapping[str, Any]) -> list[str]:
-    """The baseline, then of the others those with the best mean ratios and those with the worst, or all where they are few."""
+    """Return the baseline and the contenders with the best and worst mean ratios, or all if few."""
     baseline = result["settings"]["baseline"]
     others = [label for label in _ranked(result) if label in result["steps"] and label != baseline]
     return [baseline, *(others if len(others) <= BEST + WORST else others[:BEST] + others[-WORST:])]
 
 
 def quality_figure(result: Mapping[str, Any], pictures: Pictures) -> Any:
-    """The figure itself; to be made inside `styled`."""
+    """Return the figure; call it inside `styled`."""
     names = shown(result)
     colours = dict(zip(names, theme.PALETTE, strict=False))
     first: dict[str, Sequence[Mapping[str, Any]]] = {}
@@ -97,22 +91,22 @@ def quality_figure(result: Mapping[str, Any], pictures: Pictures) -> Any:
 
 
 def _ranked(result: Mapping[str, Any]) -> list[str]:
-    """Labels of the ratios, the best mean first."""
+    """Return labels of the ratios, the best mean first."""
     return sorted(result["ratios"], key=lambda label: -result["ratios"][label]["wall"])
 
 
 def _title(name: str, point: Mapping[str, Any], side: float) -> list[str]:
-    """Lines over a picture of `side` inches."""
+    """Return the lines over a picture of `side` inches."""
     return title_lines(f"{name}, step {point['step']:,}: FID {score(point['fid'])}", side)
 
 
 def _inches(names: Lines) -> float:
-    """The height of names below each other."""
+    """Return the height of stacked names, in inches."""
     return LINE_INCHES * sum(len(lines) + BETWEEN_LINES for lines in names.values())
 
 
 def _ratios(panel: Any, result: Mapping[str, Any], lanes: Lines, colours: Mapping[str, str]) -> None:
-    """A lane a contender: a mark a seed, the mean over seeds, and both as numbers; shaded, the baseline against itself."""
+    """Draw a lane per contender: a mark per seed, the mean, and both as numbers; shade the baseline."""
     everything = [row["wall"] for label in lanes for row in result["ratios"][label]["by_seed"]]
     baseline, itself = result["settings"]["baseline"], result["ratios"].get("again")
     panel.set_xscale("log")
@@ -147,13 +141,13 @@ def _ratios(panel: Any, result: Mapping[str, Any], lanes: Lines, colours: Mappin
 
 
 def _told(ratio: Mapping[str, Any]) -> str:
-    """The mean with its deviation over seeds, as a bound where it is one."""
+    """Format the mean with its deviation over seeds, or as a bound."""
     deviation = ratio["wall_deviation"]
     return f"{BOUNDS[ratio['bound']]}{ratio['wall']:.2f}" + (f" ± {deviation:.2f}" if deviation is not None else "")
 
 
 def _number(axis: Any) -> None:
-    """Plain numbers at a logarithmic axis, closer where it spans little."""
+    """Format plain numbers on a logarithmic axis, denser on a narrow range."""
     low, high = sorted(axis.get_view_interval())
     axis.get_major_locator().set_params(subs=(1, 2, 5) if high > NARROW * low else range(1, 10), numticks=12)
     axis.set_major_formatter(lambda value, _: f"{value:g}")
@@ -161,7 +155,7 @@ def _number(axis: Any) -> None:
 
 
 def _curves(panel: Any, result: Mapping[str, Any], colours: Mapping[str, str]) -> None:
-    """A line a training, grey where its contender has no colour; what bounds them as level lines."""
+    """Draw a line per training, gray without a color, and limits as level lines."""
     for training in result["trainings"]:
         name = training["contender"]
         seconds, scores = ([point[key] for point in training["points"]] for key in ("seconds", "fid"))
@@ -190,7 +184,7 @@ def _curves(panel: Any, result: Mapping[str, Any], colours: Mapping[str, str]) -
 
 
 def _time_axis(panel: Any, result: Mapping[str, Any], said: Sequence[str]) -> None:
-    """Ticks where the first training was judged, and at the last point of all, as far as there is room for them."""
+    """Set ticks at the scored points of the first training and at the last point, where they fit."""
     own, everything = (
         sorted(point["seconds"] for training in trainings for point in training["points"])
         for trainings in (result["trainings"][:1], result["trainings"])
@@ -207,7 +201,7 @@ def _time_axis(panel: Any, result: Mapping[str, Any], said: Sequence[str]) -> No
 def _name_ends(
     panel: Any, last: Mapping[str, Mapping[str, Any]], names: Lines, colours: Mapping[str, str], *, inches: float
 ) -> None:
-    """Names right of the panel, which is so high, joined with the ends of their lines."""
+    """Write names right of the panel and connect them with line ends."""
     low, high = panel.get_ylim()
     heights = [math.log(point["fid"] / low) / math.log(high / low) for point in last.values()]
     gap = max(_inches({"": lines}) for lines in names.values()) / inches
@@ -220,7 +214,7 @@ def _name_ends(
 
 
 def _mosaic(images: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """The first few images, side by side on white."""
+    """Place the first images side by side on white."""
     shown = images[:IMAGES_SHOWN]
     height, width = images.shape[2] + GAP, images.shape[3] + GAP
     picture = np.full((ROWS_SHOWN * height - GAP, COLUMNS_SHOWN * width - GAP, 3), 255, np.uint8)

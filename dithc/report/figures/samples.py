@@ -29,7 +29,7 @@ BETWEEN_TITLES = 0.15  # inches that stay free beside a title
 
 
 def draw_samples(facts: Facts) -> bytes:
-    """Real tiles beside generated ones: a row a data set, a column an evaluation, its score above."""
+    """Draw real beside generated tiles: a row per data set, a column per evaluation, scores above."""
     rows = [(dataset, facts.evaluations_of(dataset.name)) for dataset in facts.datasets]
     rows = [(dataset, items) for dataset, items in rows if dataset.grid and any(item.grid for item in items)]
     if not rows:
@@ -47,13 +47,13 @@ def draw_samples(facts: Facts) -> bytes:
 
 
 def named(items: Sequence[EvaluationFacts]) -> list[str]:
-    """What each evaluation is called above its picture: by its own name too where others are of the same state of a run."""
+    """Title each evaluation, with its own name if others have the same state of a run."""
     labels = [item.label for item in items]
     return [item.label if labels.count(item.label) == 1 else f"{item.label}: {item.name}" for item in items]
 
 
 def draw_composites(rows: Sequence[Sequence[tuple[NDArray[np.uint8], str, str]]]) -> bytes:
-    """Images in false colours: a row a data set; of each composite what was generated, and real tiles."""
+    """Draw false-color images: a row per data set, generated and real tiles of each composite."""
     if not rows:
         return nothing("no samples have bands beyond red, green and blue")
     with styled():
@@ -67,7 +67,7 @@ def _said(score_of: Score | None, measure: Measure) -> str:
 
 
 def samples_figure(rows: Sequence[Sequence[tuple[Path | NDArray[np.uint8] | None, str, str]]]) -> Figure:
-    """Rows of pictures, each below both lines of its title, which are broken where they are wider; to be made inside `styled`."""
+    """Return rows of pictures below their two title lines, wrapped if wide; call it inside `styled`."""
     columns = max(len(row) for row in rows)
     side = WIDTH_INCHES / columns
     titles = [[title_lines(name, side) + title_lines(said, side) for _, name, said in row] for row in rows]
@@ -86,7 +86,7 @@ def samples_figure(rows: Sequence[Sequence[tuple[Path | NDArray[np.uint8] | None
 
 
 def title_lines(text: str, inches: float) -> list[str]:
-    """Lines of a title that leave something free beside them over a picture of that width."""
+    """Wrap a title to the width of a picture with a margin."""
     font = FontProperties(size=TITLE_SIZE, weight="bold")  # the type of titles in all themes
     renderer: Any = RendererAgg(1, 1, DPI)  # type: ignore[no-untyped-call]
     for letters in range(len(text), 1, -1):

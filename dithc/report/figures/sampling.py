@@ -22,7 +22,7 @@ HARDLY = 1e-12  # the least difference that a scale of colours ends at
 
 
 def draw_sampling(facts: Facts) -> bytes:
-    """The bench of sampling of the report."""
+    """Draw the sampling benchmark of the report."""
     if not facts.sampling:
         return nothing("sampling on several ranks has not been measured")
     found = facts.sampling
@@ -42,10 +42,7 @@ def draw_ways(
     ranks: int,
     decoded: Sequence[tuple[str, Pictures]] = (),
 ) -> bytes:
-    """Dots of speed-ups, a colour a way; then pictures, a column a way, above their differences from the first.
-
-    Below them likewise what each decoder made, all of them in two rows.
-    """
+    """Draw speed-ups as dots, a color per way; below, pictures per way over differences from the first, then decoders."""
     ways = list(dict.fromkeys(way for _, found in cells for way in found))
     of_decoders = [(one, column == 0, f"{name}, ") for name, found in decoded for column, one in enumerate(found)]
     groups = [[(one, column == 0, "") for column, one in enumerate(pictures)], of_decoders]
@@ -76,7 +73,7 @@ def draw_ways(
 
 
 def _dots(panel: Any, cells: Speedups, ways: Sequence[str], *, ranks: int) -> None:
-    """A line a cell; on it a dot a way, one below the other."""
+    """Draw a line per cell with stacked dots per way."""
     height = HEIGHT_OF_ALL / max(len(ways), 1)
     for place, way in enumerate(ways):
         shown = [(at, *found[way]) for at, (_, found) in enumerate(cells) if way in found]
@@ -105,7 +102,7 @@ def _dots(panel: Any, cells: Speedups, ways: Sequence[str], *, ranks: int) -> No
 
 
 def _difference(place: Any, one: sampling_rows.Picture, *, is_first: bool, what: str) -> None:
-    """Of one picture from the first, as brightness up to its largest; black where it is the same."""
+    """Draw the difference from the first picture as relative brightness; black means equal."""
     if is_first:
         text = f"below the others:\ntheir difference from it,\nof {what},\nover the largest number,\nbrightest at its largest"
         place.text(0.5, 0.5, text, ha="center", va="center", fontsize=7.5, color=theme.MUTED, transform=place.transAxes)

@@ -23,7 +23,7 @@ Line = tuple[scaling_curves.ScalingCurve, list[scaling_curves.ScalingPoint], str
 
 
 def draw_scaling(facts: Facts, *, mode: scaling_curves.Mode) -> bytes:
-    """Weak scaling (figure 10) or strong scaling (figure 11)."""
+    """Draw weak scaling (figure 10) or strong scaling (figure 11)."""
     curves = [
         curve
         for curve in facts.scaling
@@ -73,7 +73,7 @@ def _seconds(panel: Any, curves: Sequence[scaling_curves.ScalingCurve], colours:
 
 
 def _draw(panel: Any, lines: Sequence[Line], colours: Colours) -> None:
-    """The curves, the axis of the ranks, and the name of each curve beside its right end."""
+    """Draw the curves, the rank axis, and names at the right ends."""
     most = max((point.ranks for _, points, _ in lines for point in points), default=1)
     panel.set_xscale("log", base=2)
     panel.set_xlim(1 / 1.15, most * 1.15)
@@ -107,7 +107,7 @@ def _draw(panel: Any, lines: Sequence[Line], colours: Colours) -> None:
 
 
 def spaced(heights: Sequence[float], *, gap: float) -> list[float]:
-    """The heights, moved so that any two are at least `gap` apart and none is above 1, in the same order from below."""
+    """Move heights to a distance of at least `gap`, at most 1, in the same order."""
     order = sorted(range(len(heights)), key=lambda number: heights[number])
     placed = list(heights)
     for before, number in pairwise(order):
@@ -120,7 +120,7 @@ def spaced(heights: Sequence[float], *, gap: float) -> list[float]:
 
 
 def _colours(curves: Sequence[scaling_curves.ScalingCurve], hues: Mapping[str, str]) -> Colours:
-    """The model's hue; several curves of a model and a kind go from dark to light in it."""
+    """Return colors: a hue per model, from dark to light over its curves of a kind."""
     found = {}
     for curve in curves:
         alike = [one for one in curves if (one.model, one.kind) == (curve.model, curve.kind)]
@@ -131,7 +131,7 @@ def _colours(curves: Sequence[scaling_curves.ScalingCurve], hues: Mapping[str, s
 
 
 def blend(colour: str, other: str, *, share: float) -> str:
-    """`#rrggbb` between two colours, a share of the way from the first to the second."""
+    """Interpolate two `#rrggbb` colors."""
     pairs = ((int(colour[place : place + 2], 16), int(other[place : place + 2], 16)) for place in (1, 3, 5))
     return "#" + "".join(f"{round(own + share * (aim - own)):02x}" for own, aim in pairs)
 

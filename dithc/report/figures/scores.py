@@ -15,13 +15,9 @@ from dithc.report.words import score, short
 
 @dataclass(frozen=True, kw_only=True)
 class Bar:
-    """One score as a bar; `role` (untrained, start, step, final, codec) decides its colour.
+    """One score as a bar.
 
-    Attributes:
-        value: its length.
-        interval: of 95 %, None where it is not known.
-        beside: what is said beside the value.
-        floor: drawn as a line, None where there is none.
+    `role` (untrained, start, step, final, codec) selects the color; `interval` is the 95 % interval; `floor` is drawn as a line.
     """
 
     label: str
@@ -34,12 +30,12 @@ class Bar:
 
 
 def role_of(at: str | int) -> str:
-    """The role of an evaluation's score, by what was evaluated."""
+    """Return the role of an evaluation by its subject."""
     return "step" if isinstance(at, int) else at
 
 
 def draw_fid(facts: Facts) -> bytes:
-    """The score that is told first, of each evaluation by data set."""
+    """Draw the primary score of each evaluation by data set."""
     groups: dict[str, list[Bar]] = {}
     for dataset in facts.datasets:
         for item in facts.evaluations_of(dataset.name):
@@ -50,7 +46,7 @@ def draw_fid(facts: Facts) -> bytes:
 
 
 def bar_of(given: Mapping[str, Any], *, label: str, role: str, measure: Measure) -> Bar:
-    """The bar of a score, given its record as the report's JSON has it."""
+    """Return the bar of a score from its record in the report's JSON."""
     same: dict[str, Any] = {"label": label, "role": role, "comparable": given["comparable"]}
     if measure == "FID":
         return Bar(value=given["fid"], interval=None, beside="", floor=given["floor"], **same)
@@ -59,7 +55,7 @@ def bar_of(given: Mapping[str, Any], *, label: str, role: str, measure: Measure)
 
 
 def draw_bars(groups: Mapping[str, Sequence[Bar]], *, measure: Measure) -> bytes:
-    """A panel a group with its own scale, intervals as whiskers, and the floor as a dashed line."""
+    """Draw a panel per group with its own scale, intervals as whiskers, the floor dashed."""
     if not groups:
         return nothing("no evaluation has been scored")
     most = max(map(len, groups.values()))

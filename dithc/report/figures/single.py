@@ -17,7 +17,7 @@ from dithc.sealed import parse, plain
 
 
 def draw_loss(metrics: Path, *, store: Path | None = None) -> bytes:
-    """PNG of the loss curve in a metrics.jsonl (or the folder of one).
+    """Return a PNG of the loss curve in a metrics.jsonl (or its folder).
 
     Raises:
         UserError: there is no step with a loss in it.
@@ -34,7 +34,7 @@ def draw_loss(metrics: Path, *, store: Path | None = None) -> bytes:
 
 
 def draw_fid(path: Path) -> bytes:
-    """PNG of the scores in the JSON that `write_report` wrote.
+    """Return a PNG of the scores in the JSON of `write_report`.
 
     Raises:
         UserError: the file is no such JSON.
@@ -60,7 +60,7 @@ def draw_fid(path: Path) -> bytes:
 
 
 def draw_plan(path: Path) -> bytes:
-    """PNG of both tiers of memory over one step, from a training's automem.json or the JSON of `dithc bench automem`.
+    """Return a PNG of both memory tiers over a step, from an automem.json or `dithc bench automem --json`.
 
     Raises:
         UserError: there is no plan in it.
@@ -69,12 +69,9 @@ def draw_plan(path: Path) -> bytes:
 
 
 def draw_tiles(folder: Path, *, title: str, scenes: Path | None = None) -> bytes:
-    """PNG of a folder of the stage `tiles`: where its tiles are, what values they have, which were taken and which not.
+    """Return a PNG of a folder of the stage `tiles`: places, values, accepted and rejected tiles.
 
-    Args:
-        folder: of the tiles.
-        title: of the data set.
-        scenes: folder of its scenes; without it there are neither rejected tiles nor masks.
+    Without the folder of scenes there are neither rejected tiles nor masks.
 
     Raises:
         UserError: a file is missing or damaged.

@@ -21,13 +21,9 @@ class Side:
     """One set of images.
 
     Attributes:
-        label: what it is of.
-        role: `real`, or what was evaluated, which decides the colour.
-        count: of the images.
-        low: percentile 5 of each band (C,), from -1 to 1.
-        median: percentile 50.
-        high: percentile 95.
-        power: by ring (R,), one cycle a tile first.
+        role: `real`, or the role of the evaluation, which selects the color.
+        low, median, high: percentiles 5, 50 and 95 of each band (C,), from -1 to 1.
+        power: power by ring (R,), from one cycle a tile.
     """
 
     label: str
@@ -41,7 +37,7 @@ class Side:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Spectra:
-    """All sides of a data set, real tiles first; `low` and `high` are the values that are -1 and 1 in `units`, by band."""
+    """All sides of a data set, real tiles first; `low` and `high` are -1 and 1 in `units`, by band."""
 
     bands: list[str]
     units: str
@@ -50,14 +46,14 @@ class Spectra:
     sides: list[Side]
 
     def physical(self, scaled: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Values by band (C,) in `units`."""
+        """Convert values by band (C,) to `units`."""
         low, high = np.array(self.low), np.array(self.high)
         found: NDArray[np.float64] = low + (scaled + 1) / 2 * (high - low)
         return found
 
 
 def draw_spectra(spectra: Spectra) -> bytes:
-    """Values by band at the left, power over that of real tiles by frequency at the right."""
+    """Draw values by band, and power relative to real tiles by frequency."""
     with styled():
         figure, (bands, rings) = canvas(2, columns=2, height=3.2)
         _bands(bands, spectra)

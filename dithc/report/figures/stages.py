@@ -11,7 +11,7 @@ UNITS = (("hours", 3600), ("minutes", 60), ("seconds", 1))
 
 
 def draw_stages(facts: Facts) -> bytes:
-    """Wall time of each stage, divided by data set."""
+    """Draw the wall time of each stage by data set."""
     stages = list(dict.fromkeys(timing.stage for timing in facts.timings))
     if not stages:
         return nothing("no stage has been run")

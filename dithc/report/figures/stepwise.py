@@ -14,7 +14,7 @@ FIRST_LINE = 1.0  # the baseline
 
 
 def draw_stepwise(facts: Facts) -> bytes:
-    """The stages of the report's training."""
+    """Draw the stages of the report's training."""
     if not facts.stepwise:
         return nothing("no training by stages has been measured")
     settings = facts.stepwise["settings"]
@@ -23,7 +23,7 @@ def draw_stepwise(facts: Facts) -> bytes:
 
 
 def draw_stages(bars: Sequence[stepwise_stages.StageBar], *, title: str) -> bytes:
-    """A pair of bars a stage, ours above the paper's, each with its number."""
+    """Draw a pair of numbered bars per stage, ours above the paper's."""
     with styled():
         figure, (panel,) = canvas(1, columns=1, height=0.95 + 0.5 * len(bars))
         most = max([bar.measured or 0.0 for bar in bars] + [bar.published or 0.0 for bar in bars] + [FIRST_LINE])
@@ -42,7 +42,7 @@ def draw_stages(bars: Sequence[stepwise_stages.StageBar], *, title: str) -> byte
 
 
 def _ours(panel: Any, bars: Sequence[stepwise_stages.StageBar]) -> None:
-    """What was measured, with its deviation and number; a word where nothing was."""
+    """Draw the measured bar with deviation and number, or the reason of its absence."""
     shown = [(place - HALF / 2, bar) for place, bar in enumerate(bars) if bar.measured is not None]
     heights, widths = [height for height, _ in shown], [bar.measured for _, bar in shown]
     deviations = [bar.deviation for _, bar in shown]
@@ -60,7 +60,7 @@ def _ours(panel: Any, bars: Sequence[stepwise_stages.StageBar]) -> None:
 
 
 def _theirs(panel: Any, bars: Sequence[stepwise_stages.StageBar]) -> None:
-    """What the paper prints, hatched."""
+    """Draw the paper's bar, hatched."""
     shown = [(place + HALF / 2, bar.published) for place, bar in enumerate(bars) if bar.published is not None]
     if not shown:
         return

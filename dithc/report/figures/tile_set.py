@@ -1,4 +1,4 @@
-"""What is drawn of a data set of tiles: examples of every fate with their masks, places by split, ranges of every band.
+"""Content of the picture of a tile set: examples by fate with masks, locations by split, ranges by band.
 
 Legend: N tiles, S side of a tile.
 """
@@ -23,7 +23,7 @@ Bounds = tuple[float, float, float, float]
 
 @dataclass(frozen=True, kw_only=True)
 class Fate:
-    """What became of tiles: a split, or the reason of a rejection; how many; pictures (S, S, 3), each with its mask (S, S)."""
+    """A fate of tiles (split or rejection), their count, and pictures (S, S, 3) with masks (S, S)."""
 
     name: str
     count: int
@@ -33,16 +33,13 @@ class Fate:
 
 @dataclass(frozen=True, kw_only=True)
 class TileSet:
-    """A data set as it is drawn.
+    """Content of the picture of a tile set.
 
     Attributes:
-        title: of the figure.
-        fates: of its tiles, splits first.
-        places: longitude and latitude (N, 2) of tiles by split, and by `REJECTED`; empty without georeference.
-        side_m: of a tile on the ground; 0 for pictures.
-        cells: bounds in degrees and split of cells in metres.
-        units: of `ranges`.
-        ranges: by split, as `dataset.json` has them.
+        places: longitude and latitude (N, 2) by split, and by `REJECTED`; empty without georeference.
+        side_m: ground size of a tile; 0 for pictures.
+        cells: bounds in degrees and split of cells in meters.
+        ranges: ranges by split, as in `dataset.json`.
     """
 
     title: str
@@ -55,12 +52,7 @@ class TileSet:
 
 
 def read_tiles(folder: Path, *, title: str, scenes: Path | None) -> TileSet:
-    """Reads a folder of the stage `tiles`.
-
-    Args:
-        folder: of the tiles.
-        title: of the data set.
-        scenes: folder of the scenes, of which rejected tiles and masks are cut; without it accepted tiles alone are shown.
+    """Read a folder of the stage `tiles`; without the folder of scenes there are accepted tiles alone.
 
     Raises:
         UserError: a file is missing or damaged.
@@ -108,7 +100,7 @@ def _places(table: dict[str, list[Any]], kinds: list[str]) -> dict[str, npt.NDAr
 def _picture(
     tiles: Tiles, source: products.Scenes | None, row: dict[str, Any]
 ) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.uint8] | None] | None:
-    """A tile as it is displayed, with its mask where the scenes are there; None of a rejected one where they are not."""
+    """Render a tile with its mask if scenes exist; None for a rejected one without scenes."""
     size = tiles.info["size"]
     if source is None:
         if row["status"] != "accepted":

@@ -25,7 +25,7 @@ SHARES = {"below": "clipped low", "above": "clipped high", "invalid": "no data"}
 
 
 def tiles_figure(tiles: TileSet) -> Any:
-    """The figure: a map where tiles have places, ranges where known, pictures of each fate; to be made in `styled`."""
+    """Return the figure: map, ranges and pictures of each fate, as far as known; call it inside `styled`."""
     fates = [fate for fate in tiles.fates if fate.pictures]
     lines = 1 + sum(map(len, tiles.ranges.values()))
     tops = {"map": MAP_INCHES} if tiles.places else {}
@@ -37,7 +37,8 @@ def tiles_figure(tiles: TileSet) -> Any:
         height=PICTURE_INCHES,
     )
     panels = dict(zip(tops, above, strict=False))
-    colours = dict(zip((*Tiles.SPLITS, REJECTED), (*_of_splits(), theme.MUTED), strict=True))
+    shades = (*(theme.PALETTE[index] for index in (0, 4, 2)), theme.MUTED)
+    colours = dict(zip((*Tiles.SPLITS, REJECTED), shades, strict=True))
     if not tops:
         above[0].set_axis_off()
     if "map" in panels:
@@ -54,7 +55,7 @@ def tiles_figure(tiles: TileSet) -> Any:
 
 
 def _row(panels: list[Any], fate: Fate, colour: str) -> None:
-    """What became of tiles in words, then pictures with their masks on them, whose colours the words explain."""
+    """Draw the fate in words, then pictures with masks, whose colors the words explain."""
     lines = [fate.name.replace("_", "\n"), f"{fate.count:,}"]
     panels[0].text(1.0, 1.0, "\n".join(lines if fate.accepted else ["rejected:", *lines]), color=colour, **BESIDE)
     said = []
@@ -70,16 +71,12 @@ def _row(panels: list[Any], fate: Fate, colour: str) -> None:
         panels[0].text(1.0, 0.14 * place, f"■ {name}", color=shade, **(BESIDE | {"va": "bottom", "fontsize": SMALL}))
 
 
-def _of_splits() -> tuple[str, str, str]:
-    return theme.PALETTE[0], theme.PALETTE[4], theme.PALETTE[2]
-
-
 def _of_masks() -> tuple[str, str]:
     return theme.PALETTE[1], theme.PALETTE[3]
 
 
 def _overlay(mask: npt.NDArray[np.uint8]) -> npt.NDArray[np.float64]:
-    """Colours (S, S, 4) that let the picture through where it is valid, half where it is cloudy, hardly without data."""
+    """Return colors (S, S, 4): transparent where valid, half opaque for clouds, nearly opaque without data."""
     layer = np.zeros((*mask.shape, 4))
     for value, colour, opacity in zip(
         (products.Mask.CLOUD, products.Mask.INVALID), _of_masks(), (0.5, 0.85), strict=True
@@ -89,7 +86,7 @@ def _overlay(mask: npt.NDArray[np.uint8]) -> npt.NDArray[np.float64]:
 
 
 def _map(panel: Any, tiles: TileSet, colours: dict[str, str]) -> None:
-    """Tiles in the colour of their split on axes of longitude and latitude, cells in metres around them, and a scale."""
+    """Draw tiles colored by split on longitude and latitude, cells in meters, and a scale bar."""
     everything = np.concatenate(list(tiles.places.values()))
     narrow = float(np.cos(np.radians(everything[:, 1].mean())))  # of a degree of longitude to one of latitude
     high = tiles.side_m / 1000 / DEGREE_KM
@@ -136,7 +133,7 @@ def _box(panel: Any, bounds: Bounds, **looks: Any) -> None:
 
 
 def _ranges(panel: Any, tiles: TileSet, colours: dict[str, str]) -> None:
-    """For each band and split: least to greatest thin, percentiles 1 to 99 thick, the median a mark."""
+    """Draw by band and split: full range thin, percentiles 1 to 99 thick, median as a mark."""
     count = len(tiles.ranges)
     for number, (split, bands) in enumerate(tiles.ranges.items()):
         for place, band in enumerate(bands):
@@ -169,11 +166,11 @@ def _table(panel: Any, tiles: TileSet) -> None:
         [
             band["band"],
             split,
-            *(_number(band.get(name)) for name in NUMBERS),
-            *(_share(band.get(name)) for name in SHARES),
+            *("–" if band.get(name) is None else f"{band[name]:.4g}" for name in NUMBERS),
+            *("–" if band.get(name) is None else f"{100 * band[name]:.2f} %" for name in SHARES),
         ]
-        for records in zip(*(_named(split, bands) for split, bands in tiles.ranges.items()), strict=True)
-        for split, band in records
+        for records in zip(*tiles.ranges.values(), strict=True)
+        for split, band in zip(tiles.ranges, records, strict=True)
     ]
     table = panel.table(
         cellText=rows, colLabels=["band", "split", *NUMBERS, *SHARES.values()], loc="center", edges="open"
@@ -183,15 +180,3 @@ def _table(panel: Any, tiles: TileSet) -> None:
     for (row, column), cell in table.get_celld().items():
         cell.set_height(1.0 / (len(rows) + 1))
         cell.set_text_props(ha="left" if column < 2 else "right", color=theme.MUTED if row == 0 else theme.INK)
-
-
-def _named(split: str, bands: list[dict[str, Any]]) -> list[tuple[str, dict[str, Any]]]:
-    return [(split, band) for band in bands]
-
-
-def _number(value: float | None) -> str:
-    return "–" if value is None else f"{value:.4g}"
-
-
-def _share(value: float | None) -> str:
-    return "–" if value is None else f"{100 * value:.2f} %"

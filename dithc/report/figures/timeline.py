@@ -23,7 +23,7 @@ NO_COPIES = "nothing moves during this step"
 
 
 def draw_memory(facts: Facts) -> bytes:
-    """The plan in the report's result of `dithc bench automem`."""
+    """Draw the plan of the report's `dithc bench automem` result."""
     found = timelines.timeline_of(facts.automem) if facts.automem else None
     if found is None:
         return nothing("no plan of memory has been measured")
@@ -31,7 +31,7 @@ def draw_memory(facts: Facts) -> bytes:
 
 
 def draw_timeline(timeline: timelines.Timeline) -> bytes:
-    """Fast tier above, copies between, slow tier below, on one axis of seconds."""
+    """Draw fast tier, copies and slow tier on one time axis."""
     with styled():
         figure, (fast, copies, slow) = drawing(HEIGHTS, width=WIDTH_INCHES)
         colours = dict(zip(timelines.KINDS, (theme.MUTED, *theme.PALETTE), strict=False))
@@ -91,7 +91,7 @@ def _stack(
     kinds: Sequence[str],
     colours: Mapping[str, str],
 ) -> None:
-    """Areas on top of each other that are level during a turn."""
+    """Draw stacked areas that are constant during a turn."""
     edges = [turn.start for turn in turns] + [turns[-1].end]
     below = [0.0] * len(edges)
     for kind in kinds:
@@ -108,7 +108,7 @@ def _most(turns: Sequence[timelines.Turn], tier: str) -> float:
 
 
 def _limit(panel: Any, budget_bytes: int | None, *, over: float) -> None:
-    """The budget as a line, where it is near enough to what is held to be in the picture."""
+    """Draw the budget as a line if it is near the used memory."""
     if budget_bytes is None or budget_bytes / GIB > 3 * over:
         return
     budget = budget_bytes / GIB
@@ -121,7 +121,7 @@ def _limit(panel: Any, budget_bytes: int | None, *, over: float) -> None:
 
 
 def _copies(panel: Any, turns: Sequence[timelines.Turn]) -> None:
-    """Loads above the line, offloads below it."""
+    """Draw loads above the line, offloads below."""
     most = max(max(turn.loaded, turn.offloaded) for turn in turns) / MIB
     panel.axhline(0, color=theme.MUTED, linewidth=0.8)
     if not most:
@@ -146,7 +146,7 @@ def _stalls(panel: Any, timeline: timelines.Timeline) -> None:
 
 
 def _sections(panel: Any, timeline: timelines.Timeline) -> None:
-    """Forward, backward and update, named above the panel at their middle."""
+    """Label forward, backward and update above the panel."""
     for kind in ("forward", "backward", "update"):
         own = [turn for turn in timeline.turns if turn.kind == kind]
         if not own:

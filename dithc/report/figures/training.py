@@ -19,7 +19,7 @@ LEGEND_INCHES = 0.21  # a line of the legend
 
 
 def draw_loss(facts: Facts) -> bytes:
-    """Loss and learning rate by step of every run, in the colour of its data set."""
+    """Draw loss and learning rate of every run, colored by data set."""
     names = [dataset.name for dataset in facts.datasets]
     curves = [
         (run.curve, theme.PALETTE[names.index(run.dataset) % len(theme.PALETTE)])
@@ -30,10 +30,7 @@ def draw_loss(facts: Facts) -> bytes:
 
 
 def draw_curves(curves: Sequence[tuple[Curve, str]]) -> bytes:
-    """Loss by step over the learning rate, a pair of panels a curve, one logarithmic scale of losses.
-
-    Raw pale, smoothed strong, held-out tiles dashed with marks; interruptions are vertical lines.
-    """
+    """Draw loss above learning rate, a pair of panels per curve, on one log scale: raw pale, smoothed strong, held-out dashed."""
     if not curves:
         return nothing("no training has written metrics")
     columns = min(COLUMNS, len(curves))
@@ -86,7 +83,7 @@ def _loss(panel: Axes, curve: Curve, colour: str) -> None:
 
 
 def _rate(panel: Axes, curve: Curve) -> None:
-    """The learning rate, from 0 up."""
+    """Draw the learning rate from 0."""
     panel.plot(curve.steps, curve.lr, color=theme.INK, linewidth=1.2)
     known = curve.lr[np.isfinite(curve.lr)]
     highest = float(known.max()) if len(known) else 1.0
@@ -106,7 +103,7 @@ def _log_axis(panel: Axes, low: float, high: float) -> None:
 
 
 def draw_throughput(facts: Facts) -> bytes:
-    """Images a second by step, all runs in one panel, smoothed."""
+    """Draw smoothed images per second of all runs in one panel."""
     curves = [run.curve for run in facts.runs if run.curve is not None]
     curves = [curve for curve in curves if np.isfinite(curve.images_per_second).any()]
     if not curves:

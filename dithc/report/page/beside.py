@@ -7,7 +7,7 @@ from dithc.report.facts import Facts
 
 
 def measured_rows(facts: Facts) -> list[dict[str, str]]:
-    """A row an evaluation that asks for more than FID and KID: what it was asked for, and what came out, in words."""
+    """Return a row per evaluation with extra measures: requests and results in words."""
     return [
         {"evaluation": item.name, **found}
         for item in facts.evaluations

@@ -23,16 +23,12 @@ SCALING = {
 
 @dataclass(frozen=True, kw_only=True)
 class Part:
-    """A bench.
+    """A benchmark on the page.
 
     Attributes:
-        name: of its place on the page.
-        title: what it measures.
-        note: how to read it; may be empty.
-        figure: name of its figure and what that shows; None where it has none.
-        tables: that are shown.
-        folded: that are shown when asked for.
-        conditions: under which it was measured.
+        name: its anchor.
+        figure: name and description of its figure; None without one.
+        folded: tables that are collapsed.
     """
 
     name: str
@@ -45,7 +41,7 @@ class Part:
 
 
 def engine_parts(facts: Facts, reference: published.Reference) -> tuple[list[Part], list[str]]:
-    """The parts that were measured, and the titles of those that were not."""
+    """Return the measured parts, and the titles of the others."""
     every = [
         _step(facts),
         _strategies(facts, reference),
@@ -88,7 +84,7 @@ def _strategies(facts: Facts, reference: published.Reference) -> Part:
 
 
 def as_printed(printed: Any) -> Table:
-    """A table of the paper."""
+    """Return a table of the paper."""
     rows = [["–" if value is None else str(value) for value in row] for row in printed.rows]
     return table(printed.title, list(printed.columns), rows)
 

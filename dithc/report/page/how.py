@@ -2,15 +2,14 @@
 
 from dithc.report.facts import DatasetFacts, Facts, RunFacts
 from dithc.report.page.tables import Cell, Table, table
-from dithc.report.words import short, span
+from dithc.report.words import ABSENT, gib, short, short_or_absent, span
 
-ABSENT, GIB = "–", 1 << 30
 STATISTICS = ("min", "p1", "median", "p99", "max")
 SHARES = {"below": "clipped low", "above": "clipped high", "invalid": "no data"}
 
 
 def training_table(facts: Facts) -> Table:
-    """A row a training: its network, how long, what losses, how fast."""
+    """Return a row per training: network, duration, losses, speed."""
     head = [
         "Run",
         "Network",
@@ -42,22 +41,19 @@ def _training(facts: Facts, run: RunFacts) -> list[Cell]:
         Cell(text=run.name, notes=[f"{facts.dataset(run.dataset).title}, from {run.init or 'scratch'}"]),
         Cell(text=run.model, notes=[*parameters, *changes]),
         Cell(text="not run" if run.step is None else f"{run.step:,} × {run.global_batch:,}", notes=plan),
-        Cell(text=_short(run.loss_first10), notes=[f"step 1: {_short(run.initial_loss)}"]),
-        Cell(text=_short(run.loss_last100), strong=True),
-        Cell(text=_short(run.val_loss), strong=True),
+        Cell(text=short_or_absent(run.loss_first10), notes=[f"step 1: {short_or_absent(run.initial_loss)}"]),
+        Cell(text=short_or_absent(run.loss_last100), strong=True),
+        Cell(text=short_or_absent(run.val_loss), strong=True),
         Cell(text=run.settings.get("lr", ABSENT), notes=[run.settings.get("lr_schedule", "")]),
-        Cell(text=_short(run.seconds_per_step)),
-        Cell(text=_short(run.images_per_second)),
-        Cell(text=ABSENT if run.peak_rss_bytes is None else f"{run.peak_rss_bytes / GIB:.2f} GiB"),
+        Cell(text=short_or_absent(run.seconds_per_step)),
+        Cell(text=short_or_absent(run.images_per_second)),
+        Cell(text=gib(run.peak_rss_bytes)),
         Cell(text=run.dtype, notes=[*([f"{ranks} × {threads}" if threads else ranks] if ranks else []), *resumed]),
     ]  # fmt: skip
 
 
 def settings_of(columns: dict[str, dict[str, str]], *, what: str) -> tuple[Table | None, list[tuple[str, str]]]:
-    """Settings of several things: a table of those that differ, a column each, and pairs of those that all have.
-
-    What is not set in any is left out.
-    """
+    """Split the settings of several things into a table of those that differ and pairs of those in common; omit unset ones."""
     keys = dict.fromkeys(key for settings in columns.values() for key in settings)
     rows = [[key, *(settings.get(key, "") for settings in columns.values())] for key in keys]
     common = [(row[0], row[1]) for row in rows if len(set(row[1:])) == 1 and row[1]]
@@ -67,7 +63,7 @@ def settings_of(columns: dict[str, dict[str, str]], *, what: str) -> tuple[Table
 
 
 def band_table(dataset: DatasetFacts) -> Table | None:
-    """Statistics of each band by split where they were measured, else those of the train tiles."""
+    """Return band statistics by split if measured, else of train tiles."""
     caption = f"Bands of {dataset.title}" + (f", in {dataset.units}" if dataset.units else "")
     if dataset.ranges:
         splits = list(dataset.ranges)
@@ -90,7 +86,7 @@ def band_table(dataset: DatasetFacts) -> Table | None:
 
 
 def origin_table(facts: Facts) -> Table:
-    """A row a manifest: what is needed to find or repeat a number."""
+    """Return a row of provenance per manifest."""
     head = ["Stage", "Name", "Digest", "Code", "Commit", "Machine", "Written", "Manifest", "Wall time"]
     rows = [
         [
@@ -110,12 +106,12 @@ def origin_table(facts: Facts) -> Table:
 
 
 def rejected(reasons: dict[str, int]) -> str:
-    """How many for which reason."""
+    """Format counts by rejection reason."""
     return "; ".join(f"{number:,}: {reason}" for reason, number in reasons.items()) or "none"
 
 
 def data_facts(facts: Facts, dataset: DatasetFacts) -> list[tuple[str, str]]:
-    """What a data set is, in pairs."""
+    """Describe a data set in pairs."""
     codec = dataset.codec
     size = f" of {dataset.size} × {dataset.size} px" if dataset.size else ""
     ground = f", {short(dataset.gsd_m)} m a pixel" if dataset.gsd_m else ""
@@ -152,10 +148,6 @@ def _codec(facts: Facts, dataset: DatasetFacts) -> str:
     if codec.trained_on and codec.trained_on != dataset.name:
         parts.append(f"trained on {facts.dataset(codec.trained_on).title}")
     return ", ".join(parts)
-
-
-def _short(value: float | None) -> str:
-    return ABSENT if value is None else short(value)
 
 
 def _value(value: float | None) -> str:

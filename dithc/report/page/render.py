@@ -28,14 +28,7 @@ PNG_SIZE = slice(16, 24)  # width and height in the head of a PNG, four bytes ea
 
 @dataclass(frozen=True, kw_only=True)
 class Shown:
-    """A figure that is drawn for one data set.
-
-    Attributes:
-        name: of its pair of pictures.
-        title: above it; may be empty.
-        text: what is seen, for those who do not see it.
-        caption: below it.
-    """
+    """A figure of one data set: `name` of its pair of pictures, and `text` as the alternative."""
 
     name: str
     title: str
@@ -45,14 +38,7 @@ class Shown:
 
 @dataclass(frozen=True, kw_only=True)
 class Pictures:
-    """All pictures of the page.
-
-    Attributes:
-        figures: PNG of each figure, by name.
-        galleries: mosaics by data set.
-        drawn: figures of each data set, in order.
-        strips: a first look by run.
-    """
+    """All pictures of the page: PNG figures by name, galleries and figures by data set, and previews (`strips`) by run."""
 
     figures: Mapping[str, bytes]
     galleries: Mapping[str, Sequence[Gallery]]
@@ -61,10 +47,9 @@ class Pictures:
 
 
 def render(facts: Facts, reference: published.Reference, pictures: Pictures) -> str:
-    """The page: HTML with everything inlined; every text that comes from outside is escaped.
+    """Render the page: HTML with everything inlined and every outside text escaped.
 
-    A policy in its head forbids the browser to load anything from elsewhere, and to run any script but the page's own, which is
-    told by its hash.
+    A content policy in its head forbids external loads and all scripts except the page's own, which it identifies by hash.
     """
     engine, not_run = engine_parts(facts, reference)
     return fill(
@@ -87,13 +72,13 @@ def render(facts: Facts, reference: published.Reference, pictures: Pictures) -> 
 
 
 def fill(template: str, *, room: str = ROOM, scripts: Sequence[str] = (), **values: Any) -> str:
-    """A page of a template: everything inlined, every text escaped.
+    """Render a template: everything inlined, every text escaped.
 
     Args:
         template: file of `room`.
-        room: package whose templates and styles come before this room's.
-        scripts: files of `room` that run after the enlarging of pictures.
-        values: what the template asks for, besides its `script` and the `policy` that lets no other run.
+        room: package whose templates and styles precede this one's.
+        scripts: files of `room` that run after the picture zoom.
+        values: template variables besides `script` and `policy`.
     """
     environment = Environment(
         loader=ChoiceLoader([PackageLoader(name, ".") for name in dict.fromkeys((room, ROOM))]),
@@ -103,8 +88,8 @@ def fill(template: str, *, room: str = ROOM, scripts: Sequence[str] = (), **valu
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters.update(short=short, score=score, span=span, percent=_percent, millions=_millions, webp=embedded)
-    environment.filters.update(address=quote)
+    environment.filters.update(short=short, score=score, span=span, percent=_percent, webp=embedded)
+    environment.filters.update(address=quote, millions=lambda value: f"{value / 1e6:,.1f} M")
     script = "".join(
         (files(name) / file).read_text() for name, file in [(ROOM, "enlarge.js"), *((room, one) for one in scripts)]
     )
@@ -126,7 +111,7 @@ def _of_verdict(facts: Facts) -> dict[str, Any]:
 
 
 def _judge(facts: Facts, dataset: str, one: Any) -> str:
-    """What a score depends on, beside it."""
+    """Describe the conditions of a score."""
     counts = f"{one.n_generated:,} generated against {one.n_real:,} real images"
     judge = f"features {one.kind or one.extractor}, resize {one.resize}; rendering {facts.dataset(dataset).rendering}"
     return f"FID, lower is better: {counts}; {judge}."
@@ -178,18 +163,14 @@ def _policy(script: str) -> str:
 
 
 def embedded(content: bytes) -> str:
-    """The address of a WebP picture that holds the picture itself."""
+    """Return a WebP picture as a data URL."""
     return f"data:image/webp;base64,{b64encode(content).decode()}"
 
 
 def size_of(png: bytes) -> tuple[int, int]:
-    """Width and height of a PNG."""
+    """Return width and height of a PNG."""
     head = png[PNG_SIZE]
     return int.from_bytes(head[:4], "big"), int.from_bytes(head[4:], "big")
-
-
-def _millions(value: int) -> str:
-    return f"{value / 1e6:,.1f} M"
 
 
 def _percent(part: float, whole: float) -> str:
@@ -197,7 +178,7 @@ def _percent(part: float, whole: float) -> str:
 
 
 def remarks(facts: Facts) -> dict[str, dict[str, list[str]]]:
-    """What the stages remarked, each text once with those it is about."""
+    """Group remarks of the stages by text."""
     runs: dict[str, list[str]] = {}
     scores: dict[str, list[str]] = {}
     for run in facts.runs:
@@ -212,7 +193,7 @@ def remarks(facts: Facts) -> dict[str, dict[str, list[str]]]:
 
 
 def incomparable(facts: Facts) -> dict[str, list[str]]:
-    """Why scores may not stand beside published ones: reason -> evaluations."""
+    """Group evaluations by the reason why published scores are not comparable."""
     reasons: dict[str, list[str]] = {}
     for item in facts.evaluations:
         if item.score and not item.score.comparable:

@@ -6,9 +6,8 @@ from dithc.report.engine import published
 from dithc.report.facts import SMALL, DatasetFacts, EvaluationFacts, Facts, Score
 from dithc.report.page.beside import measured_rows
 from dithc.report.page.tables import Cell, Table, table
-from dithc.report.words import between, score
+from dithc.report.words import ABSENT, between, score
 
-ABSENT = "–"
 SMALL_NOTE = (
     f"KID comes first because a set has fewer than {SMALL:,} images: at such n FID is too high by an amount that depends on n, "
     "KID is not, and may be slightly below 0. Its interval says what another draw of as many images and tiles could change, each "
@@ -17,7 +16,7 @@ SMALL_NOTE = (
 
 
 def score_tables(facts: Facts) -> list[Table]:
-    """A table for each data set that has an evaluation."""
+    """Return a table per evaluated data set."""
     return [_of_dataset(facts, dataset) for dataset in facts.datasets if facts.evaluations_of(dataset.name)]
 
 
@@ -38,7 +37,7 @@ def _of_dataset(facts: Facts, dataset: DatasetFacts) -> Table:
 
 
 def measures(facts: Facts) -> tuple[str, str]:
-    """The measure that is told first, and the other."""
+    """Return the primary and the secondary measure."""
     return ("KID", "FID") if facts.measure == "KID" else ("FID", "KID")
 
 
@@ -58,7 +57,7 @@ def _row(facts: Facts, item: EvaluationFacts) -> list[Cell]:
 
 
 def _cost(item: EvaluationFacts) -> str:
-    """What it costs that images are not exact, in words; empty where that is not known, or where they are."""
+    """Describe the score cost of inexact images; empty if exact or unknown."""
     cost = item.cost
     if cost is None or item.is_exact:
         return ""
@@ -108,14 +107,14 @@ def _judge(one: Score | None) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class BesidePaper:
-    """The paper's table with ours beside it where that compares, and why the others are not in it."""
+    """The paper's table with our comparable scores, and reasons for the others."""
 
     table: Table | None
     reasons: list[str]
 
 
 def beside_paper(facts: Facts, reference: published.Reference) -> BesidePaper:
-    """Our best FID of each data set beside the paper's; only of the same features, the published Inception's."""
+    """Compare our best FID of each data set with the paper's, for published Inception features only."""
     printed = reference.tables.get("table1")
     if printed is None:
         return BesidePaper(table=None, reasons=["The paper's numbers were not given (config/paper/reference.yaml)."])
@@ -141,7 +140,7 @@ def _other_features(one: Score) -> str:
 
 
 def measured_tables(facts: Facts) -> list[Table]:
-    """What evaluations ask for beside FID and KID, a table each, in words."""
+    """Return a table per extra measure."""
     return [
         table(
             f"Beside FID and KID: {row['evaluation']}",

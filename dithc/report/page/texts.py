@@ -8,7 +8,7 @@ from dithc.report.words import score, short, span
 
 
 def loss(facts: Facts) -> str:
-    """Of the curves of all trainings."""
+    """Describe the curves of all trainings."""
     said = [
         f"{run.name} from {short(run.loss_first10)} to {short(run.loss_last100)}"
         + ("" if run.val_loss is None else f", held-out {short(run.val_loss)} at the end")
@@ -23,7 +23,7 @@ def loss(facts: Facts) -> str:
 
 
 def scores(facts: Facts) -> str:
-    """Of the bars of all evaluations."""
+    """Describe the bars of all evaluations."""
     said = []
     for dataset in facts.datasets:
         items = [item for item in facts.evaluations_of(dataset.name) if item.score]
@@ -35,13 +35,13 @@ def scores(facts: Facts) -> str:
 
 
 def throughput(facts: Facts) -> str:
-    """Of images a second."""
+    """Describe images per second."""
     said = [f"{run.name} {short(run.images_per_second)}" for run in facts.runs if run.images_per_second is not None]
     return "Images a second by step: " + (", ".join(said) or "not known") + "."
 
 
 def stages(facts: Facts) -> str:
-    """Of the wall time of stages."""
+    """Describe the wall time of stages."""
     seconds: dict[str, float] = {}
     for timing in facts.timings:
         seconds[timing.stage] = seconds.get(timing.stage, 0.0) + timing.seconds
@@ -53,13 +53,13 @@ def stages(facts: Facts) -> str:
 
 
 def bands(dataset: DatasetFacts) -> str:
-    """Of the train statistics of a data set."""
+    """Describe the train statistics of a data set."""
     said = ", ".join(f"{band.name} {short(float(f'{band.mean:.3g}'))}" for band in dataset.bands)
     return f"Mean, deviation and range of each band over the train tiles of {dataset.title}; means: {said}."
 
 
 def spectra(dataset: DatasetFacts, found: spectra_figure.Spectra) -> str:
-    """Of values by band and of power by frequency."""
+    """Describe values by band and power by frequency."""
     real, *others = found.sides
     bands = _numbers(found.bands, found.physical(real.median))
     return (
@@ -73,7 +73,7 @@ def _numbers(names: Sequence[str], values: Iterable[float]) -> str:
 
 
 def tiles(dataset: DatasetFacts) -> str:
-    """Of the map and the contact sheets."""
+    """Describe the map and the contact sheets."""
     parts = [f"{name} {count:,}" for name, count in dataset.splits.items()]
     lost = [f"{count:,} rejected, {reason}" for reason, count in dataset.tiles_rejected.items()]
     counts = "; ".join([*parts, *lost])

@@ -1,7 +1,6 @@
-"""Tables as small multiples: a panel a quantity, a group of bars a row, a bar a column, the paper's numbers as marks on them.
+"""Tables as small multiples: a panel per quantity, a group of bars per row, a bar per column, the paper's numbers as marks.
 
-Where numbers of a panel are far apart its axis is logarithmic, and dots stand in the place of bars, whose length would mean
-nothing.
+A panel with a wide range has a logarithmic axis and dots, because bar lengths would be meaningless.
 """
 
 import math
@@ -28,13 +27,7 @@ FEW_TICKS = 300.0  # times that the end of an axis is its begin, from which it h
 
 @dataclass(frozen=True, kw_only=True)
 class Panel:
-    """Cells of one quantity.
-
-    Attributes:
-        title: the quantity.
-        rows, columns: names in order.
-        cells: by row and column.
-    """
+    """Cells of one quantity, by row and column."""
 
     title: str
     rows: list[str]
@@ -43,7 +36,7 @@ class Panel:
 
     @property
     def numbers(self) -> list[float]:
-        """All that is drawn."""
+        """Return all drawn numbers."""
         return [
             value
             for cell in self.cells.values()
@@ -53,23 +46,23 @@ class Panel:
 
     @property
     def unit(self) -> str:
-        """Of its numbers."""
+        """Return the unit of its numbers."""
         return next((cell.unit for cell in self.cells.values() if cell.unit), "")
 
     @property
     def is_log(self) -> bool:
-        """Whether its numbers are far apart."""
+        """Return whether the numbers span a wide range."""
         known = self.numbers
         return bool(known) and min(known) > 0 and max(known) > FAR_APART * min(known)
 
     @property
     def inches(self) -> float:
-        """Its height."""
+        """Return the height in inches."""
         return PANEL_INCHES + len(self.rows) * (GAP_INCHES + BAR_INCHES * len(self.columns))
 
 
 def panels_of(document: Document) -> list[Panel]:
-    """The cells of a document by quantity; one without a number is where its column's others are."""
+    """Group cells by quantity; a cell without a number joins others of its column."""
     quantities = {cell.column: _family(cell) for cell in reversed(document.cells) if cell.quantity}
     found: dict[str, list[Cell]] = {}
     for cell in document.cells:
@@ -92,7 +85,7 @@ def _family(cell: Cell) -> str:
 
 
 def _label(cell: Cell) -> str:
-    """A column without its unit."""
+    """Return a column name without its unit."""
     name = cell.column
     for unit in (" s", " GB"):
         name = name.removesuffix(unit)
@@ -100,7 +93,7 @@ def _label(cell: Cell) -> str:
 
 
 def draw_bars(document: Document, frame: Frame, folder: Path) -> Any:
-    """The figure of a table."""
+    """Draw the figure of a table."""
     panels = panels_of(document)
     if document.target == "fig9":
         panels = [_with_paper(panel, document) for panel in panels if panel.unit == "x"] or panels
@@ -126,7 +119,7 @@ def draw_bars(document: Document, frame: Frame, folder: Path) -> Any:
 
 
 def _with_paper(panel: Panel, document: Document) -> Panel:
-    """The same with the paper's numbers as bars of their own: those of its curve, or of its cells."""
+    """Add the paper's numbers, from its curve or from cells, as bars."""
     curve = next((one for one in document.series if one.kind == "published"), None)
     values = dict(zip(curve.x, curve.y, strict=True)) if curve else {}
     found = {row: values.get(float(place)) for place, row in enumerate(panel.rows)}
@@ -186,14 +179,7 @@ def _panel(axis: Any, panel: Panel, colours: dict[str, str], *, beside: int, is_
 
 @dataclass(frozen=True, kw_only=True)
 class Pen:
-    """Draws the cells of a panel.
-
-    Attributes:
-        axis: of the panel.
-        step: from a bar to the next.
-        room: share of the axis that a number needs.
-        is_log: whether the axis is logarithmic: dots in the place of bars.
-    """
+    """Draws the cells of a panel: `step` between bars, `room` for a number as a fraction of the axis, dots if `is_log`."""
 
     axis: Any
     step: float
@@ -201,7 +187,7 @@ class Pen:
     is_log: bool
 
     def mark(self, cell: Cell, height: float, colour: str, *, is_paper: bool) -> None:
-        """A bar or dot, the interval over it, and the paper's number."""
+        """Draw a bar or dot, its interval, and the paper's number."""
         is_measured, start = cell.status == "measured", self.axis.get_xlim()[0]
         if cell.value is not None and self.is_log:
             self.axis.plot([start, cell.value], [height, height], color=theme.GRID, linewidth=1, zorder=1)
@@ -222,7 +208,7 @@ class Pen:
             self.axis.plot([cell.published], [height], **published_look())
 
     def say(self, cell: Cell, height: float, colour: str, *, is_paper: bool) -> None:
-        """Its number beside it, before the paper's where that is far enough away, else after both; or a word at the start."""
+        """Write the number before the paper's mark if it fits, else after both; or write a status."""
         start = self.axis.get_xlim()[0]
         if cell.value is None:
             warm = theme.PALETTE[1] if cell.status == "out of memory" else theme.MUTED
@@ -247,7 +233,7 @@ class Pen:
         )  # fmt: skip
 
     def _share(self, value: float) -> float:
-        """Where a value is on the axis, of its length."""
+        """Return the position of a value as a fraction of the axis."""
         low, high = self.axis.get_xlim()
         if self.is_log:
             return math.log(value / low) / math.log(high / low) if value > 0 else 0.0
@@ -255,7 +241,7 @@ class Pen:
 
 
 def _legend(axis: Any, panels: Sequence[Panel], colours: dict[str, str]) -> list[Any]:
-    """A patch a column, and what marks mean where there are such."""
+    """Draw a patch per column, and explain the marks in use."""
     cells = [cell for panel in panels for cell in panel.cells.values()]
     shown = []
     names = in_order(name for panel in panels for name in panel.columns)

@@ -24,12 +24,7 @@ DRAWN: Mapping[str, Callable[[Document, Frame, Path], Any]] = {
 
 
 def draw(document: Document, stem: Path) -> None:
-    """Writes the figure of a document as `stem.svg` and `stem.png`.
-
-    Args:
-        document: of a target.
-        stem: path without an ending; pictures of the document are looked for in its folder.
-    """
+    """Write the figure of a document as `stem.svg` and `stem.png`; its pictures are read from the folder of `stem`."""
     figure = drawn(document, folder=stem.parent, is_framed=True)
     with canvas.styled():
         for ending, code in ((".svg", canvas.as_svg), (".png", canvas.as_png)):
@@ -37,7 +32,7 @@ def draw(document: Document, stem: Path) -> None:
 
 
 def drawn(document: Document, *, folder: Path, is_framed: bool) -> Any:
-    """The figure; framed, it says itself what it is, on what machine, and how it differs from the paper's setting."""
+    """Return the figure; a frame adds title, machine and differences from the paper's setting."""
     notes = [line for note in document.notes for line in textwrap.wrap(note, LINE_CHARACTERS)] if is_framed else []
     frame = Frame(top=HEAD_INCHES if is_framed else 0.0, bottom=LINE_INCHES * len(notes) + 0.1 if notes else 0.0)
     with canvas.styled():
@@ -48,7 +43,7 @@ def drawn(document: Document, *, folder: Path, is_framed: bool) -> Any:
 
 
 def _say(figure: Any, document: Document, notes: list[str]) -> None:
-    """What it is above, notes below."""
+    """Write the title above and notes below."""
     height = figure.get_size_inches()[1]
     figure.text(
         0.008, 1 - 0.11 / height, f"{document.paper}. {document.title}", fontsize=12.5, fontweight="bold", va="top",

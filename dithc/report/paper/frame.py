@@ -14,24 +14,24 @@ MOST_LETTERS = 46  # of a label on a figure
 
 @dataclass(frozen=True)
 class Frame:
-    """Inches above and below the panels that are kept free."""
+    """Free inches above and below the panels."""
 
     top: float = 0.0
     bottom: float = 0.0
 
 
 def cut(text: str, letters: int = MOST_LETTERS) -> str:
-    """A text that is not longer than so many letters."""
+    """Truncate a text."""
     return text if len(text) <= letters else text[: letters - 1].rstrip() + "…"
 
 
 def number(value: float, unit: str) -> str:
-    """A number in three digits, with its unit."""
+    """Format a number in three digits with its unit."""
     return f"{rounded(value, digits=3)}{_unit(unit)}"
 
 
 def exact(value: float, unit: str) -> str:
-    """A number as it is printed, with its unit."""
+    """Format a printed number with its unit."""
     return f"{value:,.6g}{_unit(unit)}"
 
 
@@ -40,7 +40,7 @@ def _unit(unit: str) -> str:
 
 
 def said(cell: Cell) -> str:
-    """What stands beside a cell's mark: its number and ratio, or its status."""
+    """Format number and ratio of a cell, or its status."""
     if cell.value is None:
         return cell.status
     text = number(cell.value, cell.unit)
@@ -48,7 +48,7 @@ def said(cell: Cell) -> str:
 
 
 def published_look() -> dict[str, Any]:
-    """Of a number of the paper as a mark."""
+    """Return the style of the paper's marks."""
     return {
         "marker": "D", "markersize": 5.6, "markerfacecolor": theme.FACE, "markeredgecolor": theme.INK, "linestyle": "",
         "markeredgewidth": 1.2, "zorder": 6,
@@ -56,16 +56,16 @@ def published_look() -> dict[str, Any]:
 
 
 def filled(colour: str, *, is_measured: bool) -> dict[str, Any]:
-    """Of a bar: full where it was measured, hollow where not."""
+    """Return the style of a bar: solid if measured, hollow if not."""
     return {"facecolor": colour if is_measured else theme.FACE, "edgecolor": colour, "linewidth": 1.3}
 
 
 def nothing(panel: Any, text: str) -> None:
-    """A panel that says in words that there is nothing."""
+    """Write into a panel that there is nothing."""
     panel.set_axis_off()
     panel.text(0.5, 0.5, text, ha="center", va="center", color=theme.MUTED, style="italic", transform=panel.transAxes)
 
 
 def in_order(names: Iterable[str]) -> list[str]:
-    """Each name once, as they come first."""
+    """Return distinct names in order."""
     return list(dict.fromkeys(names))

@@ -21,13 +21,7 @@ Numbers = NDArray[np.float64]
 
 @dataclass(frozen=True, kw_only=True)
 class Platform:
-    """Curves of the seeds of a platform.
-
-    Attributes:
-        name: of the platform.
-        group: what is comparable with it, such as those of its batch; empty where all are.
-        curves: its series.
-    """
+    """Curves of all seeds of a platform; `group` names comparable platforms, such as those of one batch, and may be empty."""
 
     name: str
     curves: list[Series]
@@ -35,27 +29,27 @@ class Platform:
 
     @property
     def steps(self) -> Numbers:
-        """Those of its first curve."""
+        """Return the steps of its first curve."""
         return np.asarray(self.curves[0].x, float)
 
     @property
     def smoothed(self) -> Numbers:
-        """(seeds, steps), of those curves that have the steps of the first."""
+        """Return (seeds, steps) of the curves with the steps of the first."""
         return np.stack([smoothed(one) for one in self.curves if one.x == self.curves[0].x])
 
 
 def values(numbers: Any) -> Numbers:
-    """Numbers, not-a-number where there is none."""
+    """Return numbers, NaN where missing."""
     return np.array([np.nan if value is None else value for value in numbers], float)
 
 
 def smoothed(series: Series) -> Numbers:
-    """The curve as given, or smoothed here."""
+    """Return the given smoothed curve, or smooth it."""
     return values(series.smoothed) if series.smoothed else smooth(values(series.y))
 
 
 def platforms_of(document: Document) -> list[Platform]:
-    """Platforms of labels `PLATFORM[, GROUP], seed N`, the reference first."""
+    """Parse labels `PLATFORM[, GROUP], seed N`; the reference comes first."""
     names = in_order(one.label.partition(SEED)[0] for one in document.series if one.kind != "published" and one.x)
     names.sort(key=lambda name: not name.startswith(REFERENCE))
     found = []
@@ -67,7 +61,7 @@ def platforms_of(document: Document) -> list[Platform]:
 
 
 def groups_of(document: Document) -> list[list[Platform]]:
-    """Platforms that are comparable, those with most of them first."""
+    """Group comparable platforms, the largest group first."""
     platforms = platforms_of(document)
     names = in_order(one.group for one in platforms)
     groups = [[one for one in platforms if one.group == name] for name in names]
@@ -75,7 +69,7 @@ def groups_of(document: Document) -> list[list[Platform]]:
 
 
 def noise_of(platform: Platform) -> Numbers | None:
-    """How far, at most, a seed of a platform is from the mean of its seeds, at each step; None for one seed."""
+    """Return the largest deviation of a seed from the mean at each step; None for one seed."""
     curves = platform.smoothed
     if len(curves) < 2:
         return None
@@ -84,7 +78,7 @@ def noise_of(platform: Platform) -> Numbers | None:
 
 
 def deviation_of(platform: Platform, reference: Platform) -> Numbers | None:
-    """Smoothed loss less the reference's, mean over the seeds that both have; None where their steps differ."""
+    """Return mean smoothed loss minus the reference's over common seeds; None if steps differ."""
     theirs = {one.label.partition(SEED)[2]: one for one in reference.curves}
     pairs = [(one, theirs[seed]) for one in platform.curves if (seed := one.label.partition(SEED)[2]) in theirs]
     alike = [smoothed(one) - smoothed(other) for one, other in pairs if one.x == other.x]
@@ -92,7 +86,7 @@ def deviation_of(platform: Platform, reference: Platform) -> Numbers | None:
 
 
 def draw_losses(document: Document, frame: Frame, folder: Path) -> Any:
-    """Losses above, deviations from the reference below."""
+    """Draw losses above deviations from the reference."""
     groups = groups_of(document)
     if not groups:
         figure, _, grid = canvas.framed([1.2], top=frame.top, bottom=frame.bottom)

@@ -11,7 +11,7 @@ COLUMNS, LABEL_INCHES, EMPTY_INCHES, MOST_INCHES = 2, 0.34, 0.9, 12.0
 
 
 def draw_mosaic(document: Document, frame: Frame, folder: Path) -> Any:
-    """The pictures of a document: small ones in two columns, wide ones below each other; a word where one is missing."""
+    """Draw the pictures of a document: small ones in two columns, wide ones stacked."""
     found = [(one, _read(folder / one.path)) for one in document.images]
     wide = any(pixels is not None and pixels.shape[1] > 1.4 * pixels.shape[0] for _, pixels in found)
     columns = 1 if wide or len(found) < 2 else COLUMNS
@@ -43,5 +43,5 @@ def draw_mosaic(document: Document, frame: Frame, folder: Path) -> Any:
 
 
 def _read(path: Path) -> Any:
-    """Pixels, or None where there is no such file."""
+    """Read pixels; None without the file."""
     return canvas.read_picture(path) if path.is_file() else None

@@ -17,7 +17,7 @@ TEXT_SHARE = 0.25  # of an axis that a number and a mark beside it need
 
 
 def draw_products(document: Document, frame: Frame, folder: Path) -> Any:
-    """A panel a library and type: the mean of a module's three products as a bar from 1, each of them as a mark."""
+    """Draw a panel per library and type: module means as bars from 1, single products as marks."""
     libraries = in_order(cell.column for cell in document.cells if "mean" in cell.quantity or cell.value is None)
     rows = in_order(cell.row for cell in document.cells if cell.value is not None)
     if not rows:

@@ -22,7 +22,7 @@ UNBROKEN = "\u00a0"  # a space at which no line ends
 
 
 def panels_of(document: Document) -> dict[str, list[Series]]:
-    """Curves by what their axis counts, and by global batch; by model where a panel would have too many."""
+    """Group curves by axis and global batch, and by model if a panel is too full."""
     found: dict[tuple[str, str], list[Series]] = {}
     for one in document.series:
         if one.x:
@@ -50,7 +50,7 @@ def _model(series: Series) -> str:
 
 
 def _by_model(curves: list[Series]) -> list[list[Series]]:
-    """One part, or the first model's curves and those of the others."""
+    """Return one part, or the first model's curves and the others."""
     models = in_order(_model(one) for one in curves if _model(one))
     if len(curves) <= MANY or len(models) < 2:
         return [curves]
@@ -59,7 +59,7 @@ def _by_model(curves: list[Series]) -> list[list[Series]]:
 
 
 def draw_scaling(document: Document, frame: Frame, folder: Path) -> Any:
-    """A panel below the other, its curves named at its right."""
+    """Draw stacked panels with curve names at the right."""
     panels = panels_of(document)
     heights = [
         max(
@@ -106,7 +106,7 @@ def _panel(axis: Any, name: str, curves: list[Series]) -> None:
 
 
 def _named(one: Series, curves: Sequence[Series]) -> str:
-    """The label without what the panel's title says, its kind where the panel has several, and its last point."""
+    """Return the label without the panel title, with kind if ambiguous and the last point."""
     label = one.label if one.kind == "measured" else BATCH.sub("", one.label)
     models = {_model(other) for other in curves if _model(other)}
     label = MODEL.sub("", label) if len(models) == 1 else label
@@ -145,7 +145,7 @@ def _colour(one: Series, curves: Sequence[Series]) -> str:
 
 
 def _turn(one: Series, curves: Sequence[Series]) -> int:
-    """Which of the colours: by model where there are several, else by what is exchanged how."""
+    """Return the color index: by model if there are several, else by exchange."""
     others = [other for other in curves if other.kind != "published"]
     is_one = len({_model(other) for other in others}) == 1
     keys = in_order(other.label.partition(LOCAL)[0] if is_one else _model(other) for other in others)

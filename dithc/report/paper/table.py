@@ -12,7 +12,7 @@ from dithc.runs import outputs
 
 
 def write_csv(document: Document, path: Path) -> None:
-    """Writes every field of every cell, and its ratio, a line a cell."""
+    """Write all fields and the ratio of every cell, a line per cell."""
     names = [one.name for one in fields(Cell)]
     place = names.index("published") + 1
     text = io.StringIO()
@@ -26,7 +26,7 @@ def write_csv(document: Document, path: Path) -> None:
 
 
 def machine_line(machine: Mapping[str, Any]) -> str:
-    """A machine in one line."""
+    """Describe a machine in one line."""
     parts = [str(machine.get("name") or "machine not recorded")]
     if cores := machine.get("cores"):
         parts.append(f"{cores} cores")

@@ -1,8 +1,7 @@
-"""What was reproduced, in plain words: which claims of the paper hold here, judged by order and direction, not by seconds.
+"""Which claims of the paper hold here, judged by order and direction instead of seconds.
 
-Seconds of another machine say nothing about a claim; what the paper concludes from them does: which of two is faster, whether
-each step adds something, whether a curve follows another. A claim is judged only from cells that were measured; that of
-figure 10, which is about 256 nodes, from simulated curves, and it says so.
+Seconds of another machine are not comparable; conclusions are: the faster of two, the gain of a step, the course of a curve.
+Only measured cells count, except for figure 10 (256 nodes), whose verdict names the simulation.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -26,15 +25,7 @@ Claim = tuple[bool, str]
 
 @dataclass(frozen=True, kw_only=True)
 class Judgement:
-    """A claim of the paper, and whether it holds here.
-
-    Attributes:
-        target: whose claim it is.
-        paper: heading of the target.
-        order: of the target among the documents.
-        holds: whether it does.
-        text: what was found, in a sentence.
-    """
+    """A claim of the paper, and whether it holds here; `order` is the position of its target among the documents."""
 
     target: str
     paper: str
@@ -44,26 +35,22 @@ class Judgement:
 
 
 def judge(documents: Sequence[Document]) -> list[Judgement]:
-    """Claims that can be judged, in the order of the documents."""
+    """Return the decidable claims in document order."""
     return [
         Judgement(target=one.target, paper=one.paper, order=order, holds=holds, text=text)
         for order, one in enumerate(documents)
-        for holds, text in CLAIMS.get(one.target, _none)(one)
+        for holds, text in (CLAIMS[one.target](one) if one.target in CLAIMS else ())
     ]
 
 
 def count(documents: Sequence[Document]) -> dict[str, int]:
-    """Cells by status, of all documents."""
+    """Count cells by status over all documents."""
     every: list[str] = [cell.status for one in documents for cell in one.cells]
     return {status: every.count(status) for status in STATUSES}
 
 
-def _none(document: Document) -> Iterator[Claim]:
-    return iter(())
-
-
 def _grid(cells: Sequence[Cell]) -> dict[str, dict[str, float]]:
-    """Measured values by row and column."""
+    """Return measured values by row and column."""
     found: dict[str, dict[str, float]] = {}
     for cell in cells:
         if cell.value is not None and cell.status == "measured":
@@ -72,7 +59,7 @@ def _grid(cells: Sequence[Cell]) -> dict[str, dict[str, float]]:
 
 
 def _strategies(document: Document) -> Iterator[Claim]:
-    """Table 2: which strategy is faster, and which needs less memory, for each network."""
+    """Judge table 2: the faster strategy, and the smaller memory, by network."""
     for unit, word in (("s", "time"), ("GB", "memory")):
         for other in ("DP", "DP+TP"):
             agree: list[str] = []
@@ -89,7 +76,7 @@ def _strategies(document: Document) -> Iterator[Claim]:
                 yield (
                     not differ,
                     f"{what}: ordered as in the paper for {len(agree)} of {len(agree) + len(differ)} sizes"
-                    + (f", not for {_listed(differ)}." if differ else "."),
+                    + (f", not for {', '.join(differ)}." if differ else "."),
                 )
 
 
@@ -99,33 +86,29 @@ def _printed(batch: str, model: str, other: str, unit: str) -> float | None:
 
 
 def _libraries(document: Document) -> Iterator[Claim]:
-    """Table 3: the own products are faster than each library's."""
+    """Judge table 3: own products are faster than each library's."""
     rows = _grid([cell for cell in document.cells if cell.unit == "s"])
     for library in ("OpenBLAS", "nativeBLAS", "oneDNN"):
         found = {
             row: values[library] / min(own)
             for row, values in rows.items()
-            if library in values and (own := _own(values))
+            if library in values and (own := [values[name] for name in ("own GEMM", "tuned") if name in values])
         }
         if found:
             yield _faster(f"A step with our products over one with {library}", found)
 
 
 def _faster(what: str, found: Mapping[str, float]) -> Claim:
-    """Whether all are faster, with their range, or which are not."""
+    """Return whether all are faster, with the range, or name the others."""
     slower = [f"{row} {_times(ratio)}" for row, ratio in found.items() if ratio <= 1]
     least, most = min(found.values()), max(found.values())
     span = _times(least) if _times(least) == _times(most) else f"{_times(least)[:-2]} to {_times(most)}"
     count = f"{len(found) - len(slower)} of {len(found)}"
-    return not slower, f"{what}: {span}, faster for {count}" + (f", not for {_listed(slower)}." if slower else ".")
-
-
-def _own(values: Mapping[str, float]) -> list[float]:
-    return [values[name] for name in ("own GEMM", "tuned") if name in values]
+    return not slower, f"{what}: {span}, faster for {count}" + (f", not for {', '.join(slower)}." if slower else ".")
 
 
 def _modules(document: Document) -> Iterator[Claim]:
-    """Table 4: products of each module are faster than each library's."""
+    """Judge table 4: products of each module are faster than each library's."""
     means = [cell for cell in document.cells if cell.status == "measured" and "mean" in cell.quantity]
     for library in dict.fromkeys(cell.column for cell in means):
         own = {cell.row: cell.value for cell in means if cell.column == library and cell.value is not None}
@@ -133,7 +116,7 @@ def _modules(document: Document) -> Iterator[Claim]:
 
 
 def _losses(document: Document) -> Iterator[Claim]:
-    """Figure 7: the losses of two platforms are alike."""
+    """Judge figure 7: the losses of two platforms agree."""
     for platforms in groups_of(document):
         yield from _of_group(platforms)
 
@@ -156,13 +139,13 @@ def _of_group(platforms: Sequence[Platform]) -> Iterator[Claim]:
     group = f" ({platforms[0].group})" if platforms[0].group else ""
     against = f"from {platforms[0].name}{group}, largest deviation of the smoothed loss"
     if within:
-        yield True, f"Alike {against}: {_listed(within)}; two seeds differ by up to {rounded(limit, digits=2)}."
+        yield True, f"Alike {against}: {', '.join(within)}; two seeds differ by up to {rounded(limit, digits=2)}."
     if beyond:
-        yield False, f"Beyond what two seeds differ by ({rounded(limit, digits=2)}) {against}: {_listed(beyond)}."
+        yield False, f"Beyond what two seeds differ by ({rounded(limit, digits=2)}) {against}: {', '.join(beyond)}."
 
 
 def _steps(document: Document) -> Iterator[Claim]:
-    """Figure 9: every step adds, and all together are far above the baseline."""
+    """Judge figure 9: every step adds, and all together far exceed the baseline."""
     own = [cell for cell in document.cells if cell.unit == "x" and cell.status == "measured"]
     for column in dict.fromkeys(cell.column for cell in own):
         values = [(cell.row, cell.value) for cell in own if cell.column == column and cell.value is not None]
@@ -175,13 +158,13 @@ def _steps(document: Document) -> Iterator[Claim]:
             continue
         total = f"{column}: {_times(values[-1][1])} the baseline with all steps, the paper has 8.2 ×"
         if lost:
-            yield False, f"{total}; slower than the step before, where the paper gains: {_listed(lost)}."
+            yield False, f"{total}; slower than the step before, where the paper gains: {', '.join(lost)}."
         else:
             yield values[-1][1] > 1 + SAME, f"{total}; no step makes it slower."
 
 
 def _scaling(document: Document) -> Iterator[Claim]:
-    """Figure 10: weak scaling of XL/2 to 256 nodes stays near one; what a few ranks measure says nothing of it."""
+    """Judge figure 10: weak scaling of XL/2 to 256 nodes stays near 1; few measured ranks do not count."""
     simulated = [
         y
         for one in document.series
@@ -203,7 +186,7 @@ def _scaling(document: Document) -> Iterator[Claim]:
 
 
 def _fid(document: Document) -> Iterator[Claim]:
-    """Table 1: only where scores stand beside the paper's."""
+    """Judge table 1 where the paper has comparable scores."""
     for cell in document.cells:
         if cell.ratio is not None and cell.status == "measured":
             holds = cell.ratio <= 1 + CLOSE
@@ -223,10 +206,6 @@ def _ratio(one: float | None, other: float | None) -> float | None:
 
 def _sign(ratio: float) -> int:
     return 0 if abs(ratio - 1) <= SAME else 1 if ratio > 1 else -1
-
-
-def _listed(names: Sequence[str]) -> str:
-    return ", ".join(names)
 
 
 CLAIMS: Mapping[str, Callable[[Document], Iterator[Claim]]] = {

@@ -29,7 +29,7 @@ LOOKS = {
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """A cell on the page: texts, and what they lead to."""
+    """A cell on the page: texts and their links."""
 
     cell: Cell
     value: str
@@ -41,15 +41,7 @@ class Row:
 
 @dataclass(frozen=True, kw_only=True)
 class Making:
-    """A command and what came of it.
-
-    Attributes:
-        command: of a cell.
-        file: that it wrote.
-        digest: of its settings and inputs.
-        predicted: its time, as it was told before it started.
-        cells: how many numbers are from it.
-    """
+    """A command of some cells, the file it wrote, the digest of its inputs, and its predicted time."""
 
     command: str
     file: str
@@ -59,12 +51,7 @@ class Making:
 
 
 def write_page(documents: Iterable[Document], path: Path) -> None:
-    """Writes one self-contained page of all documents.
-
-    Args:
-        documents: of targets; they are shown in the order of the paper.
-        path: of the page. Files that documents name, and pictures of theirs, are relative to its folder.
-    """
+    """Write one self-contained page of all documents, in the paper's order; their files are relative to its folder."""
     shown = sorted(documents, key=lambda one: TARGETS.index(one.target))
     sections = [_section(one, path.parent) for one in shown]
     judgements = verdict.judge(shown)
@@ -114,7 +101,7 @@ def _section(document: Document, folder: Path) -> dict[str, Any]:
 
 
 def alt(document: Document) -> str:
-    """What the figure of a document shows, for who does not see it."""
+    """Describe the figure of a document as a text alternative."""
     parts = [f"{document.paper}, {document.title}"]
     cells = [cell for cell in document.cells if cell.value is not None]
     if document.series:
@@ -145,7 +132,7 @@ def _row(cell: Cell) -> Row:
 
 
 def _makings(cells: Sequence[Cell]) -> list[Making]:
-    """Each command once."""
+    """Return each command once."""
     by_command: dict[str, list[Cell]] = {}
     for cell in cells:
         if cell.command:

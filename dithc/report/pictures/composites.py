@@ -11,7 +11,7 @@ COMPOSITES: tuple[tuple[str, str, tuple[tuple[str, str, str], ...]], ...] = (
 
 
 def composites(bands: Sequence[str]) -> Iterator[tuple[str, str, tuple[str, str, str]]]:
-    """Name, meaning and bands of the composites that these bands allow."""
+    """Return name, meaning and bands of the composites that these bands allow."""
     for name, meaning, choices in COMPOSITES:
         for choice in choices:
             if set(choice) <= set(bands):

@@ -22,16 +22,7 @@ FIRST = f"the first {SHOWN}, not picked"
 
 @dataclass(frozen=True, kw_only=True)
 class Picture:
-    """A mosaic.
-
-    Attributes:
-        title: what it is, in a few words.
-        text: what is seen, for those who do not see it.
-        caption: what else there is to say; may be empty.
-        webp: its bytes.
-        width: pixels.
-        height: pixels.
-    """
+    """A mosaic as WebP, with its size in pixels, and `text` as the alternative."""
 
     title: str
     text: str
@@ -43,7 +34,7 @@ class Picture:
 
 @dataclass(frozen=True, kw_only=True)
 class Gallery:
-    """Mosaics that belong beside each other; `note` says how to read them, `look` how they are laid out."""
+    """Related mosaics; `note` explains them, `look` selects the layout."""
 
     title: str
     note: str
@@ -52,7 +43,7 @@ class Gallery:
 
 
 def galleries(facts: Facts, dataset: str, item: EvaluationFacts | None) -> list[Gallery]:
-    """The galleries of a data set; `item` is the evaluation whose images come first, None where none was made."""
+    """Return the galleries of a data set; `item` is the primary evaluation, None without one."""
     chosen = facts.dataset(dataset)
     if chosen.tiles_folder is None:
         return [gallery for gallery in (_codec(chosen),) if gallery.pictures]
@@ -69,7 +60,7 @@ def galleries(facts: Facts, dataset: str, item: EvaluationFacts | None) -> list[
 
 
 def strips(facts: Facts, item: EvaluationFacts) -> list[Picture]:
-    """A few generated images, and a few real tiles, in a row each: the first look; nothing where there are none of either."""
+    """Return a row of generated images and one of real tiles as a preview; empty without images."""
     dataset = facts.dataset(item.dataset)
     generated = FirstImages(item.files.samples).rgb(STRIP) if item.files else None
     if generated is None or dataset.tiles_folder is None:
@@ -96,7 +87,7 @@ def _real(dataset: DatasetFacts, real: RealTiles) -> Picture:
 def _beside(
     facts: Facts, dataset: DatasetFacts, item: EvaluationFacts, images: FirstImages, real: RealTiles
 ) -> Gallery:
-    """Generated images, the real tiles nearest to them at the same places, and real tiles at random."""
+    """Return generated images, their nearest real tiles, and random real tiles."""
     shown = images.rgb(SHOWN)
     assert shown is not None
     said = f"{len(shown)} images generated {item.label}, {dataset.title}"
@@ -115,7 +106,7 @@ def _beside(
 
 
 def _false_colours(dataset: DatasetFacts, item: EvaluationFacts, images: FirstImages, real: RealTiles) -> Gallery:
-    """The same images in bands that the eye does not see; nothing where there are none."""
+    """Return the same images in invisible bands; empty without such bands."""
     generated = images.scaled(SHOWN, bands=len(real.bands))
     pictures = []
     for name, meaning, bands in composites(real.bands) if generated is not None else ():
@@ -132,7 +123,7 @@ def _false_colours(dataset: DatasetFacts, item: EvaluationFacts, images: FirstIm
 
 
 def _way(facts: Facts, dataset: DatasetFacts, item: EvaluationFacts | None) -> Gallery:
-    """What the other evaluations gave: the same noise at other points of the training, and real tiles through the codec."""
+    """Return the other evaluations: the same noise at other training steps, and the codec alone."""
     others = [other for other in facts.evaluations_of(dataset.name) if item is None or other.name != item.name]
     pictures = list(_of(facts, dataset, others))
     note = "Each place grew from the same noise; through the codec alone go real tiles, which shows what it loses."
@@ -140,7 +131,7 @@ def _way(facts: Facts, dataset: DatasetFacts, item: EvaluationFacts | None) -> G
 
 
 def _codec(dataset: DatasetFacts) -> Gallery:
-    """What the codec that was trained on this data set gave back."""
+    """Return reconstructions of the codec trained on this data set."""
     codec = dataset.codec
     bands = f"Each band of a tile: {', '.join(dataset.band_names)}"
     found = (

@@ -17,13 +17,7 @@ Scaled = NDArray[np.float32]
 
 
 class RealTiles:
-    """Tiles of a data set that were drawn by a seed, in the order of the draw.
-
-    Args:
-        folder: of the tiles.
-        seed: of the draw.
-        most: tiles that are drawn.
-    """
+    """The first `most` tiles of a data set in a random order by seed."""
 
     def __init__(self, folder: Path, *, seed: int, most: int) -> None:
         self.tiles = Tiles(folder)
@@ -32,25 +26,21 @@ class RealTiles:
 
     @property
     def bands(self) -> list[str]:
-        """Names of the bands (C)."""
+        """Return the band names (C)."""
         return list(self.tiles.info["bands"])
 
     def rgb(self, count: int) -> RGB:
-        """The first of them as they are shown, (n, 3, S, S)."""
+        """Return the first as RGB, (n, 3, S, S)."""
         return self.tiles.rgb(self.rows[:count])
 
     @cached_property
     def scaled(self) -> Scaled:
-        """All of them, each band from -1 to 1 (n, C, S, S)."""
+        """Return all, each band from -1 to 1, (n, C, S, S)."""
         return self.tiles.scaled(self.rows)
 
 
 class FirstImages:
-    """The images of an evaluation's first shard.
-
-    Args:
-        manifest: of the stage `sample`.
-    """
+    """Images of the first shard of an evaluation, given the manifest of the stage `sample`."""
 
     def __init__(self, manifest: Path) -> None:
         self.folder, self.content = manifest.parent, Manifest.read(manifest, stage="sample")
@@ -61,11 +51,11 @@ class FirstImages:
         return products.open_npy(Manifest.whole(self.folder / names[0])) if names else None
 
     def rgb(self, count: int) -> RGB | None:
-        """The first as they are shown, (n, 3, S, S); None where there are none."""
+        """Return the first as RGB, (n, 3, S, S); None without images."""
         found = self._first("rgb")
         return None if found is None else np.array(found[:count], np.uint8)
 
     def scaled(self, count: int, *, bands: int) -> Scaled | None:
-        """The first, each band from -1 to 1 (n, C, S, S); None where they have other bands than the data set (pictures)."""
+        """Return the first, each band from -1 to 1, (n, C, S, S); None if bands differ from the data set."""
         found = self._first("shard")
         return None if found is None or found.shape[1] != bands else np.array(found[:count], np.float32)

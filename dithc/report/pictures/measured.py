@@ -15,7 +15,7 @@ AT = ("start", "final", "codec")  # evaluations that are drawn; of those during 
 
 
 def measure_spectra(facts: Facts, dataset: str) -> spectra.Spectra | None:
-    """Of a data set and of its evaluations; None where one of both is missing, or has other bands."""
+    """Measure a data set and its evaluations; None if one is missing or has other bands."""
     chosen = facts.dataset(dataset)
     items = [item for item in facts.evaluations_of(dataset) if item.at in AT and item.files]
     if chosen.tiles_folder is None or not items:
@@ -45,10 +45,7 @@ def _side(label: str, role: str, scaled: Scaled) -> spectra.Side:
 
 
 def radial_power(images: NDArray[np.float32]) -> NDArray[np.float64]:
-    """Mean power of all bands by ring, from one cycle a tile to the highest frequency of the rows (R,), of images (n, C, S, S).
-
-    The mean of each image is taken out first; rings are as wide as one cycle a tile.
-    """
+    """Return the mean power (R,) of images (n, C, S, S) without their means, in rings one cycle a tile wide."""
     values = images - images.mean(axis=(2, 3), keepdims=True)
     power = (np.abs(np.fft.fft2(values)) ** 2).mean(axis=(0, 1)) / images.shape[-1] ** 4  # (S, S)
     cycles = np.fft.fftfreq(images.shape[-1], 1 / images.shape[-1])

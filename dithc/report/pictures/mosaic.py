@@ -13,7 +13,7 @@ MOST_SIDE = 256  # pixels of an image: larger ones are averaged over whole pixel
 
 
 def mosaic(images: NDArray[np.uint8], *, columns: int = COLUMNS) -> NDArray[np.uint8]:
-    """Images (n, 3, S, S) in rows from the upper left as a picture (H, W, 3), with grey between them."""
+    """Arrange images (n, 3, S, S) in rows as a picture (H, W, 3) with gray gaps."""
     images = _smaller(images)
     count, side = len(images), images.shape[-1]
     columns = min(columns, count)

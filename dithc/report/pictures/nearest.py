@@ -16,7 +16,7 @@ AT_ONCE = 4096  # rows of features, so that distances to them take little memory
 
 
 def nearest_tiles(item: EvaluationFacts, tiles: Tiles, *, seed: int, count: int) -> Rows | str:
-    """For each of an evaluation's first images the number of the nearest real tile (n,), or why that is not known."""
+    """Return the nearest real tile (n,) of each first image, or why it is unknown."""
     if item.files is None or item.files.features is None or item.files.real_features is None:
         return "the features of both sides are not among the results"
     split, images = item.real_split, item.settings.get("real_images")
@@ -42,7 +42,7 @@ def nearest_tiles(item: EvaluationFacts, tiles: Tiles, *, seed: int, count: int)
 
 
 def _squared(one: NDArray[np.float64], other: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Squared distances (n, m)."""
+    """Return squared distances (n, m)."""
     center = other.mean(axis=0)  # lengths from there are small numbers, and differences round less
     one, other = one - center, other - center
     found: NDArray[np.float64] = (one**2).sum(axis=1)[:, None] - 2 * one @ other.T + (other**2).sum(axis=1)
@@ -50,7 +50,7 @@ def _squared(one: NDArray[np.float64], other: NDArray[np.float64]) -> NDArray[np
 
 
 def _blocks(manifest: Path) -> list[NDArray[np.generic]]:
-    """The features beside a manifest, in blocks of rows, in order."""
+    """Yield the features beside a manifest in blocks of rows."""
     content = Manifest.read(manifest, stage="features")
     names = sorted(entry["path"] for entry in content.files if entry["path"].startswith("shard-"))
     return [products.open_npy(Manifest.whole(manifest.parent / name)) for name in names if name.endswith(".npy")]

@@ -21,7 +21,7 @@ __all__ = ["Answer", "Judgement", "judge", "last_scored", "verdict"]
 
 
 def judge(facts: Facts) -> list[Judgement]:
-    """A judgement for each training from which no other starts."""
+    """Return a judgement for each training at the end of a chain."""
     found = []
     for run in facts.last_runs:
         item = last_scored(facts, run.name)

@@ -12,7 +12,7 @@ MUCH_CLIPPED = 0.05  # of the pixels
 
 
 def concerns(facts: Facts, run: RunFacts, item: EvaluationFacts | None) -> list[str]:
-    """Of a run, and of the evaluation that it is judged by."""
+    """Return the concerns about a run and its primary evaluation."""
     found = list(_of_run(facts, run))
     if item is None or item.score is None:
         return found

@@ -6,7 +6,7 @@ from dithc.report.words import between, score
 
 
 def verdict(facts: Facts, dataset: str) -> str:
-    """How good it is; empty where nothing was scored."""
+    """Describe the scores of a data set; empty without scores."""
     found = [(item, item.score) for item in facts.evaluations_of(dataset) if item.score]
     scored = [(item, one) for item, one in found if item.at != "codec"]
     if not scored:
@@ -26,7 +26,7 @@ def verdict(facts: Facts, dataset: str) -> str:
 
 
 def _course(scored: list[tuple[EvaluationFacts, Score]], measure: str) -> str:
-    """From which values to which."""
+    """Describe the first and last values."""
     judge, last = scored[-1]
     before = [(item, one) for item, one in scored[:-1] if item.real_split == judge.real_split and alike(one, last)]
     said = [f"{_told(one, measure)} ({item.label})" for item, one in (*before, scored[-1])]
@@ -47,7 +47,7 @@ def _told(one: Score, measure: str) -> str:
 
 
 def _gain(facts: Facts, item: EvaluationFacts, gain: Gain) -> str:
-    """Whether the score is clearly below that of the start."""
+    """Describe whether the score is clearly below the start."""
     start = next(other.label for other in facts.evaluations if other.name == gain.start)
     low, high = gain.interval
     where = "clearly below" if low > 0 else "clearly above" if high < 0 else "not clearly below"

@@ -14,7 +14,7 @@ PROFILE = "profiles/local"
 
 
 def next_steps(facts: Facts, run: RunFacts, item: EvaluationFacts | None) -> list[Step]:
-    """Of a run, and of the evaluation that it is judged by; at most `MOST`."""
+    """Return at most `MOST` next steps for a run and its primary evaluation."""
     return [*_training(facts, run), *_judging(facts, run, item), *_looking(facts, run, item)][:MOST]
 
 
@@ -84,7 +84,7 @@ def _looking(facts: Facts, run: RunFacts, item: EvaluationFacts | None) -> Itera
 
 
 def _again(facts: Facts, *changes: str) -> str:
-    """The line that runs the experiment again, with something changed; empty where its configuration is not known."""
+    """Return the command that reruns the experiment with changes; empty without a known configuration."""
     if facts.config is None:
         return ""
     line = f"dithc run --profile {PROFILE} --configfile {shlex.quote(str(facts.config))}"

@@ -16,7 +16,7 @@ MOODS: tuple[Mood, ...] = ("good", "good", "fair")
 
 
 def last_scored(facts: Facts, run: str) -> EvaluationFacts | None:
-    """The evaluation of a run that is judged: its last one with a score, and of several at its end the best."""
+    """Return the last scored evaluation of a run, the best of several at its end."""
     items = [item for item in facts.evaluations if item.run == run and item.score and item.at not in ("codec", "start")]
     items = [item for item in items if item.at != "untrained"]
     latest = max((_place(item) for item in items), default=None)
@@ -31,7 +31,7 @@ def _place(item: EvaluationFacts) -> float:
 
 
 def start_of(facts: Facts, item: EvaluationFacts) -> EvaluationFacts | None:
-    """The evaluation of the same run, judged by the same network, from which it set out."""
+    """Return the initial evaluation of the same run with the same judge."""
     for at in ("untrained", "start"):
         for other in facts.evaluations:
             if other.run == item.run and other.at == at and _judged_alike(other, item):
@@ -40,24 +40,24 @@ def start_of(facts: Facts, item: EvaluationFacts) -> EvaluationFacts | None:
 
 
 def codec_of(facts: Facts, item: EvaluationFacts) -> EvaluationFacts | None:
-    """Real tiles of its data set through the codec, judged by the same network."""
+    """Return the codec evaluation of the data set with the same judge."""
     scored = (other for other in facts.evaluations_of(item.dataset) if other.at == "codec")
     return next((other for other in scored if _judged_alike(other, item)), None)
 
 
 def _judged_alike(one: EvaluationFacts, other: EvaluationFacts) -> bool:
-    """Against tiles of the same split, too."""
+    """Return whether scores are comparable and share the real split."""
     return one.real_split == other.real_split and alike(one.score, other.score)
 
 
 def alike(one: Score | None, other: Score | None) -> bool:
-    """Whether two scores may be compared: features of the same network, images resized alike, the same real tiles in number."""
+    """Return whether scores are comparable: same features, resize, and number of real tiles."""
     keys = ("sha256", "resize", "n_real")
     return one is not None and other is not None and all(getattr(one, key) == getattr(other, key) for key in keys)
 
 
 def floor_of(one: Score) -> tuple[float, str] | None:
-    """The floor at the n of the score, else of halves, and how it is called."""
+    """Return the floor at the n of the score, else of halves, and its name."""
     if one.floor_at_n is not None:
         return one.floor_at_n, f"floor at n = {one.n:,}"
     if one.floor is not None:
@@ -67,7 +67,7 @@ def floor_of(one: Score) -> tuple[float, str] | None:
 
 
 def quality(facts: Facts, run: str) -> tuple[Answer, list[Mark]]:
-    """The answer, and the scores on one scale."""
+    """Return the answer, and the scores on one scale."""
     item = last_scored(facts, run)
     if item is None or item.score is None:
         return Answer(mood="unknown", short="not judged", text="No samples of this training have been scored."), []
@@ -111,7 +111,7 @@ def _interval(one: Score) -> str:
 
 
 def _way(facts: Facts, now: Score, start: EvaluationFacts, codec: EvaluationFacts | None) -> str:
-    """How much of the way from the start to what the codec allows has been gone, in the measure that is told first."""
+    """Describe progress from the start to the codec limit in the primary measure."""
     if start.score is None:
         return ""
     begin, here = start.score.value(facts.measure), now.value(facts.measure)

@@ -8,13 +8,7 @@ Mood = Literal["good", "fair", "poor", "unknown"]
 
 @dataclass(frozen=True, kw_only=True)
 class Answer:
-    """An answer in a word or two, and in sentences.
-
-    Attributes:
-        mood: how it is marked; never by colour alone, `short` says it too.
-        short: the answer.
-        text: why, with numbers.
-    """
+    """An answer in a word or two, and its explanation with numbers; `short` conveys `mood` too, which is shown by color."""
 
     mood: Mood
     short: str
@@ -23,7 +17,7 @@ class Answer:
 
 @dataclass(frozen=True, kw_only=True)
 class Mark:
-    """A score on the scale from the best that is possible to an untrained network; `role` decides its look."""
+    """A score on the scale from the best possible to an untrained network; `role` selects its style."""
 
     label: str
     role: Literal["floor", "codec", "now", "start"]
@@ -32,7 +26,7 @@ class Mark:
 
 @dataclass(frozen=True, kw_only=True)
 class Step:
-    """Something to do, and the line that does it; empty where no line does."""
+    """A next step, and its command if there is one."""
 
     text: str
     command: str = ""
@@ -42,14 +36,7 @@ class Step:
 class Judgement:
     """The verdict on the last training of a chain.
 
-    Attributes:
-        run: its name.
-        dataset: that it learnt.
-        trained: whether it learnt at all.
-        quality: how good its samples are.
-        marks: scores on one scale, from the least to the greatest; empty where there are too few.
-        concerns: what is off, the gravest first.
-        steps: what to do next.
+    `marks` are ascending scores on one scale, empty if there are too few; `concerns` start with the gravest.
     """
 
     run: str

@@ -17,14 +17,9 @@ STILL = 0.005  # of the held-out loss, that it still fell by since then
 
 @dataclass(frozen=True, kw_only=True)
 class HeldOut:
-    """The course of the loss on held-out tiles.
+    """Course of the loss on held-out tiles: first, last and least value.
 
-    Attributes:
-        first: value that was measured first, at `first_step`.
-        last: value that was measured last.
-        least: least value, at `least_step`.
-        rises: whether it ended clearly above its least.
-        falls: whether it still fell at the end.
+    `rises` means that it ended clearly above its least value, `falls` that it still fell at the end.
     """
 
     first: float
@@ -37,7 +32,7 @@ class HeldOut:
 
 
 def held_out(run: RunFacts) -> HeldOut | None:
-    """The course of the loss on held-out tiles; None where it was not measured twice."""
+    """Return the course of the held-out loss; None with fewer than two measurements."""
     curve = run.curve
     places = np.flatnonzero(np.isfinite(curve.val_loss)) if curve else np.array([], int)
     if curve is None or len(places) < 2:
@@ -58,7 +53,7 @@ def held_out(run: RunFacts) -> HeldOut | None:
 
 
 def trained(run: RunFacts, gain: Gain | None) -> Answer:
-    """Whether it learnt; `gain` is how far its score fell since its start, where that is known."""
+    """Judge whether it learned; `gain` is the fall of its score, if known."""
     if run.step is None:
         return Answer(mood="unknown", short="not run", text="There is no checkpoint of this training yet.")
     if run.loss_first10 is None or run.loss_last100 is None:

@@ -5,11 +5,43 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
-from dithc.bench.patched.own import Decoder, Unet, Vit
+from dithc.bench.patched.own import Attention, Decoder, Vit
 
 Built = tuple[nn.Module, tuple[Tensor, ...]]
+
+
+class Residual(nn.Module):
+    """GroupNorm, SiLU, convolution, and the time."""
+
+    def __init__(self, channels: int, times: int) -> None:
+        super().__init__()
+        self.norm, self.conv = nn.GroupNorm(4, channels), nn.Conv2d(channels, channels, 3, padding=1)
+        self.time = nn.Linear(times, channels)
+
+    def forward(self, x: Tensor, time: Tensor) -> Tensor:
+        out: Tensor = x + self.conv(F.silu(self.norm(x))) + self.time(F.silu(time))[:, :, None, None]
+        return out
+
+
+class Unet(nn.Module):
+    """One step down and one up, with attention between (Ho et al. 2020, appendix B)."""
+
+    def __init__(self, *, channels: int = 64, times: int = 128, heads: int = 4) -> None:
+        super().__init__()
+        self.first, self.last = nn.Conv2d(3, channels, 3, padding=1), nn.Conv2d(channels, 3, 3, padding=1)
+        self.down, self.up = Residual(channels, times), Residual(channels, times)
+        self.norm, self.attention = nn.GroupNorm(4, channels), Attention(channels, heads)
+
+    def forward(self, x: Tensor, time: Tensor) -> Tensor:
+        high = self.down(self.first(x), time)  # (N, C, height, width)
+        low = F.avg_pool2d(high, 2)
+        tokens = self.norm(low).flatten(2).transpose(1, 2)  # (N, T, C)
+        low = low + self.attention(tokens).transpose(1, 2).reshape(low.shape)
+        out: Tensor = self.last(self.up(high + F.interpolate(low, scale_factor=2), time))
+        return out
 
 
 def vit() -> Built:

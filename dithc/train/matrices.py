@@ -64,9 +64,9 @@ class Matrix:
 
 @dataclass(frozen=True)
 class Part:
-    """What a rank holds of a matrix: `count` rows (dim 0), columns (1) or elements of it flattened (None) from `start` on.
+    """A rank's part of a matrix: `count` rows (dim 0), columns (1) or flattened elements (None) from `start` on.
 
-    `own` is where they are in the rank's own tensor of the weight's name, along its first dimension.
+    `own` is its position along the first dimension of the rank's tensor.
     """
 
     dim: int | None
@@ -83,13 +83,11 @@ class Part:
 
 @dataclass(frozen=True)
 class Holding:
-    """What each of `size` ranks holds of the matrices; here everything, each of them.
+    """Distribution of the matrices over `size` ranks; here every rank holds everything.
 
     Attributes:
-        rank: this one.
-        size: number of ranks.
-        span: so many neighbouring ranks, the first a multiple of it, together hold everything.
-        meter: counts what travels because of it.
+        span: neighboring ranks, from a multiple of it, that together hold everything.
+        meter: counts the resulting traffic.
     """
 
     rank: int = 0
@@ -131,11 +129,7 @@ def matrices_of(shapes: Mapping[str, tuple[int, ...]]) -> list[Matrix]:
 
 
 def owners_of(matrices: Iterable[Matrix], ranks: int) -> dict[Matrix, int]:
-    """Gives each matrix to one rank, so that all have about the same work: the dearest first, to who has the least.
-
-    Returns:
-        The owners, in the order in which all ranks go through the matrices.
-    """
+    """Assign each matrix to one rank, the most expensive first, to the least loaded rank; returns them in processing order."""
     costs, owners = [0] * ranks, dict[Matrix, int]()
     for matrix in sorted(matrices, key=lambda matrix: -matrix.cost):
         owners[matrix] = costs.index(min(costs))

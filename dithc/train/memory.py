@@ -1,7 +1,6 @@
-"""How a training uses the memories of its machine: the tiers, the copies between them, and AutoMem around the model.
+"""Memory of a training run: tiers, copies between them, and AutoMem for the model.
 
-The rest of the room asks `TrainingMemory` where something is to live, and tells it when a step begins; whether anything is
-managed at all is decided here.
+Only this module decides whether memory is managed. Other modules query `TrainingMemory` for placement and report steps.
 """
 
 import json
@@ -33,21 +32,13 @@ log = logger(__name__)
 
 
 class TrainingMemory:
-    """The memories of one rank of a training, a context; where nothing is managed, tensors are torch's and a step costs nothing.
-
-    Attributes:
-        tiers: fastest first; None where nothing is managed.
-    """
+    """Memories of one rank of a run, a context; `tiers` (fastest first) is None if memory is not managed."""
 
     def __init__(self, settings: training.Memory | None = None, *, group: Group | None = None) -> None:
-        """Opens the tiers; the room of a file is taken now, before any work.
-
-        Args:
-            settings: section `machine.memory`; None manages nothing.
-            group: its ranks of this node share what the tiers have.
+        """Open the tiers and reserve file space; `settings` is section `machine.memory`, None for unmanaged.
 
         Raises:
-            UserError: a folder that is missing, read-only or too small; or one tier where `automem: on` needs two.
+            UserError: a folder is missing, read-only or too small, or `automem: on` has one tier only.
         """
         self._settings = settings or training.Memory(automem="off")
         self._manager: Manager | None = None
@@ -107,11 +98,9 @@ class TrainingMemory:
         return self.tiers is not None and self.tiers.tier_of(tensor) is not None
 
     def follow(self, state: State, *, store: Store | None = None) -> None:
-        """Has the state of the training moved when a plan was made, and the plan written into a store.
+        """Move the state by the plan, once it exists, and write the plan into `store` (on the first rank).
 
-        Args:
-            state: made with `home`, of a strategy that is settled: until then its gradients lie where torch put them.
-            store: of the run, on its first rank; None for no file.
+        `state` is made with `home`, by a settled strategy.
         """
         self._state, self._store = state, store
         if self._manager is not None and self._strategy is not None:
@@ -188,11 +177,7 @@ class TrainingMemory:
 
 
 def _chain(settings: training.Memory, *, ranks: int) -> list[TierSpec]:
-    """The tiers to manage, none where there is nothing to move between, said in the log.
-
-    Raises:
-        UserError: `automem: on` with one tier.
-    """
+    """Return the tiers to manage, none if there is only one, and log the choice; UserError for `automem: on` with one tier."""
     named = [name for name in ("fast_budget_gib", "file_folder", "allow_recompute") if getattr(settings, name)]
     if settings.automem == "off":
         if named:

@@ -34,24 +34,16 @@ EXCHANGE = ("exposed_seconds", "communication_seconds", "overlap_fraction", "byt
 
 @dataclass(frozen=True, kw_only=True)
 class Rehearsal:
-    """What to run.
+    """Settings of a rehearsal.
 
     Attributes:
-        model: preset and what differs from it, as in a run's settings.
-        batch: images a step over all ranks.
-        dtype: of the arithmetic.
-        strategy: how the ranks share the work.
-        sharding: whether they share the optimizer's state.
-        gradients: who sums them over the ranks.
-        operators: default: those that serve a training here; torch: PyTorch's for everything, AdamW and average as well;
-            products: PyTorch's but for the matrix products of linear layers, with the bias, GELU or gate in their ends.
-        recompute: what a backward pass computes again.
-        memory: how memory is used.
-        warmup: steps before the clock: the first touches memory, the second uses it again, so times want 2.
-        steps: on the clock.
-        seed: of weights and batches.
-        pairs: further steps on the clock, each beside one in which every rank works on its own share alone: the same
-            arithmetic with nothing exchanged. The weights of the ranks are apart after it.
+        model: preset and overrides, as in a run's settings.
+        batch: images per step over all ranks.
+        operators: default: those of training; torch: PyTorch for everything, including AdamW and average; products: PyTorch
+            except for matrix products of linear layers with fused bias, GELU or gate.
+        warmup: untimed steps; 2 for valid times, because memory is first touched, then reused.
+        steps: timed steps.
+        pairs: further timed steps, each next to a step without communication. Weights then differ between ranks.
     """
 
     model: Mapping[str, Any] = field(default_factory=lambda: {"preset": "DiT-S/2"})
@@ -97,24 +89,20 @@ class _RandomSource:
 
 
 def rehearse(settings: Rehearsal, group: Group, *, warm: Callable[[], None] = lambda: None) -> dict[str, Any]:
-    """Makes the steps and tells what they took.
+    """Run the steps and return the measurements.
 
     Args:
-        settings: what to run.
-        group: the connected ranks, each placed on its cores already.
-        warm: called on rank 0 between warm-up and clock, while all ranks wait.
+        group: the connected ranks, already placed on cores.
+        warm: called on rank 0 between warm-up and timing, while all ranks wait.
 
     Returns:
-        Ready for JSON, the same on every rank: `seconds` of each step on the clock, of the slowest rank; `losses` and
-        `grad_norms` of all steps but the pairs; for every rank, `peak_rss_bytes`, `before_bytes` (that peak before the model
-        was made), `page_faults` of a step, `operators` (which kernel serves each), `sent` (bytes and calls of one step, None
-        where nobody counts), what its exchange cost in each step, where a step tells, and `memory` where it is managed:
-        tiers with their counters, trace and plan, and by step what `TrainingMemory.metrics` says; `pairs`, where asked for:
-        seconds of each step `together` and `alone`, of the slowest rank, and `exposed_seconds` of each together.
+        JSON-ready, equal on all ranks: `seconds` per timed step (slowest rank); `losses` and `grad_norms` of all steps except
+        pairs; per rank `peak_rss_bytes`, `before_bytes` (peak before the model), `page_faults` per step, `operators` (kernels),
+        `sent` (bytes and calls per step, or None), exchange costs, and `memory` if managed (tiers, trace, plan, metrics per
+        step); `pairs`, if requested: seconds `together` and `alone` (slowest rank), and `exposed_seconds`.
 
     Raises:
-        UserError: fewer than 1 step of warm-up or on the clock, ranks that cannot share the work, pairs of ranks that
-            share layers.
+        UserError: no step of warm-up or timing, ranks that cannot share the work, or pairs of ranks that share layers.
     """
     if settings.warmup < 1 or settings.steps < 1:
         got = f"{settings.warmup} and {settings.steps}"

@@ -48,15 +48,10 @@ class Kept:
     def take_up(
         self, checkpoint: Store.Checkpoint, *, said: Mapping[str, Any], same: Sequence[str] = SAME_ON_RESUME
     ) -> None:
-        """Becomes what a checkpoint holds, of the same training.
-
-        Args:
-            checkpoint: whole; of any number of ranks.
-            said: what this training says in its own checkpoints.
-            same: of that, what must be the same.
+        """Load a checkpoint of the same run, written by any number of ranks.
 
         Raises:
-            UserError: it was made of other latents or for another model; the message names what differs.
+            UserError: a fact named in `same` differs between the checkpoint and `said`, the facts of this run.
         """
         for key in same:
             if checkpoint.meta.get(key) != said[key]:
@@ -77,7 +72,7 @@ class Kept:
         self.load(checkpoint)
 
     def load(self, checkpoint: Store.Checkpoint) -> None:
-        """Becomes what a checkpoint holds.
+        """Load an intact checkpoint.
 
         Raises:
             UserError: it is of another model, or damaged.
@@ -121,10 +116,10 @@ def state_of(model: DiT, run: training.Run, strategy: Strategy, *, home: Home = 
 
 
 def tensors_of(model: nn.Module) -> dict[str, Tensor]:
-    """The tensors of a model's state dictionary, one that has several names (tied weights) under the first.
+    """Return the tensors of a model's state dictionary, tied weights under their first name.
 
     Raises:
-        UserError: there is something in it that is no tensor.
+        UserError: the dictionary holds a value that is not a tensor.
     """
     found, seen = dict[str, Tensor](), set[int]()
     for name, value in model.state_dict(keep_vars=True).items():
@@ -144,10 +139,7 @@ def tensors_of(model: nn.Module) -> dict[str, Tensor]:
 def facts(
     *, run: training.Run, seed: int, model: DiT, codec: str, scale: float, layout: Layout, threads: int
 ) -> dict[str, Any]:
-    """What is said in every checkpoint of a run: all that is needed to build the model again and to go on.
-
-    `model` is whole, before a strategy leaves this rank its part.
-    """
+    """Return the facts stored in every checkpoint: they rebuild `model` (before a strategy cuts it) and resume the run."""
     trainable = sum(value.numel() for value in model.parameters())
     return {
         "seed": seed,

@@ -28,13 +28,9 @@ def key_of(file: str, piece: Piece) -> Key:
 
 
 def share_out(held: Sequence[Mapping[Key, int]]) -> list[set[Key]]:
-    """Decides which rank writes each piece: one that holds it, so that all write about the same number of bytes.
+    """Return for each rank the pieces that it writes: each is held by that rank, and bytes are balanced.
 
-    Args:
-        held: for each rank, the bytes of every piece that it holds.
-
-    Returns:
-        For each rank, the pieces that it writes.
+    `held` gives for each rank the bytes of every piece that it holds.
     """
     holders: dict[Key, list[int]] = defaultdict(list)
     for rank, keys in enumerate(held):
@@ -56,14 +52,10 @@ class Snapshot:
         self._buffer: Tensor | None = None
 
     def take(self, contents: Mapping[str, TensorFile], *, ranks_on_node: int) -> dict[str, TensorFile] | None:
-        """Copies the contents, with all threads that torch has.
-
-        Args:
-            contents: by name of the file.
-            ranks_on_node: how many processes of this node do the same at the same time.
+        """Copy the contents, by file name, with all torch threads; `ranks_on_node` processes do so at once.
 
         Returns:
-            The same contents in memory that nobody else writes to, until the next call; None where there is no room for it.
+            The contents in private memory, valid until the next call; None if memory is insufficient.
         """
         needed = sum(_aligned(content.num_bytes) for content in contents.values())
         if not self._reserve(needed, ranks_on_node=ranks_on_node):

@@ -27,10 +27,9 @@ def seconds_since_process_start() -> float:
 
 
 class Stop:
-    """Listens for requests to stop while a `with` block runs; the earlier signal handlers come back after it.
+    """Handler of stop requests during a `with` block; restores the earlier signal handlers after it.
 
-    A second SIGINT interrupts at once, for a person who does not want to wait. Without `walltime_minutes` the deadline is the
-    one that `dithc launch` names, if it does.
+    A second SIGINT interrupts at once. Without `walltime_minutes` the deadline of `dithc launch` applies, if any.
     """
 
     def __init__(self, *, walltime_minutes: float | None = None) -> None:
@@ -44,11 +43,7 @@ class Stop:
         self._deadline = None if left is None else time.monotonic() + left
 
     def reason(self, *, grace_seconds: float | None) -> str | None:
-        """Why to stop now, or None.
-
-        Args:
-            grace_seconds: how long saving and leaving takes; None ignores the deadline.
-        """
+        """Return the reason to stop now, or None; `grace_seconds` covers saving and leaving (None ignores the deadline)."""
         if self._signal is not None:
             return f"signal {self._signal.name}"
         if self._deadline is not None and grace_seconds is not None:
@@ -100,11 +95,7 @@ class Pace:
         return 2 * beside_saves + 2 * self._slowest_save + LEAVING_SECONDS
 
     def patience_seconds(self, *, saving: bool = False) -> float | None:
-        """How long a rank may keep the others waiting; None before the first step, which says nothing yet.
-
-        Args:
-            saving: whether it may be a disk that it waits for, or more work than a step's.
-        """
+        """Return how long a rank may delay the others (None before the first step); `saving` allows for disk waits."""
         if not self._steps:
             return None
         longest = max(self._longest_step, self._slowest_save) if saving else self._longest_step

@@ -25,14 +25,9 @@ log = logger(__name__)
 
 
 class Tracer:
-    """Writes the trace of a step to `traces/step_<number>-rank<rank>.json` of the store, a file a rank; else it does nothing.
+    """Writer of the trace of step `number` to `traces/step_<number>-rank<rank>.json` of the store; inactive if None.
 
-    Args:
-        number: the step; None for no trace.
-        store: of the run.
-        group: of the ranks, whose communication threads are traced with the rest.
-        first: the step the job starts at.
-        until: the step it ends at.
+    The traces include the communication threads of `group`. The job runs steps `first` to `until`.
     """
 
     def __init__(self, number: int | None, *, store: Store, group: Group, first: int, until: int) -> None:
@@ -77,13 +72,11 @@ def _look_at_both_clocks() -> tuple[float, float]:
 
 
 def _complete(path: Path, spans: list[traffic.Span], *, looks: list[tuple[float, float]], rank: int) -> None:
-    """Adds the communication thread to a trace of torch's profiler.
+    """Add the spans of the communication thread to a trace of torch's profiler (Chrome format, microseconds).
 
     Args:
-        path: of the trace, in Chrome's format; its times are microseconds of a clock of its own.
-        spans: what the thread did, in seconds of `time.perf_counter`.
-        looks: that clock before and after each event CLOCK of the trace.
-        rank: of this process.
+        spans: in seconds of `time.perf_counter`.
+        looks: `time.perf_counter` before and after each event CLOCK of the trace, which relates both clocks.
     """
     trace: dict[str, Any] = parse(plain(path).read_text())
     marks = [event for event in trace["traceEvents"] if event.get("name") == CLOCK]

@@ -1,7 +1,6 @@
-"""Averages of the weights: the exponential one, with a warm-up that makes it follow from the first step, and those of lengths.
+"""Averages of the weights: exponential with warm-up, and of fixed relative lengths (Karras et al. 2024, section 3).
 
-The exponential one is moved by the optimizer in its own pass over memory. Those of `lengths` (Karras et al. 2024, section 3) are
-moved after that, one pass more each, and are for nothing but the averages that are later made of them.
+The optimizer updates the exponential average in its own pass. Each length costs one further pass, for post-hoc averages.
 """
 
 from collections.abc import Iterator, Mapping
@@ -29,11 +28,9 @@ def initial_share(step: int, *, decay: float, warmup: bool) -> float:
 
 
 class Average:
-    """A second set of weights, fp32, that follows those of a model.
+    """A second set of fp32 weights that follows a model's weights.
 
-    Attributes:
-        state: names to tensors, as the model's state dictionary has them; under ZeRO-1 this rank's runs of those that are
-            trained, and on the first rank what is not trained.
+    `state` has the names of the state dictionary. Under ZeRO-1 it holds this rank's runs; the first rank adds untrained tensors.
     """
 
     def __init__(self, model: nn.Module, *, label: str, zero: Zero | None = None, home: Home = anywhere) -> None:
@@ -78,11 +75,7 @@ class LengthAverage(Average):
 
 
 class Ema(Average):
-    """The exponential average, which the optimizer moves in its own pass over memory.
-
-    Attributes:
-        beside: the averages of `settings.lengths`, which begin and are saved with it.
-    """
+    """The exponential average, updated by the optimizer; `beside` holds the averages of `settings.lengths`."""
 
     def __init__(
         self, model: nn.Module, settings: training.Ema, *, zero: Zero | None = None, home: Home = anywhere

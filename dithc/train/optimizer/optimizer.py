@@ -25,7 +25,7 @@ log = logger(__name__)
 
 
 def learning_rate_at(step: int, settings: training.Run) -> float:
-    """The learning rate of optimizer step `step` (1 is the first): linear from 0 over the warm-up, then by the schedule.
+    """Return the learning rate of step `step` (from 1): linear warm-up, then the schedule.
 
     cosine is that of Loshchilov & Hutter 2017 (equation 5), without restarts.
     """
@@ -39,17 +39,13 @@ def learning_rate_at(step: int, settings: training.Run) -> float:
 
 
 class Optimizer:
-    """AdamW (Loshchilov & Hutter 2019) with the operators of `hcops`: one pass for the norm, one for everything else.
+    """AdamW (Loshchilov & Hutter 2019) by `hcops`: one pass for the norm, one for all else.
 
-    Both passes are elementwise or in a fixed order, so the result does not depend on threads or on earlier runs. With
-    `Muon` beside it, weights that consist of matrices have no moments here: it makes their updates.
+    The result does not depend on threads. Weights that consist of matrices have no moments here if `Muon` updates them.
 
         optimizer = Optimizer(strategy, lr=lambda step: 1e-3 * min(1.0, step / 100), weight_decay=0.1, clip=1.0)
         strategy.backward(loss)
-        told = optimizer.step()  # {"grad_norm": ..., "lr": ...}; the gradients are forgotten
-
-    Attributes:
-        strategy: whose weights are updated.
+        values = optimizer.step()  # {"grad_norm": ..., "lr": ...}; clears the gradients
     """
 
     def __init__(
@@ -64,23 +60,20 @@ class Optimizer:
         flat: bool = False,
         home: Home | None = None,
     ) -> None:
-        """Prepares moments of zeros.
+        """Prepare zero moments.
 
         Args:
-            weights: a strategy that is settled, or a model that this process trains alone; what requires a gradient is trained.
-            lr: learning rate, or what tells that of an update (1 is the first).
-            betas: decay of the first and second moments.
+            weights: a settled strategy, or a model that this process trains alone.
+            lr: learning rate, or a function of the step (from 1).
             weight_decay: decoupled.
-            clip: largest norm of the gradients of all parameters together; None for no clipping.
-            muon: makes the one that updates the matrices among these weights, by name; None for AdamW alone.
-            flat: lets linear layers write their gradients into one buffer that stays, where micro-batches add up. Without
-                micro-batches it is memory beside the activations for nothing: gradients of their own grow as those are freed.
-                Without effect where another owner of gradients has buffers of its own.
-            home: where moments (`exp_avg.<name>`, `exp_avg_sq.<name>`, `momentum.<matrix>`) and the one buffer (`gradients`)
-                are to live; None for where AutoMem wants them, if it manages the model.
+            clip: largest norm of all gradients together; None for no clipping.
+            muon: returns the Muon of some of these weights; None for AdamW alone.
+            flat: accumulate gradients of linear layers in one persistent buffer, for micro-batches. It wastes memory without
+                micro-batches. No effect if the strategy has its own gradient buffers.
+            home: allocates moments (`exp_avg.<name>`, `exp_avg_sq.<name>`, `momentum.<matrix>`) and `gradients`; None: AutoMem.
 
         Raises:
-            UserError: a number out of its range; nothing that can be trained.
+            UserError: a number is out of range, or no parameter is trainable.
         """
         _check(betas=betas, weight_decay=weight_decay, clip=clip)
         self.strategy = weights if isinstance(weights, Strategy) else Strategy(weights)
@@ -132,10 +125,7 @@ class Optimizer:
         self.strategy.is_summed = False
 
     def move(self, moved: Home) -> None:
-        """Has every moment replaced by the one, of the same content, that `moved` returns for its name and itself.
-
-        The buffer of gradients is made anew, so call it where no gradient is held.
-        """
+        """Replace every moment by the copy that `moved` returns for its name; requires that no gradient is held."""
         for moment, values in self._moments.items():
             self._moments[moment] = {name: moved(f"{moment}.{name}", value) for name, value in values.items()}
         if self._muon is not None:
@@ -161,14 +151,10 @@ class Optimizer:
         return math.isfinite(norm) and norm * self._gradient_scale <= LARGEST_GRADIENT
 
     def step(self) -> dict[str, float]:
-        """Clips the gradients of a backward pass, makes the next update of them, and forgets them.
-
-        Returns:
-            grad_norm (before clipping) and lr.
+        """Clip the gradients, update the weights and clear the gradients; returns grad_norm (before clipping) and lr.
 
         Raises:
-            UserError: the gradients are not finite, on all ranks at once, and the weights are as before; or they are those of
-                this rank alone.
+            UserError: gradients are not finite (weights are unchanged), or are not summed over the ranks.
         """
         if self.strategy.is_exchanging and not self.strategy.is_summed:
             raise problem(
@@ -265,10 +251,7 @@ class Optimizer:
         return {name: parameter.grad for name, parameter in self._named.items() if parameter.grad is not None}
 
     def state(self) -> dict[str, Tensor]:
-        """Moments of what this rank updates as `exp_avg.<name>` and `exp_avg_sq.<name>`, and the number of updates as `step`.
-
-        With Muon also `momentum.<matrix>` of the matrices that this rank owns.
-        """
+        """Return `exp_avg.<name>` and `exp_avg_sq.<name>` of this rank, `step`, and Muon's `momentum.<matrix>`."""
         moments = {f"{moment}.{name}": value for moment in MOMENTS for name, value in self._moments[moment].items()}
         momenta = {} if self._muon is None else self._muon.state()
         return {"step": torch.tensor(float(self._updates)), **moments, **momenta}
@@ -288,11 +271,7 @@ class Optimizer:
         ]
 
     def load(self, tensors: Mapping[str, Tensor]) -> None:
-        """Takes over a saved state: whole tensors by name.
-
-        Raises:
-            UserError: it is the state of other parameters.
-        """
+        """Load a saved state from complete tensors by name; UserError if it is of other parameters."""
         others = self._named.keys() - self._matrices
         wanted = {"step", *(f"{MOMENTUM}.{name}" for name in self._matrices)}
         wanted |= {f"{moment}.{name}" for moment in MOMENTS for name in others}

@@ -42,17 +42,13 @@ class _Inputs:
 
 
 def train(job: Job, group: Group) -> int:
-    """Trains `job.run` up to step `job.until` and writes the manifest; continues where an earlier job ended.
-
-    Args:
-        job: what to do.
-        group: the connected ranks, each of them placed on its cores already.
+    """Train `job.run` up to step `job.until` and write the manifest; continues an earlier job.
 
     Returns:
         DONE, STOPPED or HELD, the same on every rank.
 
     Raises:
-        UserError: input that is missing, damaged or does not fit; numbers that are not finite; a full disk.
+        UserError: missing, damaged or unsuitable input; numbers that are not finite; a full disk.
     """
     begun = time.monotonic()
     inputs = _inputs(job)
@@ -235,11 +231,7 @@ def _trainer(
 
 
 def _place(state: State, memory: TrainingMemory, guide: Guide | None) -> None:
-    """Weights, average, moments and gradients on the memory of the clusters that update them, and on huge pages; so are weights
-    that guide.
-
-    What lives in a tier of memory is where that tier puts it.
-    """
+    """Place weights, average, moments and gradients near the cores that update them, on huge pages; tiers place their own."""
     team = Team.of()
     log.info(team.describe())
     weights = list(state.model.parameters())

@@ -19,11 +19,9 @@ WARMUP_STEPS = 2  # steps after a start that are slower than the rest: first tou
 def write_manifest(
     job: Job, *, store: Store, checkpoint: Store.Checkpoint, inputs: dict[str, str], seconds: float
 ) -> None:
-    """Writes the manifest of a run at `checkpoint`, last of all, and protects that checkpoint from removal.
+    """Write the manifest of a run at `checkpoint`, as the last output, and protect that checkpoint.
 
-    Args:
-        inputs: digest of each input manifest by path.
-        seconds: wall time of this job; the time of the whole training is in the numbers.
+    `inputs` gives the digest of each input manifest by path, `seconds` the wall time of this job.
     """
     store.pin(checkpoint.step)
     Manifest(

@@ -71,11 +71,7 @@ def settle(strategy: Strategy, source: Source, run: training.Run) -> None:
 
 
 class Trainer:
-    """Makes optimizer steps on one rank of a group.
-
-    Attributes:
-        span: told of each phase of a step; does nothing but in a trace.
-    """
+    """Optimizer steps on one rank of a group; a trace sets `span`, called for each phase."""
 
     span: Span = nullcontext
 
@@ -110,15 +106,14 @@ class Trainer:
         self._micro_batches = [slice(start, min(start + width, share.stop)) for start in starts]
 
     def step(self, number: int) -> dict[str, float]:
-        """Makes optimizer step `number` (1 is the first).
+        """Run optimizer step `number` (from 1).
 
         Returns:
-            loss, mse and vb (means over the global batch), grad_norm (before clipping), lr, ema_decay, data_seconds (in which
-            this rank waited for its images); and with several shares of the batch what `Strategy.finish` tells, and what
-            `TrainingMemory.metrics` does where memory is managed.
+            loss, mse and vb (means over the global batch), grad_norm (before clipping), lr, ema_decay, data_seconds (waiting for
+            images), and the values of `Strategy.finish` and `TrainingMemory.metrics`.
 
         Raises:
-            NotFinite: the loss or the gradient is not finite, on all ranks at once; the weights are those before the step.
+            NotFinite: loss or gradient is not finite, on all ranks at once; the weights are unchanged.
         """
         self.optimizer.zero()
         if self.memory.tiers is not None:
@@ -155,11 +150,7 @@ class Trainer:
         return values | exchange | self.memory.metrics()
 
     def check_weights(self, number: int) -> None:
-        """Looks at the weights after step `number`, before they are kept.
-
-        Raises:
-            NotFinite: they hold a number that is not finite, on any rank; it counts as one of the step that would be next.
-        """
+        """Check the weights after step `number`; raises NotFinite for the next step if any rank has a bad number."""
         self.strategy.ready()
         weights = weights_of(self.strategy.module)
         is_finite = math.isfinite(hcops.optimizer.sum_of_squares([value.detach() for value in weights.values()]))

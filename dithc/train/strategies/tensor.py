@@ -1,10 +1,8 @@
-"""Tensor parallelism of a DiT over processes: torch's `parallelize_module`, with the operators of `hcops` on the shards.
+"""Tensor parallelism of a DiT: torch's `parallelize_module`, with `hcops` operators on the shards.
 
-Column-parallel layers (qkv by heads, the first of the MLP) keep rows of their weight, row-parallel ones behind them (proj, fc2)
-columns; the sum over ranks, and that of the gradients on the way back, is what DTensor makes of Partial -> Replicate (Shoeybi et
-al. 2019, Megatron-LM, section 3). Everything else is replicated: all ranks of a group compute the same from the same; but norms
-of queries and keys are replicated weights of shared heads, and their gradients are summed.
-
+Column-parallel layers (qkv by heads, the first of the MLP) keep rows of their weight, row-parallel layers (proj, fc2) columns.
+DTensor sums outputs and input gradients by Partial -> Replicate (Shoeybi et al. 2019, Megatron-LM, section 3). All else is
+replicated. Norms of queries and keys are replicated over sharded heads, so their gradients are summed.
 Legend: N batch, T tokens, D width, F output features of a layer, P ranks of a group.
 """
 
@@ -65,13 +63,9 @@ class Cut:
 
 @dataclass
 class Shards:
-    """What the ranks of a group hold of a model's tensors.
+    """Sharding of a model over the `size` (P) ranks of a group.
 
-    Attributes:
-        group: of the ranks.
-        rank: this process in it.
-        size: P.
-        cuts: how each parameter is cut, by name, and its moments with it; one that is not named is the same on all ranks.
+    `cuts` gives the cut of each parameter and its moments by name; other parameters are replicated.
     """
 
     group: ProcessGroup
@@ -144,11 +138,7 @@ class _Shares(Mapping[str, Tensor]):
 
 
 def share_layers(model: nn.Module, mesh: DeviceMesh) -> Shards:
-    """Leaves this rank its share of every block of `model`, and tells where the rest is.
-
-    Args:
-        model: a DiT with the same weights on every rank of the mesh.
-        mesh: of one dimension: the ranks that share the layers.
+    """Keep this rank's share of every block of `model`, a DiT equal on all ranks of the one-dimensional `mesh`.
 
     Raises:
         UserError: the ranks cannot share the heads or the hidden layer of the MLP equally.
@@ -194,12 +184,11 @@ class FewerHeads(ParallelStyle):
 
 
 class _Shared(ParallelStyle):
-    """Leaves a linear layer its shards, as plain parameters that the operators take.
+    """Replacement of a linear layer's weights by plain shard parameters.
 
     Args:
-        shards: told what is cut, and how.
-        names: of the whole parameters, by identity.
-        parts: matrices that stand one after the other in the rows of the weight.
+        names: of the complete parameters, by identity.
+        parts: number of matrices stacked in the rows of the weight.
     """
 
     def __init__(self, shards: Shards, names: Mapping[int, str], parts: int = 1) -> None:

@@ -1,9 +1,8 @@
-"""ZeRO-1 (Rajbhandari et al. 2020, section 5.1): each rank keeps moments and average of a share of the weights, and updates that.
+"""ZeRO-1 (Rajbhandari et al. 2020, section 5.1): each rank keeps and updates moments and average of a share of the weights.
 
-A share is a run of elements of each bucket of the flat buffer of weights, so it is a run of elements of each parameter, or
-none of it: everything a rank keeps is a tensor of one dimension, by the name of its parameter. Whatever is done to single
-elements (AdamW, the average) has the same result to the bit as on whole tensors. Where weights travel as bf16, all ranks compute
-with rounded ones, and the exact ones are kept, updated, averaged and saved by the rank that has them in its share.
+A share is a run of each bucket of the flat weight buffer, so one run, or none, of each parameter: a one-dimensional tensor by
+parameter name. Elementwise operations (AdamW, average) are bitwise equal to unsharded ones. If weights travel as bf16, all ranks
+compute with rounded weights, and the owner of a share keeps, updates, averages and saves the exact weights.
 """
 
 import math
@@ -31,14 +30,14 @@ class Run:
 
 
 class Zero:
-    """What one rank holds, and how the weights it has updated reach the others.
+    """One rank's share, and the distribution of updated weights.
 
     Attributes:
-        reducer: that leaves each rank its share of the gradients.
+        reducer: leaves each rank its share of the gradients.
         runs: of this rank's parameters, by name.
-        names: those of each bucket, the bucket that the next forward pass needs first being the first.
-        trained: parameters, by name.
-        is_first: whether this rank keeps what is not shared: averages of what is not trained, the count of updates.
+        names: per bucket, first needed bucket of the forward pass first.
+        trained: names of trained parameters.
+        is_first: whether this rank keeps unshared state: averages of untrained tensors, the update count.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -54,10 +53,9 @@ class Zero:
         self._own: dict[str, Tensor] = {}
 
     def share(self, *, parts: Iterable[nn.Module], early: Iterable[Tensor] = ()) -> None:
-        """Moves the weights into one buffer, in the final order of the gradients, and gives every rank its share; collective.
+        """Move the weights into one buffer, in gradient order, and assign the shares; collective.
 
-        Args:
-            parts: modules inside of the model, each called before its parameters are read, but for those that are read `early`.
+        `parts` are submodules called before their parameters are read; `early` are parameters read without such a call.
         """
         reducer = self.reducer
         self._weights = Group.shared_weights(self._model, reducer, parts=parts, early=early)

@@ -19,24 +19,15 @@ from dithc.automem.weights import WeightCopies
 
 @dataclass
 class Life:
-    """Of a model as a managed one.
-
-    Attributes:
-        is_over: it was closed, or the model is gone: nothing moves any more, passes under way use everything where it is.
-    """
+    """State of a managed model; `is_over` (closed or deleted) stops all moves, and running passes use tensors in place."""
 
     is_over: bool = False
 
 
 class Course:
-    """What every call that follows one plan shares.
+    """Shared state of all calls under one plan.
 
-    Attributes:
-        turns: of a step: the units' forward passes, then their backward passes.
-        decisions: by unit.
-        moves, weights: who carries the plan out.
-        life: of the model.
-        recomputed: counts the units that are to be run again.
+    `turns` lists the forward, then the backward passes of the units; `recomputed` counts units to run again.
     """
 
     def __init__(

@@ -16,11 +16,10 @@ log = logger(__name__)
 
 
 class RestingGradients:
-    """Has gradients of some parameters rest in slow memory.
+    """Offload of the gradients of some parameters to slow memory.
 
-    A weight of a linear layer gets a place there, and the product of the backward pass writes into it, unless somebody still
-    holds the gradient of an earlier pass. Other gradients are copied out of fast memory when they are complete. Who has given
-    a parameter a place for its gradient keeps it.
+    The backward product of a linear layer writes into a buffer there, unless an earlier gradient is still held. Other gradients
+    are copied when complete. A buffer that another owner assigned to a parameter stays in use.
     """
 
     def __init__(self, tiers: Tiers, copies: Copies) -> None:

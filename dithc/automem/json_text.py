@@ -27,11 +27,7 @@ class JsonText:
 
     @classmethod
     def from_json(cls, text: str) -> Self:
-        """The reverse of `to_json`.
-
-        Raises:
-            UserError: not JSON, or not such a document.
-        """
+        """Parse the output of `to_json`; UserError for invalid JSON or another document."""
         try:
             data = parse(text)
         except ValueError as error:

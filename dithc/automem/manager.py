@@ -32,18 +32,16 @@ STAYS = Decision(weights="in place", gradients="fast", saved=())
 
 @dataclass(frozen=True, kw_only=True)
 class Counters:
-    """What moved since `begin_step`, or since the start; marks are of all time.
+    """Traffic since `begin_step`, or since the start; `high_water` is of all time.
 
     Attributes:
-        loaded_bytes: copied into fast memory.
-        offloaded_bytes: copied out of it, beside the computing.
+        offloaded_bytes: copied out of fast memory in the background.
         blocking_bytes: copied out of it by the compute team.
-        hits: uses of weights and saved tensors that found their copy in fast memory.
+        hits: uses of weights and saved tensors with a copy in fast memory.
         misses: uses that read slow memory instead.
-        stall_seconds: waiting for copies.
-        spills: takes of memory that fast memory had no room for.
-        recomputed_units: forward passes that are run again in backward, by the plan.
-        high_water: most bytes that each tier ever held.
+        spills: allocations that fast memory could not hold.
+        recomputed_units: forward passes repeated in backward.
+        high_water: peak bytes of each tier.
     """
 
     loaded_bytes: int
@@ -58,13 +56,9 @@ class Counters:
 
 
 class Manager:
-    """Carries out one model's plan.
+    """Executor of one model's plan.
 
-    Attributes:
-        tiers: fastest first; at least two.
-        plan: None until the warm-up is over.
-        trace: what the warm-up saw; None until then.
-        active: the call of the model that runs now and is watched or managed.
+    `plan` and `trace` are None during the warm-up. `active` is the running call that is recorded or managed.
     """
 
     def __init__(
@@ -77,15 +71,14 @@ class Manager:
         allow_recompute: bool = False,
         before_load: BeforeLoad | None = None,
     ) -> None:
-        """Moves the weights into slow memory, and has operators take their outputs from fast memory.
+        """Move the weights to slow memory and let operators allocate their outputs in fast memory.
 
         Args:
-            model: any module.
-            tiers: where its memory is to be.
-            copies: who copies; None for threads of its own.
-            plan: followed after the warm-up, instead of one made from it.
-            allow_recompute: lets the plan run units again in backward.
-            before_load: called with parameters whose values are read next, ahead of their unit.
+            tiers: fastest first; at least two.
+            copies: None for own copy threads.
+            plan: used after the warm-up; None to plan from its trace.
+            allow_recompute: allow units to run again in backward.
+            before_load: called with parameters before their values are read.
         """
         assert tiers.slow is not None, "with one tier there is nothing to manage"
         self.tiers = tiers
@@ -116,10 +109,10 @@ class Manager:
         self._mark()
 
     def begin_step(self) -> None:
-        """Starts an optimizer step: counters from 0, homes read anew, the plan made if the warm-up is over, first loads started.
+        """Start an optimizer step: reset counters, read homes, plan after the warm-up, and start the first loads.
 
-        The warm-up is two passes, as the first one is slow; with a plan that is given, it is one. Who never calls this gets the
-        plan with the next call of the model. Who does has the first passes after it as the warm-up.
+        The warm-up takes two passes because the first is slow, or one pass with a given plan. Without this call,
+        the next call of the model makes the plan.
         """
         if not self._end.alive:
             self._mark()
@@ -151,13 +144,9 @@ class Manager:
         self._weights.before_load = before_load
 
     def home(self, name: str, like: Tensor) -> Tensor:
-        """An uninitialised contiguous tensor of another's shape and type, where the plan wants this piece of state to live.
+        """Return an uninitialized contiguous tensor like `like` in the planned tier for the state `name`.
 
-        Before there is a plan that is slow memory, and the plan will know of the piece by its name.
-
-        Args:
-            name: of a moment, an average, a buffer of gradients; a second call with it replaces the first.
-            like: may be without memory.
+        Slow memory serves before a plan exists. A second call with a name replaces the first. `like` may be a meta tensor.
         """
         self._state[name] = like.nbytes
         in_fast = self.plan is not None and self.plan.state.get(name) == "fast"

@@ -1,7 +1,6 @@
-"""Whether torch's own tensors come from fast memory too: on while the model runs, forward and backward, and off outside.
+"""Mode in which torch allocates from fast memory: active in forward and backward passes (`set MemType` of Algorithm 1).
 
-This is `set MemType` of Algorithm 1. It needs the extension of `dithc.memory.allocator`; without it only the operators of HCOps
-take their memory from the tiers.
+It needs the extension of `dithc.memory.allocator`. Otherwise only HCOps operators allocate from the tiers.
 """
 
 from collections.abc import Callable
@@ -41,10 +40,7 @@ class Mode:
 
 
 class PassEnd:
-    """What is given to the engine in a backward pass: `end` is called once, when that pass is over, also where it failed.
-
-    The engine calls it at the end of a pass, and lets go of it when a pass fails.
-    """
+    """Callback `end` at the end of a backward pass, also on failure: the engine calls it, or releases it if the pass fails."""
 
     def __init__(self, end: Callable[[], None]) -> None:
         self._end: Callable[[], None] | None = end

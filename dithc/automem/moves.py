@@ -60,11 +60,7 @@ class Moves:
             record.ticket = self._copies.submit(target, record.away, stream="load")
 
     def fetch(self, record: Record) -> Tensor:
-        """The bytes of a record, from the fastest memory that has them.
-
-        Raises:
-            OSError: the disk failed the copy back from a file.
-        """
+        """Return the bytes of a record from the fastest copy; OSError if the disk failed."""
         if record.here is not None:
             return record.here
         if record.back is not None and self._arrived(record):

@@ -12,11 +12,7 @@ from dithc.log import logger, problem
 
 
 def recompute_blocks(model: nn.Module) -> None:
-    """Has each repeated block keep its input only, and run again in backward.
-
-    Raises:
-        UserError: no repeated blocks in the model.
-    """
+    """Keep only the input of each repeated block and run the block again in backward; UserError without such blocks."""
     name, blocks = _repeated_blocks(model)
     for block in blocks:
         # A partial of a bound method, not a closure: deepcopy of it is bound to the copied block.

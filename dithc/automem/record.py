@@ -1,8 +1,7 @@
-"""The warm-up: forward and backward passes that are watched, and become a trace.
+"""The warm-up: records forward and backward passes into a trace.
 
-Its bytes are those of the first pass, when no gradient is held yet; its seconds those of a later one, because a first pass
-also waits for new pages and for whatever else happens once. Nothing moves meanwhile: weights are used where they are, and what
-fast memory has no room for overflows into the tiers below.
+Bytes come from the first pass, before gradients exist; seconds come from a later pass, without first-touch costs. Weights are
+used in place, and allocations beyond fast memory overflow into the tiers below.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -72,11 +71,7 @@ class Meter:
 
 
 class Recording:
-    """One call of the model that is watched, and its backward pass.
-
-    Attributes:
-        is_complete: the backward pass has come to its end.
-    """
+    """A recorded call of the model; `is_complete` once its backward pass has ended."""
 
     def __init__(
         self,
@@ -87,15 +82,7 @@ class Recording:
         is_tracked: Callable[[Tensor], bool],
         mode: Mode,
     ) -> None:
-        """Starts to watch.
-
-        Args:
-            tiers: whose bytes count.
-            parameters_of: names and parameters of a unit.
-            weight_at: the parameter that an address belongs to.
-            is_tracked: whether a tensor may be moved.
-            mode: of torch's own tensors.
-        """
+        """Start recording; `weight_at` maps an address to its parameter, `is_tracked` selects movable tensors."""
         self.is_complete = False
         self._tiers, self._parameters_of, self._mode, self._is_tracked = tiers, parameters_of, mode, is_tracked
         self._untracked_bytes = 0
@@ -154,12 +141,12 @@ class Recording:
         self._meter.start_peaks()
 
     def trace(self, state: Iterable[StateItem], *, persist: bool, later: "Recording | None" = None) -> Trace:
-        """What was seen.
+        """Return the trace.
 
         Args:
-            state: what the update touches.
-            persist: gradients are there already when a pass starts, as with micro-batches.
-            later: a pass behind this one, complete; where it ran a unit faster, its seconds count.
+            state: tensors that the update uses.
+            persist: gradients exist before a pass starts, as with micro-batches.
+            later: a complete later pass; its shorter times are used.
         """
         last = len(self._rows) - 1
         later = later or self

@@ -1,19 +1,16 @@
-"""What one training step did to memory: units in execution order, what they weigh, save, take and how long they run.
+"""Trace of one training step: units in execution order, their weights, saved tensors, memory use and times.
 
-Plain data, written by the recorder of a warm-up step and read by the planner; JSON both ways. Every byte that is in
-fast memory at a moment of the step stands in exactly one place:
+The warm-up recorder writes it and the planner reads it; JSON both ways. Every byte in fast memory counts exactly once:
 
-- at any time: `Trace.outside_bytes`, the `state` that lives in fast memory, the weights that live there;
-- from the end of a unit's backward pass to the optimizer: the gradients of its weights (`Weight.gradient_bytes`);
-- from the end of the forward pass of the unit that saved it first (or from its start for a tensor that came from
-  elsewhere, `is_input`) to the end of the backward pass that reads it last: a `Saved` tensor;
-- while a unit runs: `forward_bytes` or `backward_bytes`, all that it takes on top of what was there when it started
-  (temporaries, outputs, what it saves of its own making, gradients of its weights), at the worst moment; and
-  `forward_carried_bytes` or `backward_carried_bytes`, what was there when it started and is none of the above: values on
-  their way between units that nobody saves (an input that only passes through, the gradient of the unit's output).
+- always: `Trace.outside_bytes`, and `state` and weights that live there;
+- from the end of a unit's backward pass to the optimizer: gradients of its weights (`Weight.gradient_bytes`);
+- from the end of the first saving unit's forward pass (its start for `is_input`) to the end of the last reading backward
+  pass: a `Saved` tensor;
+- while a unit runs, at the peak: `forward_bytes` or `backward_bytes`, its allocations on top (temporaries, outputs, saved
+  tensors, gradients of its weights), and `forward_carried_bytes` or `backward_carried_bytes`, other unsaved values between units.
 
-Positions: unit `i` of L (counted from 0) runs forward at turn i and backward at position L - 1 - i in backward order,
-which is turn 2 L - 1 - i of the step; the update comes last.
+Unit `i` of L (from 0) runs forward at turn i and backward at position L - 1 - i of the backward order, turn 2 L - 1 - i of the
+step. The update is last.
 """
 
 from collections.abc import Mapping
@@ -88,11 +85,7 @@ class Unit:
 
 @dataclass(frozen=True, kw_only=True)
 class Trace(JsonText):
-    """One training step: its units in forward order, and what belongs to none of them.
-
-    Raises:
-        UserError: two units of one name, ordinals that do not count from 0, a reader outside the step, negative numbers.
-    """
+    """One training step: units in forward order, and memory outside of units; validates names, ordinals, readers and signs."""
 
     units: tuple[Unit, ...]
     outside_bytes: int  # in use in fast memory when the step starts, neither weights of units nor state
@@ -111,11 +104,7 @@ class Trace(JsonText):
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
-        """The reverse of `to_dict`.
-
-        Raises:
-            UserError: another schema, or fields that are missing or unknown.
-        """
+        """Parse the output of `to_dict`; UserError for another schema, or missing or unknown fields."""
         if data.get("schema") != SCHEMA:
             raise cls.unreadable(f"schema {data.get('schema')}", f"schema {SCHEMA}")
         fields = {key: value for key, value in data.items() if key != "schema"}

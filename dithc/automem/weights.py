@@ -1,12 +1,10 @@
-"""Copies of weights in fast memory, which stand in for the parameters while their unit runs.
+"""Copies of weights in fast memory that replace the parameters while their unit runs.
 
-A parameter's home is wherever its data is when a copy is made: nobody else has to know of homes. A copy is stale, and not used,
-when the parameter was given other data, or was changed in a way that its version counts: by an optimizer, or by operations on
-the parameter itself. A change through `.data` or `.detach().numpy()`, while a copy exists, is not seen. Copies exist from
-`Manager.begin_step`, or else from the model's call, to the end of its backward pass: such changes belong before `begin_step`.
+A parameter's home is its data at the time of a copy. A copy is discarded if the parameter gets new data or a new version. Changes
+through `.data` or `.detach().numpy()` are not detected while a copy exists: from `Manager.begin_step`, or the call of the model,
+to the end of its backward pass. Make such changes before `begin_step`.
 
-A copy out of a file that the disk fails is an OSError of the pass. What is read there without a copy (a weight that the plan
-leaves in place, one that finds no room) is read through the file's mapping: there the system ends the process with SIGBUS.
+A failed copy from a file is an OSError of the pass. A direct read of the file's mapping ends the process with SIGBUS.
 """
 
 from bisect import bisect_right
@@ -52,14 +50,7 @@ class WeightCopies:
     """The copies that exist now."""
 
     def __init__(self, fast: Tier, copies: Copies, hits: Hits, *, before_load: BeforeLoad | None) -> None:
-        """Starts with none.
-
-        Args:
-            fast: where they are made.
-            copies: who makes them.
-            hits: counts uses.
-            before_load: called with the parameters that are copied next: their values may still be on their way.
-        """
+        """Start without copies; `before_load` is called with the parameters that are copied next."""
         self._fast, self._copies, self._hits, self.before_load = fast, copies, hits, before_load
         self._of: dict[nn.Parameter, _Copy] = {}
         self._refused = False
@@ -85,11 +76,7 @@ class WeightCopies:
                 self._of[parameter] = _Copy(parameter, home, target, ticket, parameter._version, users={unit})
 
     def use(self, parameters: Iterable[nn.Parameter]) -> None:
-        """Puts the copies of these parameters into their places, as soon as they are complete.
-
-        Raises:
-            OSError: the disk failed a copy out of a file.
-        """
+        """Install the copies of these parameters when complete; OSError if the disk failed."""
         for parameter in parameters:
             copy = self._of.get(parameter)
             if copy is None:

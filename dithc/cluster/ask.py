@@ -18,12 +18,7 @@ ANSWERS = JOBS / "answers"
 
 @dataclass(frozen=True)
 class Answer:
-    """What a batch system says of jobs.
-
-    Attributes:
-        jobs: by number.
-        missing: numbers that it does not know; a number in neither has got no answer.
-    """
+    """Reply of a batch system: jobs by number, and unknown numbers; a number in neither has no reply."""
 
     jobs: dict[str, Job]
     missing: frozenset[str] = frozenset()
@@ -46,10 +41,9 @@ def ask(system: str, ids: Collection[str]) -> Answer:
 
 
 def job_of(folder: Path, record: Record) -> Job | bool | None:
-    """A job as its system sees it; False where the system does not know it, None where it has not answered.
+    """Return a job as its system reports it; False if unknown there, None without a reply.
 
-    All unsettled jobs of its driver are asked for in one command, whose answer serves for some seconds: the engine asks for job
-    after job.
+    One command queries all unsettled jobs of the driver, and its reply is reused for some seconds.
     """
     kept = _kept(folder)
     if record.current not in kept:

@@ -19,9 +19,5 @@ def seconds_left() -> float | None:
 
 
 def environment(end: float | None) -> dict[str, str]:
-    """What ranks need to know of it.
-
-    Args:
-        end: seconds since 1970; None where nothing ends the job.
-    """
+    """Return the environment of ranks for a deadline `end` in seconds since 1970; None for no deadline."""
     return {} if end is None else {VARIABLE: f"{end:.0f}"}

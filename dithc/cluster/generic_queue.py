@@ -16,10 +16,7 @@ UNKNOWN, ENDED = "PENDING", "FAILED"
 
 
 class GenericQueue:
-    """The jobs that were submitted from a folder (the current one, until another is named).
-
-    A job keeps the number of its first submission, however often it was submitted.
-    """
+    """Jobs submitted from a folder (default: the current one), each under the number of its first submission."""
 
     def __init__(self, folder: Path | None = None) -> None:
         self.folder = folder or Path.cwd()

@@ -14,14 +14,13 @@ class Job:
     """A job of the scheduler.
 
     Attributes:
-        id: the scheduler's number of it.
-        name: under which it was submitted: the same for all jobs of one driver.
-        state: in Slurm's words, such as PENDING, RUNNING, COMPLETED, OUT_OF_MEMORY.
-        reason: why it waits or ended, in the scheduler's words; empty where it says nothing.
+        name: submission name, shared by all jobs of one driver.
+        state: in Slurm's terms, such as PENDING, RUNNING, COMPLETED, OUT_OF_MEMORY.
+        reason: of waiting or ending, in the scheduler's words, or empty.
         what: rule and wildcards, as `rule_tiles_wildcards_dataset=...` or `group_prepare`.
-        nodes: where it runs or ran; empty before.
-        status: exit status, and 128 + n after signal n; None where it is not known.
-        elapsed: how long it ran, `HH:MM:SS`; empty where it is not known.
+        nodes: empty before the start.
+        status: exit status, 128 + n after signal n; None if unknown.
+        elapsed: `HH:MM:SS`; empty if unknown.
     """
 
     id: str

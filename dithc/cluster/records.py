@@ -14,26 +14,25 @@ JOBS = Path(".snakemake/dithc-jobs")
 
 @dataclass(frozen=True, kw_only=True)
 class Record:
-    """A job as the workflow engine knows it, over all the times that it was submitted.
+    """A job of the workflow engine over all its submissions.
 
     Attributes:
-        id: the number of its first submission: the engine's name of it.
-        current: the number of its newest submission.
-        key: begin of the names of its files.
-        system: which batch system has it.
-        driver: the driver that submitted it, or asked for it last.
+        id: number of its first submission: the engine's name.
+        current: number of its newest submission.
+        key: prefix of its file names.
+        driver: the driver that submitted or last queried it.
         what: rule and wildcards, as `rule_tiles_wildcards_dataset=...`.
         minutes: walltime.
-        line: the command that submits it.
-        attempts: how often it was submitted.
-        fruitless: submissions in a row after which nothing more was reached than before.
-        refused: attempts in a row to submit it again that the system refused.
-        reached: what it had reached when it last stopped, in its own words.
-        missing_since: since when the system does not know it; None while it does.
-        answer: `success` or `failed` once that is settled.
-        state: how it ended, in Slurm's words.
-        cancelled: when it was cancelled by the engine; None if it was not.
-        submitted: when it was last submitted.
+        line: submit command.
+        attempts: number of submissions.
+        fruitless: consecutive submissions without progress.
+        refused: consecutive resubmissions that the system refused.
+        reached: its progress at the last stop.
+        missing_since: when the system lost track of it, or None.
+        answer: `success` or `failed` once settled.
+        state: how it ended, in Slurm's terms.
+        cancelled: when the engine cancelled it, or None.
+        submitted: time of the last submission.
     """
 
     id: str

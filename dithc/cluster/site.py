@@ -15,15 +15,7 @@ AWAY = ("DOWN", "FAIL", "NOT_RESPONDING", "*")
 
 @dataclass(frozen=True, kw_only=True)
 class Nodes:
-    """Nodes of one kind in a partition.
-
-    Attributes:
-        names: of all of them.
-        cpus: that Slurm gives out on each.
-        memory_mb: that Slurm gives out on each.
-        sockets: of each, as Slurm was told.
-        is_up: whether one of them takes jobs.
-    """
+    """Nodes of one kind in a partition; `cpus` and `memory_mb` are what Slurm allocates, `is_up` if any node accepts jobs."""
 
     names: tuple[str, ...]
     cpus: int
@@ -34,16 +26,13 @@ class Nodes:
 
 @dataclass(frozen=True, kw_only=True)
 class Partition:
-    """A queue of Slurm.
+    """A Slurm partition.
 
     Attributes:
-        name: as `-p` takes it.
         is_default: whether jobs without `-p` go there.
-        is_up: whether it takes jobs.
-        max_minutes: the longest walltime; None for no limit.
-        max_nodes: of one job; None for no limit.
-        max_memory_mb: of one job on a node; None for no limit.
-        preempt: PreemptMode of its jobs: OFF, REQUEUE, CANCEL, SUSPEND.
+        max_minutes, max_nodes: per job; None for no limit.
+        max_memory_mb: per job on a node; None for no limit.
+        preempt: PreemptMode: OFF, REQUEUE, CANCEL, SUSPEND.
         kinds: its nodes, by kind, the most frequent first.
     """
 
@@ -62,12 +51,11 @@ class Site:
     """A Slurm cluster.
 
     Attributes:
-        version: of Slurm.
-        partitions: that this user may see.
-        accounting: whether `sacct` answers with an account of jobs.
+        partitions: visible to this user.
+        accounting: whether `sacct` works.
         min_job_age_seconds: how long a finished job stays in the queue.
-        mpi: process management interfaces that `srun --mpi=` knows.
-        job_requeue: whether a job may be put back into the queue.
+        mpi: process management interfaces of `srun --mpi=`.
+        job_requeue: whether jobs may be requeued.
     """
 
     version: str
@@ -99,15 +87,7 @@ def probe_site() -> Site | None:
 
 
 def read_site(config: str, partitions: str, nodes: str, *, mpi: str, accounting: bool) -> Site:
-    """The site that these outputs describe.
-
-    Args:
-        config: of `scontrol show config`.
-        partitions: of `scontrol show partition -o`.
-        nodes: of `scontrol show node -o`.
-        mpi: of `srun --mpi=list` (both of its formats).
-        accounting: whether `sacct` has an account of jobs.
-    """
+    """Parse a site from the output of `scontrol show config`, `... partition -o`, `... node -o` and `srun --mpi=list`."""
     age = re.match(r"\d+", value(config, "MinJobAge"))
     return Site(
         version=value(config, "SLURM_VERSION"),

@@ -1,11 +1,8 @@
-"""torch's own CPU tensors from a pool, for a thread and a time: `set MemType` of Algorithm 1.
+"""Allocation of torch's CPU tensors from a pool, per thread and period: `set MemType` of Algorithm 1.
 
-Operators of HCOps take their outputs from a pool anyway. This gives the same memory to all that torch allocates while the mode
-is on: `torch.empty`, temporaries and gradients of autograd, outputs of its operators. The mode belongs to the calling thread;
-the backward pass on a CPU runs on the thread that starts it. Tensors outlive the mode and may be freed by any thread. What is
-smaller than 1 MiB, and what neither the pool nor those below it have, comes from the allocator that torch had before.
-
-It needs an extension that is built at installation for one version of torch (`torch_allocator.cpp`).
+The mode covers `torch.empty`, temporaries, autograd gradients and operator outputs of the calling thread. On a CPU, backward runs
+on the thread that starts it. Tensors outlive the mode, and any thread may free them. Requests below 1 MiB, and those that no pool
+can serve, use torch's previous allocator. The extension (`torch_allocator.cpp`) is built at installation for one torch version.
 """
 
 import ctypes
@@ -29,13 +26,7 @@ log = logger(__name__)
 
 @dataclass(frozen=True, kw_only=True)
 class AllocatorCounters:
-    """What the mode did in this process so far, all threads together.
-
-    Attributes:
-        num_served, served_bytes: requests that a pool served.
-        num_refused, refused_bytes: requests that a pool and all below it had no memory for; torch's allocator served them.
-        live_bytes: what torch holds now of `served_bytes`.
-    """
+    """Process-wide counters: requests served by pools, requests refused by all pools, and bytes still live."""
 
     num_served: int
     served_bytes: int
@@ -66,10 +57,9 @@ def reason() -> str:
 
 
 def enter(pool: Pool) -> Pool | None:
-    """Lets this thread's tensors come from `pool` from now on; returns the pool of the mode before, for `leave`.
+    """Allocate this thread's tensors from `pool`; returns the previous pool, for `leave`.
 
-    A pool that is off or closed ends the mode; one that is closed later, by any thread, serves nothing from then on. Costs
-    some microseconds. Without the extension it does nothing, and the log has said so once.
+    A closed pool ends the mode. Without the extension, the call has no effect and logs that once.
     """
     library, before = load().library, _mode.pool
     if library is not None:

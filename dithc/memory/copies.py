@@ -57,12 +57,11 @@ class CopyCounters:
     """Sums since the engine was made.
 
     Attributes:
-        loaded_bytes, offloaded_bytes: copied through each stream, by whomever.
-        blocking_bytes: copied by the compute team, which computed nothing meanwhile: `now`, and what waiting callers helped with.
-        queued_bytes: that nobody has begun to copy, now.
-        stall_seconds: that callers spent in `wait`, `drain`, `advance` and `now`.
-        busy_seconds: of each stream, the time of the parts of its copies.
-        failed: copies that failed or were cancelled.
+        blocking_bytes: copied by the compute team: `now`, and help by waiting callers.
+        queued_bytes: not begun yet.
+        stall_seconds: of callers in `wait`, `drain`, `advance` and `now`.
+        busy_seconds: copy time of each stream.
+        failed: failed or cancelled copies.
     """
 
     loaded_bytes: int
@@ -85,14 +84,13 @@ class Copies:
         offload_core: int | None = None,
         by: Literal["threads", "team"] = "threads",
     ) -> None:
-        """Starts the threads.
+        """Start the threads.
 
         Args:
-            tiers: those that may hold a tensor in a file, where copies go by pread and pwrite; None: no tensor is in a file.
-            load_core, offload_core: core (index into `Machine.cores`) that the thread of a stream is pinned to; None: anywhere.
-            by: "threads": one C thread a stream, asleep while there is nothing to do. "team": none, for systems that refuse
-                threads; what is submitted is copied by the compute team inside `wait`, `drain` and `advance`, and then nothing
-                is computed.
+            tiers: tiers that may be files, copied by pread and pwrite; None for no files.
+            load_core, offload_core: core (index into `Machine.cores`) for each stream's thread; None for any.
+            by: "threads": one C thread per stream. "team": no threads; the compute team copies inside `wait`, `drain` and
+                `advance`, and blocks computing.
 
         Raises:
             UserError: there is no C library, or no such core.
@@ -108,12 +106,11 @@ class Copies:
         return self._engine.by
 
     def submit(self, target: Tensor, source: Tensor, *, stream: Stream, priority: int = 0) -> Ticket:
-        """Queues a copy and returns at once. Both tensors are kept until it is done and seen to be (`retire`, `wait`, `drain`).
+        """Queue a copy and return at once; both tensors are kept until it is retired (`retire`, `wait`, `drain`).
 
         Args:
-            target, source: contiguous, on the CPU, of one dtype and as many elements; without overlap.
-            stream: which thread and queue.
-            priority: higher ones first, a later one even in the midst of a copy; among equal ones in the order of submission.
+            target, source: contiguous CPU tensors of one dtype and size; without overlap.
+            priority: higher first, even during a copy; equal ones in order of submission.
 
         Raises:
             ValueError: tensors that do not fit each other.
@@ -136,10 +133,10 @@ class Copies:
         return self._engine.state(ticket) != PENDING
 
     def wait(self, ticket: Ticket) -> None:
-        """Returns when a copy is done; the copy overtakes all others, and the compute team helps.
+        """Wait for a copy, which overtakes all others, with help of the compute team.
 
         Raises:
-            OSError: the copy failed: errno of a file (ENOSPC, EIO, ...). What is in the target is undefined.
+            OSError: the copy failed, with its errno (ENOSPC, EIO, ...); the target is undefined.
             RuntimeError: the engine was closed first, or is another process's.
         """
         while self._engine.state(ticket) == PENDING:
@@ -154,11 +151,7 @@ class Copies:
         return done.value
 
     def now(self, target: Tensor, source: Tensor) -> None:
-        """Copies at once with the compute team, whatever is queued.
-
-        Raises:
-            ValueError, OSError, RuntimeError: as `submit` and `wait`.
-        """
+        """Copy at once with the compute team, ahead of the queue; raises as `submit` and `wait`."""
         request, error = self._request(target, source), ctypes.c_int()
         self._engine.call("now", native.context(), ctypes.byref(request), ctypes.byref(error))
         _raise(error.value, f"copy of {target.nbytes} bytes")
@@ -196,12 +189,9 @@ class Copies:
         self.retire()
 
     def inject(self, *, error: int = 0, after_bytes: int = 0, delay_seconds: float = 0.0) -> None:
-        """For tests: from now on each part of a copy (up to 4 MB) sleeps first, and fails once `after_bytes` more were copied.
+        """Inject faults for tests: each part (up to 4 MB) sleeps first, and fails after `after_bytes` more bytes.
 
-        Args:
-            error: errno that it fails with; 0: never.
-            after_bytes: of all copies together.
-            delay_seconds: a new value ends the sleep of an old, longer one.
+        `error` is the errno (0: never). A new `delay_seconds` ends a longer sleep.
         """
         self._engine.call("set_faults", error, after_bytes, int(delay_seconds * NANOSECONDS))
 
@@ -236,11 +226,7 @@ class _Engine:
         self._handle = self._start(_cpus(cores))
 
     def call(self, name: str, *arguments: Any) -> int:
-        """Calls hc_copies_<name>; its status.
-
-        Raises:
-            RuntimeError: the engine is closed, or the process that made it is another one.
-        """
+        """Return the status of hc_copies_<name>; RuntimeError if the engine is closed or belongs to another process."""
         if os.getpid() != self._process:
             raise RuntimeError(
                 "copies between memory tiers: this process was forked from the one that has their threads"

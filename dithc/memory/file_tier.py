@@ -15,7 +15,7 @@ REMEDY = "choose another folder for the file tier, or make the file smaller"
 
 
 def create(folder: Path, size_bytes: int) -> int:
-    """A descriptor of a new file of `size_bytes` in `folder`, every block of it reserved, without a name.
+    """Return a descriptor of a new unnamed file in `folder` with all blocks reserved.
 
     Raises:
         UserError: the folder is missing, cannot be written, or has too little room.

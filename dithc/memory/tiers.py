@@ -1,7 +1,6 @@
-"""The tiers of memory of one process, fastest first: each a pool with a budget, which overflows into the one below it.
+"""Memory tiers of one process, fastest first: pools with budgets, each overflowing into the next.
 
-A tensor is always somewhere valid: what a tier has no room for goes to the tier below, and is counted. Numbers are bytes of
-physical memory (paper section 4.2: the memory levels between which AutoMem moves tensors).
+A tensor is always in valid memory: overflows are counted. Numbers are physical bytes (paper section 4.2: memory levels).
 """
 
 import os
@@ -56,11 +55,7 @@ class Tier:
         self._file_rates = copy_rates.of_file(spec.folder, self._file, size_bytes)
 
     def empty(self, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
-        """A contiguous tensor of any size and dtype with undefined content: here, else in the tiers below (a counted spill).
-
-        Raises:
-            MemoryError: the last tier refused too.
-        """
+        """Return an uninitialized contiguous tensor, here or below (a counted spill); MemoryError if all tiers refuse."""
         with torch.inference_mode(False):  # what a tier holds is for later steps too, whoever asks first
             return self.pool.empty(shape, dtype, floor_bytes=0)
 
@@ -73,10 +68,7 @@ class Tier:
         return self.pool.counters()
 
     def mapping(self) -> tuple[int, int, int] | None:
-        """Of a file: address and bytes of its mapping, and its descriptor, for those who copy by pread and pwrite.
-
-        Byte i of the mapping is byte i of the file. None: this tier is memory, or it was closed.
-        """
+        """Return address, bytes and descriptor of a file's mapping, for pread and pwrite; None for memory or a closed tier."""
         return None if self._file is None else (*self.pool.range, self._file)
 
     @property
@@ -126,11 +118,10 @@ class Tiers(Sequence[Tier]):
     """The tiers of this process, fastest first; tier i overflows into tier i + 1."""
 
     def __init__(self, specs: Sequence[TierSpec]) -> None:
-        """Makes the tiers, the last one first. Where there are several, measures how fast each is copied to.
+        """Create the tiers, the last first, and measure the copy rates between several.
 
         Raises:
-            UserError: a file's folder is missing, read-only or too small, or a specification has no meaning; or there is no C
-                library to keep a budget with.
+            UserError: a file's folder is missing, read-only or too small; an invalid specification; or no C library for a budget.
         """
         _check(specs)
         made: list[Tier] = []
@@ -186,10 +177,7 @@ class Tiers(Sequence[Tier]):
         self._before = None
 
     def close(self) -> None:
-        """Ends the tiers: tensors that still live in them stay valid, and memory goes back when the last of them is gone.
-
-        A model that lives on keeps its weights there, so that is no news for a user; the log has it for who looks for a leak.
-        """
+        """Close the tiers; tensors in them stay valid, and memory is freed with the last one. The log reports those left."""
         self.release()
         for tier in self._tiers:
             if used := tier.counters().used_bytes:

@@ -13,13 +13,11 @@ from dithc.parallel.shared import Joining
 
 @dataclass(frozen=True)
 class Ranks:
-    """Some ranks of a run, in an order; one rank alone needs no group.
+    """An ordered subset of the ranks of a run; a single rank has no group.
 
     Attributes:
-        rank: this process's number among them, from 0.
-        size: how many they are.
-        group: of torch.distributed; None for one alone, or for all ranks.
-        joining: by which they put tensors together where they are of one node; None: by messages.
+        group: of torch.distributed; None for a single rank, or for all ranks.
+        joining: joins tensors in shared memory on one node; None for messages.
     """
 
     rank: int = 0
@@ -28,11 +26,9 @@ class Ranks:
     joining: Joining | None = field(default=None, repr=False, compare=False)
 
     def joined(self, part: Tensor, lengths: Sequence[int], *, dim: int = 0) -> Tensor:
-        """The parts of all, one after the other along `dim`, on every rank.
+        """Return the concatenation of all parts along `dim`, on every rank.
 
-        Args:
-            part: of this rank; all are of one type, and of one shape but for `dim`.
-            lengths: of the part of each rank along `dim`.
+        `lengths` are the sizes of all parts along `dim`; other sizes and the type are equal.
         """
         if self.size == 1:
             return part
@@ -46,13 +42,7 @@ class Ranks:
         return torch.cat(parts, dim=dim)
 
     def collected(self, part: Tensor, lengths: Sequence[int], *, dim: int = 0) -> Tensor | None:
-        """As `joined`, for the first rank alone; None on the others.
-
-        Args:
-            part: of this rank; not looked at where it is empty, which that of the first rank is not.
-            lengths: of the part of each rank along `dim`.
-            dim: along which they follow each other.
-        """
+        """As `joined`, on the first rank only; None elsewhere. The first rank's part must not be empty."""
         if self.size == 1:
             return part
         import torch.distributed as distributed
@@ -75,12 +65,7 @@ class Ranks:
         return whole
 
     def swapped(self, parts: Sequence[Tensor], shapes: Sequence[Sequence[int]]) -> list[Tensor]:
-        """The part that each rank has for this one, in their order.
-
-        Args:
-            parts: for each rank, dense.
-            shapes: of what each rank has for this one.
-        """
+        """Return the dense part of each rank for this one, of the given shapes, in rank order."""
         import torch.distributed as distributed
 
         got = [parts[0].new_empty(list(shape)) for shape in shapes]
@@ -134,10 +119,10 @@ class Ranks:
         return x
 
     def edges(self, first: Tensor, last: Tensor) -> Callable[[], tuple[Tensor | None, Tensor | None]]:
-        """Begins to send this rank's edges, both of one shape, to its neighbours.
+        """Begin to send this rank's edges, of equal shape, to its neighbors.
 
-        What is returned waits for theirs: the last one of the rank before and the first one of the rank after; None where there
-        is no such rank.
+        Returns a function that waits for the last edge of the rank before and the first edge of the rank after (None without
+        such rank).
         """
         import torch.distributed as distributed
 

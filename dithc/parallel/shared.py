@@ -44,10 +44,10 @@ class Shared:
 
 
 class Joining:
-    """Parts of tensors that ranks of one node put where all read them; no message is sent.
+    """Concatenation of tensors in memory shared by the ranks of a node, without messages.
 
-    Two memories take turns: who writes to one again has met all others at the other one, so everybody has read it. One that was
-    too small is given back: all have read it when they make a larger one together.
+    Two buffers alternate: a rank writes to one after all have met at the other, so all have read it. Larger ones replace small
+    ones.
     """
 
     def __init__(self, group: Any) -> None:
@@ -56,16 +56,9 @@ class Joining:
         self._memories: deque[Any] = deque([None, None])
 
     def __call__(self, part: Tensor, lengths: Sequence[int], *, rank: int, dim: int) -> Tensor:
-        """The parts of all, one after the other along `dim`.
+        """Return the concatenation of all parts along `dim`; UserError if a rank is missing.
 
-        Args:
-            part: of this rank.
-            lengths: of the part of each rank along `dim`; the other sizes are the same for all.
-            rank: the place of this rank among them.
-            dim: along which they follow each other.
-
-        Raises:
-            UserError: a rank did not come.
+        `lengths` are the sizes of all parts along `dim`, in the order of `rank`; other sizes are equal.
         """
         shape = (*part.shape[:dim], sum(lengths), *part.shape[dim + 1 :])
         segment = self._segment(math.prod(shape) * part.dtype.itemsize)

@@ -27,10 +27,10 @@ log = logger("dithc.workflow")
 
 
 class Driver:
-    """The process that submits the jobs of an experiment, or runs them; one at a time for an experiment.
+    """The process that submits or runs the jobs of an experiment, one driver at a time.
 
-    A second driver of an experiment is refused while the first lives. One that starts after another was killed waits for the jobs
-    which that one had submitted, so that nothing is computed twice.
+    A second driver is rejected while the first lives. The successor of a killed driver waits for its submitted jobs, so that no
+    work is repeated.
     """
 
     def __init__(self, matrix: Matrix, jobs: Jobs) -> None:
@@ -51,17 +51,16 @@ class Driver:
         return queue_of(scheduler) if scheduler != "none" else None
 
     def start(self, planned: list[tuple[str, str]], *, executor: str, name: str, engine: Any) -> None:
-        """Called before the first job.
+        """Start before the first job.
 
         Args:
             planned: rule and name (data set, run ...) of every job that will run.
-            executor: what runs jobs, as the workflow engine calls it (`local`, `slurm`, `cluster-generic`).
-            name: under which the jobs of this driver are submitted.
-            engine: the engine's object that submits jobs and follows them.
+            executor: the workflow engine's name (`local`, `slurm`, `cluster-generic`).
+            name: submission name of this driver's jobs.
+            engine: the engine's job submitter.
 
         Raises:
-            UserError: another driver works on the experiment; the profile does not say what a node has; a file of the user's is
-                missing; a job can never start.
+            UserError: another driver is active; the profile lacks the node size; a user file is missing; a job can never start.
         """
         setup()
         self._check_profile(executor)

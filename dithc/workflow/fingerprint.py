@@ -21,18 +21,11 @@ log = logger(__name__)
 
 
 def fingerprint(path: Path, *, named: bool) -> str | None:
-    """What tells the files at a path from others; None where nothing is there.
+    """Return a fingerprint of the content at a path; None if it does not exist.
 
-    Of a folder: the names of all files below it, in sorted order; the sizes of the first 10,000; 4 KiB from the middle of each of
-    the first 1,000. Hidden files do not count, as no reader takes them. Of a file: its size and 64 blocks of 64 KiB. A copy, a
-    link and a moved folder have the fingerprint of the original.
-
-    The cost is that of listing the folder, at most 10,000 `stat` calls and at most 1,000 small reads. What it cannot see: bytes
-    changed in place in a file of the same size, outside of what is read.
-
-    Args:
-        path: a folder or a file.
-        named: whether the name of a single file counts, as it does where it becomes the name of a scene.
+    A folder: sorted names of all visible files below it, the sizes of the first 10,000, and 4 KiB from the middle of each of the
+    first 1,000. A file: its size and 64 blocks of 64 KiB, and its name if `named` (it becomes a scene name). Copies, links and
+    moved folders keep the fingerprint. Changes in place outside of the sampled bytes are not detected.
     """
     digest = hashlib.sha256()
     if path.is_dir():
@@ -49,12 +42,9 @@ def fingerprint(path: Path, *, named: bool) -> str | None:
 
 
 class Files:
-    """Fingerprints of the user's files, each taken once; those of files that are no longer there are remembered.
+    """Fingerprints of the user's files, computed once and stored in the JSON file `path`.
 
-    So that scenes may be moved to an archive when they are staged: nothing is staged again until they are back.
-
-    Args:
-        path: JSON file of the fingerprints of earlier runs.
+    Missing files keep their fingerprint, so staged scenes may move to an archive without being staged again.
     """
 
     def __init__(self, path: Path) -> None:

@@ -15,13 +15,9 @@ PATHS = {"path", "init_file", "dem"}  # keys of settings that name files of the 
 
 
 class Matrix:
-    """An experiment as the workflow engine sees it: names, paths of manifests, dependencies.
+    """An experiment for the workflow engine: names, manifest paths, dependencies.
 
-    Attributes:
-        experiment: the checked configuration.
-        root: folder of all outputs, `results/<name>`.
-        config: path of the resolved configuration, which every command reads.
-        files: fingerprints of the user's files.
+    `root` is `results/<name>`, `config` the resolved configuration, `files` the fingerprints of user files.
     """
 
     def __init__(
@@ -208,10 +204,9 @@ class Matrix:
         return inputs
 
     def spec(self, stage: str, name: str) -> str:
-        """What decides a stage's result, as canonical JSON: a rule's parameter that triggers reruns.
+        """Return the settings that determine a stage's result, as canonical JSON: a change triggers a rerun.
 
-        Paths of the user's files stand in it as fingerprints of what is there, so that files that are added count, and where they
-        stand does not.
+        Fingerprints replace paths of user files, so new files count and locations do not.
         """
         spec = Manifest.spec_of(self.experiment, stage, name, of_rule=True)
         return json.dumps(self._with_files(spec, named=stage == "stage"), sort_keys=True)

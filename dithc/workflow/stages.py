@@ -13,17 +13,14 @@ MANIFESTS = {"pretrain": "train", "finetune": "train", "features_real": "feature
 
 @dataclass(frozen=True, kw_only=True)
 class Stage:
-    """One job of the workflow; paths are relative to the working folder, as the matrix has them.
+    """One job of the workflow, with paths relative to the working folder.
 
     Attributes:
-        kind: what it belongs to, such as `data set`.
-        name: which of that kind.
-        rule: its rule.
-        wildcards: values of the rule's wildcards, in the order of the rule's output.
-        output: the file that says it is done.
-        log: what it printed.
-        needs: outputs of other stages that it waits for.
-        step: the step that a segment of a training ends with; else 0.
+        kind, name: the object, such as `data set`, and its name.
+        wildcards: in the order of the rule's output.
+        output: the file that marks completion.
+        needs: outputs of earlier stages.
+        step: the last step of a training segment; else 0.
     """
 
     kind: str

@@ -20,14 +20,7 @@ log = logger("dithc.workflow")
 
 
 class Workflow(Matrix):
-    """An experiment as the workflow engine sees it.
-
-    Attributes:
-        benches: arguments of what it measures.
-        jobs: what its jobs ask for.
-        paper: the tables and figures of the paper.
-        driver: what is done around them.
-    """
+    """An experiment for the workflow engine, with its benchmarks, job resources, paper targets and driver."""
 
     def __init__(
         self,
@@ -64,11 +57,10 @@ class Workflow(Matrix):
         return made
 
     def scene_input_in_plan(self, dataset: str) -> list[str]:
-        """As `scene_input`, asked by the engine while it makes its plan.
+        """As `scene_input`, called while the engine plans.
 
-        The first time, results that are not whole are marked as to be made again, if the plan has them; for those that will be
-        the same no other job runs. Nothing on disk is changed, so a dry run shows the same plan. Jobs, which read the
-        workflow's files again, do not look.
+        The first call marks damaged results in the plan for a rebuild, without rerunning jobs behind reproducible ones. Nothing
+        on disk changes, so a dry run shows the same plan. Jobs, which evaluate the workflow again, skip this.
         """
         if self._kept is None and self.engine is not None and self.engine.is_main_process:
             self._kept = self._look(self.engine)
@@ -106,11 +98,7 @@ class Workflow(Matrix):
                 )
 
     def start(self) -> None:
-        """Called by the engine before the first job.
-
-        Raises:
-            UserError: the work cannot begin (`check_inputs`, `Driver.start`).
-        """
+        """Start before the first job; UserError if the work cannot begin (`check_inputs`, `Driver.start`)."""
         engine = self.engine
         planned = [(job.rule.name, self._name(job)) for job in engine.dag.needrun_jobs()]
         check_inputs(self, {rule for rule, _ in planned})

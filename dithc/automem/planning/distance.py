@@ -49,10 +49,9 @@ def loads(trace: Trace, decisions: Mapping[str, Decision] | None) -> list[int]:
 
 
 def hiding_distances(seconds: Sequence[float], bytes_at: Sequence[int], load_bytes_per_second: float) -> list[int]:
-    """For each turn the smallest number of turns whose computing hides its loads.
+    """Return for each turn the smallest number of earlier turns whose computing hides its loads.
 
-    The load stream is one, so the loads of turns in between have to fit in as well. Where nothing hides them entirely
-    (too early in the step, or more to load than time to load it) it is the distance that leaves least to wait for.
+    Loads share one stream. A load that cannot be hidden gets the distance with the least waiting.
     """
     loading = [num_bytes / load_bytes_per_second for num_bytes in bytes_at]
     tolerance = 1e-12 * (sum(loading) + sum(seconds))  # of sums that should be equal

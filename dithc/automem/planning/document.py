@@ -70,11 +70,7 @@ class Plan(JsonText):
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
-        """The reverse of `to_dict`.
-
-        Raises:
-            UserError: another schema, or fields that are missing or unknown.
-        """
+        """Parse the output of `to_dict`; UserError for another schema, or missing or unknown fields."""
         if data.get("schema") != SCHEMA:
             raise cls.unreadable(f"schema {data.get('schema')}", f"schema {SCHEMA}")
         fields = {key: value for key, value in data.items() if key != "schema"}

@@ -25,20 +25,17 @@ Keyed = list[tuple[float, Rung]]  # the largest key first
 
 
 def ladder(trace: Trace, rates: Rates) -> tuple[Rung, ...]:
-    """All demotions in the order in which they are made.
+    """Return all demotions in order of cost per byte and second freed.
 
-    The rule is cost for each byte and second freed:
+    1. State (moments, averages, gradient buffers): used once per step without copies; largest first.
+    2. Gradients at rest: written once, read once; longest rest first (last units).
+    3. Saved tensors idle for longer than their copies take, and all others idle between the same turns: two hidden copies;
+       longest idle first (first units).
+    4. Weights whose forward and backward loads hide; longest pause first.
+    5. Saved tensors, then weights, whose copies do not hide, in the same orders, except tensors read at the next turn.
+    6. Weights used in place, largest first: no copies, but slow reads.
 
-    1. State (moments, averages, buffers of gradients): touched once a step, free of copies; the largest first.
-    2. Gradients at rest: written once, read once; those first that rest longest, of the last units.
-    3. Saved tensors that stay idle for longer than it takes to copy them, and all that is idle between the same two
-       turns, out and back: two copies, which hide; those first that are idle longest, of the first units.
-    4. Weights whose two loads hide: a copy for forward and one for backward; the longest pause between them first.
-    5. Saved tensors and then weights whose copies cannot hide, in the same orders. (A tensor that is read again at the
-       very next turn stays.)
-    6. Weights in place instead of copied, the largest first: no copy, but operators wait for slow memory.
-
-    The order knows no budget. A plan is the shortest beginning of it that fits, so a larger budget never moves more.
+    The order is independent of the budget. A plan is the shortest prefix that fits, so a larger budget never moves more.
     """
     hiding_saved, late_saved = _saved_rungs(trace, rates)
     hiding_weights, late_weights, in_place = _weight_rungs(trace, rates)

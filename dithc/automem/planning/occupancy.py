@@ -1,7 +1,6 @@
-"""How many bytes lie in both levels at each turn of a step under given decisions, if every copy that can be over is over.
+"""Bytes in both levels at each turn under given decisions, with all possible copies complete.
 
-This is the least that a plan needs, so it says whether the plan fits: a run that waits for its offloads before a turn
-needs no more. Turns count as in `dithc.automem.trace`; the update is the last one.
+This is the minimum that a plan needs, so it decides if the plan fits. Turns count as in `dithc.automem.trace`, the update last.
 """
 
 from collections.abc import Mapping

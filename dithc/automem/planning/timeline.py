@@ -1,9 +1,7 @@
-"""The predicted timeline of a step: two copy streams beside the computing, waits where they are late.
+"""Predicted timeline of a step: two copy streams next to computing, with waits for late copies.
 
-Each stream copies one tensor after the other. A turn waits until fast memory has room for it beside offloads that are
-still on their way, then starts the loads that are due, waits for its own, and runs. Gradients that rest in slow memory
-are counted as offloaded in the backward turn that makes them, and cost no time: the product of a linear layer writes
-them there.
+Each stream copies one tensor at a time. A turn waits for room, starts due loads, waits for its own, and runs. Gradients at rest
+count as offloaded in the backward turn that makes them, at no time, because the product writes them there.
 """
 
 from collections import deque

@@ -21,10 +21,7 @@ class Turn:
 
 
 def turns_of(trace: Trace, decisions: Mapping[str, Decision]) -> tuple[Turn, ...]:
-    """The 2 L turns of a step in order: forward of units 0 to L - 1, backward of units L - 1 to 0.
-
-    A turn's own loads (distance 0) stand first in its lists.
-    """
+    """Return the 2 L turns of a step: forward of units 0 to L - 1, backward of L - 1 to 0; own loads come first."""
     num_units = len(trace.units)
     weights: list[list[str]] = [[] for _ in range(2 * num_units)]
     saved: list[list[tuple[str, int]]] = [[] for _ in range(2 * num_units)]

@@ -44,15 +44,9 @@ def computing(model: DiT, work: Work, *, bf16: bool) -> dict[str, float]:
 
 
 def crowds(model: DiT, work: Work, group: Group, *, place: int, most: int, bf16: bool) -> dict[int, float]:
-    """Seconds of a block while so many first ranks of each node compute and the others wait; of those where this rank does.
+    """Return seconds of a block by the number of first ranks per node that compute while others wait.
 
-    Args:
-        model: see `measured`.
-        work: of the model.
-        group: all ranks, which call it together.
-        place: of this rank on its node.
-        most: ranks of the largest node.
-        bf16: whether products are of bf16.
+    Collective over `group`; `place` is this rank's index on its node, `most` the ranks of the largest node.
     """
     found = {}
     block = _block(model, model.chain()[:BLOCKS], work, strips(work)[1])
@@ -96,9 +90,9 @@ def _ends(model: DiT, work: Work, block: float, *, bf16: bool) -> float:
 
 
 def _typical(timed: Sequence[Timed]) -> list[float]:
-    """Seconds of each: the middle of rounds, in each of which it is done again and again for a while; of what takes long, one.
+    """Return the median seconds of rounds that repeat short work; long work is timed once.
 
-    Where ranks share cores, the least of several tries is one that had a core to itself, and no more than luck.
+    The minimum would be misleading, because on shared cores it is a lucky try.
     """
     found: list[list[float]] = [[] for _ in timed]
     begun = time.perf_counter()

@@ -17,13 +17,12 @@ MOST_RANKS = 1 << 14  # whose ways are gone through in seconds
 
 @dataclass(frozen=True, kw_only=True)
 class Choice:
-    """Degrees, and what is predicted of them.
+    """Degrees and their prediction.
 
     Attributes:
-        degrees: of each group.
         seconds: until the last group is done.
-        exchange: of these, in which the busiest group exchanges and nobody computes.
-        speedup: over one rank that makes everything.
+        exchange: of these, seconds of communication without computing in the busiest group.
+        speedup: over one rank.
         ideal: the speed-up over the number of ranks.
     """
 
@@ -41,13 +40,7 @@ class Choice:
 
 @dataclass(frozen=True, kw_only=True)
 class Chosen:
-    """The result of a choice.
-
-    Attributes:
-        legal: best first.
-        refused: ways to share an image that do not go, and why.
-        costs: by which they are ordered.
-    """
+    """Legal choices, best first, rejected options with reasons, and the costs that order them."""
 
     legal: Sequence[Choice]
     refused: Sequence[tuple[Degrees, str]]
@@ -98,14 +91,9 @@ class Chosen:
 
 
 def choose(costs: Costs, *, fixed: dict[str, int] | None = None) -> Chosen:
-    """Predicts all degrees that go together; of data degrees that make no part smaller, the least alone.
+    """Predict all valid degrees; of data degrees with equal largest parts, only the smallest.
 
-    Args:
-        costs: of the work on the ranks that there are.
-        fixed: degrees that are given.
-
-    Raises:
-        UserError: none with the given degrees is possible; the message says why.
+    `fixed` degrees are given. Raises UserError with the reason if none is possible.
     """
     if costs.ranks > MOST_RANKS:
         remedy = "start fewer, or ask for fewer"
@@ -141,18 +129,7 @@ def choose(costs: Costs, *, fixed: dict[str, int] | None = None) -> Chosen:
 def least(
     work: Work, *, ranks: int, ranks_a_node: int, fixed: dict[str, int] | None = None, rates: Rates = NOMINAL
 ) -> Degrees:
-    """The degrees that are done first.
-
-    Args:
-        work: what is to be sampled.
-        ranks: of the run.
-        ranks_a_node: on each node.
-        fixed: degrees that are given.
-        rates: of the ranks.
-
-    Raises:
-        UserError: none with the given degrees is possible; the message says why.
-    """
+    """Return the fastest degrees for some work; `fixed` degrees are given. UserError with the reason if none is possible."""
     return choose(Costs(work=work, rates=rates, ranks=ranks, ranks_a_node=ranks_a_node), fixed=fixed).best.degrees
 
 

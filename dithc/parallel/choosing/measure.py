@@ -50,14 +50,12 @@ def measured(
     decode: Callable[[], float] | None = None,
     nodes: Sequence[Sequence[int]],
 ) -> Rates:
-    """The rates of the ranks that are here; every rank calls it with the same, and has the same.
+    """Return the measured rates of the connected ranks; collective, equal on all.
 
     Args:
-        model: in evaluation mode; None where there is no network.
-        group: the connected ranks.
-        work: of the model.
-        bf16: whether products are of bf16.
-        decode: decodes a part of an image, and says how many such parts an image is.
+        model: in evaluation mode; None without a network.
+        bf16: whether products use bf16.
+        decode: decodes a part of an image, and returns the number of parts per image.
         nodes: the ranks of each node.
     """
     group.barrier()

@@ -20,14 +20,10 @@ PRODUCTS, PACKED = ".SAFE", ".ZIP"
 
 
 def check_inputs(matrix: Matrix, rules: Set[str]) -> None:
-    """Checks before the first job that the user's files are there, with what can be seen from outside.
-
-    Args:
-        matrix: the experiment.
-        rules: names of the rules that will run; only what they read is checked.
+    """Check the user's files for the given rules before the first job, from outside.
 
     Raises:
-        UserError: a path does not exist, or what is there is not what its kind needs; all are named.
+        UserError: names all paths that do not exist or do not fit their kind.
     """
     experiment = matrix.experiment
     faults = [*_missing(experiment, rules), *_incomplete(experiment, rules), *_bands(matrix, rules)]

@@ -8,15 +8,9 @@ from dithc.runs import Manifest
 
 
 def damaged(manifests: Iterable[str]) -> dict[str, list[str]]:
-    """Looks whether the files of results are there, with the sizes that were written.
+    """Return a sentence per damaged file, by manifest path: missing, or of another size than written.
 
-    Nothing is read but the manifests. A manifest that is not there is no damage: the engine sees that itself.
-
-    Args:
-        manifests: their paths.
-
-    Returns:
-        A sentence for each fault, by the path of the manifest.
+    Only manifests are read. A missing manifest is not damage, because the engine detects it.
     """
     faults = {path: _faults(Path(path)) for path in manifests}
     return {path: found for path, found in faults.items() if found}

@@ -18,17 +18,10 @@ def digest_of(path: str) -> str | None:
 
 
 def restorable(matrix: Matrix, damaged: Iterable[str]) -> dict[str, str]:
-    """Those of the damaged results that follow from the settings, inputs and files of today, as they did when they were made.
+    """Return the digests, by manifest path, of damaged results that today's settings, inputs and files reproduce.
 
-    What is computed of the same things is the same, so the jobs behind it may stay. Where a manifest itself is gone or cannot be
-    read, nobody knows what it was, and all that follows from it runs.
-
-    Args:
-        matrix: the experiment.
-        damaged: paths of manifests whose files are not whole.
-
-    Returns:
-        Digest of each, by the path of the manifest.
+    The same inputs give the same results, so later jobs may stay. A missing or unreadable manifest has no known digest, and
+    everything downstream runs.
     """
     known = set(matrix.manifests)
 

@@ -20,10 +20,9 @@ MEMORY_REMEDY = {
 
 
 class Jobs:
-    """Cores, memory, walltime and launch of the jobs of an experiment.
+    """Cores, memory, walltime and launch of an experiment's jobs.
 
-    Attributes:
-        cores: of a node; where no scheduler runs the jobs, those that the workflow was given.
+    `cores` are those of a node, or of the workflow without a scheduler.
     """
 
     def __init__(self, experiment: Experiment, *, cores: int | None) -> None:
@@ -128,16 +127,13 @@ class Jobs:
         return [dataset.codec for dataset in self.experiment.datasets.values()]
 
     def check(self, planned: list[tuple[str, str]]) -> list[str]:
-        """Compares what jobs ask with what a node and a queue give.
-
-        Args:
-            planned: stage and name of every job that will run.
+        """Compare the requests of the planned jobs (stage, name) with the limits of a node and a queue.
 
         Returns:
-            A sentence for every job that will ask for more time than it can get; it starts all the same.
+            A sentence per job whose time request exceeds its limit; it starts all the same.
 
         Raises:
-            UserError: a job can never start: more memory than a node has, or a longer walltime than is allowed was asked for.
+            UserError: a job can never start: too much memory for a node, or a walltime beyond the limit.
         """
         faults, notes = [], []
         for stage, name in planned:

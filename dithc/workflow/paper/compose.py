@@ -36,11 +36,7 @@ SMALL = (
 
 
 def read_cell(path: Path) -> dict[str, Any]:
-    """What a cell wrote.
-
-    Raises:
-        UserError: it is not there, or altered.
-    """
+    """Return a cell's result; UserError if it is missing or altered."""
     try:
         return unseal(plain(path).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
@@ -64,21 +60,18 @@ def compose(
     pictures: Iterable[Path] = (),
     versions: Mapping[str, str] | None = None,
 ) -> Document:
-    """The document of a target.
+    """Return the document of a target.
 
     Args:
-        experiment: the configuration.
-        jobs: the plan, as for the cells.
-        target: of the paper.
+        jobs: the plan of the cells.
         cells: folder of the target's cells.
-        page: folder of the page, to which files in the document are relative.
-        command: the line that makes the target again.
+        page: folder of the page; the document's files are relative to it.
+        command: the command that repeats the target.
         scores: manifests of `dithc fid`, for table 1.
-        pictures: images of samples, for figure 8.
-        versions: of the program.
+        pictures: sample images, for figure 8.
 
     Raises:
-        UserError: a cell is not there, or altered.
+        UserError: a cell is missing or altered.
     """
     own = [job for job in jobs if job.target == target]
     read, machine, told_versions = Read(), dict[str, Any](), dict(versions or {})

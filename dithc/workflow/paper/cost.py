@@ -34,12 +34,7 @@ SLOWNESS: Mapping[str, float] = {
 
 @dataclass(frozen=True)
 class Node:
-    """What a plan is made for.
-
-    Attributes:
-        cores: that compute.
-        memory_gib: of the node.
-    """
+    """Cores for computing, and memory, of the measuring node."""
 
     cores: int
     memory_gib: float
@@ -47,12 +42,7 @@ class Node:
 
 @dataclass(frozen=True)
 class Network:
-    """A preset, and what is changed of it.
-
-    Attributes:
-        preset: such as `DiT-S/2`.
-        depth: number of blocks; None for the preset's.
-    """
+    """A preset, such as `DiT-S/2`, with an optional other depth."""
 
     preset: str
     depth: int | None = None
@@ -96,12 +86,7 @@ class Network:
 
 @dataclass(frozen=True)
 class Cost:
-    """The rule of a node.
-
-    Attributes:
-        node: that measures.
-        gflops_per_core: in a training step of dithc in fp32.
-    """
+    """Cost rule of a node; `gflops_per_core` is the rate of a dithc training step in fp32."""
 
     node: Node
     gflops_per_core: float

@@ -1,8 +1,8 @@
-"""Figure 7: losses of platforms beside each other, and their largest deviation beside what seeds alone change.
+"""Figure 7: loss curves of platforms, and their largest deviation against the seed noise.
 
-Curves are compared smoothed, a centred mean over a tenth of the steps, step by step, relative to the other's loss. What platforms
-change is read at equal seeds, where weights, images and noise are the same; what seeds change on the reference alone. A loss that
-is not finite is a deviation without limit: it is never within the noise.
+Curves are compared smoothed, a centered mean over a tenth of the steps, per step, relative to the reference. Platforms are
+compared at equal seeds (same weights, images, noise), seeds on the reference only. A loss that is not finite is never within the
+noise.
 """
 
 import json
@@ -89,11 +89,7 @@ def read_curves(job: Job, result: Mapping[str, Any], file: str) -> Read:
 
 
 def judge(results: Mapping[str, tuple[Job, Mapping[str, Any], str]]) -> Read:
-    """How far platforms are from the reference, beside what the seed changes there.
-
-    Args:
-        results: of each cell by its name: the cell, what it wrote, and in which file.
-    """
+    """Compare platforms with the reference and its seed noise; `results` maps cells to (cell, result, file)."""
     curves = [
         _curve(job, told, file)
         for job, result, file in results.values()

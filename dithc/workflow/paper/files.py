@@ -18,14 +18,7 @@ LONGER = 5  # times the prediction, the walltime that is asked
 
 
 class PaperFiles:
-    """The targets of an experiment as files.
-
-    Args:
-        experiment: the configuration.
-        root: its folder of results.
-        cores: of the node that measures.
-        configurations: files that a person names to get this experiment.
-    """
+    """Files of an experiment's targets; `configurations` are the user's files that define the experiment."""
 
     def __init__(self, experiment: Experiment, *, root: str, cores: int, configurations: Sequence[str]) -> None:
         self.experiment, self.root, self.configurations = experiment, f"{root}/paper", configurations

@@ -323,13 +323,7 @@ READERS: Mapping[str, Callable[[Job, Mapping[str, Any], str], Read]] = {
 
 
 def read_result(job: Job, result: Mapping[str, Any], file: str) -> Read:
-    """What a cell's result says.
-
-    Args:
-        job: the cell.
-        result: what its command wrote.
-        file: where that is, relative to the page.
-    """
+    """Return a cell's result as `Read`; `file` is relative to the page."""
     read = READERS[job.target](job, result, file)
     seen: dict[str, int] = {}
     for place, cell in enumerate(read.cells):  # rows that differ in signs alone

@@ -29,14 +29,7 @@ LABELS = {"samples": "Samples beside real tiles, RGB", "composites": "Samples be
 
 @dataclass(frozen=True)
 class Score:
-    """What `dithc fid` says of one training.
-
-    Attributes:
-        name: of the evaluation.
-        path: of its manifest.
-        digest: of the manifest.
-        numbers: in it.
-    """
+    """Result of `dithc fid` for one run: evaluation name, manifest path and digest, numbers."""
 
     name: str
     path: Path

@@ -25,24 +25,15 @@ KILLED = (
 
 
 class Closing:
-    """What a person wants to know of an experiment on which the work has ended, in lines that fit.
-
-    Args:
-        progress: the experiment.
-        status: its last look.
-        width: of a line at most, but for paths; None where there is no terminal.
-    """
+    """Final report of an experiment, in lines of at most `width` (None without a terminal), except paths."""
 
     def __init__(self, progress: Progress, status: Status, *, width: int | None = None) -> None:
         self.progress, self.status, self.width = progress, status, width
 
     def summary(self, *, warned: Warned, since: float, seconds: float) -> list[str]:
-        """Scores, times, products, warnings, and how much is done.
+        """Return scores, times, products, warnings and completion.
 
-        Args:
-            warned: what the driver warned of; what stages did, in logs written at or after `since`, is added.
-            since: in seconds since 1970.
-            seconds: that the work took.
+        `warned` holds the driver's warnings; stage logs written since `since` (seconds since 1970) add theirs.
         """
         for one in self.status.standings:
             log = self.progress.base / one.stage.log
@@ -53,11 +44,9 @@ class Closing:
         return folded(lines, width=self.width)
 
     def failure(self, ended: Mapping[str, str], *, is_told: bool) -> list[str]:
-        """Stages that failed: their last words, their logs, and what to do.
+        """Return failed stages with their last lines, logs and remedies.
 
-        Args:
-            ended: how the commands of failed jobs ended (`Engine.ended`).
-            is_told: the driver has named them already.
+        `ended` gives the ends of failed commands (`Engine.ended`); `is_told` if the driver has already named them.
         """
         lines = [] if is_told else self.status.failures()
         silent = [one for one in self.status.standings if one.state == "stopped" and one.stage.log in ended]

@@ -27,18 +27,14 @@ BY_SIGNAL = 128  # a shell's status of a command that a signal ended is this and
 
 
 class Engine:
-    """Snakemake in a `with` block; the block's end does not end it.
+    """Snakemake in a `with` block; the end of the block does not end it.
 
     Snakemake has a separate process group: Ctrl-C and a hang-up reach it and its jobs once, as a terminal sends them. SIGTERM
     reaches Snakemake alone, which then waits for its jobs. A second signal kills the jobs, and Snakemake unlocks its folder.
-    Snakemake writes into the file itself, so that it continues when this process is killed.
-
-    Args:
-        words: its arguments.
-        log: the file for all that it says.
+    Snakemake writes the file `log` itself, so that it continues if this process is killed.
 
     Attributes:
-        stopped_by: the first signal that was passed on; None for none.
+        stopped_by: the first forwarded signal, or None.
         notices: lines for the user about signals; the caller removes them.
     """
 
@@ -154,14 +150,9 @@ def _status_words(status: int) -> str:
 
 
 class Words:
-    """What a person is to see of Snakemake's text: what dithc's driver says, and each kind of warning of a stage once.
+    """Filter of Snakemake's text for the user: driver messages, and each kind of stage warning once.
 
-    Args:
-        width: of a line at most, but for paths; None where there is no terminal.
-
-    Attributes:
-        has_error: whether the driver named one.
-        driver: what the driver itself warned of; stages leave theirs in their logs.
+    `has_error` if the driver reported an error; `driver` holds its own warnings.
     """
 
     def __init__(self, *, width: int | None = None) -> None:

@@ -23,11 +23,7 @@ SILENT_SECONDS, SILENT_STEPS = 120.0, 10  # a running training that made no step
 
 
 class Look:
-    """What is known at one moment, asked of one stage after the other.
-
-    Attributes:
-        matched: the jobs that belong to stages, by the stage's key.
-    """
+    """State of all stages at one moment; `matched` maps stage keys to their jobs."""
 
     def __init__(
         self,

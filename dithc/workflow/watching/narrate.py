@@ -15,11 +15,9 @@ TOUCHED_SECONDS = (
 
 
 class Narrator:
-    """Tells each thing once.
+    """Printer of each event once.
 
-    Args:
-        beats: also that a stage still runs: after a minute, and then after pauses that double up to half an hour; for logs,
-            which are not drawn again. Where jobs only wait in a queue, what the experiment as a whole waits for.
+    With `beats` also of running stages, after a minute and then at pauses that double up to half an hour, for log files.
     """
 
     def __init__(self, *, beats: bool) -> None:

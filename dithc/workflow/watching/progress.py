@@ -18,14 +18,12 @@ BEGUN: tuple[State, ...] = ("failed", "running", "queued", "stopped")
 
 @dataclass(frozen=True, kw_only=True)
 class Status:
-    """Where an experiment is.
+    """Status of an experiment.
 
     Attributes:
-        name: of the experiment.
-        standings: of all stages.
-        driver: who works on it; None for nobody.
-        others: jobs in the scheduler's queue that are none of the stages, in words.
-        report: where it is, once it is there and nothing before it is to be made again.
+        driver: the active driver, or None.
+        others: descriptions of unrelated jobs in the scheduler's queue.
+        report: its path, once it exists and is current.
     """
 
     name: str
@@ -89,11 +87,7 @@ class Status:
 
 
 class Progress:
-    """Looks at `results/NAME`, as often as wanted; writes nothing.
-
-    Raises:
-        UserError: the folder holds no configuration, or one that cannot be read.
-    """
+    """Read-only view of `results/NAME`; UserError without a readable configuration."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -129,11 +123,9 @@ class Progress:
         return Driver(host=holder["host"], pid=holder["pid"], began=holder["id"] / 1e9)
 
     def look(self, jobs: list[Job] | None = None, *, since: float = 0.0) -> Status:
-        """Where every stage is now.
+        """Return the state of every stage.
 
-        Args:
-            jobs: from the scheduler; it is asked where they are not given.
-            since: logs that are older, in seconds since 1970, tell nothing; as those from before the driver began.
+        `jobs` defaults to the scheduler's; logs older than `since` (seconds since 1970), such as of earlier drivers, are ignored.
         """
         self.matrix = self._read()
         found = self.jobs() if jobs is None else jobs

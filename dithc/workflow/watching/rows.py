@@ -18,16 +18,7 @@ GAP = "  "
 
 @dataclass(frozen=True)
 class Row:
-    """One line of a status.
-
-    Attributes:
-        kind: data set, codec, run, extractor, features, evaluation, bench or report.
-        name: which; empty for the report.
-        state: of the stage that speaks for the thing.
-        done: stages done.
-        total: stages.
-        words: what there is to say.
-    """
+    """One line of a status: kind and name, state of the leading stage, stages done of total, description."""
 
     kind: str
     name: str
@@ -64,14 +55,10 @@ def lines_of(
     colour: bool = False,
     only_active: bool = False,
 ) -> list[str]:
-    """All that is to be seen of an experiment.
+    """Return the status of an experiment as lines.
 
-    Args:
-        status: where it is.
-        width: of the lines at most, but for the path of the report.
-        height: number of lines at most; what waits and what is done goes first.
-        colour: the states in colours of a terminal.
-        only_active: without what waits and what is done.
+    `width` and `height` are limits (the report's path may be longer); waiting and finished rows go first, or always if
+    `only_active`.
     """
     rows = [row for row in rows_of(status) if row.state in ACTIVE or not only_active]
     who = f"; {status.who}" if status.report is None and not only_active else ""
@@ -83,10 +70,7 @@ def lines_of(
 
 
 def _most_telling(rows: list[Row], room: int) -> list[Row]:
-    """As many rows as there is room for, in their order.
-
-    What waits goes first, from the last; then what is done, from the first.
-    """
+    """Return as many rows as fit, in order; drops the last waiting rows first, then the first finished rows."""
     waiting = [number for number, row in enumerate(rows) if row.state == "waiting"][::-1]
     done = [number for number, row in enumerate(rows) if row.state == "done"]
     left_out = set([*waiting, *done][: max(0, len(rows) - room)])

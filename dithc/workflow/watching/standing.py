@@ -13,19 +13,18 @@ State = Literal["done", "running", "queued", "waiting", "stopped", "failed"]
 
 @dataclass(frozen=True, kw_only=True)
 class Standing:
-    """Where one stage is.
+    """State of one stage.
 
     Attributes:
-        stage: which.
-        state: done, running, queued (with a scheduler), waiting (for a stage, cores or the driver), stopped (begun, and nobody
-            works on it), failed.
-        words: what more there is to say of it in a line.
-        when: it was done, in seconds since 1970.
-        seconds: how long it took, a training with all segments before it; None where it is not done, or was not noted.
-        seconds_left: of a running one, where it is known.
-        training: where a running training is.
-        why: last words of one that failed.
-        log: the file with all that it printed, if it is there.
+        state: done, running, queued (with a scheduler), waiting (for a stage, cores or the driver), stopped (begun, no active
+            process), failed.
+        words: description in one line.
+        when: time of completion, in seconds since 1970.
+        seconds: duration, including earlier training segments; None if unfinished or not recorded.
+        seconds_left: of a running stage, if known.
+        training: progress of a running training stage.
+        why: last lines of a failed stage.
+        log: path of its output, if it exists.
     """
 
     stage: Stage

@@ -19,15 +19,7 @@ MOST_LINES = 16
 
 @dataclass(frozen=True)
 class Training:
-    """Where a training is.
-
-    Attributes:
-        step: the last that was made.
-        loss: of that step; None where it was left out.
-        images_per_second: of the last steps, their median.
-        seconds_per_step: likewise.
-        time: when that step was made, in seconds since 1970.
-    """
+    """Progress of a training stage: last step, its loss (None if dropped) and time (seconds since 1970), median rates."""
 
     step: int
     loss: float | None
@@ -81,10 +73,7 @@ def bar_of(lines: list[str]) -> tuple[str, float | None] | None:
 
 
 def error_of(lines: list[str]) -> list[str]:
-    """The last error in a log: one of dithc's with its four lines, or the end of a traceback.
-
-    None where there is no error, or where somebody interrupted the stage.
-    """
+    """Return the last error in a log (four lines of dithc's, or the end of a traceback); None if none or interrupted."""
     if lines and lines[-1].startswith("KeyboardInterrupt"):
         return []
     for number in range(len(lines) - 1, -1, -1):

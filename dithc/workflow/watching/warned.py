@@ -19,13 +19,7 @@ def kind_of(text: str) -> str:
 
 @dataclass
 class Kind:
-    """One kind of warning.
-
-    Attributes:
-        text: the first of it, with the room that said it.
-        where: titles of the stages that said it, in their order.
-        count: how often it was said.
-    """
+    """One kind of warning: its first text, the titles of its stages, and the number of occurrences."""
 
     text: str
     where: list[str] = field(default_factory=list)

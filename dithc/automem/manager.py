@@ -241,7 +241,7 @@ class Manager:
             self._recordings.pop()  # it had no backward pass
         recording = Recording(
             tiers=self.tiers,
-            parameters_of=self._named_parameters_of,
+            parameters_of=self._parameters.__getitem__,
             weight_at=self._weight_at,
             is_tracked=self._moves.is_tracked,
             mode=self._mode,
@@ -278,7 +278,9 @@ class Manager:
         decisions = {unit.name: self.plan.units.get(unit.name, STAYS) for unit in trace.units}
         self._settle_homes(decisions)
         self._look()
-        if all(_is_quiet(decision) for decision in decisions.values()):
+        if all(
+            one.weights != "copied" and "offload" not in one.saved and not one.recompute for one in decisions.values()
+        ):
             return
         self._course = Course(
             turns=turns_of(trace, decisions),
@@ -311,9 +313,6 @@ class Manager:
         model = self._model()
         self._homes = Homes(() if model is None else model.parameters())
 
-    def _named_parameters_of(self, unit: str) -> list[tuple[str, nn.Parameter]]:
-        return self._parameters[unit]
-
     def _parameters_of(self, run: str) -> list[nn.Parameter]:
         return [parameter for _, parameter in self._parameters[run.partition("#")[0]]]
 
@@ -326,11 +325,6 @@ class Manager:
         self._copies_then = self._copies.counters()
         recomputed = self._course.recomputed if self._course else 0
         self._then = Hits(self._hits.hits, self._hits.misses), recomputed, self.tiers.fast.counters().spills
-
-
-def _is_quiet(decision: Decision) -> bool:
-    """Whether a unit runs with nothing of it on the move."""
-    return decision.weights != "copied" and "offload" not in decision.saved and not decision.recompute
 
 
 def _level(tier: Tier) -> Level:

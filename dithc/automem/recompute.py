@@ -26,7 +26,9 @@ def _repeated_blocks(model: nn.Module) -> tuple[str, list[nn.Module]]:
         lists = [(name, list(module)) for name, module in model.named_modules() if isinstance(module, kind)]
         lists = [(name, blocks) for name, blocks in lists if len(blocks) > 1]
         if lists:
-            name, blocks = max(lists, key=lambda item: (_num_parameters(item[1]), len(item[1])))
+            name, blocks = max(
+                lists, key=lambda item: (sum(p.numel() for block in item[1] for p in block.parameters()), len(item[1]))
+            )
             return name or type(model).__name__, blocks
     raise problem(
         "recompute block",
@@ -34,10 +36,6 @@ def _repeated_blocks(model: nn.Module) -> tuple[str, list[nn.Module]]:
         expected="a model with a ModuleList or Sequential of at least two blocks",
         remedy="set recompute to none",
     )
-
-
-def _num_parameters(blocks: list[nn.Module]) -> int:
-    return sum(parameter.numel() for block in blocks for parameter in block.parameters())
 
 
 def recomputing(forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:

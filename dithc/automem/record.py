@@ -263,18 +263,17 @@ class Recording:
         for row in self._rows:
             for _, parameter in row.parameters:
                 gradient = parameter.grad
-                if gradient is not None and self._tiers.tier_of(gradient) is not None and not _has_place(parameter):
+                if (
+                    gradient is not None
+                    and self._tiers.tier_of(gradient) is not None
+                    and not hasattr(parameter, "flat_grad")
+                ):
                     self._gradients[parameter] = gradient.nbytes
         self.is_complete, self._ended = True, perf_counter()
 
 
 def _reached(recording: Recording, name: str, _: Tensor) -> None:
     recording.reached(name)
-
-
-def _has_place(parameter: nn.Parameter) -> bool:
-    """Whether somebody gave a parameter a place for its gradient, which then is no unit's."""
-    return hasattr(parameter, "flat_grad")
 
 
 def _has_memory(tensor: Tensor) -> bool:

@@ -14,13 +14,11 @@ step. The update is last.
 """
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, Self
 
 from dithc.automem.json_text import JsonText
 from dithc.log import problem
-
-SCHEMA = 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,9 +27,7 @@ class Weight:
 
     name: str
     bytes: int
-    gradient_bytes: int | None = (
-        None  # of its gradient at rest; None: as many as it has; 0: frozen, or in `Trace.state`
-    )
+    gradient_bytes: int | None = None  # of its gradient at rest; None: `bytes`; 0: frozen, or in `Trace.state`
 
     @property
     def resting_bytes(self) -> int:
@@ -91,36 +87,20 @@ class Trace(JsonText):
     outside_bytes: int  # in use in fast memory when the step starts, neither weights of units nor state
     state: tuple[StateItem, ...] = ()
     update_seconds: float = 0.0
-    gradients_persist: bool = (
-        False  # gradients are there when the step starts: micro-batches, or zeroed instead of dropped
-    )
+    gradients_persist: bool = False  # gradients exist when the step starts: micro-batches, or zeroed in place
 
     def __post_init__(self) -> None:
         _check(self)
 
-    def to_dict(self) -> dict[str, Any]:
-        """As JSON can hold it."""
-        return {"schema": SCHEMA, **asdict(self)}
-
     @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> Self:
-        """Parse the output of `to_dict`; UserError for another schema, or missing or unknown fields."""
-        if data.get("schema") != SCHEMA:
-            raise cls.unreadable(f"schema {data.get('schema')}", f"schema {SCHEMA}")
-        fields = {key: value for key, value in data.items() if key != "schema"}
-        try:
-            units = tuple(_unit(unit) for unit in fields.pop("units"))
-            state = tuple(StateItem(**item) for item in fields.pop("state"))
-            return cls(units=units, state=state, **fields)
-        except (KeyError, TypeError, AttributeError) as error:
-            raise cls.unreadable(str(error), "the fields that this version writes") from error
+    def _of(cls, fields: dict[str, Any]) -> Self:
+        units = tuple(_unit(unit) for unit in fields.pop("units"))
+        state = tuple(StateItem(**item) for item in fields.pop("state"))
+        return cls(units=units, state=state, **fields)
 
     @staticmethod
     def unreadable(got: str, expected: str) -> Exception:
-        """The error of a document that cannot be read."""
-        return problem(
-            "trace of a training step", got=got, expected=expected, remedy="record it again with this version"
-        )
+        return problem("trace of a training step", got=got, expected=expected, remedy="record it with this version")
 
 
 def _unit(data: Mapping[str, Any]) -> Unit:

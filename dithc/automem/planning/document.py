@@ -1,7 +1,7 @@
 """A plan as a document: JSON both ways, and a table for a terminal, in which units that are treated alike share a line."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, Self
 
@@ -10,7 +10,6 @@ from dithc.automem.planning.decision import Decision, Level, Phase, Place
 from dithc.automem.planning.reasons import size
 from dithc.log import problem
 
-SCHEMA = 1
 HEAD = ("unit", "weights", "gradients", "saved kept", "offloaded", "recompute", "ahead")
 
 
@@ -22,9 +21,7 @@ class Plan(JsonText):
     state: Mapping[str, Place]
     phases: tuple[Phase, ...]
     fits: bool  # whether fast and slow memory hold it all
-    reasons: tuple[
-        str, ...
-    ]  # what was decided and why; where it does not fit: the phase, the missing bytes, the remedy
+    reasons: tuple[str, ...]  # of the decisions; if it does not fit: phase, missing bytes, remedy
     fast: Level
     slow: Level
     in_place_bytes: int = 0  # of weights that operators read from slow memory in a step, without a copy
@@ -64,31 +61,19 @@ class Plan(JsonText):
         """A table to print: one line a unit, then totals and reasons."""
         return _table(self)
 
-    def to_dict(self) -> dict[str, Any]:
-        """As JSON can hold it."""
-        return {"schema": SCHEMA, **asdict(self)}
-
     @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> Self:
-        """Parse the output of `to_dict`; UserError for another schema, or missing or unknown fields."""
-        if data.get("schema") != SCHEMA:
-            raise cls.unreadable(f"schema {data.get('schema')}", f"schema {SCHEMA}")
-        fields = {key: value for key, value in data.items() if key != "schema"}
-        try:
-            units = {
-                name: Decision(**{**decision, "saved": tuple(decision["saved"])})
-                for name, decision in fields.pop("units").items()
-            }
-            phases = tuple(Phase(**phase) for phase in fields.pop("phases"))
-            reasons = tuple(fields.pop("reasons"))
-            fast, slow = Level(**fields.pop("fast")), Level(**fields.pop("slow"))
-            return cls(units=units, phases=phases, reasons=reasons, fast=fast, slow=slow, **fields)
-        except (KeyError, TypeError, AttributeError) as error:
-            raise cls.unreadable(str(error), "the fields that this version writes") from error
+    def _of(cls, fields: dict[str, Any]) -> Self:
+        units = {
+            name: Decision(**{**decision, "saved": tuple(decision["saved"])})
+            for name, decision in fields.pop("units").items()
+        }
+        phases = tuple(Phase(**phase) for phase in fields.pop("phases"))
+        reasons = tuple(fields.pop("reasons"))
+        fast, slow = Level(**fields.pop("fast")), Level(**fields.pop("slow"))
+        return cls(units=units, phases=phases, reasons=reasons, fast=fast, slow=slow, **fields)
 
     @staticmethod
     def unreadable(got: str, expected: str) -> Exception:
-        """The error of a document that cannot be read."""
         return problem("memory plan", got=got, expected=expected, remedy="let AutoMem make it again with this version")
 
 

@@ -80,11 +80,6 @@ class Saver:
         self._share: set[Key] | None = None
         self._save: _Save | None = None
 
-    @property
-    def is_writing(self) -> bool:
-        """Whether a checkpoint is on its way; the same on every rank."""
-        return self._save is not None
-
     def save(self, state: Kept) -> None:
         """Snapshot the state and begin to write it, after the previous checkpoint is complete.
 

@@ -199,20 +199,14 @@ class Trainer:
         told = self.group.gather_objects((math.isfinite(own_loss), search.in_weights, search.found))
         found = {rank: place for rank, (_, _, place) in enumerate(told)}
         ranks = ", ".join(str(rank) for rank, (good, _, _) in enumerate(told) if not good)
+        cause = "finite, but its squares are beyond fp32" if math.isfinite(norm) else "the loss of every rank is finite"
         return NotFinite(
             number,
-            what=f"the loss of rank {ranks}" if ranks else _of_gradient(norm),
+            what=f"the loss of rank {ranks}" if ranks else f"the gradient ({cause})",
             got=f"loss {loss}, gradient norm {norm}; first, when computed again: {_places(found)}",
             in_weights=any(in_weights for _, in_weights, _ in told),
             found={rank: place for rank, place in found.items() if place},
         )
-
-
-def _of_gradient(norm: float) -> str:
-    """What is wrong with a gradient that finite losses had, by its norm."""
-    if not math.isfinite(norm):
-        return "the gradient (the loss of every rank is finite)"
-    return "the gradient (finite, but its squares are beyond fp32)"
 
 
 def _places(found: Mapping[int, str | None]) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 
 from dithc.config import Experiment
 from dithc.log import problem
-from dithc.papers import Cell, Document, Picture, Series, published
+from dithc.papers import Cell, Document, Picture, published
 from dithc.runs import digest
 from dithc.sealed import plain, unseal
 from dithc.sittings import difference
@@ -108,7 +108,8 @@ def compose(
     if target == "fig8":
         images = tuple(read_samples(pictures, page=page))
         if not images:
-            read.cells.append(_no_trainings("fig8", "no data sets are trained on and judged in this experiment"))
+            why = "no data sets are trained on and judged in this experiment"
+            read.cells.append(Cell(id="fig8", row="all", column="all", quantity="", status="skipped", reason=why))
     read.findings += _compared(target, read.cells)
     heading, title = HEADINGS[target]
     scale = experiment.paper.scale
@@ -121,8 +122,8 @@ def compose(
         versions={"python": platform.python_version()} | told_versions,
         command=command,
         digest=digest([job.digest for job in own] + [cell.digest for cell in read.cells]),
-        cells=tuple(_unique(read.cells)),
-        series=tuple(_last_of_each(read.series)),
+        cells=tuple({cell.id: cell for cell in read.cells}.values()),
+        series=tuple({(one.label, one.kind): one for one in read.series}.values()),
         images=images,
         findings=tuple(read.findings),
         notes=tuple(([SMALL] if scale == "ci" else []) + read.notes),
@@ -154,21 +155,8 @@ def _failed(job: Job, told: Mapping[str, Any]) -> Read:
     return Read(without_value(job, "skipped", told["reason"]))
 
 
-def _no_trainings(target: str, why: str) -> Cell:
-    return Cell(id=target, row="all", column="all", quantity="", status="skipped", reason=why)
-
-
 def _relative(path: Path, page: Path) -> str:
     return Path(os.path.relpath(path, page)).as_posix()
-
-
-def _unique(cells: Sequence[Cell]) -> list[Cell]:
-    """Each id once: the last that was read."""
-    return list({cell.id: cell for cell in cells}.values())
-
-
-def _last_of_each(series: Sequence[Series]) -> list[Series]:
-    return list({(one.label, one.kind): one for one in series}.values())
 
 
 def _compared(target: str, cells: Sequence[Cell]) -> list[str]:

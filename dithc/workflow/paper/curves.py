@@ -67,7 +67,8 @@ def read_curves(job: Job, result: Mapping[str, Any], file: str) -> Read:
             read.cells += without_value(job, "skipped", told["reason"])
             continue
         curve = _curve(job, told, file)
-        label = f"{curve.platform}, batch {curve.batch}{_tiny(told)}, seed {curve.seed}"
+        tiny = " of a tiny network" if "hidden_size" in told["model"] else ""
+        label = f"{curve.platform}, batch {curve.batch}{tiny}, seed {curve.seed}"
         steps = tuple(float(step + 1) for step in range(len(curve.losses)))
         read.series.append(
             Series(
@@ -145,10 +146,6 @@ def _curve(job: Job, told: Mapping[str, Any], file: str) -> Curve:
     losses = tuple(float(loss) for loss in told["losses"])
     network = json.dumps(told["model"], sort_keys=True)
     return Curve(told["platform"], network, told["batch"], told["seed"], losses, job, file)
-
-
-def _tiny(told: Mapping[str, Any]) -> str:
-    return " of a tiny network" if "hidden_size" in told["model"] else ""
 
 
 def _words(network: str) -> str:

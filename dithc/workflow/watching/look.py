@@ -79,7 +79,13 @@ class Look:
             words = f"job {job.id} ended {job.state}: {why}; remedy: {remedy}"
             return Standing(stage=stage, state="failed", words=words, why=tuple(lines), log=found or log)
         if said:
-            return Standing(stage=stage, state="failed", words=_first_words(said), why=tuple(said), log=log)
+            return Standing(
+                stage=stage,
+                state="failed",
+                words=said[0].partition("error: ")[2] or said[-1].strip(),
+                why=tuple(said),
+                log=log,
+            )
         if is_fresh and self.driver is not None:
             return self._running(stage, where=f"on {self.driver.host}")
         if is_fresh:
@@ -91,7 +97,12 @@ class Look:
     def _job(self, stage: Stage) -> Job | None:
         """The job that tells most of a stage: one in the queue before one that has ended, a later before an earlier."""
         own = [job for job in self.jobs if _key(job) == stage.key]
-        groups = [job for job in self.jobs if job.active and _is_in_group(stage, job)]
+        # A job group is named `group_NAME_rule_rule`, without its data sets.
+        groups = [
+            one
+            for one in self.jobs
+            if one.active and one.what.startswith("group_") and f"_{stage.rule}_" in f"{one.what}_"
+        ]
         if not own and groups and not (self.base / stage.output).exists():
             own = [job for job in groups if job.waits] if not (self.base / stage.log).exists() else groups
         return max(own, key=lambda job: (job.active, job.runs, _number(job.id)), default=None)
@@ -223,18 +234,9 @@ def _key(job: Job) -> str:
     return "_".join([rule, *(word.rpartition("=")[2] for word in wildcards.split(",") if word)])
 
 
-def _is_in_group(stage: Stage, job: Job) -> bool:
-    """Whether a job is a group (`group_NAME_rule_rule`) that may hold a stage; which data sets it is about is not told."""
-    return job.what.startswith("group_") and f"_{stage.rule}_" in f"{job.what}_"
-
-
 def _number(name: str) -> int:
     digits = name.partition("_")[0].partition(".")[0]
     return int(digits) if digits.isdigit() else 0
-
-
-def _first_words(lines: list[str]) -> str:
-    return lines[0].partition("error: ")[2] or lines[-1].strip()
 
 
 def _spec(path: Path) -> dict[str, Any]:

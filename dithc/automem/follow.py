@@ -85,7 +85,7 @@ class Following:
         self._brought: list[Key] = []
 
     def run(self, name: str, unit: str, forward: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        """Runs a unit's forward pass; `name` is that of this run, `unit` that of the module."""
+        """Run a unit's forward pass; `name` identifies the run, `unit` the module."""
         course = self._course
         number = course.turn_of.get(name)
         if number is None:
@@ -140,7 +140,7 @@ class Following:
         torch.autograd.Variable._execution_engine.queue_callback(PassEnd(partial(self._end_backward, task)))
 
     def _enter_backward(self, turn: int) -> None:
-        """Algorithm 1, before the backward pass of a unit: lets the one behind go, starts what comes next, waits for its own."""
+        """Prepare a unit's backward pass (Algorithm 1): release the previous unit, start due loads, wait for own loads."""
         course = self._course
         for earlier in range(max(self._backward_turn, course.num_units), turn):
             self._release(course.turns[earlier].unit)

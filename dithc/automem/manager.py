@@ -1,4 +1,4 @@
-"""Memory of one model at run-time: the warm-up, the plan, and the calls that follow it."""
+"""Run-time memory management of a model: the warm-up, the plan, and the calls under it."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -132,7 +132,7 @@ class Manager:
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """The model runs in here as if it were not managed, and nothing is recorded."""
+        """Run the model unmanaged in the block, without recording."""
         before, self._is_paused = self._is_paused, True
         try:
             yield
@@ -140,7 +140,7 @@ class Manager:
             self._is_paused = before
 
     def call_before_load(self, before_load: BeforeLoad) -> None:
-        """From now on `before_load` is called with parameters whose values are read next, instead of the one given before."""
+        """Replace the callback for parameters whose values are read next."""
         self._weights.before_load = before_load
 
     def home(self, name: str, like: Tensor) -> Tensor:
@@ -153,7 +153,7 @@ class Manager:
         return (self.tiers.fast if in_fast else self._slow).empty(like.shape, like.dtype)
 
     def counters(self) -> Counters:
-        """What moved since `begin_step`."""
+        """Return the traffic since `begin_step`."""
         now, then = self._copies.counters(), self._copies_then
         hits, recomputed, spills = self._then
         return Counters(
@@ -169,7 +169,7 @@ class Manager:
         )
 
     def close(self) -> None:
-        """Ends the management: parameters stay where they are, and the model runs as any other, from now on."""
+        """End the management: parameters stay in place, and the model runs as an ordinary module."""
         self._weights.release_all()
         self._weights.before_load = None
         self._gradients.close()
@@ -178,7 +178,7 @@ class Manager:
 
     @contextmanager
     def calling(self) -> Iterator[None]:
-        """Around a call of the whole model."""
+        """Wrap a call of the complete model."""
         if not self._end.alive:
             yield
             return
@@ -207,7 +207,7 @@ class Manager:
         return list(self._units)
 
     def _begin(self) -> Call | None:
-        """What watches or manages a call of the model that starts now."""
+        """Return the recorder or executor of a call that starts now."""
         if (
             self._is_paused or torch._C._current_graph_task_id() >= 0
         ):  # in a backward pass: somebody recomputes the model
@@ -255,7 +255,7 @@ class Manager:
         return sum(recording.is_complete for recording in self._recordings) == wanted
 
     def _make_plan(self, *, persist: bool) -> None:
-        """Turns what was recorded into a plan, and puts everything where it wants it."""
+        """Plan from the recording, and apply the placement."""
         first, last = self._recordings[0], self._recordings[-1]
         state = [StateItem(name=name, bytes=num_bytes) for name, num_bytes in self._state.items()]
         trace = self.trace = first.trace(state, persist=persist, later=last)
@@ -293,7 +293,7 @@ class Manager:
         )
 
     def _settle_homes(self, decisions: Mapping[str, Decision]) -> None:
-        """Weights and gradients go where they are to rest."""
+        """Move weights and gradients to their homes."""
         stayed = 0
         for name, decision in decisions.items():
             module = self._units[name]() if name in self._units else None  # not the second run of a module
@@ -305,7 +305,7 @@ class Manager:
             log.info("%d parameters lie in memory that others have views of: they stay there", stayed)
 
     def _look(self) -> None:
-        """Reads where the parameters are now: others may have given them other memory."""
+        """Read the current homes of the parameters, which other code may have moved."""
         for name, unit in self._units.items():
             module = unit()
             named = () if module is None else module.named_parameters(prefix=name)
@@ -337,7 +337,7 @@ def _level(tier: Tier) -> Level:
 
 
 def _end(life: Life, tiers: Tiers, copies: Copies, is_own: bool) -> None:
-    """After the last call: no copy runs any more, and operators take their memory from where they took it before."""
+    """Stop all copies and restore the previous allocation of operator outputs."""
     life.is_over = True
     try:
         copies.drain()

@@ -12,14 +12,14 @@ from dithc.memory import Pool, allocator
 
 
 class Mode:
-    """The mode of one model's thread."""
+    """Allocation mode of one model's thread."""
 
     def __init__(self, pool: Pool) -> None:
         self._pool, self._is_in_backward = pool, False
         self.is_available = allocator.available()
 
     def enter(self) -> Pool | None:
-        """Before a call of the model; what it returns is for `leave`."""
+        """Enter before a call of the model; pass the result to `leave`."""
         return allocator.enter(self._pool) if self.is_available else None
 
     def leave(self, before: Pool | None) -> None:
@@ -28,7 +28,7 @@ class Mode:
             allocator.leave(before)
 
     def enter_backward(self) -> None:
-        """In a backward pass, once in each, the outermost counts; the mode ends with that pass, also where it fails."""
+        """Enter once in the outermost backward pass, until it ends or fails."""
         if self.is_available and not self._is_in_backward:
             end = PassEnd(partial(self._leave_backward, allocator.enter(self._pool)))
             torch.autograd.Variable._execution_engine.queue_callback(end)

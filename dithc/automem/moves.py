@@ -16,7 +16,7 @@ log = logger(__name__)
 
 
 class Moves:
-    """Offloads and loads of records. A copy out that fails leaves its record where it was."""
+    """Offloads and loads of records. A failed offload leaves its record in place."""
 
     def __init__(self, tiers: Tiers, copies: Copies, hits: Hits) -> None:
         assert tiers.slow is not None, "with one tier nothing moves"
@@ -28,7 +28,7 @@ class Moves:
         self._said: set[str] = set()
 
     def is_tracked(self, tensor: Tensor) -> bool:
-        """Whether a saved tensor may be moved: it lies in a tier, or memory of any kind is to be saved by a file."""
+        """Return whether a saved tensor may move: it is in a tier, or a file tier offloads any memory."""
         return self._slow.spec.kind == "file" or self._tiers.tier_of(tensor) is not None
 
     def offload(self, record: Record) -> None:
@@ -50,7 +50,7 @@ class Moves:
         self._leaving.append((record.ticket, ref(record)))
 
     def load(self, record: Record) -> None:
-        """Starts to copy a record back; where there is no room it will be read where it is."""
+        """Start to load a record; without room it is read in place."""
         self.settle()
         if record.place != "away" or record.away is None:
             return
@@ -71,12 +71,12 @@ class Moves:
         return record.away
 
     def forget_back(self, record: Record) -> None:
-        """Gives up the fast copy of a record that the graph still needs (retain_graph)."""
+        """Drop the fast copy of a record that the graph still needs (retain_graph)."""
         if record.back is not None:
             record.back = record.ticket = None
 
     def settle(self) -> None:
-        """Frees what has left in the meantime."""
+        """Free records whose offload is complete."""
         while self._leaving and self._copies.is_done(self._leaving[0][0]):
             self._end_oldest()
         self._copies.retire()
@@ -96,7 +96,7 @@ class Moves:
             self._end_oldest()
 
     def _end_oldest(self) -> None:
-        """Waits for the oldest copy out, and frees what it copied; a record stays where its copy failed."""
+        """Wait for the oldest offload and free its source, unless the copy failed."""
         ticket, found = self._leaving.popleft()
         try:
             self._copies.wait(ticket)
@@ -114,7 +114,7 @@ class Moves:
             record.away = None
 
     def _arrived(self, record: Record) -> bool:
-        """Waits for the copy back; False where it was cancelled: the slow copy is read in place."""
+        """Wait for a load; False if it was canceled and the slow copy is read in place."""
         if record.ticket is None:
             return True
         try:
@@ -131,7 +131,7 @@ class Moves:
         return True
 
     def _say(self, kind: str, text: str, error: BaseException) -> None:
-        """Says it once. In words: a handler of the log that kept the error would keep what its frames hold."""
+        """Log the error once as text, because a log handler that keeps the exception would keep its frames."""
         if kind not in self._said:
             self._said.add(kind)
             log.warning(text, str(error))

@@ -21,7 +21,7 @@ def recompute_blocks(model: nn.Module) -> None:
 
 
 def _repeated_blocks(model: nn.Module) -> tuple[str, list[nn.Module]]:
-    """The name and the children of the list that holds most parameters; of equals, the one with more children."""
+    """Return name and children of the list with most parameters; ties go to more children."""
     for kind in (nn.ModuleList, nn.Sequential):
         lists = [(name, list(module)) for name, module in model.named_modules() if isinstance(module, kind)]
         lists = [(name, blocks) for name, blocks in lists if len(blocks) > 1]
@@ -39,7 +39,7 @@ def _repeated_blocks(model: nn.Module) -> tuple[str, list[nn.Module]]:
 
 
 def recomputing(forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Runs `forward`, forgetting what is inside; nothing is to be forgotten where no gradient is wanted."""
+    """Run `forward` with recomputation in backward, if gradients are enabled."""
     if not torch.is_grad_enabled():
         return forward(*args, **kwargs)
     return checkpoint(forward, *args, use_reentrant=False, **kwargs)

@@ -26,7 +26,7 @@ log = logger(__name__)
 
 @dataclass
 class _Row:
-    """One run of a unit."""
+    """A run of a unit."""
 
     name: str
     parameters: Sequence[tuple[str, nn.Parameter]]
@@ -53,7 +53,7 @@ class Meter:
             self._elsewhere.add(record)
 
     def used(self) -> int:
-        """In use in all tiers; of those below the fastest only what came since the start."""
+        """Return bytes in use in all tiers; lower tiers count from the start only."""
         return self._sum([tier.counters().used_bytes for tier in self._tiers])
 
     def start_peaks(self) -> None:
@@ -62,7 +62,7 @@ class Meter:
             tier.pool.start_peak()
 
     def peak(self) -> int:
-        """The most in use since `start_peaks`, or more, where tiers had their peaks at different moments."""
+        """Return an upper bound of the peak use since `start_peaks`, because tiers peak at different times."""
         return self._sum([tier.counters().peak_bytes for tier in self._tiers])
 
     def _sum(self, now: list[int]) -> int:
@@ -97,7 +97,7 @@ class Recording:
         self._book = Book(weight_at=weight_at, is_tracked=self._counted, fetch=self._fetch, reached=self.reached)
 
     def run(self, name: str, unit: str, forward: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        """Runs a unit's forward pass; `name` is that of this run, `unit` that of the module."""
+        """Run a unit's forward pass; `name` identifies the run, `unit` the module."""
         used = self._meter.used()
         row = _Row(name, self._parameters_of(unit), used, used)
         index = self._index[name] = len(self._rows)
@@ -176,7 +176,7 @@ class Recording:
         )
 
     def say_untracked(self) -> None:
-        """Says in the log what stays because it lies in torch's own memory."""
+        """Log the tensors that stay because they are in torch's own memory."""
         if self._untracked_bytes >= 1 << 20:
             why = "" if self._mode.is_available else f" ({allocator.reason()})"
             log.info(
@@ -187,7 +187,7 @@ class Recording:
             )
 
     def _seconds_of(self, row: _Row) -> tuple[float, float]:
-        """Forward and backward seconds of a unit of another pass, or of this one where it was faster."""
+        """Return the faster forward and backward seconds of a unit in both passes."""
         mine = self._rows[self._index[row.name]] if row.name in self._index else row
         return min(row.forward_seconds, mine.forward_seconds), min(row.backward_seconds, mine.backward_seconds)
 
@@ -198,7 +198,7 @@ class Recording:
         saved: list[tuple[Saved, ...]],
         seconds: tuple[float, float],
     ) -> Unit:
-        """A row as the planner reads it, with what it carries: in use at its start, and none of what is known."""
+        """Return a row for the planner, with unexplained bytes at its start as carried."""
         row, last = self._rows[index], len(self._rows) - 1
         kept = sum(one.bytes for earlier in saved[:index] for one in earlier)
         inputs = sum(one.bytes for one in saved[index] if one.is_input)
@@ -221,7 +221,7 @@ class Recording:
         )
 
     def _weights(self, row: _Row, seen: set[nn.Parameter]) -> tuple[Weight, ...]:
-        """Weights of a unit that no earlier one has."""
+        """Return the weights of a unit that no earlier unit has."""
         new = [(name, parameter) for name, parameter in row.parameters if parameter not in seen]
         seen.update(parameter for _, parameter in new)
         return tuple(
@@ -242,7 +242,7 @@ class Recording:
         running.forward_peak = max(running.forward_peak, self._meter.used())
 
     def _counted(self, tensor: Tensor) -> bool:
-        """Whether a tensor may be moved; counts what may not."""
+        """Return whether a tensor may move; counts the others."""
         tracked = self._is_tracked(tensor)
         if not tracked:
             self._untracked_bytes += tensor.nbytes

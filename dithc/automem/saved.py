@@ -43,7 +43,7 @@ class Record:
 
     @property
     def place(self) -> Place:
-        """Where the bytes are; those that are coming are away as well."""
+        """Tier of the bytes; loads in progress count as away."""
         if self.here is not None:
             return "here" if self.ticket is None else "leaving"
         return "away" if self.back is None else "coming"
@@ -110,7 +110,7 @@ class Book:
     def hooks(
         self, unit: str, saved: Callable[[Record], None] | None = None
     ) -> torch.autograd.graph.saved_tensors_hooks:
-        """What to run a unit's forward pass under; `saved` is told of each record that is saved there."""
+        """Return a context for a unit's forward pass; `saved` is called with each record saved there."""
 
         def pack(tensor: Tensor) -> Packed:
             return self._pack(unit, tensor, saved)
@@ -152,7 +152,7 @@ class Book:
 
 
 def other_hooks_are_on() -> bool:
-    """Whether saved tensors go to somebody else's hooks (recomputation), or may not go to any (torch.func)."""
+    """Return whether other hooks are active (recomputation), or hooks are forbidden (torch.func)."""
     if not torch._C._autograd._saved_tensors_hooks_is_enabled():  # type: ignore[attr-defined]
         return True
     return torch._C._autograd._top_saved_tensors_default_hooks(True) is not None

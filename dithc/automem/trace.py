@@ -37,7 +37,7 @@ class Weight:
 
 @dataclass(frozen=True, kw_only=True)
 class Saved:
-    """A distinct storage that autograd keeps for backward, listed at the unit whose forward pass saved it first."""
+    """A storage that autograd keeps for backward, listed at the unit that saved it first."""
 
     ordinal: int  # counted from 0 within the unit, in the order of saving
     bytes: int
@@ -53,7 +53,7 @@ class Saved:
 
 @dataclass(frozen=True, kw_only=True)
 class StateItem:
-    """What is touched once a step, by the update: a moment, an average, a buffer of gradients at rest."""
+    """State used by the update only: a moment, an average, a gradient buffer."""
 
     name: str
     bytes: int
@@ -61,7 +61,7 @@ class StateItem:
 
 @dataclass(frozen=True, kw_only=True)
 class Unit:
-    """One run of a module in a step; a module that is called twice is two units, `name` and `name#2`."""
+    """A run of a module; a repeated call of a module is a further unit, `name#2`."""
 
     name: str
     weights: tuple[Weight, ...]

@@ -25,7 +25,7 @@ def units_of(model: nn.Module) -> list[tuple[str, nn.Module]]:
 
 
 def _cut(module: nn.Module, name: str, total: int) -> Iterator[tuple[str, nn.Module]]:
-    """The units inside of a module that is none itself, or the module where nothing is inside."""
+    """Return the units inside of a container, or the module itself if it has none."""
     children = list(module.named_children())
     if not children:
         if not isinstance(module, LISTS):

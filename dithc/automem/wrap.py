@@ -1,4 +1,4 @@
-"""`AutoMem`: what is put around the forward passes of a model, from outside, and taken off again."""
+"""`AutoMem`: wrappers around the forward passes of a model, installed and removed from outside."""
 
 from collections.abc import Callable
 from functools import partial
@@ -21,7 +21,7 @@ Recompute = Literal["none", "block"]
 
 
 class _Link:
-    """What a wrapped forward pass knows of the manager. A copy of a model, or one read from a file, has none."""
+    """Link from a wrapped forward pass to the manager; absent in copied or unpickled models."""
 
     def __init__(self, manager: Manager | None = None, unit: str = "") -> None:
         self.manager, self.unit = manager, unit
@@ -82,12 +82,12 @@ def AutoMem(
 
 
 def manager(model: nn.Module) -> Manager | None:
-    """Who manages the memory of a model, or of one inside it (DistributedDataParallel's); None where nobody does."""
+    """Return the manager of a model, or of one inside it (DistributedDataParallel); None if unmanaged."""
     return next((link.manager for module in model.modules() for link in _links(module) if link.manager), None)
 
 
 def _unwrap(model: nn.Module) -> None:
-    """Takes off what an earlier call put around forward passes, and ends its management."""
+    """Remove earlier wrappers and end their management."""
     previous = manager(model)
     if previous is not None:
         previous.close()
@@ -104,7 +104,7 @@ def _unwrap(model: nn.Module) -> None:
 
 
 def _links(module: nn.Module) -> list[_Link]:
-    """Those of the forward passes that are put around a module's own."""
+    """Return the wrappers around a module's own forward pass."""
     found, forward = [], vars(module).get("forward")
     while isinstance(forward, partial):
         found += [value for value in forward.args if isinstance(value, _Link)]

@@ -1,4 +1,4 @@
-"""Asks a batch system what became of jobs, of many at once, and keeps the answer for a few seconds."""
+"""Batched job queries to a batch system, with replies cached for a few seconds."""
 
 import json
 import shutil
@@ -25,7 +25,7 @@ class Answer:
 
 
 def ask(system: str, ids: Collection[str]) -> Answer:
-    """What a batch system says of jobs now."""
+    """Query a batch system for jobs."""
     found: dict[str, Job] = {}
     for number, one in enumerate(SYSTEMS[system].asks):
         left = [job for job in ids if job not in found]
@@ -59,7 +59,7 @@ def job_of(folder: Path, record: Record) -> Job | bool | None:
 
 
 def jobs_of(some: Iterable[Record]) -> dict[str, Job | bool]:
-    """Jobs as their systems see them now (False: unknown), by the number of their newest submission; only those answered."""
+    """Return the replies for jobs (False: unknown) by the number of their newest submission; omits silent systems."""
     by_system: dict[str, list[str]] = {}
     for record in some:
         by_system.setdefault(record.system, []).append(record.current)
@@ -77,5 +77,5 @@ def _kept(folder: Path) -> dict[str, dict[str, Any] | None]:
 
 
 def _stem(number: str) -> str:
-    """PBS says the server's name behind a number in one form or another."""
+    """Strip the server name, which PBS prints in several forms, from a number."""
     return number.partition(".")[0]

@@ -1,4 +1,4 @@
-"""When this job will be ended, as `dithc launch` found out and tells its ranks; and how it asks to be run again."""
+"""End of this job, which `dithc launch` finds and passes to its ranks; and requests to run again."""
 
 import os
 import time
@@ -11,7 +11,7 @@ VARIABLE = "DITHC_DEADLINE"
 
 
 def seconds_left() -> float | None:
-    """Seconds until the scheduler ends this job; None where nothing ends it, or nobody said when."""
+    """Return seconds until the scheduler ends this job; None without a known limit."""
     try:
         return float(os.environ[VARIABLE]) - time.time()
     except (KeyError, ValueError):

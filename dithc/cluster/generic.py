@@ -164,7 +164,7 @@ def verdict(*, status: int | None, again: bool, job: Job | bool | None, missing:
 
 
 def cancel(numbers: Sequence[str], *, folder: Path) -> None:
-    """Tells the systems to end jobs, without waiting: the engine allows two seconds."""
+    """Cancel jobs without waiting, because the engine allows two seconds."""
     by_system: dict[str, list[str]] = {}
     for number in numbers:
         record = load(folder, number)
@@ -176,7 +176,7 @@ def cancel(numbers: Sequence[str], *, folder: Path) -> None:
 
 
 def resubmit(record: Record, folder: Path) -> Record | None:
-    """Submits a job once more; None where the system refuses."""
+    """Submit a job again; None if the system refuses."""
     for mark in ("status", "again", "begun"):
         record.path(folder, mark).unlink(missing_ok=True)
     number, refusal = _hand_in(record)
@@ -212,7 +212,7 @@ def _run_again(record: Record, state: str, folder: Path, *, reached: str | None 
 
 
 def _hand_in(record: Record) -> tuple[str | None, str]:
-    """The number of a newly submitted job, or why there is none."""
+    """Return the number of a newly submitted job, or the reason of a refusal."""
     done = ran(record.line)
     number = SYSTEMS[record.system].number_in(done.out) if done.status == 0 else None
     return number, (done.err or done.out).strip() or f"status {done.status}"
@@ -229,7 +229,7 @@ def _end(system: str, ids: Sequence[str]) -> None:
 
 
 def _properties(script: Path) -> dict[str, Any]:
-    """What the engine says of a job, in its script."""
+    """Return the job properties that the engine wrote into the script."""
     found = re.search(r"^# properties = (\{.*\})$", script.read_text(), re.MULTILINE)
     if found is None:
         raise problem(
@@ -242,7 +242,7 @@ def _properties(script: Path) -> dict[str, Any]:
 
 
 def _what(asked: dict[str, Any]) -> tuple[str, str]:
-    """Rule and wildcards in the form of `Job.what`, and a name."""
+    """Return rule and wildcards in the form of `Job.what`, and a name."""
     if asked.get("type") == "group":
         return f"group_{asked['groupid']}", re.sub(r"\W", "_", f"{asked['groupid']}")
     wildcards = ",".join(f"{key}={value}" for key, value in asked.get("wildcards", {}).items())

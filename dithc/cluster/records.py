@@ -1,4 +1,4 @@
-"""What is kept of a job of the generic executor, in `.snakemake/dithc-jobs`: a record, its scripts, its log, its marks."""
+"""Files of the generic executor in `.snakemake/dithc-jobs`: record, scripts, log and markers of each job."""
 
 import json
 import os
@@ -54,7 +54,7 @@ class Record:
     submitted: float = 0.0
 
     def path(self, folder: Path, ending: str) -> Path:
-        """One of its files: scripts `sh`, `job`; `log`, `earlier`, `out` (of the system); marks `begun`, `status`, `again`."""
+        """Return the path of a file: scripts `sh`, `job`; `log`, `earlier`, `out` (system); marks `begun`, `status`, `again`."""
         return folder / JOBS / f"{self.key}.{ending}"
 
     def status(self, folder: Path) -> int | None:
@@ -63,7 +63,7 @@ class Record:
         return int(text) if text.isdigit() else None
 
     def again(self, folder: Path) -> str | None:
-        """What it reached, if it stopped and wants to run again; None if it does not."""
+        """Return its progress if it stopped and requests another run, else None."""
         path = self.path(folder, "again")
         return _text(path) if path.exists() else None
 
@@ -73,12 +73,12 @@ class Record:
         return float(text) if text.isdigit() else None
 
     def save(self, folder: Path) -> None:
-        """Writes it, whole or not at all."""
+        """Write the record atomically."""
         write(folder / JOBS / f"{self.id}.json", json.dumps(asdict(self), indent=1) + "\n")
 
 
 def load(folder: Path, number: str) -> Record | None:
-    """The record of a job; None where there is none."""
+    """Return the record of a job, or None."""
     return _read(folder / JOBS / f"{number}.json")
 
 
@@ -91,14 +91,14 @@ def records(folder: Path) -> Iterator[Record]:
 
 
 def write(path: Path, text: str) -> None:
-    """Writes a small file, whole or not at all."""
+    """Write a small file atomically."""
     new = path.with_name(f"{path.name}.{os.getpid()}.new")
     new.write_text(text)
     new.replace(path)
 
 
 def settled(record: Record, answer: str, state: str) -> Record:
-    """The record of a job whose end is known."""
+    """Return the record of a job with its final state."""
     return replace(record, answer=answer, state=state, missing_since=None)
 
 

@@ -1,4 +1,4 @@
-"""What a Slurm cluster has and allows, as its commands say it: partitions, nodes, limits, accounting, MPI plugins."""
+"""Properties and limits of a Slurm cluster: partitions, nodes, accounting, MPI plugins."""
 
 import re
 import shutil
@@ -66,7 +66,7 @@ class Site:
     job_requeue: bool
 
     def partition(self, name: str | None) -> Partition | None:
-        """The partition of that name; without a name the default one, else the first that is up."""
+        """Return a partition by name; by default the default partition, else the first that is up."""
         if name is not None:
             return next((one for one in self.partitions if one.name == name), None)
         up = [one for one in self.partitions if one.is_up and one.kinds]
@@ -74,7 +74,7 @@ class Site:
 
 
 def probe_site() -> Site | None:
-    """Asks Slurm; None where there is none, or it does not answer."""
+    """Query Slurm; None if it is missing or silent."""
     if shutil.which("sbatch") is None or shutil.which("scontrol") is None:
         return None
     config, partitions = said(["scontrol", "show", "config"]), said(["scontrol", "show", "partition", "-o"])
@@ -100,18 +100,18 @@ def read_site(config: str, partitions: str, nodes: str, *, mpi: str, accounting:
 
 
 def nodes_of(job_id: str) -> list[str]:
-    """Names of a job's nodes, in Slurm's order; empty where it has none, or Slurm does not answer."""
+    """Return the names of a job's nodes in Slurm's order; empty if there are none or Slurm is silent."""
     nodes = (said(["squeue", "--noheader", "--jobs", job_id, "--format=%N"]) or "").strip()
     return (said(["scontrol", "show", "hostnames", nodes]) or "").split() if nodes else []
 
 
 def lost(nodes: Collection[str]) -> list[str]:
-    """Those of some nodes that are down or whose daemon does not answer, now: Slurm itself takes minutes to say so."""
+    """Return the nodes that are down or whose daemon is silent; Slurm itself reports this after minutes."""
     return [name for name in nodes if not _answers(said(["scontrol", "show", "node", "-o", name]) or "")]
 
 
 def _answers(shown: str) -> bool:
-    """Whether a node is up, from what Slurm shows of it and by a connection to its daemon; true where Slurm shows nothing."""
+    """Return whether a node is up, by Slurm's state and a connection to its daemon; True without a state."""
     state, address = value(shown, "State"), value(shown, "NodeAddr")
     if not state or not address:
         return True
@@ -126,7 +126,7 @@ def _answers(shown: str) -> bool:
 
 
 def value(text: str, key: str) -> str:
-    """The value of `key=value` or `key = value`; empty where it is not there."""
+    """Return the value of `key=value` or `key = value`, or an empty string."""
     found = re.search(rf"(?:^|\s){re.escape(key)}\s*=\s*(\S+)", text)
     return found.group(1) if found else ""
 

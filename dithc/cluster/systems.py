@@ -58,7 +58,7 @@ class Request:
 
 @dataclass(frozen=True, kw_only=True)
 class Ask:
-    """One way to ask for jobs: the command for their numbers, and what its output means."""
+    """A job query: command line from job numbers, and parser of its output."""
 
     line: Callable[[Sequence[str]], list[str]]
     read: Callable[[str], list[Job]]
@@ -87,7 +87,7 @@ class System:
     cancel: tuple[str, ...]
 
     def number_in(self, printed: str) -> str | None:
-        """The job's number in what the submit command printed; None where it is not there."""
+        """Return the job number in the output of the submit command, or None."""
         found = re.search(self.number, printed, re.MULTILINE)
         return found.group(1) if found else None
 

@@ -1,4 +1,4 @@
-"""Runs a short job on chosen nodes and waits for what it leaves: how a profile is tried before work depends on it."""
+"""Trial of a profile: a short job on chosen nodes."""
 
 import re
 import subprocess

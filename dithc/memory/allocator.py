@@ -36,7 +36,7 @@ class AllocatorCounters:
 
 
 class _Mode(threading.local):
-    """The pool of this thread's mode, None: off; and what keeps its memory in being, also when it is closed meanwhile."""
+    """Pool of this thread's mode (None: off), and references that keep its memory alive after a close."""
 
     pool: Pool | None = None
     held: Held | None = None
@@ -47,12 +47,12 @@ _installation = threading.Lock()
 
 
 def available() -> bool:
-    """Whether torch's allocator can be switched here; `reason` says why not."""
+    """Return whether torch's allocator can be switched; see `reason`."""
     return load().library is not None
 
 
 def reason() -> str:
-    """Where the extension is, or why there is none."""
+    """Return the path of the extension, or why it is unavailable."""
     return load().reason
 
 
@@ -69,7 +69,7 @@ def enter(pool: Pool) -> Pool | None:
 
 
 def leave(before: Pool | None = None) -> None:
-    """Ends this thread's mode, or goes back to the one that `enter` returned."""
+    """End this thread's mode, or restore the mode that `enter` returned."""
     library = load().library
     if library is None:
         return
@@ -97,7 +97,7 @@ def is_on() -> bool:
 
 
 def counters() -> AllocatorCounters:
-    """What was served so far; zeros without the extension."""
+    """Return the counters; zeros without the extension."""
     numbers = (ctypes.c_int64 * 5)()
     library = load().library
     if library is not None:
@@ -112,7 +112,7 @@ def counters() -> AllocatorCounters:
 
 
 def load() -> loading.Loading:
-    """Loads the extension once and puts it before torch's allocator; says so where there is none."""
+    """Load the extension once and install it before torch's allocator; logs if it is missing."""
     with _installation:
         return _load()
 
@@ -127,13 +127,13 @@ def _load() -> loading.Loading:
 
 
 def base_version(version: str) -> str:
-    """`2.13.0` of `2.13.0+cpu`: what the headers call it."""
+    """Return the base version, `2.13.0` for `2.13.0+cpu`."""
     found = re.match(r"\d+\.\d+\.\d+", version)
     return found[0] if found else version
 
 
 def path_of(version: str) -> Path:
-    """The extension for a version of torch; setup.py gives it this name."""
+    """Return the path of the extension for a torch version, as named by setup.py."""
     return Path(__file__).parent / f"_torch_allocator_{version.replace('.', '_')}.so"
 
 

@@ -42,7 +42,7 @@ class Mapped(Protocol):
 
 
 class Ticket:
-    """A copy that was asked for. `Copies.is_done` and `Copies.wait` take it."""
+    """A submitted copy, for `Copies.is_done` and `Copies.wait`."""
 
     __slots__ = ("__weakref__", "_state", "num_bytes", "stream")
 
@@ -102,7 +102,7 @@ class Copies:
 
     @property
     def by(self) -> Literal["threads", "team"]:
-        """Who copies: "team" also where the system refused threads."""
+        """Copy method; "team" also if the system refused threads."""
         return self._engine.by
 
     def submit(self, target: Tensor, source: Tensor, *, stream: Stream, priority: int = 0) -> Ticket:
@@ -145,7 +145,7 @@ class Copies:
         _raise(self._engine.state(ticket), f"{ticket.stream} of {ticket.num_bytes} bytes")
 
     def advance(self, num_bytes: int) -> int:
-        """Has the compute team copy up to `num_bytes` of what is queued, most urgent first; returns how many it did."""
+        """Copy up to `num_bytes` of the queue with the compute team, most urgent first; returns the bytes copied."""
         done = ctypes.c_int64()
         self._engine.call("advance", native.context(), num_bytes, ctypes.byref(done))
         return done.value
@@ -157,20 +157,20 @@ class Copies:
         _raise(error.value, f"copy of {target.nbytes} bytes")
 
     def retire(self) -> None:
-        """Drops the tensors of copies that are done; those that failed are logged, and still raise where they are waited for."""
+        """Drop the tensors of completed copies; failures are logged, and raise in `wait`."""
         for ticket in self._engine.kept.copy():
             error = self._engine.state(ticket)
             if error != PENDING and self._engine.kept.pop(ticket, None) is not None and error:
                 log.warning("%s of %d bytes failed: %s", ticket.stream, ticket.num_bytes, os.strerror(error))
 
     def drain(self) -> None:
-        """Returns when nothing is queued or under way, and drops the tensors; failures are logged, and raise where waited for."""
+        """Wait for all copies and drop their tensors; failures are logged, and raise in `wait`."""
         while self._engine.call("wait", native.context(), None, LOOK_NANOSECONDS) == TIMED_OUT:
             pass
         self.retire()
 
     def counters(self) -> CopyCounters:
-        """What was done until now."""
+        """Return the counters."""
         found = signatures.CopyCounters()
         self._engine.call("counters", ctypes.byref(found))
         return CopyCounters(
@@ -184,7 +184,7 @@ class Copies:
         )
 
     def close(self) -> None:
-        """Ends the threads after the parts of copies that are under way; what is still queued is cancelled. Again: no harm."""
+        """End the threads after the current parts and cancel the queue. May be repeated."""
         self._end()
         self.retire()
 
@@ -202,7 +202,7 @@ class Copies:
         return signatures.CopyRequest(num_bytes, out_of, into, source_file, target_file, source_offset, target_offset)
 
     def _file_of(self, address: int) -> tuple[int, int]:
-        """Descriptor of the file that an address is mapped from, and where in it."""
+        """Return descriptor and offset of the file mapping that contains an address."""
         for start, num_bytes, descriptor in self._files:
             if start <= address < start + num_bytes:
                 return descriptor, address - start
@@ -210,7 +210,7 @@ class Copies:
 
 
 class _Engine:
-    """An hc_copies, and the tensors that it copies. Freed when nobody can call it any more."""
+    """An hc_copies handle and the tensors in use, freed with the last reference."""
 
     def __init__(self, *, by: Literal["threads", "team"], cores: tuple[int | None, int | None]) -> None:
         self.kept: dict[Ticket, tuple[Tensor, Tensor]] = {}
@@ -237,7 +237,7 @@ class _Engine:
         return status
 
     def state(self, ticket: Ticket) -> int:
-        """PENDING, 0, or an errno; what was copied can be read where it is 0."""
+        """Return PENDING, 0 (target is valid) or an errno."""
         if os.getpid() != self._process:
             raise RuntimeError(
                 "copies between memory tiers: this process was forked from the one that has their threads"
@@ -246,7 +246,7 @@ class _Engine:
         return state
 
     def close(self) -> None:
-        """Ends the threads; where the disk does not let them end, what they use is never freed."""
+        """End the threads; if the disk blocks them, their memory is never freed."""
         self._is_closed = True
         if os.getpid() == self._process:
             self._has_ended = self._library.hc_copies_close(self._handle, LONGEST_END_NANOSECONDS) != TIMED_OUT

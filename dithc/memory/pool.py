@@ -67,7 +67,7 @@ _NAMES = tuple(field.name for field in fields(Counters))
 
 
 class Held:
-    """Keeps a pool of the library in being, and those below it: for its `Pool`, and for a thread whose tensors come from it."""
+    """Reference that keeps a library pool and its lower pools alive, for `Pool` and for threads in its mode."""
 
 
 class Pool:
@@ -157,7 +157,7 @@ class Pool:
         return tensor
 
     def holds(self, address: int) -> bool:
-        """Whether an address lies in this pool, and not in one below it."""
+        """Return whether an address is in this pool, not in a lower one."""
         start, size = self.range
         return start <= address < start + size or (
             self._library is not None and bool(address) and self._library.hc_pool_holds(self._pool, address) == 1
@@ -165,7 +165,7 @@ class Pool:
 
     @property
     def room_bytes(self) -> int | None:
-        """Bytes between what is in use and the budget, in however many pieces; None: there is no budget."""
+        """Bytes between use and budget, possibly fragmented; None without a budget."""
         if self._library is None:
             return None
         state = signatures.PoolState()
@@ -173,7 +173,7 @@ class Pool:
         return None if state.budget_bytes < 0 else max(0, state.budget_bytes - state.used_bytes)
 
     def counters(self) -> Counters:
-        """What the pool holds now; zeros without the library."""
+        """Return the counters; zeros without the library."""
         if self._library is None:
             return Counters()
         state = signatures.PoolState()
@@ -182,17 +182,17 @@ class Pool:
         return Counters(**numbers | {"budget_bytes": None if state.budget_bytes < 0 else state.budget_bytes})
 
     def start_peak(self) -> None:
-        """Starts `peak_bytes` anew from what is in use now."""
+        """Restart `peak_bytes` at the current use."""
         if self._library is not None:
             self._library.hc_pool_start_peak(self._pool)
 
     def trim(self) -> None:
-        """Gives idle huge pages back to the system."""
+        """Return idle huge pages to the system."""
         if self._library is not None:
             self._library.hc_pool_trim(self._pool)
 
     def close(self) -> None:
-        """No takes from now on: tensors come from torch's allocator. What lives here stays valid."""
+        """Stop serving: new tensors come from torch's allocator. Existing tensors stay valid."""
         if self._library is not None:
             self._library.hc_pool_close(self._pool)  # for a thread whose mode still names it
             self._library, self._pool, self.held = None, ctypes.c_void_p(), None

@@ -1,4 +1,4 @@
-"""What tiers of memory a process is to have: data, and the rule that makes it from a machine and its settings. Pure."""
+"""Specification of a process's memory tiers, and the pure rule that derives it from machine and settings."""
 
 from dataclasses import dataclass, replace
 from pathlib import Path

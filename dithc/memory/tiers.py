@@ -26,7 +26,7 @@ HUGE_PAGE_BYTES = 2 << 20
 
 
 class Tier:
-    """One tier; `Tiers` makes it."""
+    """A tier, created by `Tiers`."""
 
     def __init__(self, spec: TierSpec, *, below: "Tier | None") -> None:
         self.spec = spec
@@ -60,11 +60,11 @@ class Tier:
             return self.pool.empty(shape, dtype, floor_bytes=0)
 
     def holds(self, tensor: Tensor) -> bool:
-        """Whether the storage of a tensor lies in this tier."""
+        """Return whether a tensor's storage is in this tier."""
         return self.pool.holds(tensor.untyped_storage().data_ptr())
 
     def counters(self) -> Counters:
-        """What it holds and did."""
+        """Return the pool's counters."""
         return self.pool.counters()
 
     def mapping(self) -> tuple[int, int, int] | None:
@@ -73,12 +73,12 @@ class Tier:
 
     @property
     def room_bytes(self) -> int | None:
-        """Bytes between what is in use and the budget, in however many pieces; None: it has no budget."""
+        """Bytes between use and budget, possibly fragmented; None without a budget."""
         return self.pool.room_bytes
 
     @property
     def huge_pages(self) -> PageKind:
-        """The pages that the system gave it, read back from /proc/self/smaps; of an empty tier, those of a first block."""
+        """Page sizes from /proc/self/smaps; an empty tier allocates a first block."""
         if self._file is not None:
             return "file"
         room = self.room_bytes
@@ -99,11 +99,11 @@ class Tier:
 
     @property
     def read_bytes_per_second(self) -> float:
-        """Copies out of this tier into ordinary memory; of memory as fast as those into it."""
+        """Rate of copies to ordinary memory; for equally fast memory, the rate of copies into it."""
         return self.copy_bytes_per_second if self._file_rates is None else self._file_rates.read
 
     def close(self) -> None:
-        """No takes from now on; `Tiers.close` calls it."""
+        """Stop serving; called by `Tiers.close`."""
         self.pool.close()
         if self._file is not None:
             self._file = None
@@ -151,7 +151,7 @@ class Tiers(Sequence[Tier]):
 
     @property
     def slow(self) -> Tier | None:
-        """The tier below the fastest, where there is one."""
+        """The tier below the fastest, or None."""
         return self._tiers[1] if len(self._tiers) > 1 else None
 
     def tier_of(self, tensor: Tensor) -> Tier | None:
@@ -214,7 +214,7 @@ def _check(specs: Sequence[TierSpec]) -> None:
 
 
 def _fits_reserved_pages(spec: TierSpec) -> bool:
-    """Whether the administrator reserved as many huge pages, free now on the nodes of the tier, as its budget takes."""
+    """Return whether enough reserved huge pages are free on the tier's nodes for its budget."""
     if spec.budget_bytes is None or spec.budget_bytes < HUGE_PAGE_BYTES:
         return False
     machine = discover()

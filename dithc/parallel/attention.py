@@ -63,7 +63,7 @@ class SharedKeys:
         return iter(memory)
 
     def absent(self) -> str | None:
-        """The rank that was waited for in vain; None where all came."""
+        """Return the missing rank, or None."""
         memories = *self._keys, *self._outputs
         return next((rank for memory in memories if (rank := memory.absent()) is not None), None)
 
@@ -78,7 +78,7 @@ class Messages:
     in_sequence = False
 
     def __init__(self, ulysses: Ranks, ring: Ranks, lengths: Sequence[int]) -> None:
-        """Takes the tokens of all U * R ranks, in order."""
+        """Split all U * R ranks, in order."""
         self.turn = (0, 0)
         self._ulysses, self._ring = ulysses, ring
         self.most_tokens = max(lengths)
@@ -114,7 +114,7 @@ class Messages:
         return torch.cat(back, dim=2)  # (N, t, D)
 
     def absent(self) -> str | None:
-        """Those who do not answer messages are named where these are waited for."""
+        """Return None, because message timeouts are reported at their waits."""
         return None
 
     def _alone(self, qkv: Tensor, num_heads: int) -> Tensor:

@@ -20,7 +20,7 @@ from dithc.parallel.ranks import Ranks, cut
 
 
 class Blocks(Protocol):
-    """Blocks one after the other, (tokens (N, t, D), condition (N, D)) -> tokens (N, t, D); or some of them."""
+    """Consecutive blocks, (tokens (N, t, D), condition (N, D)) -> tokens (N, t, D)."""
 
     def __len__(self) -> int: ...
 
@@ -37,7 +37,7 @@ class Cached:
     """
 
     def __init__(self, tokens: Ranks, *, num_tokens: int) -> None:
-        """Takes who share the tokens of an image, and T."""
+        """Start for the ranks that share the tokens of an image, and T tokens."""
         self.tally = torch.zeros(4, dtype=torch.float64)
         self._ranks, self._lengths = tokens, cut(num_tokens, tokens.size)
         self._rows: int | None = None
@@ -81,7 +81,7 @@ class Cached:
 
 
 class ByFirstBlock(Cached):
-    """See `config.caching.FirstBlock`. Rows whose other blocks are to be run go through them together."""
+    """See `config.caching.FirstBlock`. Rows that need the other blocks run together."""
 
     def __init__(self, settings: training.FirstBlock, tokens: Ranks, *, num_tokens: int) -> None:
         super().__init__(tokens, num_tokens=num_tokens)
@@ -119,7 +119,7 @@ class ByFirstBlock(Cached):
 
 @dataclass(frozen=True)
 class _Node:
-    """What all blocks added (N, t, D) at a call, and its timestep."""
+    """Sum of all blocks' additions (N, t, D) at a call, and its timestep."""
 
     call: int
     time: float

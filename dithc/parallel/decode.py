@@ -44,11 +44,11 @@ log = logger(__name__)
 
 
 class Decodes(Protocol):
-    """What is needed of a codec."""
+    """Required codec interface."""
 
     @property
     def id(self) -> str:
-        """Kind and digest of what decides every latent."""
+        """Kind and digest of the settings that determine a latent."""
 
     def decode(self, latent: Tensor) -> Tensor:
         """Scaled latents (N, Z, h, w) to images (N, C, H, W)."""
@@ -145,7 +145,7 @@ def decoded_rows(codec: Decodes, latent: Tensor, ranks: Ranks, *, lengths: Seque
 
 
 def obstacle(codec: Decodes) -> str | None:
-    """Why the decoder of a codec cannot be cut by rows; None where it can."""
+    """Return why a codec's decoder cannot be cut by rows, or None."""
     parts = _parts_of(codec)
     if not parts:
         return "which has no decoder whose layers are known"
@@ -161,7 +161,7 @@ def _parts_of(codec: Decodes) -> tuple[nn.Module, ...]:
 
 
 def _joined(images: list[Tensor], latents: Tensor) -> Tensor:
-    """One image is not copied; none is an empty tensor."""
+    """Concatenate images; a single image is not copied, and an empty list gives an empty tensor."""
     if not images:
         return latents.new_empty(0)
     return torch.cat(images) if len(images) > 1 else images[0]
@@ -229,7 +229,7 @@ def _convolved(module: nn.Conv2d, ranks: Ranks) -> Forward:
 
 
 def _normed(module: nn.GroupNorm, ranks: Ranks) -> Forward:
-    """A group norm whose moments are those of all ranks' places, joined in the order of ranks: the same bits on all of them."""
+    """Return a group norm over all ranks' positions, joined in rank order: bitwise equal on all ranks."""
     of_torch: Forward = module.forward
 
     def forward(x: Tensor) -> Tensor:
@@ -272,7 +272,7 @@ def _moments(x: Tensor, groups: int) -> tuple[int, Tensor, Tensor]:
 
 
 def _pooled(counts: Tensor, means: Tensor, squares: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean, and sum of squares less it, of the numbers of all parts, (N, G) each, of those of each part, (parts, N, G) each."""
+    """Return mean and sum of squared deviations over all parts, (N, G) each, from those of each part, (parts, N, G)."""
     mean = (counts * means).sum(dim=0) / counts.sum(dim=0)
     return mean, (squares + counts * (means - mean).square()).sum(dim=0)
 

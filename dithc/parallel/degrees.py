@@ -133,7 +133,7 @@ class Work:
 
 
 def fault(degrees: Degrees, work: Work, *, ranks: int, ranks_a_node: int) -> str | None:
-    """Why degrees do not serve some work; None where they do."""
+    """Return why degrees do not fit some work, or None."""
     most = max(work.shards, default=1)
     if degrees.size > ranks:
         return f"{degrees.size} ranks, and there are {ranks}"
@@ -197,5 +197,5 @@ def ways(ranks: int, *, windows: int = 1, given: int | None = None, stages: int 
 
 
 def groups_of(degrees: Degrees, *, ranks: int) -> list[list[int]]:
-    """The ranks of each group; those that are left over are in none."""
+    """Return the ranks of each group; remaining ranks are in no group."""
     return [list(range(at, at + degrees.size)) for at in range(0, ranks - degrees.size + 1, degrees.size)]

@@ -64,12 +64,12 @@ class Denoiser:
 
     @property
     def tally(self) -> Tensor:
-        """(4) fp64: what a cache saved here, see `cache.Cached`; zeros without one."""
+        """(4) fp64: savings of the cache, see `cache.Cached`; zeros without a cache."""
         return torch.zeros(4, dtype=torch.float64) if self._cache is None else self._cache.tally
 
     @torch.no_grad()
     def __call__(self, x: Tensor, t: Tensor, y: Tensor) -> Tensor:
-        """x (N, Z, h, w), t (N), y (N); the whole output, on every rank."""
+        """Return the complete output on every rank for x (N, Z, h, w), t (N), y (N)."""
         lengths = cut(len(x), self._rows.size)
         if len(x) < self._rows.size:  # too few to be shared: everybody makes them
             return self._of_rows(x, t, y)

@@ -1,4 +1,4 @@
-"""The members that share something of one image."""
+"""Ranks that share parts of an image."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -73,7 +73,7 @@ class Ranks:
         return got
 
     def passed_on(self, block: Tensor, shape: Sequence[int]) -> Callable[[], Tensor]:
-        """Begins to send a dense block to the next rank of the ring; what is returned waits for that of the rank before."""
+        """Begin to send a dense block to the next rank of the ring; the result waits for the block of the rank before."""
         import torch.distributed as distributed
 
         got = block.new_empty(list(shape))
@@ -90,7 +90,7 @@ class Ranks:
         return arrived
 
     def sent(self, x: Tensor, *, to: int, tag: int) -> Callable[[], object]:
-        """Begins to send a tensor to one of them; what is returned waits until it has gone."""
+        """Begin to send a tensor to a rank; the result waits for completion."""
         import torch.distributed as distributed
 
         sending = distributed.isend(x.contiguous(), group=self.group, group_dst=to, tag=tag)
@@ -98,7 +98,7 @@ class Ranks:
         return sending.wait
 
     def awaited(self, into: Tensor, *, source: int, tag: int) -> Callable[[], Tensor]:
-        """Begins to receive what one of them sends with this tag; what is returned waits for it."""
+        """Begin to receive a tensor with this tag from a rank; the result waits for it."""
         import torch.distributed as distributed
 
         coming = distributed.irecv(into, group=self.group, group_src=source, tag=tag)
@@ -111,7 +111,7 @@ class Ranks:
         return arrived
 
     def spread(self, x: Tensor, *, source: int) -> Tensor:
-        """A dense tensor, which becomes that of one of them, on every rank."""
+        """Broadcast a dense tensor of one rank to all."""
         if self.size > 1:
             import torch.distributed as distributed
 
@@ -162,11 +162,11 @@ class Ranks:
 
 
 def cut(count: int, size: int) -> list[int]:
-    """Lengths of `size` parts of `count` things, as even as can be, the first ones one longer."""
+    """Return the lengths of `size` nearly equal parts of `count` items, longer parts first."""
     each, more = divmod(count, size)
     return [each + (rank < more) for rank in range(size)]
 
 
 def starts(lengths: Sequence[int]) -> list[int]:
-    """Where each part begins."""
+    """Return the start of each part."""
     return list(accumulate(lengths, initial=0))[:-1]

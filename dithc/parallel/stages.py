@@ -29,7 +29,7 @@ Unit = tuple[slice, slice]
 
 
 class KeptKeys:
-    """Attention of some tokens over keys and values of all, those of the others as they were left last, block by block."""
+    """Attention of some tokens over all keys and values, with the latest values of other tokens, per block."""
 
     in_sequence = True
 
@@ -42,11 +42,11 @@ class KeptKeys:
         self._kept: Any = None
 
     def turn_to(self, block: int, unit: Unit, *, num_rows: int) -> None:
-        """What is called next: a block, by its number, on a part of so many rows."""
+        """Select the next call: a block, by number, on a part with this many rows."""
         self._block, (self._rows, self._mine), self._num_rows = block, unit, num_rows
 
     def begin(self) -> None:
-        """See `hcops.part.Across`; `turn_to` says where a pass is."""
+        """See `hcops.part.Across`; `turn_to` sets the position."""
 
     def linears(self, x: Tensor, layers: Sequence[tuple[Tensor, Tensor]], dtype: torch.dtype) -> Iterator[Tensor]:
         """See `hcops.part.Across`."""
@@ -62,7 +62,7 @@ class KeptKeys:
         return mixed
 
     def absent(self) -> str | None:
-        """Those who do not answer messages are named where these are waited for."""
+        """Return None, because message timeouts are reported at their waits."""
         return None
 
 
@@ -70,7 +70,7 @@ class Staged:
     """Calls of a network in one sampling run on the same rows; `keys` is this stage's attention for `hcops.part.part_of`."""
 
     def __init__(self, model: DiT, settings: training.Pipefusion, stages: Ranks) -> None:
-        """Takes the network, in evaluation mode, and the ranks that are its stages; those call it alike."""
+        """Start for a network in evaluation mode and its stages; collective."""
         tokens, depth = model.config.num_tokens, len(model.blocks)
         for what, got, most, of in (
             (
@@ -128,7 +128,7 @@ class Staged:
         return stages.spread(out, source=stages.size - 1)
 
     def _units(self, rows: int) -> Sequence[Unit]:
-        """What goes through the stages, in order."""
+        """Return the units that pass through the stages, in order."""
         tokens = sum(self._patches)
         if self._calls >= self._warmup and len(self._patches) > 1:
             places = zip(starts(self._patches), self._patches, strict=True)

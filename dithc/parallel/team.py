@@ -110,7 +110,7 @@ class Team:
         return Messages(self.ulysses, self.ring, lengths)
 
     def decoding(self, codec: Decodes, *, by_rows: ByRows) -> Decoding:
-        """What decodes the images that this rank has a part in, on the first of those who make them."""
+        """Return the decoder of this rank's images, whose result is on the first rank of its part."""
         return Decoding(codec, self.part, by_rows=by_rows)
 
     def mine(self, indices: Sequence[int]) -> Sequence[int]:
@@ -121,7 +121,7 @@ class Team:
         return indices[first : first + lengths[part]]
 
     def both(self, one: Callable[[], Tensor], other: Callable[[], Tensor]) -> tuple[Tensor, Tensor]:
-        """What two calls return, (N, ...) each of one shape: each call by a branch, where there are two."""
+        """Return the results of two calls, (N, ...) of equal shape, one per branch if there are two."""
         if self.rows.size == 1:
             return one(), other()
         mine = (one, other)[self.rows.rank]()

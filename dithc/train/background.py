@@ -1,4 +1,4 @@
-"""Work beside a training that must not hold it up: a thread that runs when a core is idle, or on a core kept free."""
+"""Background work that yields to training: on an idle or reserved core."""
 
 import os
 import threading
@@ -17,7 +17,7 @@ log = logger(__name__)
 
 
 class Cancelled(Exception):
-    """The work was told to end."""
+    """The work was canceled."""
 
 
 class Background(threading.Thread):
@@ -81,7 +81,7 @@ def free_cores() -> list[tuple[int, ...]]:
 
 
 def _seconds_waited_for_a_core() -> float:
-    """How long this thread was ready to run and did not, since it began; 0 where the kernel does not say."""
+    """Return how long this thread was runnable without a core; 0 if the kernel does not report it."""
     try:
         return int(SCHEDULER_STATISTICS.read_text().split()[1]) * 1e-9
     except (OSError, ValueError, IndexError):

@@ -29,7 +29,7 @@ HIDDEN = {
 
 @dataclass(frozen=True)
 class Matrix:
-    """Matrix `number` of the `count` (R, C) ones in the weight of this name."""
+    """Matrix `number` of `count` matrices (R, C) in the named weight."""
 
     name: str
     number: int
@@ -58,7 +58,7 @@ class Matrix:
 
     @property
     def weight_shape(self) -> tuple[int, int]:
-        """Of the whole weight."""
+        """Shape of the complete weight."""
         return self.count * self.rows, self.columns
 
 
@@ -75,7 +75,7 @@ class Part:
     own: slice
 
     def of(self, whole: Tensor) -> Tensor:
-        """The part of a matrix that is here whole; a view."""
+        """Return the part of a complete matrix, as a view."""
         if self.dim is None:
             return whole.view(-1)[self.start : self.start + self.count]
         return whole.narrow(self.dim, self.start, self.count)
@@ -96,20 +96,20 @@ class Holding:
     meter: traffic.Meter = field(default_factory=traffic.Meter, compare=False)
 
     def shape(self, name: str, own: Tensor) -> tuple[int, ...]:
-        """Of the whole weight, of which the model has this on this rank."""
+        """Return the shape of the complete weight, of which the model has this part."""
         return tuple(own.shape)
 
     def part(self, matrix: Matrix, rank: int) -> Part | None:
-        """What a rank holds of a matrix; None for nothing."""
+        """Return a rank's part of a matrix, or None."""
         return Part(0, 0, matrix.rows, matrix.lines)
 
     def parts(self, matrix: Matrix) -> dict[int, Part]:
-        """What each rank holds of a matrix, of those that hold something."""
+        """Return the parts of a matrix by rank, without empty parts."""
         found = ((rank, self.part(matrix, rank)) for rank in range(self.size))
         return {rank: part for rank, part in found if part is not None}
 
     def sources(self, matrix: Matrix, owner: int, parts: Mapping[int, Part]) -> list[int]:
-        """The ranks whose parts make up the matrix at its owner: itself alone where it has all of it."""
+        """Return the ranks whose parts form the matrix at its owner: the owner only if it has everything."""
         whole = {None: matrix.size, 0: matrix.rows, 1: matrix.columns}
         if owner in parts and parts[owner].count == whole[parts[owner].dim]:
             return [owner]
@@ -118,7 +118,7 @@ class Holding:
 
 
 def matrices_of(shapes: Mapping[str, tuple[int, ...]]) -> list[Matrix]:
-    """The matrices among whole weights, by name."""
+    """Return the matrices among complete weights, by name."""
     found = []
     for name, shape in shapes.items():
         part, _, layer = name.partition(".")

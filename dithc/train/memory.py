@@ -62,7 +62,7 @@ class TrainingMemory:
         self.close()
 
     def close(self) -> None:
-        """Ends copies and tiers; tensors that somebody still holds stay valid, and the model works unmanaged."""
+        """End copies and tiers; held tensors stay valid, and the model runs unmanaged."""
         if self._manager is not None:
             self._manager.close()
         self._manager = self._strategy = self._state = None
@@ -81,16 +81,16 @@ class TrainingMemory:
         return model
 
     def paused(self) -> AbstractContextManager[None]:
-        """For passes of the model that are no step of the training: nothing is recorded or moved."""
+        """Suspend recording and moves, for passes outside of training steps."""
         return nullcontext() if self._manager is None else self._manager.paused()
 
     def join(self, strategy: Strategy) -> None:
-        """Tells who has the buffer of gradients."""
+        """Set the owner of the gradient buffer."""
         self._strategy = strategy
 
     @property
     def home(self) -> Home:
-        """Where what is kept over steps is to live."""
+        """Allocate state that outlives a step."""
         return anywhere if self._manager is None else self._manager.home
 
     def holds(self, tensor: Tensor) -> bool:
@@ -107,7 +107,7 @@ class TrainingMemory:
             self._strategy.move(lambda name, value: self.home(name, value).copy_(value))
 
     def begin_step(self) -> None:
-        """Before a step, when no gradient is held: the first two are recorded, then a plan is made, which later ones follow."""
+        """Begin a step without held gradients: two recorded steps, then a plan for later ones."""
         if self._manager is None:
             return
         is_new = self._manager.plan is None
@@ -126,7 +126,7 @@ class TrainingMemory:
 
     @property
     def kept_bytes(self) -> int | None:
-        """What the units of a recorded step kept for the backward pass; None where none was recorded."""
+        """Bytes that the units of a recorded step kept for backward; None without a recording."""
         if self._manager is None or self._manager.trace is None:
             return None
         return sum(saved.bytes for unit in self._manager.trace.units for saved in unit.saved if not saved.is_input)
@@ -147,7 +147,7 @@ class TrainingMemory:
         return {"tiers": tiers, "trace": self._manager.trace.to_dict(), "plan": self._manager.plan.to_dict()}
 
     def _take_up(self, managed: Manager) -> None:
-        """A plan is there: state moves to where it says, between two steps."""
+        """Move the state to its planned places, between two steps."""
         if self._strategy is not None:
             self._strategy.move(self._moved)
         if self._state is not None:
@@ -164,7 +164,7 @@ class TrainingMemory:
             log.warning(f"the plan of memory could not be written to {path}: {error}")
 
     def _moved(self, name: str, value: Tensor) -> Tensor:
-        """The tensor itself where the plan leaves it, else a copy of it at its new home."""
+        """Return the tensor itself, or its copy at a new planned home."""
         assert self._manager is not None
         assert self._manager.plan is not None
         assert self.tiers is not None
@@ -212,7 +212,7 @@ def _bytes(gib: float | None) -> int | None:
 
 
 def _copies(tiers: Tiers) -> Copies:
-    """The two streams, each on a core that the core plan keeps free of compute threads, where it keeps one."""
+    """Create both streams, each on a core without compute threads if the core plan has one."""
     cores = free_cores()
     if not cores:
         log.info("copies between memories: no core is kept free for them, by threads beside the compute threads")

@@ -1,4 +1,4 @@
-"""Checkpoints of any training, for a loop of one's own: taken up when it begins, written beside it, whole or not there."""
+"""Checkpoints for custom training loops: resumed at the start, written in the background, committed atomically."""
 
 import json
 import time

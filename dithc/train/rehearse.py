@@ -77,7 +77,7 @@ class _RandomSource:
         self._num_steps = len(Schedule.linear())
 
     def batch(self, step: int, part: slice) -> _Images:
-        """Images `part` of the batch of a step; the others are not drawn, however large the batch is."""
+        """Draw only images `part` of a step's batch."""
         images = [self._image(step, place) for place in range(part.start, part.stop)]
         return _Images(*(torch.stack(tensors) for tensors in zip(*images, strict=True)))
 
@@ -149,7 +149,7 @@ def rehearse(settings: Rehearsal, group: Group, *, warm: Callable[[], None] = la
 
 
 def _managed(memory: TrainingMemory, rows: Sequence[Mapping[str, float]]) -> dict[str, Any]:
-    """`memory`: tiers with their counters, trace and plan, and what each step cost; nothing where none is managed."""
+    """Return `memory`: tiers with counters, trace, plan and costs per step; empty if unmanaged."""
     document = memory.document()
     if document is None or memory.tiers is None:
         return {}
@@ -158,7 +158,7 @@ def _managed(memory: TrainingMemory, rows: Sequence[Mapping[str, float]]) -> dic
 
 
 def _choose_operators(operators: Operators) -> None:
-    """From now on, as `Rehearsal.operators` says."""
+    """Select operators by `Rehearsal.operators`."""
     if operators == "default":
         return
     serving = hcops.describe()[0]["backend"]
@@ -168,7 +168,7 @@ def _choose_operators(operators: Operators) -> None:
 
 
 def _page_faults() -> int:
-    """Of this process, those that needed no disk."""
+    """Return the minor page faults of this process."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
 
 
@@ -194,7 +194,7 @@ def _pairs(trainer: Trainer, settings: Rehearsal, group: Group) -> dict[str, lis
 
 
 def _alone(trainer: Trainer, settings: Rehearsal, group: Group) -> Trainer:
-    """Steps of the same weights on as many images as this rank's share, with nobody to exchange with."""
+    """Run steps on this rank's share of images without communication."""
     layout = trainer.strategy.layout
     if layout.tensor_size > 1 or trainer.strategy.zero is not None or settings.batch % layout.data_size:
         got = f"{settings.strategy}, sharding {settings.sharding}, {settings.batch} images on {group.size} rank(s)"

@@ -1,4 +1,4 @@
-"""What the driver does around the jobs: before the first, while they wait, and when one has failed."""
+"""Driver around the jobs: before the first, while they wait, and after a failure."""
 
 import atexit
 import json
@@ -46,7 +46,7 @@ class Driver:
 
     @property
     def queue(self) -> Queue | None:
-        """The scheduler's, where one runs the jobs."""
+        """The queue of the scheduler, if any."""
         scheduler = self.jobs.machine.scheduler
         return queue_of(scheduler) if scheduler != "none" else None
 
@@ -77,7 +77,7 @@ class Driver:
         threading.Thread(target=self._watch, args=(self.queue,), name="watch", daemon=True).start()
 
     def failed(self) -> None:
-        """Called when the workflow has failed: says of every job that did, why, where its log is, and what to do."""
+        """Report a failed workflow: for each failed job the reason, log and remedy."""
         self._stop.set()
         if self.queue is None or self.name is None:
             return
@@ -111,7 +111,7 @@ class Driver:
         atexit.register(lease.__exit__, None, None, None)
 
     def _take_up(self, queue: Queue) -> None:
-        """Waits for jobs which a driver before this one had submitted."""
+        """Wait for jobs that an earlier driver submitted."""
         try:
             before = parse(plain(self.record).read_text()).get("name")
         except (OSError, ValueError, AttributeError):
@@ -182,7 +182,7 @@ class Driver:
 
 
 def _last_words(path: Path | None) -> list[str]:
-    """The lines of a log that say why: an error of dithc's with its four lines, else the last ones."""
+    """Return the error lines of a log: the four lines of a dithc error, else the last lines."""
     try:
         lines = path.read_text(errors="replace").splitlines() if path is not None else []
     except OSError:
@@ -192,7 +192,7 @@ def _last_words(path: Path | None) -> list[str]:
 
 
 def _look_seconds() -> float:
-    """How often the driver looks at the queue."""
+    """Return the polling interval of the queue."""
     given = os.environ.get(LOOK_VARIABLE, "")
     if given and not re.fullmatch(r"\d+(\.\d+)?", given):
         log.warning(f"{LOOK_VARIABLE}={given} is no number of seconds: every {LOOK_SECONDS:g} s")

@@ -1,4 +1,4 @@
-"""A short text that says whether the user's files are the same, without reading all of them and without times or places."""
+"""Fingerprints that detect changes of user files by samples, independent of times and locations."""
 
 import hashlib
 import os
@@ -52,7 +52,7 @@ class Files:
         self._taken: dict[str, str] = {}
 
     def fingerprint(self, path: str, *, named: bool) -> str | None:
-        """As the function of this name; where nothing is there, what was there when the workflow last ran."""
+        """As the function of this name; for missing files, the stored fingerprint of the last run."""
         key = f"{path} as scenes" if named else path
         if key not in self._taken:
             found = fingerprint(Path(path), named=named) or self._before().get(key)
@@ -62,13 +62,13 @@ class Files:
         return self._taken[key]
 
     def is_as_before(self, path: str, *, named: bool) -> bool:
-        """Whether what is there is what was there when the workflow last ran; not where that is not known."""
+        """Return whether the content equals that of the last run; False if unknown."""
         key = f"{path} as scenes" if named else path
         before = self._before().get(key)
         return before is not None and before == self.fingerprint(path, named=named)
 
     def remember(self) -> None:
-        """Keeps for later runs what was taken in this one."""
+        """Store the fingerprints of this run."""
         before = self._before()
         if before | self._taken != before:
             atomic_write(self.path, seal(before | self._taken))
@@ -84,7 +84,7 @@ class Files:
 
 
 def _files(folder: Path) -> Iterator[tuple[str, str]]:
-    """Name below the folder, and path, of every file that is not hidden; memory is that of the largest folder alone."""
+    """Yield relative name and path of every visible file; memory holds one folder's entries."""
     yield from _below(str(folder), "", (os.path.realpath(folder),))
 
 
@@ -106,7 +106,7 @@ def _below(folder: str, prefix: str, above: tuple[str, ...]) -> Iterator[tuple[s
 
 
 def _sample(path: str, *, blocks: int, block_bytes: int) -> bytes:
-    """The size of a file, and a hash of so many blocks of it: one in its middle, more from its first byte to its last."""
+    """Return size and hash of sampled blocks: the middle block, or blocks from start to end."""
     try:
         state = os.stat(path)
         if not stat.S_ISREG(state.st_mode):  # opening a pipe may wait for ever; the reader's to reject
@@ -126,7 +126,7 @@ def _sample(path: str, *, blocks: int, block_bytes: int) -> bytes:
 
 
 def _starts(size: int, blocks: int, block_bytes: int) -> list[int]:
-    """Where the blocks begin; those of a file that is smaller than all of them touch each other."""
+    """Return the block starts; adjacent in a file smaller than the sample."""
     if size <= blocks * block_bytes:
         return list(range(0, size, block_bytes))
     last = size - block_bytes

@@ -1,4 +1,4 @@
-"""Every stage of an experiment as something to look at: its rule, what it makes, where it logs, what it waits for."""
+"""Stages of an experiment with rule, output, log and dependencies."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -34,12 +34,12 @@ class Stage:
 
     @property
     def key(self) -> str:
-        """Rule and wildcards in one word, as the engine's plugin tells them to a scheduler."""
+        """Rule and wildcards as one word, as the engine's plugin passes them to a scheduler."""
         return "_".join((self.rule, *self.wildcards))
 
     @property
     def manifest(self) -> str:
-        """The stage that its manifest is of; the rule's name where it leaves none."""
+        """Stage name in its manifest; the rule's name without a manifest."""
         return MANIFESTS.get(self.rule, self.rule)
 
     @property
@@ -50,7 +50,7 @@ class Stage:
 
 
 def stages_of(matrix: Matrix) -> list[Stage]:
-    """All stages up to the report, those of one thing (data set, run ...) beside each other, in the order of the work."""
+    """Return all stages up to the report, grouped by object (data set, run ...), in work order."""
     before = [*_datasets(matrix), *_codecs(matrix), *_runs(matrix), *_evaluations(matrix), *_benches(matrix)]
     report = Stage(
         kind="report",

@@ -67,7 +67,7 @@ class Workflow(Matrix):
         return self.scene_input(dataset)
 
     def _look(self, engine: Any) -> dict[str, str]:
-        """Marks what is to be made again; gives the digests of those results that nothing needs to run for."""
+        """Mark results to rebuild; returns the digests of reproducible results."""
         faults = damaged(self.manifests)
         for path, found in faults.items():
             log.warning(told(path, found))
@@ -79,7 +79,7 @@ class Workflow(Matrix):
         return kept
 
     def _tell_of_inputs(self, engine: Any) -> None:
-        """Says after a dry run what a run of its plan would end with before its first job."""
+        """Report after a dry run the input errors that a run would have."""
         if not engine.dryrun:
             return
         try:
@@ -89,7 +89,7 @@ class Workflow(Matrix):
             log.error(f"a run of this plan would stop before its first job: {error}")
 
     def finish(self) -> None:
-        """Called by the engine when all is done: says what did not become again what it was."""
+        """Finish after all jobs: report rebuilt results that changed."""
         for path, digest in (self._kept or {}).items():
             if digest_of(path) not in (None, digest):
                 log.warning(

@@ -12,7 +12,7 @@ from dithc.automem.trace import Trace
 
 
 def compute_seconds(trace: Trace, decisions: Mapping[str, Decision] | None = None) -> list[float]:
-    """What each of the 2 L turns computes, recomputation included."""
+    """Return the computing seconds of the 2 L turns, including recomputation."""
     forward = [unit.forward_seconds for unit in trace.units]
     again = [
         unit.forward_seconds if decisions and decisions[unit.name].recompute else 0.0 for unit in reversed(trace.units)
@@ -76,7 +76,7 @@ def hiding_distances(seconds: Sequence[float], bytes_at: Sequence[int], load_byt
 
 
 def with_distances(trace: Trace, decisions: Mapping[str, Decision], distances: Sequence[int]) -> dict[str, Decision]:
-    """The decisions with these distances where there is something to load, and 0 where there is not."""
+    """Return the decisions with these distances, or 0 for turns without loads."""
     num_units = len(trace.units)
     needed = loads(trace, decisions)
     return {

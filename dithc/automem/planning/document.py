@@ -15,7 +15,7 @@ HEAD = ("unit", "weights", "gradients", "saved kept", "offloaded", "recompute", 
 
 @dataclass(frozen=True, kw_only=True)
 class Plan(JsonText):
-    """Decisions by unit, places of state by name, and the predicted timeline of one step."""
+    """Decisions by unit, state placement by name, and the predicted timeline of a step."""
 
     units: Mapping[str, Decision]  # in forward order
     state: Mapping[str, Place]
@@ -28,7 +28,7 @@ class Plan(JsonText):
 
     @property
     def everything_resident(self) -> bool:
-        """Whether nothing moves: all that the step touches stays in fast memory."""
+        """Whether everything stays in fast memory."""
         return all(place == "fast" for place in self.state.values()) and all(
             decision.weights == "fast"
             and decision.gradients == "fast"
@@ -39,17 +39,17 @@ class Plan(JsonText):
 
     @property
     def moved_bytes(self) -> int:
-        """Bytes that cross between the levels in one step: copies, and weights that are read in place."""
+        """Bytes per step between the levels: copies, and weights read in place."""
         return self.in_place_bytes + sum(phase.load_bytes + phase.offload_bytes for phase in self.phases)
 
     @property
     def stall_seconds(self) -> float:
-        """Predicted waiting of one step."""
+        """Predicted waiting per step."""
         return sum(phase.stall_seconds for phase in self.phases)
 
     @property
     def step_seconds(self) -> float:
-        """Predicted time of one step: computing (recomputation too) and waiting."""
+        """Predicted seconds per step: computing (including recomputation) and waiting."""
         return sum(phase.seconds + phase.stall_seconds for phase in self.phases)
 
     @property
@@ -58,7 +58,7 @@ class Plan(JsonText):
         return max((phase.fast_bytes for phase in self.phases), default=0)
 
     def describe(self) -> str:
-        """A table to print: one line a unit, then totals and reasons."""
+        """Return a table: a line per unit, totals and reasons."""
         return _table(self)
 
     @classmethod
@@ -78,7 +78,7 @@ class Plan(JsonText):
 
 
 def _table(plan: Plan) -> str:
-    """One line a unit (or run of like units), a line for state, then totals and reasons."""
+    """Format a line per unit (or run of equal units), the state, totals and reasons."""
     rows = [HEAD, *_rows(plan)]
     first = plan.phases[0] if plan.phases else None
     if plan.state and first:

@@ -1,4 +1,4 @@
-"""What moves to slow memory first: one order of demotions for any budget, cheapest for what it frees first."""
+"""Order of demotions to slow memory for any budget, cheapest per freed byte first."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ from dithc.automem.trace import Saved, Trace
 
 @dataclass(frozen=True, kw_only=True)
 class Rung:
-    """One demotion: a piece of state, the gradients or weights of units that share them, or one saved tensor."""
+    """A demotion: a piece of state, gradients or weights of units that share them, or a saved tensor."""
 
     kind: Literal["state", "gradients", "saved", "copied", "in place"]
     name: str = ""  # of state
@@ -50,7 +50,7 @@ def ladder(trace: Trace, rates: Rates) -> tuple[Rung, ...]:
 
 
 def _saved_rungs(trace: Trace, rates: Rates) -> tuple[Keyed, Keyed]:
-    """Saved tensors by idle seconds: those whose copies hide, and the others."""
+    """Return saved tensors by idle seconds, with hidden copies and without."""
     clock, num_units = _Clock(trace), len(trace.units)
     between: Counter[tuple[int, int]] = Counter()  # bytes that are idle from one turn to another
     tensors = [(index, tensor) for index, unit in enumerate(trace.units) for tensor in unit.saved]
@@ -68,7 +68,7 @@ def _saved_rungs(trace: Trace, rates: Rates) -> tuple[Keyed, Keyed]:
 
 
 def _weight_rungs(trace: Trace, rates: Rates) -> tuple[Keyed, Keyed, Keyed]:
-    """Groups of weights by their pause between forward and backward, whose copies hide, and others; and by bytes."""
+    """Return weight groups by pause between forward and backward, with hidden copies and without, and by bytes."""
     clock, end = _Clock(trace), 2 * len(trace.units)
     hiding: Keyed = []
     others: Keyed = []
@@ -87,7 +87,7 @@ def _weight_rungs(trace: Trace, rates: Rates) -> tuple[Keyed, Keyed, Keyed]:
 def decide(
     trace: Trace, rungs: Sequence[Rung], recomputed: frozenset[int] = frozenset()
 ) -> tuple[dict[str, Decision], dict[str, Place]]:
-    """The decisions after these demotions, with nothing fetched ahead, and where state lives."""
+    """Return decisions and state placement after these demotions, without prefetch."""
     state: dict[str, Place] = {item.name: "fast" for item in trace.state}
     weights: list[Literal["fast", "copied", "in place"]] = ["fast"] * len(trace.units)
     gradients: list[Place] = ["fast"] * len(trace.units)
@@ -116,12 +116,12 @@ def decide(
 
 
 def is_offloadable(trace: Trace, index: int, tensor: Saved) -> bool:
-    """Whether at least one turn lies between the last use of a tensor in forward and its first in backward."""
+    """Return whether a turn separates the last forward use from the first backward use."""
     return len(trace.units) + tensor.first - last_saver(trace, index, tensor) > 1
 
 
 def weight_groups(trace: Trace) -> list[tuple[int, ...]]:
-    """Units with weights, put together where they share one, in forward order."""
+    """Return units with weights in forward order, grouped by shared weights."""
     root = list(range(len(trace.units)))
     owner: dict[str, int] = {}
     for index, unit in enumerate(trace.units):
@@ -144,5 +144,5 @@ class _Clock:
         self._ends = [0.0, *accumulate(forward + backward)]
 
     def between(self, earlier: int, later: int) -> float:
-        """Seconds from the end of one turn to the start of another."""
+        """Return the seconds between the end of one turn and the start of another."""
         return self._ends[later] - self._ends[earlier + 1]

@@ -75,7 +75,7 @@ def plan(trace: Trace, *, fast: Level, slow: Level, allow_recompute: bool = Fals
 
 
 def _with_bytes(trace: Trace, decisions: Mapping[str, Decision]) -> dict[str, Decision]:
-    """The decisions with the room that each turn needs, and the sizes of what they decide on."""
+    """Return the decisions with the required room of each turn and the sizes of their tensors."""
     turns = turns_of(trace, decisions)
     full = {}
     for index, unit in enumerate(trace.units):
@@ -104,7 +104,7 @@ class _Choice:
 
 
 class _Search:
-    """Candidates for one trace and pair of levels, and what each would need."""
+    """Candidate plans for a trace and two levels, with their needs."""
 
     def __init__(self, trace: Trace, fast: Level, slow: Level, *, copies_beside: bool) -> None:
         self.trace, self.fast, self.slow, self.copies_beside = trace, fast, slow, copies_beside
@@ -115,7 +115,7 @@ class _Search:
         self.resident = _Choice(0, self.farthest)
 
     def _hiding(self, seconds: Sequence[float], bytes_at: Sequence[int]) -> list[int]:
-        """How far ahead loads start: at once where nothing can hide them."""
+        """Return prefetch distances, 0 without background copies."""
         return hiding_distances(seconds, bytes_at, self.rates.load) if self.copies_beside else [0] * len(bytes_at)
 
     def spell_out(self, choice: _Choice) -> tuple[dict[str, Decision], dict[str, Place]]:
@@ -154,7 +154,7 @@ class _Search:
         return _Choice(len(self.rungs), tuple(min(distance, most) for distance in self.farthest))
 
     def refine(self, choice: _Choice) -> _Choice:
-        """Distances for what really moves: nearer where that hides it as well, farther where that helps and fits."""
+        """Adjust distances for the actual moves: smaller if still hidden, larger if helpful and possible."""
         decisions, state = self.spell_out(choice)
         held = occupancy(self.trace, decisions, state)[0].totals()
         weights, saved = weight_loads(self.trace, decisions), saved_loads(self.trace, decisions)
@@ -246,7 +246,7 @@ class _Search:
         return taken
 
     def _seconds(self, choice: _Choice) -> float:
-        """Of its whole step."""
+        """Return the predicted seconds of a step."""
         return sum(phase.seconds + phase.stall_seconds for phase in self.play(choice))
 
     def _peaks(self, choice: _Choice) -> tuple[int, int]:
@@ -255,5 +255,5 @@ class _Search:
 
 
 def _first(holds: Callable[[int], bool], last: int) -> int:
-    """The first number from 0 on for which something holds that holds for all after it; `last` where none before it does."""
+    """Return the start of the final range in which a condition holds, from 0; else `last`."""
     return bisect_left(range(last), True, key=holds)

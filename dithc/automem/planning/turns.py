@@ -1,4 +1,4 @@
-"""What starts at each turn of a step: the one reader of the distances `forward_ahead` and `backward_ahead` of a plan."""
+"""Start points of loads and offloads by turn, from the plan's `forward_ahead` and `backward_ahead`."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from dithc.automem.trace import Saved, Trace
 
 @dataclass(frozen=True, kw_only=True)
 class Turn:
-    """A unit's forward or backward pass, with what starts there before it runs, in the order in which it is needed."""
+    """A unit's forward or backward pass, with the loads that start before it, in order of need."""
 
     unit: str
     kind: Literal["forward", "backward"]
@@ -59,7 +59,7 @@ def turns_of(trace: Trace, decisions: Mapping[str, Decision]) -> tuple[Turn, ...
 
 
 def last_saver(trace: Trace, index: int, tensor: Saved) -> int:
-    """The unit whose forward pass uses a tensor of unit `index` last: the one that reads it first in backward."""
+    """Return the unit that reads a tensor of unit `index` first in backward."""
     return max(index, len(trace.units) - 1 - tensor.first)
 
 

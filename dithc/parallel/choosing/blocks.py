@@ -29,8 +29,9 @@ Timed = Callable[[], AbstractContextManager[Callable[[], object]]]
 
 
 def computing(model: DiT, work: Work, *, bf16: bool) -> dict[str, float]:
-    """Seconds of a block with a long strip of one image (`long`) and with a short one (`short`), what it takes more in two calls
-    (`leaving`), and what a call of the network takes beside its blocks (`call`)."""
+    """Return seconds of a block with a long and a short strip of one image (`long`, `short`), the extra time in two calls
+    (`leaving`), and the time of a network call outside of blocks (`call`).
+    """
     long, short = strips(work)
     blocks = model.chain()[:BLOCKS]
     timed = {"long": _block(model, blocks, work, long), "short": _block(model, blocks, work, short)}
@@ -59,7 +60,7 @@ def crowds(model: DiT, work: Work, group: Group, *, place: int, most: int, bf16:
 
 
 def strips(work: Work) -> tuple[int, int]:
-    """Tokens of a long strip and of a short one."""
+    """Return the tokens of a long and a short strip."""
     long = min(work.tokens, MOST_TOKENS)
     return long, max(1, long // PART)
 
@@ -79,7 +80,7 @@ def _block(model: DiT, blocks: Blocks, work: Work, tokens: int, *, in_sequence: 
 
 
 def _ends(model: DiT, work: Work, block: float, *, bf16: bool) -> float:
-    """Seconds of a call beside its blocks; none where a call takes too long to be tried."""
+    """Return seconds of a call outside of blocks; empty if a call takes too long."""
     if work.tokens > MOST_TOKENS or work.depth * block > LONG_SECONDS:
         return 0.0
     config = model.config
@@ -106,7 +107,7 @@ def _typical(timed: Sequence[Timed]) -> list[float]:
 
 
 def _window(action: Callable[[], object]) -> float:
-    """Seconds of an action: the mean of those that fit into a window, after one that prepares; of a long one, its own."""
+    """Return mean seconds of an action within a window, after a warm-up; a long action runs once."""
     begun = time.perf_counter()
     action()
     if (first := time.perf_counter() - begun) > LONG_SECONDS:
@@ -119,7 +120,7 @@ def _window(action: Callable[[], object]) -> float:
 
 
 class _AllKeys:
-    """Attention of a strip over keys and values of a whole image, as where ranks share memory, without the others."""
+    """Attention of a strip over keys and values of a complete image, as in shared memory, on one rank."""
 
     def __init__(self, tokens: int, *, in_sequence: bool) -> None:
         self._tokens, self.in_sequence = tokens, in_sequence
@@ -146,5 +147,5 @@ class _AllKeys:
         return mixed
 
     def absent(self) -> str | None:
-        """Nobody is waited for."""
+        """Return None."""
         return None

@@ -1,4 +1,4 @@
-"""All degrees that go together, by the seconds that they are predicted to take for the whole job; why others do not."""
+"""All valid degrees by predicted seconds of the job, and reasons against others."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -33,7 +33,7 @@ class Choice:
     ideal: float
 
     def order(self, least: float) -> tuple[int, int, int, int, float]:
-        """What is done first; of those that are alike beside the least seconds, what exchanges least, in the smallest groups."""
+        """Sort key: seconds; near ties by least exchange, then smallest groups."""
         later = int((self.seconds / least - 1) / ALIKE) if least > 0 else 0
         return later, self.degrees.inner, self.degrees.rows, self.degrees.size, self.seconds
 
@@ -48,13 +48,13 @@ class Chosen:
 
     @property
     def best(self) -> Choice:
-        """What is done first; a ring only where it saves more than a tenth."""
+        """The fastest choice; ring only if it saves more than 10%."""
         first = self.legal[0]
         exact = next((choice for choice in self.legal if choice.degrees.ring == 1), first)
         return first if first.seconds < RING_SHARE * exact.seconds else exact
 
     def why(self) -> str:
-        """In a line: what is chosen, what it takes, and what comes next."""
+        """Return a line with the choice, its time and the runner-up."""
         best, costs = self.best, self.costs
         others = [choice for choice in self.legal if choice is not best]
         next_best = f"; next: {others[0].degrees}, {others[0].seconds:.3g} s" if others else ""
@@ -66,7 +66,7 @@ class Chosen:
         )
 
     def table(self, most: int = 16) -> str:
-        """Lines for a person: the best degrees, then what is refused, so many of each."""
+        """Return lines for the user: the best degrees, then rejected ones, limited in number."""
         lines = [f"   seconds  exchange  times one rank  of {self.costs.ranks} ranks  degrees"]
         lines += [
             f"{choice.seconds:10.4g}  {choice.exchange / choice.seconds if choice.seconds else 0:8.1%}  {choice.speedup:14.4g}"
@@ -134,7 +134,7 @@ def least(
 
 
 def _parts(costs: Costs, way: Degrees, fixed: dict[str, int]) -> Iterator[int]:
-    """Data degrees worth a look: for each number of images of a part the least that gives it."""
+    """Return for each number of images per part the smallest data degree."""
     if "data" in fixed:
         yield fixed["data"]
         return

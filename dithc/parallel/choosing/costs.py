@@ -69,7 +69,7 @@ class Rates:
     source: str = ""
 
     def crowded(self, ranks: int) -> float:
-        """The seconds in which so many ranks of a node compute, over those in which all do."""
+        """Return computing seconds with this many active ranks per node, relative to all ranks."""
         if not self.crowding:
             return 1.0
         counts, seconds = zip(*self.crowding, strict=True)
@@ -136,7 +136,7 @@ class Costs:
     _groups: dict[int, Sequence[Counter[int]]] = field(default_factory=dict, repr=False, compare=False)
 
     def call(self, degrees: Degrees, rows: int) -> Seconds:
-        """One call of the network with so many rows, of both branches and all windows together."""
+        """Return the seconds of a network call with these rows, over both branches and all windows."""
         work, rates = self.work, self.rates
         if work.heads == 0:
             return Seconds(0.0, 0.0)
@@ -152,7 +152,7 @@ class Costs:
         return Seconds(computing + rates.call, exchange)
 
     def _staged(self, degrees: Degrees, n: int, rows: int) -> Seconds:
-        """As `call`, where patches go through stages: the mean of all calls, of which those of the warm-up have whole rows."""
+        """As `call` for pipeline stages: the mean over all calls, with warm-up calls on complete rows."""
         work, warm = self.work, self.work.warmup_calls / self.work.calls if self.work.patches > 1 else 1.0
         row = (n, 1) if degrees.stages > 1 else (1, n)  # what follows each other, and the rows of each
         kinds = ((warm, *row, work.tokens), (1 - warm, work.patches, n, -(-work.tokens // work.patches)))
@@ -193,12 +193,12 @@ class Costs:
 
     @cached_property
     def alone(self) -> float:
-        """Seconds in which one rank makes everything, while the others wait."""
+        """Seconds on one rank while the others wait."""
         whole = sum(self._shard(Degrees(), images).whole * count for images, count in Counter(self.work.shards).items())
         return self.rates.crowded(1) * whole
 
     def knows(self, degrees: Degrees) -> bool:
-        """Whether the links that degrees need are known."""
+        """Return whether the required link rates are available."""
         spans = {degrees.inner, degrees.rows * degrees.inner} - {1}
         return all((self.rates.inside if self._is_inside(span) else self.rates.between) is not None for span in spans)
 
@@ -228,7 +228,7 @@ class Costs:
         return self._groups[groups]
 
     def _is_inside(self, span: int) -> bool:
-        """Whether so many ranks, of which groups are made in order, are always of one node."""
+        """Return whether consecutive groups of this size always stay within a node."""
         return self.ranks <= self.ranks_a_node or self.ranks_a_node % span == 0
 
     def _link(self, span: int) -> Link:
@@ -237,7 +237,7 @@ class Costs:
         return link
 
     def _of_branches(self, degrees: Degrees, n: int, rows: int) -> float:
-        """Whole outputs in fp32, once a call."""
+        """Return the seconds to exchange outputs in fp32, once per call."""
         if degrees.rows == 1 or rows < degrees.rows:
             return 0.0
         whole = degrees.rows * n * self.work.tokens * self.work.numbers * FP32_BYTES
@@ -251,7 +251,7 @@ class Costs:
         return self._link(span).seconds(whole - part)
 
     def _of_tokens(self, degrees: Degrees, n: int, t: int, attention: float) -> float:
-        """What those who share tokens exchange at every block, and their patches at the end of a call."""
+        """Return the exchange seconds of ranks that share tokens, per block and for the final patches."""
         work, rates = self.work, self.rates
         if degrees.tokens == 1:
             return 0.0
@@ -272,7 +272,7 @@ class Costs:
         return ends + work.depth * block
 
     def _swapped(self, ulysses: int, strip: float) -> float:
-        """Queries, keys and values by heads, and the mixed values back: two exchanges with all others."""
+        """Return the seconds of two all-to-all exchanges: queries, keys and values by heads, and mixed values back."""
         link = self._link(ulysses)
         beside = ulysses if self._is_inside(ulysses) else gcd(ulysses, self.ranks_a_node)  # ranks of the same node
         near = 4 * strip * (beside - 1) / ulysses / (self.rates.inside or link).bandwidth

@@ -20,7 +20,7 @@ ALONE = Ranks()
 
 
 class Decoder(Protocol):
-    """What is needed of a codec."""
+    """Required codec interface."""
 
     @property
     def factor(self) -> int:
@@ -28,7 +28,7 @@ class Decoder(Protocol):
 
     @property
     def reach(self) -> int | None:
-        """Places of a latent on each side of one that its pixels depend on; None for all of them."""
+        """Receptive field of a pixel, in latent places on each side; None if unbounded."""
 
     def decode(self, latent: Tensor) -> Tensor:
         """Scaled latents (N, Z, h, w) to images (N, C, H, W)."""
@@ -36,7 +36,7 @@ class Decoder(Protocol):
 
 @dataclass(frozen=True)
 class Span:
-    """A tile along an axis: places first..end of the latent, and what each of its pixels counts (f (end - first))."""
+    """A tile along an axis: places first..end of the latent, and its pixel weights (f (end - first))."""
 
     first: int
     end: int
@@ -94,7 +94,7 @@ def decoded(codec: Decoder, latent: Tensor, *, tile: tuple[int, int], ranks: Ran
 def _tiles(
     codec: Decoder, latent: Tensor, row: Span, columns: Sequence[Span], *, ranks: Ranks
 ) -> Iterator[tuple[Span, Tensor]]:
-    """The tiles of a row in their order, (C, P, f columns) each, on the first rank; on the others nothing."""
+    """Yield the tiles of a row in order, (C, P, f columns), on the first rank; none on others."""
     f = codec.factor
     widest = max(column.end - column.first for column in columns) * f
     for first in range(0, len(columns), ranks.size):

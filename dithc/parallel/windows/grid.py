@@ -33,12 +33,12 @@ class Grid:
 
     @property
     def strides(self) -> tuple[int, int]:
-        """From one window to the next, at most."""
+        """Maximum distance between windows."""
         height, width = (max(1, round(side * (1 - self.overlap))) for side in self.window)
         return height, width
 
     def at(self, timestep: float) -> tuple[list[int], list[int]]:
-        """First rows, and first columns, of the windows at a timestep; those at an edge are moved inwards."""
+        """Return start rows and columns of the windows at a timestep; edge windows move inward."""
         offsets = [0, 0]
         if self.shift:
             bits = int(np.float32(timestep).view(np.uint32))
@@ -52,7 +52,7 @@ class Grid:
 
     @property
     def most(self) -> int:
-        """W, of a grid that is not shifted; a shifted one may have a row and a column more."""
+        """Number W of windows of an unshifted grid; a shifted one may have one more row and column."""
         rows, columns = Grid(size=self.size, window=self.window, overlap=self.overlap).at(0.0)
         return len(rows) * len(columns)
 

@@ -1,4 +1,4 @@
-"""What a checkpoint of a training holds, and how it is taken up again; how it is written is in `saving.py`."""
+"""Content of a checkpoint, and resuming from it; `saving.py` writes it."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -25,7 +25,7 @@ log = logger(__name__)
 
 @dataclass(kw_only=True)
 class Kept:
-    """What changes during any training: weights and the optimizer's state; `kind` is what its files say of the network."""
+    """State of any training run: weights and optimizer; `kind` is the network description in its files."""
 
     model: nn.Module
     optimizer: Optimizer
@@ -34,7 +34,7 @@ class Kept:
     kind: Mapping[str, str] = field(default_factory=dict)
 
     def pieces(self) -> dict[str, list[Piece]]:
-        """What this rank holds, by file of a checkpoint: views, which the next step changes."""
+        """Return this rank's pieces by checkpoint file, as views that the next step changes."""
         self.strategy.ready()
         zero, weights = self.strategy.zero, tensors_of(self.model)
         whole = [Piece.whole(name, value) for name, value in weights.items()]
@@ -108,7 +108,7 @@ class State(Kept):
 
 
 def state_of(model: DiT, run: training.Run, strategy: Strategy, *, home: Home = anywhere) -> State:
-    """The state of a training at step 0, from a model that the strategy has prepared and settled, in memory that `home` gives."""
+    """Return the state at step 0 of a prepared and settled model, in memory from `home`."""
     optimizer = Optimizer.of_run(strategy, run, flat=run.micro_batch is not None, home=home)
     ema = Ema(model, run.ema, zero=strategy.zero, home=home)
     kind = network_kind(run.objective.predict, run.model.block)
@@ -161,7 +161,7 @@ def facts(
 
 
 def _load(model: nn.Module, weights: Mapping[str, Tensor], *, origin: Path) -> None:
-    """Gives the model all of its weights, one tensor at a time."""
+    """Load all weights into the model, one tensor at a time."""
     own = tensors_of(model)
     if others := sorted(own.keys() ^ weights.keys()):
         raise problem(

@@ -1,4 +1,4 @@
-"""Writes checkpoints beside the training: a snapshot between two steps, files by every rank, the commit when all have written."""
+"""Background writer of checkpoints: snapshot between steps, files by every rank, then the commit."""
 
 import time
 from collections.abc import Callable, Collection
@@ -135,7 +135,7 @@ class Saver:
             self.poll()
 
     def abandon(self) -> None:
-        """Gives up the checkpoint on its way, on this rank, without asking the others; nothing where there is none."""
+        """Drop the checkpoint in progress on this rank only, if any."""
         if self._save is not None:
             self._save.task.cancel()
             if self.group.rank == 0:
@@ -183,7 +183,7 @@ class Saver:
         return found
 
     def _contents(self, state: Kept) -> dict[str, TensorFile]:
-        """What this rank writes, by name of the file."""
+        """Return this rank's tensors by file name."""
         pieces = state.pieces()
         if self._share is None:
             held = {key_of(file, piece): piece.values.nbytes for file, parts in pieces.items() for piece in parts}
@@ -197,7 +197,7 @@ class Saver:
         }
 
     def _commit(self, save: _Save) -> None:
-        """All files are written: rank 0 makes them a checkpoint and removes those no longer wanted, beside the training too."""
+        """Commit the complete files on rank 0 and remove old checkpoints, in the background."""
         save.busy += save.task.seconds
         entries = [entry for own in self.group.gather_objects(save.task.result) for entry in own]
         save.is_committing = True
@@ -229,7 +229,7 @@ class Saver:
         )
 
     def _fail(self, save: _Save) -> None:
-        """Raises on every rank what went wrong on some."""
+        """Raise the errors of any rank on every rank."""
         self._save = None
         save.task.cancel()
         error = None if isinstance(save.task.error, Cancelled) else save.task.error

@@ -22,7 +22,7 @@ log = logger(__name__)
 
 
 def key_of(file: str, piece: Piece) -> Key:
-    """What tells a piece of a file from every other one; the same on all ranks that hold a copy."""
+    """Return the identity of a piece in a file, equal on all ranks with a copy."""
     count = piece.values.numel() if piece.dim is None else piece.values.shape[piece.dim]
     return file, piece.name, -1 if piece.dim is None else piece.dim, piece.start, count
 

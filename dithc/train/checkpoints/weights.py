@@ -29,7 +29,7 @@ log = logger(__name__)
 
 
 def network_kind(predict: str, block: training.BlockKind) -> dict[str, str]:
-    """What a file of weights has to say of its network: by name, what is not noise and the original blocks."""
+    """Return the file metadata of a network, for all but noise prediction and the original blocks."""
     own = {PREDICT: predict, **block._asdict()}
     return {f"{KIND_PREFIX}{name}": str(value).lower() for name, value in own.items() if value != ORIGINAL[name]}
 
@@ -59,7 +59,7 @@ def read_weights(
 
 
 def _refuse_other_kind(path: Path, said: Any) -> None:
-    """Refuses weights which a file of dithc says to be of another kind: they would fit, and mean nothing."""
+    """Reject weights of another declared kind, which would load but be meaningless."""
     if not isinstance(said, Mapping):
         return
     kind = {str(name).removeprefix(KIND_PREFIX): said[name] for name in said if str(name).startswith(KIND_PREFIX)}
@@ -73,7 +73,7 @@ def _refuse_other_kind(path: Path, said: Any) -> None:
 
 
 def _source(path: Path) -> DiTConfig | None:
-    """The model that a config.json describes, None where there is no such file."""
+    """Return the model of a config.json, or None without the file."""
     try:
         if path.exists() and not path.is_file():
             raise ValueError("no plain file")

@@ -1,4 +1,4 @@
-"""What one job of a training is asked to do, and the statuses it leaves with."""
+"""Request of a training job, and its exit statuses."""
 
 from dataclasses import dataclass, field
 from pathlib import Path

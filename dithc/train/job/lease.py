@@ -1,4 +1,4 @@
-"""The lease of a store, which one trainer holds for all of its ranks."""
+"""Lease of a store, held by one trainer for all its ranks."""
 
 from contextlib import ExitStack
 

@@ -18,7 +18,7 @@ TIMES_TO_WAIT, LEAST_SECONDS_TO_WAIT, LEAST_SECONDS_FOR_DISKS = 5, 60.0, 600.0
 
 
 def seconds_since_process_start() -> float:
-    """Age of this process, which is when the batch system began to count; 0 where the kernel does not tell."""
+    """Return the age of this process, when the batch system began to count; 0 if unavailable."""
     try:
         ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
         return float(Path("/proc/uptime").read_text().split()[0]) - ticks / os.sysconf("SC_CLK_TCK")
@@ -90,7 +90,7 @@ class Pace:
 
     @property
     def grace_seconds(self) -> float:
-        """Twice the slowest recent step (the one that may just have begun), what may follow it, the slowest save, and leaving."""
+        """Twice the slowest recent step (including the current), plus its follow-up, the slowest save and the exit."""
         beside_saves = max(self._steps, default=0.0) + self._slowest_validation
         return 2 * beside_saves + 2 * self._slowest_save + LEAVING_SECONDS
 

@@ -1,4 +1,4 @@
-"""What a training says while it runs: metrics, progress, log lines, and a log of each attempt kept in the store."""
+"""Output of a run: metrics, progress, log lines, and a log of each attempt in the store."""
 
 import logging
 import os
@@ -49,7 +49,7 @@ class Journal:
         self._stack.close()
 
     def back_to(self, number: int) -> None:
-        """The steps after `number` are made again, or left out; what was recorded of them is replaced as they come."""
+        """Rewind to `number`: later steps are repeated or dropped, and their records replaced."""
         if number == self._last:
             return
         self._bar.update(number - self._last)

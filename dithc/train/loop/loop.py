@@ -1,4 +1,4 @@
-"""The loop: steps until the last one, or until a rank is asked to stop; checkpoints on the way."""
+"""Loop over steps until the last step or a stop request, with checkpoints."""
 
 import time
 
@@ -92,7 +92,7 @@ def loop(
 
 
 def _step(trainer: Trainer, number: int, *, recovery: Recovery, pace: Pace, group: Group) -> Values:
-    """Makes a step, or leaves it out where it is known to be bad; returns what the metrics say of it."""
+    """Make a step, or drop it if it is known to be bad; returns its metrics."""
     begun = time.perf_counter()
     is_left_out = number in recovery.left_out.steps
     values: Values = NOTHING | {"left_out": 1.0} if is_left_out else {**trainer.step(number)}

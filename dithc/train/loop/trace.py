@@ -1,4 +1,4 @@
-"""A trace of one step on request: operators, phases and the communication thread, for ui.perfetto.dev or chrome://tracing."""
+"""Trace of one step on request: operators, phases, communication thread, for ui.perfetto.dev or chrome://tracing."""
 
 import json
 import os
@@ -37,7 +37,7 @@ class Tracer:
 
     @contextmanager
     def step(self, number: int, trainer: Trainer) -> Iterator[None]:
-        """Around everything that belongs to step `number`: the step itself, metrics, and a checkpoint where it is due."""
+        """Wrap all work of step `number`: the step, metrics, and a checkpoint if due."""
         if number != self._number:
             yield
             return
@@ -99,7 +99,7 @@ def _complete(path: Path, spans: list[traffic.Span], *, looks: list[tuple[float,
 
 
 def _lanes(spans: Iterable[traffic.Span]) -> list[list[traffic.Span]]:
-    """Spans in rows in which none overlaps another: a track shows them side by side only where they do not."""
+    """Distribute spans to rows without overlaps, because a track cannot show overlapping spans."""
     lanes: list[list[traffic.Span]] = []
     for span in sorted(spans, key=lambda span: span.begun):
         free = next((lane for lane in lanes if lane[-1].ended <= span.begun), None)

@@ -34,7 +34,7 @@ class Average:
     """
 
     def __init__(self, model: nn.Module, *, label: str, zero: Zero | None = None, home: Home = anywhere) -> None:
-        """Begins with the model's weights; `label` tells homes which average it is."""
+        """Start from the model's weights; `label` identifies the average to `home`."""
         self._label, self._zero = label, zero
         self.state: dict[str, Tensor] = {}
         for name, value in model.state_dict().items():
@@ -43,16 +43,16 @@ class Average:
                 self.state[name] = home(f"{label}.{name}", own).copy_(own)
 
     def pieces(self) -> list[Piece]:
-        """What this rank holds of the average."""
+        """Return this rank's pieces of the average."""
         piece = Piece.whole if self._zero is None else self._zero.piece
         return [piece(name, value) for name, value in self.state.items()]
 
     def move(self, moved: Home) -> None:
-        """Has every tensor replaced by the one, of the same content, that `moved` returns for its name and itself."""
+        """Replace every tensor by the equal copy that `moved` returns for its name and value."""
         self.state = {name: moved(f"{self._label}.{name}", value) for name, value in self.state.items()}
 
     def load(self, state: Mapping[str, Tensor]) -> None:
-        """Takes over a saved average, or the weights a fine-tuning starts from: whole tensors by name."""
+        """Load a saved average, or the start weights of a fine-tuning, from complete tensors by name."""
         for name, value in self.state.items():
             value.copy_(self._cut(name, state[name]))
 

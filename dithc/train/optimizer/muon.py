@@ -110,7 +110,7 @@ class Muon:
         return boxes
 
     def _box(self, matrix: Matrix, source: int, gradients: Mapping[str, Tensor]) -> Tensor:
-        """Where a rank's part of a gradient arrives, or is already."""
+        """Return the buffer that receives, or already holds, a rank's part of a gradient."""
         if source == self._holding.rank:
             return self._part(matrix, gradients)
         whole = torch.empty(matrix.rows, matrix.columns, device="meta")
@@ -126,7 +126,7 @@ class Muon:
         return whole
 
     def _deal(self, matrix: Matrix, update: Tensor, gradients: Mapping[str, Tensor]) -> list[Any]:
-        """Gives each rank its part of an update; what is under way still."""
+        """Send each rank its part of an update; returns pending messages."""
         works = []
         for rank, held in self._parts[matrix].items():
             if rank != self._holding.rank:
@@ -136,7 +136,7 @@ class Muon:
         return works
 
     def _part(self, matrix: Matrix, tensors: Mapping[str, Tensor]) -> Tensor:
-        """What this rank has of a matrix, by the weight's name: a view without gaps."""
+        """Return this rank's part of a matrix as a contiguous view."""
         return tensors[matrix.name][self._parts[matrix][self._holding.rank].own]
 
     def _send(self, part: Tensor, rank: int, tag: int) -> Any:
@@ -155,7 +155,7 @@ class Muon:
         return {f"{MOMENTUM}.{matrix}": value for matrix, value in self._momentum.items()}
 
     def move(self, moved: Home) -> None:
-        """Has every momentum replaced by the one, of the same content, that `moved` returns for its name and itself."""
+        """Replace every momentum by the equal copy that `moved` returns for its name and value."""
         self._momentum = {matrix: moved(f"{MOMENTUM}.{matrix}", value) for matrix, value in self._momentum.items()}
 
     def pieces(self) -> list[Piece]:
@@ -167,6 +167,6 @@ class Muon:
         ]
 
     def load(self, tensors: Mapping[str, Tensor]) -> None:
-        """Takes over saved momenta: whole tensors `momentum.<name>`."""
+        """Load saved momenta, complete tensors `momentum.<name>`."""
         for matrix, value in self._momentum.items():
             value.copy_(tensors[f"{MOMENTUM}.{matrix.name}"][matrix.lines])

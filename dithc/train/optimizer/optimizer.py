@@ -1,4 +1,4 @@
-"""AdamW, or Muon beside it, over the trainable parameters: learning rate, clipping, the average, the state as named tensors."""
+"""AdamW, optionally with Muon, over trainable parameters: learning rate, clipping, average, named state."""
 
 import math
 from collections.abc import Callable, Collection, Mapping
@@ -133,7 +133,7 @@ class Optimizer:
         self._give_places(moved)
 
     def _give_places(self, home: Home) -> None:
-        """Lets the weights of linear layers have their gradients written into one buffer."""
+        """Let linear layers write their weight gradients into one buffer."""
         if self._flat:
             hcops.optimizer.flat_gradients(
                 self._flat, zeros=lambda size: home("gradients", torch.empty(size, device="meta")).zero_()
@@ -211,7 +211,7 @@ class Optimizer:
         number: int,
         ema: Ema | None,
     ) -> None:
-        """One pass over these weights: scaled gradients, decay, moments, weights, average; gradients of matrices are updates."""
+        """Update these weights in one pass: scaling, decay, moments, weights, average; matrix gradients are Muon updates."""
         decay = 0.0 if ema is None else ema.decay(number)
         names = [name for name in weights if name in gradients and name not in self._matrices]
         hcops.optimizer.adamw(
@@ -239,13 +239,13 @@ class Optimizer:
         return () if self._muon is None else self._muon.names
 
     def _weights(self) -> dict[str, Tensor]:
-        """What this rank updates, by name."""
+        """Return the weights that this rank updates, by name."""
         if self._zero is not None:
             return self._zero.weights()
         return {name: parameter.detach() for name, parameter in self._named.items()}
 
     def _gradients(self) -> dict[str, Tensor]:
-        """Gradients of what this rank updates, by name; without parameters that have none."""
+        """Return existing gradients of this rank's weights, by name."""
         if self._zero is not None:
             return self._zero.gradients()
         return {name: parameter.grad for name, parameter in self._named.items() if parameter.grad is not None}
@@ -257,7 +257,7 @@ class Optimizer:
         return {"step": torch.tensor(float(self._updates)), **moments, **momenta}
 
     def pieces(self) -> list[Piece]:
-        """What this rank holds of the whole state, with the names of `state`; under ZeRO-1 the first rank tells `step`."""
+        """Return this rank's pieces of the state, named as in `state`; under ZeRO-1 the first rank adds `step`."""
         zero = self._zero
         step = [Piece.whole("step", torch.tensor(float(self._updates)))] if zero is None or zero.is_first else []
         moments = [(f"{moment}.", *item) for moment in MOMENTS for item in self._moments[moment].items()]

@@ -1,4 +1,4 @@
-"""A training from its inputs to its manifest: the one place where the rooms meet, in one order."""
+"""A run from inputs to manifest: the composition of all parts."""
 
 import time
 from contextlib import ExitStack, nullcontext
@@ -35,7 +35,7 @@ log = logger(__name__)
 
 @dataclass(frozen=True)
 class _Inputs:
-    """The digests of what a training starts from, and the store folder that they name."""
+    """Digests of a run's inputs, and the store folder that they determine."""
 
     digests: dict[str, str]
     store: Store
@@ -71,7 +71,7 @@ def train(job: Job, group: Group) -> int:
 
 
 def _is_done(store: Store, step: int) -> bool:
-    """Whether the checkpoint of the last step is there and whole."""
+    """Return whether the last step's checkpoint is intact."""
     if step not in store.steps():
         return False
     try:
@@ -167,7 +167,7 @@ def _train(job: Job, group: Group, store: Store, memory: TrainingMemory) -> int:
 
 
 def _position(step: int, *, global_batch: int, num_samples: int) -> dict[str, float]:
-    """Where in the data a step has come to."""
+    """Return the position in the data at a step."""
     sample = step * global_batch
     return {"sample": sample, "epoch": sample / num_samples}
 
@@ -209,7 +209,7 @@ def _initial_model(job: Job, latents: Latents) -> DiT:
 def _trainer(
     job: Job, group: Group, source: Batches, *, model: DiT, layout: Layout, memory: TrainingMemory
 ) -> tuple[Trainer, State]:
-    """What makes the steps, and the state of step 0 that it changes."""
+    """Return the trainer and its state at step 0."""
     start = start_of(model, job.run)
     strategy = Strategy(memory.wrap(model, job.run), layout, gradients=job.gradients, sharding=job.sharding)
     memory.join(strategy)
@@ -242,7 +242,7 @@ def _place(state: State, memory: TrainingMemory, guide: Guide | None) -> None:
 
 
 def _resume(store: Store, state: State, *, job: Job, group: Group, saver: Saver, pace: Pace) -> None:
-    """Takes up the newest complete checkpoint; without one, saves step 0."""
+    """Load the newest complete checkpoint, or save step 0."""
     begun = time.monotonic()
     found: Store.Checkpoint | None = None
     if group.rank == 0:

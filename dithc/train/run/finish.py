@@ -80,7 +80,7 @@ def _numbers(store: Store, checkpoint: Store.Checkpoint) -> outcome.Train:
 
 
 def _median_of(rows: list[dict[str, float]], name: str) -> float | None:
-    """The median of what settled steps tell; None where none does, as on one rank."""
+    """Return the median of settled steps' values; None without values, as on one rank."""
     values = [row[name] for row in rows[WARMUP_STEPS:] if math.isfinite(row.get(name, math.nan))]
     return median(values) if values else None
 

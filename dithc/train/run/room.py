@@ -22,7 +22,7 @@ log = logger(__name__)
 
 
 def free_bytes() -> int | None:
-    """What this process can still take: of the machine, its control group and the limit on addresses; None where nobody says."""
+    """Return the memory that this process can still use (machine, control group, address limit); None if unknown."""
     free = available_bytes()
     limit, _ = resource.getrlimit(resource.RLIMIT_AS)
     if limit == resource.RLIM_INFINITY:
@@ -65,7 +65,7 @@ def within(job: Job, *, tokens: int, at_once: int, memory: TrainingMemory) -> It
 
 
 def _remedy(run: training.Run, tokens: int, at_once: int, room: int | None, *, seen: int | None = None) -> str:
-    """What would fit into `room` bytes beside the state."""
+    """Return a setting that fits into `room` bytes next to the state."""
 
     def fits(recompute: training.Recompute) -> int:
         image = SLACK * run.image_bytes(tokens, recompute=recompute)

@@ -65,7 +65,7 @@ class Guide:
         return predicted, rows
 
     def offset(self, output: Tensor, away: Tensor, rows: Tensor) -> Tensor:
-        """What the targets move by (N, C, h, w), of the output of the trained pass (N, C or 2C, h, w) and what `away` gave."""
+        """Return the shift of the targets (N, C, h, w), from the trained output (N, C or 2C, h, w) and the result of `away`."""
         return guidance_offset(output, away, rows, channels=self._channels, share=self._share)
 
 

@@ -63,7 +63,7 @@ class Search:
         return []
 
     def loss(self, values: Tensor) -> None:
-        """Looks at the losses (n) of a micro-batch."""
+        """Check the losses (n) of a micro-batch."""
         if self.found is None and not _is_finite(values):
             self.found = f"the loss of {self._images_in(values)}; every layer's output is finite"
 
@@ -94,7 +94,7 @@ class Search:
         return look
 
     def _images_in(self, values: Tensor) -> str:
-        """The images whose values are not finite."""
+        """Return the images with values that are not finite."""
         if values.dim() == 0 or values.shape[0] != self._part.stop - self._part.start:
             return f"images {self._part.start} to {self._part.stop - 1} of the global batch"
         numbers = [self._part.start + place for place in _bad_rows(values)]
@@ -113,7 +113,7 @@ def bad_weights(weights: Mapping[str, Tensor]) -> list[str]:
 
 
 def weights_in_words(names: list[str]) -> str:
-    """Says which weights are not finite."""
+    """Name the weights that are not finite."""
     more = f" and of {len(names) - 1} more" if len(names) > 1 else ""
     return f"the weights of {names[0]}{more}, before any layer"
 

@@ -71,7 +71,7 @@ class LeftOut:
         self._store.event(what, step=step, reason=reason, **facts)
 
     def before(self, step: int) -> int:
-        """How many steps in a row are left out, up to the one before `step`."""
+        """Return the number of consecutive dropped steps before `step`."""
         count = 0
         while step - 1 - count in self.steps:
             count += 1

@@ -38,7 +38,7 @@ class Batch(Protocol):
 
     @property
     def y(self) -> Tensor:
-        """(N) labels, the null label where it was dropped."""
+        """(N) labels, the null label if dropped."""
 
     @property
     def t(self) -> Tensor:
@@ -50,21 +50,21 @@ class Batch(Protocol):
 
 
 class Source(Protocol):
-    """Where batches come from."""
+    """Source of batches."""
 
     def batch(self, step: int, part: slice) -> Batch:
         """Images `part` of the global batch of `step` (0 is the first)."""
 
 
 class Span(Protocol):
-    """What marks a phase of a step while a `with` block runs."""
+    """Context that marks a phase of a step."""
 
     def __call__(self, name: str, /) -> AbstractContextManager[object]:
         """The phase `name`."""
 
 
 def settle(strategy: Strategy, source: Source, run: training.Run) -> None:
-    """Prepares a strategy with one image, before the optimizer and the average are made; changes no weight."""
+    """Settle a strategy with one image, before optimizer and average exist; weights stay unchanged."""
     batch = source.batch(0, slice(0, 1))
     with arithmetic(run):
         strategy.settle(batch.x, batch.t, batch.y)
@@ -181,7 +181,7 @@ class Trainer:
         return training_loss(output, objective=self.objective, **known, offset=offset)  # (N) each
 
     def _not_finite(self, number: int, *, own_loss: float, loss: float, norm: float) -> NotFinite:
-        """Computes the step again on every rank, nothing exchanged but within layers that ranks share, to name the place."""
+        """Repeat the step on every rank, without exchange except in shared layers, to locate the error."""
         self.strategy.ready()
         self.optimizer.zero()
         with Search(self.strategy.module) as search:

@@ -1,4 +1,4 @@
-"""What all ranks must have the same before they train together: the model, and what an example uses of it; collective."""
+"""Checks that ranks agree before training: the model, and its use by an example; collective."""
 
 import zlib
 from collections.abc import Iterable
@@ -88,7 +88,7 @@ def check_used(names: Iterable[str], used: Iterable[str]) -> list[str]:
 
 
 def united(names: Iterable[str]) -> list[str]:
-    """The names that any rank has, in one order on all; collective."""
+    """Return the union of all ranks' names, in equal order; collective."""
     return sorted({name for own in _gathered(list(names)) for name in own})
 
 
@@ -104,7 +104,7 @@ def _told(value: Tensor) -> tuple[str, int]:
 
 
 def _gathered(own: Told) -> list[Told]:
-    """What every rank tells."""
+    """Return the values of every rank."""
     told: list[Told] = [own] * dist.get_world_size()
     dist.all_gather_object(told, own)
     return told

@@ -1,4 +1,4 @@
-"""Which rank does what under a strategy: pure arithmetic on the ranks, the dies and the clusters of a node."""
+"""Roles of ranks under a strategy: pure arithmetic on ranks, dies and core clusters."""
 
 from dataclasses import dataclass
 
@@ -26,7 +26,7 @@ class Layout:
 
     @property
     def tensor_rank(self) -> int:
-        """This rank among those that share its layers."""
+        """This rank's index among the ranks that share its layers."""
         return self.rank % self.tensor_size
 
     @property
@@ -66,7 +66,7 @@ def layout_of(name: training.StrategyName, *, rank: int, size: int, first_ranks:
 
 
 def sentence(layout: Layout, *, dies: int, clusters: int, ranks_on_node: int) -> str:
-    """What was chosen and what it means on a node of whose dies and clusters so many are used, for the log."""
+    """Describe the choice for the log, with the dies and core clusters in use."""
     per_rank = "1 cluster or less" if ranks_on_node >= clusters else f"{clusters / ranks_on_node:g} clusters"
     text = (
         f"strategy {layout.name} ({MEANING[layout.name]}): {layout.size} rank(s), {ranks_on_node} on this node of {dies} die(s) "

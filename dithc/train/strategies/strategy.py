@@ -129,18 +129,18 @@ class Strategy:
 
     @property
     def owns_gradients(self) -> bool:
-        """Whether gradients stay where the backward pass leaves them, and are not moved into buffers of another owner."""
+        """Whether gradients stay where the backward pass leaves them, outside of other buffers."""
         return self._parallel is None and self._reducer is None
 
     def share(self, other: nn.Module) -> None:
-        """Leaves this rank its share of a second network of the same layers, which is not trained, where ranks share layers."""
+        """Cut an untrained second network with the same layers, if ranks share layers."""
         if self._mesh is not None:
             from dithc.train.strategies.tensor import share_layers
 
             share_layers(other, self._mesh)
 
     def accumulating(self, *, last: bool) -> AbstractContextManager[None]:
-        """For the forward and backward of a micro-batch: gradients travel in the backward of the last one only."""
+        """Wrap a micro-batch: only the last backward pass exchanges gradients."""
         if self._reducer is not None and last:
             self._reducer.begin()
         if self._parallel is None or last:
@@ -205,7 +205,7 @@ class Strategy:
 
     @property
     def is_exchanging(self) -> bool:
-        """Whether gradients become those of all ranks here, and nowhere else."""
+        """Whether this object exchanges the gradients between ranks."""
         return self._reducer is not None
 
     @property
@@ -213,29 +213,29 @@ class Strategy:
         return self._reducer is None and self._parallel is None
 
     def _has_gradients(self) -> bool:
-        """Whether gradients are left of the last step; those that somebody has set to zero are none."""
+        """Return whether gradients of the last step remain; zeroed gradients do not count."""
         if self.zero is not None:
             return True
         held = (parameter.grad for parameter in self.model.parameters() if parameter.grad is not None)
         return any(bool(gradient.any()) for gradient in held)
 
     def ready(self) -> None:
-        """Returns when the weights are complete on this rank: for whoever reads or writes them outside of a forward pass."""
+        """Wait until this rank's weights are complete, before access outside of a forward pass."""
         if self.zero is not None:
             self.zero.ready()
 
     def adopt(self) -> None:
-        """Takes the weights that the model was given from outside for the exact ones of all ranks."""
+        """Use externally assigned weights as the exact weights of all ranks."""
         if self.zero is not None:
             self.zero.adopt()
 
     def ready_for(self, parameters: Iterable[Tensor]) -> None:
-        """Returns when these weights are complete on this rank: for whoever reads them before the layer that holds them runs."""
+        """Wait until these weights are complete on this rank, before access ahead of their layer."""
         if self.zero is not None:
             self.zero.ready_for(parameters)
 
     def move(self, moved: Home) -> None:
-        """Has the buffer in which ranks sum gradients replaced by the one that `moved` returns for `gradients` and it."""
+        """Replace the reduction buffer by the copy that `moved` returns for `gradients`."""
         if self._reducer is not None:
             self._reducer.move(partial(moved, "gradients"))
 
@@ -290,7 +290,7 @@ class Strategy:
         return self.module
 
     def _check_used(self) -> None:
-        """Refuses gradients of the example on some ranks alone, and says which parameters have none."""
+        """Reject example gradients that exist on some ranks only, and log parameters without gradient."""
         if self._reducer is None:
             return
         name_of = {id(value): name for name, value in self.model.named_parameters()}
@@ -302,7 +302,7 @@ class Strategy:
             )
 
     def norm(self, gradients: Mapping[str, Tensor]) -> float:
-        """The norm of the gradient of the whole model, each number of it counted once, from this rank's part by name."""
+        """Return the norm of the complete gradient, each number counted once, from this rank's part by name."""
         if self.zero is not None:
             return self.zero.norm(gradients)
         if self.shards is None:
@@ -312,7 +312,7 @@ class Strategy:
         return math.sqrt(self.shards.sum_over_group(_sum_of_squares(cut)) + _sum_of_squares(same))
 
     def holding(self) -> Holding:
-        """Which rank has what of the matrices among the weights, once `settle` was called."""
+        """Return the distribution of matrices over ranks, after `settle`."""
         rank, size = self.layout.rank, self.layout.size
         if self.zero is not None:
             return RunHolding(rank, size, span=size, meter=self.meter, zero=self.zero)
@@ -323,16 +323,16 @@ class Strategy:
         return Holding(rank, size, meter=self.meter)
 
     def pieces(self, held: list[Piece]) -> list[Piece]:
-        """What this rank holds, as pieces of the whole model's tensors."""
+        """Return this rank's tensors as pieces of the complete model's."""
         return held if self.shards is None else self.shards.pieces(held)
 
     def cut(self, tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-        """This rank's part of whole tensors by name, each cut when it is asked for."""
+        """Return this rank's part of complete tensors by name, cut on access."""
         return tensors if self.shards is None else self.shards.cut(tensors)
 
 
 def _is_shared(sharding: training.Sharding, *, layout: Layout, gradients: training.GradientPath) -> bool:
-    """Whether the ranks share the optimizer's state, said in the log where they were asked to and do not."""
+    """Return whether the ranks shard the optimizer state; logs a request that cannot be met."""
     if sharding == "none":
         return False
     if layout.size == 1:

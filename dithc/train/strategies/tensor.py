@@ -32,7 +32,7 @@ GATED = 2  # a gate and what it gates in those of gate_up: a rank has both of a 
 
 @dataclass(frozen=True)
 class Cut:
-    """How a tensor is shared: dimension `dim` is `parts` equal parts one after the other, each cut into P."""
+    """Cut of a tensor: dimension `dim` consists of `parts` equal parts, each cut into P shards."""
 
     dim: int
     parts: int = 1
@@ -47,7 +47,7 @@ class Cut:
         return tuple(length * (size if dim == self.dim else 1) for dim, length in enumerate(shard.shape))
 
     def pieces(self, name: str, shard: Tensor, *, rank: int, size: int) -> list[Piece]:
-        """The share of a rank as pieces of the whole tensor: one of each part."""
+        """Return a rank's share as pieces of the complete tensor, one per part."""
         length, shape = shard.shape[self.dim] // self.parts, self.whole_shape(shard, size=size)
         return [
             Piece(
@@ -74,11 +74,11 @@ class Shards:
     cuts: dict[str, Cut] = field(default_factory=dict)
 
     def cut(self, tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-        """This rank's share of whole tensors, each cut when it is asked for."""
+        """Return this rank's share of complete tensors, cut on access."""
         return _Shares(tensors, self)
 
     def pieces(self, held: list[Piece]) -> list[Piece]:
-        """What this rank holds, as pieces of whole tensors."""
+        """Return this rank's tensors as pieces of complete tensors."""
         pieces = []
         for piece in held:
             cut = self.of(piece.name)
@@ -86,7 +86,7 @@ class Shards:
         return pieces
 
     def of(self, name: str) -> Cut | None:
-        """How a parameter, or a moment of one, is cut; None where it is the same on all ranks."""
+        """Return the cut of a parameter or its moments; None if replicated."""
         moment, _, parameter = name.partition(".")
         return self.cuts.get(parameter if moment in MOMENTS else name)
 
@@ -99,12 +99,12 @@ class Shards:
 
 @dataclass(frozen=True)
 class ShardHolding(Holding):
-    """Each row of ranks has all matrices, those of cut weights in shards."""
+    """Every row of ranks holds all matrices, with cut weights as shards."""
 
     shards: Shards = field(kw_only=True)
 
     def shape(self, name: str, own: Tensor) -> tuple[int, ...]:
-        """Of the whole weight."""
+        """Return the shape of the complete weight."""
         cut = self.shards.cuts.get(name)
         return tuple(own.shape) if cut is None else cut.whole_shape(own, size=self.shards.size)
 
@@ -120,7 +120,7 @@ class ShardHolding(Holding):
 
 
 class _Shares(Mapping[str, Tensor]):
-    """A rank's share of whole tensors, cut when it is asked for."""
+    """A rank's share of complete tensors, cut on access."""
 
     def __init__(self, whole: Mapping[str, Tensor], shards: Shards) -> None:
         self._whole, self._shards = whole, shards
@@ -226,7 +226,7 @@ class RowShared(_Shared):
 
 
 def _enter(mesh: DeviceMesh, _: nn.Module, inputs: tuple[Any, ...]) -> tuple[Tensor]:
-    """The identity, whose gradient is the sum over the ranks."""
+    """Return the input; its gradient is summed over the ranks."""
     (x,) = inputs
     whole = DTensor.from_local(x, mesh, [Replicate()], run_check=False)
     return (whole.to_local(grad_placements=[Partial()]),)

@@ -41,7 +41,7 @@ class Zero:
     """
 
     def __init__(self, model: nn.Module) -> None:
-        """Prepares the exchange of gradients; nothing is shared before `share`."""
+        """Prepare the gradient exchange; `share` makes the shards."""
         self._model = model
         self.reducer = Group.reducer(model.parameters(), scatter=True)
         self.is_first = self.reducer.rank == 0
@@ -91,7 +91,7 @@ class Zero:
 
     @property
     def is_rounded(self) -> bool:
-        """Whether the model holds weights rounded to bf16, and the exact ones are here alone."""
+        """Whether the model holds bf16-rounded weights, and this object the exact ones."""
         return self._weights.shares is not None
 
     def weights(self) -> dict[str, Tensor]:
@@ -99,17 +99,17 @@ class Zero:
         return dict(self._own)
 
     def adopt(self) -> None:
-        """Takes the weights that the model holds now, whole on every rank, for the exact ones."""
+        """Use the model's current weights, complete on every rank, as the exact weights."""
         self._weights.adopt()
 
     def weight_pieces(self, state: Mapping[str, Tensor]) -> list[Piece]:
-        """What this rank holds of the exact weights, from the model's state dictionary."""
+        """Return this rank's pieces of the exact weights, from the model's state dictionary."""
         if not self.is_rounded:
             return [Piece.whole(name, value) for name, value in state.items()]
         return [self.piece(name, self._own.get(name, value)) for name, value in state.items() if self.keeps(name)]
 
     def own(self, name: str, value: Tensor) -> Tensor:
-        """This rank's run of the exact weight of this name; the value itself where the name is of nothing that is trained."""
+        """Return this rank's run of the exact weight, or the value itself if untrained."""
         return self._own.get(name, value)
 
     def gradients(self) -> dict[str, Tensor]:
@@ -130,7 +130,7 @@ class Zero:
         return math.sqrt(sum(every.tolist()))
 
     def send(self, place: int) -> None:
-        """Gives the weights of `names[place]` to the other ranks; they are complete when `ready` returns, or a layer runs."""
+        """Send the weights of `names[place]` to other ranks; `ready`, or the use of a layer, waits for them."""
         self._weights.send(len(self.names) - 1 - place)
 
     def ready(self) -> None:
@@ -138,7 +138,7 @@ class Zero:
         self._weights.wait()
 
     def ready_for(self, parameters: Iterable[Tensor]) -> None:
-        """Returns when these weights are complete here; others may still be on their way."""
+        """Wait until these weights are complete here."""
         self._weights.wait_for(parameters)
 
     def keeps(self, name: str) -> bool:
@@ -146,12 +146,12 @@ class Zero:
         return name in self.runs or (self.is_first and name not in self.trained)
 
     def cut(self, name: str, whole: Tensor) -> Tensor:
-        """This rank's run of a whole tensor of a parameter's shape; all of it where the name is of nothing that is trained."""
+        """Return this rank's run of a complete tensor of a parameter's shape; all of it if untrained."""
         run = self.runs.get(name)
         return whole if run is None else whole.reshape(-1)[run.start : run.start + run.count]
 
     def piece(self, name: str, values: Tensor, *, prefix: str = "") -> Piece:
-        """What this rank keeps of a tensor, cut as the parameter of this name is."""
+        """Return this rank's piece of a tensor, cut as the named parameter."""
         run = self.runs.get(name)
         if run is None:
             return Piece.whole(prefix + name, values)
@@ -165,7 +165,7 @@ class RunHolding(Holding):
     zero: Zero = field(kw_only=True)
 
     def part(self, matrix: Matrix, rank: int) -> Part | None:
-        """What of a rank's run of the weight lies in the matrix."""
+        """Return the intersection of a rank's run and the matrix."""
         run, begin = self.zero.run_of(matrix.name, rank), matrix.number * matrix.size
         if run is None:
             return None

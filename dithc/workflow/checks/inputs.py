@@ -1,4 +1,4 @@
-"""Whether the user's files are there, with what their settings need of them, before the first job."""
+"""Checks of the user's files against their settings, before the first job."""
 
 import os
 import re
@@ -133,7 +133,7 @@ def _bands(matrix: Matrix, rules: Set[str]) -> Iterator[str]:
 
 
 def _bands_of(matrix: Matrix, name: str, dataset: datasets.Dataset, *, is_staged: bool) -> list[str] | None:
-    """Bands of the scenes: those that were staged, or what the names of products say; None where nobody knows yet."""
+    """Return the bands of the scenes, as staged or by product names; None if unknown."""
     try:
         if is_staged:
             staged = Manifest.read(Path(matrix.path("scenes", name)), stage="stage")
@@ -155,7 +155,7 @@ def _products(folder: Path) -> Iterator[Path]:
 
 
 def _below(folder: Path) -> Iterator[Path]:
-    """The first files and folders below a folder, hidden ones aside; what is in a product is not looked at."""
+    """Return the first visible files and folders below a folder, without the contents of products."""
 
     def walk() -> Iterator[Path]:
         for place, folders, names in os.walk(folder):

@@ -1,4 +1,4 @@
-"""Which results are not whole: a file that a manifest lists is gone, or has another size."""
+"""Damaged results: files of a manifest that are missing or have another size."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -17,7 +17,7 @@ def damaged(manifests: Iterable[str]) -> dict[str, list[str]]:
 
 
 def told(path: str, faults: Iterable[str]) -> str:
-    """One line of the log on a result that is not whole."""
+    """Return the log line of a damaged result."""
     first, *more = faults
     others = f" (and {len(more)} more)" if more else ""
     return f"{Path(path).parent if path.endswith('/manifest.json') else path} is not whole and is made again: {first}{others}"

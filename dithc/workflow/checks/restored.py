@@ -1,4 +1,4 @@
-"""Which results that are not whole will be the same when they are made again, so that nothing has to run for them."""
+"""Damaged results that a rebuild reproduces exactly, so that no downstream job runs."""
 
 from collections.abc import Iterable
 from functools import cache
@@ -10,7 +10,7 @@ from dithc.workflow.matrix import Matrix
 
 
 def digest_of(path: str) -> str | None:
-    """Digest of a result by its manifest; None where that cannot be read."""
+    """Return the digest of a result's manifest; None if unreadable."""
     try:
         return Manifest.read(Path(path)).digest
     except (UserError, OSError):
@@ -43,7 +43,7 @@ def restorable(matrix: Matrix, damaged: Iterable[str]) -> dict[str, str]:
 
 
 def _name(matrix: Matrix, manifest: Manifest) -> str | None:
-    """Under which name the settings of a result stand in the configuration; None where they no longer do."""
+    """Return the configuration name of a result's settings, or None."""
     experiment, name = matrix.experiment, manifest.name
     if manifest.stage == "features":
         name = matrix.extractor_name(name) if name in experiment.evaluations else name.rpartition(".")[2]

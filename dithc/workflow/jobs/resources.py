@@ -1,4 +1,4 @@
-"""What jobs ask of the scheduler, and how their ranks are started; the same wherever the workflow's files are read."""
+"""Scheduler requests of jobs and launch of their ranks, independent of where the workflow is read."""
 
 import shlex
 from functools import cache
@@ -46,7 +46,7 @@ class Jobs:
 
     @property
     def prologue(self) -> str:
-        """Shell words that run the site's lines before a command (`machine.prologue`), and end it loudly where one fails."""
+        """Shell code that runs the site's `machine.prologue` before a command and stops with an error if a line fails."""
         if self.machine.prologue is None:
             return ""
         path = Path(self.machine.prologue).resolve()
@@ -61,7 +61,7 @@ class Jobs:
 
     @property
     def rank_cpus(self) -> int:
-        """Cores of one rank; all of a node where the machine decides how many ranks share them."""
+        """Cores per rank; all of a node if the machine chooses the number of ranks."""
         return self.machine.cpus_per_rank or max(1, self.cores // (self.machine.launched_per_node or 1))
 
     @property
@@ -72,13 +72,13 @@ class Jobs:
 
     @property
     def tasks_per_node(self) -> int:
-        """Ranks on every node as Slurm's plugin is told, where there are several; else 0."""
+        """Ranks per node for Slurm's plugin, if several; else 0."""
         per_node = self.machine.launched_per_node or 1
         return per_node if self.machine.scheduler == "slurm" and per_node > 1 else 0
 
     @property
     def mpi(self) -> str:
-        """The launcher as the scheduler's plugin wants it: empty where one rank is started."""
+        """Launcher in the terms of the scheduler's plugin; empty for one rank."""
         return self.machine.launcher if self.machine.ranks != 1 else ""
 
     def launch(self, stage: str, name: str) -> str:
@@ -98,20 +98,20 @@ class Jobs:
         return f"{words} --scheduler {machine.scheduler}" if machine.scheduler != "none" else words
 
     def mem_mb(self, stage: str, name: str = "") -> int:
-        """Megabytes of a node that a job asks for."""
+        """Return the megabytes per node that a job requests."""
         asked = self.experiment.resources_of(stage).mem_mb
         if asked is None and stage == "bench":  # alone on its node
             return max(RESERVED_MB, (self.machine.node_memory_mb or 16_000) - 2 * RESERVED_MB)
         return asked or self._needs(stage, name).memory_mb
 
     def runtime(self, stage: str, name: str = "") -> int:
-        """Minutes of walltime that a job asks for: what it needs, at most what it can get."""
+        """Return the walltime in minutes that a job requests: its need, at most the limit."""
         wanted = self.experiment.resources_of(stage).runtime or self._needs(stage, name).minutes
         longest = self.machine.max_minutes
         return wanted if longest is None else min(wanted, max(1, longest // self._together(stage)))
 
     def _together(self, stage: str) -> int:
-        """Jobs that at most go through the queue one after the other as one (`group` of the rules), this stage's among them."""
+        """Return an upper bound of the jobs that run in sequence as one group with this stage."""
         experiment = self.experiment
         if stage in ("synthesize", "stage", "tiles"):
             return 3

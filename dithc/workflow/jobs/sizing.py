@@ -63,7 +63,7 @@ class Geometry:
 
     @property
     def flops(self) -> float:
-        """Floating-point operations of one forward pass of one image: products with weights, and attention."""
+        """Floating-point operations of a forward pass of one image: weight products and attention."""
         return 2.0 * self.tokens * (self.elements + self.depth * 2 * self.tokens * self.width)
 
 
@@ -133,7 +133,7 @@ def _bands(dataset: datasets.Dataset) -> int:
 
 
 def _scene_mb(dataset: datasets.Dataset) -> tuple[float, float]:
-    """Megabytes of one staged scene in memory, and of all scenes on disk."""
+    """Return megabytes of a staged scene in memory, and of all scenes on disk."""
     bands = _bands(dataset)
     made = dataset.source.synthetic
     if made is not None:
@@ -152,7 +152,7 @@ def _synthesize(experiment: Experiment, name: str, _: int) -> tuple[float, float
 
 
 def _stage(experiment: Experiment, name: str, _: int) -> tuple[float, float, float]:
-    """Of one process; as many as there are cores read scenes."""
+    """Needs of staging, per process; one process per core reads scenes."""
     dataset = experiment.datasets[name]
     one, everything = _scene_mb(dataset)
     if dataset.source.kind in READING_BYTES and dataset.source.synthetic is None:
@@ -185,7 +185,7 @@ def _scenes(dataset: datasets.Dataset) -> int:
 
 
 def _convolutions(experiment: Experiment, dataset: datasets.Dataset) -> tuple[float, float]:
-    """What a codec's networks, encoder and decoder together, keep of a pixel (numbers), and their multiply-adds a pixel."""
+    """Return numbers kept, and multiply-adds, per pixel of a codec's encoder and decoder."""
     codec = experiment.codecs[dataset.codec]
     if isinstance(codec, codecs.KlVae):
         area, width, latent = codec.factor**2, codec.width, codec.latent_channels
@@ -221,7 +221,7 @@ def _latents(experiment: Experiment, name: str, _: int) -> tuple[float, float, f
 
 
 def _codec_pass(experiment: Experiment, dataset: datasets.Dataset) -> float:
-    """Operations of one pass of all tiles through a codec's networks."""
+    """Return the operations of one pass of all tiles through a codec."""
     _, adds = _convolutions(experiment, dataset)
     numbers = _scene_mb(dataset)[1] * MB / 4
     return 2 * adds * numbers / _bands(dataset) / CONVOLUTION_SHARE

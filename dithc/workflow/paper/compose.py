@@ -131,7 +131,7 @@ def compose(
 
 
 def machine_of(told: Mapping[str, Any] | None) -> dict[str, Any]:
-    """A machine in few words, of what a bench says of it."""
+    """Return a short description of a machine from a bench's output."""
     if told is None:
         return {"name": platform.node(), "isa": platform.machine()}
     return {
@@ -145,7 +145,7 @@ def machine_of(told: Mapping[str, Any] | None) -> dict[str, Any]:
 
 
 def _mixed(environments: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """Return a note for each cell that was measured in another environment than the first one."""
+    """Return a note for each cell that was measured in another environment than the first cell."""
     first = next(iter(environments), "")
     found = {name: difference(environments[first], one) for name, one in environments.items()}
     return [f"{name} was measured in another environment than {first}: {why}." for name, why in found.items() if why]

@@ -73,13 +73,13 @@ class Network:
 
     @property
     def flop_per_image(self) -> float:
-        """Of one image in a training step."""
+        """FLOP per image of a training step."""
         model = self.run.model
         width, depth, _ = model.shape
         return PASSES * 2.0 * TOKENS * (model.matrix_elements + depth * 2 * TOKENS * width)
 
     def memory_gib(self, *, images: int, replicas: int = 1) -> float:
-        """Of a training on one node."""
+        """Return GiB of a training run on one node."""
         run = self.run
         return replicas * (PROCESS_GIB + run.state_bytes / GIB) + images * run.image_bytes(TOKENS) / GIB
 
@@ -92,7 +92,7 @@ class Cost:
     gflops_per_core: float
 
     def step(self, network: Network, *, images: int, way: str = "dithc", cores: int | None = None) -> float:
-        """Seconds of one step."""
+        """Return the seconds of a step."""
         rate = (cores or self.node.cores) * self.gflops_per_core * 1e9 / SLOWNESS[way]
         return images * network.flop_per_image / rate
 

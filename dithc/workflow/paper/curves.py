@@ -24,7 +24,7 @@ AXES: dict[str, Any] = {"x_label": "step", "y_label": "loss", "unit": ""}
 
 @dataclass(frozen=True)
 class Curve:
-    """The losses of one training: of which platform, network, batch and seed."""
+    """Losses of one run, with platform, network, batch and seed."""
 
     platform: str
     network: str
@@ -36,25 +36,25 @@ class Curve:
 
     @property
     def group(self) -> tuple[str, int]:
-        """What is comparable with it."""
+        """Key of comparable curves."""
         return self.network, self.batch
 
     @property
     def smoothed(self) -> tuple[float, ...]:
-        """A centred mean; at the ends of what is there."""
+        """Centered moving average, truncated at the ends."""
         half = len(self.losses) // WINDOWS // 2
         windows = [self.losses[max(0, i - half) : i + half + 1] for i in range(len(self.losses))]
         return tuple(sum(window) / len(window) for window in windows)
 
     @property
     def broken(self) -> str:
-        """From where its losses are no numbers, in words; empty where all are finite."""
+        """Description of the first loss that is not finite, or empty."""
         steps = (step for step, loss in enumerate(self.losses, start=1) if not math.isfinite(loss))
         return f"the loss of step {step} of seed {self.seed} is not finite" if (step := next(steps, None)) else ""
 
 
 def deviation(one: Sequence[float], other: Sequence[float]) -> float:
-    """The largest difference of two curves step by step, as a share of the other's; infinite where a number is not finite."""
+    """Return the largest relative difference of two curves per step; infinite for values that are not finite."""
     shares = [abs(a - b) / abs(b) for a, b in zip(one, other, strict=True)]
     return max(shares, default=0.0) if all(map(math.isfinite, shares)) else math.inf
 
@@ -134,7 +134,7 @@ def _told(curve: Curve, row: str, value: float) -> Cell:
 
 
 def _valued(value: float, curve: Curve) -> dict[str, Any]:
-    """What a cell says of a number of a curve, which may have none."""
+    """Return the cell of a curve's number, which may be missing."""
     return {"value": value} if math.isfinite(value) else {"status": "skipped", "reason": curve.broken}
 
 
@@ -149,7 +149,7 @@ def _curve(job: Job, told: Mapping[str, Any], file: str) -> Curve:
 
 
 def _words(network: str) -> str:
-    """A preset and what is changed of it."""
+    """Return a preset with its changes."""
     model = json.loads(network)
     changed = ", ".join(f"{name} {value}" for name, value in model.items() if name != "preset")
     return str(model["preset"]).removeprefix("DiT-") + (f" with {changed}" if changed else "")

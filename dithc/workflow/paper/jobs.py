@@ -1,4 +1,4 @@
-"""A cell: one command of dithc, what it is for, and what it is predicted to cost."""
+"""A cell: a dithc command with its purpose and predicted cost."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -49,5 +49,5 @@ class Job:
 
     @property
     def digest(self) -> str:
-        """Of all that decides what is measured."""
+        """Digest of all settings that determine the measurement."""
         return digest({"words": list(self.words), "tuning": self.tuning, "after": list(self.after)})

@@ -1,4 +1,4 @@
-"""The plan of an experiment: the cells of every target on a node, those that do not fit marked with the reason."""
+"""Plan of an experiment: the cells of all targets on a node, with reasons for skipped cells."""
 
 from collections.abc import Iterable
 
@@ -45,7 +45,7 @@ def _fitting(job: Job, cost: Cost) -> Job:
 
 
 def _within(jobs: list[Job], *, hours: float) -> list[Job]:
-    """Those for which the hours last; one that is too long does not keep shorter ones behind it from running."""
+    """Select cells within the hours; a long cell does not block later shorter ones."""
     left, found, gone = hours * 3600.0, list[Job](), set[tuple[str, str]]()
     for job in jobs:
         if job.skipped:

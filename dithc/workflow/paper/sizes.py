@@ -1,4 +1,4 @@
-"""How large the targets are, by scale: the one place where `paper.scale` becomes models, batches and rounds."""
+"""Sizes of the targets by `paper.scale`: models, batches and rounds."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -44,12 +44,12 @@ class Sizes:
 
     @property
     def strong_batches(self) -> tuple[int, ...]:
-        """Images a step over all ranks, of figure 11; on one node as many as of table 2, a multiple of the ranks."""
+        """Global batches of figure 11; on one node that of table 2, at least the number of ranks."""
         return self.strong or (max(self.batches[-1], max(self.ranks)),)
 
     @property
     def largest(self) -> Network:
-        """DiT-XL/2, of the figures that have one model."""
+        """DiT-XL/2, for figures with one model."""
         return self.networks[0]
 
 

@@ -1,4 +1,4 @@
-"""The last words on an experiment: its scores with what they depend on, what took the time, what was warned of, what is where."""
+"""Final summary of an experiment: scores with conditions, times, warnings, outputs."""
 
 from collections.abc import Mapping, Sequence
 from itertools import groupby
@@ -110,7 +110,7 @@ def _interval(ends: Sequence[float] | None) -> str:
 
 
 def _times(status: Status) -> list[str]:
-    """Seconds of work by kind of stage; of a training those of all its segments, which its last manifest has."""
+    """Return seconds by kind of stage; a run's last manifest covers all its segments."""
     seconds: dict[str, dict[str, float]] = {}
     for one in status.standings:
         if one.state == "done" and one.seconds is not None:
@@ -129,7 +129,7 @@ def _times(status: Status) -> list[str]:
 
 
 def _made(progress: Progress, status: Status) -> list[str]:
-    """Where products are, of those kinds that were made."""
+    """Return the locations of existing products."""
     root, done = Path(progress.matrix.root), [one.stage for one in status.standings if one.state == "done"]
     rules = {stage.rule for stage in done}
     runs = list(dict.fromkeys(stage.name for stage in done if stage.kind == "run"))
@@ -145,7 +145,7 @@ def _made(progress: Progress, status: Status) -> list[str]:
 
 
 def _store(progress: Progress, run: str) -> Path | str:
-    """The folder of a run's checkpoints, as its newest manifest says."""
+    """Return a run's checkpoint folder, from its newest manifest."""
     matrix = progress.matrix
     for step in reversed(matrix.segments(run)):
         try:
@@ -167,7 +167,7 @@ def _warnings(kinds: Sequence[Kind]) -> list[str]:
 
 
 def _often(kind: Kind) -> str:
-    """Where a kind of warning was given: in one stage, or how often in several."""
+    """Return the stage of a warning, or its count in several stages."""
     if len(kind.where) == 1:
         return f"{kind.where[0]}: "
     return f"{kind.count} times, first in {kind.where[0]}: " if kind.where else ""

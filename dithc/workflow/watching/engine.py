@@ -1,4 +1,4 @@
-"""Snakemake as a child: its text in a file, signals passed on, and what of its text is dithc's."""
+"""Snakemake as a child process: log file, signal forwarding, extraction of dithc's messages."""
 
 import os
 import re
@@ -79,7 +79,7 @@ class Engine:
         return 128 - found if found is not None and found < 0 else found
 
     def new_lines(self) -> list[str]:
-        """The whole lines that it has written since the last call; once it has ended, all that is left."""
+        """Return the complete lines since the last call; after the end, all remaining text."""
         has_ended = self.status is not None
         with self.log.open("rb") as file:
             file.seek(self._read)
@@ -89,7 +89,7 @@ class Engine:
         return data[:whole].decode(errors="replace").splitlines()
 
     def fault(self) -> list[str]:
-        """dithc's error in its four lines, with which Snakemake ended before its first job; none where there is no such error."""
+        """Return the four-line dithc error that ended Snakemake before its first job; empty without one."""
         lines = self.log.read_text(errors="replace").splitlines()
         begin = next((number for number, line in enumerate(lines, start=1) if line.startswith(USER_ERROR)), len(lines))
         rest = lines[begin:]
@@ -97,7 +97,7 @@ class Engine:
         return [f"error: {rest[0]}", *rest[1:end]] if rest else []
 
     def last_lines(self) -> list[str]:
-        """The end of its text, from its last error where it says one."""
+        """Return the end of the text, from the last error if any."""
         lines = tail(self.log)
         errors = [number for number, line in enumerate(lines) if ITS_ERROR.match(line)]
         return lines[errors[-1] if errors else 0 :][-LAST_LINES:]
@@ -162,7 +162,7 @@ class Words:
         self._in_block = self._is_driver = False
 
     def of(self, lines: Sequence[str]) -> list[str]:
-        """The lines to show; those that are indented under one belong to it."""
+        """Return the lines to show, each with its indented continuation."""
         shown = []
         for line in lines:
             if (found := TOLD.match(line)) is not None:

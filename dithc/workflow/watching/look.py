@@ -1,4 +1,4 @@
-"""One look at the stages of an experiment: the scheduler's word first, then what is on disk."""
+"""States of an experiment's stages at one moment, from the scheduler first, then from files."""
 
 import math
 import time
@@ -44,7 +44,7 @@ class Look:
         self.titles = {stage.output: stage.title for stage in stages}
 
     def at(self, stage: Stage) -> Standing:
-        """Where a stage is: the scheduler's word first, then what is on disk."""
+        """Return the state of a stage, from the scheduler first, then from files."""
         job, output = self._job(stage), self.base / stage.output
         if job is not None:
             self.matched[stage.key] = job
@@ -95,7 +95,7 @@ class Look:
         return Standing(stage=stage, state="waiting", words=joined(saved, turn))
 
     def _job(self, stage: Stage) -> Job | None:
-        """The job that tells most of a stage: one in the queue before one that has ended, a later before an earlier."""
+        """Return the most informative job of a stage: queued before ended, later before earlier."""
         own = [job for job in self.jobs if _key(job) == stage.key]
         # A job group is named `group_NAME_rule_rule`, without its data sets.
         groups = [
@@ -162,7 +162,7 @@ class Look:
         return min(first * len(shards), self.matrix.experiment.evaluations[stage.name].images)
 
     def _saved(self, stage: Stage) -> str:
-        """What is kept of a training that does not run."""
+        """Describe the saved state of an inactive run."""
         if stage.kind != "run":
             return ""
         run = self.matrix.experiment.runs[stage.name]
@@ -174,7 +174,7 @@ class Look:
         return store.steps() if store is not None else []
 
     def _found_store(self, run: str) -> Store | None:
-        """The store folder of a run: the one its inputs name, or, where it starts from a file, the one last written."""
+        """Return the store folder of a run: by its inputs, or the last written one if it starts from a file."""
         experiment = self.matrix.experiment
         chosen, root = experiment.runs[run], self.base / experiment.store
         spec = Manifest.spec_of(experiment, "train", run)
@@ -190,7 +190,7 @@ class Look:
 
 
 def asked(job: Job) -> str:
-    """What the scheduler says of a job in its queue: where it runs, or why it waits."""
+    """Describe a job in the scheduler's queue: its nodes, or its reason to wait."""
     if job.runs:
         return f"job {job.id} on {job.nodes}" if job.nodes else f"job {job.id}"
     vain = waits_in_vain(job)
@@ -199,7 +199,7 @@ def asked(job: Job) -> str:
 
 
 def _done(stage: Stage, output: Path, *, log: Path) -> Standing:
-    """A stage whose output is there; one that holds what it cannot have written has failed."""
+    """Return the state of a stage with output; an invalid output is a failure."""
     content = _manifest(output) if output.suffix == ".json" else {}
     written, seconds, numbers = content.get("written"), content.get("seconds"), content.get("numbers", {})
     try:
@@ -240,13 +240,13 @@ def _number(name: str) -> int:
 
 
 def _spec(path: Path) -> dict[str, Any]:
-    """The settings that a store folder stands for."""
+    """Return the settings of a store folder."""
     content = _read_json(path)
     return {name: content[name] for name in content if name != "seal"}
 
 
 def _manifest(path: Path) -> dict[str, Any]:
-    """What a manifest says; where its part on its making does not fit, itself alone."""
+    """Return a manifest; without its provenance if that part is incompatible."""
     content = _read_json(path)
     try:
         return Manifest.joined(content, _read_json(Manifest.making_of(path)))

@@ -38,11 +38,11 @@ class Status:
 
     @property
     def seconds_left(self) -> float | None:
-        """What the running stages still need, as far as it is known."""
+        """Remaining seconds of running stages, as far as known."""
         return max((one.seconds_left for one in self.standings if one.seconds_left is not None), default=None)
 
     def summary(self) -> str:
-        """How much is done, and how long is left where that is known."""
+        """Completion, and remaining time if known."""
         done = f"{self.count('done')} of {len(self.standings)} stages done"
         counts = [f"{self.count(state)} {state}" for state in BEGUN if self.count(state)]
         left = f"about {span(self.seconds_left)} left of what runs" if self.seconds_left else ""
@@ -50,12 +50,12 @@ class Status:
 
     @property
     def who(self) -> str:
-        """Who works on it."""
+        """The active driver."""
         driver = self.driver
         return f"driver: process {driver.pid} on {driver.host}" if driver is not None else "no driver works on it"
 
     def failures(self) -> list[str]:
-        """What failed stages said last, and where their logs are."""
+        """Return last lines and logs of failed stages."""
         lines = []
         for one in self.standings:
             if one.state == "failed":
@@ -96,12 +96,12 @@ class Progress:
 
     @property
     def queue(self) -> Queue | None:
-        """The scheduler's, where one runs the jobs."""
+        """The queue of the scheduler, if any."""
         scheduler = self.matrix.experiment.machine.scheduler
         return queue_of(scheduler) if scheduler != "none" else None
 
     def jobs(self) -> list[Job]:
-        """This experiment's jobs in the scheduler's queue; what became of those that have ended is asked too."""
+        """Return this experiment's jobs in the queue, including the ends of finished jobs."""
         queue = self.queue
         if queue is None:
             return []
@@ -116,7 +116,7 @@ class Progress:
 
     @property
     def driver(self) -> Driver | None:
-        """Who works on the experiment now."""
+        """Return the active driver."""
         holder = Lease(self.folder).holder()
         if holder is None or not isinstance(holder["id"], int):
             return None

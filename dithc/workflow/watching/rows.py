@@ -1,4 +1,4 @@
-"""A status as lines for people: one for each data set, codec, run, evaluation; aligned, cut to a width, in colours if wanted."""
+"""Status lines by data set, codec, run and evaluation: aligned, cut to a width, optionally colored."""
 
 from dataclasses import dataclass
 from itertools import groupby
@@ -35,7 +35,7 @@ def rows_of(status: Status) -> list[Row]:
 
 
 def table(rows: list[Row], *, width: int | None = None, colour: bool = False) -> list[str]:
-    """Aligned lines; cut to `width` columns where it is given, the states in colours if asked for."""
+    """Return aligned lines, cut to `width`, with states in color if requested."""
     names = max((len(row.name) for row in rows), default=0)
     names = min(names, LONGEST_NAME if width is None else max(12, width // 4))
     kinds = max((len(row.kind) for row in rows), default=0)

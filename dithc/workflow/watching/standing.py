@@ -1,4 +1,4 @@
-"""Where one stage is, and how times are written."""
+"""State of a stage, and the format of times."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -57,7 +57,7 @@ def span(seconds: float) -> str:
 
 
 def pace(seconds_per_step: float) -> str:
-    """How fast steps are made, as `3.1 steps/s`, or `2.4 s a step`; empty where it is not known."""
+    """Return the speed, as `3.1 steps/s` or `2.4 s a step`; empty if unknown."""
     if seconds_per_step <= 0:
         return ""
     return f"{1 / seconds_per_step:.3g} steps/s" if seconds_per_step < 1 else f"{seconds_per_step:.3g} s a step"

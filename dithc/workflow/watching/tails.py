@@ -1,4 +1,4 @@
-"""The ends of logs and metrics: what a stage said last, however long the file is."""
+"""Ends of logs and metrics, read without the rest of the file."""
 
 import re
 from dataclasses import dataclass
@@ -29,7 +29,7 @@ class Training:
 
 
 def tail(path: Path) -> list[str]:
-    """The last whole lines of a file; none where it cannot be read."""
+    """Return the last complete lines of a file; empty if unreadable."""
     try:
         with plain(path).open("rb") as file:
             size = file.seek(0, 2)
@@ -41,7 +41,7 @@ def tail(path: Path) -> list[str]:
 
 
 def training_at(store: Path) -> Training | None:
-    """Where the training of a store folder is, from the end of its metrics; None before its first step."""
+    """Return the progress of a store folder's run, from the end of its metrics; None before the first step."""
     rows: list[dict[str, Any]] = []
     for line in tail(store / METRICS):
         try:
@@ -85,7 +85,7 @@ def error_of(lines: list[str]) -> list[str]:
 
 
 def _block(lines: list[str]) -> list[str]:
-    """An error's first line and what is indented under it."""
+    """Return an error's first line and its indented continuation."""
     end = next((number for number, line in enumerate(lines) if number and not line.startswith("  ")), len(lines))
     return lines[: min(end, MOST_LINES)]
 

@@ -72,7 +72,7 @@ class Following:
     """One call of the model and its backward passes."""
 
     def __init__(self, course: Course, *, mode: Mode) -> None:
-        """Starts at the first turn."""
+        """Start at the first turn."""
         self._course, self._mode = course, mode
         self._moves, self._weights = course.moves, course.weights
         self._book = Book(

@@ -196,7 +196,7 @@ class Manager:
             self._mode.leave(before)
 
     def run(self, unit: str, forward: Any, args: Any, kwargs: Any) -> Any:
-        """Runs the forward pass of a unit in a call that is active."""
+        """Run a unit's forward pass in the active call."""
         assert self.active is not None, "the wrapper has looked"
         count = self._runs[unit] = self._runs.get(unit, 0) + 1
         return self.active.run(unit if count == 1 else f"{unit}#{count}", unit, forward, args, kwargs)
@@ -224,7 +224,7 @@ class Manager:
         return Following(self._course, mode=self._mode)
 
     def _warm_up(self) -> Call | None:
-        """Watches a call, until a pass is recorded and the plan is made."""
+        """Record calls until a pass is complete and the plan is made."""
         done = self._is_recorded()
         if done and not self._is_stepped:
             model = self._model()

@@ -32,7 +32,7 @@ class Moves:
         return self._slow.spec.kind == "file" or self._tiers.tier_of(tensor) is not None
 
     def offload(self, record: Record) -> None:
-        """Starts to copy a record to slow memory; its fast memory is free when that is complete."""
+        """Start to offload a record; its fast memory is freed on completion."""
         if record.place != "here" or record.here is None:
             return
         tier = self._tiers.tier_of(record.here)
@@ -82,7 +82,7 @@ class Moves:
         self._copies.retire()
 
     def make_room(self, num_bytes: int) -> None:
-        """Waits for records that leave until so much of fast memory is free, or none is leaving."""
+        """Wait for offloads until enough fast memory is free, or no offload remains."""
         self.settle()
         while self._leaving:
             room = self._fast.room_bytes
@@ -91,7 +91,7 @@ class Moves:
             self._end_oldest()
 
     def finish(self) -> None:
-        """Waits for everything that leaves."""
+        """Wait for all offloads."""
         while self._leaving:
             self._end_oldest()
 

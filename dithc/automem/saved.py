@@ -43,7 +43,7 @@ class Record:
 
     @property
     def place(self) -> Place:
-        """Tier of the bytes; loads in progress count as away."""
+        """State of the bytes; while a load is in progress (`coming`) the slow copy remains valid."""
         if self.here is not None:
             return "here" if self.ticket is None else "leaving"
         return "away" if self.back is None else "coming"

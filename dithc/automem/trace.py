@@ -111,7 +111,7 @@ def _unit(data: Mapping[str, Any]) -> Unit:
 
 
 def _check(trace: Trace) -> None:
-    """Refuses a trace that cannot be of a step."""
+    """Raise UserError for an inconsistent trace."""
     names = [unit.name for unit in trace.units]
     twice = sorted({name for name in names if names.count(name) > 1})
     wrong = [f"two units {name}" for name in twice]

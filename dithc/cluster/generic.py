@@ -291,7 +291,7 @@ def _say(words: str) -> None:
 
 
 def main(words: Sequence[str]) -> int:
-    """Runs `submit`, `status` or `cancel` in the current folder; returns the exit status."""
+    """Run `submit`, `status` or `cancel` in the current folder; returns the exit status."""
     is_help = words[1:2] in (["-h"], ["--help"])
     verb, *rest = words if len(words) > 1 and not is_help else ["", ""]
     folder = Path.cwd()

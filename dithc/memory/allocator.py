@@ -82,7 +82,7 @@ def leave(before: Pool | None = None) -> None:
 
 @contextmanager
 def serving(pool: Pool) -> Iterator[None]:
-    """This thread's tensors come from `pool` within; modes may be nested."""
+    """Allocate this thread's tensors from `pool` in the block; modes may be nested."""
     before = enter(pool)
     try:
         yield
@@ -138,7 +138,7 @@ def path_of(version: str) -> Path:
 
 
 def open_extension(path: Path, *, version: str) -> loading.Loading:
-    """Loads an extension that must be of this version of torch, and puts it before torch's allocator."""
+    """Load an extension for this torch version, and install it before torch's allocator."""
     kernels = native.library()
     if kernels is None:
         return loading.Loading(None, "no pool to take memory from, the C kernels are off")

@@ -227,7 +227,7 @@ def hot_pool() -> Pool:
 
 
 def use_pool(pool: Pool) -> Pool:
-    """Has outputs of operators come from `pool` from now on; returns the pool before it, to be put back."""
+    """Let operator outputs come from `pool`; returns the previous pool, for a later restore."""
     before = hot_pool()
     _hot[0] = pool
     return before

@@ -94,7 +94,7 @@ class Tier:
 
     @property
     def copy_bytes_per_second(self) -> float:
-        """Copies into this tier from ordinary memory, measured once per process; see `copy_rates`."""
+        """Copy rate from ordinary memory into this tier, measured once per process; see `copy_rates`."""
         return copy_rates.into_memory(self.spec.nodes) if self._file_rates is None else self._file_rates.write
 
     @property
@@ -165,7 +165,7 @@ class Tiers(Sequence[Tier]):
             _serving.append(self)
 
     def release(self) -> None:
-        """Puts the pool back that outputs of operators came from before `serve`."""
+        """Restore the pool of operator outputs before `serve`."""
         if self._before is None:
             return
         place = _serving.index(self)

@@ -138,7 +138,7 @@ class Staged:
         return [(slice(row, row + 1), slice(0, tokens)) for row in range(rows)]
 
     def _awaited(self, units: Sequence[Unit], number: int) -> Callable[[], Tensor] | None:
-        """Begins to receive the tokens (., t, D) of a unit; None on the first stage, and behind the last unit."""
+        """Begin to receive the tokens (., t, D) of a unit; None on the first stage, and after the last unit."""
         if self._stages.rank == 0 or number == len(units):
             return None
         rows, mine = units[number]

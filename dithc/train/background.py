@@ -48,7 +48,7 @@ class Background(threading.Thread):
         self.work()
 
     def work(self) -> None:
-        """Does the work; keeps its result or its error."""
+        """Run the function and keep its result or error."""
         begun, waited = time.monotonic(), _seconds_waited_for_a_core()
         try:
             self.result = self._function(self)
@@ -62,12 +62,12 @@ class Background(threading.Thread):
             raise Cancelled(self.name)
 
     def cancel(self) -> None:
-        """Has the work end at its next check; returns when it has."""
+        """Stop the work at its next check, and wait for it."""
         self._cancelled.set()
         self.wait()
 
     def wait(self) -> None:
-        """Returns when the work has ended, or was never started in a thread."""
+        """Wait until the work has ended; returns at once if no thread was started."""
         if self.ident is not None:
             self.join()
 

@@ -53,7 +53,7 @@ class Matrix:
 
     @property
     def lines(self) -> slice:
-        """Its rows in the weight."""
+        """Rows of the matrix in the weight."""
         return slice(self.number * self.rows, (self.number + 1) * self.rows)
 
     @property

@@ -69,7 +69,7 @@ class TrainingMemory:
         self._stack.close()
 
     def wrap(self, model: DiT, run: training.Run) -> DiT:
-        """Applies AutoMem to the model of a run, which is returned."""
+        """Apply AutoMem to the model of a run and return the model."""
         AutoMem(
             model,
             recompute=run.recompute,

@@ -158,7 +158,7 @@ class Checkpoints:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Saves the last step, if the block has not failed, and returns when it is written."""
+        """Save the last step, unless the block failed, and wait for the write."""
         with self._stack:
             if error is not None:
                 self._saver.abandon()

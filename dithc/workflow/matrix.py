@@ -29,7 +29,7 @@ class Matrix:
         self.files = Files(Path(self.root) / "fingerprints.json")
 
     def write_config(self) -> None:
-        """Writes the resolved configuration, which every job reads; called when a real run starts, not by a dry run."""
+        """Write the resolved configuration, which every job reads; called at the start of a real run, not of a dry run."""
         text = seal(self.experiment.model_dump(mode="json"))
         path = Path(self.config)
         if not path.is_file() or path.read_bytes() != text.encode():

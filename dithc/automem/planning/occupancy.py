@@ -18,7 +18,7 @@ class Spans:
         self._changes = {kind: [0] * (num_turns + 1) for kind in KINDS}
 
     def add(self, kind: Kind, first: int, last: int, num_bytes: int) -> None:
-        """Counts bytes from turn `first` to turn `last`, both included."""
+        """Add bytes from turn `first` to turn `last`, inclusive."""
         if num_bytes and first <= last:
             self._changes[kind][first] += num_bytes
             self._changes[kind][last + 1] -= num_bytes

@@ -119,7 +119,7 @@ class _Search:
         return hiding_distances(seconds, bytes_at, self.rates.load) if self.copies_beside else [0] * len(bytes_at)
 
     def spell_out(self, choice: _Choice) -> tuple[dict[str, Decision], dict[str, Place]]:
-        """Its decisions and the places of state."""
+        """Return the decisions and state placement of a choice."""
         decisions, state = decide(self.trace, self.rungs[: choice.num_rungs], choice.recomputed)
         return with_distances(self.trace, decisions, choice.distances), state
 
@@ -132,7 +132,7 @@ class _Search:
         return self.slow.budget_bytes is None or self._peaks(choice)[1] <= self.slow.budget_bytes
 
     def play(self, choice: _Choice) -> tuple[Phase, ...]:
-        """Its predicted timeline."""
+        """Return the predicted timeline of a choice."""
         decisions, state = self.spell_out(choice)
         return timeline(
             self.trace, decisions, state, fast=self.fast, rates=self.rates, copies_beside=self.copies_beside
@@ -255,5 +255,5 @@ class _Search:
 
 
 def _first(holds: Callable[[int], bool], last: int) -> int:
-    """Return the start of the final range in which a condition holds, from 0; else `last`."""
+    """Return the first number in 0..`last` that meets a monotonic condition; `last` if no smaller number does."""
     return bisect_left(range(last), True, key=holds)

@@ -27,7 +27,7 @@ class _Stream:
     ends: dict[Item, float] = field(default_factory=dict)
 
     def copy(self, item: Item, num_bytes: int, *, not_before: float) -> float:
-        """Queues a copy and returns when it ends."""
+        """Queue a copy and return its end time."""
         begin = max(self.free_at, not_before)
         self.free_at = self.ends[item] = begin + num_bytes / self.copy_bytes_per_second
         self.begun.append((begin, num_bytes))

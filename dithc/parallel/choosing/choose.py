@@ -33,7 +33,7 @@ class Choice:
     ideal: float
 
     def order(self, least: float) -> tuple[int, int, int, int, float]:
-        """Sort key: seconds; near ties by least exchange, then smallest groups."""
+        """Return the sort key: seconds in steps of ALIKE, then the smallest inner degree, rows and group."""
         later = int((self.seconds / least - 1) / ALIKE) if least > 0 else 0
         return later, self.degrees.inner, self.degrees.rows, self.degrees.size, self.seconds
 

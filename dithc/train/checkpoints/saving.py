@@ -247,7 +247,7 @@ class Saver:
 
 
 def _write(files: dict[Path, TensorFile], task: Background) -> list[dict[str, Any]]:
-    """Writes a rank's files; returns their entries."""
+    """Write a rank's files and return their entries."""
     entries = []
     for path, content in files.items():
         try:

@@ -46,7 +46,7 @@ def share_out(held: Sequence[Mapping[Key, int]]) -> list[set[Key]]:
 
 
 class Snapshot:
-    """Copies of files' contents in memory that is kept, so that a second copy meets no page fault."""
+    """Copies of file contents in reused memory, so that later copies cause no page faults."""
 
     def __init__(self) -> None:
         self._buffer: Tensor | None = None

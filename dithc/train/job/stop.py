@@ -76,16 +76,16 @@ class Pace:
         self._slowest_save = self._longest_step = self._slowest_validation = 0.0
 
     def step(self, seconds: float) -> None:
-        """Notes the duration of a step."""
+        """Record the duration of a step."""
         self._steps = [*self._steps[1 - RECENT_STEPS :], seconds]
         self._longest_step = max(self._longest_step, seconds)
 
     def save(self, seconds: float) -> None:
-        """Notes the duration of writing (or, before the first is written, of reading) a checkpoint."""
+        """Record the duration of writing a checkpoint (before the first write, of reading one)."""
         self._slowest_save = max(self._slowest_save, seconds)
 
     def validation(self, seconds: float) -> None:
-        """Notes the duration of measuring the loss on held-out tiles, which may follow any step."""
+        """Record the duration of a validation, which may follow any step."""
         self._slowest_validation = max(self._slowest_validation, seconds)
 
     @property

@@ -64,7 +64,7 @@ class Tracer:
 
 
 def _look_at_both_clocks() -> tuple[float, float]:
-    """Puts an event CLOCK into the trace; returns `time.perf_counter` before and after it."""
+    """Add an event CLOCK to the trace; returns `time.perf_counter` before and after it."""
     before = time.perf_counter()
     with record_function(CLOCK):
         pass

@@ -71,7 +71,7 @@ class Validation:
         return {NAME: float(sums.mean()), **{f"{NAME}_{k}": value for k, value in enumerate(sums.tolist())}}
 
     def _errors(self, part: slice) -> Tensor:
-        """Sums of the tiles' errors at each time (K), float64."""
+        """Return the summed errors of the tiles at each time (K), float64."""
         x, y, noises = self._tiles.batch(part)  # (N, C, h, w), (N), (K, N, C, h, w)
         times = self._objective.times((np.arange(NUM_TIMES) + 0.5) / NUM_TIMES)  # (K)
         sums = []

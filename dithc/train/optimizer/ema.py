@@ -68,7 +68,7 @@ class LengthAverage(Average):
         self.length = length
 
     def follow(self, weights: Mapping[str, Tensor], step: int) -> None:
-        """Moves towards the weights that optimizer step `step` has left."""
+        """Move towards the weights after optimizer step `step`."""
         share = 1.0 - decay_of_length(step, length=self.length)
         for name, value in weights.items():
             self.state[name].lerp_(value, share)

@@ -119,7 +119,7 @@ class Optimizer:
         )
 
     def zero(self) -> None:
-        """Forgets the gradients."""
+        """Clear the gradients."""
         hcops.optimizer.forget_gradients(self._named.values())
         self._gradient_scale = 1.0
         self.strategy.is_summed = False
@@ -140,7 +140,7 @@ class Optimizer:
             )
 
     def clip(self) -> float:
-        """Has the next step scale the gradients to the largest allowed norm; returns their norm, over all parameters."""
+        """Let the next step scale the gradients to the largest allowed norm; returns their norm over all parameters."""
         norm = self.strategy.norm(self._gradients())
         if self._clip is not None:
             self._gradient_scale = min(1.0, self._clip / (norm + NORM_EPSILON))
@@ -183,7 +183,7 @@ class Optimizer:
         return {"grad_norm": norm, "lr": rate}
 
     def update(self, number: int, *, ema: Ema | None = None) -> float:
-        """Updates the parameters, and the averages after them, for optimizer step `number`; returns the learning rate used."""
+        """Update parameters and averages for optimizer step `number`; returns the learning rate."""
         rate = self._lr(number) if callable(self._lr) else self._lr
         weights, gradients = self._weights(), self._gradients()
         self._updates += 1

@@ -263,7 +263,7 @@ def _resume(store: Store, state: State, *, job: Job, group: Group, saver: Saver,
 
 
 def _back(store: Store, state: State, *, job: Job, group: Group, saver: Saver) -> int:
-    """Puts the newest complete checkpoint into the state of a training that goes on; returns its step."""
+    """Load the newest complete checkpoint into the state of a resumed run; returns its step."""
     newest = store.newest(at_most=state.step, go_back=job.go_back) if group.rank == 0 else None
     found = group.broadcast_object(newest)
     if found is None:

@@ -40,7 +40,7 @@ class Watch(TorchFunctionMode):
         self._stack.close()
 
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Notes the parameters among the arguments of any function of torch."""
+        """Record the parameters among the arguments of any torch function."""
         for value in tree_leaves((args, kwargs or {})):
             if isinstance(value, nn.Parameter) and id(value) in self._open:
                 self._open.remove(id(value))

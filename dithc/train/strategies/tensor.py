@@ -203,7 +203,7 @@ class _Shared(ParallelStyle):
 
 
 class ColumnShared(_Shared):
-    """This rank's output features: the input is the same on all ranks, so its gradient is summed over them."""
+    """Shard of the output features; the replicated input's gradient is summed over the ranks."""
 
     def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
         assert isinstance(module, nn.Linear)
@@ -215,7 +215,7 @@ class ColumnShared(_Shared):
 
 
 class RowShared(_Shared):
-    """This rank's input features: the outputs are summed over the ranks; bias, gate and residual come once, after that."""
+    """Shard of the input features; outputs are summed over the ranks before bias, gate and residual."""
 
     def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
         assert isinstance(module, nn.Linear)

@@ -95,7 +95,7 @@ class Zero:
         return self._weights.shares is not None
 
     def weights(self) -> dict[str, Tensor]:
-        """This rank's runs of the exact weights, in the buffer that holds them."""
+        """Return this rank's runs of the exact weights, as views of their buffer."""
         return dict(self._own)
 
     def adopt(self) -> None:
@@ -113,7 +113,7 @@ class Zero:
         return self._own.get(name, value)
 
     def gradients(self) -> dict[str, Tensor]:
-        """This rank's runs of the sums over all ranks, without parameters that no rank has a gradient of."""
+        """Return this rank's runs of the summed gradients, without parameters that have no gradient on any rank."""
         used = self.reducer.used
         return {name: self.reducer.buffer[self._places[name]] for name, run in self.runs.items() if used[run.number]}
 
@@ -134,7 +134,7 @@ class Zero:
         self._weights.send(len(self.names) - 1 - place)
 
     def ready(self) -> None:
-        """Returns when the weights of all ranks are complete here."""
+        """Wait until the weights of all ranks are complete here."""
         self._weights.wait()
 
     def ready_for(self, parameters: Iterable[Tensor]) -> None:

@@ -66,8 +66,7 @@ class Jobs:
 
     @property
     def tasks(self) -> int:
-        """Ranks as the scheduler is told; those of one machine start as one task where it decides their number. 0 where
-        `tasks_per_node` says it: Slurm's plugin takes one of them, and with this one alone may fill some nodes and not others."""
+        """Ranks for the scheduler; 0 if `tasks_per_node` applies, because Slurm's plugin accepts only one of them."""
         return 0 if self.tasks_per_node else self.machine.ranks or self.machine.nodes
 
     @property

@@ -47,7 +47,7 @@ class Scope:
 
     @property
     def per_node(self) -> int:
-        """Ranks per node, if all are available."""
+        """Ranks per launched node, at most the largest count of `sizes`."""
         machine = self.experiment.machine
         given = None if machine.launcher == "none" else machine.launched_per_node
         return min(given or max(self.sizes.ranks), max(self.sizes.ranks))

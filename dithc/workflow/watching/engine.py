@@ -73,7 +73,7 @@ class Engine:
 
     @property
     def status(self) -> int | None:
-        """Its exit status, 128 + n after signal n; None while it runs."""
+        """Exit status, 128 + n after signal n; None while it runs."""
         assert self._child is not None
         found = self._child.poll()
         return 128 - found if found is not None and found < 0 else found

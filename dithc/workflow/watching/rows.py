@@ -57,8 +57,8 @@ def lines_of(
 ) -> list[str]:
     """Return the status of an experiment as lines.
 
-    `width` and `height` are limits (the report's path may be longer); waiting and finished rows go first, or always if
-    `only_active`.
+    `width` and `height` are limits, but the report's path may be longer. Waiting and finished rows are dropped first, or always
+    if `only_active`.
     """
     rows = [row for row in rows_of(status) if row.state in ACTIVE or not only_active]
     who = f"; {status.who}" if status.report is None and not only_active else ""

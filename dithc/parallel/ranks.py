@@ -6,7 +6,7 @@ from itertools import accumulate
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, distributed
 
 from dithc.parallel.shared import Joining
 
@@ -34,8 +34,6 @@ class Ranks:
             return part
         if self.joining is not None:
             return self.joining(part, lengths, rank=self.rank, dim=dim)
-        import torch.distributed as distributed
-
         shapes = [[*part.shape[:dim], length, *part.shape[dim + 1 :]] for length in lengths]
         parts = [part.new_empty(shape) for shape in shapes]
         distributed.all_gather(parts, part.contiguous(), group=self.group)
@@ -45,8 +43,6 @@ class Ranks:
         """As `joined`, on the first rank only; None elsewhere. The first rank's part must not be empty."""
         if self.size == 1:
             return part
-        import torch.distributed as distributed
-
         if self.rank > 0:
             if lengths[self.rank] > 0:
                 distributed.send(part.contiguous(), group=self.group, group_dst=0)
@@ -66,16 +62,12 @@ class Ranks:
 
     def swapped(self, parts: Sequence[Tensor], shapes: Sequence[Sequence[int]]) -> list[Tensor]:
         """Return the dense part of each rank for this one, of the given shapes, in rank order."""
-        import torch.distributed as distributed
-
         got = [parts[0].new_empty(list(shape)) for shape in shapes]
         distributed.all_to_all(got, list(parts), group=self.group)
         return got
 
     def passed_on(self, block: Tensor, shape: Sequence[int]) -> Callable[[], Tensor]:
         """Begin to send a dense block to the next rank of the ring; the result waits for the block of the rank before."""
-        import torch.distributed as distributed
-
         got = block.new_empty(list(shape))
         following, before = (self.rank + 1) % self.size, (self.rank - 1) % self.size
         sending = distributed.isend(block, group=self.group, group_dst=following)
@@ -91,16 +83,12 @@ class Ranks:
 
     def sent(self, x: Tensor, *, to: int, tag: int) -> Callable[[], object]:
         """Begin to send a tensor to a rank; the result waits for completion."""
-        import torch.distributed as distributed
-
         sending = distributed.isend(x.contiguous(), group=self.group, group_dst=to, tag=tag)
         assert sending is not None
         return sending.wait
 
     def awaited(self, into: Tensor, *, source: int, tag: int) -> Callable[[], Tensor]:
         """Begin to receive a tensor with this tag from a rank; the result waits for it."""
-        import torch.distributed as distributed
-
         coming = distributed.irecv(into, group=self.group, group_src=source, tag=tag)
 
         def arrived() -> Tensor:
@@ -113,8 +101,6 @@ class Ranks:
     def spread(self, x: Tensor, *, source: int) -> Tensor:
         """Broadcast a dense tensor of one rank to all."""
         if self.size > 1:
-            import torch.distributed as distributed
-
             distributed.broadcast(x, group=self.group, group_src=source)
         return x
 
@@ -124,8 +110,6 @@ class Ranks:
         Returns a function that waits for the last edge of the rank before and the first edge of the rank after (None without
         such rank).
         """
-        import torch.distributed as distributed
-
         waited: list[Any] = []
         sent: list[Tensor] = []  # kept until they have gone
 
@@ -155,8 +139,6 @@ class Ranks:
     def sum_(self, x: Tensor) -> Tensor:
         """The sum over the ranks, in place; the same bits on every rank."""
         if self.size > 1:
-            import torch.distributed as distributed
-
             distributed.all_reduce(x, group=self.group)
         return x
 

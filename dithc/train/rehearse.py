@@ -18,10 +18,9 @@ from dithc.config import training
 from dithc.diffusion import Schedule
 from dithc.log import problem
 from dithc.pages import peak_rss_bytes
-from dithc.train.checkpoints import state_of
 from dithc.train.memory import MEMORY, TrainingMemory
-from dithc.train.run import fresh_model
-from dithc.train.step import Trainer, settle
+from dithc.train.run import fresh_model, trainer_of
+from dithc.train.step import Trainer
 from dithc.train.strategies import Strategy, layout_on
 
 SHAPE, NUM_CLASSES = (4, 32, 32), 1000  # latents of 256 x 256 images, and ImageNet's labels: the paper's setting
@@ -210,27 +209,23 @@ def _alone(trainer: Trainer, settings: Rehearsal, group: Group) -> Trainer:
 
 
 def _trainer(settings: Rehearsal, group: Group) -> Trainer:
-    """The rooms in the order of `run/compose.py`, without inputs and store."""
+    """Return the trainer of a rehearsal, composed as in a run without inputs and store."""
     run = training.Run.model_validate(
         {"dataset": "random", "model": settings.model, "global_batch": settings.batch, "dtype": settings.dtype}
         | {"recompute": settings.recompute}
     )
     layout = layout_on(group, settings.strategy)
     model = fresh_model(run, shape=SHAPE, num_classes=NUM_CLASSES, seed=settings.seed)
-    source = _RandomSource(seed=settings.seed)
     memory = TrainingMemory(settings.memory, group=group)
-    strategy = Strategy(memory.wrap(model, run), layout, gradients=settings.gradients, sharding=settings.sharding)
-    memory.join(strategy)
-    with memory.paused():
-        settle(strategy, source, run)
-    state = state_of(model, run, strategy, home=memory.home)
-    memory.follow(state)
-    return Trainer(
-        run=run,
-        source=source,
-        strategy=strategy,
-        optimizer=state.optimizer,
-        ema=state.ema,
-        group=group,
+    trainer, state = trainer_of(
+        run,
+        group,
+        _RandomSource(seed=settings.seed),
+        model=model,
+        layout=layout,
         memory=memory,
+        gradients=settings.gradients,
+        sharding=settings.sharding,
     )
+    memory.follow(state)
+    return trainer

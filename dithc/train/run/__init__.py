@@ -5,7 +5,7 @@ Invariants: those of `dithc.train`; a finished run is not repeated.
 Extending: a part is a line of `compose.py`, after its inputs and before its users.
 """
 
-from dithc.train.run.compose import train
+from dithc.train.run.compose import train, trainer_of
 from dithc.train.run.setup import fresh_model
 
-__all__ = ["fresh_model", "train"]
+__all__ = ["fresh_model", "train", "trainer_of"]

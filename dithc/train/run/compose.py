@@ -13,6 +13,7 @@ from dithc import hcops
 from dithc.cftp import Team
 from dithc.cluster import deadline
 from dithc.comm import Group
+from dithc.config import training
 from dithc.diffusion import Objective
 from dithc.latents import Batches, Latents
 from dithc.log import UserError, logger, problem
@@ -26,7 +27,7 @@ from dithc.train.memory import TrainingMemory
 from dithc.train.run.finish import write_manifest
 from dithc.train.run.room import within
 from dithc.train.run.setup import fresh_model, start_from_file, start_from_run
-from dithc.train.step import Guide, LeftOut, Recovery, Trainer, settle, start_of
+from dithc.train.step import Guide, LeftOut, Recovery, Source, Trainer, settle, start_of
 from dithc.train.strategies import Layout, Strategy, layout_on
 from dithc.weights import digest_of_files, files_of
 
@@ -120,7 +121,8 @@ def _train(job: Job, group: Group, store: Store, memory: TrainingMemory) -> int:
         stack.enter_context(within(job, tokens=tokens, at_once=min(job.run.micro_batch or share, share), memory=memory))
         model = _initial_model(job, latents)
         said = _said(job, latents, model=model, layout=layout)
-        trainer, state = _trainer(job, group, source, model=model, layout=layout, memory=memory)
+        parts: dict[str, Any] = {"model": model, "layout": layout, "memory": memory}
+        trainer, state = trainer_of(job.run, group, source, **parts, gradients=job.gradients, sharding=job.sharding)
         memory.follow(state, store=store if group.rank == 0 else None)
         pace = Pace()
         num_samples = len(latents.rows("train"))
@@ -206,19 +208,27 @@ def _initial_model(job: Job, latents: Latents) -> DiT:
     return model
 
 
-def _trainer(
-    job: Job, group: Group, source: Batches, *, model: DiT, layout: Layout, memory: TrainingMemory
+def trainer_of(
+    run: training.Run,
+    group: Group,
+    source: Source,
+    *,
+    model: DiT,
+    layout: Layout,
+    memory: TrainingMemory,
+    gradients: training.GradientPath,
+    sharding: training.Sharding,
 ) -> tuple[Trainer, State]:
-    """Return the trainer and its state at step 0."""
-    start = start_of(model, job.run)
-    strategy = Strategy(memory.wrap(model, job.run), layout, gradients=job.gradients, sharding=job.sharding)
+    """Return the trainer of a model on a group, and its state at step 0."""
+    start = start_of(model, run)
+    strategy = Strategy(memory.wrap(model, run), layout, gradients=gradients, sharding=sharding)
     memory.join(strategy)
     with memory.paused():
-        settle(strategy, source, job.run)
-    guide = None if job.run.guide is None else Guide(job.run, model, strategy, start=start, memory=memory)
-    state = state_of(model, job.run, strategy, home=memory.home)
+        settle(strategy, source, run)
+    guide = None if run.guide is None else Guide(run, model, strategy, start=start, memory=memory)
+    state = state_of(model, run, strategy, home=memory.home)
     trainer = Trainer(
-        run=job.run,
+        run=run,
         source=source,
         strategy=strategy,
         optimizer=state.optimizer,

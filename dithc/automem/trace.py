@@ -100,7 +100,9 @@ class Trace(JsonText):
 
     @staticmethod
     def unreadable(got: str, expected: str) -> Exception:
-        return problem("trace of a training step", got=got, expected=expected, remedy="record it with this version")
+        return problem(
+            "trace of a training step", got=got, expected=expected, remedy="record it again with this version"
+        )
 
 
 def _unit(data: Mapping[str, Any]) -> Unit:

@@ -19,24 +19,15 @@ from dithc.automem.weights import WeightCopies
 
 @dataclass
 class Life:
-    """Of a model as a managed one.
-
-    Attributes:
-        is_over: it was closed, or the model is gone: nothing moves any more, passes under way use everything where it is.
-    """
+    """State of a managed model; `is_over` (closed or deleted) stops all moves, and running passes use tensors in place."""
 
     is_over: bool = False
 
 
 class Course:
-    """What every call that follows one plan shares.
+    """Shared state of all calls under one plan.
 
-    Attributes:
-        turns: of a step: the units' forward passes, then their backward passes.
-        decisions: by unit.
-        moves, weights: who carries the plan out.
-        life: of the model.
-        recomputed: counts the units that are to be run again.
+    `turns` lists the forward, then the backward passes of the units; `recomputed` counts units to run again.
     """
 
     def __init__(
@@ -81,7 +72,7 @@ class Following:
     """One call of the model and its backward passes."""
 
     def __init__(self, course: Course, *, mode: Mode) -> None:
-        """Starts at the first turn."""
+        """Start at the first turn."""
         self._course, self._mode = course, mode
         self._moves, self._weights = course.moves, course.weights
         self._book = Book(
@@ -94,7 +85,7 @@ class Following:
         self._brought: list[Key] = []
 
     def run(self, name: str, unit: str, forward: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        """Runs a unit's forward pass; `name` is that of this run, `unit` that of the module."""
+        """Run a unit's forward pass; `name` identifies the run, `unit` the module."""
         course = self._course
         number = course.turn_of.get(name)
         if number is None:
@@ -149,7 +140,7 @@ class Following:
         torch.autograd.Variable._execution_engine.queue_callback(PassEnd(partial(self._end_backward, task)))
 
     def _enter_backward(self, turn: int) -> None:
-        """Algorithm 1, before the backward pass of a unit: lets the one behind go, starts what comes next, waits for its own."""
+        """Prepare a unit's backward pass (Algorithm 1): release the previous unit, start due loads, wait for own loads."""
         course = self._course
         for earlier in range(max(self._backward_turn, course.num_units), turn):
             self._release(course.turns[earlier].unit)

@@ -1,4 +1,4 @@
-"""Where gradients rest between the backward pass and the optimizer: in slow memory, where the plan says so."""
+"""Gradients in slow memory between the backward pass and the optimizer, as planned."""
 
 from functools import partial
 from typing import cast
@@ -16,11 +16,10 @@ log = logger(__name__)
 
 
 class RestingGradients:
-    """Has gradients of some parameters rest in slow memory.
+    """Offload of the gradients of some parameters to slow memory.
 
-    A weight of a linear layer gets a place there, and the product of the backward pass writes into it, unless somebody still
-    holds the gradient of an earlier pass. Other gradients are copied out of fast memory when they are complete. Who has given
-    a parameter a place for its gradient keeps it.
+    The backward product of a linear layer writes into a buffer there, unless an earlier gradient is still held. Other gradients
+    are copied when complete. A buffer that another owner assigned to a parameter stays in use.
     """
 
     def __init__(self, tiers: Tiers, copies: Copies) -> None:
@@ -43,7 +42,7 @@ class RestingGradients:
             self._hooks.append(parameter.register_post_accumulate_grad_hook(hook))  # type: ignore[no-untyped-call]
 
     def close(self) -> None:
-        """Gradients to come rest where the backward pass makes them."""
+        """Leave future gradients where the backward pass makes them."""
         for hook in self._hooks:
             hook.remove()
         for parameter, own in self._placed.items():
@@ -53,7 +52,7 @@ class RestingGradients:
         self._placed.clear()
 
     def refresh(self) -> None:
-        """Gives a new place where somebody still holds the gradient of an earlier step, so that the next one needs no copy."""
+        """Replace buffers whose earlier gradient is still held, so that the next gradient needs no copy."""
         for parameter, place in list(self._placed.items()):
             if parameter.grad is None and hcops.optimizer.storage_users(place) > 1:
                 self._give_place(parameter)

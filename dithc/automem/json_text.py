@@ -1,37 +1,49 @@
-"""What traces and plans have in common: text of JSON, and back."""
+"""Common JSON form of traces and plans."""
 
 import json
-from collections.abc import Callable, Mapping
-from typing import Any, Self
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, ClassVar, Self
 
 from dithc.sealed import parse
 
 
+@dataclass(frozen=True, kw_only=True)
 class JsonText:
-    """A document that can be made of plain data, as text; `unreadable` makes the error of one that cannot be read."""
+    """A dataclass with a JSON form; subclasses define `_of` and `unreadable`."""
 
-    unreadable: Callable[[str, str], Exception]
+    schema: ClassVar[int] = 1
+
+    @classmethod
+    def _of(cls, fields: dict[str, Any]) -> Self:
+        raise NotImplementedError
+
+    @staticmethod
+    def unreadable(got: str, expected: str) -> Exception:
+        """Return the error of an invalid document."""
+        raise NotImplementedError
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON can hold it."""
-        raise NotImplementedError
+        """Return the document as JSON-ready data."""
+        return {"schema": self.schema, **asdict(self)}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
-        """The reverse of `to_dict`."""
-        raise NotImplementedError
+        """Parse the output of `to_dict`; UserError for another schema, or missing or unknown fields."""
+        if data.get("schema") != cls.schema:
+            raise cls.unreadable(f"schema {data.get('schema')}", f"schema {cls.schema}")
+        try:
+            return cls._of({key: value for key, value in data.items() if key != "schema"})
+        except (KeyError, TypeError, AttributeError) as error:
+            raise cls.unreadable(str(error), "the fields that this version writes") from error
 
     def to_json(self) -> str:
-        """Text of `to_dict`."""
+        """Return the text of `to_dict`."""
         return json.dumps(self.to_dict())
 
     @classmethod
     def from_json(cls, text: str) -> Self:
-        """The reverse of `to_json`.
-
-        Raises:
-            UserError: not JSON, or not such a document.
-        """
+        """Parse the output of `to_json`; UserError for invalid JSON or another document."""
         try:
             data = parse(text)
         except ValueError as error:

@@ -1,4 +1,4 @@
-"""Memory of one model at run-time: the warm-up, the plan, and the calls that follow it."""
+"""Run-time memory management of a model: the warm-up, the plan, and the calls under it."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -32,18 +32,16 @@ STAYS = Decision(weights="in place", gradients="fast", saved=())
 
 @dataclass(frozen=True, kw_only=True)
 class Counters:
-    """What moved since `begin_step`, or since the start; marks are of all time.
+    """Traffic since `begin_step`, or since the start; `high_water` is of all time.
 
     Attributes:
-        loaded_bytes: copied into fast memory.
-        offloaded_bytes: copied out of it, beside the computing.
+        offloaded_bytes: copied out of fast memory in the background.
         blocking_bytes: copied out of it by the compute team.
-        hits: uses of weights and saved tensors that found their copy in fast memory.
+        hits: uses of weights and saved tensors with a copy in fast memory.
         misses: uses that read slow memory instead.
-        stall_seconds: waiting for copies.
-        spills: takes of memory that fast memory had no room for.
-        recomputed_units: forward passes that are run again in backward, by the plan.
-        high_water: most bytes that each tier ever held.
+        spills: allocations that fast memory could not hold.
+        recomputed_units: forward passes repeated in backward.
+        high_water: peak bytes of each tier.
     """
 
     loaded_bytes: int
@@ -58,13 +56,9 @@ class Counters:
 
 
 class Manager:
-    """Carries out one model's plan.
+    """Executor of one model's plan.
 
-    Attributes:
-        tiers: fastest first; at least two.
-        plan: None until the warm-up is over.
-        trace: what the warm-up saw; None until then.
-        active: the call of the model that runs now and is watched or managed.
+    `plan` and `trace` are None during the warm-up. `active` is the running call that is recorded or managed.
     """
 
     def __init__(
@@ -77,15 +71,14 @@ class Manager:
         allow_recompute: bool = False,
         before_load: BeforeLoad | None = None,
     ) -> None:
-        """Moves the weights into slow memory, and has operators take their outputs from fast memory.
+        """Move the weights to slow memory and let operators allocate their outputs in fast memory.
 
         Args:
-            model: any module.
-            tiers: where its memory is to be.
-            copies: who copies; None for threads of its own.
-            plan: followed after the warm-up, instead of one made from it.
-            allow_recompute: lets the plan run units again in backward.
-            before_load: called with parameters whose values are read next, ahead of their unit.
+            tiers: fastest first; at least two.
+            copies: None for own copy threads.
+            plan: used after the warm-up; None to plan from its trace.
+            allow_recompute: allow units to run again in backward.
+            before_load: called with parameters before their values are read.
         """
         assert tiers.slow is not None, "with one tier there is nothing to manage"
         self.tiers = tiers
@@ -116,10 +109,10 @@ class Manager:
         self._mark()
 
     def begin_step(self) -> None:
-        """Starts an optimizer step: counters from 0, homes read anew, the plan made if the warm-up is over, first loads started.
+        """Start an optimizer step: reset counters, read homes, plan after the warm-up, and start the first loads.
 
-        The warm-up is two passes, as the first one is slow; with a plan that is given, it is one. Who never calls this gets the
-        plan with the next call of the model. Who does has the first passes after it as the warm-up.
+        The warm-up takes two passes because the first is slow, or one pass with a given plan. Without this call,
+        the next call of the model makes the plan.
         """
         if not self._end.alive:
             self._mark()
@@ -139,7 +132,7 @@ class Manager:
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """The model runs in here as if it were not managed, and nothing is recorded."""
+        """Run the model unmanaged in the block, without recording."""
         before, self._is_paused = self._is_paused, True
         try:
             yield
@@ -147,24 +140,20 @@ class Manager:
             self._is_paused = before
 
     def call_before_load(self, before_load: BeforeLoad) -> None:
-        """From now on `before_load` is called with parameters whose values are read next, instead of the one given before."""
+        """Replace the callback for parameters whose values are read next."""
         self._weights.before_load = before_load
 
     def home(self, name: str, like: Tensor) -> Tensor:
-        """An uninitialised contiguous tensor of another's shape and type, where the plan wants this piece of state to live.
+        """Return an uninitialized contiguous tensor like `like` in the planned tier for the state `name`.
 
-        Before there is a plan that is slow memory, and the plan will know of the piece by its name.
-
-        Args:
-            name: of a moment, an average, a buffer of gradients; a second call with it replaces the first.
-            like: may be without memory.
+        Slow memory serves before a plan exists. A second call with a name replaces the first. `like` may be a meta tensor.
         """
         self._state[name] = like.nbytes
         in_fast = self.plan is not None and self.plan.state.get(name) == "fast"
         return (self.tiers.fast if in_fast else self._slow).empty(like.shape, like.dtype)
 
     def counters(self) -> Counters:
-        """What moved since `begin_step`."""
+        """Return the traffic since `begin_step`."""
         now, then = self._copies.counters(), self._copies_then
         hits, recomputed, spills = self._then
         return Counters(
@@ -180,7 +169,7 @@ class Manager:
         )
 
     def close(self) -> None:
-        """Ends the management: parameters stay where they are, and the model runs as any other, from now on."""
+        """End the management: parameters stay in place, and the model runs as an ordinary module."""
         self._weights.release_all()
         self._weights.before_load = None
         self._gradients.close()
@@ -189,7 +178,7 @@ class Manager:
 
     @contextmanager
     def calling(self) -> Iterator[None]:
-        """Around a call of the whole model."""
+        """Wrap a call of the complete model."""
         if not self._end.alive:
             yield
             return
@@ -207,7 +196,7 @@ class Manager:
             self._mode.leave(before)
 
     def run(self, unit: str, forward: Any, args: Any, kwargs: Any) -> Any:
-        """Runs the forward pass of a unit in a call that is active."""
+        """Run a unit's forward pass in the active call."""
         assert self.active is not None, "the wrapper has looked"
         count = self._runs[unit] = self._runs.get(unit, 0) + 1
         return self.active.run(unit if count == 1 else f"{unit}#{count}", unit, forward, args, kwargs)
@@ -218,7 +207,7 @@ class Manager:
         return list(self._units)
 
     def _begin(self) -> Call | None:
-        """What watches or manages a call of the model that starts now."""
+        """Return the recorder or executor of a call that starts now."""
         if (
             self._is_paused or torch._C._current_graph_task_id() >= 0
         ):  # in a backward pass: somebody recomputes the model
@@ -235,7 +224,7 @@ class Manager:
         return Following(self._course, mode=self._mode)
 
     def _warm_up(self) -> Call | None:
-        """Watches a call, until a pass is recorded and the plan is made."""
+        """Record calls until a pass is complete and the plan is made."""
         done = self._is_recorded()
         if done and not self._is_stepped:
             model = self._model()
@@ -252,7 +241,7 @@ class Manager:
             self._recordings.pop()  # it had no backward pass
         recording = Recording(
             tiers=self.tiers,
-            parameters_of=self._named_parameters_of,
+            parameters_of=self._parameters.__getitem__,
             weight_at=self._weight_at,
             is_tracked=self._moves.is_tracked,
             mode=self._mode,
@@ -266,7 +255,7 @@ class Manager:
         return sum(recording.is_complete for recording in self._recordings) == wanted
 
     def _make_plan(self, *, persist: bool) -> None:
-        """Turns what was recorded into a plan, and puts everything where it wants it."""
+        """Plan from the recording, and apply the placement."""
         first, last = self._recordings[0], self._recordings[-1]
         state = [StateItem(name=name, bytes=num_bytes) for name, num_bytes in self._state.items()]
         trace = self.trace = first.trace(state, persist=persist, later=last)
@@ -289,7 +278,9 @@ class Manager:
         decisions = {unit.name: self.plan.units.get(unit.name, STAYS) for unit in trace.units}
         self._settle_homes(decisions)
         self._look()
-        if all(_is_quiet(decision) for decision in decisions.values()):
+        if all(
+            one.weights != "copied" and "offload" not in one.saved and not one.recompute for one in decisions.values()
+        ):
             return
         self._course = Course(
             turns=turns_of(trace, decisions),
@@ -302,7 +293,7 @@ class Manager:
         )
 
     def _settle_homes(self, decisions: Mapping[str, Decision]) -> None:
-        """Weights and gradients go where they are to rest."""
+        """Move weights and gradients to their homes."""
         stayed = 0
         for name, decision in decisions.items():
             module = self._units[name]() if name in self._units else None  # not the second run of a module
@@ -314,16 +305,13 @@ class Manager:
             log.info("%d parameters lie in memory that others have views of: they stay there", stayed)
 
     def _look(self) -> None:
-        """Reads where the parameters are now: others may have given them other memory."""
+        """Read the current homes of the parameters, which other code may have moved."""
         for name, unit in self._units.items():
             module = unit()
             named = () if module is None else module.named_parameters(prefix=name)
             self._parameters[name] = [(path, parameter) for path, parameter in named if is_worth_moving(parameter)]
         model = self._model()
         self._homes = Homes(() if model is None else model.parameters())
-
-    def _named_parameters_of(self, unit: str) -> list[tuple[str, nn.Parameter]]:
-        return self._parameters[unit]
 
     def _parameters_of(self, run: str) -> list[nn.Parameter]:
         return [parameter for _, parameter in self._parameters[run.partition("#")[0]]]
@@ -339,11 +327,6 @@ class Manager:
         self._then = Hits(self._hits.hits, self._hits.misses), recomputed, self.tiers.fast.counters().spills
 
 
-def _is_quiet(decision: Decision) -> bool:
-    """Whether a unit runs with nothing of it on the move."""
-    return decision.weights != "copied" and "offload" not in decision.saved and not decision.recompute
-
-
 def _level(tier: Tier) -> Level:
     return Level(
         name=tier.spec.name,
@@ -354,7 +337,7 @@ def _level(tier: Tier) -> Level:
 
 
 def _end(life: Life, tiers: Tiers, copies: Copies, is_own: bool) -> None:
-    """After the last call: no copy runs any more, and operators take their memory from where they took it before."""
+    """Stop all copies and restore the previous allocation of operator outputs."""
     life.is_over = True
     try:
         copies.drain()

@@ -1,7 +1,6 @@
-"""Whether torch's own tensors come from fast memory too: on while the model runs, forward and backward, and off outside.
+"""Mode in which torch allocates from fast memory: active in forward and backward passes (`set MemType` of Algorithm 1).
 
-This is `set MemType` of Algorithm 1. It needs the extension of `dithc.memory.allocator`; without it only the operators of HCOps
-take their memory from the tiers.
+It needs the extension of `dithc.memory.allocator`. Otherwise only HCOps operators allocate from the tiers.
 """
 
 from collections.abc import Callable
@@ -13,14 +12,14 @@ from dithc.memory import Pool, allocator
 
 
 class Mode:
-    """The mode of one model's thread."""
+    """Allocation mode of one model's thread."""
 
     def __init__(self, pool: Pool) -> None:
         self._pool, self._is_in_backward = pool, False
         self.is_available = allocator.available()
 
     def enter(self) -> Pool | None:
-        """Before a call of the model; what it returns is for `leave`."""
+        """Enter before a call of the model; pass the result to `leave`."""
         return allocator.enter(self._pool) if self.is_available else None
 
     def leave(self, before: Pool | None) -> None:
@@ -29,7 +28,7 @@ class Mode:
             allocator.leave(before)
 
     def enter_backward(self) -> None:
-        """In a backward pass, once in each, the outermost counts; the mode ends with that pass, also where it fails."""
+        """Enter once in the outermost backward pass, until it ends or fails."""
         if self.is_available and not self._is_in_backward:
             end = PassEnd(partial(self._leave_backward, allocator.enter(self._pool)))
             torch.autograd.Variable._execution_engine.queue_callback(end)
@@ -41,10 +40,7 @@ class Mode:
 
 
 class PassEnd:
-    """What is given to the engine in a backward pass: `end` is called once, when that pass is over, also where it failed.
-
-    The engine calls it at the end of a pass, and lets go of it when a pass fails.
-    """
+    """Callback `end` at the end of a backward pass, also on failure: the engine calls it, or releases it if the pass fails."""
 
     def __init__(self, end: Callable[[], None]) -> None:
         self._end: Callable[[], None] | None = end

@@ -16,7 +16,7 @@ log = logger(__name__)
 
 
 class Moves:
-    """Offloads and loads of records. A copy out that fails leaves its record where it was."""
+    """Offloads and loads of records. A failed offload leaves its record in place."""
 
     def __init__(self, tiers: Tiers, copies: Copies, hits: Hits) -> None:
         assert tiers.slow is not None, "with one tier nothing moves"
@@ -28,11 +28,11 @@ class Moves:
         self._said: set[str] = set()
 
     def is_tracked(self, tensor: Tensor) -> bool:
-        """Whether a saved tensor may be moved: it lies in a tier, or memory of any kind is to be saved by a file."""
+        """Return whether a saved tensor may move: it is in a tier, or a file tier offloads any memory."""
         return self._slow.spec.kind == "file" or self._tiers.tier_of(tensor) is not None
 
     def offload(self, record: Record) -> None:
-        """Starts to copy a record to slow memory; its fast memory is free when that is complete."""
+        """Start to offload a record; its fast memory is freed on completion."""
         if record.place != "here" or record.here is None:
             return
         tier = self._tiers.tier_of(record.here)
@@ -50,7 +50,7 @@ class Moves:
         self._leaving.append((record.ticket, ref(record)))
 
     def load(self, record: Record) -> None:
-        """Starts to copy a record back; where there is no room it will be read where it is."""
+        """Start to load a record; without room it is read in place."""
         self.settle()
         if record.place != "away" or record.away is None:
             return
@@ -60,11 +60,7 @@ class Moves:
             record.ticket = self._copies.submit(target, record.away, stream="load")
 
     def fetch(self, record: Record) -> Tensor:
-        """The bytes of a record, from the fastest memory that has them.
-
-        Raises:
-            OSError: the disk failed the copy back from a file.
-        """
+        """Return the bytes of a record from the fastest copy; OSError if the disk failed."""
         if record.here is not None:
             return record.here
         if record.back is not None and self._arrived(record):
@@ -75,18 +71,18 @@ class Moves:
         return record.away
 
     def forget_back(self, record: Record) -> None:
-        """Gives up the fast copy of a record that the graph still needs (retain_graph)."""
+        """Drop the fast copy of a record that the graph still needs (retain_graph)."""
         if record.back is not None:
             record.back = record.ticket = None
 
     def settle(self) -> None:
-        """Frees what has left in the meantime."""
+        """Free records whose offload is complete."""
         while self._leaving and self._copies.is_done(self._leaving[0][0]):
             self._end_oldest()
         self._copies.retire()
 
     def make_room(self, num_bytes: int) -> None:
-        """Waits for records that leave until so much of fast memory is free, or none is leaving."""
+        """Wait for offloads until enough fast memory is free, or no offload remains."""
         self.settle()
         while self._leaving:
             room = self._fast.room_bytes
@@ -95,12 +91,12 @@ class Moves:
             self._end_oldest()
 
     def finish(self) -> None:
-        """Waits for everything that leaves."""
+        """Wait for all offloads."""
         while self._leaving:
             self._end_oldest()
 
     def _end_oldest(self) -> None:
-        """Waits for the oldest copy out, and frees what it copied; a record stays where its copy failed."""
+        """Wait for the oldest offload and free its source, unless the copy failed."""
         ticket, found = self._leaving.popleft()
         try:
             self._copies.wait(ticket)
@@ -118,7 +114,7 @@ class Moves:
             record.away = None
 
     def _arrived(self, record: Record) -> bool:
-        """Waits for the copy back; False where it was cancelled: the slow copy is read in place."""
+        """Wait for a load; False if it was canceled and the slow copy is read in place."""
         if record.ticket is None:
             return True
         try:
@@ -135,7 +131,7 @@ class Moves:
         return True
 
     def _say(self, kind: str, text: str, error: BaseException) -> None:
-        """Says it once. In words: a handler of the log that kept the error would keep what its frames hold."""
+        """Log the error once as text, because a log handler that keeps the exception would keep its frames."""
         if kind not in self._said:
             self._said.add(kind)
             log.warning(text, str(error))

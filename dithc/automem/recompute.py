@@ -12,11 +12,7 @@ from dithc.log import logger, problem
 
 
 def recompute_blocks(model: nn.Module) -> None:
-    """Has each repeated block keep its input only, and run again in backward.
-
-    Raises:
-        UserError: no repeated blocks in the model.
-    """
+    """Keep only the input of each repeated block and run the block again in backward; UserError without such blocks."""
     name, blocks = _repeated_blocks(model)
     for block in blocks:
         # A partial of a bound method, not a closure: deepcopy of it is bound to the copied block.
@@ -25,12 +21,14 @@ def recompute_blocks(model: nn.Module) -> None:
 
 
 def _repeated_blocks(model: nn.Module) -> tuple[str, list[nn.Module]]:
-    """The name and the children of the list that holds most parameters; of equals, the one with more children."""
+    """Return name and children of the list with most parameters; ties go to more children."""
     for kind in (nn.ModuleList, nn.Sequential):
         lists = [(name, list(module)) for name, module in model.named_modules() if isinstance(module, kind)]
         lists = [(name, blocks) for name, blocks in lists if len(blocks) > 1]
         if lists:
-            name, blocks = max(lists, key=lambda item: (_num_parameters(item[1]), len(item[1])))
+            name, blocks = max(
+                lists, key=lambda item: (sum(p.numel() for block in item[1] for p in block.parameters()), len(item[1]))
+            )
             return name or type(model).__name__, blocks
     raise problem(
         "recompute block",
@@ -40,12 +38,8 @@ def _repeated_blocks(model: nn.Module) -> tuple[str, list[nn.Module]]:
     )
 
 
-def _num_parameters(blocks: list[nn.Module]) -> int:
-    return sum(parameter.numel() for block in blocks for parameter in block.parameters())
-
-
 def recomputing(forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Runs `forward`, forgetting what is inside; nothing is to be forgotten where no gradient is wanted."""
+    """Run `forward` with recomputation in backward, if gradients are enabled."""
     if not torch.is_grad_enabled():
         return forward(*args, **kwargs)
     return checkpoint(forward, *args, use_reentrant=False, **kwargs)

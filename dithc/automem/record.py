@@ -1,8 +1,7 @@
-"""The warm-up: forward and backward passes that are watched, and become a trace.
+"""The warm-up: records forward and backward passes into a trace.
 
-Its bytes are those of the first pass, when no gradient is held yet; its seconds those of a later one, because a first pass
-also waits for new pages and for whatever else happens once. Nothing moves meanwhile: weights are used where they are, and what
-fast memory has no room for overflows into the tiers below.
+Bytes come from the first pass, before gradients exist; seconds come from a later pass, without first-touch costs. Weights are
+used in place, and allocations beyond fast memory overflow into the tiers below.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -27,7 +26,7 @@ log = logger(__name__)
 
 @dataclass
 class _Row:
-    """One run of a unit."""
+    """A run of a unit."""
 
     name: str
     parameters: Sequence[tuple[str, nn.Parameter]]
@@ -54,7 +53,7 @@ class Meter:
             self._elsewhere.add(record)
 
     def used(self) -> int:
-        """In use in all tiers; of those below the fastest only what came since the start."""
+        """Return bytes in use in all tiers; lower tiers count from the start only."""
         return self._sum([tier.counters().used_bytes for tier in self._tiers])
 
     def start_peaks(self) -> None:
@@ -63,7 +62,7 @@ class Meter:
             tier.pool.start_peak()
 
     def peak(self) -> int:
-        """The most in use since `start_peaks`, or more, where tiers had their peaks at different moments."""
+        """Return an upper bound of the peak use since `start_peaks`, because tiers peak at different times."""
         return self._sum([tier.counters().peak_bytes for tier in self._tiers])
 
     def _sum(self, now: list[int]) -> int:
@@ -72,11 +71,7 @@ class Meter:
 
 
 class Recording:
-    """One call of the model that is watched, and its backward pass.
-
-    Attributes:
-        is_complete: the backward pass has come to its end.
-    """
+    """A recorded call of the model; `is_complete` once its backward pass has ended."""
 
     def __init__(
         self,
@@ -87,15 +82,7 @@ class Recording:
         is_tracked: Callable[[Tensor], bool],
         mode: Mode,
     ) -> None:
-        """Starts to watch.
-
-        Args:
-            tiers: whose bytes count.
-            parameters_of: names and parameters of a unit.
-            weight_at: the parameter that an address belongs to.
-            is_tracked: whether a tensor may be moved.
-            mode: of torch's own tensors.
-        """
+        """Start recording; `weight_at` maps an address to its parameter, `is_tracked` selects movable tensors."""
         self.is_complete = False
         self._tiers, self._parameters_of, self._mode, self._is_tracked = tiers, parameters_of, mode, is_tracked
         self._untracked_bytes = 0
@@ -110,7 +97,7 @@ class Recording:
         self._book = Book(weight_at=weight_at, is_tracked=self._counted, fetch=self._fetch, reached=self.reached)
 
     def run(self, name: str, unit: str, forward: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        """Runs a unit's forward pass; `name` is that of this run, `unit` that of the module."""
+        """Run a unit's forward pass; `name` identifies the run, `unit` the module."""
         used = self._meter.used()
         row = _Row(name, self._parameters_of(unit), used, used)
         index = self._index[name] = len(self._rows)
@@ -154,12 +141,12 @@ class Recording:
         self._meter.start_peaks()
 
     def trace(self, state: Iterable[StateItem], *, persist: bool, later: "Recording | None" = None) -> Trace:
-        """What was seen.
+        """Return the trace.
 
         Args:
-            state: what the update touches.
-            persist: gradients are there already when a pass starts, as with micro-batches.
-            later: a pass behind this one, complete; where it ran a unit faster, its seconds count.
+            state: tensors that the update uses.
+            persist: gradients exist before a pass starts, as with micro-batches.
+            later: a complete later pass; its shorter times are used.
         """
         last = len(self._rows) - 1
         later = later or self
@@ -189,7 +176,7 @@ class Recording:
         )
 
     def say_untracked(self) -> None:
-        """Says in the log what stays because it lies in torch's own memory."""
+        """Log the tensors that stay because they are in torch's own memory."""
         if self._untracked_bytes >= 1 << 20:
             why = "" if self._mode.is_available else f" ({allocator.reason()})"
             log.info(
@@ -200,7 +187,7 @@ class Recording:
             )
 
     def _seconds_of(self, row: _Row) -> tuple[float, float]:
-        """Forward and backward seconds of a unit of another pass, or of this one where it was faster."""
+        """Return the faster forward and backward seconds of a unit in both passes."""
         mine = self._rows[self._index[row.name]] if row.name in self._index else row
         return min(row.forward_seconds, mine.forward_seconds), min(row.backward_seconds, mine.backward_seconds)
 
@@ -211,7 +198,7 @@ class Recording:
         saved: list[tuple[Saved, ...]],
         seconds: tuple[float, float],
     ) -> Unit:
-        """A row as the planner reads it, with what it carries: in use at its start, and none of what is known."""
+        """Return a row for the planner, with unexplained bytes at its start as carried."""
         row, last = self._rows[index], len(self._rows) - 1
         kept = sum(one.bytes for earlier in saved[:index] for one in earlier)
         inputs = sum(one.bytes for one in saved[index] if one.is_input)
@@ -234,7 +221,7 @@ class Recording:
         )
 
     def _weights(self, row: _Row, seen: set[nn.Parameter]) -> tuple[Weight, ...]:
-        """Weights of a unit that no earlier one has."""
+        """Return the weights of a unit that no earlier unit has."""
         new = [(name, parameter) for name, parameter in row.parameters if parameter not in seen]
         seen.update(parameter for _, parameter in new)
         return tuple(
@@ -255,7 +242,7 @@ class Recording:
         running.forward_peak = max(running.forward_peak, self._meter.used())
 
     def _counted(self, tensor: Tensor) -> bool:
-        """Whether a tensor may be moved; counts what may not."""
+        """Return whether a tensor may move; counts the others."""
         tracked = self._is_tracked(tensor)
         if not tracked:
             self._untracked_bytes += tensor.nbytes
@@ -276,18 +263,17 @@ class Recording:
         for row in self._rows:
             for _, parameter in row.parameters:
                 gradient = parameter.grad
-                if gradient is not None and self._tiers.tier_of(gradient) is not None and not _has_place(parameter):
+                if (
+                    gradient is not None
+                    and self._tiers.tier_of(gradient) is not None
+                    and not hasattr(parameter, "flat_grad")
+                ):
                     self._gradients[parameter] = gradient.nbytes
         self.is_complete, self._ended = True, perf_counter()
 
 
 def _reached(recording: Recording, name: str, _: Tensor) -> None:
     recording.reached(name)
-
-
-def _has_place(parameter: nn.Parameter) -> bool:
-    """Whether somebody gave a parameter a place for its gradient, which then is no unit's."""
-    return hasattr(parameter, "flat_grad")
 
 
 def _has_memory(tensor: Tensor) -> bool:

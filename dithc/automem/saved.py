@@ -1,8 +1,7 @@
-"""What autograd keeps for the backward pass, as handles that say where it is now.
+"""Handles of the tensors that autograd keeps for backward (`torch.autograd.graph.saved_tensors_hooks`).
 
-`torch.autograd.graph.saved_tensors_hooks` hands over every tensor that is saved and asks for it again. A view of a parameter
-becomes a handle on the parameter, whichever copy of it is current then. Other tensors become handles on the record of their
-storage: views and aliases share one record, and so one copy. Tensors below a floor stay what they are.
+A view of a parameter becomes a handle on the parameter and its current copy. Other tensors become handles on the record of their
+storage, which views and aliases share. Tensors below a floor are not replaced.
 """
 
 from collections.abc import Callable, Iterator
@@ -21,15 +20,14 @@ Place: TypeAlias = Literal["here", "leaving", "away", "coming"]
 
 
 class Record:
-    """A storage that is kept for backward: where its bytes are.
+    """A storage kept for backward.
 
     Attributes:
-        num_bytes: of the storage.
-        key: who saved it first.
-        here: its bytes, as the operator made them; None when they have left.
-        away: its copy in slow memory, complete or on its way.
-        back: its copy in fast memory for the backward pass, complete or on its way.
-        ticket: of the copy that is on its way.
+        key: the unit that saved it first.
+        here: original bytes; None after offload.
+        away: copy in slow memory, complete or in progress.
+        back: copy in fast memory for backward, complete or in progress.
+        ticket: of the copy in progress.
     """
 
     __slots__ = ("__weakref__", "_storage", "away", "back", "here", "key", "num_bytes", "ticket")
@@ -45,17 +43,14 @@ class Record:
 
     @property
     def place(self) -> Place:
-        """Where the bytes are; those that are coming are away as well."""
+        """State of the bytes; while a load is in progress (`coming`) the slow copy remains valid."""
         if self.here is not None:
             return "here" if self.ticket is None else "leaving"
         return "away" if self.back is None else "coming"
 
 
 class _Handle:
-    """A saved tensor: its geometry in the storage of a record.
-
-    `counter` shares the version counter of what was saved and holds no memory.
-    """
+    """Geometry of a saved tensor in its record; `counter` shares its version counter and holds no memory."""
 
     __slots__ = ("counter", "dtype", "offset", "record", "size", "stride", "version")
 
@@ -88,11 +83,7 @@ Packed: TypeAlias = _Handle | _WeightHandle | tuple[Tensor, int]
 
 
 class Book:
-    """The records of one call of the model.
-
-    Attributes:
-        named: by the unit that saved them first, and their number there; those that the graph still needs.
-    """
+    """Records of one call; `named` holds those still in use, by the unit that saved them first and their index."""
 
     def __init__(
         self,
@@ -102,13 +93,13 @@ class Book:
         fetch: Callable[[Record], Tensor],
         reached: Callable[[str], None],
     ) -> None:
-        """Opens an empty book.
+        """Open an empty book.
 
         Args:
-            weight_at: the parameter that an address belongs to.
-            is_tracked: whether a tensor's storage is worth a record: somebody may move it.
-            fetch: the bytes of a record, for the backward pass.
-            reached: told, in the backward pass, of each unit whose saved tensor is asked for.
+            weight_at: maps an address to its parameter.
+            is_tracked: selects storages that may move.
+            fetch: returns the bytes of a record for backward.
+            reached: called in backward with each unit whose saved tensor is read.
         """
         self.named: WeakValueDictionary[Key, Record] = WeakValueDictionary()
         self._of_storage: WeakValueDictionary[int, Record] = WeakValueDictionary()
@@ -119,7 +110,7 @@ class Book:
     def hooks(
         self, unit: str, saved: Callable[[Record], None] | None = None
     ) -> torch.autograd.graph.saved_tensors_hooks:
-        """What to run a unit's forward pass under; `saved` is told of each record that is saved there."""
+        """Return a context for a unit's forward pass; `saved` is called with each record saved there."""
 
         def pack(tensor: Tensor) -> Packed:
             return self._pack(unit, tensor, saved)
@@ -161,7 +152,7 @@ class Book:
 
 
 def other_hooks_are_on() -> bool:
-    """Whether saved tensors go to somebody else's hooks (recomputation), or may not go to any (torch.func)."""
+    """Return whether other hooks are active (recomputation), or hooks are forbidden (torch.func)."""
     if not torch._C._autograd._saved_tensors_hooks_is_enabled():  # type: ignore[attr-defined]
         return True
     return torch._C._autograd._top_saved_tensors_default_hooks(True) is not None
@@ -179,11 +170,7 @@ def _is_plain(tensor: Tensor) -> bool:
 
 
 def _same(version: int, saved: int, size: torch.Size) -> None:
-    """Autograd's own check, which it leaves to who has hooks.
-
-    Raises:
-        RuntimeError: what was saved has been changed since.
-    """
+    """Repeat autograd's version check, which it skips under hooks; RuntimeError if the saved tensor was modified."""
     if version != saved:
         raise RuntimeError(
             "one of the variables needed for gradient computation has been modified by an inplace operation: "

@@ -1,29 +1,24 @@
-"""What one training step did to memory: units in execution order, what they weigh, save, take and how long they run.
+"""Trace of one training step: units in execution order, their weights, saved tensors, memory use and times.
 
-Plain data, written by the recorder of a warm-up step and read by the planner; JSON both ways. Every byte that is in
-fast memory at a moment of the step stands in exactly one place:
+The warm-up recorder writes it and the planner reads it; JSON both ways. Every byte in fast memory counts exactly once:
 
-- at any time: `Trace.outside_bytes`, the `state` that lives in fast memory, the weights that live there;
-- from the end of a unit's backward pass to the optimizer: the gradients of its weights (`Weight.gradient_bytes`);
-- from the end of the forward pass of the unit that saved it first (or from its start for a tensor that came from
-  elsewhere, `is_input`) to the end of the backward pass that reads it last: a `Saved` tensor;
-- while a unit runs: `forward_bytes` or `backward_bytes`, all that it takes on top of what was there when it started
-  (temporaries, outputs, what it saves of its own making, gradients of its weights), at the worst moment; and
-  `forward_carried_bytes` or `backward_carried_bytes`, what was there when it started and is none of the above: values on
-  their way between units that nobody saves (an input that only passes through, the gradient of the unit's output).
+- always: `Trace.outside_bytes`, and `state` and weights that live there;
+- from the end of a unit's backward pass to the optimizer: gradients of its weights (`Weight.gradient_bytes`);
+- from the end of the first saving unit's forward pass (its start for `is_input`) to the end of the last reading backward
+  pass: a `Saved` tensor;
+- while a unit runs, at the peak: `forward_bytes` or `backward_bytes`, its allocations on top (temporaries, outputs, saved
+  tensors, gradients of its weights), and `forward_carried_bytes` or `backward_carried_bytes`, other unsaved values between units.
 
-Positions: unit `i` of L (counted from 0) runs forward at turn i and backward at position L - 1 - i in backward order,
-which is turn 2 L - 1 - i of the step; the update comes last.
+Unit `i` of L (from 0) runs forward at turn i and backward at position L - 1 - i of the backward order, turn 2 L - 1 - i of the
+step. The update is last.
 """
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, Self
 
 from dithc.automem.json_text import JsonText
 from dithc.log import problem
-
-SCHEMA = 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,9 +27,7 @@ class Weight:
 
     name: str
     bytes: int
-    gradient_bytes: int | None = (
-        None  # of its gradient at rest; None: as many as it has; 0: frozen, or in `Trace.state`
-    )
+    gradient_bytes: int | None = None  # of its gradient at rest; None: `bytes`; 0: frozen, or in `Trace.state`
 
     @property
     def resting_bytes(self) -> int:
@@ -44,7 +37,7 @@ class Weight:
 
 @dataclass(frozen=True, kw_only=True)
 class Saved:
-    """A distinct storage that autograd keeps for backward, listed at the unit whose forward pass saved it first."""
+    """A storage that autograd keeps for backward, listed at the unit that saved it first."""
 
     ordinal: int  # counted from 0 within the unit, in the order of saving
     bytes: int
@@ -60,7 +53,7 @@ class Saved:
 
 @dataclass(frozen=True, kw_only=True)
 class StateItem:
-    """What is touched once a step, by the update: a moment, an average, a buffer of gradients at rest."""
+    """State used by the update only: a moment, an average, a gradient buffer."""
 
     name: str
     bytes: int
@@ -68,7 +61,7 @@ class StateItem:
 
 @dataclass(frozen=True, kw_only=True)
 class Unit:
-    """One run of a module in a step; a module that is called twice is two units, `name` and `name#2`."""
+    """A run of a module; a repeated call of a module is a further unit, `name#2`."""
 
     name: str
     weights: tuple[Weight, ...]
@@ -88,47 +81,25 @@ class Unit:
 
 @dataclass(frozen=True, kw_only=True)
 class Trace(JsonText):
-    """One training step: its units in forward order, and what belongs to none of them.
-
-    Raises:
-        UserError: two units of one name, ordinals that do not count from 0, a reader outside the step, negative numbers.
-    """
+    """One training step: units in forward order, and memory outside of units; validates names, ordinals, readers and signs."""
 
     units: tuple[Unit, ...]
     outside_bytes: int  # in use in fast memory when the step starts, neither weights of units nor state
     state: tuple[StateItem, ...] = ()
     update_seconds: float = 0.0
-    gradients_persist: bool = (
-        False  # gradients are there when the step starts: micro-batches, or zeroed instead of dropped
-    )
+    gradients_persist: bool = False  # gradients exist when the step starts: micro-batches, or zeroed in place
 
     def __post_init__(self) -> None:
         _check(self)
 
-    def to_dict(self) -> dict[str, Any]:
-        """As JSON can hold it."""
-        return {"schema": SCHEMA, **asdict(self)}
-
     @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> Self:
-        """The reverse of `to_dict`.
-
-        Raises:
-            UserError: another schema, or fields that are missing or unknown.
-        """
-        if data.get("schema") != SCHEMA:
-            raise cls.unreadable(f"schema {data.get('schema')}", f"schema {SCHEMA}")
-        fields = {key: value for key, value in data.items() if key != "schema"}
-        try:
-            units = tuple(_unit(unit) for unit in fields.pop("units"))
-            state = tuple(StateItem(**item) for item in fields.pop("state"))
-            return cls(units=units, state=state, **fields)
-        except (KeyError, TypeError, AttributeError) as error:
-            raise cls.unreadable(str(error), "the fields that this version writes") from error
+    def _of(cls, fields: dict[str, Any]) -> Self:
+        units = tuple(_unit(unit) for unit in fields.pop("units"))
+        state = tuple(StateItem(**item) for item in fields.pop("state"))
+        return cls(units=units, state=state, **fields)
 
     @staticmethod
     def unreadable(got: str, expected: str) -> Exception:
-        """The error of a document that cannot be read."""
         return problem(
             "trace of a training step", got=got, expected=expected, remedy="record it again with this version"
         )
@@ -142,7 +113,7 @@ def _unit(data: Mapping[str, Any]) -> Unit:
 
 
 def _check(trace: Trace) -> None:
-    """Refuses a trace that cannot be of a step."""
+    """Raise UserError for an inconsistent trace."""
     names = [unit.name for unit in trace.units]
     twice = sorted({name for name in names if names.count(name) > 1})
     wrong = [f"two units {name}" for name in twice]

@@ -1,7 +1,6 @@
-"""Which modules of a model are units: the parts between which memory decisions change, as the layers of Algorithm 1.
+"""Units of a model: the modules between which memory decisions change, as the layers of Algorithm 1.
 
-A repeated block is a unit, and so is a module that is called by itself beside the blocks. Modules that only hold units (the
-model, lists, an encoder around its layers) are none: their own parameters and tensors stay where they are.
+Units are repeated blocks, and modules called next to them. Pure containers are not units, and their own tensors do not move.
 """
 
 from collections.abc import Iterator
@@ -16,10 +15,7 @@ LISTS = (nn.ModuleList, nn.ModuleDict)
 
 
 def units_of(model: nn.Module) -> list[tuple[str, nn.Module]]:
-    """Names and modules of the units, in the order of registration; a module that stands in several places counts once.
-
-    Any tree of modules has units; a model that cannot be cut is its only one, with the name "".
-    """
+    """Return names and modules of the units in registration order, each module once; an undivided model is unit ""."""
     total = sum(_bytes_of(parameter) for parameter in model.parameters())
     found: dict[int, tuple[str, nn.Module]] = {}
     for name, module in _cut(model, "", total):
@@ -29,7 +25,7 @@ def units_of(model: nn.Module) -> list[tuple[str, nn.Module]]:
 
 
 def _cut(module: nn.Module, name: str, total: int) -> Iterator[tuple[str, nn.Module]]:
-    """The units inside of a module that is none itself, or the module where nothing is inside."""
+    """Return the units inside of a container, or the module itself if it has none."""
     children = list(module.named_children())
     if not children:
         if not isinstance(module, LISTS):

@@ -1,12 +1,10 @@
-"""Copies of weights in fast memory, which stand in for the parameters while their unit runs.
+"""Copies of weights in fast memory that replace the parameters while their unit runs.
 
-A parameter's home is wherever its data is when a copy is made: nobody else has to know of homes. A copy is stale, and not used,
-when the parameter was given other data, or was changed in a way that its version counts: by an optimizer, or by operations on
-the parameter itself. A change through `.data` or `.detach().numpy()`, while a copy exists, is not seen. Copies exist from
-`Manager.begin_step`, or else from the model's call, to the end of its backward pass: such changes belong before `begin_step`.
+A parameter's home is its data at the time of a copy. A copy is discarded if the parameter gets new data or a new version. Changes
+through `.data` or `.detach().numpy()` are not detected while a copy exists: from `Manager.begin_step`, or the call of the model,
+to the end of its backward pass. Make such changes before `begin_step`.
 
-A copy out of a file that the disk fails is an OSError of the pass. What is read there without a copy (a weight that the plan
-leaves in place, one that finds no room) is read through the file's mapping: there the system ends the process with SIGBUS.
+A failed copy from a file is an OSError of the pass. A direct read of the file's mapping ends the process with SIGBUS.
 """
 
 from bisect import bisect_right
@@ -37,7 +35,7 @@ class Hits:
 
 @dataclass(eq=False)
 class _Copy:
-    """A copy of one parameter; `version` is the parameter's when it was made, then when it took the parameter's place."""
+    """A copy of a parameter; `version` is the parameter's at the copy, then at its installation."""
 
     parameter: nn.Parameter
     home: Tensor
@@ -52,20 +50,13 @@ class WeightCopies:
     """The copies that exist now."""
 
     def __init__(self, fast: Tier, copies: Copies, hits: Hits, *, before_load: BeforeLoad | None) -> None:
-        """Starts with none.
-
-        Args:
-            fast: where they are made.
-            copies: who makes them.
-            hits: counts uses.
-            before_load: called with the parameters that are copied next: their values may still be on their way.
-        """
+        """Start without copies; `before_load` is called with the parameters that are copied next."""
         self._fast, self._copies, self._hits, self.before_load = fast, copies, hits, before_load
         self._of: dict[nn.Parameter, _Copy] = {}
         self._refused = False
 
     def load(self, unit: str, parameters: Sequence[nn.Parameter]) -> None:
-        """Starts to copy a unit's parameters; what has no room is used where it is."""
+        """Start to copy a unit's parameters; without room they are used in place."""
         wanted = []
         for parameter in parameters:
             held = self._of.get(parameter)
@@ -85,11 +76,7 @@ class WeightCopies:
                 self._of[parameter] = _Copy(parameter, home, target, ticket, parameter._version, users={unit})
 
     def use(self, parameters: Iterable[nn.Parameter]) -> None:
-        """Puts the copies of these parameters into their places, as soon as they are complete.
-
-        Raises:
-            OSError: the disk failed a copy out of a file.
-        """
+        """Install the copies of these parameters when complete; OSError if the disk failed."""
         for parameter in parameters:
             copy = self._of.get(parameter)
             if copy is None:
@@ -103,14 +90,14 @@ class WeightCopies:
                     self._hits.misses += 1
 
     def rest(self, parameters: Iterable[nn.Parameter]) -> None:
-        """Gives these parameters their homes back; the copies stay."""
+        """Reinstall the homes of these parameters; keep the copies."""
         for parameter in parameters:
             copy = self._of.get(parameter)
             if copy is not None and copy.is_in_place:
                 self._go_home(copy)
 
     def release(self, unit: str, parameters: Iterable[nn.Parameter]) -> None:
-        """A unit does not need its copies any more; those that no other unit waits for are gone."""
+        """Release a unit's copies, unless another unit waits for them."""
         for parameter in parameters:
             copy = self._of.get(parameter)
             if copy is not None:
@@ -124,14 +111,14 @@ class WeightCopies:
             self._drop(copy)
 
     def at(self, address: int) -> nn.Parameter | None:
-        """The parameter whose copy, in its place now, an address belongs to."""
+        """Return the parameter whose installed copy contains an address."""
         for parameter, copy in self._of.items():
             if copy.is_in_place and 0 <= address - copy.fast.data_ptr() < copy.fast.nbytes:
                 return parameter
         return None
 
     def _is_good(self, copy: _Copy) -> bool:
-        """Waits for a copy; False where it was cancelled, or is not what the parameter holds now."""
+        """Wait for a copy; False if it was canceled or is stale."""
         try:
             self._copies.wait(copy.ticket)
         except OSError:  # of a disk: to read the file in place may end the process
@@ -153,7 +140,7 @@ class WeightCopies:
 
     @torch.no_grad()
     def _go_home(self, copy: _Copy) -> None:
-        """Puts a parameter's home back; somebody may have changed the weights meanwhile, or given the parameter other data."""
+        """Reinstall a parameter's home, with care for changed weights or new data."""
         parameter, copy.is_in_place = copy.parameter, False
         if parameter.data_ptr() != copy.fast.data_ptr():
             return
@@ -164,7 +151,7 @@ class WeightCopies:
 
 
 class Homes:
-    """Which parameter an address belongs to, of those that are at home."""
+    """Map from addresses to the parameters at home."""
 
     def __init__(self, parameters: Iterable[nn.Parameter]) -> None:
         rows = {parameter.data_ptr(): parameter for parameter in parameters if is_worth_moving(parameter)}
@@ -172,7 +159,7 @@ class Homes:
         self._rows = [rows[start] for start in self._starts]
 
     def at(self, address: int) -> nn.Parameter | None:
-        """The parameter that lies there, if one does."""
+        """Return the parameter at an address, or None."""
         index = bisect_right(self._starts, address) - 1
         if index >= 0 and address - self._starts[index] < self._rows[index].nbytes:
             return self._rows[index]
@@ -180,7 +167,7 @@ class Homes:
 
 
 def is_worth_moving(parameter: nn.Parameter) -> bool:
-    """Whether a parameter can be copied as it lies, and is large enough to bother."""
+    """Return whether a parameter is contiguous and large enough to copy."""
     if isinstance(parameter, nn.parameter.UninitializedParameter) or type(parameter.data) is not Tensor:
         return False
     return (
@@ -192,7 +179,7 @@ def is_worth_moving(parameter: nn.Parameter) -> bool:
 
 
 def room_for(tier: Tier, shape: torch.Size, dtype: torch.dtype) -> Tensor | None:
-    """A tensor in exactly this tier; None where it has no room for one."""
+    """Return a tensor in exactly this tier, or None without room."""
     room = tier.room_bytes
     if room is not None and room < shape.numel() * dtype.itemsize:
         return None
@@ -205,7 +192,7 @@ def room_for(tier: Tier, shape: torch.Size, dtype: torch.dtype) -> Tensor | None
 
 @torch.no_grad()
 def move_homes(parameters: Iterable[nn.Parameter], tier: Tier) -> int:
-    """Moves parameters into a tier, as far as it has room; returns how many stay because others have views of their memory."""
+    """Move parameters into a tier while it has room; returns the number of parameters with foreign views, which stay."""
     stayed = 0
     for parameter in parameters:
         if not is_worth_moving(parameter) or tier.holds(parameter):
@@ -218,5 +205,5 @@ def move_homes(parameters: Iterable[nn.Parameter], tier: Tier) -> int:
 
 
 def owns_its_memory(parameter: nn.Parameter) -> bool:
-    """Whether nobody else has a view of a parameter's memory: then it may be moved."""
+    """Return whether a parameter's memory has no other views, so that it may move."""
     return parameter.untyped_storage().nbytes() == parameter.nbytes and hcops.optimizer.storage_users(parameter) == 1

@@ -1,4 +1,4 @@
-"""`AutoMem`: what is put around the forward passes of a model, from outside, and taken off again."""
+"""`AutoMem`: wrappers around the forward passes of a model, installed and removed from outside."""
 
 from collections.abc import Callable
 from functools import partial
@@ -21,7 +21,7 @@ Recompute = Literal["none", "block"]
 
 
 class _Link:
-    """What a wrapped forward pass knows of the manager. A copy of a model, or one read from a file, has none."""
+    """Link from a wrapped forward pass to the manager; absent in copied or unpickled models."""
 
     def __init__(self, manager: Manager | None = None, unit: str = "") -> None:
         self.manager, self.unit = manager, unit
@@ -43,24 +43,20 @@ def AutoMem(
     allow_recompute: bool = False,
     before_load: BeforeLoad | None = None,
 ) -> Model:
-    """Sets up how `model` uses memory, and returns it (section 4.2 of the paper, Algorithm 1).
+    """Set up the memory management of `model`, and return it (section 4.2 of the paper, Algorithm 1).
 
-    With two or more tiers its weights move to slow memory, its first forward and backward pass is a warm-up that is
-    recorded, and from the next step on a plan is followed: what lives in which tier when.
+    With two or more tiers the weights move to slow memory. The first forward and backward pass is a recorded warm-up. From the
+    next step on, a plan places every tensor.
 
     Args:
-        model: any module. For recomputation one with a list of repeated blocks; its largest `ModuleList` (by parameters),
-            or else its largest `Sequential`, holds them.
-        recompute: "block" keeps only the input of each block and runs the block again in backward: the activations
-            of one block at a time instead of all, for about a third more arithmetic. "none" keeps everything.
-        tiers: of memory, fastest first. None or one tier: nothing moves.
-        copies: who copies between tiers; None for threads of its own.
-        plan: followed after the warm-up, instead of one made from it.
-        allow_recompute: lets the plan run single units again in backward, where copies cannot hide.
-        before_load: called with parameters that are about to be copied, for whoever still has to put values into them.
-
-    Returns:
-        `model` itself.
+        model: any module. Recomputation requires repeated blocks: its largest `ModuleList` (by parameters), else `Sequential`.
+        recompute: "block" keeps only the input of each block and runs the block again in backward, for about a third more
+            arithmetic. "none" keeps everything.
+        tiers: fastest first. None or one tier: nothing moves.
+        copies: None for own copy threads.
+        plan: used after the warm-up; None to plan from its trace.
+        allow_recompute: allow the plan to run single units again where copies cannot hide.
+        before_load: called with parameters before they are copied, to complete their values.
 
     Raises:
         UserError: unknown `recompute`, or no repeated blocks in the model.
@@ -86,12 +82,12 @@ def AutoMem(
 
 
 def manager(model: nn.Module) -> Manager | None:
-    """Who manages the memory of a model, or of one inside it (DistributedDataParallel's); None where nobody does."""
+    """Return the manager of a model, or of one inside it (DistributedDataParallel); None if unmanaged."""
     return next((link.manager for module in model.modules() for link in _links(module) if link.manager), None)
 
 
 def _unwrap(model: nn.Module) -> None:
-    """Takes off what an earlier call put around forward passes, and ends its management."""
+    """Remove earlier wrappers and end their management."""
     previous = manager(model)
     if previous is not None:
         previous.close()
@@ -108,7 +104,7 @@ def _unwrap(model: nn.Module) -> None:
 
 
 def _links(module: nn.Module) -> list[_Link]:
-    """Those of the forward passes that are put around a module's own."""
+    """Return the wrappers around a module's own forward pass."""
     found, forward = [], vars(module).get("forward")
     while isinstance(forward, partial):
         found += [value for value in forward.args if isinstance(value, _Link)]

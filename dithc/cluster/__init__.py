@@ -1,12 +1,10 @@
-"""What a cluster's scheduler says: its jobs, why one waits or ended, its partitions; and what dithc tells it.
+"""Interface to cluster schedulers: jobs, reasons, partitions, resubmission.
 
-What: `queue_of(name)` gives the `Queue` of a scheduler: the jobs of a folder, why they ended, how long one has left, and "run
-this one again". Sentences about reasons and states are pure functions (`reasons`); the commands of Slurm are in `slurm`.
-`generic` submits, watches and cancels jobs of Slurm, PBS, LSF and Fujitsu's system (`systems`) for Snakemake's generic executor.
-Why: the workflow engine says "FAILED, reason unknown" and waits for ever on a job that can never start.
-Invariants: nothing here blocks for longer than `commands.LIMIT_SECONDS`; a scheduler that does not answer is an empty answer,
-never an error of the work.
-How to change it: another scheduler is another `Queue`, or another entry of `systems.SYSTEMS`.
+Purpose: the workflow engine reports failures without reasons, and waits forever for jobs that cannot start.
+Contents: `queue_of(name)` returns a scheduler's `Queue` of a folder's jobs. `reasons` explains states, `slurm` runs Slurm's
+commands, and `generic` submits, queries and cancels jobs of all `systems` for Snakemake's generic executor.
+Invariants: no call blocks longer than `commands.LIMIT_SECONDS`; a silent scheduler is an empty reply, not an error.
+Extending: a scheduler is a `Queue`, or an entry of `systems.SYSTEMS`.
 """
 
 from dithc.cluster import deadline, site

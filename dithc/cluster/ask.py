@@ -1,4 +1,4 @@
-"""Asks a batch system what became of jobs, of many at once, and keeps the answer for a few seconds."""
+"""Batched job queries to a batch system, with replies cached for a few seconds."""
 
 import json
 import shutil
@@ -18,19 +18,14 @@ ANSWERS = JOBS / "answers"
 
 @dataclass(frozen=True)
 class Answer:
-    """What a batch system says of jobs.
-
-    Attributes:
-        jobs: by number.
-        missing: numbers that it does not know; a number in neither has got no answer.
-    """
+    """Reply of a batch system: jobs by number, and unknown numbers; a number in neither has no reply."""
 
     jobs: dict[str, Job]
     missing: frozenset[str] = frozenset()
 
 
 def ask(system: str, ids: Collection[str]) -> Answer:
-    """What a batch system says of jobs now."""
+    """Query a batch system for jobs."""
     found: dict[str, Job] = {}
     for number, one in enumerate(SYSTEMS[system].asks):
         left = [job for job in ids if job not in found]
@@ -46,10 +41,9 @@ def ask(system: str, ids: Collection[str]) -> Answer:
 
 
 def job_of(folder: Path, record: Record) -> Job | bool | None:
-    """A job as its system sees it; False where the system does not know it, None where it has not answered.
+    """Return a job as its system reports it; False if unknown there, None without a reply.
 
-    All unsettled jobs of its driver are asked for in one command, whose answer serves for some seconds: the engine asks for job
-    after job.
+    One command queries all unsettled jobs of the driver, and its reply is reused for some seconds.
     """
     kept = _kept(folder)
     if record.current not in kept:
@@ -65,7 +59,7 @@ def job_of(folder: Path, record: Record) -> Job | bool | None:
 
 
 def jobs_of(some: Iterable[Record]) -> dict[str, Job | bool]:
-    """Jobs as their systems see them now (False: unknown), by the number of their newest submission; only those answered."""
+    """Return the replies for jobs (False: unknown) by the number of their newest submission; omits silent systems."""
     by_system: dict[str, list[str]] = {}
     for record in some:
         by_system.setdefault(record.system, []).append(record.current)
@@ -83,5 +77,5 @@ def _kept(folder: Path) -> dict[str, dict[str, Any] | None]:
 
 
 def _stem(number: str) -> str:
-    """PBS says the server's name behind a number in one form or another."""
+    """Strip the server name, which PBS prints in several forms, from a number."""
     return number.partition(".")[0]

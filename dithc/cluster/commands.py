@@ -1,4 +1,4 @@
-"""Runs a scheduler's commands: bounded in time, and without an exception where one is missing or fails."""
+"""Scheduler commands with a timeout, without exceptions if one is missing or fails."""
 
 import subprocess
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ log = logger(__name__)
 
 @dataclass(frozen=True)
 class Said:
-    """What a command printed, and its exit status; None where it is missing or took longer than the limit."""
+    """Output and exit status of a command; None if it is missing or timed out."""
 
     status: int | None
     out: str = ""
@@ -20,7 +20,7 @@ class Said:
 
 
 def ran(line: Sequence[str], *, limit_seconds: float = LIMIT_SECONDS) -> Said:
-    """Runs a command to its end."""
+    """Run a command to its end."""
     try:
         done = subprocess.run(
             line, capture_output=True, text=True, errors="replace", timeout=limit_seconds, stdin=subprocess.DEVNULL
@@ -34,6 +34,6 @@ def ran(line: Sequence[str], *, limit_seconds: float = LIMIT_SECONDS) -> Said:
 
 
 def said(line: Sequence[str], *, limit_seconds: float = LIMIT_SECONDS) -> str | None:
-    """What a command printed; None where it is missing, fails, or takes longer than the limit."""
+    """Return the output of a command; None if it is missing, fails or times out."""
     done = ran(line, limit_seconds=limit_seconds)
     return done.out if done.status == 0 else None

@@ -1,4 +1,4 @@
-"""When this job will be ended, as `dithc launch` found out and tells its ranks; and how it asks to be run again."""
+"""End of this job, which `dithc launch` finds and passes to its ranks; and requests to run again."""
 
 import os
 import time
@@ -11,7 +11,7 @@ VARIABLE = "DITHC_DEADLINE"
 
 
 def seconds_left() -> float | None:
-    """Seconds until the scheduler ends this job; None where nothing ends it, or nobody said when."""
+    """Return seconds until the scheduler ends this job; None without a known limit."""
     try:
         return float(os.environ[VARIABLE]) - time.time()
     except (KeyError, ValueError):
@@ -19,9 +19,5 @@ def seconds_left() -> float | None:
 
 
 def environment(end: float | None) -> dict[str, str]:
-    """What ranks need to know of it.
-
-    Args:
-        end: seconds since 1970; None where nothing ends the job.
-    """
+    """Return the environment of ranks for a deadline `end` in seconds since 1970; None for no deadline."""
     return {} if end is None else {VARIABLE: f"{end:.0f}"}

@@ -1,11 +1,11 @@
-"""Submits, watches and cancels jobs for Snakemake's `cluster-generic` executor, on any system of `systems`.
+"""Submission, status and cancellation of jobs for Snakemake's `cluster-generic` executor, on any system of `systems`.
 
-    dithc-job-submit SYSTEM [words of the site] JOBSCRIPT      prints the number of the job
-    dithc-job-status NUMBER                                    prints running, success or failed
+    dithc-job-submit SYSTEM [site options] JOBSCRIPT      prints the number of the job
+    dithc-job-status NUMBER                               prints running, success or failed
     dithc-job-cancel NUMBER ...
 
-The engine sees one job, however often it is submitted: one that stopped before its walltime and asks to run again
-(`mark_again`), or that was lost with its node or preempted, is submitted again by the command that asks for its status.
+Snakemake sees one job per submission chain. The status command resubmits a job that requested it (`mark_again`), or that was
+preempted or lost with its node.
 """
 
 import json
@@ -55,11 +55,9 @@ exit $code
 
 
 def mark_again(reached: str = "") -> bool:
-    """Says that this job stopped before its walltime, saved, and wants to run again; false outside a job of this executor.
+    """Request another run after this job stopped early and saved; False outside a job of this executor.
 
-    Args:
-        reached: how far it came, such as `step 1200`. A job that reaches nothing new in many runs is given up. An empty text does
-            not replace an earlier one.
+    `reached` is the progress, such as `step 1200`. Many runs without progress end the job. Empty keeps the earlier text.
     """
     name = os.environ.get(AGAIN_FILE)
     if not name:
@@ -71,13 +69,13 @@ def mark_again(reached: str = "") -> bool:
 
 
 def submit(words: Sequence[str], *, folder: Path) -> str:
-    """Submits the engine's job script; returns the job's number.
+    """Submit the engine's job script and return the job's number.
 
     Args:
-        words: name of the system (else in DITHC_SYSTEM), words for its submit command, path of the script.
+        words: name of the system (else in DITHC_SYSTEM), options of its submit command, path of the script.
 
     Raises:
-        UserError: the system is not known, the script asks for no memory or time, or the system refuses it.
+        UserError: the system is unknown, the script requests no memory or time, or the system refuses it.
     """
     *options, script = words
     name = options.pop(0) if options and options[0] in SYSTEMS else os.environ.get(SYSTEM, "")
@@ -111,11 +109,7 @@ def submit(words: Sequence[str], *, folder: Path) -> str:
 
 
 def status(number: str, *, folder: Path) -> str:
-    """`running`, `success` or `failed`; submits a job again that wants or has to run again.
-
-    Raises:
-        UserError: there is no record of the job.
-    """
+    """Return `running`, `success` or `failed`; resubmits the job if needed. UserError without a record of the job."""
     record = load(folder, number)
     if record is None:
         raise problem(
@@ -144,13 +138,13 @@ def status(number: str, *, folder: Path) -> str:
 
 
 def verdict(*, status: int | None, again: bool, job: Job | bool | None, missing: float = 0.0) -> str:
-    """What a job is: `running`, `success`, `failed`, or `again` for one that is to be submitted again.
+    """Return `running`, `success`, `failed`, or `again` to resubmit.
 
     Args:
-        status: that its script left; None before its end.
-        again: whether it asked to run again.
-        job: as its system sees it; False where the system does not know it, None where it has not answered.
-        missing: seconds since which the system does not know it.
+        status: exit status of the script; None before its end.
+        again: whether it requested another run.
+        job: as in `job_of`.
+        missing: seconds since the system lost track of it.
     """
     if status == 0:
         return "success"
@@ -170,7 +164,7 @@ def verdict(*, status: int | None, again: bool, job: Job | bool | None, missing:
 
 
 def cancel(numbers: Sequence[str], *, folder: Path) -> None:
-    """Tells the systems to end jobs, without waiting: the engine allows two seconds."""
+    """Cancel jobs without waiting, because the engine allows two seconds."""
     by_system: dict[str, list[str]] = {}
     for number in numbers:
         record = load(folder, number)
@@ -182,7 +176,7 @@ def cancel(numbers: Sequence[str], *, folder: Path) -> None:
 
 
 def resubmit(record: Record, folder: Path) -> Record | None:
-    """Submits a job once more; None where the system refuses."""
+    """Submit a job again; None if the system refuses."""
     for mark in ("status", "again", "begun"):
         record.path(folder, mark).unlink(missing_ok=True)
     number, refusal = _hand_in(record)
@@ -218,7 +212,7 @@ def _run_again(record: Record, state: str, folder: Path, *, reached: str | None 
 
 
 def _hand_in(record: Record) -> tuple[str | None, str]:
-    """The number of a newly submitted job, or why there is none."""
+    """Return the number of a newly submitted job, or the reason of a refusal."""
     done = ran(record.line)
     number = SYSTEMS[record.system].number_in(done.out) if done.status == 0 else None
     return number, (done.err or done.out).strip() or f"status {done.status}"
@@ -235,7 +229,7 @@ def _end(system: str, ids: Sequence[str]) -> None:
 
 
 def _properties(script: Path) -> dict[str, Any]:
-    """What the engine says of a job, in its script."""
+    """Return the job properties that the engine wrote into the script."""
     found = re.search(r"^# properties = (\{.*\})$", script.read_text(), re.MULTILINE)
     if found is None:
         raise problem(
@@ -248,7 +242,7 @@ def _properties(script: Path) -> dict[str, Any]:
 
 
 def _what(asked: dict[str, Any]) -> tuple[str, str]:
-    """Rule and wildcards in the form of `Job.what`, and a name."""
+    """Return rule and wildcards in the form of `Job.what`, and a name."""
     if asked.get("type") == "group":
         return f"group_{asked['groupid']}", re.sub(r"\W", "_", f"{asked['groupid']}")
     wildcards = ",".join(f"{key}={value}" for key, value in asked.get("wildcards", {}).items())
@@ -297,7 +291,7 @@ def _say(words: str) -> None:
 
 
 def main(words: Sequence[str]) -> int:
-    """Runs `submit`, `status` or `cancel` in the current folder; returns the exit status."""
+    """Run `submit`, `status` or `cancel` in the current folder; returns the exit status."""
     is_help = words[1:2] in (["-h"], ["--help"])
     verb, *rest = words if len(words) > 1 and not is_help else ["", ""]
     folder = Path.cwd()

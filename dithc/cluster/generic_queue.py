@@ -1,4 +1,4 @@
-"""The queue of the generic executor: its records, and what the batch system says of them."""
+"""Queue of the generic executor, from its records and the batch system."""
 
 import os
 from collections.abc import Collection
@@ -16,10 +16,7 @@ UNKNOWN, ENDED = "PENDING", "FAILED"
 
 
 class GenericQueue:
-    """The jobs that were submitted from a folder (the current one, until another is named).
-
-    A job keeps the number of its first submission, however often it was submitted.
-    """
+    """Jobs submitted from a folder (default: the current one), each under the number of its first submission."""
 
     def __init__(self, folder: Path | None = None) -> None:
         self.folder = folder or Path.cwd()
@@ -33,7 +30,7 @@ class GenericQueue:
         return self._seen(some, jobs_of(one for one in some if not one.answer))
 
     def ended(self, ids: Collection[str]) -> list[Job]:
-        """What became of jobs: state, reason, status, nodes, time."""
+        """Return the ends of jobs: state, reason, status, nodes, time."""
         some = [one for number in ids if (one := load(self.folder, number)) is not None]
         return self._seen(some, jobs_of(some))
 
@@ -44,13 +41,13 @@ class GenericQueue:
         return path if path is not None and path.exists() else None
 
     def deadline(self, job_id: str) -> float | None:
-        """When a job will be ended, in seconds since 1970; None where that is not known."""
+        """Return the end of a job in seconds since 1970; None if unknown."""
         record = load(self.folder, job_id)
         begun = record.begun(self.folder) if record is not None else None
         return begun + 60 * record.minutes if record is not None and begun is not None else None
 
     def again(self, job_id: str) -> bool:
-        """Puts a job back into the queue, to run once more under the same number; false where that was refused."""
+        """Requeue a job under the same number; False if refused."""
         record = load(self.folder, job_id)
         if record is None or record.cancelled is not None or record.fruitless >= MAX_FRUITLESS:
             return False

@@ -1,4 +1,4 @@
-"""A scheduler's queue as dithc sees it, whatever the scheduler."""
+"""Scheduler-independent queue interface."""
 
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -14,14 +14,13 @@ class Job:
     """A job of the scheduler.
 
     Attributes:
-        id: the scheduler's number of it.
-        name: under which it was submitted: the same for all jobs of one driver.
-        state: in Slurm's words, such as PENDING, RUNNING, COMPLETED, OUT_OF_MEMORY.
-        reason: why it waits or ended, in the scheduler's words; empty where it says nothing.
+        name: submission name, shared by all jobs of one driver.
+        state: in Slurm's terms, such as PENDING, RUNNING, COMPLETED, OUT_OF_MEMORY.
+        reason: of waiting or ending, in the scheduler's words, or empty.
         what: rule and wildcards, as `rule_tiles_wildcards_dataset=...` or `group_prepare`.
-        nodes: where it runs or ran; empty before.
-        status: exit status, and 128 + n after signal n; None where it is not known.
-        elapsed: how long it ran, `HH:MM:SS`; empty where it is not known.
+        nodes: empty before the start.
+        status: exit status, 128 + n after signal n; None if unknown.
+        elapsed: `HH:MM:SS`; empty if unknown.
     """
 
     id: str
@@ -56,19 +55,19 @@ class Job:
 
 
 class Queue(Protocol):
-    """What dithc asks of a scheduler."""
+    """Interface of a scheduler's queue."""
 
     def jobs(self, folder: Path) -> list[Job]:
         """The caller's jobs that were submitted from a folder: waiting, running, and ended lately."""
 
     def ended(self, ids: Collection[str]) -> list[Job]:
-        """What became of jobs: state, reason, status, nodes, time."""
+        """Return the ends of jobs: state, reason, status, nodes, time."""
 
     def log(self, folder: Path, job: Job) -> Path | None:
         """The file with all that a job printed, if it is there."""
 
     def deadline(self, job_id: str) -> float | None:
-        """When a job will be ended, in seconds since 1970; None where that is not known."""
+        """Return the end of a job in seconds since 1970; None if unknown."""
 
     def again(self, job_id: str) -> bool:
-        """Puts a job back into the queue, to run once more under the same number; false where that was refused."""
+        """Requeue a job under the same number; False if refused."""

@@ -6,11 +6,7 @@ from dithc.cluster.slurm import SlurmQueue
 
 
 def queue_of(scheduler: str) -> Queue:
-    """The queue of a scheduler (`machine.scheduler`).
-
-    Raises:
-        ValueError: it is none that has a queue.
-    """
+    """Return the queue of a scheduler (`machine.scheduler`); ValueError if it has none."""
     if scheduler == "slurm":
         return SlurmQueue()
     if scheduler == "generic":

@@ -1,4 +1,4 @@
-"""What a scheduler's words mean for a person: reasons that cannot pass by themselves, how jobs end, and what to do."""
+"""Explanations of scheduler reasons and job states, with remedies."""
 
 from dithc.cluster.queue import Job
 
@@ -103,12 +103,12 @@ OTHERWISE = (
 
 
 def waits_in_vain(job: Job) -> tuple[str, str] | None:
-    """Why a waiting job will not start by itself, and what to do; None for a job that only has to wait."""
+    """Return why a waiting job cannot start, and the remedy; None if it only has to wait."""
     if not job.waits:
         return None
     return next((words for begin, words in IN_VAIN.items() if job.reason.startswith(begin)), None)
 
 
 def ended_because(job: Job) -> tuple[str, str]:
-    """Why a job that ended did not succeed, and what to do."""
+    """Return why a job failed, and the remedy."""
     return ENDED.get(job.state) or FAILED.get(job.status or 0) or OTHERWISE

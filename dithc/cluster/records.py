@@ -1,4 +1,4 @@
-"""What is kept of a job of the generic executor, in `.snakemake/dithc-jobs`: a record, its scripts, its log, its marks."""
+"""Files of the generic executor in `.snakemake/dithc-jobs`: record, scripts, log and markers of each job."""
 
 import json
 import os
@@ -14,26 +14,25 @@ JOBS = Path(".snakemake/dithc-jobs")
 
 @dataclass(frozen=True, kw_only=True)
 class Record:
-    """A job as the workflow engine knows it, over all the times that it was submitted.
+    """A job of the workflow engine over all its submissions.
 
     Attributes:
-        id: the number of its first submission: the engine's name of it.
-        current: the number of its newest submission.
-        key: begin of the names of its files.
-        system: which batch system has it.
-        driver: the driver that submitted it, or asked for it last.
+        id: number of its first submission: the engine's name.
+        current: number of its newest submission.
+        key: prefix of its file names.
+        driver: the driver that submitted or last queried it.
         what: rule and wildcards, as `rule_tiles_wildcards_dataset=...`.
         minutes: walltime.
-        line: the command that submits it.
-        attempts: how often it was submitted.
-        fruitless: submissions in a row after which nothing more was reached than before.
-        refused: attempts in a row to submit it again that the system refused.
-        reached: what it had reached when it last stopped, in its own words.
-        missing_since: since when the system does not know it; None while it does.
-        answer: `success` or `failed` once that is settled.
-        state: how it ended, in Slurm's words.
-        cancelled: when it was cancelled by the engine; None if it was not.
-        submitted: when it was last submitted.
+        line: submit command.
+        attempts: number of submissions.
+        fruitless: consecutive submissions without progress.
+        refused: consecutive resubmissions that the system refused.
+        reached: its progress at the last stop.
+        missing_since: when the system lost track of it, or None.
+        answer: `success` or `failed` once settled.
+        state: how it ended, in Slurm's terms.
+        cancelled: when the engine cancelled it, or None.
+        submitted: time of the last submission.
     """
 
     id: str
@@ -55,7 +54,7 @@ class Record:
     submitted: float = 0.0
 
     def path(self, folder: Path, ending: str) -> Path:
-        """One of its files: scripts `sh`, `job`; `log`, `earlier`, `out` (of the system); marks `begun`, `status`, `again`."""
+        """Return the path of a file: scripts `sh`, `job`; `log`, `earlier`, `out` (system); marks `begun`, `status`, `again`."""
         return folder / JOBS / f"{self.key}.{ending}"
 
     def status(self, folder: Path) -> int | None:
@@ -64,7 +63,7 @@ class Record:
         return int(text) if text.isdigit() else None
 
     def again(self, folder: Path) -> str | None:
-        """What it reached, if it stopped and wants to run again; None if it does not."""
+        """Return its progress if it stopped and requests another run, else None."""
         path = self.path(folder, "again")
         return _text(path) if path.exists() else None
 
@@ -74,12 +73,12 @@ class Record:
         return float(text) if text.isdigit() else None
 
     def save(self, folder: Path) -> None:
-        """Writes it, whole or not at all."""
+        """Write the record atomically."""
         write(folder / JOBS / f"{self.id}.json", json.dumps(asdict(self), indent=1) + "\n")
 
 
 def load(folder: Path, number: str) -> Record | None:
-    """The record of a job; None where there is none."""
+    """Return the record of a job, or None."""
     return _read(folder / JOBS / f"{number}.json")
 
 
@@ -92,14 +91,14 @@ def records(folder: Path) -> Iterator[Record]:
 
 
 def write(path: Path, text: str) -> None:
-    """Writes a small file, whole or not at all."""
+    """Write a small file atomically."""
     new = path.with_name(f"{path.name}.{os.getpid()}.new")
     new.write_text(text)
     new.replace(path)
 
 
 def settled(record: Record, answer: str, state: str) -> Record:
-    """The record of a job whose end is known."""
+    """Return the record of a job with its final state."""
     return replace(record, answer=answer, state=state, missing_since=None)
 
 

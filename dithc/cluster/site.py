@@ -1,4 +1,4 @@
-"""What a Slurm cluster has and allows, as its commands say it: partitions, nodes, limits, accounting, MPI plugins."""
+"""Properties and limits of a Slurm cluster: partitions, nodes, accounting, MPI plugins."""
 
 import re
 import shutil
@@ -15,15 +15,7 @@ AWAY = ("DOWN", "FAIL", "NOT_RESPONDING", "*")
 
 @dataclass(frozen=True, kw_only=True)
 class Nodes:
-    """Nodes of one kind in a partition.
-
-    Attributes:
-        names: of all of them.
-        cpus: that Slurm gives out on each.
-        memory_mb: that Slurm gives out on each.
-        sockets: of each, as Slurm was told.
-        is_up: whether one of them takes jobs.
-    """
+    """Nodes of one kind in a partition; `cpus` and `memory_mb` are what Slurm allocates, `is_up` if any node accepts jobs."""
 
     names: tuple[str, ...]
     cpus: int
@@ -34,16 +26,13 @@ class Nodes:
 
 @dataclass(frozen=True, kw_only=True)
 class Partition:
-    """A queue of Slurm.
+    """A Slurm partition.
 
     Attributes:
-        name: as `-p` takes it.
         is_default: whether jobs without `-p` go there.
-        is_up: whether it takes jobs.
-        max_minutes: the longest walltime; None for no limit.
-        max_nodes: of one job; None for no limit.
-        max_memory_mb: of one job on a node; None for no limit.
-        preempt: PreemptMode of its jobs: OFF, REQUEUE, CANCEL, SUSPEND.
+        max_minutes, max_nodes: per job; None for no limit.
+        max_memory_mb: per job on a node; None for no limit.
+        preempt: PreemptMode: OFF, REQUEUE, CANCEL, SUSPEND.
         kinds: its nodes, by kind, the most frequent first.
     """
 
@@ -62,12 +51,11 @@ class Site:
     """A Slurm cluster.
 
     Attributes:
-        version: of Slurm.
-        partitions: that this user may see.
-        accounting: whether `sacct` answers with an account of jobs.
+        partitions: visible to this user.
+        accounting: whether `sacct` works.
         min_job_age_seconds: how long a finished job stays in the queue.
-        mpi: process management interfaces that `srun --mpi=` knows.
-        job_requeue: whether a job may be put back into the queue.
+        mpi: process management interfaces of `srun --mpi=`.
+        job_requeue: whether jobs may be requeued.
     """
 
     version: str
@@ -78,7 +66,7 @@ class Site:
     job_requeue: bool
 
     def partition(self, name: str | None) -> Partition | None:
-        """The partition of that name; without a name the default one, else the first that is up."""
+        """Return a partition by name; by default the default partition, else the first that is up."""
         if name is not None:
             return next((one for one in self.partitions if one.name == name), None)
         up = [one for one in self.partitions if one.is_up and one.kinds]
@@ -86,7 +74,7 @@ class Site:
 
 
 def probe_site() -> Site | None:
-    """Asks Slurm; None where there is none, or it does not answer."""
+    """Query Slurm; None if it is missing or silent."""
     if shutil.which("sbatch") is None or shutil.which("scontrol") is None:
         return None
     config, partitions = said(["scontrol", "show", "config"]), said(["scontrol", "show", "partition", "-o"])
@@ -99,15 +87,7 @@ def probe_site() -> Site | None:
 
 
 def read_site(config: str, partitions: str, nodes: str, *, mpi: str, accounting: bool) -> Site:
-    """The site that these outputs describe.
-
-    Args:
-        config: of `scontrol show config`.
-        partitions: of `scontrol show partition -o`.
-        nodes: of `scontrol show node -o`.
-        mpi: of `srun --mpi=list` (both of its formats).
-        accounting: whether `sacct` has an account of jobs.
-    """
+    """Parse a site from the output of `scontrol show config`, `... partition -o`, `... node -o` and `srun --mpi=list`."""
     age = re.match(r"\d+", value(config, "MinJobAge"))
     return Site(
         version=value(config, "SLURM_VERSION"),
@@ -120,18 +100,18 @@ def read_site(config: str, partitions: str, nodes: str, *, mpi: str, accounting:
 
 
 def nodes_of(job_id: str) -> list[str]:
-    """Names of a job's nodes, in Slurm's order; empty where it has none, or Slurm does not answer."""
+    """Return the names of a job's nodes in Slurm's order; empty if there are none or Slurm is silent."""
     nodes = (said(["squeue", "--noheader", "--jobs", job_id, "--format=%N"]) or "").strip()
     return (said(["scontrol", "show", "hostnames", nodes]) or "").split() if nodes else []
 
 
 def lost(nodes: Collection[str]) -> list[str]:
-    """Those of some nodes that are down or whose daemon does not answer, now: Slurm itself takes minutes to say so."""
+    """Return the nodes that are down or whose daemon is silent; Slurm itself reports this after minutes."""
     return [name for name in nodes if not _answers(said(["scontrol", "show", "node", "-o", name]) or "")]
 
 
 def _answers(shown: str) -> bool:
-    """Whether a node is up, from what Slurm shows of it and by a connection to its daemon; true where Slurm shows nothing."""
+    """Return whether a node is up, by Slurm's state and a connection to its daemon; True without a state."""
     state, address = value(shown, "State"), value(shown, "NodeAddr")
     if not state or not address:
         return True
@@ -146,7 +126,7 @@ def _answers(shown: str) -> bool:
 
 
 def value(text: str, key: str) -> str:
-    """The value of `key=value` or `key = value`; empty where it is not there."""
+    """Return the value of `key=value` or `key = value`, or an empty string."""
     found = re.search(rf"(?:^|\s){re.escape(key)}\s*=\s*(\S+)", text)
     return found.group(1) if found else ""
 

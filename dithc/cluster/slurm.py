@@ -1,4 +1,4 @@
-"""Slurm's queue, through its commands: squeue, sacct where there is accounting, scontrol."""
+"""Slurm's queue by its commands: squeue, sacct (with accounting), scontrol."""
 
 import re
 import time
@@ -22,7 +22,7 @@ class SlurmQueue:
         return [job for line in (text or "").splitlines() if (job := _queued(line, folder.resolve())) is not None]
 
     def ended(self, ids: Collection[str]) -> list[Job]:
-        """What became of jobs: state, reason, status, nodes, time."""
+        """Return the ends of jobs: state, reason, status, nodes, time."""
         found: dict[str, Job] = {}
         text = said(["sacct", "-X", "-n", "-P", "-j", ",".join(ids), f"--format={HISTORY}"]) if ids else None
         for line in (text or "").splitlines():
@@ -38,13 +38,13 @@ class SlurmQueue:
         return next(iter(sorted((folder / LOGS).rglob(f"{job.id}.log"))), None)
 
     def deadline(self, job_id: str) -> float | None:
-        """When a job will be ended, in seconds since 1970; None where that is not known."""
+        """Return the end of a job in seconds since 1970; None if unknown."""
         text = said(["scontrol", "show", "job", "-o", job_id])
         found = re.search(r"\bEndTime=(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)", text or "")
         return time.mktime(time.strptime(found.group(1), "%Y-%m-%dT%H:%M:%S")) if found else None
 
     def again(self, job_id: str) -> bool:
-        """Puts a job back into the queue, to run once more under the same number; false where that was refused."""
+        """Requeue a job under the same number; False if refused."""
         return said(["scontrol", "requeue", job_id]) is not None
 
 
@@ -92,7 +92,7 @@ def _shown(number: str, text: str) -> Job:
 
 
 def _status(text: str) -> int | None:
-    """Slurm's `status:signal` as a shell says it."""
+    """Convert Slurm's `status:signal` to a shell exit status."""
     status, _, number = text.partition(":")
     if not status.isdigit():
         return None

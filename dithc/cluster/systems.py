@@ -1,7 +1,7 @@
-"""Batch systems as words: how each is asked to run a job, what became of one, and to end one.
+"""Batch systems as data: commands to submit, query and cancel jobs.
 
-Pure functions: from a request to a command line, from what a command printed to jobs. States are in Slurm's words. A
-system's `source` names the manual that the words are from, `tried` says where they were run.
+Pure functions from requests to command lines, and from output to jobs. States use Slurm's terms. `source` names the manual of a
+system, and `tried` the place where its commands were tested.
 """
 
 import json
@@ -18,18 +18,16 @@ HELD = "JobHeldUser"
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """What a job asks for.
+    """Resource request of a job.
 
     Attributes:
-        name: for people; letters, digits, `-`, `_`.
-        script: what to run.
-        out: file for what the system itself says; the script writes its own log.
-        nodes: number of them.
+        name: letters, digits, `-`, `_`.
+        out: file for output of the system; the script writes its own log.
         tasks: ranks over all nodes.
-        cpus: cores of a rank.
-        memory_mb: of a node.
+        cpus: cores per rank.
+        memory_mb: per node.
         minutes: walltime.
-        options: words of the site, such as queue and account.
+        options: of the site, such as queue and account.
     """
 
     name: str
@@ -60,7 +58,7 @@ class Request:
 
 @dataclass(frozen=True, kw_only=True)
 class Ask:
-    """One way to ask for jobs: the command for their numbers, and what its output means."""
+    """A job query: command line from job numbers, and parser of its output."""
 
     line: Callable[[Sequence[str]], list[str]]
     read: Callable[[str], list[Job]]
@@ -71,14 +69,12 @@ class System:
     """A batch system.
 
     Attributes:
-        title: its name.
         source: manual pages.
-        tried: where these words were run.
-        submit: the command that submits a request.
-        number: the pattern of the job's number in what that command prints.
-        asks: ways to ask for jobs; a later one is for those that the one before does not know.
-        unknown: words of an error that say that a job is not known; with any other error the system has not answered.
-        cancel: the command that ends jobs, before their numbers.
+        tried: where its commands were tested.
+        number: pattern of the job number in the output of `submit`.
+        asks: query commands; later ones cover jobs that earlier ones do not report.
+        unknown: errors that mean an unknown job; any other error is no reply.
+        cancel: command that takes job numbers.
     """
 
     title: str
@@ -91,7 +87,7 @@ class System:
     cancel: tuple[str, ...]
 
     def number_in(self, printed: str) -> str | None:
-        """The job's number in what the submit command printed; None where it is not there."""
+        """Return the job number in the output of the submit command, or None."""
         found = re.search(self.number, printed, re.MULTILINE)
         return found.group(1) if found else None
 

@@ -1,4 +1,4 @@
-"""Runs a short job on chosen nodes and waits for what it leaves: how a profile is tried before work depends on it."""
+"""Trial of a profile: a short job on chosen nodes."""
 
 import re
 import subprocess
@@ -13,13 +13,7 @@ from dithc.cluster.slurm import SlurmQueue
 
 @dataclass(frozen=True)
 class Trial:
-    """What became of a trial.
-
-    Attributes:
-        came: whether the file it was to leave is there.
-        why: the scheduler's state and reason, or its refusal.
-        log: the last lines that it printed.
-    """
+    """Result of a trial: `came` if its file exists, `why` is the scheduler's state and reason, `log` its last lines."""
 
     came: bool
     why: str
@@ -27,14 +21,12 @@ class Trial:
 
 
 def run_trial(options: Sequence[str], command: str, *, leaves: Path, log: Path, wait_seconds: float) -> Trial:
-    """Submits a command and waits until a file is there, or the job has ended without it, or the time is over (it is cancelled).
+    """Submit a command and wait for its file, the end of the job, or a timeout (which cancels the job).
 
     Args:
         options: of sbatch.
-        command: a line of shell.
         leaves: the file that the command writes last.
-        log: what it prints.
-        wait_seconds: how long to wait, in the queue and running.
+        wait_seconds: limit in the queue and running.
     """
     line = ["sbatch", "--parsable", f"--output={log}", *options, f"--wrap={command}"]
     try:

@@ -1,11 +1,8 @@
-"""torch's own CPU tensors from a pool, for a thread and a time: `set MemType` of Algorithm 1.
+"""Allocation of torch's CPU tensors from a pool, per thread and period: `set MemType` of Algorithm 1.
 
-Operators of HCOps take their outputs from a pool anyway. This gives the same memory to all that torch allocates while the mode
-is on: `torch.empty`, temporaries and gradients of autograd, outputs of its operators. The mode belongs to the calling thread;
-the backward pass on a CPU runs on the thread that starts it. Tensors outlive the mode and may be freed by any thread. What is
-smaller than 1 MiB, and what neither the pool nor those below it have, comes from the allocator that torch had before.
-
-It needs an extension that is built at installation for one version of torch (`torch_allocator.cpp`).
+The mode covers `torch.empty`, temporaries, autograd gradients and operator outputs of the calling thread. On a CPU, backward runs
+on the thread that starts it. Tensors outlive the mode, and any thread may free them. Requests below 1 MiB, and those that no pool
+can serve, use torch's previous allocator. The extension (`torch_allocator.cpp`) is built at installation for one torch version.
 """
 
 import ctypes
@@ -29,13 +26,7 @@ log = logger(__name__)
 
 @dataclass(frozen=True, kw_only=True)
 class AllocatorCounters:
-    """What the mode did in this process so far, all threads together.
-
-    Attributes:
-        num_served, served_bytes: requests that a pool served.
-        num_refused, refused_bytes: requests that a pool and all below it had no memory for; torch's allocator served them.
-        live_bytes: what torch holds now of `served_bytes`.
-    """
+    """Process-wide counters: requests served by pools, requests refused by all pools, and bytes still live."""
 
     num_served: int
     served_bytes: int
@@ -45,7 +36,7 @@ class AllocatorCounters:
 
 
 class _Mode(threading.local):
-    """The pool of this thread's mode, None: off; and what keeps its memory in being, also when it is closed meanwhile."""
+    """Pool of this thread's mode (None: off), and references that keep its memory alive after a close."""
 
     pool: Pool | None = None
     held: Held | None = None
@@ -56,20 +47,19 @@ _installation = threading.Lock()
 
 
 def available() -> bool:
-    """Whether torch's allocator can be switched here; `reason` says why not."""
+    """Return whether torch's allocator can be switched; see `reason`."""
     return load().library is not None
 
 
 def reason() -> str:
-    """Where the extension is, or why there is none."""
+    """Return the path of the extension, or why it is unavailable."""
     return load().reason
 
 
 def enter(pool: Pool) -> Pool | None:
-    """Lets this thread's tensors come from `pool` from now on; returns the pool of the mode before, for `leave`.
+    """Allocate this thread's tensors from `pool`; returns the previous pool, for `leave`.
 
-    A pool that is off or closed ends the mode; one that is closed later, by any thread, serves nothing from then on. Costs
-    some microseconds. Without the extension it does nothing, and the log has said so once.
+    A closed pool ends the mode. Without the extension, the call has no effect and logs that once.
     """
     library, before = load().library, _mode.pool
     if library is not None:
@@ -79,7 +69,7 @@ def enter(pool: Pool) -> Pool | None:
 
 
 def leave(before: Pool | None = None) -> None:
-    """Ends this thread's mode, or goes back to the one that `enter` returned."""
+    """End this thread's mode, or restore the mode that `enter` returned."""
     library = load().library
     if library is None:
         return
@@ -92,7 +82,7 @@ def leave(before: Pool | None = None) -> None:
 
 @contextmanager
 def serving(pool: Pool) -> Iterator[None]:
-    """This thread's tensors come from `pool` within; modes may be nested."""
+    """Allocate this thread's tensors from `pool` in the block; modes may be nested."""
     before = enter(pool)
     try:
         yield
@@ -107,7 +97,7 @@ def is_on() -> bool:
 
 
 def counters() -> AllocatorCounters:
-    """What was served so far; zeros without the extension."""
+    """Return the counters; zeros without the extension."""
     numbers = (ctypes.c_int64 * 5)()
     library = load().library
     if library is not None:
@@ -122,7 +112,7 @@ def counters() -> AllocatorCounters:
 
 
 def load() -> loading.Loading:
-    """Loads the extension once and puts it before torch's allocator; says so where there is none."""
+    """Load the extension once and install it before torch's allocator; logs if it is missing."""
     with _installation:
         return _load()
 
@@ -137,18 +127,18 @@ def _load() -> loading.Loading:
 
 
 def base_version(version: str) -> str:
-    """`2.13.0` of `2.13.0+cpu`: what the headers call it."""
+    """Return the base version, `2.13.0` for `2.13.0+cpu`."""
     found = re.match(r"\d+\.\d+\.\d+", version)
     return found[0] if found else version
 
 
 def path_of(version: str) -> Path:
-    """The extension for a version of torch; setup.py gives it this name."""
+    """Return the path of the extension for a torch version, as named by setup.py."""
     return Path(__file__).parent / f"_torch_allocator_{version.replace('.', '_')}.so"
 
 
 def open_extension(path: Path, *, version: str) -> loading.Loading:
-    """Loads an extension that must be of this version of torch, and puts it before torch's allocator."""
+    """Load an extension for this torch version, and install it before torch's allocator."""
     kernels = native.library()
     if kernels is None:
         return loading.Loading(None, "no pool to take memory from, the C kernels are off")

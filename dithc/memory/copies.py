@@ -42,7 +42,7 @@ class Mapped(Protocol):
 
 
 class Ticket:
-    """A copy that was asked for. `Copies.is_done` and `Copies.wait` take it."""
+    """A submitted copy, for `Copies.is_done` and `Copies.wait`."""
 
     __slots__ = ("__weakref__", "_state", "num_bytes", "stream")
 
@@ -57,12 +57,11 @@ class CopyCounters:
     """Sums since the engine was made.
 
     Attributes:
-        loaded_bytes, offloaded_bytes: copied through each stream, by whomever.
-        blocking_bytes: copied by the compute team, which computed nothing meanwhile: `now`, and what waiting callers helped with.
-        queued_bytes: that nobody has begun to copy, now.
-        stall_seconds: that callers spent in `wait`, `drain`, `advance` and `now`.
-        busy_seconds: of each stream, the time of the parts of its copies.
-        failed: copies that failed or were cancelled.
+        blocking_bytes: copied by the compute team: `now`, and help by waiting callers.
+        queued_bytes: not begun yet.
+        stall_seconds: of callers in `wait`, `drain`, `advance` and `now`.
+        busy_seconds: copy time of each stream.
+        failed: failed or cancelled copies.
     """
 
     loaded_bytes: int
@@ -85,14 +84,13 @@ class Copies:
         offload_core: int | None = None,
         by: Literal["threads", "team"] = "threads",
     ) -> None:
-        """Starts the threads.
+        """Start the threads.
 
         Args:
-            tiers: those that may hold a tensor in a file, where copies go by pread and pwrite; None: no tensor is in a file.
-            load_core, offload_core: core (index into `Machine.cores`) that the thread of a stream is pinned to; None: anywhere.
-            by: "threads": one C thread a stream, asleep while there is nothing to do. "team": none, for systems that refuse
-                threads; what is submitted is copied by the compute team inside `wait`, `drain` and `advance`, and then nothing
-                is computed.
+            tiers: tiers that may be files, copied by pread and pwrite; None for no files.
+            load_core, offload_core: core (index into `Machine.cores`) for each stream's thread; None for any.
+            by: "threads": one C thread per stream. "team": no threads; the compute team copies inside `wait`, `drain` and
+                `advance`, and blocks computing.
 
         Raises:
             UserError: there is no C library, or no such core.
@@ -104,16 +102,15 @@ class Copies:
 
     @property
     def by(self) -> Literal["threads", "team"]:
-        """Who copies: "team" also where the system refused threads."""
+        """Copy method; "team" also if the system refused threads."""
         return self._engine.by
 
     def submit(self, target: Tensor, source: Tensor, *, stream: Stream, priority: int = 0) -> Ticket:
-        """Queues a copy and returns at once. Both tensors are kept until it is done and seen to be (`retire`, `wait`, `drain`).
+        """Queue a copy and return at once; both tensors are kept until it is retired (`retire`, `wait`, `drain`).
 
         Args:
-            target, source: contiguous, on the CPU, of one dtype and as many elements; without overlap.
-            stream: which thread and queue.
-            priority: higher ones first, a later one even in the midst of a copy; among equal ones in the order of submission.
+            target, source: contiguous CPU tensors of one dtype and size; without overlap.
+            priority: higher first, even during a copy; equal ones in order of submission.
 
         Raises:
             ValueError: tensors that do not fit each other.
@@ -136,10 +133,10 @@ class Copies:
         return self._engine.state(ticket) != PENDING
 
     def wait(self, ticket: Ticket) -> None:
-        """Returns when a copy is done; the copy overtakes all others, and the compute team helps.
+        """Wait for a copy, which overtakes all others, with help of the compute team.
 
         Raises:
-            OSError: the copy failed: errno of a file (ENOSPC, EIO, ...). What is in the target is undefined.
+            OSError: the copy failed, with its errno (ENOSPC, EIO, ...); the target is undefined.
             RuntimeError: the engine was closed first, or is another process's.
         """
         while self._engine.state(ticket) == PENDING:
@@ -148,36 +145,32 @@ class Copies:
         _raise(self._engine.state(ticket), f"{ticket.stream} of {ticket.num_bytes} bytes")
 
     def advance(self, num_bytes: int) -> int:
-        """Has the compute team copy up to `num_bytes` of what is queued, most urgent first; returns how many it did."""
+        """Copy up to `num_bytes` of the queue with the compute team, most urgent first; returns the bytes copied."""
         done = ctypes.c_int64()
         self._engine.call("advance", native.context(), num_bytes, ctypes.byref(done))
         return done.value
 
     def now(self, target: Tensor, source: Tensor) -> None:
-        """Copies at once with the compute team, whatever is queued.
-
-        Raises:
-            ValueError, OSError, RuntimeError: as `submit` and `wait`.
-        """
+        """Copy at once with the compute team, ahead of the queue; raises as `submit` and `wait`."""
         request, error = self._request(target, source), ctypes.c_int()
         self._engine.call("now", native.context(), ctypes.byref(request), ctypes.byref(error))
         _raise(error.value, f"copy of {target.nbytes} bytes")
 
     def retire(self) -> None:
-        """Drops the tensors of copies that are done; those that failed are logged, and still raise where they are waited for."""
+        """Drop the tensors of completed copies; failures are logged, and raise in `wait`."""
         for ticket in self._engine.kept.copy():
             error = self._engine.state(ticket)
             if error != PENDING and self._engine.kept.pop(ticket, None) is not None and error:
                 log.warning("%s of %d bytes failed: %s", ticket.stream, ticket.num_bytes, os.strerror(error))
 
     def drain(self) -> None:
-        """Returns when nothing is queued or under way, and drops the tensors; failures are logged, and raise where waited for."""
+        """Wait for all copies and drop their tensors; failures are logged, and raise in `wait`."""
         while self._engine.call("wait", native.context(), None, LOOK_NANOSECONDS) == TIMED_OUT:
             pass
         self.retire()
 
     def counters(self) -> CopyCounters:
-        """What was done until now."""
+        """Return the counters."""
         found = signatures.CopyCounters()
         self._engine.call("counters", ctypes.byref(found))
         return CopyCounters(
@@ -191,17 +184,14 @@ class Copies:
         )
 
     def close(self) -> None:
-        """Ends the threads after the parts of copies that are under way; what is still queued is cancelled. Again: no harm."""
+        """End the threads after the current parts and cancel the queue. May be repeated."""
         self._end()
         self.retire()
 
     def inject(self, *, error: int = 0, after_bytes: int = 0, delay_seconds: float = 0.0) -> None:
-        """For tests: from now on each part of a copy (up to 4 MB) sleeps first, and fails once `after_bytes` more were copied.
+        """Inject faults for tests: each part (up to 4 MB) sleeps first, and fails after `after_bytes` more bytes.
 
-        Args:
-            error: errno that it fails with; 0: never.
-            after_bytes: of all copies together.
-            delay_seconds: a new value ends the sleep of an old, longer one.
+        `error` is the errno (0: never). A new `delay_seconds` ends a longer sleep.
         """
         self._engine.call("set_faults", error, after_bytes, int(delay_seconds * NANOSECONDS))
 
@@ -212,7 +202,7 @@ class Copies:
         return signatures.CopyRequest(num_bytes, out_of, into, source_file, target_file, source_offset, target_offset)
 
     def _file_of(self, address: int) -> tuple[int, int]:
-        """Descriptor of the file that an address is mapped from, and where in it."""
+        """Return descriptor and offset of the file mapping that contains an address."""
         for start, num_bytes, descriptor in self._files:
             if start <= address < start + num_bytes:
                 return descriptor, address - start
@@ -220,7 +210,7 @@ class Copies:
 
 
 class _Engine:
-    """An hc_copies, and the tensors that it copies. Freed when nobody can call it any more."""
+    """An hc_copies handle and the tensors in use, freed with the last reference."""
 
     def __init__(self, *, by: Literal["threads", "team"], cores: tuple[int | None, int | None]) -> None:
         self.kept: dict[Ticket, tuple[Tensor, Tensor]] = {}
@@ -236,11 +226,7 @@ class _Engine:
         self._handle = self._start(_cpus(cores))
 
     def call(self, name: str, *arguments: Any) -> int:
-        """Calls hc_copies_<name>; its status.
-
-        Raises:
-            RuntimeError: the engine is closed, or the process that made it is another one.
-        """
+        """Return the status of hc_copies_<name>; RuntimeError if the engine is closed or belongs to another process."""
         if os.getpid() != self._process:
             raise RuntimeError(
                 "copies between memory tiers: this process was forked from the one that has their threads"
@@ -251,7 +237,7 @@ class _Engine:
         return status
 
     def state(self, ticket: Ticket) -> int:
-        """PENDING, 0, or an errno; what was copied can be read where it is 0."""
+        """Return PENDING, 0 (target is valid) or an errno."""
         if os.getpid() != self._process:
             raise RuntimeError(
                 "copies between memory tiers: this process was forked from the one that has their threads"
@@ -260,7 +246,7 @@ class _Engine:
         return state
 
     def close(self) -> None:
-        """Ends the threads; where the disk does not let them end, what they use is never freed."""
+        """End the threads; if the disk blocks them, their memory is never freed."""
         self._is_closed = True
         if os.getpid() == self._process:
             self._has_ended = self._library.hc_copies_close(self._handle, LONGEST_END_NANOSECONDS) != TIMED_OUT

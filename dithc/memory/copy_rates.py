@@ -35,7 +35,7 @@ class FileRates(NamedTuple):
 
 @cache
 def into_memory(nodes: tuple[int, ...]) -> float:
-    """Bytes a second of the best of a few copies by one thread of a stream into new memory on `nodes`, which is no tier's."""
+    """Return bytes per second of the fastest single-thread copy into new memory on `nodes`, outside of tiers."""
     source = torch.ones(PROBE_BYTES // 4)
     target = Pool(budget_bytes=PROBE_BYTES, nodes=nodes).empty(source.shape, source.dtype)
     if native.library() is None:
@@ -47,7 +47,7 @@ def into_memory(nodes: tuple[int, ...]) -> float:
 
 
 def of_file(folder: Path, file: int, size_bytes: int) -> FileRates:
-    """The best of a few writes and reads by one thread at the start of a file in which nothing lives yet."""
+    """Return the fastest single-thread write and read at the start of an unused file."""
     if folder not in _of_folder:
         probe = min(PROBE_BYTES, size_bytes)
         offsets = range(0, probe, PIECE_BYTES)
@@ -72,7 +72,7 @@ def of_file(folder: Path, file: int, size_bytes: int) -> FileRates:
 
 
 def _stream_seconds(target: torch.Tensor, source: torch.Tensor) -> list[float]:
-    """Of copies that nobody helps with, each."""
+    """Return the seconds of each copy without help."""
     copies, seconds = Copies(), []
     for _ in range(ROUNDS):
         before = copies.counters().busy_seconds["load"]

@@ -15,7 +15,7 @@ REMEDY = "choose another folder for the file tier, or make the file smaller"
 
 
 def create(folder: Path, size_bytes: int) -> int:
-    """A descriptor of a new file of `size_bytes` in `folder`, every block of it reserved, without a name.
+    """Return a descriptor of a new unnamed file in `folder` with all blocks reserved.
 
     Raises:
         UserError: the folder is missing, cannot be written, or has too little room.
@@ -56,7 +56,7 @@ def _too_small(what: str, free_bytes: int, size_bytes: int) -> UserError:
 
 
 def _nameless(folder: Path) -> int:
-    """A file without a name from its first moment, so that nothing is left of it whatever ends the process."""
+    """Return an unnamed file, so that no file remains after any end of the process."""
     try:
         return os.open(folder, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
     except OSError as error:

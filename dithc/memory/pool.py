@@ -1,7 +1,6 @@
-"""Tensors over blocks of a pre-faulted pool of huge pages, with a budget of bytes where one is wanted.
+"""Tensors in a pre-faulted pool of huge pages, with an optional budget in bytes.
 
-A tensor that torch takes from the system costs a page fault for every 4 KiB that is written first; in a training step the
-same sizes come again and again, so the pool keeps their pages.
+Fresh system memory costs a page fault per 4 KiB. A training step repeats its sizes, so the pool keeps their pages.
 """
 
 import ctypes
@@ -36,21 +35,18 @@ _SHAPES = tuple(ctypes.c_int64 * rank for rank in range(9))
 
 @dataclass(frozen=True)
 class Counters:
-    """What a pool holds and did.
+    """State and history of a pool.
 
     Attributes:
         used_bytes: in blocks in use, each rounded up to 4,096.
-        idle_bytes: taken from the system and in no block.
-        peak_bytes: the most in use since `start_peak`.
-        hits: blocks that found idle memory alone.
-        misses: blocks that needed memory of the system.
-        backed_bytes: used and idle, which the budget is on.
-        peak_backed_bytes: the most of it ever, never started anew: the evidence that a budget was kept.
-        budget_bytes: the most that it may be; None where there is no budget.
-        spills: requests that this pool had no room for, which went to the pool below or were refused.
-        spilled_bytes: what they asked for.
+        idle_bytes: backed by the system, outside of blocks.
+        peak_bytes: peak use since `start_peak`.
+        hits: blocks served from idle memory only.
+        misses: blocks that needed system memory.
+        backed_bytes: used and idle, limited by `budget_bytes`.
+        peak_backed_bytes: its all-time peak: the evidence that the budget was kept.
+        spills, spilled_bytes: requests without room here, passed to the pool below or refused.
         largest_free_bytes: the longest run of idle memory.
-        num_blocks: blocks in use.
     """
 
     used_bytes: int = 0
@@ -71,14 +67,14 @@ _NAMES = tuple(field.name for field in fields(Counters))
 
 
 class Held:
-    """Keeps a pool of the library in being, and those below it: for its `Pool`, and for a thread whose tensors come from it."""
+    """Reference that keeps a library pool and its lower pools alive, for `Pool` and for threads in its mode."""
 
 
 class Pool:
-    """Gives contiguous CPU tensors whose memory is used again; without the C library it is torch's own allocator.
+    """Allocator of contiguous CPU tensors with reuse; without the C library it is torch's own allocator.
 
-    A block returns to the pool when the last tensor over it is gone, from whichever thread, and joins its free neighbours:
-    what lived there serves tensors of any size. A pool that is gone lives on until its last tensor is.
+    A block returns when its last tensor is freed, from any thread, and merges with free neighbors. The memory of a deleted pool
+    lives until its last tensor is freed.
     """
 
     def __init__(
@@ -90,14 +86,14 @@ class Pool:
         file: int | None = None,
         reserved_pages: bool = False,
     ) -> None:
-        """Makes a pool.
+        """Create a pool.
 
         Args:
-            budget_bytes: physical memory that it may take from the system at most, in use and idle together; None: no limit.
-            nodes: memory nodes that its pages are bound to, equal runs of threads to each in turn; (): those of the clusters.
-            next: the pool that serves what this one has no room for; None: then there is none.
-            file: descriptor of a file of `budget_bytes` (whole huge pages, 2 MiB), all on the disk, which is the memory.
-            reserved_pages: have the whole budget from huge pages that the administrator reserved, where they suffice.
+            budget_bytes: limit of physical memory, in use and idle; None for no limit.
+            nodes: memory nodes to bind to, one per equal run of threads; () for the core clusters' own nodes.
+            next: the pool for requests without room here; None for no overflow.
+            file: descriptor of a file of `budget_bytes` (multiple of 2 MiB) that backs the memory.
+            reserved_pages: use reserved huge pages for the complete budget, if they suffice.
 
         Raises:
             MemoryError: the system refused to map the file.
@@ -138,12 +134,11 @@ class Pool:
         return pool
 
     def empty(self, shape: Sequence[int], dtype: torch.dtype, *, floor_bytes: int = SMALLEST_BYTES) -> Tensor:
-        """A contiguous tensor with undefined content, from this pool or from those below it.
+        """Return an uninitialized contiguous tensor from this pool or the pools below it.
 
         Args:
-            shape: of the tensor.
-            dtype: any; of what is no float of 2, 4 or 8 bytes the storage may have a few bytes more than the elements.
-            floor_bytes: smaller tensors, and empty ones, are torch's own.
+            dtype: any; other types than floats of 2, 4 or 8 bytes may have a few extra bytes of storage.
+            floor_bytes: smaller tensors, and empty ones, come from torch.
 
         Raises:
             MemoryError: the last pool has no room, or the system refused memory.
@@ -162,7 +157,7 @@ class Pool:
         return tensor
 
     def holds(self, address: int) -> bool:
-        """Whether an address lies in this pool, and not in one below it."""
+        """Return whether an address is in this pool, not in a lower one."""
         start, size = self.range
         return start <= address < start + size or (
             self._library is not None and bool(address) and self._library.hc_pool_holds(self._pool, address) == 1
@@ -170,7 +165,7 @@ class Pool:
 
     @property
     def room_bytes(self) -> int | None:
-        """Bytes between what is in use and the budget, in however many pieces; None: there is no budget."""
+        """Bytes between use and budget, possibly fragmented; None without a budget."""
         if self._library is None:
             return None
         state = signatures.PoolState()
@@ -178,7 +173,7 @@ class Pool:
         return None if state.budget_bytes < 0 else max(0, state.budget_bytes - state.used_bytes)
 
     def counters(self) -> Counters:
-        """What the pool holds now; zeros without the library."""
+        """Return the counters; zeros without the library."""
         if self._library is None:
             return Counters()
         state = signatures.PoolState()
@@ -187,17 +182,17 @@ class Pool:
         return Counters(**numbers | {"budget_bytes": None if state.budget_bytes < 0 else state.budget_bytes})
 
     def start_peak(self) -> None:
-        """Starts `peak_bytes` anew from what is in use now."""
+        """Restart `peak_bytes` at the current use."""
         if self._library is not None:
             self._library.hc_pool_start_peak(self._pool)
 
     def trim(self) -> None:
-        """Gives idle huge pages back to the system."""
+        """Return idle huge pages to the system."""
         if self._library is not None:
             self._library.hc_pool_trim(self._pool)
 
     def close(self) -> None:
-        """No takes from now on: tensors come from torch's allocator. What lives here stays valid."""
+        """Stop serving: new tensors come from torch's allocator. Existing tensors stay valid."""
         if self._library is not None:
             self._library.hc_pool_close(self._pool)  # for a thread whose mode still names it
             self._library, self._pool, self.held = None, ctypes.c_void_p(), None
@@ -222,12 +217,9 @@ _hot: list[Pool] = []
 
 
 def hot_pool() -> Pool:
-    """The pool of this process that outputs of operators come from: one without a budget, unless `use_pool` named another.
+    """Return the pool of operator outputs: `use_pool`'s, else an unlimited pool.
 
-    DITHC_POOL=off has them come from torch's own allocator, for a comparison.
-
-    Raises:
-        UserError: DITHC_POOL is something else.
+    DITHC_POOL=off selects torch's own allocator, for comparison; other values are a UserError.
     """
     if not _hot:
         _hot.append(_first_pool(os.environ.get(POOL_VARIABLE, "on")))
@@ -235,7 +227,7 @@ def hot_pool() -> Pool:
 
 
 def use_pool(pool: Pool) -> Pool:
-    """Has outputs of operators come from `pool` from now on; returns the pool before it, to be put back."""
+    """Let operator outputs come from `pool`; returns the previous pool, for a later restore."""
     before = hot_pool()
     _hot[0] = pool
     return before

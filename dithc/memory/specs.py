@@ -1,4 +1,4 @@
-"""What tiers of memory a process is to have: data, and the rule that makes it from a machine and its settings. Pure."""
+"""Specification of a process's memory tiers, and the pure rule that derives it from machine and settings."""
 
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -21,14 +21,13 @@ PageKind = Literal["hugetlb", "transparent", "none", "file"]
 
 @dataclass(frozen=True, kw_only=True)
 class TierSpec:
-    """What a tier is to be.
+    """Specification of a tier.
 
     Attributes:
-        name: how logs and pictures call it.
-        kind: on-package memory, ordinary memory (expanders too), or a file.
-        budget_bytes: physical bytes that it may hold at most, in use and idle together; None: all there is. Of a file: its size.
-        nodes: memory nodes that its pages are bound to, in the order of the clusters; (): where the threads of a cluster are.
-        folder: of a file: on which disk it is.
+        kind: on-package memory, ordinary memory (including expanders), or a file.
+        budget_bytes: limit of physical bytes, in use and idle; None: all. For a file: its size.
+        nodes: memory nodes to bind to, in the order of core clusters; () for the clusters' own nodes.
+        folder: of a file tier.
     """
 
     name: str
@@ -46,21 +45,18 @@ def specs_of(
     file_bytes: int | None = None,
     ranks: int = 1,
 ) -> list[TierSpec]:
-    """The chain of tiers that a machine and the settings give to one of `ranks` processes that share its memory. Pure.
+    """Return the tiers of one of `ranks` processes that share a machine's memory evenly. Pure.
 
-    Every tier but the last has a budget, or those below it would never be used. With a budget and one kind of memory, what does
-    not fit goes to the file; without a file, to the same memory unbudgeted.
+    Every tier but the last has a budget. With a budget and one kind of memory, the excess goes to the file; without a file, to
+    the same memory unbudgeted.
 
     Args:
-        machine: its tiers of memory, as discovered, and the limit of its control group.
-        fast_budget_bytes: hard budget of the fastest tier of this process; None: its share.
-        file_folder: where this process's file tier is to be; None: there is none.
-        file_bytes: its size.
-        ranks: processes that share the machine's memory, evenly.
+        machine: discovered memory tiers, and the limit of its control group.
+        fast_budget_bytes: hard budget of this process in the fastest tier; None: its share.
+        file_folder, file_bytes: location and size of this process's file tier; None for no file.
 
     Raises:
-        UserError: a folder without a size, or a size without a folder; a budget of more than the tier has; or a file below memory
-            of unknown size, without a budget.
+        UserError: only one of folder and size; a budget beyond the tier; or a file below memory of unknown size without a budget.
     """
     if (file_folder is None) != (file_bytes is None):
         raise problem(

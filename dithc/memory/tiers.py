@@ -1,7 +1,6 @@
-"""The tiers of memory of one process, fastest first: each a pool with a budget, which overflows into the one below it.
+"""Memory tiers of one process, fastest first: pools with budgets, each overflowing into the next.
 
-A tensor is always somewhere valid: what a tier has no room for goes to the tier below, and is counted. Numbers are bytes of
-physical memory (paper section 4.2: the memory levels between which AutoMem moves tensors).
+A tensor is always in valid memory: overflows are counted. Numbers are physical bytes (paper section 4.2: memory levels).
 """
 
 import os
@@ -27,7 +26,7 @@ HUGE_PAGE_BYTES = 2 << 20
 
 
 class Tier:
-    """One tier; `Tiers` makes it."""
+    """A tier, created by `Tiers`."""
 
     def __init__(self, spec: TierSpec, *, below: "Tier | None") -> None:
         self.spec = spec
@@ -56,37 +55,30 @@ class Tier:
         self._file_rates = copy_rates.of_file(spec.folder, self._file, size_bytes)
 
     def empty(self, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
-        """A contiguous tensor of any size and dtype with undefined content: here, else in the tiers below (a counted spill).
-
-        Raises:
-            MemoryError: the last tier refused too.
-        """
+        """Return an uninitialized contiguous tensor, here or below (a counted spill); MemoryError if all tiers refuse."""
         with torch.inference_mode(False):  # what a tier holds is for later steps too, whoever asks first
             return self.pool.empty(shape, dtype, floor_bytes=0)
 
     def holds(self, tensor: Tensor) -> bool:
-        """Whether the storage of a tensor lies in this tier."""
+        """Return whether a tensor's storage is in this tier."""
         return self.pool.holds(tensor.untyped_storage().data_ptr())
 
     def counters(self) -> Counters:
-        """What it holds and did."""
+        """Return the pool's counters."""
         return self.pool.counters()
 
     def mapping(self) -> tuple[int, int, int] | None:
-        """Of a file: address and bytes of its mapping, and its descriptor, for those who copy by pread and pwrite.
-
-        Byte i of the mapping is byte i of the file. None: this tier is memory, or it was closed.
-        """
+        """Return address, bytes and descriptor of a file's mapping, for pread and pwrite; None for memory or a closed tier."""
         return None if self._file is None else (*self.pool.range, self._file)
 
     @property
     def room_bytes(self) -> int | None:
-        """Bytes between what is in use and the budget, in however many pieces; None: it has no budget."""
+        """Bytes between use and budget, possibly fragmented; None without a budget."""
         return self.pool.room_bytes
 
     @property
     def huge_pages(self) -> PageKind:
-        """The pages that the system gave it, read back from /proc/self/smaps; of an empty tier, those of a first block."""
+        """Page sizes from /proc/self/smaps; an empty tier allocates a first block."""
         if self._file is not None:
             return "file"
         room = self.room_bytes
@@ -102,16 +94,16 @@ class Tier:
 
     @property
     def copy_bytes_per_second(self) -> float:
-        """Copies into this tier from ordinary memory, measured once per process; see `copy_rates`."""
+        """Copy rate from ordinary memory into this tier, measured once per process; see `copy_rates`."""
         return copy_rates.into_memory(self.spec.nodes) if self._file_rates is None else self._file_rates.write
 
     @property
     def read_bytes_per_second(self) -> float:
-        """Copies out of this tier into ordinary memory; of memory as fast as those into it."""
+        """Rate of copies to ordinary memory; for equally fast memory, the rate of copies into it."""
         return self.copy_bytes_per_second if self._file_rates is None else self._file_rates.read
 
     def close(self) -> None:
-        """No takes from now on; `Tiers.close` calls it."""
+        """Stop serving; called by `Tiers.close`."""
         self.pool.close()
         if self._file is not None:
             self._file = None
@@ -126,11 +118,10 @@ class Tiers(Sequence[Tier]):
     """The tiers of this process, fastest first; tier i overflows into tier i + 1."""
 
     def __init__(self, specs: Sequence[TierSpec]) -> None:
-        """Makes the tiers, the last one first. Where there are several, measures how fast each is copied to.
+        """Create the tiers, the last first, and measure the copy rates between several.
 
         Raises:
-            UserError: a file's folder is missing, read-only or too small, or a specification has no meaning; or there is no C
-                library to keep a budget with.
+            UserError: a file's folder is missing, read-only or too small; an invalid specification; or no C library for a budget.
         """
         _check(specs)
         made: list[Tier] = []
@@ -160,7 +151,7 @@ class Tiers(Sequence[Tier]):
 
     @property
     def slow(self) -> Tier | None:
-        """The tier below the fastest, where there is one."""
+        """The tier below the fastest, or None."""
         return self._tiers[1] if len(self._tiers) > 1 else None
 
     def tier_of(self, tensor: Tensor) -> Tier | None:
@@ -174,7 +165,7 @@ class Tiers(Sequence[Tier]):
             _serving.append(self)
 
     def release(self) -> None:
-        """Puts the pool back that outputs of operators came from before `serve`."""
+        """Restore the pool of operator outputs before `serve`."""
         if self._before is None:
             return
         place = _serving.index(self)
@@ -186,10 +177,7 @@ class Tiers(Sequence[Tier]):
         self._before = None
 
     def close(self) -> None:
-        """Ends the tiers: tensors that still live in them stay valid, and memory goes back when the last of them is gone.
-
-        A model that lives on keeps its weights there, so that is no news for a user; the log has it for who looks for a leak.
-        """
+        """Close the tiers; tensors in them stay valid, and memory is freed with the last one. The log reports those left."""
         self.release()
         for tier in self._tiers:
             if used := tier.counters().used_bytes:
@@ -226,7 +214,7 @@ def _check(specs: Sequence[TierSpec]) -> None:
 
 
 def _fits_reserved_pages(spec: TierSpec) -> bool:
-    """Whether the administrator reserved as many huge pages, free now on the nodes of the tier, as its budget takes."""
+    """Return whether enough reserved huge pages are free on the tier's nodes for its budget."""
     if spec.budget_bytes is None or spec.budget_bytes < HUGE_PAGE_BYTES:
         return False
     machine = discover()

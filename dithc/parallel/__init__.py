@@ -1,16 +1,12 @@
-"""One image on several ranks: what of a sampling each rank makes, and how ranks meet while they make it.
+"""Sampling of one image on several ranks.
 
-What: `Degrees` say how many ranks share what, `least` chooses them for some `Work` (`choosing` is how: predicted seconds of all
-that go together), `groups_of` are the ranks of each group; `Team` is what a rank is in its group, `Denoiser` a network as
-samplers call it, by some of them; `windows` is the room of scenes larger than a network's own images.
-Why: shards alone keep only so many ranks busy as there are shards, and one image never uses two; a cut must show in time alone,
-never in the image.
-Invariants: samplers, guidance and the network know nothing of ranks: they are called with whole latents, which every rank of a
-group holds, and what is cut is the call of the network (rows of its batch, then tokens, or blocks that patches of tokens go
-through) and of the decoder (rows of the image).
-So every decision of a sampler falls alike on all ranks. Nothing is decided on one rank's own clock, memory or numbers.
-How to change it: another way to cut is another callable around the network; degrees that change no result come from
-`machine.sampling`, what changes one stands in the evaluation.
+Purpose: shards occupy only as many ranks as there are shards. A cut changes time, never the image.
+Contents: `Degrees` are the numbers of sharing ranks, `least` chooses them for a `Work` (`choosing`), `groups_of` returns the
+ranks of each group. `Team` is a rank's place in its group, `Denoiser` the distributed network, `windows` handles large scenes.
+Invariants: samplers, guidance and the network are independent of ranks. Every rank of a group holds complete latents. Only the
+call of the network (rows, tokens, or blocks) and the decoder (image rows) are cut. So sampler decisions agree on all ranks, and
+none depends on a rank's own clock, memory or numbers. Extending: a new cut is a callable around the network. Degrees that keep
+results are in `machine.sampling`, others in the evaluation.
 """
 
 from dithc.parallel import choosing, windows

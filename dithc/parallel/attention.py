@@ -18,11 +18,10 @@ LINE = 64  # columns that nobody shares: whole cache lines
 
 
 class SharedKeys:
-    """Ranks of one node: each puts its keys and values where all read them; the same bits as on one rank.
+    """Shared-memory attention of the ranks of a node, bitwise equal to one rank.
 
-    Two memories take turns: who is at block b + 1 has met all others there, so block b has been read by everybody before block
-    b + 2 is written. So do two for what is made of the condition, of the parts of a pass that are programs of their own. A pass
-    begins with the first ones.
+    Two buffers alternate: a rank at block b + 1 has met all others there, so block b has been read before block b + 2 is
+    written. Two more hold shared results of the condition. A pass begins with the first ones.
     """
 
     in_sequence = True
@@ -64,23 +63,22 @@ class SharedKeys:
         return iter(memory)
 
     def absent(self) -> str | None:
-        """The rank that was waited for in vain; None where all came."""
+        """Return the missing rank, or None."""
         memories = *self._keys, *self._outputs
         return next((rank for memory in memories if (rank := memory.absent()) is not None), None)
 
 
 class Messages:
-    """Ulysses among U ranks, whose tokens follow each other, ring among R such sets (USP, arXiv 2405.07719).
+    """Ulysses among U ranks with consecutive tokens, ring among R such sets (USP, arXiv 2405.07719).
 
-    Each of the U ranks has all tokens of its set for H / U heads while attention is made: with R = 1 an ordinary call, with the
-    same bits as on one rank. In the ring keys and values of a set travel on while those at hand are used; parts are joined in
-    fp32 by their sums of exponentials, which rounds otherwise.
+    With R = 1, each rank computes ordinary attention over all tokens for H / U heads, bitwise equal to one rank. In the ring,
+    keys and values travel while others are used; partial results are joined in fp32, which rounds differently.
     """
 
     in_sequence = False
 
     def __init__(self, ulysses: Ranks, ring: Ranks, lengths: Sequence[int]) -> None:
-        """Takes the tokens of all U * R ranks, in order."""
+        """Split all U * R ranks, in order."""
         self.turn = (0, 0)
         self._ulysses, self._ring = ulysses, ring
         self.most_tokens = max(lengths)
@@ -116,7 +114,7 @@ class Messages:
         return torch.cat(back, dim=2)  # (N, t, D)
 
     def absent(self) -> str | None:
-        """Those who do not answer messages are named where these are waited for."""
+        """Return None, because message timeouts are reported at their waits."""
         return None
 
     def _alone(self, qkv: Tensor, num_heads: int) -> Tensor:

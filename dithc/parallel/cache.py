@@ -1,10 +1,8 @@
-"""Caches across the steps of a sampling: what the blocks of a network added at a call is used at others, where they are not run.
+"""Caches across sampling steps: block outputs of one call replace the blocks at other calls.
 
-Every row of a batch is treated by itself, from its own tokens: neither the rows beside it nor how rows and tokens are cut among
-ranks change a bit of it (but for a ring, whose sums round otherwise). What is kept stays on the rank that made it; of each row
-that are two streams of tokens (first-block), or one more than the order (taylor).
-
-Legend: N rows of a batch; t tokens of this rank, T of an image, D width.
+Each row depends on its own tokens only, so batch and rank layout change no bit (except ring, whose sums round differently).
+Cached values stay on their rank; per row two token streams (first-block), or order + 1 (taylor). Legend: N rows of a batch; t
+tokens of this rank, T of an image, D width.
 """
 
 import math
@@ -22,7 +20,7 @@ from dithc.parallel.ranks import Ranks, cut
 
 
 class Blocks(Protocol):
-    """Blocks one after the other, (tokens (N, t, D), condition (N, D)) -> tokens (N, t, D); or some of them."""
+    """Consecutive blocks, (tokens (N, t, D), condition (N, D)) -> tokens (N, t, D)."""
 
     def __len__(self) -> int: ...
 
@@ -32,30 +30,26 @@ class Blocks(Protocol):
 
 
 class Cached:
-    """The run of a network's blocks in one sampling, not all of them at every call; a sampling that begins takes a new one.
+    """Run of a network's blocks in one sampling run; create a new one for each.
 
-    Attributes:
-        tally: (4) fp64: times that a row went through a block, how many they were without a cache (both counted by the first of
-            the ranks that share tokens), seconds in blocks, and seconds beside them.
+    `tally` (4) fp64: row-block evaluations, their number without a cache (both counted by the first of the ranks that share
+    tokens), seconds in blocks, and seconds in the cache.
     """
 
     def __init__(self, tokens: Ranks, *, num_tokens: int) -> None:
-        """Takes who share the tokens of an image, and T."""
+        """Start for the ranks that share the tokens of an image, and T tokens."""
         self.tally = torch.zeros(4, dtype=torch.float64)
         self._ranks, self._lengths = tokens, cut(num_tokens, tokens.size)
         self._rows: int | None = None
 
     def __call__(self, blocks: Blocks, tokens: Tensor, c: Tensor, time: float) -> Tensor:
-        """What all blocks, or what is kept of them, make of a batch; each call has the same rows in the same order.
+        """Return the output (N, t, D) of all blocks, computed or cached, for the same rows in each call.
 
         Args:
             blocks: of the network.
             tokens: (N, t, D), embedded.
             c: (N, D).
             time: the timestep, of all rows.
-
-        Returns:
-            (N, t, D).
 
         Raises:
             UserError: other rows than before, or (taylor) the timestep of the call before.
@@ -87,7 +81,7 @@ class Cached:
 
 
 class ByFirstBlock(Cached):
-    """See `config.caching.FirstBlock`. Rows whose other blocks are to be run go through them together."""
+    """See `config.caching.FirstBlock`. Rows that need the other blocks run together."""
 
     def __init__(self, settings: training.FirstBlock, tokens: Ranks, *, num_tokens: int) -> None:
         super().__init__(tokens, num_tokens=num_tokens)
@@ -111,9 +105,9 @@ class ByFirstBlock(Cached):
         return out
 
     def _changed(self, added: Tensor) -> list[int]:
-        """The rows whose first block adds (N, t, D) something else than when the others were run last; the same on all ranks.
+        """Return the rows whose first block's addition (N, t, D) changed since the last full run; the same on all ranks.
 
-        Of each token one sum travels, and those are summed up as if exactly (`fsum`): so where tokens are cut decides nothing.
+        One sum per token travels, and `fsum` adds them exactly, so the token layout has no effect.
         """
         if len(self._added) == 0:
             return list(range(len(added)))
@@ -125,7 +119,7 @@ class ByFirstBlock(Cached):
 
 @dataclass(frozen=True)
 class _Node:
-    """What all blocks added (N, t, D) at a call, and its timestep."""
+    """Sum of all blocks' additions (N, t, D) at a call, and its timestep."""
 
     call: int
     time: float
@@ -135,8 +129,7 @@ class _Node:
 class ByTaylor(Cached):
     """See `config.caching.Taylor`.
 
-    A polynomial through points that lie close together goes astray soon behind them: of the warm-up, calls are kept that are an
-    interval apart, and the newest.
+    Polynomials through close points extrapolate badly, so warm-up calls are kept one interval apart, plus the newest.
     """
 
     def __init__(self, settings: training.Taylor, tokens: Ranks, *, num_tokens: int) -> None:
@@ -183,13 +176,7 @@ def lagrange(nodes: Sequence[float], place: float) -> list[float]:
 def cache_of(
     settings: training.FirstBlock | training.Taylor | None, tokens: Ranks, *, num_tokens: int
 ) -> Cached | None:
-    """The cache of one sampling by one network; None where there is to be none.
-
-    Args:
-        settings: of the evaluation.
-        tokens: who share the tokens of an image.
-        num_tokens: T.
-    """
+    """Return the cache of one network in one sampling run, or None; `tokens` share an image of `num_tokens`."""
     if settings is None:
         return None
     if isinstance(settings, training.FirstBlock):

@@ -1,13 +1,11 @@
-"""Latents to images by several ranks: whole images dealt to them, and one image cut by its rows.
+"""Latents to images by several ranks: complete images per rank, and one image cut by rows.
 
-A decoder is called as it is, with a rank's rows of the latent: its modules know nothing of it. While it runs, those that look
-beyond a row are replaced from outside: a convolution of 3 x 3 adds what the neighbours' nearest rows give, a group norm takes its
-statistics over the rows of all, attention sees the keys and values of all. All else is by place, and rows that are doubled stay
-in order. So the image is that of the whole, but for the order of sums; a tile alone is not, which ends in zeros and has a
-norm of its own.
+The decoder runs unchanged on a rank's rows of the latent. During the call, modules that read beyond a row are replaced: 3 x 3
+convolutions add the contributions of neighbor rows, group norms use statistics of all rows, attention reads all keys and values.
+The image equals that of one rank except for the order of sums. A separate tile would differ: it has zero edges and its own norm.
 
-Norms of one rank are replaced too, where channels lie last in memory: PyTorch sums those in fp32, one number after the other, and
-has lost the fourth digit at 1,024 px.
+Norms of one rank are replaced too for channels-last maps, because PyTorch's sequential fp32 sums lose the fourth digit at 1,024
+px.
 
 Legend: N images, Z latent channels, h, w latent; C channels, H, W image, or a map inside the decoder; G groups of a norm; R
 ranks, h_r rows of rank r.
@@ -46,31 +44,24 @@ log = logger(__name__)
 
 
 class Decodes(Protocol):
-    """What is needed of a codec."""
+    """Required codec interface."""
 
     @property
     def id(self) -> str:
-        """Kind and digest of what decides every latent."""
+        """Kind and digest of the settings that determine a latent."""
 
     def decode(self, latent: Tensor) -> Tensor:
         """Scaled latents (N, Z, h, w) to images (N, C, H, W)."""
 
 
 class Decoding:
-    """Latents that every rank has, to images on the first one.
-
-    Attributes:
-        obstacle: why several ranks cannot share an image; None where they can.
-    """
+    """Decoding of replicated latents to images on the first rank; `obstacle` is the reason against cutting an image, or None."""
 
     def __init__(self, codec: Decodes, ranks: Ranks, *, by_rows: ByRows = False) -> None:
-        """Says how, and why.
+        """Choose the method and log the reason.
 
-        Args:
-            codec: what decodes.
-            ranks: who share the images.
-            by_rows: whether all of them share every image; auto: those images that are left when every rank has had as many whole
-                ones. Where the codec cannot be cut none is.
+        `by_rows` cuts every image; auto cuts those left after an equal number of complete images per rank. Codecs with an
+        obstacle are never cut.
         """
         self._codec, self._ranks, self._by_rows = codec, ranks, by_rows
         self.obstacle = why = obstacle(codec) if ranks.size > 1 else None
@@ -87,9 +78,9 @@ class Decoding:
             log.info(f"{ranks.size} ranks decode whole images in turn, and those that are left over together, by rows")
 
     def __call__(self, latents: Tensor) -> Tensor:
-        """Images of latents (N, Z, h, w): (N, C, H, W) on the first rank, nothing (0) on the others.
+        """Return images (N, C, H, W) of latents (N, Z, h, w) on the first rank, elements (0) on others.
 
-        Image by image: the bits of a convolution may depend on how many go through it at once.
+        Images are decoded singly because the bits of a convolution may depend on the batch.
 
         Raises:
             UserError: `by_rows`, and there are fewer rows than ranks.
@@ -122,11 +113,7 @@ class Decoding:
 
 
 def rows_of(latent: Tensor, ranks: Ranks) -> list[int]:
-    """How many rows of a latent (N, Z, h, w) each rank has.
-
-    Raises:
-        UserError: there are fewer than ranks.
-    """
+    """Return the number of rows of a latent (N, Z, h, w) per rank; UserError for fewer rows than ranks."""
     height = latent.shape[2]
     if height < ranks.size:
         raise problem(
@@ -140,13 +127,11 @@ def rows_of(latent: Tensor, ranks: Ranks) -> list[int]:
 
 @torch.no_grad()
 def decoded_rows(codec: Decodes, latent: Tensor, ranks: Ranks, *, lengths: Sequence[int] | None = None) -> Tensor:
-    """This rank's rows (N, C, H h_r / h, W) of the images of latents (N, Z, h, w) that every rank has.
+    """Return this rank's rows (N, C, H h_r / h, W) of the images of replicated, scaled latents.
 
     Args:
-        codec: one without `obstacle`.
-        latent: scaled.
-        ranks: who share it.
-        lengths: the rows of each, at least one; None for as even as can be.
+        codec: without `obstacle`.
+        lengths: rows of each rank, at least one; None for an even split.
 
     Raises:
         UserError: there are fewer rows than ranks.
@@ -160,7 +145,7 @@ def decoded_rows(codec: Decodes, latent: Tensor, ranks: Ranks, *, lengths: Seque
 
 
 def obstacle(codec: Decodes) -> str | None:
-    """Why the decoder of a codec cannot be cut by rows; None where it can."""
+    """Return why a codec's decoder cannot be cut by rows, or None."""
     parts = _parts_of(codec)
     if not parts:
         return "which has no decoder whose layers are known"
@@ -176,7 +161,7 @@ def _parts_of(codec: Decodes) -> tuple[nn.Module, ...]:
 
 
 def _joined(images: list[Tensor], latents: Tensor) -> Tensor:
-    """One image is not copied; none is an empty tensor."""
+    """Concatenate images; a single image is not copied, and an empty list gives an empty tensor."""
     if not images:
         return latents.new_empty(0)
     return torch.cat(images) if len(images) > 1 else images[0]
@@ -224,10 +209,7 @@ def _over(ranks: Ranks, parts: Sequence[nn.Module], lengths: Sequence[int]) -> I
 
 
 def _convolved(module: nn.Conv2d, ranks: Ranks) -> Forward:
-    """A convolution of 3 x 3 over the rows of all: that of one's own, to whose edges the neighbours' rows are added.
-
-    Rows travel while it is made, and no map is copied.
-    """
+    """Return a 3 x 3 convolution over all ranks' rows: the local one plus neighbor rows, sent meanwhile without copies."""
 
     def beside(row: Tensor, at: int) -> Tensor:
         weight = module.weight[:, :, at : at + 1]  # (C', C, 1, 3)
@@ -247,7 +229,7 @@ def _convolved(module: nn.Conv2d, ranks: Ranks) -> Forward:
 
 
 def _normed(module: nn.GroupNorm, ranks: Ranks) -> Forward:
-    """A group norm whose moments are those of all ranks' places, joined in the order of ranks: the same bits on all of them."""
+    """Return a group norm over all ranks' positions, joined in rank order: bitwise equal on all ranks."""
     of_torch: Forward = module.forward
 
     def forward(x: Tensor) -> Tensor:
@@ -273,10 +255,7 @@ def _normed(module: nn.GroupNorm, ranks: Ranks) -> Forward:
 
 
 def _moments(x: Tensor, groups: int) -> tuple[int, Tensor, Tensor]:
-    """How many numbers of x (N, C, ...) a group has, their mean and the sum of their squares less it, (N, G) fp64 each.
-
-    Piece by piece, so that nothing of the size of x is made beside it.
-    """
+    """Return count, mean and sum of squared deviations of x (N, C, ...) per group, (N, G) fp64, chunk by chunk."""
     dims = tuple(range(2, x.ndim))
     length = max(1, AT_ONCE * x.shape[2] // x.numel())
     counts, means, squares = [], [], []
@@ -293,7 +272,7 @@ def _moments(x: Tensor, groups: int) -> tuple[int, Tensor, Tensor]:
 
 
 def _pooled(counts: Tensor, means: Tensor, squares: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean, and sum of squares less it, of the numbers of all parts, (N, G) each, of those of each part, (parts, N, G) each."""
+    """Return mean and sum of squared deviations over all parts, (N, G) each, from those of each part, (parts, N, G)."""
     mean = (counts * means).sum(dim=0) / counts.sum(dim=0)
     return mean, (squares + counts * (means - mean).square()).sum(dim=0)
 

@@ -13,16 +13,16 @@ from dithc.model import DiTConfig, flops_per_image
 
 @dataclass(frozen=True, kw_only=True)
 class Degrees:
-    """How many ranks share what of a shard; their product is the size of the group that makes it.
+    """Numbers of ranks that share parts of a shard; their product is the group size.
 
     Attributes:
-        data: share its images, and exchange nothing until these are made.
-        cfg: 2 where the two branches of guidance are made at once.
-        windows: share those of a scene at each step.
-        shared: share the tokens of an image on one node, by keys and values in memory that all see.
-        ulysses: share them by messages, each with all tokens for some heads while attention is made.
-        ring: share them in sets of `ulysses` ranks that pass keys and values on; rounds otherwise than one rank.
-        stages: share the blocks of the network, through which patches of an image go (PipeFusion).
+        data: share its images, without communication until the end.
+        cfg: 2 to compute both branches of guidance at once.
+        windows: share the windows of a scene at each step.
+        shared: share the tokens of an image on one node, by keys and values in shared memory.
+        ulysses: share tokens by messages, each with all tokens for some heads during attention.
+        ring: share tokens in sets of `ulysses` ranks that pass keys and values on; rounds differently.
+        stages: share the blocks of the network, in patches (PipeFusion).
     """
 
     data: int = 1
@@ -60,27 +60,27 @@ class Degrees:
 
 @dataclass(frozen=True, kw_only=True)
 class Work:
-    """What is to be sampled, and what a row of a batch (an image, in one branch) is made of; whatever makes it.
+    """Work of a sampling run, and of a row (an image, in one branch).
 
     Attributes:
-        shards: the number of images of each.
+        shards: images per shard.
         branches: 2 with guidance, else 1.
         tokens: T.
-        heads: H; 0 where there is no network.
+        heads: H; 0 without a network.
         windows: of a scene at a step; 1 for images of the network's own size.
         width: D.
         depth: L, blocks.
-        linear_flops: of a row, in the products that tokens share.
-        uncut_flops: of a row, in those of its timestep and label: columns are shared in memory, else every rank makes all.
-        numbers: that come out for a token.
+        linear_flops: per row, of products that tokens share.
+        uncut_flops: per row, for timestep and label: cut in shared memory, else replicated.
+        numbers: outputs per token.
         number_bytes: of an activation.
         calls: of the network for a batch.
-        lone_calls: of these, with one branch alone, outside the interval of guidance.
-        batch: images that go through it at once, at most.
-        decoders: most ranks that share the decoding of an image; 1 where whole ones are dealt to those who make them.
-        in_memory: whether ranks of a node can read keys and values where others put them.
-        patches: of an image, that go through stages one after the other; 0 for whole images.
-        warmup_calls: of `calls`, in which they are not cut for all that.
+        lone_calls: calls with one branch only, outside the guidance interval.
+        batch: maximum images per call.
+        decoders: maximum ranks that decode one image; 1 if each image is decoded by its owner.
+        in_memory: whether ranks of a node can share keys and values in memory.
+        patches: of an image in pipeline stages; 0 for complete images.
+        warmup_calls: calls that do not use patches.
     """
 
     shards: Sequence[int]
@@ -133,7 +133,7 @@ class Work:
 
 
 def fault(degrees: Degrees, work: Work, *, ranks: int, ranks_a_node: int) -> str | None:
-    """Why degrees do not serve some work; None where they do."""
+    """Return why degrees do not fit some work, or None."""
     most = max(work.shards, default=1)
     if degrees.size > ranks:
         return f"{degrees.size} ranks, and there are {ranks}"
@@ -171,14 +171,13 @@ def _fault_of_stages(degrees: Degrees, work: Work) -> str | None:
 
 
 def ways(ranks: int, *, windows: int = 1, given: int | None = None, stages: int = 1) -> Iterator[Degrees]:
-    """All ways to share one image among at most so many ranks, possible or not: in memory, by messages, or by stages.
+    """Yield all ways to share one image among at most `ranks` ranks, possible or not: in memory, by messages, or by stages.
 
     Args:
-        ranks: see above.
-        windows: of a scene; ranks that share these share tokens in memory alone, unless `given`. Of their degrees those alone
-            that leave a rank fewer windows than the degree before.
-        given: the degree of windows, where it is.
-        stages: with which tokens are not shared; none of other numbers.
+        windows: of a scene. Ranks that share windows share tokens in memory only, unless `given`. Window degrees that do not
+            reduce the windows per rank are skipped.
+        given: a fixed degree of windows.
+        stages: a fixed number, without token sharing.
     """
     if stages > 1:
         yield from (Degrees(cfg=cfg, stages=stages) for cfg in (1, 2) if cfg * stages <= ranks)
@@ -198,5 +197,5 @@ def ways(ranks: int, *, windows: int = 1, given: int | None = None, stages: int 
 
 
 def groups_of(degrees: Degrees, *, ranks: int) -> list[list[int]]:
-    """The ranks of each group; those that are left over are in none."""
+    """Return the ranks of each group; remaining ranks are in no group."""
     return [list(range(at, at + degrees.size)) for at in range(0, ranks - degrees.size + 1, degrees.size)]

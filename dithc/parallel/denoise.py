@@ -20,12 +20,10 @@ ALONE = Ranks()
 
 
 class Denoiser:
-    """A DiT as samplers call it, `(x (N, Z, h, w), t (N), y (N)) -> (N, Z or 2Z, h, w)` in fp32, by several ranks.
+    """A DiT for samplers, `(x (N, Z, h, w), t (N), y (N)) -> (N, Z or 2Z, h, w)` in fp32, by several ranks.
 
-    Made for weights that stay what they are, as those of a sampling do; of changes see `model.Chain`.
-
-    A row has the same bits whatever the rows beside it and however its tokens are cut (but for a ring, see `attention.Messages`),
-    where the C kernels serve.
+    Weights must not change; see `model.Chain` otherwise. With the C kernels, a row's bits depend neither on other rows nor on the
+    token layout (except ring, see `attention.Messages`).
     """
 
     def __init__(
@@ -41,19 +39,18 @@ class Denoiser:
         stages: Ranks = ALONE,
         pipefusion: training.Pipefusion | None = None,
     ) -> None:
-        """Takes what is cut.
+        """Prepare the parts of this rank.
 
         Args:
             model: in evaluation mode.
-            bf16: whether products are of bf16 (autocast).
-            rows: who share the rows of a batch; each has all tokens of its rows, or with `tokens` a part of them.
-            tokens: who share the tokens of an image.
-            over: their attention; None where there is one of them.
-            blocks: those of an earlier denoiser of this model with the same `over`, and with a cache as well or without one as
-                well (`DiT.chain`, without one to patches); None: made here.
-            cache: what is used again across calls, which are then those of one sampling, each of the same rows at one timestep.
-            stages: who are the stages of the network, each with all tokens.
-            pipefusion: how images are cut into patches, in which calls are likewise those of one sampling.
+            bf16: whether products use bf16 (autocast).
+            rows: ranks that share the rows of a batch, each with all tokens or the part of `tokens`.
+            tokens: ranks that share the tokens of an image.
+            over: their attention; None for one rank.
+            blocks: of an earlier denoiser with the same model, `over` and use of a cache (`DiT.chain`); None to create them.
+            cache: reuse across calls; all calls then belong to one sampling run, with the same rows at one timestep.
+            stages: pipeline stages of the network, each with all tokens.
+            pipefusion: the cut into patches; calls are restricted as with a cache.
         """
         self.model = model
         # Of other networks nothing is cut, and all is called as it is.
@@ -67,12 +64,12 @@ class Denoiser:
 
     @property
     def tally(self) -> Tensor:
-        """(4) fp64: what a cache saved here, see `cache.Cached`; zeros without one."""
+        """(4) fp64: savings of the cache, see `cache.Cached`; zeros without a cache."""
         return torch.zeros(4, dtype=torch.float64) if self._cache is None else self._cache.tally
 
     @torch.no_grad()
     def __call__(self, x: Tensor, t: Tensor, y: Tensor) -> Tensor:
-        """x (N, Z, h, w), t (N), y (N); the whole output, on every rank."""
+        """Return the complete output on every rank for x (N, Z, h, w), t (N), y (N)."""
         lengths = cut(len(x), self._rows.size)
         if len(x) < self._rows.size:  # too few to be shared: everybody makes them
             return self._of_rows(x, t, y)

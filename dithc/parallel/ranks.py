@@ -1,4 +1,4 @@
-"""The members that share something of one image."""
+"""Ranks that share parts of an image."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -6,20 +6,18 @@ from itertools import accumulate
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, distributed
 
 from dithc.parallel.shared import Joining
 
 
 @dataclass(frozen=True)
 class Ranks:
-    """Some ranks of a run, in an order; one rank alone needs no group.
+    """An ordered subset of the ranks of a run; a single rank has no group.
 
     Attributes:
-        rank: this process's number among them, from 0.
-        size: how many they are.
-        group: of torch.distributed; None for one alone, or for all ranks.
-        joining: by which they put tensors together where they are of one node; None: by messages.
+        group: of torch.distributed; None for a single rank, or for all ranks.
+        joining: joins tensors in shared memory on one node; None for messages.
     """
 
     rank: int = 0
@@ -28,35 +26,23 @@ class Ranks:
     joining: Joining | None = field(default=None, repr=False, compare=False)
 
     def joined(self, part: Tensor, lengths: Sequence[int], *, dim: int = 0) -> Tensor:
-        """The parts of all, one after the other along `dim`, on every rank.
+        """Return the concatenation of all parts along `dim`, on every rank.
 
-        Args:
-            part: of this rank; all are of one type, and of one shape but for `dim`.
-            lengths: of the part of each rank along `dim`.
+        `lengths` are the sizes of all parts along `dim`; other sizes and the type are equal.
         """
         if self.size == 1:
             return part
         if self.joining is not None:
             return self.joining(part, lengths, rank=self.rank, dim=dim)
-        import torch.distributed as distributed
-
         shapes = [[*part.shape[:dim], length, *part.shape[dim + 1 :]] for length in lengths]
         parts = [part.new_empty(shape) for shape in shapes]
         distributed.all_gather(parts, part.contiguous(), group=self.group)
         return torch.cat(parts, dim=dim)
 
     def collected(self, part: Tensor, lengths: Sequence[int], *, dim: int = 0) -> Tensor | None:
-        """As `joined`, for the first rank alone; None on the others.
-
-        Args:
-            part: of this rank; not looked at where it is empty, which that of the first rank is not.
-            lengths: of the part of each rank along `dim`.
-            dim: along which they follow each other.
-        """
+        """As `joined`, on the first rank only; None elsewhere. The first rank's part must not be empty."""
         if self.size == 1:
             return part
-        import torch.distributed as distributed
-
         if self.rank > 0:
             if lengths[self.rank] > 0:
                 distributed.send(part.contiguous(), group=self.group, group_dst=0)
@@ -75,22 +61,13 @@ class Ranks:
         return whole
 
     def swapped(self, parts: Sequence[Tensor], shapes: Sequence[Sequence[int]]) -> list[Tensor]:
-        """The part that each rank has for this one, in their order.
-
-        Args:
-            parts: for each rank, dense.
-            shapes: of what each rank has for this one.
-        """
-        import torch.distributed as distributed
-
+        """Return the dense part of each rank for this one, of the given shapes, in rank order."""
         got = [parts[0].new_empty(list(shape)) for shape in shapes]
         distributed.all_to_all(got, list(parts), group=self.group)
         return got
 
     def passed_on(self, block: Tensor, shape: Sequence[int]) -> Callable[[], Tensor]:
-        """Begins to send a dense block to the next rank of the ring; what is returned waits for that of the rank before."""
-        import torch.distributed as distributed
-
+        """Begin to send a dense block to the next rank of the ring; the result waits for the block of the rank before."""
         got = block.new_empty(list(shape))
         following, before = (self.rank + 1) % self.size, (self.rank - 1) % self.size
         sending = distributed.isend(block, group=self.group, group_dst=following)
@@ -105,17 +82,13 @@ class Ranks:
         return arrived
 
     def sent(self, x: Tensor, *, to: int, tag: int) -> Callable[[], object]:
-        """Begins to send a tensor to one of them; what is returned waits until it has gone."""
-        import torch.distributed as distributed
-
+        """Begin to send a tensor to a rank; the result waits for completion."""
         sending = distributed.isend(x.contiguous(), group=self.group, group_dst=to, tag=tag)
         assert sending is not None
         return sending.wait
 
     def awaited(self, into: Tensor, *, source: int, tag: int) -> Callable[[], Tensor]:
-        """Begins to receive what one of them sends with this tag; what is returned waits for it."""
-        import torch.distributed as distributed
-
+        """Begin to receive a tensor with this tag from a rank; the result waits for it."""
         coming = distributed.irecv(into, group=self.group, group_src=source, tag=tag)
 
         def arrived() -> Tensor:
@@ -126,21 +99,17 @@ class Ranks:
         return arrived
 
     def spread(self, x: Tensor, *, source: int) -> Tensor:
-        """A dense tensor, which becomes that of one of them, on every rank."""
+        """Broadcast a dense tensor of one rank to all."""
         if self.size > 1:
-            import torch.distributed as distributed
-
             distributed.broadcast(x, group=self.group, group_src=source)
         return x
 
     def edges(self, first: Tensor, last: Tensor) -> Callable[[], tuple[Tensor | None, Tensor | None]]:
-        """Begins to send this rank's edges, both of one shape, to its neighbours.
+        """Begin to send this rank's edges, of equal shape, to its neighbors.
 
-        What is returned waits for theirs: the last one of the rank before and the first one of the rank after; None where there
-        is no such rank.
+        Returns a function that waits for the last edge of the rank before and the first edge of the rank after (None without
+        such rank).
         """
-        import torch.distributed as distributed
-
         waited: list[Any] = []
         sent: list[Tensor] = []  # kept until they have gone
 
@@ -170,18 +139,16 @@ class Ranks:
     def sum_(self, x: Tensor) -> Tensor:
         """The sum over the ranks, in place; the same bits on every rank."""
         if self.size > 1:
-            import torch.distributed as distributed
-
             distributed.all_reduce(x, group=self.group)
         return x
 
 
 def cut(count: int, size: int) -> list[int]:
-    """Lengths of `size` parts of `count` things, as even as can be, the first ones one longer."""
+    """Return the lengths of `size` nearly equal parts of `count` items, longer parts first."""
     each, more = divmod(count, size)
     return [each + (rank < more) for rank in range(size)]
 
 
 def starts(lengths: Sequence[int]) -> list[int]:
-    """Where each part begins."""
+    """Return the start of each part."""
     return list(accumulate(lengths, initial=0))[:-1]

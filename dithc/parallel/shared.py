@@ -1,4 +1,4 @@
-"""Memory that ranks of one node share, and tensors that they put together there."""
+"""Memory shared by the ranks of a node, and concatenation of tensors in it."""
 
 import math
 from collections import deque
@@ -20,52 +20,45 @@ GROWTH = 2  # times, at least, of a memory that was too small
 
 
 class Shared:
-    """Memory for tensors of any size; where it was too small for one it stays, as recorded calls know its address."""
+    """Memory for tensors of any size. Outgrown memory is kept, because recorded calls hold its address."""
 
     def __init__(self, group: Any) -> None:
-        """Takes a group of torch.distributed, of ranks of one node."""
+        """Start for a group of torch.distributed on one node."""
         self._group = group
         self._segments: list[Any] = []
 
     def of(self, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
-        """A tensor at the start of it; all ranks ask for the same ones, in the same order."""
+        """Return a tensor at the start; all ranks request the same tensors in the same order."""
         num_bytes = math.prod(shape) * dtype.itemsize
         if not self._segments or num_bytes > self._segments[-1].memory.numel():
             self._segments.append(_made(num_bytes, self._group))
         return tensor_in(self._segments[-1], shape, dtype)
 
     def meet(self, calls: Any) -> None:
-        """Has `calls` wait until all ranks have written there what they have for the tensor that was asked for last."""
+        """Record in `calls` a wait until all ranks have written the latest tensor."""
         self._segments[-1].meet(calls)
 
     def absent(self) -> str | None:
-        """The rank that was waited for in vain; None where all came."""
+        """Return the missing rank, or None."""
         return next((rank for segment in self._segments if (rank := segment.absent()) is not None), None)
 
 
 class Joining:
-    """Parts of tensors that ranks of one node put where all read them; no message is sent.
+    """Concatenation of tensors in memory shared by the ranks of a node, without messages.
 
-    Two memories take turns: who writes to one again has met all others at the other one, so everybody has read it. One that was
-    too small is given back: all have read it when they make a larger one together.
+    Two buffers alternate: a rank writes to one after all have met at the other, so all have read it. Larger ones replace small
+    ones.
     """
 
     def __init__(self, group: Any) -> None:
-        """Takes a group of torch.distributed, of ranks of one node."""
+        """Start for a group of torch.distributed on one node."""
         self._group = group
         self._memories: deque[Any] = deque([None, None])
 
     def __call__(self, part: Tensor, lengths: Sequence[int], *, rank: int, dim: int) -> Tensor:
-        """The parts of all, one after the other along `dim`.
+        """Return the concatenation of all parts along `dim`; UserError if a rank is missing.
 
-        Args:
-            part: of this rank.
-            lengths: of the part of each rank along `dim`; the other sizes are the same for all.
-            rank: the place of this rank among them.
-            dim: along which they follow each other.
-
-        Raises:
-            UserError: a rank did not come.
+        `lengths` are the sizes of all parts along `dim`, in the order of `rank`; other sizes are equal.
         """
         shape = (*part.shape[:dim], sum(lengths), *part.shape[dim + 1 :])
         segment = self._segment(math.prod(shape) * part.dtype.itemsize)
@@ -80,7 +73,7 @@ class Joining:
         return whole.clone()
 
     def _segment(self, num_bytes: int) -> Any:
-        """The memory whose turn it is, with room for so many bytes."""
+        """Return the current memory, with room for this many bytes."""
         segment = self._memories[0]
         if segment is None or num_bytes > segment.memory.numel():
             known = 0 if segment is None else GROWTH * segment.memory.numel()
@@ -101,7 +94,7 @@ def tensor_in(segment: Any, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
 
 
 def explained(error: ValueError, absent: str) -> UserError:
-    """The error of a meeting to which somebody did not come."""
+    """Return the error of a meeting with a missing rank."""
     told = problem(
         f"{absent} is lost, which shares an image with others",
         got=f"{absent} {str(error).rpartition(WAITED_FOR)[2]}",

@@ -1,14 +1,12 @@
-"""PipeFusion: patches of an image go through stages of a network one after the other (arXiv 2405.14430).
+"""PipeFusion: image patches pass through stages of a network in a pipeline (arXiv 2405.14430).
 
-A patch attends to the patches before it as they are at this call, and to those behind it as they were at the call before: their
-keys and values are kept, of each block, on the stage that has it. That is said of patches alone, so any number of stages, one
-too, gives the same bits where the C kernels serve. The first calls, of the warm-up, and all of one patch, are of whole images,
-with the bits of the network called as it is; a stage works then on one row of the batch while the next one works on another.
+A patch attends to earlier patches of this call and to later patches of the previous call, whose keys and values each stage
+keeps for its blocks. So the result does not depend on the number of stages, with the C kernels. Warm-up calls, and calls of one
+patch, use complete images and equal the plain network bitwise; stages then pipeline over rows of the batch.
 
-A sampler takes whole latents, so the stages have run dry when a call ends: of M patches and N stages a share M / (M + N - 1) of
-them is busy (of the n rows of a warm-up n / (n + N - 1)), where stages that began the next step with the first patch to leave
-would come to M S / (M S + N - 1) in S steps. Each patch is sent on once, so T D numbers a row and call, whatever the depth; the
-output goes to all stages at the end.
+The pipeline drains at the end of each call: of M patches and N stages a share M / (M + N - 1) is busy (n / (n + N - 1) for n rows
+in warm-up). Overlapping S steps would give M S / (M S + N - 1). Each patch travels once, T D numbers per row and call at any
+depth; all stages receive the output.
 
 Legend: n rows of a batch; T tokens of an image, t of a patch, D width, p side of a patch of pixels.
 """
@@ -31,7 +29,7 @@ Unit = tuple[slice, slice]
 
 
 class KeptKeys:
-    """Attention of some tokens over keys and values of all, those of the others as they were left last, block by block."""
+    """Attention of some tokens over all keys and values, with the latest values of other tokens, per block."""
 
     in_sequence = True
 
@@ -44,11 +42,11 @@ class KeptKeys:
         self._kept: Any = None
 
     def turn_to(self, block: int, unit: Unit, *, num_rows: int) -> None:
-        """What is called next: a block, by its number, on a part of so many rows."""
+        """Select the next call: a block, by number, on a part with this many rows."""
         self._block, (self._rows, self._mine), self._num_rows = block, unit, num_rows
 
     def begin(self) -> None:
-        """See `hcops.part.Across`; `turn_to` says where a pass is."""
+        """See `hcops.part.Across`; `turn_to` sets the position."""
 
     def linears(self, x: Tensor, layers: Sequence[tuple[Tensor, Tensor]], dtype: torch.dtype) -> Iterator[Tensor]:
         """See `hcops.part.Across`."""
@@ -64,19 +62,15 @@ class KeptKeys:
         return mixed
 
     def absent(self) -> str | None:
-        """Those who do not answer messages are named where these are waited for."""
+        """Return None, because message timeouts are reported at their waits."""
         return None
 
 
 class Staged:
-    """The calls of a network in one sampling, each on the same rows; a sampling that begins takes a new one.
-
-    Attributes:
-        keys: the attention of this stage, for `hcops.part.part_of`.
-    """
+    """Calls of a network in one sampling run on the same rows; `keys` is this stage's attention for `hcops.part.part_of`."""
 
     def __init__(self, model: DiT, settings: training.Pipefusion, stages: Ranks) -> None:
-        """Takes the network, in evaluation mode, and the ranks that are its stages; those call it alike."""
+        """Start for a network in evaluation mode and its stages; collective."""
         tokens, depth = model.config.num_tokens, len(model.blocks)
         for what, got, most, of in (
             (
@@ -99,7 +93,7 @@ class Staged:
         self._calls, self._rows = 0, 0
 
     def __call__(self, x: Tensor, t: Tensor, y: Tensor) -> Tensor:
-        """The patches (n, T, p*p*out), fp32, of latents (n, Z, h, w), timesteps (n) and labels (n); on every stage.
+        """Return patches (n, T, p*p*out), fp32, on every stage, for latents (n, Z, h, w), timesteps (n) and labels (n).
 
         Raises:
             UserError: other rows than before.
@@ -134,7 +128,7 @@ class Staged:
         return stages.spread(out, source=stages.size - 1)
 
     def _units(self, rows: int) -> Sequence[Unit]:
-        """What goes through the stages, in order."""
+        """Return the units that pass through the stages, in order."""
         tokens = sum(self._patches)
         if self._calls >= self._warmup and len(self._patches) > 1:
             places = zip(starts(self._patches), self._patches, strict=True)
@@ -144,7 +138,7 @@ class Staged:
         return [(slice(row, row + 1), slice(0, tokens)) for row in range(rows)]
 
     def _awaited(self, units: Sequence[Unit], number: int) -> Callable[[], Tensor] | None:
-        """Begins to receive the tokens (., t, D) of a unit; None on the first stage, and behind the last unit."""
+        """Begin to receive the tokens (., t, D) of a unit; None on the first stage, and after the last unit."""
         if self._stages.rank == 0 or number == len(units):
             return None
         rows, mine = units[number]

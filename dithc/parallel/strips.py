@@ -12,7 +12,7 @@ from dithc.model import DiT
 
 
 def by_token(model: DiT, x: Tensor) -> Tensor:
-    """Latents (n, Z, h, w) as an image of one row of patches, (n, Z, p, T, p): a cut of it has exactly these tokens."""
+    """Rearrange latents (n, Z, h, w) into one row of patches, (n, Z, p, T, p), so that a cut has whole tokens."""
     p, (rows, columns) = model.config.patch_size, model.config.grid
     return x.reshape(*x.shape[:2], rows, p, columns, p).permute(0, 1, 3, 2, 4, 5).flatten(3, 4)
 

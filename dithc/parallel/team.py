@@ -22,20 +22,16 @@ from dithc.parallel.shared import Joining
 
 @dataclass(frozen=True, kw_only=True)
 class Team:
-    """What this rank is in the group that makes a shard; one rank alone by default.
+    """This rank's place in the group that makes a shard; by default a single rank.
 
     Attributes:
-        degrees: how it is cut.
-        number: of the group, from 0; None for a rank that is in none.
-        members: all of its ranks.
-        data: which part of a shard's images this rank makes, and of how many.
-        part: all that make the same images.
-        leaders: the first rank of each of these parts; None on the others.
-        rows: those who share the rows of a batch.
-        tokens: those who share the tokens of an image.
-        ulysses: likewise by heads.
-        ring: likewise in sets that pass their keys and values on.
-        stages: those who share the blocks of the network.
+        number: of the group, from 0; None outside of groups.
+        members: all ranks of the group.
+        data: this rank's part of a shard's images, and the number of parts.
+        part: ranks that make the same images.
+        leaders: the first rank of each part; None on others.
+        rows, tokens, stages: ranks that share rows of a batch, tokens of an image, blocks of the network.
+        ulysses, ring: ranks that share tokens by heads, and in sets that pass keys and values on.
     """
 
     degrees: Degrees = field(default_factory=Degrees)
@@ -52,15 +48,13 @@ class Team:
 
     @classmethod
     def of(cls, group: Group, degrees: Degrees, groups: Sequence[Sequence[int]]) -> "Team":
-        """The part of this rank; every rank calls it with the same.
+        """Return this rank's team; collective.
 
         Args:
-            group: the connected ranks.
-            degrees: of each group.
             groups: disjoint, of `degrees.size` ranks each; tokens or stages innermost, then branches, then images.
 
         Raises:
-            UserError: ranks that are to share keys and values are on several nodes.
+            UserError: ranks that share keys and values are on several nodes.
         """
         if group.size == 1:
             return cls()
@@ -116,7 +110,7 @@ class Team:
         return Messages(self.ulysses, self.ring, lengths)
 
     def decoding(self, codec: Decodes, *, by_rows: ByRows) -> Decoding:
-        """What decodes the images that this rank has a part in, on the first of those who make them."""
+        """Return the decoder of this rank's images, whose result is on the first rank of its part."""
         return Decoding(codec, self.part, by_rows=by_rows)
 
     def mine(self, indices: Sequence[int]) -> Sequence[int]:
@@ -127,7 +121,7 @@ class Team:
         return indices[first : first + lengths[part]]
 
     def both(self, one: Callable[[], Tensor], other: Callable[[], Tensor]) -> tuple[Tensor, Tensor]:
-        """What two calls return, (N, ...) each of one shape: each call by a branch, where there are two."""
+        """Return the results of two calls, (N, ...) of equal shape, one per branch if there are two."""
         if self.rows.size == 1:
             return one(), other()
         mine = (one, other)[self.rows.rank]()
@@ -135,11 +129,9 @@ class Team:
         return first, second
 
     def collected(self, images: Tensor | None, of: Sequence[int]) -> Tensor | None:
-        """The images of a shard, on the group's first rank; None on the others.
+        """Return the images of shard indices `of` on the group's first rank; None on others.
 
-        Args:
-            images: those that this rank's part has made; None where that is none. Read on its first rank.
-            of: the indices of the shard.
+        `images` are those of this rank's part, read on its first rank; None for none.
         """
         if self.leaders is None:
             return None

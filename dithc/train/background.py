@@ -1,4 +1,4 @@
-"""Work beside a training that must not hold it up: a thread that runs when a core is idle, or on a core kept free."""
+"""Background work that yields to training: on an idle or reserved core."""
 
 import os
 import threading
@@ -17,25 +17,17 @@ log = logger(__name__)
 
 
 class Cancelled(Exception):
-    """The work was told to end."""
+    """The work was canceled."""
 
 
 class Background(threading.Thread):
-    """Work under way in a thread of its own, or, by `work()`, in the caller's.
+    """Background work in its own thread or, by `work()`, in the calling thread.
 
-    Attributes:
-        result: what the function returned.
-        error: what it raised.
-        seconds: how long it took, less the time in which others had its core.
+    `seconds` is the duration less the time in which other threads used the core.
     """
 
     def __init__(self, function: Callable[["Background"], Any], *, name: str) -> None:
-        """Prepares the work; `start` starts it.
-
-        Args:
-            function: given this object, whose `check` it calls now and then.
-            name: of the thread.
-        """
+        """Prepare the work; `function` receives this object and calls its `check` regularly."""
         super().__init__(name=name, daemon=True)
         self.result: Any = None
         self.error: BaseException | None = None
@@ -43,10 +35,9 @@ class Background(threading.Thread):
         self._function, self._cancelled = function, threading.Event()
 
     def run(self) -> None:
-        """Gives way to everybody else, then works.
+        """Lower the priority, then work.
 
-        A thread of the lowest nice value still keeps its core for a slice of milliseconds when a compute thread wakes up on it,
-        and the whole team waits for that one; a thread of the idle class leaves at once.
+        The idle scheduling class yields at once. The lowest nice value alone delays a compute thread by milliseconds.
         """
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), LOWEST_PRIORITY)
         with suppress(OSError):  # a container may refuse it
@@ -57,7 +48,7 @@ class Background(threading.Thread):
         self.work()
 
     def work(self) -> None:
-        """Does the work; keeps its result or its error."""
+        """Run the function and keep its result or error."""
         begun, waited = time.monotonic(), _seconds_waited_for_a_core()
         try:
             self.result = self._function(self)
@@ -66,31 +57,23 @@ class Background(threading.Thread):
         self.seconds = max(0.0, time.monotonic() - begun - (_seconds_waited_for_a_core() - waited))
 
     def check(self) -> None:
-        """Called by the work.
-
-        Raises:
-            Cancelled: it is to end.
-        """
+        """Raise Cancelled if `cancel` was called; the work calls this."""
         if self._cancelled.is_set():
             raise Cancelled(self.name)
 
     def cancel(self) -> None:
-        """Has the work end at its next check; returns when it has."""
+        """Stop the work at its next check, and wait for it."""
         self._cancelled.set()
         self.wait()
 
     def wait(self) -> None:
-        """Returns when the work has ended, or was never started in a thread."""
+        """Wait until the work has ended; returns at once if no thread was started."""
         if self.ident is not None:
             self.join()
 
 
 def free_cores() -> list[tuple[int, ...]]:
-    """The logical CPUs of each core that this process may use and its compute threads leave free, to move data.
-
-    Compute threads are placed by the plan of what the process may use (`dithc.native`), and what that keeps free is free: the
-    core of the communication threads, where there is one, is taken from the process before.
-    """
+    """Return the logical CPUs of each allowed core that the compute threads leave free (`dithc.native`), for data movement."""
     machine = discover()
     allowed, (own,) = set(machine.limits.allowed_cpus), plan(machine, ranks_per_node=1).ranks
     cpus_of = {core.index: tuple(cpu for cpu in core.cpus if cpu in allowed) for core in machine.cores}
@@ -98,7 +81,7 @@ def free_cores() -> list[tuple[int, ...]]:
 
 
 def _seconds_waited_for_a_core() -> float:
-    """How long this thread was ready to run and did not, since it began; 0 where the kernel does not say."""
+    """Return how long this thread was runnable without a core; 0 if the kernel does not report it."""
     try:
         return int(SCHEDULER_STATISTICS.read_text().split()[1]) * 1e-9
     except (OSError, ValueError, IndexError):

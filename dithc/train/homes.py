@@ -1,4 +1,4 @@
-"""Where tensors that outlive a step are to live, and the names under which moments of weights are kept."""
+"""Allocation of tensors that outlive a step, and the names of moments."""
 
 from collections.abc import Callable
 from typing import TypeAlias
@@ -13,5 +13,5 @@ Home: TypeAlias = Callable[[str, Tensor], Tensor]
 
 
 def anywhere(_: str, like: Tensor) -> Tensor:
-    """A home in the memory that torch gives."""
+    """Allocate in torch's own memory."""
     return torch.empty(like.shape, dtype=like.dtype)

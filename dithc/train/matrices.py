@@ -29,7 +29,7 @@ HIDDEN = {
 
 @dataclass(frozen=True)
 class Matrix:
-    """Matrix `number` of the `count` (R, C) ones in the weight of this name."""
+    """Matrix `number` of `count` matrices (R, C) in the named weight."""
 
     name: str
     number: int
@@ -53,20 +53,20 @@ class Matrix:
 
     @property
     def lines(self) -> slice:
-        """Its rows in the weight."""
+        """Rows of the matrix in the weight."""
         return slice(self.number * self.rows, (self.number + 1) * self.rows)
 
     @property
     def weight_shape(self) -> tuple[int, int]:
-        """Of the whole weight."""
+        """Shape of the complete weight."""
         return self.count * self.rows, self.columns
 
 
 @dataclass(frozen=True)
 class Part:
-    """What a rank holds of a matrix: `count` rows (dim 0), columns (1) or elements of it flattened (None) from `start` on.
+    """A rank's part of a matrix: `count` rows (dim 0), columns (1) or flattened elements (None) from `start` on.
 
-    `own` is where they are in the rank's own tensor of the weight's name, along its first dimension.
+    `own` is its position along the first dimension of the rank's tensor.
     """
 
     dim: int | None
@@ -75,7 +75,7 @@ class Part:
     own: slice
 
     def of(self, whole: Tensor) -> Tensor:
-        """The part of a matrix that is here whole; a view."""
+        """Return the part of a complete matrix, as a view."""
         if self.dim is None:
             return whole.view(-1)[self.start : self.start + self.count]
         return whole.narrow(self.dim, self.start, self.count)
@@ -83,13 +83,11 @@ class Part:
 
 @dataclass(frozen=True)
 class Holding:
-    """What each of `size` ranks holds of the matrices; here everything, each of them.
+    """Distribution of the matrices over `size` ranks; here every rank holds everything.
 
     Attributes:
-        rank: this one.
-        size: number of ranks.
-        span: so many neighbouring ranks, the first a multiple of it, together hold everything.
-        meter: counts what travels because of it.
+        span: neighboring ranks, from a multiple of it, that together hold everything.
+        meter: counts the resulting traffic.
     """
 
     rank: int = 0
@@ -98,20 +96,20 @@ class Holding:
     meter: traffic.Meter = field(default_factory=traffic.Meter, compare=False)
 
     def shape(self, name: str, own: Tensor) -> tuple[int, ...]:
-        """Of the whole weight, of which the model has this on this rank."""
+        """Return the shape of the complete weight, of which the model has this part."""
         return tuple(own.shape)
 
     def part(self, matrix: Matrix, rank: int) -> Part | None:
-        """What a rank holds of a matrix; None for nothing."""
+        """Return a rank's part of a matrix, or None."""
         return Part(0, 0, matrix.rows, matrix.lines)
 
     def parts(self, matrix: Matrix) -> dict[int, Part]:
-        """What each rank holds of a matrix, of those that hold something."""
+        """Return the parts of a matrix by rank, without empty parts."""
         found = ((rank, self.part(matrix, rank)) for rank in range(self.size))
         return {rank: part for rank, part in found if part is not None}
 
     def sources(self, matrix: Matrix, owner: int, parts: Mapping[int, Part]) -> list[int]:
-        """The ranks whose parts make up the matrix at its owner: itself alone where it has all of it."""
+        """Return the ranks whose parts form the matrix at its owner: the owner only if it has everything."""
         whole = {None: matrix.size, 0: matrix.rows, 1: matrix.columns}
         if owner in parts and parts[owner].count == whole[parts[owner].dim]:
             return [owner]
@@ -120,7 +118,7 @@ class Holding:
 
 
 def matrices_of(shapes: Mapping[str, tuple[int, ...]]) -> list[Matrix]:
-    """The matrices among whole weights, by name."""
+    """Return the matrices among complete weights, by name."""
     found = []
     for name, shape in shapes.items():
         part, _, layer = name.partition(".")
@@ -131,11 +129,7 @@ def matrices_of(shapes: Mapping[str, tuple[int, ...]]) -> list[Matrix]:
 
 
 def owners_of(matrices: Iterable[Matrix], ranks: int) -> dict[Matrix, int]:
-    """Gives each matrix to one rank, so that all have about the same work: the dearest first, to who has the least.
-
-    Returns:
-        The owners, in the order in which all ranks go through the matrices.
-    """
+    """Assign each matrix to one rank, the most expensive first, to the least loaded rank; returns them in processing order."""
     costs, owners = [0] * ranks, dict[Matrix, int]()
     for matrix in sorted(matrices, key=lambda matrix: -matrix.cost):
         owners[matrix] = costs.index(min(costs))

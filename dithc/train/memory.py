@@ -1,7 +1,6 @@
-"""How a training uses the memories of its machine: the tiers, the copies between them, and AutoMem around the model.
+"""Memory of a training run: tiers, copies between them, and AutoMem for the model.
 
-The rest of the room asks `TrainingMemory` where something is to live, and tells it when a step begins; whether anything is
-managed at all is decided here.
+Only this module decides whether memory is managed. Other modules query `TrainingMemory` for placement and report steps.
 """
 
 import json
@@ -33,21 +32,13 @@ log = logger(__name__)
 
 
 class TrainingMemory:
-    """The memories of one rank of a training, a context; where nothing is managed, tensors are torch's and a step costs nothing.
-
-    Attributes:
-        tiers: fastest first; None where nothing is managed.
-    """
+    """Memories of one rank of a run, a context; `tiers` (fastest first) is None if memory is not managed."""
 
     def __init__(self, settings: training.Memory | None = None, *, group: Group | None = None) -> None:
-        """Opens the tiers; the room of a file is taken now, before any work.
-
-        Args:
-            settings: section `machine.memory`; None manages nothing.
-            group: its ranks of this node share what the tiers have.
+        """Open the tiers and reserve file space; `settings` is section `machine.memory`, None for unmanaged.
 
         Raises:
-            UserError: a folder that is missing, read-only or too small; or one tier where `automem: on` needs two.
+            UserError: a folder is missing, read-only or too small, or `automem: on` has one tier only.
         """
         self._settings = settings or training.Memory(automem="off")
         self._manager: Manager | None = None
@@ -71,14 +62,14 @@ class TrainingMemory:
         self.close()
 
     def close(self) -> None:
-        """Ends copies and tiers; tensors that somebody still holds stay valid, and the model works unmanaged."""
+        """End copies and tiers; held tensors stay valid, and the model runs unmanaged."""
         if self._manager is not None:
             self._manager.close()
         self._manager = self._strategy = self._state = None
         self._stack.close()
 
     def wrap(self, model: DiT, run: training.Run) -> DiT:
-        """Applies AutoMem to the model of a run, which is returned."""
+        """Apply AutoMem to the model of a run and return the model."""
         AutoMem(
             model,
             recompute=run.recompute,
@@ -90,16 +81,16 @@ class TrainingMemory:
         return model
 
     def paused(self) -> AbstractContextManager[None]:
-        """For passes of the model that are no step of the training: nothing is recorded or moved."""
+        """Suspend recording and moves, for passes outside of training steps."""
         return nullcontext() if self._manager is None else self._manager.paused()
 
     def join(self, strategy: Strategy) -> None:
-        """Tells who has the buffer of gradients."""
+        """Set the owner of the gradient buffer."""
         self._strategy = strategy
 
     @property
     def home(self) -> Home:
-        """Where what is kept over steps is to live."""
+        """Allocate state that outlives a step."""
         return anywhere if self._manager is None else self._manager.home
 
     def holds(self, tensor: Tensor) -> bool:
@@ -107,18 +98,16 @@ class TrainingMemory:
         return self.tiers is not None and self.tiers.tier_of(tensor) is not None
 
     def follow(self, state: State, *, store: Store | None = None) -> None:
-        """Has the state of the training moved when a plan was made, and the plan written into a store.
+        """Move the state by the plan, once it exists, and write the plan into `store` (on the first rank).
 
-        Args:
-            state: made with `home`, of a strategy that is settled: until then its gradients lie where torch put them.
-            store: of the run, on its first rank; None for no file.
+        `state` is made with `home`, by a settled strategy.
         """
         self._state, self._store = state, store
         if self._manager is not None and self._strategy is not None:
             self._strategy.move(lambda name, value: self.home(name, value).copy_(value))
 
     def begin_step(self) -> None:
-        """Before a step, when no gradient is held: the first two are recorded, then a plan is made, which later ones follow."""
+        """Begin a step without held gradients: two recorded steps, then a plan for later ones."""
         if self._manager is None:
             return
         is_new = self._manager.plan is None
@@ -137,7 +126,7 @@ class TrainingMemory:
 
     @property
     def kept_bytes(self) -> int | None:
-        """What the units of a recorded step kept for the backward pass; None where none was recorded."""
+        """Bytes that the units of a recorded step kept for backward; None without a recording."""
         if self._manager is None or self._manager.trace is None:
             return None
         return sum(saved.bytes for unit in self._manager.trace.units for saved in unit.saved if not saved.is_input)
@@ -158,7 +147,7 @@ class TrainingMemory:
         return {"tiers": tiers, "trace": self._manager.trace.to_dict(), "plan": self._manager.plan.to_dict()}
 
     def _take_up(self, managed: Manager) -> None:
-        """A plan is there: state moves to where it says, between two steps."""
+        """Move the state to its planned places, between two steps."""
         if self._strategy is not None:
             self._strategy.move(self._moved)
         if self._state is not None:
@@ -175,7 +164,7 @@ class TrainingMemory:
             log.warning(f"the plan of memory could not be written to {path}: {error}")
 
     def _moved(self, name: str, value: Tensor) -> Tensor:
-        """The tensor itself where the plan leaves it, else a copy of it at its new home."""
+        """Return the tensor itself, or its copy at a new planned home."""
         assert self._manager is not None
         assert self._manager.plan is not None
         assert self.tiers is not None
@@ -188,11 +177,7 @@ class TrainingMemory:
 
 
 def _chain(settings: training.Memory, *, ranks: int) -> list[TierSpec]:
-    """The tiers to manage, none where there is nothing to move between, said in the log.
-
-    Raises:
-        UserError: `automem: on` with one tier.
-    """
+    """Return the tiers to manage, none if there is only one, and log the choice; UserError for `automem: on` with one tier."""
     named = [name for name in ("fast_budget_gib", "file_folder", "allow_recompute") if getattr(settings, name)]
     if settings.automem == "off":
         if named:
@@ -227,7 +212,7 @@ def _bytes(gib: float | None) -> int | None:
 
 
 def _copies(tiers: Tiers) -> Copies:
-    """The two streams, each on a core that the core plan keeps free of compute threads, where it keeps one."""
+    """Create both streams, each on a core without compute threads if the core plan has one."""
     cores = free_cores()
     if not cores:
         log.info("copies between memories: no core is kept free for them, by threads beside the compute threads")

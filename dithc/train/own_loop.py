@@ -1,4 +1,4 @@
-"""Checkpoints of any training, for a loop of one's own: taken up when it begins, written beside it, whole or not there."""
+"""Checkpoints for custom training loops: resumed at the start, written in the background, committed atomically."""
 
 import json
 import time
@@ -24,27 +24,25 @@ log = logger(__name__)
 
 
 class Checkpoints:
-    """Weights and optimizer's state of a training in a folder; a context around its loop, entered by all ranks.
+    """Checkpoints of a custom training loop in a folder; a context that all ranks enter.
 
         with Checkpoints("store/mine", group, optimizer, every=100, facts={"seed": 0, "batch": 32}) as checkpoints:
-            for step in range(checkpoints.step + 1, 1001):     # 1, or where an earlier job ended
-                x, y = batch_of(step, group.rank)              # what follows from the step is the same when it goes on
+            for step in range(checkpoints.step + 1, 1001):     # 1, or the step after the last checkpoint
+                x, y = batch_of(step, group.rank)              # must depend on the step only
                 strategy.backward(loss_of(net(x), y))
                 optimizer.step()
-                if not checkpoints.after(step):                # asked to stop: it is saved, start again to go on
+                if not checkpoints.after(step):                # stop requested and saved: start again to continue
                     break
-        sys.exit(checkpoints.status)                           # 0, or 75 where it was stopped
+        sys.exit(checkpoints.status)                           # 0, or 75 if stopped
 
-    A folder with its name, `step_0000100`, is whole: `model.safetensors`, `optimizer.safetensors`, and `checkpoint.json` with the
-    hash of each file and the facts. Each rank writes its part, from a copy, while the training goes on. A training that goes
-    on equals one that was not interrupted to the bit, at the same number of ranks and threads, if its batches and random numbers
-    follow from the step (`torch.manual_seed(...)` of seed, step and rank). Another number of ranks, and with or without
-    zero1, goes on too; sums are rounded differently then.
+    Committed folders, `step_0000100`, hold `model.safetensors`, `optimizer.safetensors` and `checkpoint.json` (facts, file
+    hashes). A resumed run is bitwise equal at the same number of ranks and threads if batches and random numbers depend on the
+    step (`torch.manual_seed(...)` of seed, step and rank). Other ranks or sharding also resume; sums then round differently.
 
     Attributes:
-        step: the last step that was done: 0, that of the checkpoint that was taken up, or the one `after` was told.
-        facts: of the checkpoint that was taken up, or those given.
-        status: of this process, when the block has ended: 0 done, 75 stopped and saved.
+        step: the last step done: 0, the step of the loaded checkpoint, or the last argument of `after`.
+        facts: of the loaded checkpoint, or as given.
+        status: exit status after the block: 0 done, 75 stopped and saved.
     """
 
     def __init__(
@@ -60,21 +58,20 @@ class Checkpoints:
         walltime_minutes: float | None = None,
         path: training.CheckpointPath = "async",
     ) -> None:
-        """Prepares; the folder is looked at when the block begins.
+        """Prepare; the folder is read when the block begins.
 
         Args:
-            folder: one for each training, which all ranks can write to.
-            group: the connected ranks.
-            optimizer: whose strategy is settled.
-            every: steps between two checkpoints; the last step is saved too.
-            keep_last: how many stay.
-            keep_every: multiples of any of these stay too.
-            facts: what has to be the same in who goes on, ready for JSON: seed, batch, learning rate.
-            walltime_minutes: of this process, near the end of which it is asked to stop; None for what `dithc launch` says.
-            path: whether the training goes on while one is written.
+            folder: one per run, writable by all ranks.
+            optimizer: of a settled strategy.
+            every: steps between checkpoints; the last step is saved too.
+            keep_last: number of newest checkpoints to keep.
+            keep_every: multiples of these steps to keep too.
+            facts: must be equal on resume, ready for JSON: seed, batch, learning rate.
+            walltime_minutes: limit of this process; None for the limit of `dithc launch`.
+            path: whether training continues during a write.
 
         Raises:
-            UserError: numbers below 1; a strategy for other ranks than those of the group.
+            UserError: numbers below 1; a strategy for ranks outside the group.
         """
         if min(every, keep_last, *keep_every, 1) < 1:
             got = f"every {every}, keep_last {keep_last}, keep_every {list(keep_every)}"
@@ -112,11 +109,11 @@ class Checkpoints:
         return self._state.step
 
     def __enter__(self) -> Self:
-        """Takes up the newest checkpoint that is whole.
+        """Load the newest intact checkpoint.
 
         Raises:
             Lease.Held: another process trains into this folder.
-            UserError: the newest ones are damaged, or of another training.
+            UserError: the newest checkpoints are damaged, or of another run.
         """
         with ExitStack() as stack:
             lease = leased(self._store, self._group, stack)
@@ -135,10 +132,10 @@ class Checkpoints:
         return self
 
     def after(self, step: int) -> bool:
-        """To be called after each step by all ranks: saves where one is due, and gets on with the one on its way.
+        """Save if due and advance the save in progress; all ranks call it after each step.
 
         Returns:
-            Whether to go on: False, on all ranks, once any of them was asked to stop (SIGTERM, SIGINT, the end of the walltime).
+            False on all ranks once any rank must stop (SIGTERM, SIGINT, end of the walltime), else True.
 
         Raises:
             Lease.Held: another process has taken over.
@@ -161,7 +158,7 @@ class Checkpoints:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Saves the last step, if the block has not failed, and returns when it is written."""
+        """Save the last step, unless the block failed, and wait for the write."""
         with self._stack:
             if error is not None:
                 self._saver.abandon()

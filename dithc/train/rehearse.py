@@ -18,10 +18,9 @@ from dithc.config import training
 from dithc.diffusion import Schedule
 from dithc.log import problem
 from dithc.pages import peak_rss_bytes
-from dithc.train.checkpoints import state_of
 from dithc.train.memory import MEMORY, TrainingMemory
-from dithc.train.run import fresh_model
-from dithc.train.step import Trainer, settle
+from dithc.train.run import fresh_model, trainer_of
+from dithc.train.step import Trainer
 from dithc.train.strategies import Strategy, layout_on
 
 SHAPE, NUM_CLASSES = (4, 32, 32), 1000  # latents of 256 x 256 images, and ImageNet's labels: the paper's setting
@@ -34,24 +33,16 @@ EXCHANGE = ("exposed_seconds", "communication_seconds", "overlap_fraction", "byt
 
 @dataclass(frozen=True, kw_only=True)
 class Rehearsal:
-    """What to run.
+    """Settings of a rehearsal.
 
     Attributes:
-        model: preset and what differs from it, as in a run's settings.
-        batch: images a step over all ranks.
-        dtype: of the arithmetic.
-        strategy: how the ranks share the work.
-        sharding: whether they share the optimizer's state.
-        gradients: who sums them over the ranks.
-        operators: default: those that serve a training here; torch: PyTorch's for everything, AdamW and average as well;
-            products: PyTorch's but for the matrix products of linear layers, with the bias, GELU or gate in their ends.
-        recompute: what a backward pass computes again.
-        memory: how memory is used.
-        warmup: steps before the clock: the first touches memory, the second uses it again, so times want 2.
-        steps: on the clock.
-        seed: of weights and batches.
-        pairs: further steps on the clock, each beside one in which every rank works on its own share alone: the same
-            arithmetic with nothing exchanged. The weights of the ranks are apart after it.
+        model: preset and overrides, as in a run's settings.
+        batch: images per step over all ranks.
+        operators: default: those of training; torch: PyTorch for everything, including AdamW and average; products: PyTorch
+            except for matrix products of linear layers with fused bias, GELU or gate.
+        warmup: untimed steps; 2 for valid times, because memory is first touched, then reused.
+        steps: timed steps.
+        pairs: further timed steps, each next to a step without communication. Weights then differ between ranks.
     """
 
     model: Mapping[str, Any] = field(default_factory=lambda: {"preset": "DiT-S/2"})
@@ -85,7 +76,7 @@ class _RandomSource:
         self._num_steps = len(Schedule.linear())
 
     def batch(self, step: int, part: slice) -> _Images:
-        """Images `part` of the batch of a step; the others are not drawn, however large the batch is."""
+        """Draw only images `part` of a step's batch."""
         images = [self._image(step, place) for place in range(part.start, part.stop)]
         return _Images(*(torch.stack(tensors) for tensors in zip(*images, strict=True)))
 
@@ -97,24 +88,20 @@ class _RandomSource:
 
 
 def rehearse(settings: Rehearsal, group: Group, *, warm: Callable[[], None] = lambda: None) -> dict[str, Any]:
-    """Makes the steps and tells what they took.
+    """Run the steps and return the measurements.
 
     Args:
-        settings: what to run.
-        group: the connected ranks, each placed on its cores already.
-        warm: called on rank 0 between warm-up and clock, while all ranks wait.
+        group: the connected ranks, already placed on cores.
+        warm: called on rank 0 between warm-up and timing, while all ranks wait.
 
     Returns:
-        Ready for JSON, the same on every rank: `seconds` of each step on the clock, of the slowest rank; `losses` and
-        `grad_norms` of all steps but the pairs; for every rank, `peak_rss_bytes`, `before_bytes` (that peak before the model
-        was made), `page_faults` of a step, `operators` (which kernel serves each), `sent` (bytes and calls of one step, None
-        where nobody counts), what its exchange cost in each step, where a step tells, and `memory` where it is managed:
-        tiers with their counters, trace and plan, and by step what `TrainingMemory.metrics` says; `pairs`, where asked for:
-        seconds of each step `together` and `alone`, of the slowest rank, and `exposed_seconds` of each together.
+        JSON-ready, equal on all ranks: `seconds` per timed step (slowest rank); `losses` and `grad_norms` of all steps except
+        pairs; per rank `peak_rss_bytes`, `before_bytes` (peak before the model), `page_faults` per step, `operators` (kernels),
+        `sent` (bytes and calls per step, or None), exchange costs, and `memory` if managed (tiers, trace, plan, metrics per
+        step); `pairs`, if requested: seconds `together` and `alone` (slowest rank), and `exposed_seconds`.
 
     Raises:
-        UserError: fewer than 1 step of warm-up or on the clock, ranks that cannot share the work, pairs of ranks that
-            share layers.
+        UserError: no step of warm-up or timing, ranks that cannot share the work, or pairs of ranks that share layers.
     """
     if settings.warmup < 1 or settings.steps < 1:
         got = f"{settings.warmup} and {settings.steps}"
@@ -161,7 +148,7 @@ def rehearse(settings: Rehearsal, group: Group, *, warm: Callable[[], None] = la
 
 
 def _managed(memory: TrainingMemory, rows: Sequence[Mapping[str, float]]) -> dict[str, Any]:
-    """`memory`: tiers with their counters, trace and plan, and what each step cost; nothing where none is managed."""
+    """Return `memory`: tiers with counters, trace, plan and costs per step; empty if unmanaged."""
     document = memory.document()
     if document is None or memory.tiers is None:
         return {}
@@ -170,7 +157,7 @@ def _managed(memory: TrainingMemory, rows: Sequence[Mapping[str, float]]) -> dic
 
 
 def _choose_operators(operators: Operators) -> None:
-    """From now on, as `Rehearsal.operators` says."""
+    """Select operators by `Rehearsal.operators`."""
     if operators == "default":
         return
     serving = hcops.describe()[0]["backend"]
@@ -180,7 +167,7 @@ def _choose_operators(operators: Operators) -> None:
 
 
 def _page_faults() -> int:
-    """Of this process, those that needed no disk."""
+    """Return the minor page faults of this process."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
 
 
@@ -206,7 +193,7 @@ def _pairs(trainer: Trainer, settings: Rehearsal, group: Group) -> dict[str, lis
 
 
 def _alone(trainer: Trainer, settings: Rehearsal, group: Group) -> Trainer:
-    """Steps of the same weights on as many images as this rank's share, with nobody to exchange with."""
+    """Run steps on this rank's share of images without communication."""
     layout = trainer.strategy.layout
     if layout.tensor_size > 1 or trainer.strategy.zero is not None or settings.batch % layout.data_size:
         got = f"{settings.strategy}, sharding {settings.sharding}, {settings.batch} images on {group.size} rank(s)"
@@ -222,27 +209,23 @@ def _alone(trainer: Trainer, settings: Rehearsal, group: Group) -> Trainer:
 
 
 def _trainer(settings: Rehearsal, group: Group) -> Trainer:
-    """The rooms in the order of `run/compose.py`, without inputs and store."""
+    """Return the trainer of a rehearsal, composed as in a run without inputs and store."""
     run = training.Run.model_validate(
         {"dataset": "random", "model": settings.model, "global_batch": settings.batch, "dtype": settings.dtype}
         | {"recompute": settings.recompute}
     )
     layout = layout_on(group, settings.strategy)
     model = fresh_model(run, shape=SHAPE, num_classes=NUM_CLASSES, seed=settings.seed)
-    source = _RandomSource(seed=settings.seed)
     memory = TrainingMemory(settings.memory, group=group)
-    strategy = Strategy(memory.wrap(model, run), layout, gradients=settings.gradients, sharding=settings.sharding)
-    memory.join(strategy)
-    with memory.paused():
-        settle(strategy, source, run)
-    state = state_of(model, run, strategy, home=memory.home)
-    memory.follow(state)
-    return Trainer(
-        run=run,
-        source=source,
-        strategy=strategy,
-        optimizer=state.optimizer,
-        ema=state.ema,
-        group=group,
+    trainer, state = trainer_of(
+        run,
+        group,
+        _RandomSource(seed=settings.seed),
+        model=model,
+        layout=layout,
         memory=memory,
+        gradients=settings.gradients,
+        sharding=settings.sharding,
     )
+    memory.follow(state)
+    return trainer

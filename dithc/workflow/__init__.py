@@ -1,14 +1,10 @@
-"""The workflow as its rule files see it: names and dependencies, what jobs ask for, and what the driver does around them.
+"""Interface of the Snakemake rule files: names, dependencies, resources, and the driver.
 
-What: `Workflow` is all that rule files import: the matrix of an experiment (`matrix`), what jobs ask for (`jobs`), what is looked
-at before the first (`checks`), and what the driver does when it starts, waits and fails (`driver`). `Progress` tells a person
-how far an experiment is (`stages` lists its jobs), `Narrator` what happens in it, `Closing` what came of it, and `Engine` runs
-Snakemake for them (`watching`).
-Why: rule files hold no logic, and what a job asks for must not depend on where they are read: on the login node, or again
-inside the job.
-Invariants: nothing here imports torch (it is read at the start of every job); a job that can never start is an error before
-the first one; one driver works on an experiment at a time.
-How to change it: a new stage has a line in `jobs/sizing._RULES`, its paths in `matrix`.
+Purpose: rule files contain no logic, and resources do not depend on where the rules are read.
+Contents: `Workflow` combines `matrix`, `jobs`, `checks` and `driver`. `watching` reports progress: `Progress`, `Narrator`,
+`Closing`, and `Engine`, which runs Snakemake. Invariants: no import of torch, for fast job starts. A job that can never start
+is an error before the first job. One driver works on an experiment at a time. Extending: a new stage is a line in
+`jobs/sizing._RULES`, with paths in `matrix`.
 """
 
 from dithc.workflow.watching import Closing, Engine, Narrator, Progress, Status, Words, lines_of

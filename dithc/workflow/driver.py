@@ -1,4 +1,4 @@
-"""What the driver does around the jobs: before the first, while they wait, and when one has failed."""
+"""Driver around the jobs: before the first, while they wait, and after a failure."""
 
 import atexit
 import json
@@ -27,10 +27,10 @@ log = logger("dithc.workflow")
 
 
 class Driver:
-    """The process that submits the jobs of an experiment, or runs them; one at a time for an experiment.
+    """The process that submits or runs the jobs of an experiment, one driver at a time.
 
-    A second driver of an experiment is refused while the first lives. One that starts after another was killed waits for the jobs
-    which that one had submitted, so that nothing is computed twice.
+    A second driver is rejected while the first lives. The successor of a killed driver waits for its submitted jobs, so that no
+    work is repeated.
     """
 
     def __init__(self, matrix: Matrix, jobs: Jobs) -> None:
@@ -46,22 +46,21 @@ class Driver:
 
     @property
     def queue(self) -> Queue | None:
-        """The scheduler's, where one runs the jobs."""
+        """The queue of the scheduler, if any."""
         scheduler = self.jobs.machine.scheduler
         return queue_of(scheduler) if scheduler != "none" else None
 
     def start(self, planned: list[tuple[str, str]], *, executor: str, name: str, engine: Any) -> None:
-        """Called before the first job.
+        """Start before the first job.
 
         Args:
             planned: rule and name (data set, run ...) of every job that will run.
-            executor: what runs jobs, as the workflow engine calls it (`local`, `slurm`, `cluster-generic`).
-            name: under which the jobs of this driver are submitted.
-            engine: the engine's object that submits jobs and follows them.
+            executor: the workflow engine's name (`local`, `slurm`, `cluster-generic`).
+            name: submission name of this driver's jobs.
+            engine: the engine's job submitter.
 
         Raises:
-            UserError: another driver works on the experiment; the profile does not say what a node has; a file of the user's is
-                missing; a job can never start.
+            UserError: another driver is active; the profile lacks the node size; a user file is missing; a job can never start.
         """
         setup()
         self._check_profile(executor)
@@ -78,7 +77,7 @@ class Driver:
         threading.Thread(target=self._watch, args=(self.queue,), name="watch", daemon=True).start()
 
     def failed(self) -> None:
-        """Called when the workflow has failed: says of every job that did, why, where its log is, and what to do."""
+        """Report a failed workflow: for each failed job the reason, log and remedy."""
         self._stop.set()
         if self.queue is None or self.name is None:
             return
@@ -112,7 +111,7 @@ class Driver:
         atexit.register(lease.__exit__, None, None, None)
 
     def _take_up(self, queue: Queue) -> None:
-        """Waits for jobs which a driver before this one had submitted."""
+        """Wait for jobs that an earlier driver submitted."""
         try:
             before = parse(plain(self.record).read_text()).get("name")
         except (OSError, ValueError, AttributeError):
@@ -183,7 +182,7 @@ class Driver:
 
 
 def _last_words(path: Path | None) -> list[str]:
-    """The lines of a log that say why: an error of dithc's with its four lines, else the last ones."""
+    """Return the error lines of a log: the four lines of a dithc error, else the last lines."""
     try:
         lines = path.read_text(errors="replace").splitlines() if path is not None else []
     except OSError:
@@ -193,7 +192,7 @@ def _last_words(path: Path | None) -> list[str]:
 
 
 def _look_seconds() -> float:
-    """How often the driver looks at the queue."""
+    """Return the polling interval of the queue."""
     given = os.environ.get(LOOK_VARIABLE, "")
     if given and not re.fullmatch(r"\d+(\.\d+)?", given):
         log.warning(f"{LOOK_VARIABLE}={given} is no number of seconds: every {LOOK_SECONDS:g} s")

@@ -1,4 +1,4 @@
-"""A short text that says whether the user's files are the same, without reading all of them and without times or places."""
+"""Fingerprints that detect changes of user files by samples, independent of times and locations."""
 
 import hashlib
 import os
@@ -21,18 +21,11 @@ log = logger(__name__)
 
 
 def fingerprint(path: Path, *, named: bool) -> str | None:
-    """What tells the files at a path from others; None where nothing is there.
+    """Return a fingerprint of the content at a path; None if it does not exist.
 
-    Of a folder: the names of all files below it, in sorted order; the sizes of the first 10,000; 4 KiB from the middle of each of
-    the first 1,000. Hidden files do not count, as no reader takes them. Of a file: its size and 64 blocks of 64 KiB. A copy, a
-    link and a moved folder have the fingerprint of the original.
-
-    The cost is that of listing the folder, at most 10,000 `stat` calls and at most 1,000 small reads. What it cannot see: bytes
-    changed in place in a file of the same size, outside of what is read.
-
-    Args:
-        path: a folder or a file.
-        named: whether the name of a single file counts, as it does where it becomes the name of a scene.
+    A folder: sorted names of all visible files below it, the sizes of the first 10,000, and 4 KiB from the middle of each of the
+    first 1,000. A file: its size and 64 blocks of 64 KiB, and its name if `named` (it becomes a scene name). Copies, links and
+    moved folders keep the fingerprint. Changes in place outside of the sampled bytes are not detected.
     """
     digest = hashlib.sha256()
     if path.is_dir():
@@ -49,12 +42,9 @@ def fingerprint(path: Path, *, named: bool) -> str | None:
 
 
 class Files:
-    """Fingerprints of the user's files, each taken once; those of files that are no longer there are remembered.
+    """Fingerprints of the user's files, computed once and stored in the JSON file `path`.
 
-    So that scenes may be moved to an archive when they are staged: nothing is staged again until they are back.
-
-    Args:
-        path: JSON file of the fingerprints of earlier runs.
+    Missing files keep their fingerprint, so staged scenes may move to an archive without being staged again.
     """
 
     def __init__(self, path: Path) -> None:
@@ -62,7 +52,7 @@ class Files:
         self._taken: dict[str, str] = {}
 
     def fingerprint(self, path: str, *, named: bool) -> str | None:
-        """As the function of this name; where nothing is there, what was there when the workflow last ran."""
+        """As the function of this name; for missing files, the stored fingerprint of the last run."""
         key = f"{path} as scenes" if named else path
         if key not in self._taken:
             found = fingerprint(Path(path), named=named) or self._before().get(key)
@@ -72,13 +62,13 @@ class Files:
         return self._taken[key]
 
     def is_as_before(self, path: str, *, named: bool) -> bool:
-        """Whether what is there is what was there when the workflow last ran; not where that is not known."""
+        """Return whether the content equals that of the last run; False if unknown."""
         key = f"{path} as scenes" if named else path
         before = self._before().get(key)
         return before is not None and before == self.fingerprint(path, named=named)
 
     def remember(self) -> None:
-        """Keeps for later runs what was taken in this one."""
+        """Store the fingerprints of this run."""
         before = self._before()
         if before | self._taken != before:
             atomic_write(self.path, seal(before | self._taken))
@@ -94,7 +84,7 @@ class Files:
 
 
 def _files(folder: Path) -> Iterator[tuple[str, str]]:
-    """Name below the folder, and path, of every file that is not hidden; memory is that of the largest folder alone."""
+    """Yield relative name and path of every visible file; memory holds one folder's entries."""
     yield from _below(str(folder), "", (os.path.realpath(folder),))
 
 
@@ -116,7 +106,7 @@ def _below(folder: str, prefix: str, above: tuple[str, ...]) -> Iterator[tuple[s
 
 
 def _sample(path: str, *, blocks: int, block_bytes: int) -> bytes:
-    """The size of a file, and a hash of so many blocks of it: one in its middle, more from its first byte to its last."""
+    """Return size and hash of sampled blocks: the middle block, or blocks from start to end."""
     try:
         state = os.stat(path)
         if not stat.S_ISREG(state.st_mode):  # opening a pipe may wait for ever; the reader's to reject
@@ -136,7 +126,7 @@ def _sample(path: str, *, blocks: int, block_bytes: int) -> bytes:
 
 
 def _starts(size: int, blocks: int, block_bytes: int) -> list[int]:
-    """Where the blocks begin; those of a file that is smaller than all of them touch each other."""
+    """Return the block starts; adjacent in a file smaller than the sample."""
     if size <= blocks * block_bytes:
         return list(range(0, size, block_bytes))
     last = size - block_bytes

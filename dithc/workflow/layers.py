@@ -1,8 +1,7 @@
-"""What of Snakemake itself is asked: what profiles and command line say, and that a result is made again for which nothing runs.
+"""Access to Snakemake: profile and command-line configuration, and forced outputs.
 
-To Snakemake, `--config` on the command line is given in the place of all that a profile has under `config`, so that one setting
-of the machine would take launcher, ranks and cores away. Here all are kept, from below: profiles in their order, the command
-line.
+Snakemake's `--config` replaces all `config` of a profile, so one override would drop launcher, ranks and cores. This module
+merges them: profiles in order, then the command line.
 """
 
 import sys
@@ -14,13 +13,9 @@ Words = tuple[str, list[str]]  # of the form `key=value`, by their origin
 
 
 def words_of(engine: Any, argv: Sequence[str] | None = None) -> list[Words]:
-    """Words of every profile and of the command line; of a job, which knows no profile, those that the driver handed to it.
+    """Return the configuration words of every profile and of the command line (default: this process's).
 
-    They become what the driver hands to its jobs, so that every job has the same configuration.
-
-    Args:
-        engine: Snakemake's `workflow`.
-        argv: its command line, without its name; that of this process where it is not given.
+    The driver passes them to its jobs, which have no profile, so all jobs share one configuration.
     """
     settings = engine.config_settings
     if not engine.is_main_process:
@@ -46,14 +41,10 @@ def _said(argv: Sequence[str]) -> list[Words]:
 
 
 def also_make(plan: Any, outputs: Set[str]) -> None:
-    """Has Snakemake make these outputs too, and no other job for their sake; jobs that run anyway wait for them.
+    """Add outputs to Snakemake's plan (`dag`) without triggering other jobs; running jobs wait for them.
 
-    What is forced, or older than an input, makes all that follows from it run as well. So these are added when it is decided what
-    runs, of which each other job has its own reasons.
-
-    Args:
-        plan: Snakemake's `dag`.
-        outputs: paths; those that the plan does not have are left alone.
+    Forced or outdated outputs would rerun everything downstream. So they are added once each job has its own reasons. Unknown
+    paths are ignored.
     """
     decide = plan.update_needrun
 

@@ -1,4 +1,4 @@
-"""The matrix of an experiment: names, where the manifest of each stage stands, what it depends on."""
+"""Matrix of an experiment: names, manifest paths and dependencies of all stages."""
 
 import json
 import os
@@ -15,13 +15,9 @@ PATHS = {"path", "init_file", "dem"}  # keys of settings that name files of the 
 
 
 class Matrix:
-    """An experiment as the workflow engine sees it: names, paths of manifests, dependencies.
+    """An experiment for the workflow engine: names, manifest paths, dependencies.
 
-    Attributes:
-        experiment: the checked configuration.
-        root: folder of all outputs, `results/<name>`.
-        config: path of the resolved configuration, which every command reads.
-        files: fingerprints of the user's files.
+    `root` is `results/<name>`, `config` the resolved configuration, `files` the fingerprints of user files.
     """
 
     def __init__(
@@ -33,7 +29,7 @@ class Matrix:
         self.files = Files(Path(self.root) / "fingerprints.json")
 
     def write_config(self) -> None:
-        """Writes the resolved configuration, which every job reads; called when a real run starts, not by a dry run."""
+        """Write the resolved configuration, which every job reads; called at the start of a real run, not of a dry run."""
         text = seal(self.experiment.model_dump(mode="json"))
         path = Path(self.config)
         if not path.is_file() or path.read_bytes() != text.encode():
@@ -43,7 +39,7 @@ class Matrix:
     # names
 
     def names(self, section: str) -> str:
-        """The names of a section as a regular expression, for wildcards; matches nothing where there are none."""
+        """Return the names of a section as a regular expression for wildcards; matches no text if empty."""
         return "|".join(getattr(self.experiment, section)) or "(?!)"
 
     @property
@@ -68,7 +64,7 @@ class Matrix:
         return f"{self.experiment.runs[chosen.run].dataset}.{chosen.real_split}.{count}.{chosen.extractor}"
 
     def measured(self, features: str) -> str:
-        """Options of `dithc features` for what evaluations ask of a set: one of theirs, or a real one that several share."""
+        """Return options of `dithc features` for a set, of an evaluation or a shared real set."""
         chosen = self.experiment.evaluations.items()
         asking = [one for name, one in chosen if features in (name, self.real_set(name))]
         options = ["--turned"] if any(one.searches_copies for one in asking) else []
@@ -77,7 +73,7 @@ class Matrix:
         return " ".join([*options, *(f"--triplet {name}" for name in triplets)])
 
     def sample_input(self, evaluation: str) -> dict[str, list[str]]:
-        """What an evaluation's images are made from; an empty list is what it has no need of."""
+        """Return the inputs of an evaluation's images; unused inputs are empty lists."""
         chosen, dataset = self.experiment.evaluations[evaluation], self.dataset_of(evaluation)
         is_trained = chosen.at != "codec"
         return {
@@ -132,12 +128,12 @@ class Matrix:
 
     @property
     def bench_file(self) -> list[str]:
-        """The JSON of the step bench, or nothing where none is asked for."""
+        """The JSON of the step bench, if requested."""
         return [f"{self.root}/bench/step.json"] if self.experiment.bench.model else []
 
     @property
     def strategies_file(self) -> list[str]:
-        """The JSON of the comparison of strategies, or nothing where none is asked for."""
+        """The JSON of the strategy comparison, if requested."""
         return [f"{self.root}/bench/strategies.json"] if self.experiment.bench.strategies.models else []
 
     @property
@@ -152,23 +148,23 @@ class Matrix:
 
     @property
     def scaling_files(self) -> list[str]:
-        """What the report says of scaling: what was asked for."""
+        """The requested scaling files of the report."""
         measured = self.measured_files if self.experiment.bench.scaling.models else []
         return measured + (self.simulated_files if self.experiment.bench.simulate.machine else [])
 
     @property
     def stepwise_file(self) -> list[str]:
-        """The JSON of the training by stages, or nothing where none is asked for."""
+        """The JSON of the stepwise bench, if requested."""
         return [f"{self.root}/bench/stepwise.json"] if self.experiment.bench.stepwise.model else []
 
     @property
     def automem_file(self) -> list[str]:
-        """The JSON of what AutoMem gives, or nothing where it is not asked for."""
+        """The JSON of the AutoMem bench, if requested."""
         return [f"{self.root}/bench/automem.json"] if self.experiment.bench.automem.model else []
 
     @property
     def sampling_file(self) -> list[str]:
-        """The JSON of one image by several ranks, or nothing where it is not asked for."""
+        """The JSON of the sampling bench, if requested."""
         return [f"{self.root}/bench/sampling.json"] if self.experiment.bench.sampling.model else []
 
     def paper_scores(self, target: str) -> list[str]:
@@ -181,7 +177,7 @@ class Matrix:
         return [self.path("fid", name) for name in judged] if target == "table1" else []
 
     def paper_pictures(self, target: str) -> list[str]:
-        """Mosaics of the report, for figure 8; none where no data set is trained on and judged."""
+        """Report mosaics for figure 8; empty if no run has an evaluation."""
         if target != "fig8" or not self.experiment.evaluations:
             return []
         return [f"{self.root}/figures/{name}.png" for name in ("samples", "composites")]
@@ -193,12 +189,12 @@ class Matrix:
         return self.experiment.runs[self.experiment.evaluations[evaluation].run].dataset
 
     def scene_input(self, dataset: str) -> list[str]:
-        """What staging a data set waits for: the generator, or nothing (the user's own files)."""
+        """Return inputs of staging: the generator, or none for user files."""
         synthetic = self.experiment.datasets[dataset].source.synthetic is not None
         return [self.path("inputs", dataset)] if synthetic else []
 
     def train_input(self, run: str, step: int) -> dict[str, str]:
-        """What a segment waits for: latents, and the segment before it or the run it starts from."""
+        """Return inputs of a segment: latents, and the earlier segment or start run."""
         chosen = self.experiment.runs[run]
         inputs = {"latents": self.path("latents", chosen.dataset)}
         if chosen.init:
@@ -208,16 +204,15 @@ class Matrix:
         return inputs
 
     def spec(self, stage: str, name: str) -> str:
-        """What decides a stage's result, as canonical JSON: a rule's parameter that triggers reruns.
+        """Return the settings that determine a stage's result, as canonical JSON: a change triggers a rerun.
 
-        Paths of the user's files stand in it as fingerprints of what is there, so that files that are added count, and where they
-        stand does not.
+        Fingerprints replace paths of user files, so new files count and locations do not.
         """
         spec = Manifest.spec_of(self.experiment, stage, name, of_rule=True)
         return json.dumps(self._with_files(spec, named=stage == "stage"), sort_keys=True)
 
     def has_other_files(self, stage: str, name: str) -> bool:
-        """Whether files of the user's that a stage reads are others than when the workflow last ran, as far as that is known."""
+        """Return whether a stage's user files have changed since the last run, as far as known."""
         spec = Manifest.spec_of(self.experiment, stage, name, of_rule=True)
         return any(not self.files.is_as_before(path, named=stage == "stage") for path in _paths_in(spec))
 
@@ -236,22 +231,22 @@ class Matrix:
         return self.experiment.evaluations[evaluation].extractor
 
     def extractor_of(self, name: str) -> list[str]:
-        """The manifest of a trained extractor, or nothing for one in a file."""
+        """Return the manifest of a trained extractor; empty for a file."""
         return [self.path("extractors", name)] if self.experiment.extractors[name].kind == "classifier" else []
 
     def codec_of(self, dataset: str) -> list[str]:
-        """The manifest of a data set's codec if it is trained here, or nothing."""
+        """Return the manifest of a data set's codec if it is trained here, else empty."""
         name = self.experiment.datasets[dataset].codec
         return [self.path("codecs", name)] if self.experiment.codecs[name].kind == "kl-vae" else []
 
     @property
     def titles(self) -> list[str]:
-        """What the report calls things: a parameter, so that an edited title makes a new report."""
+        """Titles in the report: a parameter, so that an edited title renews the report."""
         return [self.experiment.title, *(dataset.title for dataset in self.experiment.datasets.values())]
 
 
 def _plain(path: str) -> str:
-    """A path written in one way, however the configuration writes it: relative where it is below the working folder."""
+    """Normalize a path: relative if it is below the working folder."""
     relative = os.path.relpath(path)
     return os.path.normpath(path) if relative.startswith("..") else relative
 

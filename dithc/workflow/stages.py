@@ -1,4 +1,4 @@
-"""Every stage of an experiment as something to look at: its rule, what it makes, where it logs, what it waits for."""
+"""Stages of an experiment with rule, output, log and dependencies."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -13,17 +13,14 @@ MANIFESTS = {"pretrain": "train", "finetune": "train", "features_real": "feature
 
 @dataclass(frozen=True, kw_only=True)
 class Stage:
-    """One job of the workflow; paths are relative to the working folder, as the matrix has them.
+    """One job of the workflow, with paths relative to the working folder.
 
     Attributes:
-        kind: what it belongs to, such as `data set`.
-        name: which of that kind.
-        rule: its rule.
-        wildcards: values of the rule's wildcards, in the order of the rule's output.
-        output: the file that says it is done.
-        log: what it printed.
-        needs: outputs of other stages that it waits for.
-        step: the step that a segment of a training ends with; else 0.
+        kind, name: the object, such as `data set`, and its name.
+        wildcards: in the order of the rule's output.
+        output: the file that marks completion.
+        needs: outputs of earlier stages.
+        step: the last step of a training segment; else 0.
     """
 
     kind: str
@@ -37,12 +34,12 @@ class Stage:
 
     @property
     def key(self) -> str:
-        """Rule and wildcards in one word, as the engine's plugin tells them to a scheduler."""
+        """Rule and wildcards as one word, as the engine's plugin passes them to a scheduler."""
         return "_".join((self.rule, *self.wildcards))
 
     @property
     def manifest(self) -> str:
-        """The stage that its manifest is of; the rule's name where it leaves none."""
+        """Stage name in its manifest; the rule's name without a manifest."""
         return MANIFESTS.get(self.rule, self.rule)
 
     @property
@@ -53,7 +50,7 @@ class Stage:
 
 
 def stages_of(matrix: Matrix) -> list[Stage]:
-    """All stages up to the report, those of one thing (data set, run ...) beside each other, in the order of the work."""
+    """Return all stages up to the report, grouped by object (data set, run ...), in work order."""
     before = [*_datasets(matrix), *_codecs(matrix), *_runs(matrix), *_evaluations(matrix), *_benches(matrix)]
     report = Stage(
         kind="report",

@@ -20,14 +20,7 @@ log = logger("dithc.workflow")
 
 
 class Workflow(Matrix):
-    """An experiment as the workflow engine sees it.
-
-    Attributes:
-        benches: arguments of what it measures.
-        jobs: what its jobs ask for.
-        paper: the tables and figures of the paper.
-        driver: what is done around them.
-    """
+    """An experiment for the workflow engine, with its benchmarks, job resources, paper targets and driver."""
 
     def __init__(
         self,
@@ -64,18 +57,17 @@ class Workflow(Matrix):
         return made
 
     def scene_input_in_plan(self, dataset: str) -> list[str]:
-        """As `scene_input`, asked by the engine while it makes its plan.
+        """As `scene_input`, called while the engine plans.
 
-        The first time, results that are not whole are marked as to be made again, if the plan has them; for those that will be
-        the same no other job runs. Nothing on disk is changed, so a dry run shows the same plan. Jobs, which read the
-        workflow's files again, do not look.
+        The first call marks damaged results in the plan for a rebuild, without rerunning jobs behind reproducible ones. Nothing
+        on disk changes, so a dry run shows the same plan. Jobs, which evaluate the workflow again, skip this.
         """
         if self._kept is None and self.engine is not None and self.engine.is_main_process:
             self._kept = self._look(self.engine)
         return self.scene_input(dataset)
 
     def _look(self, engine: Any) -> dict[str, str]:
-        """Marks what is to be made again; gives the digests of those results that nothing needs to run for."""
+        """Mark results to rebuild; returns the digests of reproducible results."""
         faults = damaged(self.manifests)
         for path, found in faults.items():
             log.warning(told(path, found))
@@ -87,7 +79,7 @@ class Workflow(Matrix):
         return kept
 
     def _tell_of_inputs(self, engine: Any) -> None:
-        """Says after a dry run what a run of its plan would end with before its first job."""
+        """Report after a dry run the input errors that a run would have."""
         if not engine.dryrun:
             return
         try:
@@ -97,7 +89,7 @@ class Workflow(Matrix):
             log.error(f"a run of this plan would stop before its first job: {error}")
 
     def finish(self) -> None:
-        """Called by the engine when all is done: says what did not become again what it was."""
+        """Finish after all jobs: report rebuilt results that changed."""
         for path, digest in (self._kept or {}).items():
             if digest_of(path) not in (None, digest):
                 log.warning(
@@ -106,11 +98,7 @@ class Workflow(Matrix):
                 )
 
     def start(self) -> None:
-        """Called by the engine before the first job.
-
-        Raises:
-            UserError: the work cannot begin (`check_inputs`, `Driver.start`).
-        """
+        """Start before the first job; UserError if the work cannot begin (`check_inputs`, `Driver.start`)."""
         engine = self.engine
         planned = [(job.rule.name, self._name(job)) for job in engine.dag.needrun_jobs()]
         check_inputs(self, {rule for rule, _ in planned})

@@ -1,9 +1,8 @@
-"""The planner: from the trace of a step and the memory there is, to what lives where at each turn; pure functions.
+"""Planner: pure functions from a trace and memory levels to the placement at each turn.
 
-What: `plan` takes a trace and returns a `Plan`: a `Decision` for each unit, with the timeline that it is expected to give.
-Why: who plans touches no tensor, so that a plan can be tested, drawn and compared on any machine.
-Invariants: a plan is the first rung of `ladder` that fits; the same trace and the same budgets give the same plan.
-How to change it: another order of what leaves fast memory is an order in `ladder.py`; what is predicted is in `timeline.py`.
+Contents: `plan` returns a `Plan` with a `Decision` per unit and a predicted timeline. It touches no tensor, so tests run
+anywhere. Invariants: a plan is the first rung of `ladder` that fits; equal traces and budgets give equal plans. Extending: the
+order of demotions is in `ladder.py`; predictions are in `timeline.py`.
 """
 
 from dithc.automem.planning.decision import Decision, Level

@@ -44,17 +44,13 @@ def rates_between(fast: Level, slow: Level) -> Rates:
 
 @dataclass(frozen=True, kw_only=True)
 class Decision:
-    """What happens to a unit.
+    """Decision for a unit.
 
-    A unit's loads are copies of its weights (if `weights` is "copied"), before its forward and before its backward turn,
-    and, before its backward turn, of the offloaded saved tensors that it is the first to read, its own or others'.
-    They start when the unit `forward_ahead` or `backward_ahead` turns earlier starts, each from 0 (at its own turn) to
-    the start of the step; turns of the forward and backward passes count alike. Only weights are loaded for backward
-    while forward still runs: saved tensors wait for the first backward turn. Where that reaches back to the unit's own
-    forward turn, the copy of the weights made for forward is kept, and not made again.
-
-    The bytes of room are what must be free in fast memory before anything of that turn starts: what the unit takes
-    while it runs, and the loads that start at its turn, its own and others'.
+    Its loads are copies of its weights (if `weights` is "copied"), before forward and backward, and before backward the offloaded
+    saved tensors that it reads first. They start `forward_ahead` or `backward_ahead` turns early, from 0 (its own turn) to the
+    start of the step. During forward, only weights are loaded for backward. If that reaches back to the unit's own forward
+    turn, the forward copy is kept. The room is the fast memory required at the turn: the unit's use, and all loads that start
+    there.
     """
 
     weights: Literal["fast", "copied", "in place"]
@@ -74,10 +70,7 @@ class Decision:
 
 @dataclass(frozen=True, kw_only=True)
 class Phase:
-    """One turn of the step as predicted: a unit's forward or backward pass, or the update.
-
-    It takes `seconds` of computing and, before that, `stall_seconds` of waiting for copies or for room.
-    """
+    """Predicted turn: a unit's forward or backward pass, or the update; `stall_seconds` of waiting, then `seconds` of work."""
 
     name: str
     kind: Literal["forward", "backward", "update"]

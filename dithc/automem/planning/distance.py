@@ -12,7 +12,7 @@ from dithc.automem.trace import Trace
 
 
 def compute_seconds(trace: Trace, decisions: Mapping[str, Decision] | None = None) -> list[float]:
-    """What each of the 2 L turns computes, recomputation included."""
+    """Return the computing seconds of the 2 L turns, including recomputation."""
     forward = [unit.forward_seconds for unit in trace.units]
     again = [
         unit.forward_seconds if decisions and decisions[unit.name].recompute else 0.0 for unit in reversed(trace.units)
@@ -49,10 +49,9 @@ def loads(trace: Trace, decisions: Mapping[str, Decision] | None) -> list[int]:
 
 
 def hiding_distances(seconds: Sequence[float], bytes_at: Sequence[int], load_bytes_per_second: float) -> list[int]:
-    """For each turn the smallest number of turns whose computing hides its loads.
+    """Return for each turn the smallest number of earlier turns whose computing hides its loads.
 
-    The load stream is one, so the loads of turns in between have to fit in as well. Where nothing hides them entirely
-    (too early in the step, or more to load than time to load it) it is the distance that leaves least to wait for.
+    Loads share one stream. A load that cannot be hidden gets the distance with the least waiting.
     """
     loading = [num_bytes / load_bytes_per_second for num_bytes in bytes_at]
     tolerance = 1e-12 * (sum(loading) + sum(seconds))  # of sums that should be equal
@@ -77,7 +76,7 @@ def hiding_distances(seconds: Sequence[float], bytes_at: Sequence[int], load_byt
 
 
 def with_distances(trace: Trace, decisions: Mapping[str, Decision], distances: Sequence[int]) -> dict[str, Decision]:
-    """The decisions with these distances where there is something to load, and 0 where there is not."""
+    """Return the decisions with these distances, or 0 for turns without loads."""
     num_units = len(trace.units)
     needed = loads(trace, decisions)
     return {

@@ -1,7 +1,7 @@
 """A plan as a document: JSON both ways, and a table for a terminal, in which units that are treated alike share a line."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, Self
 
@@ -10,28 +10,25 @@ from dithc.automem.planning.decision import Decision, Level, Phase, Place
 from dithc.automem.planning.reasons import size
 from dithc.log import problem
 
-SCHEMA = 1
 HEAD = ("unit", "weights", "gradients", "saved kept", "offloaded", "recompute", "ahead")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Plan(JsonText):
-    """Decisions by unit, places of state by name, and the predicted timeline of one step."""
+    """Decisions by unit, state placement by name, and the predicted timeline of a step."""
 
     units: Mapping[str, Decision]  # in forward order
     state: Mapping[str, Place]
     phases: tuple[Phase, ...]
     fits: bool  # whether fast and slow memory hold it all
-    reasons: tuple[
-        str, ...
-    ]  # what was decided and why; where it does not fit: the phase, the missing bytes, the remedy
+    reasons: tuple[str, ...]  # of the decisions; if it does not fit: phase, missing bytes, remedy
     fast: Level
     slow: Level
     in_place_bytes: int = 0  # of weights that operators read from slow memory in a step, without a copy
 
     @property
     def everything_resident(self) -> bool:
-        """Whether nothing moves: all that the step touches stays in fast memory."""
+        """Whether everything stays in fast memory."""
         return all(place == "fast" for place in self.state.values()) and all(
             decision.weights == "fast"
             and decision.gradients == "fast"
@@ -42,17 +39,17 @@ class Plan(JsonText):
 
     @property
     def moved_bytes(self) -> int:
-        """Bytes that cross between the levels in one step: copies, and weights that are read in place."""
+        """Bytes per step between the levels: copies, and weights read in place."""
         return self.in_place_bytes + sum(phase.load_bytes + phase.offload_bytes for phase in self.phases)
 
     @property
     def stall_seconds(self) -> float:
-        """Predicted waiting of one step."""
+        """Predicted waiting per step."""
         return sum(phase.stall_seconds for phase in self.phases)
 
     @property
     def step_seconds(self) -> float:
-        """Predicted time of one step: computing (recomputation too) and waiting."""
+        """Predicted seconds per step: computing (including recomputation) and waiting."""
         return sum(phase.seconds + phase.stall_seconds for phase in self.phases)
 
     @property
@@ -61,43 +58,27 @@ class Plan(JsonText):
         return max((phase.fast_bytes for phase in self.phases), default=0)
 
     def describe(self) -> str:
-        """A table to print: one line a unit, then totals and reasons."""
+        """Return a table: a line per unit, totals and reasons."""
         return _table(self)
 
-    def to_dict(self) -> dict[str, Any]:
-        """As JSON can hold it."""
-        return {"schema": SCHEMA, **asdict(self)}
-
     @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> Self:
-        """The reverse of `to_dict`.
-
-        Raises:
-            UserError: another schema, or fields that are missing or unknown.
-        """
-        if data.get("schema") != SCHEMA:
-            raise cls.unreadable(f"schema {data.get('schema')}", f"schema {SCHEMA}")
-        fields = {key: value for key, value in data.items() if key != "schema"}
-        try:
-            units = {
-                name: Decision(**{**decision, "saved": tuple(decision["saved"])})
-                for name, decision in fields.pop("units").items()
-            }
-            phases = tuple(Phase(**phase) for phase in fields.pop("phases"))
-            reasons = tuple(fields.pop("reasons"))
-            fast, slow = Level(**fields.pop("fast")), Level(**fields.pop("slow"))
-            return cls(units=units, phases=phases, reasons=reasons, fast=fast, slow=slow, **fields)
-        except (KeyError, TypeError, AttributeError) as error:
-            raise cls.unreadable(str(error), "the fields that this version writes") from error
+    def _of(cls, fields: dict[str, Any]) -> Self:
+        units = {
+            name: Decision(**{**decision, "saved": tuple(decision["saved"])})
+            for name, decision in fields.pop("units").items()
+        }
+        phases = tuple(Phase(**phase) for phase in fields.pop("phases"))
+        reasons = tuple(fields.pop("reasons"))
+        fast, slow = Level(**fields.pop("fast")), Level(**fields.pop("slow"))
+        return cls(units=units, phases=phases, reasons=reasons, fast=fast, slow=slow, **fields)
 
     @staticmethod
     def unreadable(got: str, expected: str) -> Exception:
-        """The error of a document that cannot be read."""
         return problem("memory plan", got=got, expected=expected, remedy="let AutoMem make it again with this version")
 
 
 def _table(plan: Plan) -> str:
-    """One line a unit (or run of like units), a line for state, then totals and reasons."""
+    """Format a line per unit (or run of equal units), the state, totals and reasons."""
     rows = [HEAD, *_rows(plan)]
     first = plan.phases[0] if plan.phases else None
     if plan.state and first:

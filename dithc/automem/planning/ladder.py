@@ -1,4 +1,4 @@
-"""What moves to slow memory first: one order of demotions for any budget, cheapest for what it frees first."""
+"""Order of demotions to slow memory for any budget, cheapest per freed byte first."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ from dithc.automem.trace import Saved, Trace
 
 @dataclass(frozen=True, kw_only=True)
 class Rung:
-    """One demotion: a piece of state, the gradients or weights of units that share them, or one saved tensor."""
+    """A demotion: a piece of state, gradients or weights of units that share them, or a saved tensor."""
 
     kind: Literal["state", "gradients", "saved", "copied", "in place"]
     name: str = ""  # of state
@@ -25,20 +25,17 @@ Keyed = list[tuple[float, Rung]]  # the largest key first
 
 
 def ladder(trace: Trace, rates: Rates) -> tuple[Rung, ...]:
-    """All demotions in the order in which they are made.
+    """Return all demotions in order of cost per byte and second freed.
 
-    The rule is cost for each byte and second freed:
+    1. State (moments, averages, gradient buffers): used once per step without copies; largest first.
+    2. Gradients at rest: written once, read once; longest rest first (last units).
+    3. Saved tensors idle for longer than their copies take, and all others idle between the same turns: two hidden copies;
+       longest idle first (first units).
+    4. Weights whose forward and backward loads hide; longest pause first.
+    5. Saved tensors, then weights, whose copies do not hide, in the same orders, except tensors read at the next turn.
+    6. Weights used in place, largest first: no copies, but slow reads.
 
-    1. State (moments, averages, buffers of gradients): touched once a step, free of copies; the largest first.
-    2. Gradients at rest: written once, read once; those first that rest longest, of the last units.
-    3. Saved tensors that stay idle for longer than it takes to copy them, and all that is idle between the same two
-       turns, out and back: two copies, which hide; those first that are idle longest, of the first units.
-    4. Weights whose two loads hide: a copy for forward and one for backward; the longest pause between them first.
-    5. Saved tensors and then weights whose copies cannot hide, in the same orders. (A tensor that is read again at the
-       very next turn stays.)
-    6. Weights in place instead of copied, the largest first: no copy, but operators wait for slow memory.
-
-    The order knows no budget. A plan is the shortest beginning of it that fits, so a larger budget never moves more.
+    The order is independent of the budget. A plan is the shortest prefix that fits, so a larger budget never moves more.
     """
     hiding_saved, late_saved = _saved_rungs(trace, rates)
     hiding_weights, late_weights, in_place = _weight_rungs(trace, rates)
@@ -53,7 +50,7 @@ def ladder(trace: Trace, rates: Rates) -> tuple[Rung, ...]:
 
 
 def _saved_rungs(trace: Trace, rates: Rates) -> tuple[Keyed, Keyed]:
-    """Saved tensors by idle seconds: those whose copies hide, and the others."""
+    """Return saved tensors by idle seconds, with hidden copies and without."""
     clock, num_units = _Clock(trace), len(trace.units)
     between: Counter[tuple[int, int]] = Counter()  # bytes that are idle from one turn to another
     tensors = [(index, tensor) for index, unit in enumerate(trace.units) for tensor in unit.saved]
@@ -71,7 +68,7 @@ def _saved_rungs(trace: Trace, rates: Rates) -> tuple[Keyed, Keyed]:
 
 
 def _weight_rungs(trace: Trace, rates: Rates) -> tuple[Keyed, Keyed, Keyed]:
-    """Groups of weights by their pause between forward and backward, whose copies hide, and others; and by bytes."""
+    """Return weight groups by pause between forward and backward, with hidden copies and without, and by bytes."""
     clock, end = _Clock(trace), 2 * len(trace.units)
     hiding: Keyed = []
     others: Keyed = []
@@ -90,7 +87,7 @@ def _weight_rungs(trace: Trace, rates: Rates) -> tuple[Keyed, Keyed, Keyed]:
 def decide(
     trace: Trace, rungs: Sequence[Rung], recomputed: frozenset[int] = frozenset()
 ) -> tuple[dict[str, Decision], dict[str, Place]]:
-    """The decisions after these demotions, with nothing fetched ahead, and where state lives."""
+    """Return decisions and state placement after these demotions, without prefetch."""
     state: dict[str, Place] = {item.name: "fast" for item in trace.state}
     weights: list[Literal["fast", "copied", "in place"]] = ["fast"] * len(trace.units)
     gradients: list[Place] = ["fast"] * len(trace.units)
@@ -119,12 +116,12 @@ def decide(
 
 
 def is_offloadable(trace: Trace, index: int, tensor: Saved) -> bool:
-    """Whether at least one turn lies between the last use of a tensor in forward and its first in backward."""
+    """Return whether a turn separates the last forward use from the first backward use."""
     return len(trace.units) + tensor.first - last_saver(trace, index, tensor) > 1
 
 
 def weight_groups(trace: Trace) -> list[tuple[int, ...]]:
-    """Units with weights, put together where they share one, in forward order."""
+    """Return units with weights in forward order, grouped by shared weights."""
     root = list(range(len(trace.units)))
     owner: dict[str, int] = {}
     for index, unit in enumerate(trace.units):
@@ -147,5 +144,5 @@ class _Clock:
         self._ends = [0.0, *accumulate(forward + backward)]
 
     def between(self, earlier: int, later: int) -> float:
-        """Seconds from the end of one turn to the start of another."""
+        """Return the seconds between the end of one turn and the start of another."""
         return self._ends[later] - self._ends[earlier + 1]

@@ -1,7 +1,6 @@
-"""How many bytes lie in both levels at each turn of a step under given decisions, if every copy that can be over is over.
+"""Bytes in both levels at each turn under given decisions, with all possible copies complete.
 
-This is the least that a plan needs, so it says whether the plan fits: a run that waits for its offloads before a turn
-needs no more. Turns count as in `dithc.automem.trace`; the update is the last one.
+This is the minimum that a plan needs, so it decides if the plan fits. Turns count as in `dithc.automem.trace`, the update last.
 """
 
 from collections.abc import Mapping
@@ -13,24 +12,24 @@ from dithc.automem.trace import Saved, Trace, Unit
 
 
 class Spans:
-    """Bytes by kind and turn of one level, added span by span."""
+    """Bytes of a level by kind and turn, summed over spans."""
 
     def __init__(self, num_turns: int) -> None:
         self._changes = {kind: [0] * (num_turns + 1) for kind in KINDS}
 
     def add(self, kind: Kind, first: int, last: int, num_bytes: int) -> None:
-        """Counts bytes from turn `first` to turn `last`, both included."""
+        """Add bytes from turn `first` to turn `last`, inclusive."""
         if num_bytes and first <= last:
             self._changes[kind][first] += num_bytes
             self._changes[kind][last + 1] -= num_bytes
 
     def parts(self) -> list[dict[Kind, int]]:
-        """What lies there at each turn, by kind."""
+        """Return the bytes at each turn, by kind."""
         columns = [list(accumulate(self._changes[kind]))[:-1] for kind in KINDS]
         return [dict(zip(KINDS, row, strict=True)) for row in zip(*columns, strict=True)]
 
     def totals(self) -> list[int]:
-        """What lies there at each turn."""
+        """Return the bytes at each turn."""
         return list(accumulate(map(sum, zip(*self._changes.values(), strict=True))))[:-1]
 
 
@@ -58,7 +57,7 @@ def occupancy(
 
 
 def working_bytes(unit: Unit, decision: Decision, *, forward: bool) -> int:
-    """What a unit takes while it runs; a recomputed one first runs forward again and then holds what that saves."""
+    """Return a unit's bytes during its run; a recomputed unit also holds its saved tensors."""
     if forward:
         return unit.forward_bytes
     if not decision.recompute:
@@ -68,12 +67,12 @@ def working_bytes(unit: Unit, decision: Decision, *, forward: bool) -> int:
 
 
 def is_dropped(decision: Decision, tensor: Saved, position: int) -> bool:
-    """Whether recomputation spares a tensor saved by the unit at `position`: made in the unit and read by nobody else."""
+    """Return whether recomputation frees a tensor saved at `position`: made and read by that unit only."""
     return decision.recompute and not tensor.is_input and tensor.first == tensor.last_reader == position
 
 
 def room(trace: Trace, decisions: Mapping[str, Decision], turns: tuple[Turn, ...], turn: int) -> int:
-    """What must be free in fast memory before anything of a turn starts: what the unit takes, and the loads that start."""
+    """Return the fast bytes required before a turn: the unit's use, and the loads that start."""
     units = {unit.name: unit for unit in trace.units}
     this = turns[turn]
     loads = sum(units[name].weight_bytes for name in this.load_weights)
@@ -133,7 +132,7 @@ def _add_saved(
     fast: Spans,
     slow: Spans,
 ) -> None:
-    """A saved tensor: in its own forward turn it is part of what the unit takes, unless it came from elsewhere."""
+    """Add a saved tensor; in its own forward turn it counts as the unit's use, unless it is an input."""
     num_units = len(trace.units)
     first = index if tensor.is_input else index + 1
     last = num_units + tensor.last_reader

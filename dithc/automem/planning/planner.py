@@ -1,9 +1,7 @@
-"""The planner: from what a step did to memory, and what memory there is, to what lives where when.
+"""Planner: from the trace of a step and the memory levels to the placement at each turn.
 
-It walks down `dithc.automem.planning.ladder`, which lists what can move to slow memory, the cheapest first, to the first rung at
-which fast memory holds every turn of the step with the loads that each turn wants ahead, so that they hide; then it
-fetches as far ahead as that really takes. Where copies still make the step wait, and it is allowed, units run
-forward again instead, as long as that makes the predicted step shorter (or as slow memory is short).
+It selects the first rung of `dithc.automem.planning.ladder` at which fast memory holds every turn with its prefetches, then sets
+the prefetch distances. If copies still stall, and `allow_recompute`, units run again instead while that shortens the step.
 """
 
 from bisect import bisect_left
@@ -34,18 +32,18 @@ __all__ = ["Decision", "Level", "Phase", "Place", "Plan", "plan"]
 
 
 def plan(trace: Trace, *, fast: Level, slow: Level, allow_recompute: bool = False, copies_beside: bool = True) -> Plan:
-    """Decides where everything lives at each turn of a training step (paper section 4.2, Algorithm 1).
+    """Plan the placement at each turn of a training step (paper section 4.2, Algorithm 1).
 
     Args:
-        trace: what one step did, recorded with everything in fast memory.
-        fast: the level to stay within.
-        slow: the level below; a byte moves at the slower rate of the two.
-        allow_recompute: units may save their inputs only and run forward again, where copies cannot hide.
-        copies_beside: copies run beside the computing; False: the computing stands still for each of them, so none starts ahead.
+        trace: of one step, recorded with everything in fast memory.
+        fast: the level with the budget.
+        slow: the level below; a byte moves at the slower rate of both.
+        allow_recompute: allow units to run again where copies cannot hide.
+        copies_beside: copies run in the background; False: they block computing, so none starts early.
 
     Returns:
-        The plan. If not even everything in slow memory fits, it is the one that needs least, and says so in `fits`
-        and `reasons`. A larger `fast` budget never gives a plan that moves more bytes, unless units are recomputed.
+        The plan; if nothing fits, the plan with the least memory, reported in `fits` and `reasons`. Without recomputation, a
+        larger `fast` budget never moves more bytes.
 
     Raises:
         UserError: a rate that is not positive, or a negative budget.
@@ -77,7 +75,7 @@ def plan(trace: Trace, *, fast: Level, slow: Level, allow_recompute: bool = Fals
 
 
 def _with_bytes(trace: Trace, decisions: Mapping[str, Decision]) -> dict[str, Decision]:
-    """The decisions with the room that each turn needs, and the sizes of what they decide on."""
+    """Return the decisions with the required room of each turn and the sizes of their tensors."""
     turns = turns_of(trace, decisions)
     full = {}
     for index, unit in enumerate(trace.units):
@@ -106,7 +104,7 @@ class _Choice:
 
 
 class _Search:
-    """Candidates for one trace and pair of levels, and what each would need."""
+    """Candidate plans for a trace and two levels, with their needs."""
 
     def __init__(self, trace: Trace, fast: Level, slow: Level, *, copies_beside: bool) -> None:
         self.trace, self.fast, self.slow, self.copies_beside = trace, fast, slow, copies_beside
@@ -117,11 +115,11 @@ class _Search:
         self.resident = _Choice(0, self.farthest)
 
     def _hiding(self, seconds: Sequence[float], bytes_at: Sequence[int]) -> list[int]:
-        """How far ahead loads start: at once where nothing can hide them."""
+        """Return prefetch distances, 0 without background copies."""
         return hiding_distances(seconds, bytes_at, self.rates.load) if self.copies_beside else [0] * len(bytes_at)
 
     def spell_out(self, choice: _Choice) -> tuple[dict[str, Decision], dict[str, Place]]:
-        """Its decisions and the places of state."""
+        """Return the decisions and state placement of a choice."""
         decisions, state = decide(self.trace, self.rungs[: choice.num_rungs], choice.recomputed)
         return with_distances(self.trace, decisions, choice.distances), state
 
@@ -134,7 +132,7 @@ class _Search:
         return self.slow.budget_bytes is None or self._peaks(choice)[1] <= self.slow.budget_bytes
 
     def play(self, choice: _Choice) -> tuple[Phase, ...]:
-        """Its predicted timeline."""
+        """Return the predicted timeline of a choice."""
         decisions, state = self.spell_out(choice)
         return timeline(
             self.trace, decisions, state, fast=self.fast, rates=self.rates, copies_beside=self.copies_beside
@@ -156,7 +154,7 @@ class _Search:
         return _Choice(len(self.rungs), tuple(min(distance, most) for distance in self.farthest))
 
     def refine(self, choice: _Choice) -> _Choice:
-        """Distances for what really moves: nearer where that hides it as well, farther where that helps and fits."""
+        """Adjust distances for the actual moves: smaller if still hidden, larger if helpful and possible."""
         decisions, state = self.spell_out(choice)
         held = occupancy(self.trace, decisions, state)[0].totals()
         weights, saved = weight_loads(self.trace, decisions), saved_loads(self.trace, decisions)
@@ -180,10 +178,7 @@ class _Search:
         return replace(choice, distances=tuple(distances))
 
     def recompute(self, choice: _Choice) -> _Choice:
-        """Runs units again whose tensors are offloaded, as many as shorten the step most, or as slow memory is short for.
-
-        They are taken in the order of what each spares by itself. How many is searched for, as each try plays a whole step.
-        """
+        """Select offloaded units to run again: the number, in order of individual savings, that shortens the step most."""
         gains = self._gains(choice)
         order = self._that_fit(choice, sorted(gains, key=lambda index: (-gains[index], -index)))
 
@@ -224,10 +219,7 @@ class _Search:
         return gains
 
     def _that_fit(self, choice: _Choice, order: Sequence[int]) -> list[int]:
-        """The units of these that fast memory has room to run again, all of them together.
-
-        A unit that runs again needs more while it does, and where it was the last to save a tensor that then stays.
-        """
+        """Return the units that fast memory can run again together, including the tensors that then stay."""
         before, state = self.spell_out(choice)
         after, _ = self.spell_out(replace(choice, recomputed=frozenset(order)))
         held = occupancy(self.trace, before, state)[0].totals()
@@ -254,7 +246,7 @@ class _Search:
         return taken
 
     def _seconds(self, choice: _Choice) -> float:
-        """Of its whole step."""
+        """Return the predicted seconds of a step."""
         return sum(phase.seconds + phase.stall_seconds for phase in self.play(choice))
 
     def _peaks(self, choice: _Choice) -> tuple[int, int]:
@@ -263,5 +255,5 @@ class _Search:
 
 
 def _first(holds: Callable[[int], bool], last: int) -> int:
-    """The first number from 0 on for which something holds that holds for all after it; `last` where none before it does."""
+    """Return the first number in 0..`last` that meets a monotonic condition; `last` if no smaller number does."""
     return bisect_left(range(last), True, key=holds)

@@ -1,4 +1,4 @@
-"""A plan in sentences: what it decided, what that costs, and what is missing where it does not fit."""
+"""Reasons of a plan as sentences: decisions, costs, and missing memory."""
 
 from collections.abc import Mapping, Sequence
 
@@ -50,7 +50,7 @@ def size(num_bytes: int) -> str:
 
 
 def _moved(trace: Trace, decisions: Mapping[str, Decision], state: Mapping[str, Place]) -> list[str]:
-    """What lives in slow memory, kind by kind."""
+    """Describe the content of slow memory by kind."""
     slow_state = [item.bytes for item in trace.state if state[item.name] == "slow"]
     parts = [f"{len(slow_state)} of {len(trace.state)} pieces of state ({size(sum(slow_state))})"] if slow_state else []
     gradients = [unit for unit in trace.units if decisions[unit.name].gradients == "slow"]
@@ -69,7 +69,7 @@ def _moved(trace: Trace, decisions: Mapping[str, Decision], state: Mapping[str, 
 
 
 def _missing(phases: Sequence[Phase], fast: Level, slow: Level, everything: Sequence[Phase]) -> list[str]:
-    """What does not fit, where, by how much, and what to do about it."""
+    """Describe the missing memory and the remedy."""
     lines = []
     for level, needs in (
         (fast, [phase.fast_bytes for phase in phases]),

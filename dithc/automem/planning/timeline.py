@@ -1,9 +1,7 @@
-"""The predicted timeline of a step: two copy streams beside the computing, waits where they are late.
+"""Predicted timeline of a step: two copy streams next to computing, with waits for late copies.
 
-Each stream copies one tensor after the other. A turn waits until fast memory has room for it beside offloads that are
-still on their way, then starts the loads that are due, waits for its own, and runs. Gradients that rest in slow memory
-are counted as offloaded in the backward turn that makes them, and cost no time: the product of a linear layer writes
-them there.
+Each stream copies one tensor at a time. A turn waits for room, starts due loads, waits for its own, and runs. Gradients at rest
+count as offloaded in the backward turn that makes them, at no time, because the product writes them there.
 """
 
 from collections import deque
@@ -21,7 +19,7 @@ Item = tuple[str, object]  # (unit, "forward" or "backward") of weights, (unit, 
 
 @dataclass
 class _Stream:
-    """Copies one after the other; remembers when each began and ended."""
+    """A serial copy stream with the start and end of each copy."""
 
     copy_bytes_per_second: float
     free_at: float = 0.0
@@ -29,7 +27,7 @@ class _Stream:
     ends: dict[Item, float] = field(default_factory=dict)
 
     def copy(self, item: Item, num_bytes: int, *, not_before: float) -> float:
-        """Queues a copy and returns when it ends."""
+        """Queue a copy and return its end time."""
         begin = max(self.free_at, not_before)
         self.free_at = self.ends[item] = begin + num_bytes / self.copy_bytes_per_second
         self.begun.append((begin, num_bytes))
@@ -45,7 +43,7 @@ def timeline(
     rates: Rates,
     copies_beside: bool = True,
 ) -> tuple[Phase, ...]:
-    """The 2 L + 1 phases of a step under these decisions; without `copies_beside` the computing stands still for each copy."""
+    """Return the 2 L + 1 phases of a step; without `copies_beside` each copy blocks computing."""
     turns = turns_of(trace, decisions)
     in_fast, in_slow = (spans.parts() for spans in occupancy(trace, decisions, state, turns))
     seconds = [*compute_seconds(trace, decisions), trace.update_seconds]
@@ -84,7 +82,7 @@ def timeline(
 
 
 class _Play:
-    """The clock, the streams and what is on its way out, while a step is played."""
+    """Simulation state of a step: clock, streams, offloads in progress."""
 
     def __init__(self, trace: Trace, rates: Rates) -> None:
         self.now = 0.0
@@ -99,7 +97,7 @@ class _Play:
         self._leaving_bytes = 0
 
     def wait_for_room(self, needed_bytes: int, budget_bytes: int | None) -> int:
-        """Waits until what is needed fits beside what is still leaving, and returns the bytes of that."""
+        """Wait until the required bytes fit next to offloads in progress, and return the bytes of these."""
         while self._leaving and (
             self._leaving[0][0] <= self.now
             or (budget_bytes is not None and needed_bytes + self._leaving_bytes > budget_bytes)
@@ -110,7 +108,7 @@ class _Play:
         return self._leaving_bytes
 
     def load(self, this: Turn, turn: int) -> None:
-        """Starts what is due and waits for what the turn itself needs."""
+        """Start due loads and wait for the loads of this turn."""
         due: list[tuple[Item, int]] = []
         for name in this.load_weights:
             kind = "forward" if self._index[name] >= turn else "backward"
@@ -123,7 +121,7 @@ class _Play:
         self.now = max([self.now, *(self._loads.ends.get(item, 0.0) for item in needed)])
 
     def offload(self, this: Turn) -> None:
-        """Sends away what the turn used last."""
+        """Offload the tensors that this turn used last."""
         for name, ordinal in this.offload_saved:
             num_bytes = self._units[name].saved[ordinal].bytes
             self._leaving.append((self._offloads.copy((name, ordinal), num_bytes, not_before=self.now), num_bytes))
@@ -144,7 +142,7 @@ class _Play:
 
 
 def _by_phase(begun: list[tuple[float, int]], ends: list[float]) -> list[int]:
-    """Bytes by the phase in which their copies began; at a border the later one, which caused it."""
+    """Return bytes by the phase in which their copies began, the later phase at a border."""
     moved = [0] * len(ends)
     turn = 0
     for begin, num_bytes in begun:
@@ -155,7 +153,7 @@ def _by_phase(begun: list[tuple[float, int]], ends: list[float]) -> list[int]:
 
 
 def _gradients(trace: Trace, decisions: Mapping[str, Decision]) -> list[int]:
-    """Bytes of gradients that each phase leaves in slow memory; those of a shared weight at its first backward turn."""
+    """Return gradient bytes offloaded per phase; shared weights count at their first backward turn."""
     written = [0] * (2 * len(trace.units) + 1)
     seen: set[str] = set()
     for position, unit in enumerate(reversed(trace.units)):

@@ -1,4 +1,4 @@
-"""What starts at each turn of a step: the one reader of the distances `forward_ahead` and `backward_ahead` of a plan."""
+"""Start points of loads and offloads by turn, from the plan's `forward_ahead` and `backward_ahead`."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from dithc.automem.trace import Saved, Trace
 
 @dataclass(frozen=True, kw_only=True)
 class Turn:
-    """A unit's forward or backward pass, with what starts there before it runs, in the order in which it is needed."""
+    """A unit's forward or backward pass, with the loads that start before it, in order of need."""
 
     unit: str
     kind: Literal["forward", "backward"]
@@ -21,10 +21,7 @@ class Turn:
 
 
 def turns_of(trace: Trace, decisions: Mapping[str, Decision]) -> tuple[Turn, ...]:
-    """The 2 L turns of a step in order: forward of units 0 to L - 1, backward of units L - 1 to 0.
-
-    A turn's own loads (distance 0) stand first in its lists.
-    """
+    """Return the 2 L turns of a step: forward of units 0 to L - 1, backward of L - 1 to 0; own loads come first."""
     num_units = len(trace.units)
     weights: list[list[str]] = [[] for _ in range(2 * num_units)]
     saved: list[list[tuple[str, int]]] = [[] for _ in range(2 * num_units)]
@@ -62,7 +59,7 @@ def turns_of(trace: Trace, decisions: Mapping[str, Decision]) -> tuple[Turn, ...
 
 
 def last_saver(trace: Trace, index: int, tensor: Saved) -> int:
-    """The unit whose forward pass uses a tensor of unit `index` last: the one that reads it first in backward."""
+    """Return the unit that reads a tensor of unit `index` first in backward."""
     return max(index, len(trace.units) - 1 - tensor.first)
 
 

@@ -29,8 +29,9 @@ Timed = Callable[[], AbstractContextManager[Callable[[], object]]]
 
 
 def computing(model: DiT, work: Work, *, bf16: bool) -> dict[str, float]:
-    """Seconds of a block with a long strip of one image (`long`) and with a short one (`short`), what it takes more in two calls
-    (`leaving`), and what a call of the network takes beside its blocks (`call`)."""
+    """Return seconds of a block with a long and a short strip of one image (`long`, `short`), the extra time in two calls
+    (`leaving`), and the time of a network call outside of blocks (`call`).
+    """
     long, short = strips(work)
     blocks = model.chain()[:BLOCKS]
     timed = {"long": _block(model, blocks, work, long), "short": _block(model, blocks, work, short)}
@@ -44,15 +45,9 @@ def computing(model: DiT, work: Work, *, bf16: bool) -> dict[str, float]:
 
 
 def crowds(model: DiT, work: Work, group: Group, *, place: int, most: int, bf16: bool) -> dict[int, float]:
-    """Seconds of a block while so many first ranks of each node compute and the others wait; of those where this rank does.
+    """Return seconds of a block by the number of first ranks per node that compute while others wait.
 
-    Args:
-        model: see `measured`.
-        work: of the model.
-        group: all ranks, which call it together.
-        place: of this rank on its node.
-        most: ranks of the largest node.
-        bf16: whether products are of bf16.
+    Collective over `group`; `place` is this rank's index on its node, `most` the ranks of the largest node.
     """
     found = {}
     block = _block(model, model.chain()[:BLOCKS], work, strips(work)[1])
@@ -65,7 +60,7 @@ def crowds(model: DiT, work: Work, group: Group, *, place: int, most: int, bf16:
 
 
 def strips(work: Work) -> tuple[int, int]:
-    """Tokens of a long strip and of a short one."""
+    """Return the tokens of a long and a short strip."""
     long = min(work.tokens, MOST_TOKENS)
     return long, max(1, long // PART)
 
@@ -85,7 +80,7 @@ def _block(model: DiT, blocks: Blocks, work: Work, tokens: int, *, in_sequence: 
 
 
 def _ends(model: DiT, work: Work, block: float, *, bf16: bool) -> float:
-    """Seconds of a call beside its blocks; none where a call takes too long to be tried."""
+    """Return seconds of a call outside of blocks; empty if a call takes too long."""
     if work.tokens > MOST_TOKENS or work.depth * block > LONG_SECONDS:
         return 0.0
     config = model.config
@@ -96,9 +91,9 @@ def _ends(model: DiT, work: Work, block: float, *, bf16: bool) -> float:
 
 
 def _typical(timed: Sequence[Timed]) -> list[float]:
-    """Seconds of each: the middle of rounds, in each of which it is done again and again for a while; of what takes long, one.
+    """Return the median seconds of rounds that repeat short work; long work is timed once.
 
-    Where ranks share cores, the least of several tries is one that had a core to itself, and no more than luck.
+    The minimum would be misleading, because on shared cores it is a lucky try.
     """
     found: list[list[float]] = [[] for _ in timed]
     begun = time.perf_counter()
@@ -112,7 +107,7 @@ def _typical(timed: Sequence[Timed]) -> list[float]:
 
 
 def _window(action: Callable[[], object]) -> float:
-    """Seconds of an action: the mean of those that fit into a window, after one that prepares; of a long one, its own."""
+    """Return mean seconds of an action within a window, after a warm-up; a long action runs once."""
     begun = time.perf_counter()
     action()
     if (first := time.perf_counter() - begun) > LONG_SECONDS:
@@ -125,7 +120,7 @@ def _window(action: Callable[[], object]) -> float:
 
 
 class _AllKeys:
-    """Attention of a strip over keys and values of a whole image, as where ranks share memory, without the others."""
+    """Attention of a strip over keys and values of a complete image, as in shared memory, on one rank."""
 
     def __init__(self, tokens: int, *, in_sequence: bool) -> None:
         self._tokens, self.in_sequence = tokens, in_sequence
@@ -152,5 +147,5 @@ class _AllKeys:
         return mixed
 
     def absent(self) -> str | None:
-        """Nobody is waited for."""
+        """Return None."""
         return None

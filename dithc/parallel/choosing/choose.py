@@ -1,4 +1,4 @@
-"""All degrees that go together, by the seconds that they are predicted to take for the whole job; why others do not."""
+"""All valid degrees by predicted seconds of the job, and reasons against others."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -17,13 +17,12 @@ MOST_RANKS = 1 << 14  # whose ways are gone through in seconds
 
 @dataclass(frozen=True, kw_only=True)
 class Choice:
-    """Degrees, and what is predicted of them.
+    """Degrees and their prediction.
 
     Attributes:
-        degrees: of each group.
         seconds: until the last group is done.
-        exchange: of these, in which the busiest group exchanges and nobody computes.
-        speedup: over one rank that makes everything.
+        exchange: of these, seconds of communication without computing in the busiest group.
+        speedup: over one rank.
         ideal: the speed-up over the number of ranks.
     """
 
@@ -34,20 +33,14 @@ class Choice:
     ideal: float
 
     def order(self, least: float) -> tuple[int, int, int, int, float]:
-        """What is done first; of those that are alike beside the least seconds, what exchanges least, in the smallest groups."""
+        """Return the sort key: seconds in steps of ALIKE, then the smallest inner degree, rows and group."""
         later = int((self.seconds / least - 1) / ALIKE) if least > 0 else 0
         return later, self.degrees.inner, self.degrees.rows, self.degrees.size, self.seconds
 
 
 @dataclass(frozen=True, kw_only=True)
 class Chosen:
-    """The result of a choice.
-
-    Attributes:
-        legal: best first.
-        refused: ways to share an image that do not go, and why.
-        costs: by which they are ordered.
-    """
+    """Legal choices, best first, rejected options with reasons, and the costs that order them."""
 
     legal: Sequence[Choice]
     refused: Sequence[tuple[Degrees, str]]
@@ -55,13 +48,13 @@ class Chosen:
 
     @property
     def best(self) -> Choice:
-        """What is done first; a ring only where it saves more than a tenth."""
+        """The fastest choice; ring only if it saves more than 10%."""
         first = self.legal[0]
         exact = next((choice for choice in self.legal if choice.degrees.ring == 1), first)
         return first if first.seconds < RING_SHARE * exact.seconds else exact
 
     def why(self) -> str:
-        """In a line: what is chosen, what it takes, and what comes next."""
+        """Return a line with the choice, its time and the runner-up."""
         best, costs = self.best, self.costs
         others = [choice for choice in self.legal if choice is not best]
         next_best = f"; next: {others[0].degrees}, {others[0].seconds:.3g} s" if others else ""
@@ -73,7 +66,7 @@ class Chosen:
         )
 
     def table(self, most: int = 16) -> str:
-        """Lines for a person: the best degrees, then what is refused, so many of each."""
+        """Return lines for the user: the best degrees, then rejected ones, limited in number."""
         lines = [f"   seconds  exchange  times one rank  of {self.costs.ranks} ranks  degrees"]
         lines += [
             f"{choice.seconds:10.4g}  {choice.exchange / choice.seconds if choice.seconds else 0:8.1%}  {choice.speedup:14.4g}"
@@ -98,14 +91,9 @@ class Chosen:
 
 
 def choose(costs: Costs, *, fixed: dict[str, int] | None = None) -> Chosen:
-    """Predicts all degrees that go together; of data degrees that make no part smaller, the least alone.
+    """Predict all valid degrees; of data degrees with equal largest parts, only the smallest.
 
-    Args:
-        costs: of the work on the ranks that there are.
-        fixed: degrees that are given.
-
-    Raises:
-        UserError: none with the given degrees is possible; the message says why.
+    `fixed` degrees are given. Raises UserError with the reason if none is possible.
     """
     if costs.ranks > MOST_RANKS:
         remedy = "start fewer, or ask for fewer"
@@ -141,23 +129,12 @@ def choose(costs: Costs, *, fixed: dict[str, int] | None = None) -> Chosen:
 def least(
     work: Work, *, ranks: int, ranks_a_node: int, fixed: dict[str, int] | None = None, rates: Rates = NOMINAL
 ) -> Degrees:
-    """The degrees that are done first.
-
-    Args:
-        work: what is to be sampled.
-        ranks: of the run.
-        ranks_a_node: on each node.
-        fixed: degrees that are given.
-        rates: of the ranks.
-
-    Raises:
-        UserError: none with the given degrees is possible; the message says why.
-    """
+    """Return the fastest degrees for some work; `fixed` degrees are given. UserError with the reason if none is possible."""
     return choose(Costs(work=work, rates=rates, ranks=ranks, ranks_a_node=ranks_a_node), fixed=fixed).best.degrees
 
 
 def _parts(costs: Costs, way: Degrees, fixed: dict[str, int]) -> Iterator[int]:
-    """Data degrees worth a look: for each number of images of a part the least that gives it."""
+    """Return for each number of images per part the smallest data degree."""
     if "data" in fixed:
         yield fixed["data"]
         return

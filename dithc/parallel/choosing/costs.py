@@ -1,11 +1,9 @@
-"""Predicted seconds of a call of the network and of a whole sampling, for degrees: closed forms of rates.
+"""Predicted seconds of a network call and of a sampling run for degrees: closed forms of rates.
 
 Legend: n rows of a batch on a rank, t tokens of a rank, T of an image, D width, L blocks; s bytes of a number; U, R ranks of
 Ulysses and ring; F FLOP/s of a rank, B bytes/s.
-
-Counted are: products and attention, cut among those who share tokens, and slower where a rank has few of them; what is made of a
-row whatever its tokens, by each rank, or in shared memory together; every exchange of a call; stages that wait for a patch; the
-decoder. Not counted: what a sampler does to latents between calls, and what writing a shard takes.
+Included: products and attention, cut among the ranks that share tokens, and slower for few tokens; per-row work, per rank or
+shared in memory; all exchanges; pipeline waits; the decoder. Not included: sampler arithmetic and writing.
 """
 
 from collections import Counter
@@ -29,12 +27,7 @@ ULYSSES_COPIES, RING_COPIES = 8, 2
 
 @dataclass(frozen=True, kw_only=True)
 class Link:
-    """What an exchange costs where all ranks of a node exchange at once.
-
-    Attributes:
-        latency: seconds of one of no bytes.
-        bandwidth: bytes a second that a rank sends, while as many come.
-    """
+    """Cost of an exchange with all ranks of a node active: latency in seconds, bandwidth in bytes/s sent and received."""
 
     latency: float
     bandwidth: float
@@ -46,24 +39,20 @@ class Link:
 
 @dataclass(frozen=True, kw_only=True)
 class Rates:
-    """What ranks and their links do.
+    """Rates of ranks and links.
 
     Attributes:
         flops: F, with many tokens.
-        half_tokens: of all rows together, with which products reach half of F; that of attention does not depend on them.
-        inside: messages between ranks of a node; None where nobody knows.
-        between: messages between nodes; likewise.
-        copying: bytes a second that a rank copies in memory.
-        meeting: seconds in which ranks of a node meet at a block.
-        leaving: seconds that a block takes longer where attention is not in its one call, as with messages: left and entered
-            again; of a ring each further turn takes half of it.
-        hidden: of a message that is under way while its rank computes, the share that takes no time: 1 where the threads that
-            communicate have a core of their own.
-        call: seconds of a call of the network beside its blocks.
-        decoding: seconds in which a rank decodes an image.
-        crowding: ranks of a node at work, fewest first, and the seconds that computing takes then, over those where all its ranks
-            are at work, for which the other rates hold; between these in proportion. Empty where ranks do not disturb each other.
-        source: in words.
+        half_tokens: tokens of all rows at which products reach half of F; attention does not depend on them.
+        inside, between: messages within and between nodes; None if unknown.
+        copying: bytes per second of a rank's copies in memory.
+        meeting: seconds of a barrier within a node.
+        leaving: extra seconds per block if attention is a separate call, as with messages; half of it per further ring step.
+        hidden: share of a message hidden behind computing: 1 with a core for communication threads.
+        call: seconds of a network call outside of blocks.
+        decoding: seconds per image and rank.
+        crowding: active ranks per node, ascending, and the relative seconds of computing, interpolated; empty for no effect.
+        source: description of their origin.
     """
 
     flops: float
@@ -80,7 +69,7 @@ class Rates:
     source: str = ""
 
     def crowded(self, ranks: int) -> float:
-        """The seconds in which so many ranks of a node compute, over those in which all do."""
+        """Return computing seconds with this many active ranks per node, relative to all ranks."""
         if not self.crowding:
             return 1.0
         counts, seconds = zip(*self.crowding, strict=True)
@@ -103,12 +92,9 @@ MEETING_SECONDS, LEAVING_SECONDS = 20e-6, 500e-6  # where a description is all t
 
 
 def described(machine: Machine, *, ranks_a_node: int, bandwidth: float | None = None, **more: Any) -> Rates:
-    """The rates of a described network; `more` are those that it does not say.
+    """Return the rates of a described network; `more` sets rates that `machine.network` lacks.
 
-    Args:
-        machine: with a section `network`.
-        ranks_a_node: that share its cards.
-        bandwidth: of a rank's messages between nodes, where that of the description is not believed.
+    `bandwidth` overrides that of a rank's messages between nodes; `ranks_a_node` share its cards.
     """
     network = machine.network
     assert network is not None, "a description with `network`"
@@ -141,14 +127,7 @@ class Seconds:
 
 @dataclass(frozen=True, kw_only=True)
 class Costs:
-    """Seconds of some work on some ranks.
-
-    Attributes:
-        work: what is to be sampled.
-        rates: of all ranks alike.
-        ranks: of the run.
-        ranks_a_node: on each node.
-    """
+    """Predicted seconds of some work on equal ranks."""
 
     work: Work
     rates: Rates
@@ -157,7 +136,7 @@ class Costs:
     _groups: dict[int, Sequence[Counter[int]]] = field(default_factory=dict, repr=False, compare=False)
 
     def call(self, degrees: Degrees, rows: int) -> Seconds:
-        """One call of the network with so many rows, of both branches and all windows together."""
+        """Return the seconds of a network call with these rows, over both branches and all windows."""
         work, rates = self.work, self.rates
         if work.heads == 0:
             return Seconds(0.0, 0.0)
@@ -173,7 +152,7 @@ class Costs:
         return Seconds(computing + rates.call, exchange)
 
     def _staged(self, degrees: Degrees, n: int, rows: int) -> Seconds:
-        """As `call`, where patches go through stages: the mean of all calls, of which those of the warm-up have whole rows."""
+        """As `call` for pipeline stages: the mean over all calls, with warm-up calls on complete rows."""
         work, warm = self.work, self.work.warmup_calls / self.work.calls if self.work.patches > 1 else 1.0
         row = (n, 1) if degrees.stages > 1 else (1, n)  # what follows each other, and the rows of each
         kinds = ((warm, *row, work.tokens), (1 - warm, work.patches, n, -(-work.tokens // work.patches)))
@@ -214,12 +193,12 @@ class Costs:
 
     @cached_property
     def alone(self) -> float:
-        """Seconds in which one rank makes everything, while the others wait."""
+        """Seconds on one rank while the others wait."""
         whole = sum(self._shard(Degrees(), images).whole * count for images, count in Counter(self.work.shards).items())
         return self.rates.crowded(1) * whole
 
     def knows(self, degrees: Degrees) -> bool:
-        """Whether the links that degrees need are known."""
+        """Return whether the required link rates are available."""
         spans = {degrees.inner, degrees.rows * degrees.inner} - {1}
         return all((self.rates.inside if self._is_inside(span) else self.rates.between) is not None for span in spans)
 
@@ -249,7 +228,7 @@ class Costs:
         return self._groups[groups]
 
     def _is_inside(self, span: int) -> bool:
-        """Whether so many ranks, of which groups are made in order, are always of one node."""
+        """Return whether consecutive groups of this size always stay within a node."""
         return self.ranks <= self.ranks_a_node or self.ranks_a_node % span == 0
 
     def _link(self, span: int) -> Link:
@@ -258,7 +237,7 @@ class Costs:
         return link
 
     def _of_branches(self, degrees: Degrees, n: int, rows: int) -> float:
-        """Whole outputs in fp32, once a call."""
+        """Return the seconds to exchange outputs in fp32, once per call."""
         if degrees.rows == 1 or rows < degrees.rows:
             return 0.0
         whole = degrees.rows * n * self.work.tokens * self.work.numbers * FP32_BYTES
@@ -272,7 +251,7 @@ class Costs:
         return self._link(span).seconds(whole - part)
 
     def _of_tokens(self, degrees: Degrees, n: int, t: int, attention: float) -> float:
-        """What those who share tokens exchange at every block, and their patches at the end of a call."""
+        """Return the exchange seconds of ranks that share tokens, per block and for the final patches."""
         work, rates = self.work, self.rates
         if degrees.tokens == 1:
             return 0.0
@@ -293,7 +272,7 @@ class Costs:
         return ends + work.depth * block
 
     def _swapped(self, ulysses: int, strip: float) -> float:
-        """Queries, keys and values by heads, and the mixed values back: two exchanges with all others."""
+        """Return the seconds of two all-to-all exchanges: queries, keys and values by heads, and mixed values back."""
         link = self._link(ulysses)
         beside = ulysses if self._is_inside(ulysses) else gcd(ulysses, self.ranks_a_node)  # ranks of the same node
         near = 4 * strip * (beside - 1) / ulysses / (self.rates.inside or link).bandwidth

@@ -1,4 +1,4 @@
-"""What the ranks that are here do, measured in a few seconds: blocks, copies, meetings, messages; the slowest of all ranks."""
+"""Measured rates of the connected ranks, in a few seconds: blocks, copies, barriers, messages; the slowest rank counts."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -26,7 +26,7 @@ MOST_NODES = 4  # that a message between nodes is tried among
 
 @dataclass(frozen=True, kw_only=True)
 class _Found:
-    """Of one rank: seconds, but for two links, of (seconds of no bytes, seconds a byte), and a share."""
+    """Measurements of a rank: seconds, two links as (latency, seconds per byte), and a share."""
 
     long: float = 0.0
     short: float = 0.0
@@ -50,14 +50,12 @@ def measured(
     decode: Callable[[], float] | None = None,
     nodes: Sequence[Sequence[int]],
 ) -> Rates:
-    """The rates of the ranks that are here; every rank calls it with the same, and has the same.
+    """Return the measured rates of the connected ranks; collective, equal on all.
 
     Args:
-        model: in evaluation mode; None where there is no network.
-        group: the connected ranks.
-        work: of the model.
-        bf16: whether products are of bf16.
-        decode: decodes a part of an image, and says how many such parts an image is.
+        model: in evaluation mode; None without a network.
+        bf16: whether products use bf16.
+        decode: decodes a part of an image, and returns the number of parts per image.
         nodes: the ranks of each node.
     """
     group.barrier()
@@ -122,7 +120,7 @@ def _link(ranks: Ranks) -> tuple[float, float]:
 
 
 def _hidden(ranks: Ranks) -> float:
-    """The share of a message that takes no time where its rank computes meanwhile."""
+    """Return the share of a message hidden behind computing."""
     x = torch.zeros(MATRIX, MATRIX)
     block = torch.zeros(LARGE_BYTES, dtype=torch.uint8)
     message = _middle(lambda: ranks.passed_on(block, (LARGE_BYTES,))())
@@ -149,7 +147,7 @@ def _meeting(ranks: Ranks, work: Work) -> float:
 
 
 def _middle(action: Callable[[], Any]) -> float:
-    """Seconds of an action, the middle of some tries, after one that is not timed."""
+    """Return the median seconds of an action, after a warm-up."""
     action()
     seconds = []
     for _ in range(REPEATS):

@@ -1,12 +1,8 @@
-"""Scenes larger than what a network, or a decoder, takes at once: by windows.
+"""Windows over scenes larger than the input of a network or decoder.
 
-What: `Grid` says where windows lie, `Windows` is a network as samplers call it on whole latents of scenes, `decoded` gives the
-image of such a latent by rows, `seam_ratio` tells whether borders of windows are to be seen.
-Why: a network makes images of the size it learnt, and a decoded scene is a hundred times as large as its latent.
-Invariants: windows are summed in the order of the grid, by every rank alike, whoever made them; nothing as large as a decoded
-scene is ever in memory.
-How to change it: weights of windows are in `grid.shares` alone; another way to walk a scene is another callable around the
-network.
+Contents: `Grid` places windows, `Windows` wraps a network for scene latents, `decoded` yields the image by rows, `seam_ratio`
+measures visible borders. Invariants: every rank sums windows in grid order; no complete decoded scene is in memory. Extending:
+window weights are in `grid.shares`; another traversal is another callable around the network.
 """
 
 from dithc.parallel.windows.decoding import decoded

@@ -1,10 +1,8 @@
-"""The image of a scene's latent, by rows: decoded tile by tile, the tiles of a row by all ranks.
+"""Image of a scene's latent by rows of tiles, which all ranks decode.
 
-Where a codec says how far its decoder sees (`reach`: convolutions alone), a tile is decoded with what lies around it and cut off
-again: the image is that of the whole latent, to rounding. Where its decoder sees everything (norms over the image, attention) no
-decoding in bounded memory equals the whole one: tiles as large as the network's own images overlap by half, and fade into each
-other.
-
+If a codec has a bounded receptive field (`reach`: convolutions only), tiles are decoded with a margin that is cut off, and the
+image equals that of the complete latent up to rounding. Otherwise (norms over the image, attention) no bounded decoding does:
+tiles of the network's image size overlap by half and are blended.
 Legend: Z latent channels, H, W latent of a scene; C bands, f factor of the codec, P rows of pixels of a tile.
 """
 
@@ -22,7 +20,7 @@ ALONE = Ranks()
 
 
 class Decoder(Protocol):
-    """What is needed of a codec."""
+    """Required codec interface."""
 
     @property
     def factor(self) -> int:
@@ -30,7 +28,7 @@ class Decoder(Protocol):
 
     @property
     def reach(self) -> int | None:
-        """Places of a latent on each side of one that its pixels depend on; None for all of them."""
+        """Receptive field of a pixel, in latent places on each side; None if unbounded."""
 
     def decode(self, latent: Tensor) -> Tensor:
         """Scaled latents (N, Z, h, w) to images (N, C, H, W)."""
@@ -38,7 +36,7 @@ class Decoder(Protocol):
 
 @dataclass(frozen=True)
 class Span:
-    """A tile along an axis: places first..end of the latent, and what each of its pixels counts (f (end - first))."""
+    """A tile along an axis: places first..end of the latent, and its pixel weights (f (end - first))."""
 
     first: int
     end: int
@@ -62,18 +60,14 @@ def spans(length: int, side: int, *, factor: int, reach: int | None) -> list[Spa
 
 @torch.no_grad()
 def decoded(codec: Decoder, latent: Tensor, *, tile: tuple[int, int], ranks: Ranks = ALONE) -> Iterator[Tensor]:
-    """The image of a latent from its first row to its last, some rows at a time, on the first rank; on the others nothing.
+    """Yield the image of a latent in row blocks (C, rows, f W) on the first rank; none on others.
 
-    In memory are the rows of pixels of one row of tiles. How it is cut follows from the sizes alone, so ranks change no bit.
+    Memory holds one row of tiles. The layout follows from the sizes only, so ranks change no bit.
 
     Args:
-        codec: what decodes.
         latent: (Z, H, W), scaled, on every rank.
-        tile: rows and columns of a tile in the latent; not more than it has.
-        ranks: who decode the tiles of a row together; all are to exhaust what is returned.
-
-    Yields:
-        (C, rows, f W) each.
+        tile: rows and columns in the latent; at most its size.
+        ranks: decode the tiles of a row together; all must exhaust the iterator.
     """
     f, done, width = codec.factor, 0, latent.shape[2] * codec.factor
     rows, columns = (
@@ -100,7 +94,7 @@ def decoded(codec: Decoder, latent: Tensor, *, tile: tuple[int, int], ranks: Ran
 def _tiles(
     codec: Decoder, latent: Tensor, row: Span, columns: Sequence[Span], *, ranks: Ranks
 ) -> Iterator[tuple[Span, Tensor]]:
-    """The tiles of a row in their order, (C, P, f columns) each, on the first rank; on the others nothing."""
+    """Yield the tiles of a row in order, (C, P, f columns), on the first rank; none on others."""
     f = codec.factor
     widest = max(column.end - column.first for column in columns) * f
     for first in range(0, len(columns), ranks.size):

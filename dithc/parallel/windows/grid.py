@@ -15,14 +15,14 @@ WORD = (1 << 64) - 1
 
 @dataclass(frozen=True, kw_only=True)
 class Grid:
-    """Where the windows of a scene lie; the same for every scene of a call, and whoever makes which.
+    """Window layout of a scene, equal for all scenes and ranks.
 
     Attributes:
         size: H, W.
         window: h, w; not larger.
-        overlap: share of a window's side that the next one covers too, at least; below 1.
-        shift: whether the grid is moved from one timestep to the next, by less than from one window to the next.
-        seed: of these moves: one follows from (seed, timestep).
+        overlap: minimum shared fraction of a window's side; below 1.
+        shift: whether the grid moves between timesteps, by less than the stride.
+        seed: of the moves, each a function of (seed, timestep).
     """
 
     size: tuple[int, int]
@@ -33,12 +33,12 @@ class Grid:
 
     @property
     def strides(self) -> tuple[int, int]:
-        """From one window to the next, at most."""
+        """Maximum distance between windows."""
         height, width = (max(1, round(side * (1 - self.overlap))) for side in self.window)
         return height, width
 
     def at(self, timestep: float) -> tuple[list[int], list[int]]:
-        """First rows, and first columns, of the windows at a timestep; those at an edge are moved inwards."""
+        """Return start rows and columns of the windows at a timestep; edge windows move inward."""
         offsets = [0, 0]
         if self.shift:
             bits = int(np.float32(timestep).view(np.uint32))
@@ -52,27 +52,25 @@ class Grid:
 
     @property
     def most(self) -> int:
-        """W, of a grid that is not shifted; a shifted one may have a row and a column more."""
+        """Number W of windows of an unshifted grid; a shifted one may have one more row and column."""
         rows, columns = Grid(size=self.size, window=self.window, overlap=self.overlap).at(0.0)
         return len(rows) * len(columns)
 
 
 def firsts(length: int, side: int, *, stride: int, offset: int = 0) -> list[int]:
-    """Where windows of a side begin that cover a length, at most `stride` apart; those at its ends are moved inwards.
+    """Return the starts of windows that cover `length` (at least `side`), at most `stride` apart; end windows move inward.
 
-    Args:
-        length: at least `side`.
-        offset: by how much the first would begin before 0; below `stride`.
+    `offset` (below `stride`) is the distance of the first start before 0.
     """
     last = length - side
     return sorted({min(max(0, first), last) for first in range(-offset, last + stride, stride)})
 
 
 def shares(begins: Sequence[int], side: int, length: int) -> list[Tensor]:
-    """What each window counts along an axis, fp32 (side): falling to its ends, and of all windows 1 at each place.
+    """Return the weights of each window along an axis, fp32 (side): falling to its ends, with sum 1 everywhere.
 
-    A prediction fades where its window ends, as the square of the distance, so that there is no step; fields whose distribution
-    is known show a seam where all windows count alike, or fade as the distance. Where a window is alone it counts 1 exactly.
+    The fade is quadratic in the distance, because equal or linear weights leave a seam in fields of known distribution. A single
+    window has weight 1 exactly.
     """
     places = torch.arange(side, dtype=torch.float64)
     weight = (torch.minimum(places, side - 1 - places) + 0.5) ** 2
@@ -83,15 +81,9 @@ def shares(begins: Sequence[int], side: int, length: int) -> list[Tensor]:
 
 
 def seam_ratio(x: Tensor, rows: Sequence[int], columns: Sequence[int], *, window: tuple[int, int]) -> float:
-    """Mean difference of neighbours across borders of windows, over that of all other neighbours: 1 where no seam is seen.
+    """Return the mean neighbor difference of x (..., H, W) across window borders over all others; 1 if seamless.
 
-    Args:
-        x: (..., H, W).
-        rows, columns: where windows begin.
-        window: h, w.
-
-    Returns:
-        The ratio; 1 where there is no border.
+    `rows` and `columns` are window starts, `window` is (h, w).
     """
     sums, counts = [0.0, 0.0], [0, 0]
     for axis, begins, side in ((-2, rows, window[0]), (-1, columns, window[1])):

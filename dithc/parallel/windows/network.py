@@ -18,24 +18,15 @@ Predictor = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
 class Windows:
-    """A network as samplers call it, `(x (N, Z, H, W), t (N), y (N)) -> (N, Z or 2Z, H, W)`, on scenes.
+    """A network for samplers, `(x (N, Z, H, W), t (N), y (N)) -> (N, Z or 2Z, H, W)`, on scenes.
 
-    Windows go through the network as the rows of its batches, so that whoever shares rows shares them. They are summed in the
-    order of the grid, whoever made them: the bits of a scene depend neither on ranks nor on `batch` where those of a row do not.
-    One window alone is returned as it is.
-
-    Attributes:
-        last: first rows and columns of the windows of the last call.
+    Windows are rows of the network's batches, shared like other rows, and summed in grid order. So the bits depend neither on
+    ranks nor on `batch` if those of a row do not. A single window is returned unchanged. `last` holds the start rows and
+    columns of the last call's windows.
     """
 
     def __init__(self, denoise: Predictor, grid: Grid, *, batch: int) -> None:
-        """Takes what is called.
-
-        Args:
-            denoise: the network, on rows of the window's size.
-            grid: of the windows.
-            batch: the most rows of a call.
-        """
+        """Wrap a network, called with at most `batch` rows of the window size."""
         self._denoise, self._grid, self._batch = denoise, grid, batch
         self.last: tuple[list[int], list[int]] = ([0], [0])
 

@@ -1,10 +1,8 @@
-"""The state of a training in files: what a checkpoint holds, how it is written beside the steps, and weights of and for others.
+"""Checkpoints of a training run, and weights from and for other programs.
 
-What: `State` is what is saved (of modules of others, `Kept`) and what goes on from it, `Saver` writes it; `read_weights` takes
-weights of other programs, and `export` writes them.
-Invariants: every rank writes its own pieces, from a copy made between two steps; any number of ranks takes up
-a checkpoint of any other.
-How to change it: what a checkpoint holds is in `content.py`, how it is written in `saving.py`.
+Contents: `State` (for other modules `Kept`) is saved and resumed; `Saver` writes it; `read_weights` and `export`.
+Invariants: every rank writes its own pieces from a copy between two steps; any number of ranks can load them.
+Extending: contents are in `content.py`, writing is in `saving.py`.
 """
 
 from dithc.train.checkpoints.content import Kept, State, facts, state_of

@@ -1,4 +1,4 @@
-"""What a checkpoint of a training holds, and how it is taken up again; how it is written is in `saving.py`."""
+"""Content of a checkpoint, and resuming from it; `saving.py` writes it."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -25,7 +25,7 @@ log = logger(__name__)
 
 @dataclass(kw_only=True)
 class Kept:
-    """What changes during any training: weights and the optimizer's state; `kind` is what its files say of the network."""
+    """State of any training run: weights and optimizer; `kind` is the network description in its files."""
 
     model: nn.Module
     optimizer: Optimizer
@@ -34,7 +34,7 @@ class Kept:
     kind: Mapping[str, str] = field(default_factory=dict)
 
     def pieces(self) -> dict[str, list[Piece]]:
-        """What this rank holds, by file of a checkpoint: views, which the next step changes."""
+        """Return this rank's pieces by checkpoint file, as views that the next step changes."""
         self.strategy.ready()
         zero, weights = self.strategy.zero, tensors_of(self.model)
         whole = [Piece.whole(name, value) for name, value in weights.items()]
@@ -48,15 +48,10 @@ class Kept:
     def take_up(
         self, checkpoint: Store.Checkpoint, *, said: Mapping[str, Any], same: Sequence[str] = SAME_ON_RESUME
     ) -> None:
-        """Becomes what a checkpoint holds, of the same training.
-
-        Args:
-            checkpoint: whole; of any number of ranks.
-            said: what this training says in its own checkpoints.
-            same: of that, what must be the same.
+        """Load a checkpoint of the same run, written by any number of ranks.
 
         Raises:
-            UserError: it was made of other latents or for another model; the message names what differs.
+            UserError: a fact named in `same` differs between the checkpoint and `said`, the facts of this run.
         """
         for key in same:
             if checkpoint.meta.get(key) != said[key]:
@@ -77,7 +72,7 @@ class Kept:
         self.load(checkpoint)
 
     def load(self, checkpoint: Store.Checkpoint) -> None:
-        """Becomes what a checkpoint holds.
+        """Load an intact checkpoint.
 
         Raises:
             UserError: it is of another model, or damaged.
@@ -113,7 +108,7 @@ class State(Kept):
 
 
 def state_of(model: DiT, run: training.Run, strategy: Strategy, *, home: Home = anywhere) -> State:
-    """The state of a training at step 0, from a model that the strategy has prepared and settled, in memory that `home` gives."""
+    """Return the state at step 0 of a prepared and settled model, in memory from `home`."""
     optimizer = Optimizer.of_run(strategy, run, flat=run.micro_batch is not None, home=home)
     ema = Ema(model, run.ema, zero=strategy.zero, home=home)
     kind = network_kind(run.objective.predict, run.model.block)
@@ -121,10 +116,10 @@ def state_of(model: DiT, run: training.Run, strategy: Strategy, *, home: Home = 
 
 
 def tensors_of(model: nn.Module) -> dict[str, Tensor]:
-    """The tensors of a model's state dictionary, one that has several names (tied weights) under the first.
+    """Return the tensors of a model's state dictionary, tied weights under their first name.
 
     Raises:
-        UserError: there is something in it that is no tensor.
+        UserError: the dictionary holds a value that is not a tensor.
     """
     found, seen = dict[str, Tensor](), set[int]()
     for name, value in model.state_dict(keep_vars=True).items():
@@ -144,10 +139,7 @@ def tensors_of(model: nn.Module) -> dict[str, Tensor]:
 def facts(
     *, run: training.Run, seed: int, model: DiT, codec: str, scale: float, layout: Layout, threads: int
 ) -> dict[str, Any]:
-    """What is said in every checkpoint of a run: all that is needed to build the model again and to go on.
-
-    `model` is whole, before a strategy leaves this rank its part.
-    """
+    """Return the facts stored in every checkpoint: they rebuild `model` (before a strategy cuts it) and resume the run."""
     trainable = sum(value.numel() for value in model.parameters())
     return {
         "seed": seed,
@@ -169,7 +161,7 @@ def facts(
 
 
 def _load(model: nn.Module, weights: Mapping[str, Tensor], *, origin: Path) -> None:
-    """Gives the model all of its weights, one tensor at a time."""
+    """Load all weights into the model, one tensor at a time."""
     own = tensors_of(model)
     if others := sorted(own.keys() ^ weights.keys()):
         raise problem(

@@ -25,20 +25,15 @@ log = logger(__name__)
 
 
 def export(manifest: Path, *, weights: Literal["ema", "raw"], layout: Layout, out: Path) -> dict[str, Any]:
-    """Exports the checkpoint that a run's manifest names.
+    """Export the checkpoint of a run's manifest atomically to `out`, a file (for diffusers a folder).
 
     Args:
-        manifest: of a run (stage `train`).
-        weights: the averaged or the raw weights.
-        layout: `safetensors` holds the chosen weights under the official names. `official` is written by torch.save: with
-            the averaged weights the dictionary {"model": raw, "ema": averaged}, of which the original code takes the
-            latter; with the raw weights the bare state, as released files are, since from a dictionary the average would
-            be taken (of a network that does not predict noise a dictionary all the same, which says so). `diffusers`
-            is a folder that `DiTTransformer2DModel.from_pretrained` opens.
-        out: the file (for diffusers, the folder) to write; it appears whole or not at all.
+        layout: `safetensors` holds the chosen weights under the official names. `official` is written by torch.save: averaged
+            weights as {"model": raw, "ema": averaged}, raw weights as a plain state dictionary (as a dictionary only if the
+            network does not predict noise). `diffusers` is a folder for `DiTTransformer2DModel.from_pretrained`.
 
     Returns:
-        step, tensors, bytes (of the weights), what the network predicts, and the model's settings.
+        step, tensors, bytes (of the weights), prediction type and model settings.
 
     Raises:
         UserError: the checkpoint is damaged, the other program cannot hold the model, or `out` cannot be written.
@@ -91,11 +86,7 @@ def export(manifest: Path, *, weights: Literal["ema", "raw"], layout: Layout, ou
 
 
 def _tell_of_blocks(config: DiTConfig, layout: Layout) -> None:
-    """Refuses the layout of a program that knows the original blocks alone, and warns of others.
-
-    Raises:
-        UserError: the original code cannot hold this model.
-    """
+    """Reject the official layout for blocks that the original code lacks (UserError), and warn for other layouts."""
     if layout == "official":
         raise problem(
             "the original DiT code cannot hold blocks of another kind",

@@ -1,4 +1,4 @@
-"""Writes checkpoints beside the training: a snapshot between two steps, files by every rank, the commit when all have written."""
+"""Background writer of checkpoints: snapshot between steps, files by every rank, then the commit."""
 
 import time
 from collections.abc import Callable, Collection
@@ -24,16 +24,9 @@ log = logger(__name__)
 
 @dataclass
 class _Save:
-    """A checkpoint on its way: first every rank writes its files, then rank 0 commits.
+    """A checkpoint in progress: every rank writes its files to `folder`, then rank 0 commits.
 
-    Attributes:
-        step: what it is of.
-        meta: what is said of it.
-        folder: where its files are until they are committed.
-        task: what this rank does for it now; one that is not started is done.
-        stalled: seconds that the training waited for the snapshot.
-        busy: seconds of work on this rank so far.
-        is_committing: whether all files are written.
+    `stalled` and `busy` are seconds: the loop waited for the snapshot; this rank worked on it.
     """
 
     step: int
@@ -47,14 +40,10 @@ class _Save:
 
 
 class Saver:
-    """Writes checkpoints of a run, at most one at a time, and only while the lease is still its own.
+    """Writer of a run's checkpoints, at most one at a time, while this process holds the lease.
 
-    Every rank writes the pieces that fall to it; the training goes on meanwhile. All methods are called on all ranks between
-    the same two steps.
-
-    Attributes:
-        said: what every checkpoint says of its training.
-        last: the step whose checkpoint was written, or begun, last; None before the first.
+    Every rank writes its own pieces in the background. Call all methods on all ranks between the same two steps.
+    `last` is the step of the latest checkpoint begun or written.
     """
 
     def __init__(
@@ -70,18 +59,16 @@ class Saver:
         position: Callable[[int], dict[str, float]] | None = None,
         path: training.CheckpointPath = "async",
     ) -> None:
-        """Prepares to write.
+        """Prepare to write.
 
         Args:
-            store: of the run, which all ranks can write to.
             lease: of the store, on rank 0.
-            group: of the ranks.
-            said: what every checkpoint says of its training, ready for JSON; read when one is begun.
-            pace: told how long they take.
-            keep_last: how many stay.
-            keep_every: multiples of any of these stay too.
-            position: where in the data a step has come to; None where nobody knows.
-            path: whether the training goes on meanwhile.
+            said: facts stored in every checkpoint, ready for JSON.
+            pace: receives the durations.
+            keep_last: number of newest checkpoints to keep.
+            keep_every: multiples of these steps to keep too.
+            position: returns the position in the data at a step; None if unknown.
+            path: whether training continues during a write.
         """
         self.store, self.lease, self.group = store, lease, group
         self.said, self.pace = said, pace
@@ -93,16 +80,11 @@ class Saver:
         self._share: set[Key] | None = None
         self._save: _Save | None = None
 
-    @property
-    def is_writing(self) -> bool:
-        """Whether a checkpoint is on its way; the same on every rank."""
-        return self._save is not None
-
     def save(self, state: Kept) -> None:
-        """Takes a snapshot of the state and begins to write it; one that is on its way is waited for.
+        """Snapshot the state and begin to write it, after the previous checkpoint is complete.
 
         Raises:
-            Lease.Held: another trainer has taken over the store (this one was thought dead).
+            Lease.Held: another trainer has taken over the store.
             UserError: the disk is full or not writable.
         """
         self._wait_for_the_one_before()
@@ -128,11 +110,11 @@ class Saver:
             self.finish()
 
     def poll(self) -> None:
-        """Gets on with the checkpoint on its way, without waiting: commits it when every rank has written its files.
+        """Commit the checkpoint in progress if every rank has written its files; does not wait.
 
         Raises:
             Lease.Held: another trainer has taken over the store.
-            UserError: a rank could not write; it and the file are named, earlier checkpoints are intact.
+            UserError: a rank could not write its file; earlier checkpoints are intact.
         """
         if self._save is None:
             return
@@ -147,17 +129,13 @@ class Saver:
             self._end(self._save)
 
     def finish(self) -> None:
-        """Returns when no checkpoint is on its way any more.
-
-        Raises:
-            Lease.Held, UserError: as `poll`.
-        """
+        """Wait for the checkpoint in progress; raises as `poll`."""
         while self._save is not None:
             self._save.task.wait()
             self.poll()
 
     def abandon(self) -> None:
-        """Gives up the checkpoint on its way, on this rank, without asking the others; nothing where there is none."""
+        """Drop the checkpoint in progress on this rank only, if any."""
         if self._save is not None:
             self._save.task.cancel()
             if self.group.rank == 0:
@@ -205,7 +183,7 @@ class Saver:
         return found
 
     def _contents(self, state: Kept) -> dict[str, TensorFile]:
-        """What this rank writes, by name of the file."""
+        """Return this rank's tensors by file name."""
         pieces = state.pieces()
         if self._share is None:
             held = {key_of(file, piece): piece.values.nbytes for file, parts in pieces.items() for piece in parts}
@@ -219,7 +197,7 @@ class Saver:
         }
 
     def _commit(self, save: _Save) -> None:
-        """All files are written: rank 0 makes them a checkpoint and removes those no longer wanted, beside the training too."""
+        """Commit the complete files on rank 0 and remove old checkpoints, in the background."""
         save.busy += save.task.seconds
         entries = [entry for own in self.group.gather_objects(save.task.result) for entry in own]
         save.is_committing = True
@@ -251,7 +229,7 @@ class Saver:
         )
 
     def _fail(self, save: _Save) -> None:
-        """Raises on every rank what went wrong on some."""
+        """Raise the errors of any rank on every rank."""
         self._save = None
         save.task.cancel()
         error = None if isinstance(save.task.error, Cancelled) else save.task.error
@@ -269,7 +247,7 @@ class Saver:
 
 
 def _write(files: dict[Path, TensorFile], task: Background) -> list[dict[str, Any]]:
-    """Writes a rank's files; returns their entries."""
+    """Write a rank's files and return their entries."""
     entries = []
     for path, content in files.items():
         try:

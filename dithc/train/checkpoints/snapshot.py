@@ -22,19 +22,15 @@ log = logger(__name__)
 
 
 def key_of(file: str, piece: Piece) -> Key:
-    """What tells a piece of a file from every other one; the same on all ranks that hold a copy."""
+    """Return the identity of a piece in a file, equal on all ranks with a copy."""
     count = piece.values.numel() if piece.dim is None else piece.values.shape[piece.dim]
     return file, piece.name, -1 if piece.dim is None else piece.dim, piece.start, count
 
 
 def share_out(held: Sequence[Mapping[Key, int]]) -> list[set[Key]]:
-    """Decides which rank writes each piece: one that holds it, so that all write about the same number of bytes.
+    """Return for each rank the pieces that it writes: each is held by that rank, and bytes are balanced.
 
-    Args:
-        held: for each rank, the bytes of every piece that it holds.
-
-    Returns:
-        For each rank, the pieces that it writes.
+    `held` gives for each rank the bytes of every piece that it holds.
     """
     holders: dict[Key, list[int]] = defaultdict(list)
     for rank, keys in enumerate(held):
@@ -50,20 +46,16 @@ def share_out(held: Sequence[Mapping[Key, int]]) -> list[set[Key]]:
 
 
 class Snapshot:
-    """Copies of files' contents in memory that is kept, so that a second copy meets no page fault."""
+    """Copies of file contents in reused memory, so that later copies cause no page faults."""
 
     def __init__(self) -> None:
         self._buffer: Tensor | None = None
 
     def take(self, contents: Mapping[str, TensorFile], *, ranks_on_node: int) -> dict[str, TensorFile] | None:
-        """Copies the contents, with all threads that torch has.
-
-        Args:
-            contents: by name of the file.
-            ranks_on_node: how many processes of this node do the same at the same time.
+        """Copy the contents, by file name, with all torch threads; `ranks_on_node` processes do so at once.
 
         Returns:
-            The same contents in memory that nobody else writes to, until the next call; None where there is no room for it.
+            The contents in private memory, valid until the next call; None if memory is insufficient.
         """
         needed = sum(_aligned(content.num_bytes) for content in contents.values())
         if not self._reserve(needed, ranks_on_node=ranks_on_node):

@@ -1,7 +1,7 @@
-"""Reads weights that other programs wrote: the official DiT's files, safetensors, and folders of diffusers.
+"""Reading of weights from other programs: official DiT files, safetensors, diffusers folders.
 
-Names and shapes of weights do not tell what a network predicts, nor that its blocks have another norm or rotate their heads.
-So files of dithc say it where it is not noise and the original blocks, which is what every program takes it to be.
+Names and shapes identify neither the prediction type nor the norm or rotary embedding of the blocks. Files of dithc store
+these unless they are the default: noise and the original blocks.
 """
 
 from collections.abc import Mapping
@@ -29,7 +29,7 @@ log = logger(__name__)
 
 
 def network_kind(predict: str, block: training.BlockKind) -> dict[str, str]:
-    """What a file of weights has to say of its network: by name, what is not noise and the original blocks."""
+    """Return the file metadata of a network, for all but noise prediction and the original blocks."""
     own = {PREDICT: predict, **block._asdict()}
     return {f"{KIND_PREFIX}{name}": str(value).lower() for name, value in own.items() if value != ORIGINAL[name]}
 
@@ -37,19 +37,17 @@ def network_kind(predict: str, block: training.BlockKind) -> dict[str, str]:
 def read_weights(
     path: Path, config: DiTConfig, *, weights: Literal["ema", "raw"]
 ) -> tuple[dict[str, Tensor], DiTConfig | None]:
-    """The weights in a file or folder under the official names, and the model they were made for where that is said.
+    """Return the weights under the official names, and the model they were made for if the file specifies it.
 
-    Files are mapped into memory, not read: what is not used of a training's file (optimizer, other weights) costs nothing.
-    Only files in torch.save's format before version 1.6 are read whole.
+    Files are memory-mapped, so unused contents cost nothing. Only torch.save files before version 1.6 are read completely.
 
     Args:
-        path: a safetensors file, a file written by torch.save, or a folder or index of shards that diffusers' class wrote.
-        config: the model to be started; stands in for what files of diffusers without their config.json do not say.
-        weights: which of those in a dictionary of several.
+        path: a safetensors or torch.save file, or a folder or index of diffusers shards.
+        config: the model to start; used for settings that files without `config.json` lack.
+        weights: the choice in a file with several sets.
 
     Raises:
-        UserError: it cannot be read, holds no weights of a DiT, or says that they are of a network that predicts something
-            else than noise or has other blocks (which `init_file` does not take).
+        UserError: the file is unreadable, holds no DiT weights, or declares a prediction type or blocks that `init_file` rejects.
     """
     content, metadata = read_external(path)
     _refuse_other_kind(path, metadata or content)
@@ -61,7 +59,7 @@ def read_weights(
 
 
 def _refuse_other_kind(path: Path, said: Any) -> None:
-    """Refuses weights which a file of dithc says to be of another kind: they would fit, and mean nothing."""
+    """Reject weights of another declared kind, which would load but be meaningless."""
     if not isinstance(said, Mapping):
         return
     kind = {str(name).removeprefix(KIND_PREFIX): said[name] for name in said if str(name).startswith(KIND_PREFIX)}
@@ -75,7 +73,7 @@ def _refuse_other_kind(path: Path, said: Any) -> None:
 
 
 def _source(path: Path) -> DiTConfig | None:
-    """The model that a config.json describes, None where there is no such file."""
+    """Return the model of a config.json, or None without the file."""
     try:
         if path.exists() and not path.is_file():
             raise ValueError("no plain file")

@@ -1,10 +1,8 @@
-"""One job of a training: what it is asked, the lease that it holds, the requests to stop that it hears, how it leaves.
+"""One job of a training run: request, lease, stop requests, exit status.
 
-What: `Job` is the order, with `DONE`, `STOPPED` and `HELD` as the statuses that it ends with; `leased` takes the lease of the
-store for all ranks; `Stop` hears signals and the end of the walltime, `Pace` says for how long ranks wait for each other.
-Why: a driver starts things twice, and the walltime is shorter than the training.
-Invariants: all ranks leave together, with one status; signal handlers come back as they were.
-How to change it: another reason to stop is a method of `Stop`; a status is known to the workflow's driver too.
+Contents: `Job`; its statuses `DONE`, `STOPPED`, `HELD`; `leased`; `Stop` (signals, walltime); `Pace` (timeouts between ranks).
+Invariants: all ranks exit with one status; signal handlers are restored.
+Extending: a reason to stop is a method of `Stop`; the workflow's driver also interprets statuses.
 """
 
 from dithc.train.job.job import DONE, HELD, STOPPED, Job

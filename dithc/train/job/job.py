@@ -1,4 +1,4 @@
-"""What one job of a training is asked to do, and the statuses it leaves with."""
+"""Request of a training job, and its exit statuses."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,26 +14,19 @@ HELD = 76  # another trainer holds the run
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """One segment of a training.
+    """One segment of a training run.
 
     Attributes:
-        name: the run.
-        run: its settings.
-        seed: seed of the initial weights and of every draw.
-        spec: the semantic settings that go into the digest and the manifest.
-        latents: manifest of the latents to learn.
-        init: manifest of the run whose weights are the start, for a fine-tuning.
-        store: folder of all stores; the run's own is `<name>-<digest>` in it.
-        until: the optimizer step at which the job is done.
+        spec: the semantic settings of digest and manifest.
+        latents: manifest of the training latents.
+        init: manifest of the run whose weights are the start of a fine-tuning.
+        store: folder of all stores; the run uses `<name>-<digest>` in it.
+        until: the last optimizer step of this job.
         out: the manifest to write.
-        strategy: how the ranks share the work; without effect on the digest.
-        gradients: who sums them over ranks; likewise.
-        sharding: whether ranks share the optimizer's state; likewise.
-        checkpoints: whether the training goes on while they are written; likewise.
-        memory: how a rank uses the memories of its machine; likewise.
-        walltime_minutes: time limit of the job since its process started; it saves and stops before.
-        trace_step: the optimizer step of which each rank writes a trace into the store; None for no trace.
-        go_back: whether it continues from an old checkpoint, or begins anew, where several newer ones are damaged.
+        strategy, gradients, sharding, checkpoints, memory: as in the configuration, not part of the digest.
+        walltime_minutes: limit since the process started; the job saves and stops before.
+        trace_step: the optimizer step to trace on each rank; None for no trace.
+        go_back: allow an old checkpoint, or a new start, if several newer checkpoints are damaged.
     """
 
     name: str

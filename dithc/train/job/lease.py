@@ -1,4 +1,4 @@
-"""The lease of a store, which one trainer holds for all of its ranks."""
+"""Lease of a store, held by one trainer for all its ranks."""
 
 from contextlib import ExitStack
 
@@ -7,11 +7,7 @@ from dithc.runs import Lease, Store
 
 
 def leased(store: Store, group: Group, stack: ExitStack) -> Lease | None:
-    """The lease of a store on rank 0, None on the others; all ranks learn when it is held by another trainer.
-
-    Raises:
-        Lease.Held: on all ranks.
-    """
+    """Acquire the lease on rank 0 (None elsewhere); raises Lease.Held on all ranks if another trainer holds it."""
     lease, refusal = None, None
     if group.rank == 0:
         try:

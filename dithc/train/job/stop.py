@@ -18,7 +18,7 @@ TIMES_TO_WAIT, LEAST_SECONDS_TO_WAIT, LEAST_SECONDS_FOR_DISKS = 5, 60.0, 600.0
 
 
 def seconds_since_process_start() -> float:
-    """Age of this process, which is when the batch system began to count; 0 where the kernel does not tell."""
+    """Return the age of this process, when the batch system began to count; 0 if unavailable."""
     try:
         ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
         return float(Path("/proc/uptime").read_text().split()[0]) - ticks / os.sysconf("SC_CLK_TCK")
@@ -27,10 +27,9 @@ def seconds_since_process_start() -> float:
 
 
 class Stop:
-    """Listens for requests to stop while a `with` block runs; the earlier signal handlers come back after it.
+    """Handler of stop requests during a `with` block; restores the earlier signal handlers after it.
 
-    A second SIGINT interrupts at once, for a person who does not want to wait. Without `walltime_minutes` the deadline is the
-    one that `dithc launch` names, if it does.
+    A second SIGINT interrupts at once. Without `walltime_minutes` the deadline of `dithc launch` applies, if any.
     """
 
     def __init__(self, *, walltime_minutes: float | None = None) -> None:
@@ -44,11 +43,7 @@ class Stop:
         self._deadline = None if left is None else time.monotonic() + left
 
     def reason(self, *, grace_seconds: float | None) -> str | None:
-        """Why to stop now, or None.
-
-        Args:
-            grace_seconds: how long saving and leaving takes; None ignores the deadline.
-        """
+        """Return the reason to stop now, or None; `grace_seconds` covers saving and leaving (None ignores the deadline)."""
         if self._signal is not None:
             return f"signal {self._signal.name}"
         if self._deadline is not None and grace_seconds is not None:
@@ -81,30 +76,26 @@ class Pace:
         self._slowest_save = self._longest_step = self._slowest_validation = 0.0
 
     def step(self, seconds: float) -> None:
-        """Notes the duration of a step."""
+        """Record the duration of a step."""
         self._steps = [*self._steps[1 - RECENT_STEPS :], seconds]
         self._longest_step = max(self._longest_step, seconds)
 
     def save(self, seconds: float) -> None:
-        """Notes the duration of writing (or, before the first is written, of reading) a checkpoint."""
+        """Record the duration of writing a checkpoint (before the first write, of reading one)."""
         self._slowest_save = max(self._slowest_save, seconds)
 
     def validation(self, seconds: float) -> None:
-        """Notes the duration of measuring the loss on held-out tiles, which may follow any step."""
+        """Record the duration of a validation, which may follow any step."""
         self._slowest_validation = max(self._slowest_validation, seconds)
 
     @property
     def grace_seconds(self) -> float:
-        """Twice the slowest recent step (the one that may just have begun), what may follow it, the slowest save, and leaving."""
+        """Twice the slowest recent step (including the current), plus its follow-up, the slowest save and the exit."""
         beside_saves = max(self._steps, default=0.0) + self._slowest_validation
         return 2 * beside_saves + 2 * self._slowest_save + LEAVING_SECONDS
 
     def patience_seconds(self, *, saving: bool = False) -> float | None:
-        """How long a rank may keep the others waiting; None before the first step, which says nothing yet.
-
-        Args:
-            saving: whether it may be a disk that it waits for, or more work than a step's.
-        """
+        """Return how long a rank may delay the others (None before the first step); `saving` allows for disk waits."""
         if not self._steps:
             return None
         longest = max(self._longest_step, self._slowest_save) if saving else self._longest_step

@@ -1,11 +1,8 @@
-"""The loop over steps, and what is kept of each: metrics, validation, a trace on request.
+"""Loop over steps, with metrics, validation and traces.
 
-What: `loop` takes steps until the job is done or has to stop; `Journal` writes the metrics of each into the store
-(`METRICS_FOLDER`), `AttemptLog` what one attempt was; `Validation` measures the loss on held-out tiles, `Tracer` records one
-step for a viewer.
-Why: what happened in a training is read from files beside its checkpoints, whoever started it and however often.
-Invariants: nothing here changes the numbers of a training; rank 0 writes, all ranks take the same turns.
-How to change it: a new metric is a key of `step.Trainer.step`; what is done between two steps is a line of `loop.py`.
+Contents: `loop`; `Journal` (metrics in `METRICS_FOLDER` of the store); `AttemptLog`; `Validation` on held-out tiles; `Tracer`.
+Invariants: nothing here changes training numbers; rank 0 writes, and all ranks take the same branches.
+Extending: a metric is a key of `step.Trainer.step`; work between steps is a line of `loop.py`.
 """
 
 from dithc.train.loop.journal import METRICS_FOLDER, AttemptLog, Journal

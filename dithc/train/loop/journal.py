@@ -1,4 +1,4 @@
-"""What a training says while it runs: metrics, progress, log lines, and a log of each attempt kept in the store."""
+"""Output of a run: metrics, progress, log lines, and a log of each attempt in the store."""
 
 import logging
 import os
@@ -22,14 +22,9 @@ log = logger(__name__)
 
 
 class Journal:
-    """Rank 0's record of a job's steps: progress, a line now and then, and metrics in the store; silent on other ranks.
+    """Rank 0's record of a job's steps: progress, log lines, and metrics in the store; silent on other ranks.
 
-    Args:
-        store: of the run; metrics are appended in its folder `metrics`.
-        job: what is trained, and until when.
-        first: the step the job starts at.
-        epochs: how often all samples have been seen after a number of steps.
-        rank: of this process.
+    `epochs` returns the number of passes over the data after a step.
     """
 
     def __init__(self, store: Store, *, job: Job, first: int, epochs: Callable[[int], float], rank: int) -> None:
@@ -54,7 +49,7 @@ class Journal:
         self._stack.close()
 
     def back_to(self, number: int) -> None:
-        """The steps after `number` are made again, or left out; what was recorded of them is replaced as they come."""
+        """Rewind to `number`: later steps are repeated or dropped, and their records replaced."""
         if number == self._last:
             return
         self._bar.update(number - self._last)
@@ -68,11 +63,7 @@ class Journal:
         self._last = number
 
     def step(self, number: int, values: Values) -> None:
-        """Records the values of a step.
-
-        Raises:
-            UserError: the disk is full or not writable.
-        """
+        """Record the values of a step; raises UserError if the disk is full or not writable."""
         epoch = f"{self._epochs(number):.1f}"
         is_left_out = values["loss"] is None
         self._last = number
@@ -101,10 +92,9 @@ class Journal:
 
 
 class AttemptLog:
-    """Copies everything dithc says into a file of the store while a `with` block runs.
+    """Copy of the log in `attempts/<time>-<host>-<process>.log` of the store while a `with` block runs.
 
-    The workflow engine deletes the log of an attempt before the next, so each attempt's lines are kept as
-    `attempts/<time>-<host>-<process>.log` in the store.
+    The workflow engine deletes the log of an attempt before the next one.
     """
 
     def __init__(self, store: Store) -> None:

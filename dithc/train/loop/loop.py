@@ -1,4 +1,4 @@
-"""The loop: steps until the last one, or until a rank is asked to stop; checkpoints on the way."""
+"""Loop over steps until the last step or a stop request, with checkpoints."""
 
 import time
 
@@ -33,17 +33,17 @@ def loop(
     pace: Pace,
     group: Group,
 ) -> int:
-    """Trains from `state.step` to step `until`; the state of the step it ends at is saved.
+    """Train from `state.step` to step `until` and save the last state.
 
-    A request to stop on any rank stops all of them between two steps. The end of the walltime is heeded after the first
-    step only, so that a job that starts again and again gets on. A step that is not finite is met by `recovery`; the loop then
-    goes on from where that left the state. A rank that stands still in a step ends all, after a time that follows the steps seen.
+    A stop request on any rank stops all ranks between two steps. The walltime is checked after the first step, so that restarts
+    make progress. `recovery` handles steps that are not finite. A rank that hangs in a step ends all ranks, after a timeout
+    derived from earlier steps.
 
     Returns:
         DONE or STOPPED, the same on every rank.
 
     Raises:
-        NotFinite: a number is not finite, and the run's policy does not help; the last checkpoint is intact.
+        NotFinite: a number is not finite and the policy does not help; the last checkpoint is intact.
         UserError: the disk is full; the last checkpoint is intact.
         Lease.Held: another trainer has taken over.
     """
@@ -92,7 +92,7 @@ def loop(
 
 
 def _step(trainer: Trainer, number: int, *, recovery: Recovery, pace: Pace, group: Group) -> Values:
-    """Makes a step, or leaves it out where it is known to be bad; returns what the metrics say of it."""
+    """Make a step, or drop it if it is known to be bad; returns its metrics."""
     begun = time.perf_counter()
     is_left_out = number in recovery.left_out.steps
     values: Values = NOTHING | {"left_out": 1.0} if is_left_out else {**trainer.step(number)}

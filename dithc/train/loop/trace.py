@@ -1,4 +1,4 @@
-"""A trace of one step on request: operators, phases and the communication thread, for ui.perfetto.dev or chrome://tracing."""
+"""Trace of one step on request: operators, phases, communication thread, for ui.perfetto.dev or chrome://tracing."""
 
 import json
 import os
@@ -25,14 +25,9 @@ log = logger(__name__)
 
 
 class Tracer:
-    """Writes the trace of a step to `traces/step_<number>-rank<rank>.json` of the store, a file a rank; else it does nothing.
+    """Writer of the trace of step `number` to `traces/step_<number>-rank<rank>.json` of the store; inactive if None.
 
-    Args:
-        number: the step; None for no trace.
-        store: of the run.
-        group: of the ranks, whose communication threads are traced with the rest.
-        first: the step the job starts at.
-        until: the step it ends at.
+    The traces include the communication threads of `group`. The job runs steps `first` to `until`.
     """
 
     def __init__(self, number: int | None, *, store: Store, group: Group, first: int, until: int) -> None:
@@ -42,7 +37,7 @@ class Tracer:
 
     @contextmanager
     def step(self, number: int, trainer: Trainer) -> Iterator[None]:
-        """Around everything that belongs to step `number`: the step itself, metrics, and a checkpoint where it is due."""
+        """Wrap all work of step `number`: the step, metrics, and a checkpoint if due."""
         if number != self._number:
             yield
             return
@@ -69,7 +64,7 @@ class Tracer:
 
 
 def _look_at_both_clocks() -> tuple[float, float]:
-    """Puts an event CLOCK into the trace; returns `time.perf_counter` before and after it."""
+    """Add an event CLOCK to the trace; returns `time.perf_counter` before and after it."""
     before = time.perf_counter()
     with record_function(CLOCK):
         pass
@@ -77,13 +72,11 @@ def _look_at_both_clocks() -> tuple[float, float]:
 
 
 def _complete(path: Path, spans: list[traffic.Span], *, looks: list[tuple[float, float]], rank: int) -> None:
-    """Adds the communication thread to a trace of torch's profiler.
+    """Add the spans of the communication thread to a trace of torch's profiler (Chrome format, microseconds).
 
     Args:
-        path: of the trace, in Chrome's format; its times are microseconds of a clock of its own.
-        spans: what the thread did, in seconds of `time.perf_counter`.
-        looks: that clock before and after each event CLOCK of the trace.
-        rank: of this process.
+        spans: in seconds of `time.perf_counter`.
+        looks: `time.perf_counter` before and after each event CLOCK of the trace, which relates both clocks.
     """
     trace: dict[str, Any] = parse(plain(path).read_text())
     marks = [event for event in trace["traceEvents"] if event.get("name") == CLOCK]
@@ -106,7 +99,7 @@ def _complete(path: Path, spans: list[traffic.Span], *, looks: list[tuple[float,
 
 
 def _lanes(spans: Iterable[traffic.Span]) -> list[list[traffic.Span]]:
-    """Spans in rows in which none overlaps another: a track shows them side by side only where they do not."""
+    """Distribute spans to rows without overlaps, because a track cannot show overlapping spans."""
     lanes: list[list[traffic.Span]] = []
     for span in sorted(spans, key=lambda span: span.begun):
         free = next((lane for lane in lanes if lane[-1].ended <= span.begun), None)

@@ -26,10 +26,9 @@ log = logger(__name__)
 
 
 class Validation:
-    """Measures the squared error of what the network predicts, with the raw weights; changes nothing of the training.
+    """Squared prediction error of the raw weights on held-out tiles, without effect on the run.
 
-    The times are the middles of equal parts of the way from image to noise, whatever the distribution that the run learns, and
-    none weighs more than another: the numbers of runs that predict the same are comparable.
+    The times are the midpoints of equal intervals from image to noise, equally weighted, so runs are comparable.
     """
 
     def __init__(
@@ -42,16 +41,7 @@ class Validation:
         group: Group,
         memory: TrainingMemory | None = None,
     ) -> None:
-        """Chooses the tiles; where the run asks for none or has none, `is_due` is never true.
-
-        Args:
-            run: settings.
-            latents: whose validation split is measured.
-            seed: of the noise.
-            state: its model is measured, which the ranks share as its strategy says.
-            group: of these ranks.
-            memory: that manages the model's.
-        """
+        """Choose the tiles; `is_due` stays false if the run has or requests none. `seed` determines the noise."""
         self._run, self._state, self._group, self._memory = run, state, group, memory or TrainingMemory()
         self._objective = Objective.of(training.Objective(predict=run.objective.predict))
         self._tiles = HeldOut(latents, seed=seed, draws=NUM_TIMES)
@@ -64,11 +54,7 @@ class Validation:
         return every is not None and len(self._tiles.rows) > 0 and (step % every == 0 or step == until)
 
     def values(self, pace: Pace) -> dict[str, float]:
-        """`val_loss`, the mean of `val_loss_0` (the least noise) to `val_loss_7`; collective, the same on all ranks.
-
-        Args:
-            pace: told how long it took.
-        """
+        """Return `val_loss`, the mean of `val_loss_0` (least noise) to `val_loss_7`; collective. `pace` receives the duration."""
         begun = time.monotonic()
         layout, num_tiles = self._state.strategy.layout, len(self._tiles.rows)
         share = partition(num_tiles, layout.data_size)[layout.data_rank]
@@ -85,7 +71,7 @@ class Validation:
         return {NAME: float(sums.mean()), **{f"{NAME}_{k}": value for k, value in enumerate(sums.tolist())}}
 
     def _errors(self, part: slice) -> Tensor:
-        """Sums of the tiles' errors at each time (K), float64."""
+        """Return the summed errors of the tiles at each time (K), float64."""
         x, y, noises = self._tiles.batch(part)  # (N, C, h, w), (N), (K, N, C, h, w)
         times = self._objective.times((np.arange(NUM_TIMES) + 0.5) / NUM_TIMES)  # (K)
         sums = []

@@ -1,8 +1,7 @@
-"""The update of the weights: AdamW, or Muon beside it, over all or a share of them, and the averages that follow them.
+"""Weight updates by AdamW, optionally with Muon, and weight averages.
 
-What: `Optimizer` clips and updates what its strategy says is this rank's, `Ema` follows.
-Invariants: master weights, moments and average are fp32; a share changes who updates, never what.
-How to change it: another optimizer is a file like `muon.py`, called from `optimizer.py`.
+Invariants: master weights, moments and averages are fp32; sharding does not change results.
+Extending: another optimizer is a file like `muon.py`, called from `optimizer.py`.
 """
 
 from dithc.train.optimizer.ema import Ema, initial_share

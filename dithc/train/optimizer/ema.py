@@ -1,7 +1,6 @@
-"""Averages of the weights: the exponential one, with a warm-up that makes it follow from the first step, and those of lengths.
+"""Averages of the weights: exponential with warm-up, and of fixed relative lengths (Karras et al. 2024, section 3).
 
-The exponential one is moved by the optimizer in its own pass over memory. Those of `lengths` (Karras et al. 2024, section 3) are
-moved after that, one pass more each, and are for nothing but the averages that are later made of them.
+The optimizer updates the exponential average in its own pass. Each length costs one further pass, for post-hoc averages.
 """
 
 from collections.abc import Iterator, Mapping
@@ -29,15 +28,13 @@ def initial_share(step: int, *, decay: float, warmup: bool) -> float:
 
 
 class Average:
-    """A second set of weights, fp32, that follows those of a model.
+    """A second set of fp32 weights that follows a model's weights.
 
-    Attributes:
-        state: names to tensors, as the model's state dictionary has them; under ZeRO-1 this rank's runs of those that are
-            trained, and on the first rank what is not trained.
+    `state` has the names of the state dictionary. Under ZeRO-1 it holds this rank's runs; the first rank adds untrained tensors.
     """
 
     def __init__(self, model: nn.Module, *, label: str, zero: Zero | None = None, home: Home = anywhere) -> None:
-        """Begins with the model's weights; `label` tells homes which average it is."""
+        """Start from the model's weights; `label` identifies the average to `home`."""
         self._label, self._zero = label, zero
         self.state: dict[str, Tensor] = {}
         for name, value in model.state_dict().items():
@@ -46,16 +43,16 @@ class Average:
                 self.state[name] = home(f"{label}.{name}", own).copy_(own)
 
     def pieces(self) -> list[Piece]:
-        """What this rank holds of the average."""
+        """Return this rank's pieces of the average."""
         piece = Piece.whole if self._zero is None else self._zero.piece
         return [piece(name, value) for name, value in self.state.items()]
 
     def move(self, moved: Home) -> None:
-        """Has every tensor replaced by the one, of the same content, that `moved` returns for its name and itself."""
+        """Replace every tensor by the equal copy that `moved` returns for its name and value."""
         self.state = {name: moved(f"{self._label}.{name}", value) for name, value in self.state.items()}
 
     def load(self, state: Mapping[str, Tensor]) -> None:
-        """Takes over a saved average, or the weights a fine-tuning starts from: whole tensors by name."""
+        """Load a saved average, or the start weights of a fine-tuning, from complete tensors by name."""
         for name, value in self.state.items():
             value.copy_(self._cut(name, state[name]))
 
@@ -71,18 +68,14 @@ class LengthAverage(Average):
         self.length = length
 
     def follow(self, weights: Mapping[str, Tensor], step: int) -> None:
-        """Moves towards the weights that optimizer step `step` has left."""
+        """Move towards the weights after optimizer step `step`."""
         share = 1.0 - decay_of_length(step, length=self.length)
         for name, value in weights.items():
             self.state[name].lerp_(value, share)
 
 
 class Ema(Average):
-    """The exponential average, which the optimizer moves in its own pass over memory.
-
-    Attributes:
-        beside: the averages of `settings.lengths`, which begin and are saved with it.
-    """
+    """The exponential average, updated by the optimizer; `beside` holds the averages of `settings.lengths`."""
 
     def __init__(
         self, model: nn.Module, settings: training.Ema, *, zero: Zero | None = None, home: Home = anywhere

@@ -1,9 +1,7 @@
-"""Muon (Jordan et al. 2024) on the matrices of a DiT, its updates of the size of AdamW's (Liu et al. 2025, section 2.2).
+"""Muon (Jordan et al. 2024) for the matrices of a DiT, with updates of AdamW's size (Liu et al. 2025, section 2.2).
 
-A matrix has one owner among the ranks, which alone keeps its momentum and makes its update: the parts of the gradient that others
-hold travel to it, parts of the update back. The rest of a step, decay and average, is elementwise, and each rank does that to
-what it holds, whatever that is.
-
+One rank owns each matrix: it keeps the momentum and computes the update. Other ranks send their parts of the gradient and
+receive their parts of the update. Decay and average are elementwise, on each rank's own part.
 Legend: R rows, C columns of a matrix.
 """
 
@@ -29,21 +27,12 @@ RMS = 0.2
 
 
 class Muon:
-    """Momentum of the matrices that this rank owns, and the updates made with it.
-
-    Attributes:
-        owners: which rank owns each matrix, in the order in which all go through them.
-        names: of the weights that consist of matrices.
-    """
+    """Momentum and updates of the matrices that this rank owns; `owners` is in processing order."""
 
     def __init__(self, named: Mapping[str, Tensor], run: training.Run, *, holding: Holding, home: Home) -> None:
-        """Prepares momenta of zeros.
+        """Prepare zero momenta for the trained parameters `named` of this rank.
 
-        Args:
-            named: trained parameters by name, as this rank has them.
-            run: momentum and iterations; products are of its `dtype`, so a result does not depend on what the machine can do.
-            holding: what each rank has of them.
-            home: where momenta are to live.
+        `run` gives momentum, iterations and the `dtype` of the products, so results do not depend on machine features.
         """
         self._settings, self._holding = run.optimizer, holding
         self._dtype = torch.bfloat16 if run.dtype == "bf16" else torch.float32
@@ -75,12 +64,12 @@ class Muon:
 
     @torch.no_grad()
     def replace(self, gradients: Mapping[str, Tensor], *, used: Collection[str], scale: float) -> None:
-        """Replaces what this rank has of each matrix's gradient by the same part of the matrix's update; collective.
+        """Replace this rank's part of each matrix gradient by its update; collective.
 
         Args:
-            gradients: what this rank has, by the weight's name.
-            used: names of the weights that any rank has a gradient of; the others are left alone.
-            scale: factor on each gradient: that of clipping.
+            gradients: by weight name.
+            used: weights with a gradient on any rank; others stay unchanged.
+            scale: clipping factor of the gradients.
         """
         rank = self._holding.rank
         boxes = self._gather(gradients, used)
@@ -121,7 +110,7 @@ class Muon:
         return boxes
 
     def _box(self, matrix: Matrix, source: int, gradients: Mapping[str, Tensor]) -> Tensor:
-        """Where a rank's part of a gradient arrives, or is already."""
+        """Return the buffer that receives, or already holds, a rank's part of a gradient."""
         if source == self._holding.rank:
             return self._part(matrix, gradients)
         whole = torch.empty(matrix.rows, matrix.columns, device="meta")
@@ -137,7 +126,7 @@ class Muon:
         return whole
 
     def _deal(self, matrix: Matrix, update: Tensor, gradients: Mapping[str, Tensor]) -> list[Any]:
-        """Gives each rank its part of an update; what is under way still."""
+        """Send each rank its part of an update; returns pending messages."""
         works = []
         for rank, held in self._parts[matrix].items():
             if rank != self._holding.rank:
@@ -147,7 +136,7 @@ class Muon:
         return works
 
     def _part(self, matrix: Matrix, tensors: Mapping[str, Tensor]) -> Tensor:
-        """What this rank has of a matrix, by the weight's name: a view without gaps."""
+        """Return this rank's part of a matrix as a contiguous view."""
         return tensors[matrix.name][self._parts[matrix][self._holding.rank].own]
 
     def _send(self, part: Tensor, rank: int, tag: int) -> Any:
@@ -166,7 +155,7 @@ class Muon:
         return {f"{MOMENTUM}.{matrix}": value for matrix, value in self._momentum.items()}
 
     def move(self, moved: Home) -> None:
-        """Has every momentum replaced by the one, of the same content, that `moved` returns for its name and itself."""
+        """Replace every momentum by the equal copy that `moved` returns for its name and value."""
         self._momentum = {matrix: moved(f"{MOMENTUM}.{matrix}", value) for matrix, value in self._momentum.items()}
 
     def pieces(self) -> list[Piece]:
@@ -178,6 +167,6 @@ class Muon:
         ]
 
     def load(self, tensors: Mapping[str, Tensor]) -> None:
-        """Takes over saved momenta: whole tensors `momentum.<name>`."""
+        """Load saved momenta, complete tensors `momentum.<name>`."""
         for matrix, value in self._momentum.items():
             value.copy_(tensors[f"{MOMENTUM}.{matrix.name}"][matrix.lines])

@@ -1,4 +1,4 @@
-"""AdamW, or Muon beside it, over the trainable parameters: learning rate, clipping, the average, the state as named tensors."""
+"""AdamW, optionally with Muon, over trainable parameters: learning rate, clipping, average, named state."""
 
 import math
 from collections.abc import Callable, Collection, Mapping
@@ -25,7 +25,7 @@ log = logger(__name__)
 
 
 def learning_rate_at(step: int, settings: training.Run) -> float:
-    """The learning rate of optimizer step `step` (1 is the first): linear from 0 over the warm-up, then by the schedule.
+    """Return the learning rate of step `step` (from 1): linear warm-up, then the schedule.
 
     cosine is that of Loshchilov & Hutter 2017 (equation 5), without restarts.
     """
@@ -39,17 +39,13 @@ def learning_rate_at(step: int, settings: training.Run) -> float:
 
 
 class Optimizer:
-    """AdamW (Loshchilov & Hutter 2019) with the operators of `hcops`: one pass for the norm, one for everything else.
+    """AdamW (Loshchilov & Hutter 2019) by `hcops`: one pass for the norm, one for all else.
 
-    Both passes are elementwise or in a fixed order, so the result does not depend on threads or on earlier runs. With
-    `Muon` beside it, weights that consist of matrices have no moments here: it makes their updates.
+    The result does not depend on threads. Weights that consist of matrices have no moments here if `Muon` updates them.
 
         optimizer = Optimizer(strategy, lr=lambda step: 1e-3 * min(1.0, step / 100), weight_decay=0.1, clip=1.0)
         strategy.backward(loss)
-        told = optimizer.step()  # {"grad_norm": ..., "lr": ...}; the gradients are forgotten
-
-    Attributes:
-        strategy: whose weights are updated.
+        values = optimizer.step()  # {"grad_norm": ..., "lr": ...}; clears the gradients
     """
 
     def __init__(
@@ -64,23 +60,20 @@ class Optimizer:
         flat: bool = False,
         home: Home | None = None,
     ) -> None:
-        """Prepares moments of zeros.
+        """Prepare zero moments.
 
         Args:
-            weights: a strategy that is settled, or a model that this process trains alone; what requires a gradient is trained.
-            lr: learning rate, or what tells that of an update (1 is the first).
-            betas: decay of the first and second moments.
+            weights: a settled strategy, or a model that this process trains alone.
+            lr: learning rate, or a function of the step (from 1).
             weight_decay: decoupled.
-            clip: largest norm of the gradients of all parameters together; None for no clipping.
-            muon: makes the one that updates the matrices among these weights, by name; None for AdamW alone.
-            flat: lets linear layers write their gradients into one buffer that stays, where micro-batches add up. Without
-                micro-batches it is memory beside the activations for nothing: gradients of their own grow as those are freed.
-                Without effect where another owner of gradients has buffers of its own.
-            home: where moments (`exp_avg.<name>`, `exp_avg_sq.<name>`, `momentum.<matrix>`) and the one buffer (`gradients`)
-                are to live; None for where AutoMem wants them, if it manages the model.
+            clip: largest norm of all gradients together; None for no clipping.
+            muon: returns the Muon of some of these weights; None for AdamW alone.
+            flat: accumulate gradients of linear layers in one persistent buffer, for micro-batches. It wastes memory without
+                micro-batches. No effect if the strategy has its own gradient buffers.
+            home: allocates moments (`exp_avg.<name>`, `exp_avg_sq.<name>`, `momentum.<matrix>`) and `gradients`; None: AutoMem.
 
         Raises:
-            UserError: a number out of its range; nothing that can be trained.
+            UserError: a number is out of range, or no parameter is trainable.
         """
         _check(betas=betas, weight_decay=weight_decay, clip=clip)
         self.strategy = weights if isinstance(weights, Strategy) else Strategy(weights)
@@ -126,16 +119,13 @@ class Optimizer:
         )
 
     def zero(self) -> None:
-        """Forgets the gradients."""
+        """Clear the gradients."""
         hcops.optimizer.forget_gradients(self._named.values())
         self._gradient_scale = 1.0
         self.strategy.is_summed = False
 
     def move(self, moved: Home) -> None:
-        """Has every moment replaced by the one, of the same content, that `moved` returns for its name and itself.
-
-        The buffer of gradients is made anew, so call it where no gradient is held.
-        """
+        """Replace every moment by the copy that `moved` returns for its name; requires that no gradient is held."""
         for moment, values in self._moments.items():
             self._moments[moment] = {name: moved(f"{moment}.{name}", value) for name, value in values.items()}
         if self._muon is not None:
@@ -143,14 +133,14 @@ class Optimizer:
         self._give_places(moved)
 
     def _give_places(self, home: Home) -> None:
-        """Lets the weights of linear layers have their gradients written into one buffer."""
+        """Let linear layers write their weight gradients into one buffer."""
         if self._flat:
             hcops.optimizer.flat_gradients(
                 self._flat, zeros=lambda size: home("gradients", torch.empty(size, device="meta")).zero_()
             )
 
     def clip(self) -> float:
-        """Has the next step scale the gradients to the largest allowed norm; returns their norm, over all parameters."""
+        """Let the next step scale the gradients to the largest allowed norm; returns their norm over all parameters."""
         norm = self.strategy.norm(self._gradients())
         if self._clip is not None:
             self._gradient_scale = min(1.0, self._clip / (norm + NORM_EPSILON))
@@ -161,14 +151,10 @@ class Optimizer:
         return math.isfinite(norm) and norm * self._gradient_scale <= LARGEST_GRADIENT
 
     def step(self) -> dict[str, float]:
-        """Clips the gradients of a backward pass, makes the next update of them, and forgets them.
-
-        Returns:
-            grad_norm (before clipping) and lr.
+        """Clip the gradients, update the weights and clear the gradients; returns grad_norm (before clipping) and lr.
 
         Raises:
-            UserError: the gradients are not finite, on all ranks at once, and the weights are as before; or they are those of
-                this rank alone.
+            UserError: gradients are not finite (weights are unchanged), or are not summed over the ranks.
         """
         if self.strategy.is_exchanging and not self.strategy.is_summed:
             raise problem(
@@ -197,7 +183,7 @@ class Optimizer:
         return {"grad_norm": norm, "lr": rate}
 
     def update(self, number: int, *, ema: Ema | None = None) -> float:
-        """Updates the parameters, and the averages after them, for optimizer step `number`; returns the learning rate used."""
+        """Update parameters and averages for optimizer step `number`; returns the learning rate."""
         rate = self._lr(number) if callable(self._lr) else self._lr
         weights, gradients = self._weights(), self._gradients()
         self._updates += 1
@@ -225,7 +211,7 @@ class Optimizer:
         number: int,
         ema: Ema | None,
     ) -> None:
-        """One pass over these weights: scaled gradients, decay, moments, weights, average; gradients of matrices are updates."""
+        """Update these weights in one pass: scaling, decay, moments, weights, average; matrix gradients are Muon updates."""
         decay = 0.0 if ema is None else ema.decay(number)
         names = [name for name in weights if name in gradients and name not in self._matrices]
         hcops.optimizer.adamw(
@@ -253,28 +239,25 @@ class Optimizer:
         return () if self._muon is None else self._muon.names
 
     def _weights(self) -> dict[str, Tensor]:
-        """What this rank updates, by name."""
+        """Return the weights that this rank updates, by name."""
         if self._zero is not None:
             return self._zero.weights()
         return {name: parameter.detach() for name, parameter in self._named.items()}
 
     def _gradients(self) -> dict[str, Tensor]:
-        """Gradients of what this rank updates, by name; without parameters that have none."""
+        """Return existing gradients of this rank's weights, by name."""
         if self._zero is not None:
             return self._zero.gradients()
         return {name: parameter.grad for name, parameter in self._named.items() if parameter.grad is not None}
 
     def state(self) -> dict[str, Tensor]:
-        """Moments of what this rank updates as `exp_avg.<name>` and `exp_avg_sq.<name>`, and the number of updates as `step`.
-
-        With Muon also `momentum.<matrix>` of the matrices that this rank owns.
-        """
+        """Return `exp_avg.<name>` and `exp_avg_sq.<name>` of this rank, `step`, and Muon's `momentum.<matrix>`."""
         moments = {f"{moment}.{name}": value for moment in MOMENTS for name, value in self._moments[moment].items()}
         momenta = {} if self._muon is None else self._muon.state()
         return {"step": torch.tensor(float(self._updates)), **moments, **momenta}
 
     def pieces(self) -> list[Piece]:
-        """What this rank holds of the whole state, with the names of `state`; under ZeRO-1 the first rank tells `step`."""
+        """Return this rank's pieces of the state, named as in `state`; under ZeRO-1 the first rank adds `step`."""
         zero = self._zero
         step = [Piece.whole("step", torch.tensor(float(self._updates)))] if zero is None or zero.is_first else []
         moments = [(f"{moment}.", *item) for moment in MOMENTS for item in self._moments[moment].items()]
@@ -288,11 +271,7 @@ class Optimizer:
         ]
 
     def load(self, tensors: Mapping[str, Tensor]) -> None:
-        """Takes over a saved state: whole tensors by name.
-
-        Raises:
-            UserError: it is the state of other parameters.
-        """
+        """Load a saved state from complete tensors by name; UserError if it is of other parameters."""
         others = self._named.keys() - self._matrices
         wanted = {"step", *(f"{MOMENTUM}.{name}" for name in self._matrices)}
         wanted |= {f"{moment}.{name}" for moment in MOMENTS for name in others}

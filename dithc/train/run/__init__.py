@@ -1,13 +1,11 @@
-"""A training from its job to its manifest: everything composed in one order.
+"""A training job from start to manifest.
 
-What: `train` pre-trains or fine-tunes a DiT up to a step (`compose`): weights from a seed, an earlier run or a file (`setup`,
-`fresh_model`), memory looked at before the first step (`room`), the manifest at the end (`finish`).
-Why: the order in which the parts come up is one decision, said in one place.
-Invariants: those of `dithc.train`; a training that is done is not done again.
-How to change it: another part has its line in `compose.py`, between what it needs and what needs it.
+Contents: `train` (`compose`): weights from a seed, a run or a file (`setup`), a memory check (`room`), the manifest (`finish`).
+Invariants: those of `dithc.train`; a finished run is not repeated.
+Extending: a part is a line of `compose.py`, after its inputs and before its users.
 """
 
-from dithc.train.run.compose import train
+from dithc.train.run.compose import train, trainer_of
 from dithc.train.run.setup import fresh_model
 
-__all__ = ["fresh_model", "train"]
+__all__ = ["fresh_model", "train", "trainer_of"]

@@ -1,4 +1,4 @@
-"""A training from its inputs to its manifest: the one place where the rooms meet, in one order."""
+"""A run from inputs to manifest: the composition of all parts."""
 
 import time
 from contextlib import ExitStack, nullcontext
@@ -13,6 +13,7 @@ from dithc import hcops
 from dithc.cftp import Team
 from dithc.cluster import deadline
 from dithc.comm import Group
+from dithc.config import training
 from dithc.diffusion import Objective
 from dithc.latents import Batches, Latents
 from dithc.log import UserError, logger, problem
@@ -26,7 +27,7 @@ from dithc.train.memory import TrainingMemory
 from dithc.train.run.finish import write_manifest
 from dithc.train.run.room import within
 from dithc.train.run.setup import fresh_model, start_from_file, start_from_run
-from dithc.train.step import Guide, LeftOut, Recovery, Trainer, settle, start_of
+from dithc.train.step import Guide, LeftOut, Recovery, Source, Trainer, settle, start_of
 from dithc.train.strategies import Layout, Strategy, layout_on
 from dithc.weights import digest_of_files, files_of
 
@@ -35,24 +36,20 @@ log = logger(__name__)
 
 @dataclass(frozen=True)
 class _Inputs:
-    """The digests of what a training starts from, and the store folder that they name."""
+    """Digests of a run's inputs, and the store folder that they determine."""
 
     digests: dict[str, str]
     store: Store
 
 
 def train(job: Job, group: Group) -> int:
-    """Trains `job.run` up to step `job.until` and writes the manifest; continues where an earlier job ended.
-
-    Args:
-        job: what to do.
-        group: the connected ranks, each of them placed on its cores already.
+    """Train `job.run` up to step `job.until` and write the manifest; continues an earlier job.
 
     Returns:
         DONE, STOPPED or HELD, the same on every rank.
 
     Raises:
-        UserError: input that is missing, damaged or does not fit; numbers that are not finite; a full disk.
+        UserError: missing, damaged or unsuitable input; numbers that are not finite; a full disk.
     """
     begun = time.monotonic()
     inputs = _inputs(job)
@@ -75,7 +72,7 @@ def train(job: Job, group: Group) -> int:
 
 
 def _is_done(store: Store, step: int) -> bool:
-    """Whether the checkpoint of the last step is there and whole."""
+    """Return whether the last step's checkpoint is intact."""
     if step not in store.steps():
         return False
     try:
@@ -124,7 +121,8 @@ def _train(job: Job, group: Group, store: Store, memory: TrainingMemory) -> int:
         stack.enter_context(within(job, tokens=tokens, at_once=min(job.run.micro_batch or share, share), memory=memory))
         model = _initial_model(job, latents)
         said = _said(job, latents, model=model, layout=layout)
-        trainer, state = _trainer(job, group, source, model=model, layout=layout, memory=memory)
+        parts: dict[str, Any] = {"model": model, "layout": layout, "memory": memory}
+        trainer, state = trainer_of(job.run, group, source, **parts, gradients=job.gradients, sharding=job.sharding)
         memory.follow(state, store=store if group.rank == 0 else None)
         pace = Pace()
         num_samples = len(latents.rows("train"))
@@ -171,7 +169,7 @@ def _train(job: Job, group: Group, store: Store, memory: TrainingMemory) -> int:
 
 
 def _position(step: int, *, global_batch: int, num_samples: int) -> dict[str, float]:
-    """Where in the data a step has come to."""
+    """Return the position in the data at a step."""
     sample = step * global_batch
     return {"sample": sample, "epoch": sample / num_samples}
 
@@ -210,19 +208,27 @@ def _initial_model(job: Job, latents: Latents) -> DiT:
     return model
 
 
-def _trainer(
-    job: Job, group: Group, source: Batches, *, model: DiT, layout: Layout, memory: TrainingMemory
+def trainer_of(
+    run: training.Run,
+    group: Group,
+    source: Source,
+    *,
+    model: DiT,
+    layout: Layout,
+    memory: TrainingMemory,
+    gradients: training.GradientPath,
+    sharding: training.Sharding,
 ) -> tuple[Trainer, State]:
-    """What makes the steps, and the state of step 0 that it changes."""
-    start = start_of(model, job.run)
-    strategy = Strategy(memory.wrap(model, job.run), layout, gradients=job.gradients, sharding=job.sharding)
+    """Return the trainer of a model on a group, and its state at step 0."""
+    start = start_of(model, run)
+    strategy = Strategy(memory.wrap(model, run), layout, gradients=gradients, sharding=sharding)
     memory.join(strategy)
     with memory.paused():
-        settle(strategy, source, job.run)
-    guide = None if job.run.guide is None else Guide(job.run, model, strategy, start=start, memory=memory)
-    state = state_of(model, job.run, strategy, home=memory.home)
+        settle(strategy, source, run)
+    guide = None if run.guide is None else Guide(run, model, strategy, start=start, memory=memory)
+    state = state_of(model, run, strategy, home=memory.home)
     trainer = Trainer(
-        run=job.run,
+        run=run,
         source=source,
         strategy=strategy,
         optimizer=state.optimizer,
@@ -235,11 +241,7 @@ def _trainer(
 
 
 def _place(state: State, memory: TrainingMemory, guide: Guide | None) -> None:
-    """Weights, average, moments and gradients on the memory of the clusters that update them, and on huge pages; so are weights
-    that guide.
-
-    What lives in a tier of memory is where that tier puts it.
-    """
+    """Place weights, average, moments and gradients near the cores that update them, on huge pages; tiers place their own."""
     team = Team.of()
     log.info(team.describe())
     weights = list(state.model.parameters())
@@ -250,7 +252,7 @@ def _place(state: State, memory: TrainingMemory, guide: Guide | None) -> None:
 
 
 def _resume(store: Store, state: State, *, job: Job, group: Group, saver: Saver, pace: Pace) -> None:
-    """Takes up the newest complete checkpoint; without one, saves step 0."""
+    """Load the newest complete checkpoint, or save step 0."""
     begun = time.monotonic()
     found: Store.Checkpoint | None = None
     if group.rank == 0:
@@ -271,7 +273,7 @@ def _resume(store: Store, state: State, *, job: Job, group: Group, saver: Saver,
 
 
 def _back(store: Store, state: State, *, job: Job, group: Group, saver: Saver) -> int:
-    """Puts the newest complete checkpoint into the state of a training that goes on; returns its step."""
+    """Load the newest complete checkpoint into the state of a resumed run; returns its step."""
     newest = store.newest(at_most=state.step, go_back=job.go_back) if group.rank == 0 else None
     found = group.broadcast_object(newest)
     if found is None:

@@ -19,11 +19,9 @@ WARMUP_STEPS = 2  # steps after a start that are slower than the rest: first tou
 def write_manifest(
     job: Job, *, store: Store, checkpoint: Store.Checkpoint, inputs: dict[str, str], seconds: float
 ) -> None:
-    """Writes the manifest of a run at `checkpoint`, last of all, and protects that checkpoint from removal.
+    """Write the manifest of a run at `checkpoint`, as the last output, and protect that checkpoint.
 
-    Args:
-        inputs: digest of each input manifest by path.
-        seconds: wall time of this job; the time of the whole training is in the numbers.
+    `inputs` gives the digest of each input manifest by path, `seconds` the wall time of this job.
     """
     store.pin(checkpoint.step)
     Manifest(
@@ -82,7 +80,7 @@ def _numbers(store: Store, checkpoint: Store.Checkpoint) -> outcome.Train:
 
 
 def _median_of(rows: list[dict[str, float]], name: str) -> float | None:
-    """The median of what settled steps tell; None where none does, as on one rank."""
+    """Return the median of settled steps' values; None without values, as on one rank."""
     values = [row[name] for row in rows[WARMUP_STEPS:] if math.isfinite(row.get(name, math.nan))]
     return median(values) if values else None
 

@@ -1,6 +1,6 @@
-"""The memory of a training beside what there is: said before the first step where it is short, and when the system refuses.
+"""Memory need of a run against available memory: warnings before the first step, errors on failed allocations.
 
-What a step takes is AutoMem's record of one where there is one, else the rule by which jobs ask for memory.
+The need is AutoMem's record if it exists, else the rule for memory requests of jobs.
 """
 
 import resource
@@ -22,7 +22,7 @@ log = logger(__name__)
 
 
 def free_bytes() -> int | None:
-    """What this process can still take: of the machine, its control group and the limit on addresses; None where nobody says."""
+    """Return the memory that this process can still use (machine, control group, address limit); None if unknown."""
     free = available_bytes()
     limit, _ = resource.getrlimit(resource.RLIMIT_AS)
     if limit == resource.RLIM_INFINITY:
@@ -33,16 +33,9 @@ def free_bytes() -> int | None:
 
 @contextmanager
 def within(job: Job, *, tokens: int, at_once: int, memory: TrainingMemory) -> Iterator[None]:
-    """Turns memory that is refused inside into an error that says what was asked, what there is, and what would fit.
+    """Convert a failed allocation inside into a UserError with the need, the limit and a size that fits.
 
-    Args:
-        job: the training, whose state is not made yet.
-        tokens: of an image.
-        at_once: images that a rank computes at once.
-        memory: knows what a step was seen to keep.
-
-    Raises:
-        UserError: the system refused memory.
+    `tokens` is per image, `at_once` is the number of images that a rank computes at once.
     """
     free, run = free_bytes(), job.run
     state = run.state_bytes + (run.snapshot_bytes if job.checkpoints == "async" else 0)
@@ -72,7 +65,7 @@ def within(job: Job, *, tokens: int, at_once: int, memory: TrainingMemory) -> It
 
 
 def _remedy(run: training.Run, tokens: int, at_once: int, room: int | None, *, seen: int | None = None) -> str:
-    """What would fit into `room` bytes beside the state."""
+    """Return a setting that fits into `room` bytes next to the state."""
 
     def fits(recompute: training.Recompute) -> int:
         image = SLACK * run.image_bytes(tokens, recompute=recompute)

@@ -17,13 +17,9 @@ log = logger(__name__)
 
 
 def fresh_model(run: training.Run, *, shape: tuple[int, int, int], num_classes: int, seed: int) -> DiT:
-    """The network of a run with initial weights from the seed alone, so the same on every rank.
+    """Return the network of a run, initialized from `seed` alone, so equal on every rank.
 
-    Args:
-        run: the settings; a label dropout above 0 adds the null label.
-        shape: (C, height, width) of a latent.
-        num_classes: classes of the data set.
-        seed: seed of the weights.
+    `shape` is (C, height, width) of a latent. A label dropout above 0 adds the null label.
     """
     chosen = run.model
     width, depth, heads = chosen.shape
@@ -47,11 +43,7 @@ def fresh_model(run: training.Run, *, shape: tuple[int, int, int], num_classes: 
 
 
 def start_from_run(model: DiT, manifest: Path, *, weights: Weights, codec: str) -> None:
-    """Gives `model` the weights of another run's last checkpoint; says each thing that had to change.
-
-    Raises:
-        UserError: the checkpoint is damaged, or of another architecture.
-    """
+    """Load another run's last checkpoint into `model` and log all changes; UserError if damaged or of another architecture."""
     store, step = Store.of_run(manifest)
     checkpoint = store.open(step, manifest=manifest)
     if checkpoint.meta["codec"] != codec:
@@ -66,16 +58,10 @@ def start_from_run(model: DiT, manifest: Path, *, weights: Weights, codec: str) 
 
 
 def start_from_file(model: DiT, path: Path, *, weights: Weights, guides: bool = False) -> None:
-    """Gives `model` the weights that another program wrote (see `read_weights`); says what changed.
-
-    Args:
-        model: changed in place.
-        path: of the file.
-        weights: which of those in the file.
-        guides: what they predict without a label is needed.
+    """Load weights of another program into `model` (see `read_weights`) and log the changes.
 
     Raises:
-        UserError: the file cannot be read, holds no DiT of this architecture, or none with a null label where that is needed.
+        UserError: the file is unreadable, of another architecture, or lacks the null label although `guides`.
     """
     found, source = read_weights(path, model.config, weights=weights)
     if guides and source is not None and source.null_label is None:

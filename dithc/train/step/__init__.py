@@ -7,6 +7,6 @@ How to change it: a new metric is a key of `Trainer.step`.
 
 from dithc.train.step.guide import Guide, start_of
 from dithc.train.step.nonfinite import LeftOut, NotFinite, Recovery
-from dithc.train.step.step import Trainer, arithmetic, settle
+from dithc.train.step.step import Source, Trainer, arithmetic, settle
 
-__all__ = ["Guide", "LeftOut", "NotFinite", "Recovery", "Trainer", "arithmetic", "settle", "start_of"]
+__all__ = ["Guide", "LeftOut", "NotFinite", "Recovery", "Source", "Trainer", "arithmetic", "settle", "start_of"]

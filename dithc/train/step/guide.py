@@ -1,10 +1,9 @@
-"""Guidance trained into one pass: what labelled images ought to give is moved away from a prediction without a label.
+"""Guidance in one pass: moves the targets of labeled images away from a prediction without label.
 
 Legend: N images of a micro-batch, n of them guided, C channels.
 Sources: Model-guidance (Tang et al. 2025, arXiv 2502.12154): by the network itself, at times below 0.75. DogFit (Bahram et al.
-2025, arXiv 2508.05685): by the weights before the fine-tuning. There the labelled prediction, and the network's own without a
-label, are of the averaged weights; here of the raw ones, the labelled one being that of the pass that is trained: a pass less,
-nothing that ranks which share the average lack, and the same point of rest (see `guidance_offset`).
+2025, arXiv 2508.05685): by the weights before the fine-tuning. Both use averaged weights; this module uses the raw weights and
+the labeled prediction of the trained pass. That saves a pass and has the same fixed point (see `guidance_offset`).
 """
 
 import copy
@@ -20,11 +19,7 @@ from dithc.train.strategies import Strategy
 
 
 class Guide:
-    """Runs the second pass of a step, of the guided images alone, and makes of it what their targets move by.
-
-    Attributes:
-        start: the network of `by: start`, never trained and in no checkpoint; None for `by: self`.
-    """
+    """The second pass of a step, on guided images only; `start` is the frozen network of `by: start`, else None."""
 
     def __init__(
         self,
@@ -35,14 +30,9 @@ class Guide:
         start: DiT | None = None,
         memory: TrainingMemory | None = None,
     ) -> None:
-        """Prepares to guide `model`, which `strategy` has prepared.
+        """Prepare to guide `model`, which has a null label and is prepared by `strategy`.
 
-        Args:
-            run: with `guide`.
-            model: with a null label.
-            strategy: of the ranks, which may leave this one its share of the layers of `start`.
-            start: what `start_of` made of the model that the strategy was given.
-            memory: that manages the model's; the second pass is none of its business.
+        `start` is the result of `start_of`. `memory` is suspended in the second pass.
         """
         assert run.guide is not None
         assert model.config.null_label is not None, "refused with the configuration"
@@ -56,15 +46,15 @@ class Guide:
         self._low, self._high = low * last, high * last
 
     def away(self, x_t: Tensor, t: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        """Predicts without a label, in the arithmetic that is on; to be called before the pass that is trained.
+        """Predict without labels in the active arithmetic, before the trained pass.
 
         Args:
             x_t: (N, C, h, w), noisy images.
             t: (N), timesteps.
-            y: (N), labels, the null label where it was dropped.
+            y: (N), labels, the null label if dropped.
 
         Returns:
-            (n, C or 2C, h, w), the predictions, and (n), which of the N images they are of: those with a label, at guided times.
+            Predictions (n, C or 2C, h, w) and their indices (n) among the N images: labeled, at guided times.
         """
         rows = ((y != self._null) & (t >= self._low) & (t <= self._high)).nonzero().squeeze(1)  # (n)
         if not len(rows):
@@ -75,15 +65,12 @@ class Guide:
         return predicted, rows
 
     def offset(self, output: Tensor, away: Tensor, rows: Tensor) -> Tensor:
-        """What the targets move by (N, C, h, w), of the output of the trained pass (N, C or 2C, h, w) and what `away` gave."""
+        """Return the shift of the targets (N, C, h, w), from the trained output (N, C or 2C, h, w) and the result of `away`."""
         return guidance_offset(output, away, rows, channels=self._channels, share=self._share)
 
 
 def start_of(model: DiT, run: training.Run) -> DiT | None:
-    """A copy of a model that has its initial weights still, for `by: start`: its matrices in the compute type.
-
-    All else stays fp32, so that what it predicts is the same to the bit as with fp32 matrices.
-    """
+    """Return a copy of the initial model for `by: start`, its matrices in the compute type and all else in fp32."""
     if run.guide is None or run.guide.by != "start":
         return None
     start = copy.deepcopy(model).requires_grad_(False)

@@ -16,14 +16,13 @@ MOST_IMAGES_NAMED = 4
 
 
 class Search:
-    """Watches the forward and backward passes of a module while a `with` block runs, and keeps the first bad thing it sees.
+    """Search for the first number that is not finite, in the passes of a module during a `with` block.
 
-    What is looked at, in this order: weights, then for each micro-batch the images, the output of every layer as it is made,
-    the loss, and the gradient of every parameter as the backward pass makes it.
+    Order: weights, then per micro-batch images, layer outputs, loss and parameter gradients.
 
     Attributes:
-        found: the first place with a number that is not finite, in words; None where there is none.
-        in_weights: whether the weights themselves hold such a number.
+        found: description of the first place; None if all are finite.
+        in_weights: whether the weights contain such a number.
     """
 
     def __init__(self, module: nn.Module) -> None:
@@ -52,12 +51,9 @@ class Search:
         self._stack.close()
 
     def images(self, x: Tensor, noise: Tensor, *, part: slice) -> list[int]:
-        """Begins a micro-batch; returns the numbers of the images with a bad value, if that is the first bad thing.
+        """Begin a micro-batch of images and noise (n, C, height, width), images `part` of the global batch.
 
-        Args:
-            x: (n, C, height, width), the images.
-            noise: of the same shape.
-            part: their numbers in the global batch.
+        Returns the indices of images with a bad value if these come first.
         """
         self._part = part
         for name, values in (("latents", x), ("noise", noise)):
@@ -67,7 +63,7 @@ class Search:
         return []
 
     def loss(self, values: Tensor) -> None:
-        """Looks at the losses (n) of a micro-batch."""
+        """Check the losses (n) of a micro-batch."""
         if self.found is None and not _is_finite(values):
             self.found = f"the loss of {self._images_in(values)}; every layer's output is finite"
 
@@ -98,7 +94,7 @@ class Search:
         return look
 
     def _images_in(self, values: Tensor) -> str:
-        """The images whose values are not finite."""
+        """Return the images with values that are not finite."""
         if values.dim() == 0 or values.shape[0] != self._part.stop - self._part.start:
             return f"images {self._part.start} to {self._part.stop - 1} of the global batch"
         numbers = [self._part.start + place for place in _bad_rows(values)]
@@ -117,7 +113,7 @@ def bad_weights(weights: Mapping[str, Tensor]) -> list[str]:
 
 
 def weights_in_words(names: list[str]) -> str:
-    """Says which weights are not finite."""
+    """Name the weights that are not finite."""
     more = f" and of {len(names) - 1} more" if len(names) > 1 else ""
     return f"the weights of {names[0]}{more}, before any layer"
 

@@ -1,9 +1,8 @@
-"""Steps whose numbers are not finite: the error that names them, and what the training does about it.
+"""Steps with numbers that are not finite: the error, and the policy of the run.
 
-A step is a pure function of the weights before it, so computing it again would end the same way. Both ways to go on leave the
-update of a bad step out for good: `skip` goes on with the weights before it, `rollback` with those of the newest checkpoint,
-which also heals weights that are not finite themselves. Which steps are left out is written to the store before training goes
-on, so a training that is started again leaves out the same.
+A step is a pure function of the weights, so repeating it cannot help. Both recoveries drop the update for good: `skip` keeps
+the weights before it, `rollback` loads the newest checkpoint and so also repairs bad weights. The dropped steps are stored
+before training continues, so a restarted run drops the same steps.
 """
 
 from collections.abc import Callable
@@ -22,12 +21,12 @@ log = logger(__name__)
 
 
 class NotFinite(UserError):
-    """A step left the finite numbers; raised on every rank. No update was made of numbers that are not finite.
+    """A step with numbers that are not finite; raised on every rank, before any update.
 
     Attributes:
-        step: the optimizer step that could not be made.
-        in_weights: whether the weights before it were not finite already, on any rank.
-        found: each rank's first place with a bad number, in words; nothing for ranks without one.
+        step: the failed optimizer step.
+        in_weights: whether the weights were bad before it, on any rank.
+        found: per rank the first bad place; empty for ranks without one.
     """
 
     def __init__(self, step: int, *, what: str, got: str, in_weights: bool, found: dict[int, str]) -> None:
@@ -45,29 +44,17 @@ class NotFinite(UserError):
 
 
 class LeftOut:
-    """The steps whose updates are left out, the same on every rank, kept in the file `left_out.json` of the store.
-
-    Attributes:
-        steps: ascending; the list itself stays the same object.
-    """
+    """The steps without an update, ascending, equal on all ranks, stored in `left_out.json` of the store."""
 
     def __init__(self, store: Store, group: Group) -> None:
-        """Reads what earlier jobs have left out; collective.
-
-        Raises:
-            UserError: the file is damaged.
-        """
+        """Read the steps of earlier jobs; collective. Raises UserError if the file is damaged."""
         self._store, self._group = store, group
         self.steps: list[int] = group.broadcast_object(_read(store) if group.rank == 0 else None)
         if self.steps:
             log.info(f"steps left out, by {store.folder / LEFT_OUT_FILE}: {', '.join(map(str, self.steps))}")
 
     def add(self, step: int, *, what: str, reason: str, **facts: object) -> None:
-        """Leaves a step out from now on; written to the store, and an event of it.
-
-        Raises:
-            UserError: the disk is full or not writable.
-        """
+        """Drop a step from now on: store it and log the event. Raises UserError if the disk is full or not writable."""
         self.steps[:] = sorted({*self.steps, step})
         if self._group.rank > 0:
             return
@@ -84,7 +71,7 @@ class LeftOut:
         self._store.event(what, step=step, reason=reason, **facts)
 
     def before(self, step: int) -> int:
-        """How many steps in a row are left out, up to the one before `step`."""
+        """Return the number of consecutive dropped steps before `step`."""
         count = 0
         while step - 1 - count in self.steps:
             count += 1
@@ -107,23 +94,13 @@ def _read(store: Store) -> list[int]:
 
 
 class Recovery:
-    """What a training does about a step that is not finite.
-
-    Args:
-        policy: of the run.
-        left_out: told which step is left out.
-        roll_back: puts the newest checkpoint into the state of the training and returns its step; collective.
-    """
+    """Policy for steps that are not finite; `roll_back` loads the newest checkpoint and returns its step (collective)."""
 
     def __init__(self, policy: training.NonFinite, *, left_out: LeftOut, roll_back: Callable[[], int]) -> None:
         self._policy, self.left_out, self._roll_back = policy, left_out, roll_back
 
     def after(self, error: NotFinite) -> None:
-        """Makes the training able to go on without the step, or raises the error; collective.
-
-        Raises:
-            NotFinite: the policy is to stop, or it has not helped.
-        """
+        """Prepare to continue without the step; collective. Raises `error` if the policy is to stop or did not help."""
         if self._policy == "stop":
             raise error
         if self._policy == "skip":

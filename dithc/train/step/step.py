@@ -38,7 +38,7 @@ class Batch(Protocol):
 
     @property
     def y(self) -> Tensor:
-        """(N) labels, the null label where it was dropped."""
+        """(N) labels, the null label if dropped."""
 
     @property
     def t(self) -> Tensor:
@@ -50,32 +50,28 @@ class Batch(Protocol):
 
 
 class Source(Protocol):
-    """Where batches come from."""
+    """Source of batches."""
 
     def batch(self, step: int, part: slice) -> Batch:
         """Images `part` of the global batch of `step` (0 is the first)."""
 
 
 class Span(Protocol):
-    """What marks a phase of a step while a `with` block runs."""
+    """Context that marks a phase of a step."""
 
     def __call__(self, name: str, /) -> AbstractContextManager[object]:
         """The phase `name`."""
 
 
 def settle(strategy: Strategy, source: Source, run: training.Run) -> None:
-    """Prepares a strategy with one image, before the optimizer and the average are made; changes no weight."""
+    """Settle a strategy with one image, before optimizer and average exist; weights stay unchanged."""
     batch = source.batch(0, slice(0, 1))
     with arithmetic(run):
         strategy.settle(batch.x, batch.t, batch.y)
 
 
 class Trainer:
-    """Makes optimizer steps on one rank of a group.
-
-    Attributes:
-        span: told of each phase of a step; does nothing but in a trace.
-    """
+    """Optimizer steps on one rank of a group; a trace sets `span`, called for each phase."""
 
     span: Span = nullcontext
 
@@ -110,15 +106,14 @@ class Trainer:
         self._micro_batches = [slice(start, min(start + width, share.stop)) for start in starts]
 
     def step(self, number: int) -> dict[str, float]:
-        """Makes optimizer step `number` (1 is the first).
+        """Run optimizer step `number` (from 1).
 
         Returns:
-            loss, mse and vb (means over the global batch), grad_norm (before clipping), lr, ema_decay, data_seconds (in which
-            this rank waited for its images); and with several shares of the batch what `Strategy.finish` tells, and what
-            `TrainingMemory.metrics` does where memory is managed.
+            loss, mse and vb (means over the global batch), grad_norm (before clipping), lr, ema_decay, data_seconds (waiting for
+            images), and the values of `Strategy.finish` and `TrainingMemory.metrics`.
 
         Raises:
-            NotFinite: the loss or the gradient is not finite, on all ranks at once; the weights are those before the step.
+            NotFinite: loss or gradient is not finite, on all ranks at once; the weights are unchanged.
         """
         self.optimizer.zero()
         if self.memory.tiers is not None:
@@ -155,11 +150,7 @@ class Trainer:
         return values | exchange | self.memory.metrics()
 
     def check_weights(self, number: int) -> None:
-        """Looks at the weights after step `number`, before they are kept.
-
-        Raises:
-            NotFinite: they hold a number that is not finite, on any rank; it counts as one of the step that would be next.
-        """
+        """Check the weights after step `number`; raises NotFinite for the next step if any rank has a bad number."""
         self.strategy.ready()
         weights = weights_of(self.strategy.module)
         is_finite = math.isfinite(hcops.optimizer.sum_of_squares([value.detach() for value in weights.values()]))
@@ -190,7 +181,7 @@ class Trainer:
         return training_loss(output, objective=self.objective, **known, offset=offset)  # (N) each
 
     def _not_finite(self, number: int, *, own_loss: float, loss: float, norm: float) -> NotFinite:
-        """Computes the step again on every rank, nothing exchanged but within layers that ranks share, to name the place."""
+        """Repeat the step on every rank, without exchange except in shared layers, to locate the error."""
         self.strategy.ready()
         self.optimizer.zero()
         with Search(self.strategy.module) as search:
@@ -208,20 +199,14 @@ class Trainer:
         told = self.group.gather_objects((math.isfinite(own_loss), search.in_weights, search.found))
         found = {rank: place for rank, (_, _, place) in enumerate(told)}
         ranks = ", ".join(str(rank) for rank, (good, _, _) in enumerate(told) if not good)
+        cause = "finite, but its squares are beyond fp32" if math.isfinite(norm) else "the loss of every rank is finite"
         return NotFinite(
             number,
-            what=f"the loss of rank {ranks}" if ranks else _of_gradient(norm),
+            what=f"the loss of rank {ranks}" if ranks else f"the gradient ({cause})",
             got=f"loss {loss}, gradient norm {norm}; first, when computed again: {_places(found)}",
             in_weights=any(in_weights for _, in_weights, _ in told),
             found={rank: place for rank, place in found.items() if place},
         )
-
-
-def _of_gradient(norm: float) -> str:
-    """What is wrong with a gradient that finite losses had, by its norm."""
-    if not math.isfinite(norm):
-        return "the gradient (the loss of every rank is finite)"
-    return "the gradient (finite, but its squares are beyond fp32)"
 
 
 def _places(found: Mapping[int, str | None]) -> str:

@@ -1,10 +1,9 @@
-"""How ranks share the training of any module: cftp, dp, of a DiT dp+tp; and the optimizer's state, with ZeRO-1.
+"""Strategies to share training between ranks: cftp, dp, dp+tp (DiT only); ZeRO-1 for the optimizer state.
 
-What: `Strategy` is what model, loop and checkpoints know of it; `Layout` says which rank does what, pure arithmetic; `Zero` whose
-share of the optimizer's state is whose.
-Invariants: a strategy changes where work is done, not what is computed, but for rounding.
-How to change it: a strategy is a branch of `strategy.py`; the sharing of layers is in `tensor.py`; what ranks must have the same
-is compared in `alike.py`, what the first passes of a module tell is seen in `settling.py`.
+Contents: `Strategy` is the interface; `Layout` the pure rank grid; `Zero` the shards of the optimizer state.
+Invariants: a strategy changes the place of work, and results only by rounding.
+Extending: a strategy is a branch of `strategy.py`; `tensor.py` cuts layers, `alike.py` compares ranks, `settling.py` observes
+passes.
 """
 
 from dithc.train.strategies.layout import Layout

@@ -1,4 +1,4 @@
-"""What all ranks must have the same before they train together: the model, and what an example uses of it; collective."""
+"""Checks that ranks agree before training: the model, and its use by an example; collective."""
 
 import zlib
 from collections.abc import Iterable
@@ -16,11 +16,7 @@ Told = TypeVar("Told")
 
 
 def check_model(model: nn.Module) -> None:
-    """Compares parameters and buffers of this rank's model with those of rank 0, names, shapes, types and numbers.
-
-    Raises:
-        UserError: on every rank, where they differ on any.
-    """
+    """Compare parameters and buffers with rank 0 (names, shapes, types, values); UserError on every rank if any differ."""
     told = _gathered({name: _told(value) for name, value in _tensors(model).items()})
     for rank, other in enumerate(told):
         if list(other) != list(told[0]):
@@ -53,11 +49,7 @@ def check_model(model: nn.Module) -> None:
 
 
 def check_trained(model: nn.Module) -> None:
-    """Looks whether ranks can sum the gradients of all that is trained.
-
-    Raises:
-        UserError: nothing is trained, or something that is no fp32 number in memory.
-    """
+    """Raise UserError if no parameter is trainable, or a trainable one is not fp32 in CPU memory."""
     trained = {name: value for name, value in model.named_parameters() if value.requires_grad}
     lazy = [name for name, value in trained.items() if isinstance(value, nn.parameter.UninitializedParameter)]
     odd = lazy or [name for name, value in trained.items() if not value.is_cpu or value.dtype is not torch.float32]
@@ -76,17 +68,10 @@ def check_trained(model: nn.Module) -> None:
 
 
 def check_used(names: Iterable[str], used: Iterable[str]) -> list[str]:
-    """Compares which parameters have a gradient of the example on each rank.
-
-    Args:
-        names: of all parameters that are trained.
-        used: those that have a gradient on this rank.
-
-    Returns:
-        Those that have none on any.
+    """Return the trained parameters `names` without a gradient on any rank; `used` have one on this rank.
 
     Raises:
-        UserError: on every rank, where some have one and others have none.
+        UserError: on every rank, if a parameter has a gradient on some ranks only.
     """
     told = [set(one) for one in _gathered(list(used))]
     everywhere, anywhere = set.intersection(*told), set.union(*told)
@@ -103,7 +88,7 @@ def check_used(names: Iterable[str], used: Iterable[str]) -> list[str]:
 
 
 def united(names: Iterable[str]) -> list[str]:
-    """The names that any rank has, in one order on all; collective."""
+    """Return the union of all ranks' names, in equal order; collective."""
     return sorted({name for own in _gathered(list(names)) for name in own})
 
 
@@ -119,7 +104,7 @@ def _told(value: Tensor) -> tuple[str, int]:
 
 
 def _gathered(own: Told) -> list[Told]:
-    """What every rank tells."""
+    """Return the values of every rank."""
     told: list[Told] = [own] * dist.get_world_size()
     dist.all_gather_object(told, own)
     return told

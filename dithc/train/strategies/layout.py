@@ -1,4 +1,4 @@
-"""Which rank does what under a strategy: pure arithmetic on the ranks, the dies and the clusters of a node."""
+"""Roles of ranks under a strategy: pure arithmetic on ranks, dies and core clusters."""
 
 from dataclasses import dataclass
 
@@ -14,13 +14,9 @@ MEANING: dict[training.StrategyName, str] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Layout:
-    """The ranks as a grid: rows share a global batch, the ranks of a row share every layer.
+    """Grid of ranks: a row shares a global batch, the `tensor_size` ranks of a row share every layer.
 
-    Attributes:
-        name: the strategy.
-        rank: this process among all.
-        size: number of ranks.
-        tensor_size: ranks that share every layer: 1, but for dp+tp the ranks of a die.
+    `tensor_size` is 1 except for dp+tp, where it is the number of ranks of a die.
     """
 
     name: training.StrategyName = "cftp"
@@ -30,7 +26,7 @@ class Layout:
 
     @property
     def tensor_rank(self) -> int:
-        """This rank among those that share its layers."""
+        """This rank's index among the ranks that share its layers."""
         return self.rank % self.tensor_size
 
     @property
@@ -45,18 +41,14 @@ class Layout:
 
 
 def layout_of(name: training.StrategyName, *, rank: int, size: int, first_ranks: list[int], dies: int) -> Layout:
-    """The grid of a strategy on the ranks that were started.
+    """Return the grid of a strategy.
 
     Args:
-        name: the strategy.
-        rank: this process among all.
-        size: number of ranks.
-        first_ranks: for every rank, its number less its number within its node: the same for all ranks of a node where they
-            are neighbours.
-        dies: of this rank's node, of which its ranks use a core.
+        first_ranks: per rank, its number less its number within the node; equal on a node with neighboring ranks.
+        dies: of this rank's node, used by its ranks.
 
     Raises:
-        UserError: dp+tp on ranks that the dies of a node cannot share equally, or that are not neighbours.
+        UserError: dp+tp on ranks that are not neighbors or that the dies of a node cannot share equally.
     """
     if name != "dp+tp" or size == 1:
         return Layout(name=name, rank=rank, size=size)
@@ -74,7 +66,7 @@ def layout_of(name: training.StrategyName, *, rank: int, size: int, first_ranks:
 
 
 def sentence(layout: Layout, *, dies: int, clusters: int, ranks_on_node: int) -> str:
-    """What was chosen and what it means on a node of whose dies and clusters so many are used, for the log."""
+    """Describe the choice for the log, with the dies and core clusters in use."""
     per_rank = "1 cluster or less" if ranks_on_node >= clusters else f"{clusters / ranks_on_node:g} clusters"
     text = (
         f"strategy {layout.name} ({MEANING[layout.name]}): {layout.size} rank(s), {ranks_on_node} on this node of {dies} die(s) "

@@ -13,12 +13,11 @@ from dithc.log import problem
 
 
 class Watch(TorchFunctionMode):
-    """Sees one forward pass of a model, as a context around it.
+    """Recorder of one forward pass of a model, as a context.
 
     Attributes:
-        parts: the outermost modules inside of the model that were called, in that order.
-        early: parameters that were read while no part that holds them had been called: a weight of a module that is not called,
-            as of `linear(x, self.head.weight)` in the model itself.
+        parts: outermost called submodules, in call order.
+        early: parameters read before a call of their module, as in `linear(x, self.head.weight)`.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -41,7 +40,7 @@ class Watch(TorchFunctionMode):
         self._stack.close()
 
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Notes the parameters among the arguments of any function of torch."""
+        """Record the parameters among the arguments of any torch function."""
         for value in tree_leaves((args, kwargs or {})):
             if isinstance(value, nn.Parameter) and id(value) in self._open:
                 self._open.remove(id(value))
@@ -60,11 +59,7 @@ class Watch(TorchFunctionMode):
 
 @contextmanager
 def unchanged(model: nn.Module) -> Iterator[list[str]]:
-    """Passes in here leave no trace: buffers and torch's random numbers are afterwards as before.
-
-    Yields:
-        A list that in the end has the names of the buffers that a pass changes, such as statistics of a batch norm.
-    """
+    """Restore buffers and torch's random state after the block; the yielded list then names the buffers that changed."""
     before = {name: value.detach().clone() for name, value in model.named_buffers()}
     changed: list[str] = []
     with torch.random.fork_rng(devices=[]):
@@ -80,10 +75,10 @@ def unchanged(model: nn.Module) -> Iterator[list[str]]:
 
 
 def mean_square(output: Any) -> Tensor:
-    """A number that depends on all that a module has returned: a tensor, or tuples, lists and dictionaries of some.
+    """Return a scalar that depends on all tensors of an output (nested tuples, lists, dictionaries).
 
     Raises:
-        UserError: nothing in it has a gradient.
+        UserError: none of them has a gradient.
     """
     values = [value for value in tree_leaves(output) if isinstance(value, Tensor) and value.requires_grad]
     if not values:

@@ -34,11 +34,7 @@ MESH = ("dies", "clusters")
 
 
 def layout_on(group: Group, name: training.StrategyName) -> Layout:
-    """The grid of ranks of a strategy on a group, said in the log; collective.
-
-    Raises:
-        UserError: dp+tp on ranks that the dies of a node cannot share equally.
-    """
+    """Return the grid of a strategy on a group and log it; collective. UserError if dp+tp cannot share the dies equally."""
     cores = discover().visible_cores
     own = (group.node, group.rank - group.local_rank, {core.die for core in cores}, {core.cluster for core in cores})
     seen = group.gather_objects(own)
@@ -52,28 +48,25 @@ def layout_on(group: Group, name: training.StrategyName) -> Layout:
 
 
 class Strategy:
-    """Wraps any module for training on the ranks of a group; the module itself knows nothing of it.
+    """Wrapper that trains any module on the ranks of a group.
 
         with comm.ranks() as group:
             torch.manual_seed(0)                               # the same weights on all ranks
             strategy = Strategy(Net(), group, sharding="zero1")
-            net = strategy.settle(torch.zeros(1, 3, 32, 32))   # what the module takes
+            net = strategy.settle(torch.zeros(1, 3, 32, 32))   # example input of the module
             optimizer = Optimizer(strategy, lr=1e-3)
-            for x, y in batches(group.rank, group.size):       # each rank its own share
-                strategy.backward(cross_entropy(net(x), y))    # gradients are then those of the mean over all shares
+            for x, y in batches(group.rank, group.size):       # this rank's share
+                strategy.backward(cross_entropy(net(x), y))    # gradients of the mean over all shares
                 optimizer.step()
 
-    What a rank computes is its share of a joined batch. Statistics that forward passes keep in buffers (of a batch norm) are
-    those of rank 0 on all ranks after each step. A layer may be used by some ranks alone; its gradient is then that of these.
+    After each step, buffers (batch norm) equal those of rank 0. Only some ranks may use a layer; its gradient is their sum.
 
     Attributes:
-        layout: which rank does what.
-        model: the module that was given.
-        module: what to call for a forward pass.
-        is_summed: whether gradients of all ranks are there that no update has used.
-        scale: factor on a rank's loss, so that the gradients come out as sums over the shares of the batch.
-        meter: counts what the exchange of a step costs; `finish` empties it.
-        zero: which share of the optimizer's state this rank keeps, once `settle` was called; None where it keeps all.
+        module: the callable for a forward pass of `model`.
+        is_summed: whether summed gradients await an update.
+        scale: factor on a rank's loss, so that gradients are sums over the shares.
+        meter: exchange costs of a step; `finish` resets it.
+        zero: this rank's share of the optimizer state after `settle`; None if unsharded.
     """
 
     def __init__(
@@ -84,18 +77,16 @@ class Strategy:
         gradients: training.GradientPath = "overlapped",
         sharding: training.Sharding = "none",
     ) -> None:
-        """Prepares a model that is the same on every rank; collective.
+        """Prepare a model that is equal on every rank; collective.
 
         Args:
-            model: any module whose trained parameters are fp32; under dp+tp a DiT, which keeps only this rank's share of its
-                layers. AutoMem, if it is wanted, is applied before.
-            ranks: the connected ranks, each of which takes a share of the batch (strategy cftp); or the layout of another
-                strategy on them. None for this process alone.
-            gradients: who sums them over the shares: dithc's reducer, or DistributedDataParallel.
-            sharding: zero1 for optimizer's state that the ranks share, each a part of it; none for all of it on each.
+            model: trained parameters are fp32. dp+tp requires a DiT and keeps this rank's shards. Apply AutoMem before.
+            ranks: a group (strategy cftp), the layout of another strategy, or None for this process alone.
+            gradients: the reduction: dithc's reducer, or DistributedDataParallel.
+            sharding: zero1 shards the optimizer state over the ranks.
 
         Raises:
-            UserError: the model is not the same on all ranks; they cannot share its layers, or this strategy the state.
+            UserError: the model differs between ranks, or its layers or the state cannot be shared.
         """
         layout = ranks if isinstance(ranks, Layout) else Layout() if ranks is None else layout_on(ranks, "cftp")
         self.layout, self.model = layout, model
@@ -138,18 +129,18 @@ class Strategy:
 
     @property
     def owns_gradients(self) -> bool:
-        """Whether gradients stay where the backward pass leaves them, and are not moved into buffers of another owner."""
+        """Whether gradients stay where the backward pass leaves them, outside of other buffers."""
         return self._parallel is None and self._reducer is None
 
     def share(self, other: nn.Module) -> None:
-        """Leaves this rank its share of a second network of the same layers, which is not trained, where ranks share layers."""
+        """Cut an untrained second network with the same layers, if ranks share layers."""
         if self._mesh is not None:
             from dithc.train.strategies.tensor import share_layers
 
             share_layers(other, self._mesh)
 
     def accumulating(self, *, last: bool) -> AbstractContextManager[None]:
-        """For the forward and backward of a micro-batch: gradients travel in the backward of the last one only."""
+        """Wrap a micro-batch: only the last backward pass exchanges gradients."""
         if self._reducer is not None and last:
             self._reducer.begin()
         if self._parallel is None or last:
@@ -157,11 +148,9 @@ class Strategy:
         return self._parallel.no_sync()
 
     def finish(self) -> dict[str, float]:
-        """Waits for the gradients of the other shares, after the backward pass of the last micro-batch.
+        """Wait for the gradients of the other shares after the last micro-batch.
 
-        Returns:
-            What the exchange of the step cost, for its metrics, that of weights and of matrices since the step before
-            included, that of gradients only where dithc's reducer sums them; nothing where nothing was measured.
+        Returns the exchange costs of the step, including weights and matrices; empty if not measured.
         """
         if self._reducer is None:
             measured = self.meter.take().metrics()
@@ -174,22 +163,21 @@ class Strategy:
         return self._reducer.exposure.metrics()
 
     def backward(self, loss: Tensor, *, over: float | None = None, last: bool = True) -> dict[str, float]:
-        """The backward pass of this rank's share of a batch, after which gradients are those of the whole batch on all ranks.
+        """Run the backward pass of this rank's share; gradients are then those of the global batch on all ranks.
 
             for part in parts:                                              # micro-batches
                 strategy.backward(mean_loss(part), over=group.size * len(parts), last=part is parts[-1])
 
         Args:
-            loss: one number; of equal shares their mean.
-            over: what the sum of all losses of a step is divided by. None for the number of shares: the mean of their losses.
-                For losses that are sums over samples, the samples of the whole batch.
-            last: whether this is the last pass of the step, after which gradients travel.
+            loss: scalar; the mean, for equal shares.
+            over: divisor of the sum of all losses of a step, None for the number of shares. Sums over samples: the global batch.
+            last: whether this is the last pass of the step, after which gradients are exchanged.
 
         Returns:
-            What the exchange cost, as `finish`.
+            The exchange costs, as `finish`.
 
         Raises:
-            UserError: `settle` was not called; nothing has used the gradients of the step before.
+            UserError: `settle` was not called, or no update used the previous gradients.
         """
         if not self._is_settled and not self._is_alone:
             raise problem(
@@ -217,7 +205,7 @@ class Strategy:
 
     @property
     def is_exchanging(self) -> bool:
-        """Whether gradients become those of all ranks here, and nowhere else."""
+        """Whether this object exchanges the gradients between ranks."""
         return self._reducer is not None
 
     @property
@@ -225,53 +213,51 @@ class Strategy:
         return self._reducer is None and self._parallel is None
 
     def _has_gradients(self) -> bool:
-        """Whether gradients are left of the last step; those that somebody has set to zero are none."""
+        """Return whether gradients of the last step remain; zeroed gradients do not count."""
         if self.zero is not None:
             return True
         held = (parameter.grad for parameter in self.model.parameters() if parameter.grad is not None)
         return any(bool(gradient.any()) for gradient in held)
 
     def ready(self) -> None:
-        """Returns when the weights are complete on this rank: for whoever reads or writes them outside of a forward pass."""
+        """Wait until this rank's weights are complete, before access outside of a forward pass."""
         if self.zero is not None:
             self.zero.ready()
 
     def adopt(self) -> None:
-        """Takes the weights that the model was given from outside for the exact ones of all ranks."""
+        """Use externally assigned weights as the exact weights of all ranks."""
         if self.zero is not None:
             self.zero.adopt()
 
     def ready_for(self, parameters: Iterable[Tensor]) -> None:
-        """Returns when these weights are complete on this rank: for whoever reads them before the layer that holds them runs."""
+        """Wait until these weights are complete on this rank, before access ahead of their layer."""
         if self.zero is not None:
             self.zero.ready_for(parameters)
 
     def move(self, moved: Home) -> None:
-        """Has the buffer in which ranks sum gradients replaced by the one that `moved` returns for `gradients` and it."""
+        """Replace the reduction buffer by the copy that `moved` returns for `gradients`."""
         if self._reducer is not None:
             self._reducer.move(partial(moved, "gradients"))
 
     def settle(self, *example: Any, loss_of: Callable[[Any], Tensor] = mean_square, **named: Any) -> nn.Module:
-        """Runs a few forward and backward passes without effect on weights, buffers and random numbers; collective, and once.
+        """Run a few passes to fix the gradient buckets, without effect on weights, buffers and random state; collective, once.
 
-        Gradients are put into buckets in the order of a backward pass, known only after the first. The order in which more than
-        two ranks are summed may depend on the place in a bucket, so a run that resumes would round its first step unlike one
-        that went on; after this, every step has the final buckets. With shared state, the shares are made now: what is kept of a
-        share (moments, average) is to be made after this.
+        The order of a backward pass determines the buckets, and so the rounding of sums over more than two ranks. Without this
+        call a resumed run would round its first step differently. It also makes the ZeRO-1 shares: create moments after it.
 
             net = strategy.settle(tokens)
             net = strategy.settle(input_ids=tokens, labels=tokens, loss_of=lambda output: output.loss)
 
         Args:
-            example: what the module takes, one sample say, of the same kind on every rank.
-            loss_of: makes a number of what the module returns; any that depends on all of it.
-            named: further arguments of the module.
+            example: arguments of the module, for example one sample, of the same kind on every rank.
+            loss_of: returns a scalar that depends on the complete output.
+            named: keyword arguments of the module.
 
         Returns:
-            What to call for a forward pass: `module`.
+            `module`, the callable for a forward pass.
 
         Raises:
-            UserError: it was called before; ranks have gradients of different parameters.
+            UserError: it was called before, or ranks have gradients of different parameters.
         """
         if self._is_settled:
             raise problem(
@@ -304,7 +290,7 @@ class Strategy:
         return self.module
 
     def _check_used(self) -> None:
-        """Refuses gradients of the example on some ranks alone, and says which parameters have none."""
+        """Reject example gradients that exist on some ranks only, and log parameters without gradient."""
         if self._reducer is None:
             return
         name_of = {id(value): name for name, value in self.model.named_parameters()}
@@ -316,7 +302,7 @@ class Strategy:
             )
 
     def norm(self, gradients: Mapping[str, Tensor]) -> float:
-        """The norm of the gradient of the whole model, each number of it counted once, from this rank's part by name."""
+        """Return the norm of the complete gradient, each number counted once, from this rank's part by name."""
         if self.zero is not None:
             return self.zero.norm(gradients)
         if self.shards is None:
@@ -326,7 +312,7 @@ class Strategy:
         return math.sqrt(self.shards.sum_over_group(_sum_of_squares(cut)) + _sum_of_squares(same))
 
     def holding(self) -> Holding:
-        """Which rank has what of the matrices among the weights, once `settle` was called."""
+        """Return the distribution of matrices over ranks, after `settle`."""
         rank, size = self.layout.rank, self.layout.size
         if self.zero is not None:
             return RunHolding(rank, size, span=size, meter=self.meter, zero=self.zero)
@@ -337,16 +323,16 @@ class Strategy:
         return Holding(rank, size, meter=self.meter)
 
     def pieces(self, held: list[Piece]) -> list[Piece]:
-        """What this rank holds, as pieces of the whole model's tensors."""
+        """Return this rank's tensors as pieces of the complete model's."""
         return held if self.shards is None else self.shards.pieces(held)
 
     def cut(self, tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-        """This rank's part of whole tensors by name, each cut when it is asked for."""
+        """Return this rank's part of complete tensors by name, cut on access."""
         return tensors if self.shards is None else self.shards.cut(tensors)
 
 
 def _is_shared(sharding: training.Sharding, *, layout: Layout, gradients: training.GradientPath) -> bool:
-    """Whether the ranks share the optimizer's state, said in the log where they were asked to and do not."""
+    """Return whether the ranks shard the optimizer state; logs a request that cannot be met."""
     if sharding == "none":
         return False
     if layout.size == 1:

@@ -1,10 +1,8 @@
-"""Tensor parallelism of a DiT over processes: torch's `parallelize_module`, with the operators of `hcops` on the shards.
+"""Tensor parallelism of a DiT: torch's `parallelize_module`, with `hcops` operators on the shards.
 
-Column-parallel layers (qkv by heads, the first of the MLP) keep rows of their weight, row-parallel ones behind them (proj, fc2)
-columns; the sum over ranks, and that of the gradients on the way back, is what DTensor makes of Partial -> Replicate (Shoeybi et
-al. 2019, Megatron-LM, section 3). Everything else is replicated: all ranks of a group compute the same from the same; but norms
-of queries and keys are replicated weights of shared heads, and their gradients are summed.
-
+Column-parallel layers (qkv by heads, the first of the MLP) keep rows of their weight, row-parallel layers (proj, fc2) columns.
+DTensor sums outputs and input gradients by Partial -> Replicate (Shoeybi et al. 2019, Megatron-LM, section 3). All else is
+replicated. Norms of queries and keys are replicated over sharded heads, so their gradients are summed.
 Legend: N batch, T tokens, D width, F output features of a layer, P ranks of a group.
 """
 
@@ -34,7 +32,7 @@ GATED = 2  # a gate and what it gates in those of gate_up: a rank has both of a 
 
 @dataclass(frozen=True)
 class Cut:
-    """How a tensor is shared: dimension `dim` is `parts` equal parts one after the other, each cut into P."""
+    """Cut of a tensor: dimension `dim` consists of `parts` equal parts, each cut into P shards."""
 
     dim: int
     parts: int = 1
@@ -49,7 +47,7 @@ class Cut:
         return tuple(length * (size if dim == self.dim else 1) for dim, length in enumerate(shard.shape))
 
     def pieces(self, name: str, shard: Tensor, *, rank: int, size: int) -> list[Piece]:
-        """The share of a rank as pieces of the whole tensor: one of each part."""
+        """Return a rank's share as pieces of the complete tensor, one per part."""
         length, shape = shard.shape[self.dim] // self.parts, self.whole_shape(shard, size=size)
         return [
             Piece(
@@ -65,13 +63,9 @@ class Cut:
 
 @dataclass
 class Shards:
-    """What the ranks of a group hold of a model's tensors.
+    """Sharding of a model over the `size` (P) ranks of a group.
 
-    Attributes:
-        group: of the ranks.
-        rank: this process in it.
-        size: P.
-        cuts: how each parameter is cut, by name, and its moments with it; one that is not named is the same on all ranks.
+    `cuts` gives the cut of each parameter and its moments by name; other parameters are replicated.
     """
 
     group: ProcessGroup
@@ -80,11 +74,11 @@ class Shards:
     cuts: dict[str, Cut] = field(default_factory=dict)
 
     def cut(self, tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-        """This rank's share of whole tensors, each cut when it is asked for."""
+        """Return this rank's share of complete tensors, cut on access."""
         return _Shares(tensors, self)
 
     def pieces(self, held: list[Piece]) -> list[Piece]:
-        """What this rank holds, as pieces of whole tensors."""
+        """Return this rank's tensors as pieces of complete tensors."""
         pieces = []
         for piece in held:
             cut = self.of(piece.name)
@@ -92,7 +86,7 @@ class Shards:
         return pieces
 
     def of(self, name: str) -> Cut | None:
-        """How a parameter, or a moment of one, is cut; None where it is the same on all ranks."""
+        """Return the cut of a parameter or its moments; None if replicated."""
         moment, _, parameter = name.partition(".")
         return self.cuts.get(parameter if moment in MOMENTS else name)
 
@@ -105,12 +99,12 @@ class Shards:
 
 @dataclass(frozen=True)
 class ShardHolding(Holding):
-    """Each row of ranks has all matrices, those of cut weights in shards."""
+    """Every row of ranks holds all matrices, with cut weights as shards."""
 
     shards: Shards = field(kw_only=True)
 
     def shape(self, name: str, own: Tensor) -> tuple[int, ...]:
-        """Of the whole weight."""
+        """Return the shape of the complete weight."""
         cut = self.shards.cuts.get(name)
         return tuple(own.shape) if cut is None else cut.whole_shape(own, size=self.shards.size)
 
@@ -126,7 +120,7 @@ class ShardHolding(Holding):
 
 
 class _Shares(Mapping[str, Tensor]):
-    """A rank's share of whole tensors, cut when it is asked for."""
+    """A rank's share of complete tensors, cut on access."""
 
     def __init__(self, whole: Mapping[str, Tensor], shards: Shards) -> None:
         self._whole, self._shards = whole, shards
@@ -144,11 +138,7 @@ class _Shares(Mapping[str, Tensor]):
 
 
 def share_layers(model: nn.Module, mesh: DeviceMesh) -> Shards:
-    """Leaves this rank its share of every block of `model`, and tells where the rest is.
-
-    Args:
-        model: a DiT with the same weights on every rank of the mesh.
-        mesh: of one dimension: the ranks that share the layers.
+    """Keep this rank's share of every block of `model`, a DiT equal on all ranks of the one-dimensional `mesh`.
 
     Raises:
         UserError: the ranks cannot share the heads or the hidden layer of the MLP equally.
@@ -194,12 +184,11 @@ class FewerHeads(ParallelStyle):
 
 
 class _Shared(ParallelStyle):
-    """Leaves a linear layer its shards, as plain parameters that the operators take.
+    """Replacement of a linear layer's weights by plain shard parameters.
 
     Args:
-        shards: told what is cut, and how.
-        names: of the whole parameters, by identity.
-        parts: matrices that stand one after the other in the rows of the weight.
+        names: of the complete parameters, by identity.
+        parts: number of matrices stacked in the rows of the weight.
     """
 
     def __init__(self, shards: Shards, names: Mapping[int, str], parts: int = 1) -> None:
@@ -214,7 +203,7 @@ class _Shared(ParallelStyle):
 
 
 class ColumnShared(_Shared):
-    """This rank's output features: the input is the same on all ranks, so its gradient is summed over them."""
+    """Shard of the output features; the replicated input's gradient is summed over the ranks."""
 
     def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
         assert isinstance(module, nn.Linear)
@@ -226,7 +215,7 @@ class ColumnShared(_Shared):
 
 
 class RowShared(_Shared):
-    """This rank's input features: the outputs are summed over the ranks; bias, gate and residual come once, after that."""
+    """Shard of the input features; outputs are summed over the ranks before bias, gate and residual."""
 
     def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
         assert isinstance(module, nn.Linear)
@@ -237,7 +226,7 @@ class RowShared(_Shared):
 
 
 def _enter(mesh: DeviceMesh, _: nn.Module, inputs: tuple[Any, ...]) -> tuple[Tensor]:
-    """The identity, whose gradient is the sum over the ranks."""
+    """Return the input; its gradient is summed over the ranks."""
     (x,) = inputs
     whole = DTensor.from_local(x, mesh, [Replicate()], run_check=False)
     return (whole.to_local(grad_placements=[Partial()]),)

@@ -1,9 +1,8 @@
-"""ZeRO-1 (Rajbhandari et al. 2020, section 5.1): each rank keeps moments and average of a share of the weights, and updates that.
+"""ZeRO-1 (Rajbhandari et al. 2020, section 5.1): each rank keeps and updates moments and average of a share of the weights.
 
-A share is a run of elements of each bucket of the flat buffer of weights, so it is a run of elements of each parameter, or
-none of it: everything a rank keeps is a tensor of one dimension, by the name of its parameter. Whatever is done to single
-elements (AdamW, the average) has the same result to the bit as on whole tensors. Where weights travel as bf16, all ranks compute
-with rounded ones, and the exact ones are kept, updated, averaged and saved by the rank that has them in its share.
+A share is a run of each bucket of the flat weight buffer, so one run, or none, of each parameter: a one-dimensional tensor by
+parameter name. Elementwise operations (AdamW, average) are bitwise equal to unsharded ones. If weights travel as bf16, all ranks
+compute with rounded weights, and the owner of a share keeps, updates, averages and saves the exact weights.
 """
 
 import math
@@ -31,18 +30,18 @@ class Run:
 
 
 class Zero:
-    """What one rank holds, and how the weights it has updated reach the others.
+    """One rank's share, and the distribution of updated weights.
 
     Attributes:
-        reducer: that leaves each rank its share of the gradients.
+        reducer: leaves each rank its share of the gradients.
         runs: of this rank's parameters, by name.
-        names: those of each bucket, the bucket that the next forward pass needs first being the first.
-        trained: parameters, by name.
-        is_first: whether this rank keeps what is not shared: averages of what is not trained, the count of updates.
+        names: per bucket, first needed bucket of the forward pass first.
+        trained: names of trained parameters.
+        is_first: whether this rank keeps unshared state: averages of untrained tensors, the update count.
     """
 
     def __init__(self, model: nn.Module) -> None:
-        """Prepares the exchange of gradients; nothing is shared before `share`."""
+        """Prepare the gradient exchange; `share` makes the shards."""
         self._model = model
         self.reducer = Group.reducer(model.parameters(), scatter=True)
         self.is_first = self.reducer.rank == 0
@@ -54,10 +53,9 @@ class Zero:
         self._own: dict[str, Tensor] = {}
 
     def share(self, *, parts: Iterable[nn.Module], early: Iterable[Tensor] = ()) -> None:
-        """Moves the weights into one buffer, in the final order of the gradients, and gives every rank its share; collective.
+        """Move the weights into one buffer, in gradient order, and assign the shares; collective.
 
-        Args:
-            parts: modules inside of the model, each called before its parameters are read, but for those that are read `early`.
+        `parts` are submodules called before their parameters are read; `early` are parameters read without such a call.
         """
         reducer = self.reducer
         self._weights = Group.shared_weights(self._model, reducer, parts=parts, early=early)
@@ -93,29 +91,29 @@ class Zero:
 
     @property
     def is_rounded(self) -> bool:
-        """Whether the model holds weights rounded to bf16, and the exact ones are here alone."""
+        """Whether the model holds bf16-rounded weights, and this object the exact ones."""
         return self._weights.shares is not None
 
     def weights(self) -> dict[str, Tensor]:
-        """This rank's runs of the exact weights, in the buffer that holds them."""
+        """Return this rank's runs of the exact weights, as views of their buffer."""
         return dict(self._own)
 
     def adopt(self) -> None:
-        """Takes the weights that the model holds now, whole on every rank, for the exact ones."""
+        """Use the model's current weights, complete on every rank, as the exact weights."""
         self._weights.adopt()
 
     def weight_pieces(self, state: Mapping[str, Tensor]) -> list[Piece]:
-        """What this rank holds of the exact weights, from the model's state dictionary."""
+        """Return this rank's pieces of the exact weights, from the model's state dictionary."""
         if not self.is_rounded:
             return [Piece.whole(name, value) for name, value in state.items()]
         return [self.piece(name, self._own.get(name, value)) for name, value in state.items() if self.keeps(name)]
 
     def own(self, name: str, value: Tensor) -> Tensor:
-        """This rank's run of the exact weight of this name; the value itself where the name is of nothing that is trained."""
+        """Return this rank's run of the exact weight, or the value itself if untrained."""
         return self._own.get(name, value)
 
     def gradients(self) -> dict[str, Tensor]:
-        """This rank's runs of the sums over all ranks, without parameters that no rank has a gradient of."""
+        """Return this rank's runs of the summed gradients, without parameters that have no gradient on any rank."""
         used = self.reducer.used
         return {name: self.reducer.buffer[self._places[name]] for name, run in self.runs.items() if used[run.number]}
 
@@ -132,15 +130,15 @@ class Zero:
         return math.sqrt(sum(every.tolist()))
 
     def send(self, place: int) -> None:
-        """Gives the weights of `names[place]` to the other ranks; they are complete when `ready` returns, or a layer runs."""
+        """Send the weights of `names[place]` to other ranks; `ready`, or the use of a layer, waits for them."""
         self._weights.send(len(self.names) - 1 - place)
 
     def ready(self) -> None:
-        """Returns when the weights of all ranks are complete here."""
+        """Wait until the weights of all ranks are complete here."""
         self._weights.wait()
 
     def ready_for(self, parameters: Iterable[Tensor]) -> None:
-        """Returns when these weights are complete here; others may still be on their way."""
+        """Wait until these weights are complete here."""
         self._weights.wait_for(parameters)
 
     def keeps(self, name: str) -> bool:
@@ -148,12 +146,12 @@ class Zero:
         return name in self.runs or (self.is_first and name not in self.trained)
 
     def cut(self, name: str, whole: Tensor) -> Tensor:
-        """This rank's run of a whole tensor of a parameter's shape; all of it where the name is of nothing that is trained."""
+        """Return this rank's run of a complete tensor of a parameter's shape; all of it if untrained."""
         run = self.runs.get(name)
         return whole if run is None else whole.reshape(-1)[run.start : run.start + run.count]
 
     def piece(self, name: str, values: Tensor, *, prefix: str = "") -> Piece:
-        """What this rank keeps of a tensor, cut as the parameter of this name is."""
+        """Return this rank's piece of a tensor, cut as the named parameter."""
         run = self.runs.get(name)
         if run is None:
             return Piece.whole(prefix + name, values)
@@ -167,7 +165,7 @@ class RunHolding(Holding):
     zero: Zero = field(kw_only=True)
 
     def part(self, matrix: Matrix, rank: int) -> Part | None:
-        """What of a rank's run of the weight lies in the matrix."""
+        """Return the intersection of a rank's run and the matrix."""
         run, begin = self.zero.run_of(matrix.name, rank), matrix.number * matrix.size
         if run is None:
             return None

@@ -1,11 +1,8 @@
-"""What is looked at before the first job: the user's files, and results that are not whole any more.
+"""Checks before the first job: user files, and damaged results.
 
-What: `check_inputs` says whether the user's files are there with what their settings need of them; `damaged` finds results of
-which a file is gone or has another size, `told` puts them into words; `restorable` says which of them will be the same when they
-are made again (`digest_of`), so that nothing has to run for them.
-Why: what is missing is found in seconds on the login node, not in hours on a compute node.
-Invariants: nothing is written; files are looked at, not hashed.
-How to change it: another kind of input is a case in `inputs.py`.
+Contents: `check_inputs` checks the user's files; `damaged` finds missing or truncated results, which `told` describes;
+`restorable` selects those that a rebuild reproduces (`digest_of`), so that no downstream job runs. Invariants: no writes; files
+are inspected, not hashed. Extending: a kind of input is a case in `inputs.py`.
 """
 
 from dithc.workflow.checks.inputs import check_inputs

@@ -1,4 +1,4 @@
-"""Whether the user's files are there, with what their settings need of them, before the first job."""
+"""Checks of the user's files against their settings, before the first job."""
 
 import os
 import re
@@ -20,14 +20,10 @@ PRODUCTS, PACKED = ".SAFE", ".ZIP"
 
 
 def check_inputs(matrix: Matrix, rules: Set[str]) -> None:
-    """Checks before the first job that the user's files are there, with what can be seen from outside.
-
-    Args:
-        matrix: the experiment.
-        rules: names of the rules that will run; only what they read is checked.
+    """Check the user's files for the given rules before the first job, from outside.
 
     Raises:
-        UserError: a path does not exist, or what is there is not what its kind needs; all are named.
+        UserError: names all paths that do not exist or do not fit their kind.
     """
     experiment = matrix.experiment
     faults = [*_missing(experiment, rules), *_incomplete(experiment, rules), *_bands(matrix, rules)]
@@ -137,7 +133,7 @@ def _bands(matrix: Matrix, rules: Set[str]) -> Iterator[str]:
 
 
 def _bands_of(matrix: Matrix, name: str, dataset: datasets.Dataset, *, is_staged: bool) -> list[str] | None:
-    """Bands of the scenes: those that were staged, or what the names of products say; None where nobody knows yet."""
+    """Return the bands of the scenes, as staged or by product names; None if unknown."""
     try:
         if is_staged:
             staged = Manifest.read(Path(matrix.path("scenes", name)), stage="stage")
@@ -159,7 +155,7 @@ def _products(folder: Path) -> Iterator[Path]:
 
 
 def _below(folder: Path) -> Iterator[Path]:
-    """The first files and folders below a folder, hidden ones aside; what is in a product is not looked at."""
+    """Return the first visible files and folders below a folder, without the contents of products."""
 
     def walk() -> Iterator[Path]:
         for place, folders, names in os.walk(folder):

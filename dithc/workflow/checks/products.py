@@ -1,4 +1,4 @@
-"""Which results are not whole: a file that a manifest lists is gone, or has another size."""
+"""Damaged results: files of a manifest that are missing or have another size."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -8,22 +8,16 @@ from dithc.runs import Manifest
 
 
 def damaged(manifests: Iterable[str]) -> dict[str, list[str]]:
-    """Looks whether the files of results are there, with the sizes that were written.
+    """Return a sentence per damaged file, by manifest path: missing, or of another size than written.
 
-    Nothing is read but the manifests. A manifest that is not there is no damage: the engine sees that itself.
-
-    Args:
-        manifests: their paths.
-
-    Returns:
-        A sentence for each fault, by the path of the manifest.
+    Only manifests are read. A missing manifest is not damage, because the engine detects it.
     """
     faults = {path: _faults(Path(path)) for path in manifests}
     return {path: found for path, found in faults.items() if found}
 
 
 def told(path: str, faults: Iterable[str]) -> str:
-    """One line of the log on a result that is not whole."""
+    """Return the log line of a damaged result."""
     first, *more = faults
     others = f" (and {len(more)} more)" if more else ""
     return f"{Path(path).parent if path.endswith('/manifest.json') else path} is not whole and is made again: {first}{others}"

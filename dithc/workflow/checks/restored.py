@@ -1,4 +1,4 @@
-"""Which results that are not whole will be the same when they are made again, so that nothing has to run for them."""
+"""Damaged results that a rebuild reproduces exactly, so that no downstream job runs."""
 
 from collections.abc import Iterable
 from functools import cache
@@ -10,7 +10,7 @@ from dithc.workflow.matrix import Matrix
 
 
 def digest_of(path: str) -> str | None:
-    """Digest of a result by its manifest; None where that cannot be read."""
+    """Return the digest of a result's manifest; None if unreadable."""
     try:
         return Manifest.read(Path(path)).digest
     except (UserError, OSError):
@@ -18,17 +18,10 @@ def digest_of(path: str) -> str | None:
 
 
 def restorable(matrix: Matrix, damaged: Iterable[str]) -> dict[str, str]:
-    """Those of the damaged results that follow from the settings, inputs and files of today, as they did when they were made.
+    """Return the digests, by manifest path, of damaged results that today's settings, inputs and files reproduce.
 
-    What is computed of the same things is the same, so the jobs behind it may stay. Where a manifest itself is gone or cannot be
-    read, nobody knows what it was, and all that follows from it runs.
-
-    Args:
-        matrix: the experiment.
-        damaged: paths of manifests whose files are not whole.
-
-    Returns:
-        Digest of each, by the path of the manifest.
+    The same inputs give the same results, so later jobs may stay. A missing or unreadable manifest has no known digest, and
+    everything downstream runs.
     """
     known = set(matrix.manifests)
 
@@ -50,7 +43,7 @@ def restorable(matrix: Matrix, damaged: Iterable[str]) -> dict[str, str]:
 
 
 def _name(matrix: Matrix, manifest: Manifest) -> str | None:
-    """Under which name the settings of a result stand in the configuration; None where they no longer do."""
+    """Return the configuration name of a result's settings, or None."""
     experiment, name = matrix.experiment, manifest.name
     if manifest.stage == "features":
         name = matrix.extractor_name(name) if name in experiment.evaluations else name.rpartition(".")[2]

@@ -1,10 +1,8 @@
-"""What jobs ask for: memory, time and cores by one rule, ranks started by the launcher, arguments of benches.
+"""Resources of jobs (`Jobs`, from the pure rules of `sizing`), and benchmark arguments (`Benches`).
 
-What: `Jobs` gives each rule its resources and the start of its command (`resources`), from what a job needs (`sizing`, a pure
-rule of model, batch and data); `Benches` gives the arguments of the bench verbs.
-Why: what a job asks for must not depend on where the rule files are read: on the login node, or again inside the job.
-Invariants: pure functions of the configuration; a job that can never start is an error before the first one.
-How to change it: a new stage has a line in `sizing._RULES`.
+Invariants: pure functions of the configuration, equal on login and compute nodes. A job that can never start is an error before
+the first job.
+Extending: a new stage is a line in `sizing._RULES`.
 """
 
 from dithc.workflow.jobs.benches import Benches

@@ -1,4 +1,4 @@
-"""The arguments of the bench verbs, as an experiment asks for them."""
+"""Arguments of benchmark commands, from an experiment."""
 
 import shlex
 
@@ -6,7 +6,7 @@ from dithc.config import Experiment
 
 
 class Benches:
-    """What an experiment wants measured on its machine."""
+    """Benchmarks that an experiment requests."""
 
     def __init__(self, experiment: Experiment) -> None:
         self.asked, self.machine = experiment.bench, experiment.machine
@@ -34,7 +34,7 @@ class Benches:
 
     @property
     def scaling_launch(self) -> str:
-        """How `dithc bench scaling` starts its ranks, where they are on other nodes: no part of what is measured."""
+        """Launch options of `dithc bench scaling` for ranks on other nodes; not part of the measurement."""
         machine = self.machine
         if machine.nodes == 1 and machine.launcher != "srun":
             return ""
@@ -43,7 +43,7 @@ class Benches:
 
     @property
     def scaling_ranks(self) -> int:
-        """The most ranks of measured scaling, as the scheduler is told; 1 on one machine, where the bench starts them itself."""
+        """Ranks requested from the scheduler for measured scaling; 1 on one machine, where the bench starts them."""
         return max(self.asked.scaling.ranks) if self.machine.launcher == "srun" else 1
 
     @property

@@ -1,4 +1,4 @@
-"""What jobs ask of the scheduler, and how their ranks are started; the same wherever the workflow's files are read."""
+"""Scheduler requests of jobs and launch of their ranks, independent of where the workflow is read."""
 
 import shlex
 from functools import cache
@@ -20,10 +20,9 @@ MEMORY_REMEDY = {
 
 
 class Jobs:
-    """Cores, memory, walltime and launch of the jobs of an experiment.
+    """Cores, memory, walltime and launch of an experiment's jobs.
 
-    Attributes:
-        cores: of a node; where no scheduler runs the jobs, those that the workflow was given.
+    `cores` are those of a node, or of the workflow without a scheduler.
     """
 
     def __init__(self, experiment: Experiment, *, cores: int | None) -> None:
@@ -47,7 +46,7 @@ class Jobs:
 
     @property
     def prologue(self) -> str:
-        """Shell words that run the site's lines before a command (`machine.prologue`), and end it loudly where one fails."""
+        """Shell code that runs the site's `machine.prologue` before a command and stops with an error if a line fails."""
         if self.machine.prologue is None:
             return ""
         path = Path(self.machine.prologue).resolve()
@@ -62,24 +61,23 @@ class Jobs:
 
     @property
     def rank_cpus(self) -> int:
-        """Cores of one rank; all of a node where the machine decides how many ranks share them."""
+        """Cores per rank; all of a node if the machine chooses the number of ranks."""
         return self.machine.cpus_per_rank or max(1, self.cores // (self.machine.launched_per_node or 1))
 
     @property
     def tasks(self) -> int:
-        """Ranks as the scheduler is told; those of one machine start as one task where it decides their number. 0 where
-        `tasks_per_node` says it: Slurm's plugin takes one of them, and with this one alone may fill some nodes and not others."""
+        """Ranks for the scheduler; 0 if `tasks_per_node` applies, because Slurm's plugin accepts only one of them."""
         return 0 if self.tasks_per_node else self.machine.ranks or self.machine.nodes
 
     @property
     def tasks_per_node(self) -> int:
-        """Ranks on every node as Slurm's plugin is told, where there are several; else 0."""
+        """Ranks per node for Slurm's plugin, if several; else 0."""
         per_node = self.machine.launched_per_node or 1
         return per_node if self.machine.scheduler == "slurm" and per_node > 1 else 0
 
     @property
     def mpi(self) -> str:
-        """The launcher as the scheduler's plugin wants it: empty where one rank is started."""
+        """Launcher in the terms of the scheduler's plugin; empty for one rank."""
         return self.machine.launcher if self.machine.ranks != 1 else ""
 
     def launch(self, stage: str, name: str) -> str:
@@ -99,20 +97,20 @@ class Jobs:
         return f"{words} --scheduler {machine.scheduler}" if machine.scheduler != "none" else words
 
     def mem_mb(self, stage: str, name: str = "") -> int:
-        """Megabytes of a node that a job asks for."""
+        """Return the megabytes per node that a job requests."""
         asked = self.experiment.resources_of(stage).mem_mb
         if asked is None and stage == "bench":  # alone on its node
             return max(RESERVED_MB, (self.machine.node_memory_mb or 16_000) - 2 * RESERVED_MB)
         return asked or self._needs(stage, name).memory_mb
 
     def runtime(self, stage: str, name: str = "") -> int:
-        """Minutes of walltime that a job asks for: what it needs, at most what it can get."""
+        """Return the walltime in minutes that a job requests: its need, at most the limit."""
         wanted = self.experiment.resources_of(stage).runtime or self._needs(stage, name).minutes
         longest = self.machine.max_minutes
         return wanted if longest is None else min(wanted, max(1, longest // self._together(stage)))
 
     def _together(self, stage: str) -> int:
-        """Jobs that at most go through the queue one after the other as one (`group` of the rules), this stage's among them."""
+        """Return an upper bound of the jobs that run in sequence as one group with this stage."""
         experiment = self.experiment
         if stage in ("synthesize", "stage", "tiles"):
             return 3
@@ -128,16 +126,13 @@ class Jobs:
         return [dataset.codec for dataset in self.experiment.datasets.values()]
 
     def check(self, planned: list[tuple[str, str]]) -> list[str]:
-        """Compares what jobs ask with what a node and a queue give.
-
-        Args:
-            planned: stage and name of every job that will run.
+        """Compare the requests of the planned jobs (stage, name) with the limits of a node and a queue.
 
         Returns:
-            A sentence for every job that will ask for more time than it can get; it starts all the same.
+            A sentence per job whose time request exceeds its limit; it starts all the same.
 
         Raises:
-            UserError: a job can never start: more memory than a node has, or a longer walltime than is allowed was asked for.
+            UserError: a job can never start: too much memory for a node, or a walltime beyond the limit.
         """
         faults, notes = [], []
         for stage, name in planned:

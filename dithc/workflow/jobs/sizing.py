@@ -1,10 +1,8 @@
-"""What a job needs, from its work: one rule for memory and one for time, from model, batch and data.
+"""Resource needs of a job: a rule for memory and a rule for time, from model, batch and data.
 
-Memory of a node (`Needs.memory_mb`): what its processes hold before the work begins, the state of the model, the activations of
-the images computed at once, and the pixels held at once. Time (`Needs.minutes`): floating-point operations over what the cores
-do (`machine.gflops_per_core`), the bytes that are read and written, and a start. Both are bounds from above, checked against
-the peaks that manifests record; a setting in `resources` takes their place.
-
+Memory of a node (`Needs.memory_mb`): process baseline, model state, activations of concurrent images, and pixels. Time
+(`Needs.minutes`): floating-point operations over the rate of the cores (`machine.gflops_per_core`), I/O, and startup. Both are
+upper bounds, checked against the peaks in manifests; settings in `resources` override them.
 Legend: N images at once; T tokens; D width; L blocks.
 """
 
@@ -41,12 +39,7 @@ SHARE = 1.25  # above the sum, for fragments of the heap
 
 @dataclass(frozen=True)
 class Needs:
-    """What a job asks of a node.
-
-    Attributes:
-        memory_mb: megabytes (10^6) of all its processes on one node.
-        minutes: of wall time.
-    """
+    """Needs of a job: megabytes (10^6) per node, and minutes of wall time."""
 
     memory_mb: int
     minutes: int
@@ -54,17 +47,9 @@ class Needs:
 
 @dataclass(frozen=True)
 class Geometry:
-    """Sizes of a run's tensors.
+    """Tensor sizes of a run: tile side (pixels) and bands, T tokens, D width, L depth, latent channels.
 
-    Attributes:
-        side: of a tile in pixels.
-        bands: of a tile.
-        tokens: T of an image.
-        width: D.
-        depth: L.
-        channels: of the latents.
-        elements: of the weights between tokens.
-        parameters: of the network, but for its label table.
+    `elements` counts weights between tokens, `parameters` all but the label table.
     """
 
     side: int
@@ -78,20 +63,18 @@ class Geometry:
 
     @property
     def flops(self) -> float:
-        """Floating-point operations of one forward pass of one image: products with weights, and attention."""
+        """Floating-point operations of a forward pass of one image: weight products and attention."""
         return 2.0 * self.tokens * (self.elements + self.depth * 2 * self.tokens * self.width)
 
 
 def needs(experiment: Experiment, stage: str, name: str, *, ranks_per_node: int, ranks: int, cores: int) -> Needs:
-    """What a job of a stage needs.
+    """Return the needs of a job.
 
     Args:
-        experiment: the configuration.
         stage: as in `resources`.
-        name: data set, codec, run, extractor or evaluation; ignored by stages that have none.
-        ranks_per_node: processes of a training or sampling on a node.
-        ranks: in all.
-        cores: of a node, for this job.
+        name: data set, codec, run, extractor or evaluation; ignored by stages without names.
+        ranks_per_node, ranks: processes of a training or sampling run.
+        cores: per node.
     """
     rule = _RULES.get(stage)
     if rule is None:
@@ -120,9 +103,9 @@ def geometry(experiment: Experiment, run: training.Run) -> Geometry:
 
 
 def source_files(dataset: datasets.Dataset, *, most: int = 100_000) -> tuple[int, int, int]:
-    """Number of files under a data set's source folder, bytes of all, and of the largest; zeros where there is none (yet).
+    """Return number, total bytes and largest bytes of a data set's source files; zeros without a folder.
 
-    Of an archive of pictures that part counts which is in memory at a time.
+    An archive of pictures counts with its part in memory.
     """
     count = total = largest = 0
     root = dataset.source.path
@@ -150,7 +133,7 @@ def _bands(dataset: datasets.Dataset) -> int:
 
 
 def _scene_mb(dataset: datasets.Dataset) -> tuple[float, float]:
-    """Megabytes of one staged scene in memory, and of all scenes on disk."""
+    """Return megabytes of a staged scene in memory, and of all scenes on disk."""
     bands = _bands(dataset)
     made = dataset.source.synthetic
     if made is not None:
@@ -169,7 +152,7 @@ def _synthesize(experiment: Experiment, name: str, _: int) -> tuple[float, float
 
 
 def _stage(experiment: Experiment, name: str, _: int) -> tuple[float, float, float]:
-    """Of one process; as many as there are cores read scenes."""
+    """Needs of staging, per process; one process per core reads scenes."""
     dataset = experiment.datasets[name]
     one, everything = _scene_mb(dataset)
     if dataset.source.kind in READING_BYTES and dataset.source.synthetic is None:
@@ -202,7 +185,7 @@ def _scenes(dataset: datasets.Dataset) -> int:
 
 
 def _convolutions(experiment: Experiment, dataset: datasets.Dataset) -> tuple[float, float]:
-    """What a codec's networks, encoder and decoder together, keep of a pixel (numbers), and their multiply-adds a pixel."""
+    """Return numbers kept, and multiply-adds, per pixel of a codec's encoder and decoder."""
     codec = experiment.codecs[dataset.codec]
     if isinstance(codec, codecs.KlVae):
         area, width, latent = codec.factor**2, codec.width, codec.latent_channels
@@ -238,7 +221,7 @@ def _latents(experiment: Experiment, name: str, _: int) -> tuple[float, float, f
 
 
 def _codec_pass(experiment: Experiment, dataset: datasets.Dataset) -> float:
-    """Operations of one pass of all tiles through a codec's networks."""
+    """Return the operations of one pass of all tiles through a codec."""
     _, adds = _convolutions(experiment, dataset)
     numbers = _scene_mb(dataset)[1] * MB / 4
     return 2 * adds * numbers / _bands(dataset) / CONVOLUTION_SHARE

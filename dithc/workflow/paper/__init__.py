@@ -1,12 +1,8 @@
-"""The tables and figures of the paper as work for one machine: cells that each are one command, and what is read from them.
+"""Tables and figures of the paper as cells, one command each, and their documents.
 
-What: `plan` says which cells each target has on a node, each with its command and predicted seconds, or why it is skipped;
-`compose` makes the document of a target from what its cells wrote.
-Why: everything that a target runs follows from one key, `paper.scale`; and a cell is what is lost when a run is interrupted.
-Invariants: the same settings and node give the same plan, wherever it is read; a cell that is skipped has a reason; no number
-is made up where a cell did not measure one. Nothing here imports torch: rule files read the plan.
-How to change it: what a target runs is a function of `targets`, what is read from it one of `results`; what a cell costs is
-said in `cost` alone.
+Contents: `plan` returns the cells of each target on a node, with predicted seconds or a reason to skip; `compose` returns a
+document. Invariants: equal settings and node give equal plans. Skipped cells have a reason. Missing numbers stay missing. No
+import of torch. Extending: a target is a function in `targets` and a reader in `results`; costs are in `cost` only.
 """
 
 from dithc.workflow.paper.compose import compose

@@ -8,7 +8,7 @@ from typing import Any
 
 from dithc.config import Experiment
 from dithc.log import problem
-from dithc.papers import Cell, Document, Picture, Series, published
+from dithc.papers import Cell, Document, Picture, published
 from dithc.runs import digest
 from dithc.sealed import plain, unseal
 from dithc.sittings import difference
@@ -36,11 +36,7 @@ SMALL = (
 
 
 def read_cell(path: Path) -> dict[str, Any]:
-    """What a cell wrote.
-
-    Raises:
-        UserError: it is not there, or altered.
-    """
+    """Return a cell's result; UserError if it is missing or altered."""
     try:
         return unseal(plain(path).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
@@ -64,21 +60,18 @@ def compose(
     pictures: Iterable[Path] = (),
     versions: Mapping[str, str] | None = None,
 ) -> Document:
-    """The document of a target.
+    """Return the document of a target.
 
     Args:
-        experiment: the configuration.
-        jobs: the plan, as for the cells.
-        target: of the paper.
+        jobs: the plan of the cells.
         cells: folder of the target's cells.
-        page: folder of the page, to which files in the document are relative.
-        command: the line that makes the target again.
+        page: folder of the page; the document's files are relative to it.
+        command: the command that repeats the target.
         scores: manifests of `dithc fid`, for table 1.
-        pictures: images of samples, for figure 8.
-        versions: of the program.
+        pictures: sample images, for figure 8.
 
     Raises:
-        UserError: a cell is not there, or altered.
+        UserError: a cell is missing or altered.
     """
     own = [job for job in jobs if job.target == target]
     read, machine, told_versions = Read(), dict[str, Any](), dict(versions or {})
@@ -115,7 +108,8 @@ def compose(
     if target == "fig8":
         images = tuple(read_samples(pictures, page=page))
         if not images:
-            read.cells.append(_no_trainings("fig8", "no data sets are trained on and judged in this experiment"))
+            why = "no data sets are trained on and judged in this experiment"
+            read.cells.append(Cell(id="fig8", row="all", column="all", quantity="", status="skipped", reason=why))
     read.findings += _compared(target, read.cells)
     heading, title = HEADINGS[target]
     scale = experiment.paper.scale
@@ -128,8 +122,8 @@ def compose(
         versions={"python": platform.python_version()} | told_versions,
         command=command,
         digest=digest([job.digest for job in own] + [cell.digest for cell in read.cells]),
-        cells=tuple(_unique(read.cells)),
-        series=tuple(_last_of_each(read.series)),
+        cells=tuple({cell.id: cell for cell in read.cells}.values()),
+        series=tuple({(one.label, one.kind): one for one in read.series}.values()),
         images=images,
         findings=tuple(read.findings),
         notes=tuple(([SMALL] if scale == "ci" else []) + read.notes),
@@ -137,7 +131,7 @@ def compose(
 
 
 def machine_of(told: Mapping[str, Any] | None) -> dict[str, Any]:
-    """A machine in few words, of what a bench says of it."""
+    """Return a short description of a machine from a bench's output."""
     if told is None:
         return {"name": platform.node(), "isa": platform.machine()}
     return {
@@ -151,7 +145,7 @@ def machine_of(told: Mapping[str, Any] | None) -> dict[str, Any]:
 
 
 def _mixed(environments: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """Return a note for each cell that was measured in another environment than the first one."""
+    """Return a note for each cell that was measured in another environment than the first cell."""
     first = next(iter(environments), "")
     found = {name: difference(environments[first], one) for name, one in environments.items()}
     return [f"{name} was measured in another environment than {first}: {why}." for name, why in found.items() if why]
@@ -161,21 +155,8 @@ def _failed(job: Job, told: Mapping[str, Any]) -> Read:
     return Read(without_value(job, "skipped", told["reason"]))
 
 
-def _no_trainings(target: str, why: str) -> Cell:
-    return Cell(id=target, row="all", column="all", quantity="", status="skipped", reason=why)
-
-
 def _relative(path: Path, page: Path) -> str:
     return Path(os.path.relpath(path, page)).as_posix()
-
-
-def _unique(cells: Sequence[Cell]) -> list[Cell]:
-    """Each id once: the last that was read."""
-    return list({cell.id: cell for cell in cells}.values())
-
-
-def _last_of_each(series: Sequence[Series]) -> list[Series]:
-    return list({(one.label, one.kind): one for one in series}.values())
 
 
 def _compared(target: str, cells: Sequence[Cell]) -> list[str]:

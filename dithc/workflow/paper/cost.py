@@ -34,12 +34,7 @@ SLOWNESS: Mapping[str, float] = {
 
 @dataclass(frozen=True)
 class Node:
-    """What a plan is made for.
-
-    Attributes:
-        cores: that compute.
-        memory_gib: of the node.
-    """
+    """Cores for computing, and memory, of the measuring node."""
 
     cores: int
     memory_gib: float
@@ -47,12 +42,7 @@ class Node:
 
 @dataclass(frozen=True)
 class Network:
-    """A preset, and what is changed of it.
-
-    Attributes:
-        preset: such as `DiT-S/2`.
-        depth: number of blocks; None for the preset's.
-    """
+    """A preset, such as `DiT-S/2`, with an optional other depth."""
 
     preset: str
     depth: int | None = None
@@ -83,31 +73,26 @@ class Network:
 
     @property
     def flop_per_image(self) -> float:
-        """Of one image in a training step."""
+        """FLOP per image of a training step."""
         model = self.run.model
         width, depth, _ = model.shape
         return PASSES * 2.0 * TOKENS * (model.matrix_elements + depth * 2 * TOKENS * width)
 
     def memory_gib(self, *, images: int, replicas: int = 1) -> float:
-        """Of a training on one node."""
+        """Return GiB of a training run on one node."""
         run = self.run
         return replicas * (PROCESS_GIB + run.state_bytes / GIB) + images * run.image_bytes(TOKENS) / GIB
 
 
 @dataclass(frozen=True)
 class Cost:
-    """The rule of a node.
-
-    Attributes:
-        node: that measures.
-        gflops_per_core: in a training step of dithc in fp32.
-    """
+    """Cost rule of a node; `gflops_per_core` is the rate of a dithc training step in fp32."""
 
     node: Node
     gflops_per_core: float
 
     def step(self, network: Network, *, images: int, way: str = "dithc", cores: int | None = None) -> float:
-        """Seconds of one step."""
+        """Return the seconds of a step."""
         rate = (cores or self.node.cores) * self.gflops_per_core * 1e9 / SLOWNESS[way]
         return images * network.flop_per_image / rate
 

@@ -1,8 +1,8 @@
-"""Figure 7: losses of platforms beside each other, and their largest deviation beside what seeds alone change.
+"""Figure 7: loss curves of platforms, and their largest deviation against the seed noise.
 
-Curves are compared smoothed, a centred mean over a tenth of the steps, step by step, relative to the other's loss. What platforms
-change is read at equal seeds, where weights, images and noise are the same; what seeds change on the reference alone. A loss that
-is not finite is a deviation without limit: it is never within the noise.
+Curves are compared smoothed, a centered mean over a tenth of the steps, per step, relative to the reference. Platforms are
+compared at equal seeds (same weights, images, noise), seeds on the reference only. A loss that is not finite is never within the
+noise.
 """
 
 import json
@@ -24,7 +24,7 @@ AXES: dict[str, Any] = {"x_label": "step", "y_label": "loss", "unit": ""}
 
 @dataclass(frozen=True)
 class Curve:
-    """The losses of one training: of which platform, network, batch and seed."""
+    """Losses of one run, with platform, network, batch and seed."""
 
     platform: str
     network: str
@@ -36,25 +36,25 @@ class Curve:
 
     @property
     def group(self) -> tuple[str, int]:
-        """What is comparable with it."""
+        """Key of comparable curves."""
         return self.network, self.batch
 
     @property
     def smoothed(self) -> tuple[float, ...]:
-        """A centred mean; at the ends of what is there."""
+        """Centered moving average, truncated at the ends."""
         half = len(self.losses) // WINDOWS // 2
         windows = [self.losses[max(0, i - half) : i + half + 1] for i in range(len(self.losses))]
         return tuple(sum(window) / len(window) for window in windows)
 
     @property
     def broken(self) -> str:
-        """From where its losses are no numbers, in words; empty where all are finite."""
+        """Description of the first loss that is not finite, or empty."""
         steps = (step for step, loss in enumerate(self.losses, start=1) if not math.isfinite(loss))
         return f"the loss of step {step} of seed {self.seed} is not finite" if (step := next(steps, None)) else ""
 
 
 def deviation(one: Sequence[float], other: Sequence[float]) -> float:
-    """The largest difference of two curves step by step, as a share of the other's; infinite where a number is not finite."""
+    """Return the largest relative difference of two curves per step; infinite for values that are not finite."""
     shares = [abs(a - b) / abs(b) for a, b in zip(one, other, strict=True)]
     return max(shares, default=0.0) if all(map(math.isfinite, shares)) else math.inf
 
@@ -67,7 +67,8 @@ def read_curves(job: Job, result: Mapping[str, Any], file: str) -> Read:
             read.cells += without_value(job, "skipped", told["reason"])
             continue
         curve = _curve(job, told, file)
-        label = f"{curve.platform}, batch {curve.batch}{_tiny(told)}, seed {curve.seed}"
+        tiny = " of a tiny network" if "hidden_size" in told["model"] else ""
+        label = f"{curve.platform}, batch {curve.batch}{tiny}, seed {curve.seed}"
         steps = tuple(float(step + 1) for step in range(len(curve.losses)))
         read.series.append(
             Series(
@@ -89,11 +90,7 @@ def read_curves(job: Job, result: Mapping[str, Any], file: str) -> Read:
 
 
 def judge(results: Mapping[str, tuple[Job, Mapping[str, Any], str]]) -> Read:
-    """How far platforms are from the reference, beside what the seed changes there.
-
-    Args:
-        results: of each cell by its name: the cell, what it wrote, and in which file.
-    """
+    """Compare platforms with the reference and its seed noise; `results` maps cells to (cell, result, file)."""
     curves = [
         _curve(job, told, file)
         for job, result, file in results.values()
@@ -137,7 +134,7 @@ def _told(curve: Curve, row: str, value: float) -> Cell:
 
 
 def _valued(value: float, curve: Curve) -> dict[str, Any]:
-    """What a cell says of a number of a curve, which may have none."""
+    """Return the cell of a curve's number, which may be missing."""
     return {"value": value} if math.isfinite(value) else {"status": "skipped", "reason": curve.broken}
 
 
@@ -151,12 +148,8 @@ def _curve(job: Job, told: Mapping[str, Any], file: str) -> Curve:
     return Curve(told["platform"], network, told["batch"], told["seed"], losses, job, file)
 
 
-def _tiny(told: Mapping[str, Any]) -> str:
-    return " of a tiny network" if "hidden_size" in told["model"] else ""
-
-
 def _words(network: str) -> str:
-    """A preset and what is changed of it."""
+    """Return a preset with its changes."""
     model = json.loads(network)
     changed = ", ".join(f"{name} {value}" for name, value in model.items() if name != "preset")
     return str(model["preset"]).removeprefix("DiT-") + (f" with {changed}" if changed else "")

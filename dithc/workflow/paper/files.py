@@ -1,4 +1,4 @@
-"""Where cells and documents of the paper stand, and what their jobs ask for: what rule files see of the plan."""
+"""Paths of cells and documents of the paper, and resources of their jobs, for the rule files."""
 
 import math
 import os
@@ -18,14 +18,7 @@ LONGER = 5  # times the prediction, the walltime that is asked
 
 
 class PaperFiles:
-    """The targets of an experiment as files.
-
-    Args:
-        experiment: the configuration.
-        root: its folder of results.
-        cores: of the node that measures.
-        configurations: files that a person names to get this experiment.
-    """
+    """Files of an experiment's targets; `configurations` are the user's files that define the experiment."""
 
     def __init__(self, experiment: Experiment, *, root: str, cores: int, configurations: Sequence[str]) -> None:
         self.experiment, self.root, self.configurations = experiment, f"{root}/paper", configurations
@@ -38,7 +31,7 @@ class PaperFiles:
 
     @property
     def targets(self) -> list[str]:
-        """What `paper` makes."""
+        """Outputs of rule `paper`."""
         return list(self.experiment.paper.targets)
 
     @property
@@ -52,11 +45,11 @@ class PaperFiles:
 
     @property
     def documents(self) -> list[str]:
-        """Those of all targets of `paper`."""
+        """Documents of all targets of `paper`."""
         return [self.document(target) for target in self.targets]
 
     def page(self, target: str) -> str:
-        """The page of one target alone."""
+        """Return the page of one target."""
         return f"{self.root}/{target}.html"
 
     def skipped(self, target: str) -> list[str]:
@@ -76,34 +69,34 @@ class PaperFiles:
         return [self.cell(target, one) for one in self._job(target, name).after]
 
     def command(self, target: str, name: str) -> str:
-        """What a cell does: the parameter of its rule that decides its result."""
+        """Return the command of a cell: the rule parameter that determines its result."""
         return self._job(target, name).command
 
     def threads(self, target: str, name: str) -> int:
-        """Cores of a cell's job: all of the node where it measures, so that nothing is beside it."""
+        """Return cores of a cell's job: the complete node for measurements."""
         return self.node.cores if self._job(target, name).measures else 1
 
     def runtime(self, target: str, name: str) -> int:
-        """Minutes that a cell's job asks for, at most what it can get."""
+        """Return the walltime in minutes of a cell's job, at most the limit."""
         wanted = math.ceil(2 + LONGER * self._job(target, name).seconds / 60)
         return min(wanted, self.experiment.machine.max_minutes or wanted)
 
     def nodes(self, target: str, name: str) -> int:
-        """Nodes that a cell's job asks for."""
+        """Return the nodes of a cell's job."""
         return self._job(target, name).nodes
 
     def tasks(self, target: str, name: str) -> int:
-        """Ranks that the scheduler is told of; 1 where the cell starts them itself."""
+        """Return the ranks requested from the scheduler; 1 if the cell starts them."""
         return self._job(target, name).ranks
 
     def task_cpus(self, target: str, name: str) -> int:
-        """Cores of each of those."""
+        """Return the cores per rank."""
         is_one = self.tasks(target, name) == 1
         return self.threads(target, name) if is_one else self.experiment.machine.cpus_per_rank or 1
 
     @property
     def of_node(self) -> str:
-        """Arguments of `dithc paper` that say what the plan is for."""
+        """Arguments of `dithc paper` that describe the node."""
         return f"--cores {self.node.cores} --memory-gib {self.node.memory_gib:g}"
 
     def again(self, target: str) -> str:
@@ -115,7 +108,7 @@ class PaperFiles:
 
 
 def node_of(experiment: Experiment, *, cores: int | None = None, memory_gib: float | None = None) -> Node:
-    """The node that a plan is for: what is given, else what the profile says, else this machine."""
+    """Return the node of a plan: as given, from the profile, or this machine."""
     machine = experiment.machine
     memory_mb = machine.node_memory_mb or _memory_mb()
     return Node(cores or machine.node_cores or os.cpu_count() or 1, memory_gib or round(memory_mb * 1e6 / GIB, 1))
@@ -134,7 +127,7 @@ def told(jobs: Iterable[Job], target: str, node: Node) -> str:
 
 
 def _memory_mb() -> float:
-    """Of this machine: all that it has, as what is free changes."""
+    """Return the total memory of this machine, because free memory varies."""
     try:
         line = next(line for line in MEMINFO.read_text().splitlines() if line.startswith("MemTotal:"))
         return int(line.split()[1]) * 1024 / 1e6

@@ -1,4 +1,4 @@
-"""A cell: one command of dithc, what it is for, and what it is predicted to cost."""
+"""A cell: a dithc command with its purpose and predicted cost."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,21 +10,19 @@ OUT = "{out}"
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """A cell of a target, which is one job of the workflow.
+    """A cell of a target: one job of the workflow.
 
     Attributes:
-        target: one of the paper's tables and figures.
-        name: of the cell, part of a file's name.
-        words: arguments of `dithc`; `{out}` stands for the JSON file that it writes.
-        row, columns: of the table, of the numbers that come of it.
-        seconds: that it is predicted to take.
-        memory_gib: that it is predicted to take; 0 where a limit of the kernel's decides, or it is small.
-        measures: whether it times something, so that nothing may run beside it.
-        nodes, ranks: that it is launched on, where a scheduler starts ranks on nodes that are elsewhere.
-        after: names of cells of this target that come first.
-        tuning: name of the folder of tuned products that it writes or reads; empty for none.
-        facts: what whoever reads the result wants to know.
-        skipped: why it does not run; empty where it does.
+        name: unique within the target, part of a file name.
+        words: arguments of `dithc`; `{out}` stands for its JSON output.
+        row, columns: of the table.
+        seconds, memory_gib: predicted; 0 GiB if small, or if the kernel enforces a limit.
+        measures: runs alone because it is timed.
+        nodes, ranks: of a launch by the scheduler.
+        after: names of earlier cells of this target.
+        tuning: folder of tuned products, or empty.
+        facts: metadata for readers of the result.
+        skipped: reason for not running, or empty.
     """
 
     target: str
@@ -51,5 +49,5 @@ class Job:
 
     @property
     def digest(self) -> str:
-        """Of all that decides what is measured."""
+        """Digest of all settings that determine the measurement."""
         return digest({"words": list(self.words), "tuning": self.tuning, "after": list(self.after)})

@@ -1,4 +1,4 @@
-"""The plan of an experiment: the cells of every target on a node, those that do not fit marked with the reason."""
+"""Plan of an experiment: the cells of all targets on a node, with reasons for skipped cells."""
 
 from collections.abc import Iterable
 
@@ -11,12 +11,7 @@ from dithc.workflow.paper.targets import TARGETS, Scope, skipped
 
 
 def plan(experiment: Experiment, node: Node) -> list[Job]:
-    """The cells of all targets, those of `paper.targets` first, in their order.
-
-    Args:
-        experiment: the configuration; its `paper` alone decides, with `machine` where ranks are started.
-        node: what measures.
-    """
+    """Return the cells of all targets, `paper.targets` first, for a measuring node."""
     asked = experiment.paper
     cost = Cost(node, asked.gflops_per_core)
     scope = Scope(experiment, sizes_of(experiment, node, cost), cost)
@@ -27,11 +22,7 @@ def plan(experiment: Experiment, node: Node) -> list[Job]:
 
 
 def job_of(jobs: Iterable[Job], target: str, name: str) -> Job:
-    """A cell by its names.
-
-    Raises:
-        UserError: there is none; those of the target are listed.
-    """
+    """Return a cell by its names; the UserError lists the cells of the target."""
     own = {job.name: job for job in jobs if job.target == target}
     if name not in own:
         raise problem(
@@ -54,7 +45,7 @@ def _fitting(job: Job, cost: Cost) -> Job:
 
 
 def _within(jobs: list[Job], *, hours: float) -> list[Job]:
-    """Those for which the hours last; one that is too long does not keep shorter ones behind it from running."""
+    """Select cells within the hours; a long cell does not block later shorter ones."""
     left, found, gone = hours * 3600.0, list[Job](), set[tuple[str, str]]()
     for job in jobs:
         if job.skipped:

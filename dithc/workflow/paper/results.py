@@ -35,7 +35,7 @@ PER_NODE_TFLOPS = {"linear layers": round(182.47 / 32, 2)}  # section 5.6: of 32
 
 @dataclass
 class Read:
-    """What one cell has to say."""
+    """Content of one cell's result."""
 
     cells: list[Cell] = field(default_factory=list)
     series: list[Series] = field(default_factory=list)
@@ -43,7 +43,7 @@ class Read:
     notes: list[str] = field(default_factory=list)
 
     def add(self, other: "Read") -> None:
-        """What another one says besides."""
+        """Append another content."""
         self.cells += other.cells
         self.series += other.series
         self.findings += [one for one in other.findings if one not in self.findings]
@@ -51,7 +51,7 @@ class Read:
 
 
 def cell_of(job: Job, column: str, quantity: str, unit: str, *, row: str = "", **more: Any) -> Cell:
-    """A cell of a job, measured where nothing else is said."""
+    """Return a cell of a job, by default with status measured."""
     told: dict[str, Any] = {"status": "measured"} | more
     row = row or job.row
     name = f"{job.name} {row} {column} {quantity}" if "name" not in told else told.pop("name")
@@ -272,7 +272,7 @@ def _point(job: Job, point: Mapping[str, Any], row: str, *, kind: str, file: str
 
 
 def _locally(curve: Mapping[str, Any], label: str, axes: Mapping[str, Any], file: str) -> Series:
-    """The same steps where ranks exchange every so many only: what is waited for is divided by their number."""
+    """Return the curve with exchange every LOCAL_STEPS steps: exposed time is divided by their number."""
     points = curve["points"]
     work = [point["seconds"] - point["exposed_seconds"] * (1 - 1 / LOCAL_STEPS) for point in points]
     y = tuple(work[0] * points[0]["nodes"] / (one * point["nodes"]) for one, point in zip(work, points, strict=True))
@@ -323,13 +323,7 @@ READERS: Mapping[str, Callable[[Job, Mapping[str, Any], str], Read]] = {
 
 
 def read_result(job: Job, result: Mapping[str, Any], file: str) -> Read:
-    """What a cell's result says.
-
-    Args:
-        job: the cell.
-        result: what its command wrote.
-        file: where that is, relative to the page.
-    """
+    """Return a cell's result as `Read`; `file` is relative to the page."""
     read = READERS[job.target](job, result, file)
     seen: dict[str, int] = {}
     for place, cell in enumerate(read.cells):  # rows that differ in signs alone

@@ -1,4 +1,4 @@
-"""How large the targets are, by scale: the one place where `paper.scale` becomes models, batches and rounds."""
+"""Sizes of the targets by `paper.scale`: models, batches and rounds."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,19 +16,19 @@ STEPS_OF_HOURS = 200  # of the largest network with the larger batch: about what
 
 @dataclass(frozen=True, kw_only=True)
 class Sizes:
-    """What a scale asks of a node.
+    """Work per node at a scale.
 
     Attributes:
         networks: of tables 2 and 3 and figure 10, largest first.
-        batches: images a step of the node, the smaller first.
-        rounds: runs of each contender.
-        steps: of a run, on the clock.
-        repeats: rounds of what takes turns within a process.
-        ranks: counts of ranks on one node, of measured scaling and figure 9.
-        tunes: whether products are searched for each network.
+        batches: images per step of the node, smaller first.
+        rounds: runs per variant.
+        steps: timed steps of a run.
+        repeats: rounds of alternating variants within a process.
+        ranks: per node, for measured scaling and figure 9.
+        tunes: whether to tune products for each network.
         curve_steps: of figure 7.
-        memory_gib: that all ranks of a strategy may have together; None for what is free.
-        strong: global batches of figure 11, where they are not those of one node.
+        memory_gib: limit for all ranks of a strategy; None for the free memory.
+        strong: global batches of figure 11, if not those of one node.
     """
 
     networks: Sequence[Network]
@@ -44,12 +44,12 @@ class Sizes:
 
     @property
     def strong_batches(self) -> tuple[int, ...]:
-        """Images a step over all ranks, of figure 11; on one node as many as of table 2, a multiple of the ranks."""
+        """Global batches of figure 11; on one node that of table 2, at least the number of ranks."""
         return self.strong or (max(self.batches[-1], max(self.ranks)),)
 
     @property
     def largest(self) -> Network:
-        """DiT-XL/2, of the figures that have one model."""
+        """DiT-XL/2, for figures with one model."""
         return self.networks[0]
 
 

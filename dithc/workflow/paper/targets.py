@@ -34,7 +34,7 @@ NODES = "1,2,4,8,16,32,64,128,256,512,1024"
 
 @dataclass(frozen=True)
 class Scope:
-    """What the cells of an experiment are made of."""
+    """Inputs of an experiment's cells."""
 
     experiment: Experiment
     sizes: Sizes
@@ -47,7 +47,7 @@ class Scope:
 
     @property
     def per_node(self) -> int:
-        """Ranks on a node, where it has as many as it is given."""
+        """Ranks per launched node, at most the largest count of `sizes`."""
         machine = self.experiment.machine
         given = None if machine.launcher == "none" else machine.launched_per_node
         return min(given or max(self.sizes.ranks), max(self.sizes.ranks))
@@ -162,7 +162,7 @@ def _ranks(count: int) -> str:
 
 
 def _scaling(scope: Scope, target: str, mode: str, network: Network, batch: int, *, name: str = "") -> Job:
-    """Ranks on one node and on more; of strong scaling, counts that share the batch, on so many nodes that it fits."""
+    """Yield scaling cells: on one node and on several; strong scaling on counts that divide the batch and fit memory."""
     sizes, machine, per_node = scope.sizes, scope.experiment.machine, scope.per_node
     is_weak = mode == "weak"
     shared = [count for count in sizes.ranks if is_weak or batch % count == 0]
@@ -290,7 +290,7 @@ def _sec56(scope: Scope) -> Iterator[Job]:
 
 
 def _nothing(scope: Scope) -> Iterator[Job]:
-    """Of what the trainings of the experiment leave."""
+    """Yield no cells, because the target uses the experiment's own runs."""
     return iter(())
 
 

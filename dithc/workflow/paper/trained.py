@@ -1,4 +1,4 @@
-"""Table 1 and figure 8: what the trainings of the experiment left."""
+"""Table 1 and figure 8, from the experiment's runs."""
 
 import os
 from collections.abc import Iterable, Iterator, Sequence
@@ -29,14 +29,7 @@ LABELS = {"samples": "Samples beside real tiles, RGB", "composites": "Samples be
 
 @dataclass(frozen=True)
 class Score:
-    """What `dithc fid` says of one training.
-
-    Attributes:
-        name: of the evaluation.
-        path: of its manifest.
-        digest: of the manifest.
-        numbers: in it.
-    """
+    """Result of `dithc fid` for one run: evaluation name, manifest path and digest, numbers."""
 
     name: str
     path: Path
@@ -79,7 +72,7 @@ def _place(experiment: Experiment, name: str) -> tuple[str, str]:
 
 
 def _cell(experiment: Experiment, scores: Sequence[Score], page: Path, *, is_alone: bool) -> Cell:
-    """The median of several seeds, between the least and the largest; of one seed the score, with its own interval."""
+    """Return the median and range over seeds; for one seed the score with its interval."""
     score = sorted(scores, key=lambda one: one.numbers["fid"])[(len(scores) - 1) // 2]
     row, column = _place(experiment, score.name)
     run = experiment.runs[experiment.evaluations[score.name].run]
@@ -117,7 +110,7 @@ def _cell(experiment: Experiment, scores: Sequence[Score], page: Path, *, is_alo
 
 
 def labels(cells: Iterable[Cell]) -> list[str]:
-    """What scores are of, once for each data set: number of images, extractor and floor; they stand on the figure."""
+    """Return evaluation settings per data set for the figure: number of images, extractor and floor."""
     told = {
         f"{cell.row}: {cell.quantity.removeprefix('FID: ').rsplit(', ', 2)[0]}."
         for cell in cells

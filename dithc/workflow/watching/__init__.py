@@ -1,12 +1,9 @@
-"""How far an experiment is, said to people: while it runs, when it fails, and when it is done.
+"""Progress of an experiment for users: during a run, after a failure, at the end.
 
-What: `Progress` looks at every stage (`look`: the scheduler's word first, then manifests, logs and the store; `tails` reads their
-ends) and gives a `Status`; `lines_of` puts that into aligned lines (`rows`), `Narrator` says what happened between two of them,
-`Closing` what came of it, `Engine` runs Snakemake as a child and tells which of its text is dithc's; `warned` counts kinds of
-warnings, `fitting` makes text fit a line.
-Why: Snakemake's own text says which rules ran, and neither how long is left nor how good the result is.
-Invariants: looking changes nothing; what is gone, cut short or of another version is a state and no error; no torch.
-How to change it: a new state of a stage is a `State` in `standing` with its words there; a new line is a function of a `Status`.
+Contents: `Progress` inspects all stages and returns a `Status` (`look`, `tails`); `lines_of` formats it (`rows`, `fitting`);
+`Narrator` reports changes; `Closing` summarizes; `Engine` runs Snakemake and `Words` filters its text; `warned` counts
+warnings. Invariants: read-only; missing, truncated or incompatible files are a state, not an error. No import of torch.
+Extending: a state of a stage is a `State` in `standing`; a new line is a function of a `Status`.
 """
 
 from dithc.workflow.watching.closing import Closing

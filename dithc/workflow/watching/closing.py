@@ -1,4 +1,4 @@
-"""The last words on an experiment: its scores with what they depend on, what took the time, what was warned of, what is where."""
+"""Final summary of an experiment: scores with conditions, times, warnings, outputs."""
 
 from collections.abc import Mapping, Sequence
 from itertools import groupby
@@ -25,24 +25,15 @@ KILLED = (
 
 
 class Closing:
-    """What a person wants to know of an experiment on which the work has ended, in lines that fit.
-
-    Args:
-        progress: the experiment.
-        status: its last look.
-        width: of a line at most, but for paths; None where there is no terminal.
-    """
+    """Final report of an experiment, in lines of at most `width` (None without a terminal), except paths."""
 
     def __init__(self, progress: Progress, status: Status, *, width: int | None = None) -> None:
         self.progress, self.status, self.width = progress, status, width
 
     def summary(self, *, warned: Warned, since: float, seconds: float) -> list[str]:
-        """Scores, times, products, warnings, and how much is done.
+        """Return scores, times, products, warnings and completion.
 
-        Args:
-            warned: what the driver warned of; what stages did, in logs written at or after `since`, is added.
-            since: in seconds since 1970.
-            seconds: that the work took.
+        `warned` holds the driver's warnings; stage logs written since `since` (seconds since 1970) add theirs.
         """
         for one in self.status.standings:
             log = self.progress.base / one.stage.log
@@ -53,11 +44,9 @@ class Closing:
         return folded(lines, width=self.width)
 
     def failure(self, ended: Mapping[str, str], *, is_told: bool) -> list[str]:
-        """Stages that failed: their last words, their logs, and what to do.
+        """Return failed stages with their last lines, logs and remedies.
 
-        Args:
-            ended: how the commands of failed jobs ended (`Engine.ended`).
-            is_told: the driver has named them already.
+        `ended` gives the ends of failed commands (`Engine.ended`); `is_told` if the driver has already named them.
         """
         lines = [] if is_told else self.status.failures()
         silent = [one for one in self.status.standings if one.state == "stopped" and one.stage.log in ended]
@@ -121,7 +110,7 @@ def _interval(ends: Sequence[float] | None) -> str:
 
 
 def _times(status: Status) -> list[str]:
-    """Seconds of work by kind of stage; of a training those of all its segments, which its last manifest has."""
+    """Return seconds by kind of stage; a run's last manifest covers all its segments."""
     seconds: dict[str, dict[str, float]] = {}
     for one in status.standings:
         if one.state == "done" and one.seconds is not None:
@@ -140,7 +129,7 @@ def _times(status: Status) -> list[str]:
 
 
 def _made(progress: Progress, status: Status) -> list[str]:
-    """Where products are, of those kinds that were made."""
+    """Return the locations of existing products."""
     root, done = Path(progress.matrix.root), [one.stage for one in status.standings if one.state == "done"]
     rules = {stage.rule for stage in done}
     runs = list(dict.fromkeys(stage.name for stage in done if stage.kind == "run"))
@@ -156,7 +145,7 @@ def _made(progress: Progress, status: Status) -> list[str]:
 
 
 def _store(progress: Progress, run: str) -> Path | str:
-    """The folder of a run's checkpoints, as its newest manifest says."""
+    """Return a run's checkpoint folder, from its newest manifest."""
     matrix = progress.matrix
     for step in reversed(matrix.segments(run)):
         try:
@@ -178,7 +167,7 @@ def _warnings(kinds: Sequence[Kind]) -> list[str]:
 
 
 def _often(kind: Kind) -> str:
-    """Where a kind of warning was given: in one stage, or how often in several."""
+    """Return the stage of a warning, or its count in several stages."""
     if len(kind.where) == 1:
         return f"{kind.where[0]}: "
     return f"{kind.count} times, first in {kind.where[0]}: " if kind.where else ""

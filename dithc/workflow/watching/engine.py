@@ -1,4 +1,4 @@
-"""Snakemake as a child: its text in a file, signals passed on, and what of its text is dithc's."""
+"""Snakemake as a child process: log file, signal forwarding, extraction of dithc's messages."""
 
 import os
 import re
@@ -27,18 +27,14 @@ BY_SIGNAL = 128  # a shell's status of a command that a signal ended is this and
 
 
 class Engine:
-    """Snakemake in a `with` block; the block's end does not end it.
+    """Snakemake in a `with` block; the end of the block does not end it.
 
     Snakemake has a separate process group: Ctrl-C and a hang-up reach it and its jobs once, as a terminal sends them. SIGTERM
     reaches Snakemake alone, which then waits for its jobs. A second signal kills the jobs, and Snakemake unlocks its folder.
-    Snakemake writes into the file itself, so that it continues when this process is killed.
-
-    Args:
-        words: its arguments.
-        log: the file for all that it says.
+    Snakemake writes the file `log` itself, so that it continues if this process is killed.
 
     Attributes:
-        stopped_by: the first signal that was passed on; None for none.
+        stopped_by: the first forwarded signal, or None.
         notices: lines for the user about signals; the caller removes them.
     """
 
@@ -77,13 +73,13 @@ class Engine:
 
     @property
     def status(self) -> int | None:
-        """Its exit status, 128 + n after signal n; None while it runs."""
+        """Exit status, 128 + n after signal n; None while it runs."""
         assert self._child is not None
         found = self._child.poll()
         return 128 - found if found is not None and found < 0 else found
 
     def new_lines(self) -> list[str]:
-        """The whole lines that it has written since the last call; once it has ended, all that is left."""
+        """Return the complete lines since the last call; after the end, all remaining text."""
         has_ended = self.status is not None
         with self.log.open("rb") as file:
             file.seek(self._read)
@@ -93,7 +89,7 @@ class Engine:
         return data[:whole].decode(errors="replace").splitlines()
 
     def fault(self) -> list[str]:
-        """dithc's error in its four lines, with which Snakemake ended before its first job; none where there is no such error."""
+        """Return the four-line dithc error that ended Snakemake before its first job; empty without one."""
         lines = self.log.read_text(errors="replace").splitlines()
         begin = next((number for number, line in enumerate(lines, start=1) if line.startswith(USER_ERROR)), len(lines))
         rest = lines[begin:]
@@ -101,7 +97,7 @@ class Engine:
         return [f"error: {rest[0]}", *rest[1:end]] if rest else []
 
     def last_lines(self) -> list[str]:
-        """The end of its text, from its last error where it says one."""
+        """Return the end of the text, from the last error if any."""
         lines = tail(self.log)
         errors = [number for number, line in enumerate(lines) if ITS_ERROR.match(line)]
         return lines[errors[-1] if errors else 0 :][-LAST_LINES:]
@@ -154,14 +150,9 @@ def _status_words(status: int) -> str:
 
 
 class Words:
-    """What a person is to see of Snakemake's text: what dithc's driver says, and each kind of warning of a stage once.
+    """Filter of Snakemake's text for the user: driver messages, and each kind of stage warning once.
 
-    Args:
-        width: of a line at most, but for paths; None where there is no terminal.
-
-    Attributes:
-        has_error: whether the driver named one.
-        driver: what the driver itself warned of; stages leave theirs in their logs.
+    `has_error` if the driver reported an error; `driver` holds its own warnings.
     """
 
     def __init__(self, *, width: int | None = None) -> None:
@@ -171,7 +162,7 @@ class Words:
         self._in_block = self._is_driver = False
 
     def of(self, lines: Sequence[str]) -> list[str]:
-        """The lines to show; those that are indented under one belong to it."""
+        """Return the lines to show, each with its indented continuation."""
         shown = []
         for line in lines:
             if (found := TOLD.match(line)) is not None:

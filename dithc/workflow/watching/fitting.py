@@ -8,7 +8,7 @@ INDENT = "  "
 
 
 def shortened(name: str, width: int) -> str:
-    """A name of at most `width` characters: of a longer one the beginning and the end, which tell it from its neighbours."""
+    """Shorten a name to `width` characters, keeping its distinctive beginning and end."""
     begin = width // 2
     return name if len(name) <= width else f"{name[:begin]}…{name[begin + 1 - width :]}"
 
@@ -19,7 +19,7 @@ def cut(text: str, width: int | None) -> str:
 
 
 def folded(lines: Sequence[str], *, width: int | None) -> list[str]:
-    """Lines, those longer than `width` as several, indented from the second; words (paths) stay whole."""
+    """Fold lines longer than `width`, indented from the second on; words (paths) stay unbroken."""
     return [part for line in lines for part in _folded(line, width or WIDTH)]
 
 

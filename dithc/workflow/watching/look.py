@@ -1,4 +1,4 @@
-"""One look at the stages of an experiment: the scheduler's word first, then what is on disk."""
+"""States of an experiment's stages at one moment, from the scheduler first, then from files."""
 
 import math
 import time
@@ -23,11 +23,7 @@ SILENT_SECONDS, SILENT_STEPS = 120.0, 10  # a running training that made no step
 
 
 class Look:
-    """What is known at one moment, asked of one stage after the other.
-
-    Attributes:
-        matched: the jobs that belong to stages, by the stage's key.
-    """
+    """State of all stages at one moment; `matched` maps stage keys to their jobs."""
 
     def __init__(
         self,
@@ -48,7 +44,7 @@ class Look:
         self.titles = {stage.output: stage.title for stage in stages}
 
     def at(self, stage: Stage) -> Standing:
-        """Where a stage is: the scheduler's word first, then what is on disk."""
+        """Return the state of a stage, from the scheduler first, then from files."""
         job, output = self._job(stage), self.base / stage.output
         if job is not None:
             self.matched[stage.key] = job
@@ -83,7 +79,13 @@ class Look:
             words = f"job {job.id} ended {job.state}: {why}; remedy: {remedy}"
             return Standing(stage=stage, state="failed", words=words, why=tuple(lines), log=found or log)
         if said:
-            return Standing(stage=stage, state="failed", words=_first_words(said), why=tuple(said), log=log)
+            return Standing(
+                stage=stage,
+                state="failed",
+                words=said[0].partition("error: ")[2] or said[-1].strip(),
+                why=tuple(said),
+                log=log,
+            )
         if is_fresh and self.driver is not None:
             return self._running(stage, where=f"on {self.driver.host}")
         if is_fresh:
@@ -93,9 +95,14 @@ class Look:
         return Standing(stage=stage, state="waiting", words=joined(saved, turn))
 
     def _job(self, stage: Stage) -> Job | None:
-        """The job that tells most of a stage: one in the queue before one that has ended, a later before an earlier."""
+        """Return the most informative job of a stage: queued before ended, later before earlier."""
         own = [job for job in self.jobs if _key(job) == stage.key]
-        groups = [job for job in self.jobs if job.active and _is_in_group(stage, job)]
+        # A job group is named `group_NAME_rule_rule`, without its data sets.
+        groups = [
+            one
+            for one in self.jobs
+            if one.active and one.what.startswith("group_") and f"_{stage.rule}_" in f"{one.what}_"
+        ]
         if not own and groups and not (self.base / stage.output).exists():
             own = [job for job in groups if job.waits] if not (self.base / stage.log).exists() else groups
         return max(own, key=lambda job: (job.active, job.runs, _number(job.id)), default=None)
@@ -155,7 +162,7 @@ class Look:
         return min(first * len(shards), self.matrix.experiment.evaluations[stage.name].images)
 
     def _saved(self, stage: Stage) -> str:
-        """What is kept of a training that does not run."""
+        """Describe the saved state of an inactive run."""
         if stage.kind != "run":
             return ""
         run = self.matrix.experiment.runs[stage.name]
@@ -167,7 +174,7 @@ class Look:
         return store.steps() if store is not None else []
 
     def _found_store(self, run: str) -> Store | None:
-        """The store folder of a run: the one its inputs name, or, where it starts from a file, the one last written."""
+        """Return the store folder of a run: by its inputs, or the last written one if it starts from a file."""
         experiment = self.matrix.experiment
         chosen, root = experiment.runs[run], self.base / experiment.store
         spec = Manifest.spec_of(experiment, "train", run)
@@ -183,7 +190,7 @@ class Look:
 
 
 def asked(job: Job) -> str:
-    """What the scheduler says of a job in its queue: where it runs, or why it waits."""
+    """Describe a job in the scheduler's queue: its nodes, or its reason to wait."""
     if job.runs:
         return f"job {job.id} on {job.nodes}" if job.nodes else f"job {job.id}"
     vain = waits_in_vain(job)
@@ -192,7 +199,7 @@ def asked(job: Job) -> str:
 
 
 def _done(stage: Stage, output: Path, *, log: Path) -> Standing:
-    """A stage whose output is there; one that holds what it cannot have written has failed."""
+    """Return the state of a stage with output; an invalid output is a failure."""
     content = _manifest(output) if output.suffix == ".json" else {}
     written, seconds, numbers = content.get("written"), content.get("seconds"), content.get("numbers", {})
     try:
@@ -227,28 +234,19 @@ def _key(job: Job) -> str:
     return "_".join([rule, *(word.rpartition("=")[2] for word in wildcards.split(",") if word)])
 
 
-def _is_in_group(stage: Stage, job: Job) -> bool:
-    """Whether a job is a group (`group_NAME_rule_rule`) that may hold a stage; which data sets it is about is not told."""
-    return job.what.startswith("group_") and f"_{stage.rule}_" in f"{job.what}_"
-
-
 def _number(name: str) -> int:
     digits = name.partition("_")[0].partition(".")[0]
     return int(digits) if digits.isdigit() else 0
 
 
-def _first_words(lines: list[str]) -> str:
-    return lines[0].partition("error: ")[2] or lines[-1].strip()
-
-
 def _spec(path: Path) -> dict[str, Any]:
-    """The settings that a store folder stands for."""
+    """Return the settings of a store folder."""
     content = _read_json(path)
     return {name: content[name] for name in content if name != "seal"}
 
 
 def _manifest(path: Path) -> dict[str, Any]:
-    """What a manifest says; where its part on its making does not fit, itself alone."""
+    """Return a manifest; without its provenance if that part is incompatible."""
     content = _read_json(path)
     try:
         return Manifest.joined(content, _read_json(Manifest.making_of(path)))

@@ -1,4 +1,4 @@
-"""What happens in an experiment, as lines: what ends and fails between two looks, and that long stages go on."""
+"""Events of an experiment as lines: stages that end, fail or still run."""
 
 import math
 import time
@@ -15,11 +15,9 @@ TOUCHED_SECONDS = (
 
 
 class Narrator:
-    """Tells each thing once.
+    """Printer of each event once.
 
-    Args:
-        beats: also that a stage still runs: after a minute, and then after pauses that double up to half an hour; for logs,
-            which are not drawn again. Where jobs only wait in a queue, what the experiment as a whole waits for.
+    With `beats` also of running stages, after a minute and then at pauses that double up to half an hour, for log files.
     """
 
     def __init__(self, *, beats: bool) -> None:
@@ -30,7 +28,7 @@ class Narrator:
         ] = {}  # by the stage's key: when its next beat is due, and the pause before it
 
     def events(self, status: Status, *, since: float = math.inf, now: float | None = None) -> list[str]:
-        """What has happened since the last call; of the first call, what was done at or after `since`."""
+        """Return the events since the last call; the first call includes stages done since `since`."""
         now = time.time() if now is None else now
         told = [(one, self._event(one, since=since)) for one in status.standings]
         told = [(one, words if words is not None else self._beat(one, now)) for one, words in told]
@@ -66,7 +64,7 @@ class Narrator:
         return joined("running", one.words) if self._is_due(one.stage.key, now) else None
 
     def _queue(self, status: Status, now: float) -> list[str]:
-        """Where nothing runs and jobs wait in a queue, that they do."""
+        """Report queued jobs while no stage runs."""
         if status.count("running") or not status.count("queued"):
             self._due.pop("", None)
             return []

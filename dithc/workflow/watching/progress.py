@@ -18,14 +18,12 @@ BEGUN: tuple[State, ...] = ("failed", "running", "queued", "stopped")
 
 @dataclass(frozen=True, kw_only=True)
 class Status:
-    """Where an experiment is.
+    """Status of an experiment.
 
     Attributes:
-        name: of the experiment.
-        standings: of all stages.
-        driver: who works on it; None for nobody.
-        others: jobs in the scheduler's queue that are none of the stages, in words.
-        report: where it is, once it is there and nothing before it is to be made again.
+        driver: the active driver, or None.
+        others: descriptions of unrelated jobs in the scheduler's queue.
+        report: its path, once it exists and is current.
     """
 
     name: str
@@ -40,11 +38,11 @@ class Status:
 
     @property
     def seconds_left(self) -> float | None:
-        """What the running stages still need, as far as it is known."""
+        """Remaining seconds of running stages, as far as known."""
         return max((one.seconds_left for one in self.standings if one.seconds_left is not None), default=None)
 
     def summary(self) -> str:
-        """How much is done, and how long is left where that is known."""
+        """Completion, and remaining time if known."""
         done = f"{self.count('done')} of {len(self.standings)} stages done"
         counts = [f"{self.count(state)} {state}" for state in BEGUN if self.count(state)]
         left = f"about {span(self.seconds_left)} left of what runs" if self.seconds_left else ""
@@ -52,12 +50,12 @@ class Status:
 
     @property
     def who(self) -> str:
-        """Who works on it."""
+        """The active driver."""
         driver = self.driver
         return f"driver: process {driver.pid} on {driver.host}" if driver is not None else "no driver works on it"
 
     def failures(self) -> list[str]:
-        """What failed stages said last, and where their logs are."""
+        """Return last lines and logs of failed stages."""
         lines = []
         for one in self.standings:
             if one.state == "failed":
@@ -89,11 +87,7 @@ class Status:
 
 
 class Progress:
-    """Looks at `results/NAME`, as often as wanted; writes nothing.
-
-    Raises:
-        UserError: the folder holds no configuration, or one that cannot be read.
-    """
+    """Read-only view of `results/NAME`; UserError without a readable configuration."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -102,12 +96,12 @@ class Progress:
 
     @property
     def queue(self) -> Queue | None:
-        """The scheduler's, where one runs the jobs."""
+        """The queue of the scheduler, if any."""
         scheduler = self.matrix.experiment.machine.scheduler
         return queue_of(scheduler) if scheduler != "none" else None
 
     def jobs(self) -> list[Job]:
-        """This experiment's jobs in the scheduler's queue; what became of those that have ended is asked too."""
+        """Return this experiment's jobs in the queue, including the ends of finished jobs."""
         queue = self.queue
         if queue is None:
             return []
@@ -122,18 +116,16 @@ class Progress:
 
     @property
     def driver(self) -> Driver | None:
-        """Who works on the experiment now."""
+        """Return the active driver."""
         holder = Lease(self.folder).holder()
         if holder is None or not isinstance(holder["id"], int):
             return None
         return Driver(host=holder["host"], pid=holder["pid"], began=holder["id"] / 1e9)
 
     def look(self, jobs: list[Job] | None = None, *, since: float = 0.0) -> Status:
-        """Where every stage is now.
+        """Return the state of every stage.
 
-        Args:
-            jobs: from the scheduler; it is asked where they are not given.
-            since: logs that are older, in seconds since 1970, tell nothing; as those from before the driver began.
+        `jobs` defaults to the scheduler's; logs older than `since` (seconds since 1970), such as of earlier drivers, are ignored.
         """
         self.matrix = self._read()
         found = self.jobs() if jobs is None else jobs

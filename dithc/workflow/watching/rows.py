@@ -1,4 +1,4 @@
-"""A status as lines for people: one for each data set, codec, run, evaluation; aligned, cut to a width, in colours if wanted."""
+"""Status lines by data set, codec, run and evaluation: aligned, cut to a width, optionally colored."""
 
 from dataclasses import dataclass
 from itertools import groupby
@@ -18,16 +18,7 @@ GAP = "  "
 
 @dataclass(frozen=True)
 class Row:
-    """One line of a status.
-
-    Attributes:
-        kind: data set, codec, run, extractor, features, evaluation, bench or report.
-        name: which; empty for the report.
-        state: of the stage that speaks for the thing.
-        done: stages done.
-        total: stages.
-        words: what there is to say.
-    """
+    """One line of a status: kind and name, state of the leading stage, stages done of total, description."""
 
     kind: str
     name: str
@@ -44,7 +35,7 @@ def rows_of(status: Status) -> list[Row]:
 
 
 def table(rows: list[Row], *, width: int | None = None, colour: bool = False) -> list[str]:
-    """Aligned lines; cut to `width` columns where it is given, the states in colours if asked for."""
+    """Return aligned lines, cut to `width`, with states in color if requested."""
     names = max((len(row.name) for row in rows), default=0)
     names = min(names, LONGEST_NAME if width is None else max(12, width // 4))
     kinds = max((len(row.kind) for row in rows), default=0)
@@ -64,14 +55,10 @@ def lines_of(
     colour: bool = False,
     only_active: bool = False,
 ) -> list[str]:
-    """All that is to be seen of an experiment.
+    """Return the status of an experiment as lines.
 
-    Args:
-        status: where it is.
-        width: of the lines at most, but for the path of the report.
-        height: number of lines at most; what waits and what is done goes first.
-        colour: the states in colours of a terminal.
-        only_active: without what waits and what is done.
+    `width` and `height` are limits, but the report's path may be longer. Waiting and finished rows are dropped first, or always
+    if `only_active`.
     """
     rows = [row for row in rows_of(status) if row.state in ACTIVE or not only_active]
     who = f"; {status.who}" if status.report is None and not only_active else ""
@@ -83,10 +70,7 @@ def lines_of(
 
 
 def _most_telling(rows: list[Row], room: int) -> list[Row]:
-    """As many rows as there is room for, in their order.
-
-    What waits goes first, from the last; then what is done, from the first.
-    """
+    """Return as many rows as fit, in order; drops the last waiting rows first, then the first finished rows."""
     waiting = [number for number, row in enumerate(rows) if row.state == "waiting"][::-1]
     done = [number for number, row in enumerate(rows) if row.state == "done"]
     left_out = set([*waiting, *done][: max(0, len(rows) - room)])

@@ -1,4 +1,4 @@
-"""Where one stage is, and how times are written."""
+"""State of a stage, and the format of times."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -13,19 +13,18 @@ State = Literal["done", "running", "queued", "waiting", "stopped", "failed"]
 
 @dataclass(frozen=True, kw_only=True)
 class Standing:
-    """Where one stage is.
+    """State of one stage.
 
     Attributes:
-        stage: which.
-        state: done, running, queued (with a scheduler), waiting (for a stage, cores or the driver), stopped (begun, and nobody
-            works on it), failed.
-        words: what more there is to say of it in a line.
-        when: it was done, in seconds since 1970.
-        seconds: how long it took, a training with all segments before it; None where it is not done, or was not noted.
-        seconds_left: of a running one, where it is known.
-        training: where a running training is.
-        why: last words of one that failed.
-        log: the file with all that it printed, if it is there.
+        state: done, running, queued (with a scheduler), waiting (for a stage, cores or the driver), stopped (begun, no active
+            process), failed.
+        words: description in one line.
+        when: time of completion, in seconds since 1970.
+        seconds: duration, including earlier training segments; None if unfinished or not recorded.
+        seconds_left: of a running stage, if known.
+        training: progress of a running training stage.
+        why: last lines of a failed stage.
+        log: path of its output, if it exists.
     """
 
     stage: Stage
@@ -58,7 +57,7 @@ def span(seconds: float) -> str:
 
 
 def pace(seconds_per_step: float) -> str:
-    """How fast steps are made, as `3.1 steps/s`, or `2.4 s a step`; empty where it is not known."""
+    """Return the speed, as `3.1 steps/s` or `2.4 s a step`; empty if unknown."""
     if seconds_per_step <= 0:
         return ""
     return f"{1 / seconds_per_step:.3g} steps/s" if seconds_per_step < 1 else f"{seconds_per_step:.3g} s a step"

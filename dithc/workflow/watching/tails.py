@@ -1,4 +1,4 @@
-"""The ends of logs and metrics: what a stage said last, however long the file is."""
+"""Ends of logs and metrics, read without the rest of the file."""
 
 import re
 from dataclasses import dataclass
@@ -19,15 +19,7 @@ MOST_LINES = 16
 
 @dataclass(frozen=True)
 class Training:
-    """Where a training is.
-
-    Attributes:
-        step: the last that was made.
-        loss: of that step; None where it was left out.
-        images_per_second: of the last steps, their median.
-        seconds_per_step: likewise.
-        time: when that step was made, in seconds since 1970.
-    """
+    """Progress of a training stage: last step, its loss (None if dropped) and time (seconds since 1970), median rates."""
 
     step: int
     loss: float | None
@@ -37,7 +29,7 @@ class Training:
 
 
 def tail(path: Path) -> list[str]:
-    """The last whole lines of a file; none where it cannot be read."""
+    """Return the last complete lines of a file; empty if unreadable."""
     try:
         with plain(path).open("rb") as file:
             size = file.seek(0, 2)
@@ -49,7 +41,7 @@ def tail(path: Path) -> list[str]:
 
 
 def training_at(store: Path) -> Training | None:
-    """Where the training of a store folder is, from the end of its metrics; None before its first step."""
+    """Return the progress of a store folder's run, from the end of its metrics; None before the first step."""
     rows: list[dict[str, Any]] = []
     for line in tail(store / METRICS):
         try:
@@ -81,10 +73,7 @@ def bar_of(lines: list[str]) -> tuple[str, float | None] | None:
 
 
 def error_of(lines: list[str]) -> list[str]:
-    """The last error in a log: one of dithc's with its four lines, or the end of a traceback.
-
-    None where there is no error, or where somebody interrupted the stage.
-    """
+    """Return the last error in a log (four lines of dithc's, or the end of a traceback); None if none or interrupted."""
     if lines and lines[-1].startswith("KeyboardInterrupt"):
         return []
     for number in range(len(lines) - 1, -1, -1):
@@ -96,7 +85,7 @@ def error_of(lines: list[str]) -> list[str]:
 
 
 def _block(lines: list[str]) -> list[str]:
-    """An error's first line and what is indented under it."""
+    """Return an error's first line and its indented continuation."""
     end = next((number for number, line in enumerate(lines) if number and not line.startswith("  ")), len(lines))
     return lines[: min(end, MOST_LINES)]
 

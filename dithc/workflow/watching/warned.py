@@ -1,4 +1,4 @@
-"""Warnings of stages, each kind once: those that differ in numbers and digests alone are of one kind."""
+"""Warnings of stages, grouped by kind: numbers and digests are ignored."""
 
 import re
 from collections.abc import Iterable
@@ -13,19 +13,13 @@ DIFFERS = re.compile(r"\b(?=\w*\d)[\w.,-]*\w")  # words with a digit in them: co
 
 
 def kind_of(text: str) -> str:
-    """A warning without what tells it from others of its kind."""
+    """Return a warning without its distinguishing numbers and digests."""
     return DIFFERS.sub("#", text)
 
 
 @dataclass
 class Kind:
-    """One kind of warning.
-
-    Attributes:
-        text: the first of it, with the room that said it.
-        where: titles of the stages that said it, in their order.
-        count: how often it was said.
-    """
+    """One kind of warning: its first text, the titles of its stages, and the number of occurrences."""
 
     text: str
     where: list[str] = field(default_factory=list)
@@ -33,13 +27,13 @@ class Kind:
 
 
 class Warned:
-    """What was warned of, in the order in which it was first said."""
+    """Warnings by kind, in order of first occurrence."""
 
     def __init__(self) -> None:
         self._kinds: dict[str, Kind] = {}
 
     def add(self, line: str, *, where: str = "") -> bool:
-        """Counts a line of a log; says whether it is the first warning of its kind."""
+        """Count a log line; returns whether it is the first warning of its kind."""
         found = TOLD.match(line)
         if found is None or found.group(2) != "warning: ":
             return False
@@ -51,7 +45,7 @@ class Warned:
         return kind.count == 1
 
     def read(self, log: Path, *, where: str) -> None:
-        """Counts what the log of a stage warns of; one that cannot be read warns of nothing."""
+        """Count the warnings of a stage's log; none if unreadable."""
         try:
             with plain(log).open(errors="replace") as lines:
                 for line in lines:

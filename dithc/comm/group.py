@@ -131,13 +131,8 @@ class Group:
             return tensor
         import torch.distributed as distributed
 
-        operations = {
-            "sum": distributed.ReduceOp.SUM,
-            "mean": distributed.ReduceOp.SUM,
-            "max": distributed.ReduceOp.MAX,
-            "min": distributed.ReduceOp.MIN,
-        }
-        distributed.all_reduce(tensor, op=operations[op])
+        operation = "SUM" if op == "mean" else op.upper()
+        distributed.all_reduce(tensor, op=getattr(distributed.ReduceOp, operation))
         return tensor.div_(self.size) if op == "mean" else tensor
 
     @staticmethod

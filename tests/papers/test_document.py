@@ -29,7 +29,7 @@ def test_document_is_read_as_it_was_written() -> None:
     text = written.to_json()
     assert Document.from_json(text) == written
     assert '"ratio": 0.8' in text
-    with pytest.raises(ValueError, match="altered"):
+    with pytest.raises(ValueError, match="changed after it was written"):
         Document.from_json(text.replace("2.5", "2.6"))
 
 

@@ -49,6 +49,10 @@ def run(args: argparse.Namespace) -> int:
         )
     if args.out is None and not args.plan:
         raise problem("dithc paper --out", got="none", expected="the file to write", remedy="add --out FILE")
+    if args.out is not None:
+        from dithc.runs import outputs
+
+        outputs.check_file(args.out)
     if args.target == PAGE:
         return _page(args)
     if args.config is None:
@@ -74,7 +78,6 @@ def _document(args: argparse.Namespace, experiment: Any, jobs: Any) -> int:
     from dithc.runs import Manifest, outputs
     from dithc.workflow import paper
 
-    outputs.check_file(args.out)
     document = paper.compose(
         experiment,
         jobs,

@@ -26,7 +26,7 @@ def run_cell(job: "paper.Job", out: Path) -> int:
 
     What a stopped cell has measured stands in a hidden folder beside `out`, from which the same command goes on.
     """
-    from dithc.runs import atomic_write
+    from dithc.runs import outputs
     from dithc.sealed import seal
 
     if job.skipped:
@@ -65,7 +65,7 @@ def run_cell(job: "paper.Job", out: Path) -> int:
             "reason": reason,
             "result": result,
         }
-        atomic_write(out, seal(content, allow_nan=True))
+        outputs.write(out, seal(content, allow_nan=True))
         _clear(work)
     return 0
 

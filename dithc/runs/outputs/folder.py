@@ -89,6 +89,12 @@ class OutputFolder(FileList):
         if any(listed.get(name, 0) is not None for name in names):
             home._write(listed | dict.fromkeys(names))
 
+    def write(self, path: Path, content: str) -> None:
+        """Write a small file atomically; list it if it is in this folder."""
+        if path.resolve().is_relative_to(self.folder):
+            self.plan([path])
+        atomic_write(path, content)
+
     def prune(self, keep: Iterable[Path], *, prefix: str = "") -> None:
         """Delete the files of earlier executions that have a prefix, except the manifest and `keep`."""
         home = self._home()

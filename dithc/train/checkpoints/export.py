@@ -47,11 +47,13 @@ def export(manifest: Path, *, weights: Literal["ema", "raw"], layout: Layout, ou
     predicts = training.Objective(**checkpoint.meta["objective"]).predict
     kind = network_kind(predicts, config.block)
     output = outputs.OutputFolder(out) if layout == "diffusers" else outputs.OutputFolder.around(out)
-    output.check() if layout == "diffusers" else output.plan([out])
+    output.check() if layout == "diffusers" else outputs.check_file(out)
     chosen = dict(read_tensors(checkpoint.weights(weights)))
     if layout == "diffusers":
         chosen = diffusers_keys.to_diffusers(chosen, config)
     try:
+        if layout != "diffusers":
+            output.plan([out])
         with output.replaced() if layout == "diffusers" else replacing(out) as temporary:
             if layout == "safetensors":
                 write_tensors(temporary, chosen, said=kind)
@@ -69,6 +71,7 @@ def export(manifest: Path, *, weights: Literal["ema", "raw"], layout: Layout, ou
             expected="a writable folder with room for them",
             remedy="free space or choose another --out",
         ) from error
+    output.finish()
     log.info(f"{weights} weights of step {step} written to {out} ({layout})")
     if layout == "diffusers":
         log.warning(

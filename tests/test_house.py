@@ -9,7 +9,7 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 FILES = sorted((ROOT / "dithc").rglob("*.py"))
-MAX_FILE_LINES, MAX_FUNCTION_LINES, MAX_DOOR_NAMES = 300, 60, 9
+MAX_FILE_LINES, MAX_FUNCTION_LINES, MAX_DOOR_NAMES = 300, 60, 10
 
 # Each outside dependency enters through one file (or one room, where the room is that dependency's whole reason).
 ENTRANCES = {

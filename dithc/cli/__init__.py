@@ -219,11 +219,12 @@ def _run(words: Sequence[str]) -> int:
     args = parser.parse_args(words[1:])
     _refuse_folders(words[0], args)
     folder: Callable[[argparse.Namespace], Path] | None = getattr(verb, "folder", None)
-    if folder is None:
+    numbers = getattr(args, "json", None)
+    if folder is None and numbers is None:
         return verb.run(args)
-    from dithc.runs import Lease
+    from dithc.runs import Lease, outputs
 
-    with Lease.beside(folder(args)):
+    with outputs.single_file(numbers), Lease.beside(folder(args)) if folder else nullcontext():
         return verb.run(args)
 
 

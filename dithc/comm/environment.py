@@ -99,7 +99,8 @@ def for_ranks(environment: Mapping[str, str], *, on_this_node: bool) -> dict[str
 def _serves_pmi(environment: Mapping[str, str]) -> bool:
     """Whether the connection of PMI is open; it is a file number, or unknown."""
     if not environment.get("PMI_FD", "").isdigit():
-        return "PMI_PORT" in environment or int(environment.get("PMI_SIZE") or 1) > 1
+        size = environment.get("PMI_SIZE", "")
+        return "PMI_PORT" in environment or (size.isdigit() and int(size) > 1)
     try:
         return stat.S_ISSOCK(os.fstat(int(environment["PMI_FD"])).st_mode)
     except OSError:

@@ -43,7 +43,7 @@ def replacing(path: Path) -> Iterator[Path]:
     Raises:
         OSError: the disk is full or not writable, or `path` is a folder; the earlier content of `path` is intact.
     """
-    stream = _is_stream(path)
+    stream = is_stream(path)
     if not stream:
         path = path.resolve()
     with TemporaryDirectory() if stream else nullcontext() as elsewhere:
@@ -62,7 +62,7 @@ def replacing(path: Path) -> Iterator[Path]:
             raise
 
 
-def _is_stream(path: Path) -> bool:
+def is_stream(path: Path) -> bool:
     """Return whether a path leads to a device, a pipe, or an open file of a process."""
     if not os.path.lexists(path):
         return False

@@ -65,7 +65,7 @@ def run(args: argparse.Namespace) -> int:
     making.output.prune(written)
     making.write(numbers, written)
     if args.json:
-        making.output.write(args.json, json.dumps(numbers, indent=1) + "\n")
+        atomic_write(args.json, json.dumps(numbers, indent=1) + "\n")
     print(_table(args.evaluation, numbers))
     return 0
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from dithc.log import problem, progress
-from dithc.sealed import content_of, has_seal, unseal_lines
+from dithc.sealed import content_of, has_seal, unseal, unseal_lines
 
 CHECKPOINT = "checkpoint.json"
 # Documents by name; of others, those with a seal.
@@ -142,6 +142,7 @@ def _counts(document: Path, parts: tuple[str, ...]) -> bool:
     if any((part.startswith(".") and part not in RECORDS) or part in NOTES for part in parts) or not document.is_file():
         return False
     by_name = document.suffix == ".jsonl" or any(fnmatch(document.name, name) for name in DOCUMENTS)
+    by_name |= document.name == "config.json" and document.with_name("fingerprints.json").exists()
     return by_name or has_seal(document.read_text(errors="replace"))
 
 
@@ -166,7 +167,7 @@ def _entries(document: Path) -> Iterator[Entry]:
     from dithc.runs import Manifest, Store
 
     text = document.read_text()
-    content = content_of(text)
+    content = unseal(text) if document.name == "config.json" else content_of(text)
     if "stage" in content and "digest" in content:
         listed = Manifest.read(document).files
     elif document.name == CHECKPOINT:

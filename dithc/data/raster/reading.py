@@ -138,11 +138,11 @@ def _read(path: Path, driver: Driver, source: Any, *, bands: Sequence[str]) -> t
         pixels, numbers, alpha = pixels[np.argsort(numbers)], sorted(numbers), []  # (C, H, W), in the order of the file
     count, flags = len(numbers) - len(alpha), source.mask_flag_enums[numbers[0] - 1]
     valid = [pixels[count:] != 0] if alpha else []
-    beside = companion(path, ".msk")
+    beside = companion(path, ".msk", ".MSK")
     masked = beside is not None
     if beside is not None:
         valid.append(_mask_beside(path, beside, shape=source.shape))
-    elif flags != [MaskFlags.nodata] and not {MaskFlags.all_valid, MaskFlags.alpha} & {*flags}:
+    if flags != [MaskFlags.nodata] and not {MaskFlags.all_valid, MaskFlags.alpha} & {*flags}:
         masked = True
         valid.append(source.read_masks(numbers[: 1 if MaskFlags.per_dataset in flags else count]) != 0)
     crs = source.crs if source.crs else None

@@ -6,7 +6,7 @@ How to change it: a stage that writes in place calls `claim`, `plan`, `prune` an
 `replaced`; a single file is written by `write`. Temporary folders come from `make_scratch` and go by `remove`.
 """
 
-from dithc.runs.outputs.folder import NO_SPACE, OutputFolder, check_file, write
+from dithc.runs.outputs.folder import NO_SPACE, OutputFolder, check_file, single_file, write
 from dithc.runs.outputs.listing import MARKER_FILE, files_of
 from dithc.runs.outputs.scratch import make_scratch, mark_scratch, remove
 
@@ -19,5 +19,6 @@ __all__ = [
     "make_scratch",
     "mark_scratch",
     "remove",
+    "single_file",
     "write",
 ]

@@ -9,8 +9,8 @@ from itertools import islice
 from pathlib import Path
 
 from dithc.log import logger, problem
-from dithc.runs.files import atomic_write, beside, flush
-from dithc.runs.outputs.listing import TEMPORARY, FileList, files_of
+from dithc.runs.files import atomic_write, beside, flush, is_stream
+from dithc.runs.outputs.listing import MARKER_FILE, TEMPORARY, FileList, files_of
 from dithc.runs.outputs.scratch import make_scratch, remove
 from dithc.sealed import has_seal
 
@@ -42,7 +42,7 @@ class OutputFolder(FileList):
                 f"output folder {self.folder} holds files that dithc did not write",
                 got=", ".join(unknown),
                 expected="a new or empty folder, or an earlier output of the same stage without other files",
-                remedy="choose another folder with `--out`, or move these files elsewhere",
+                remedy="choose another `--out`, move these files, or delete the folder if it is an incomplete copy of results",
             )
         return owned
 
@@ -89,12 +89,6 @@ class OutputFolder(FileList):
         if any(listed.get(name, 0) is not None for name in names):
             home._write(listed | dict.fromkeys(names))
 
-    def write(self, path: Path, content: str) -> None:
-        """Write a small file atomically; list it if it is in this folder."""
-        if path.resolve().is_relative_to(self.folder):
-            self.plan([path])
-        atomic_write(path, content)
-
     def prune(self, keep: Iterable[Path], *, prefix: str = "") -> None:
         """Delete the files of earlier executions that have a prefix, except the manifest and `keep`."""
         home = self._home()
@@ -105,9 +99,12 @@ class OutputFolder(FileList):
     def finish(self, *, stage: str | None = None, name: str | None = None) -> None:
         """Record the sizes of all files that are listed, after the last of them was written."""
         names = [*self._present(self._owned()), *self._manifests()]
+        sizes: dict[str, int | None]
         sizes = {name: (self.folder / name).stat().st_size for name in names if (self.folder / name).is_file()}
+        if self.marker != MARKER_FILE:  # another rank may still write the file
+            sizes = dict.fromkeys(self._listed()) | sizes
         owner = {"stage": stage, "name": name} if stage else {}
-        self._write(dict(sizes), **owner)
+        self._write(sizes, **owner)
 
     @contextmanager
     def replaced(self, *, stage: str | None = None, name: str | None = None) -> Iterator[Path]:
@@ -160,7 +157,7 @@ class OutputFolder(FileList):
                     f"{path} exists and dithc did not write it",
                     got=f"a file that {self.folder / self.marker} does not list",
                     expected="no file of this name",
-                    remedy="choose another place with `--out`, or move the file elsewhere",
+                    remedy="name another file, or move this one elsewhere",
                 )
         return names
 
@@ -245,6 +242,24 @@ def check_file(path: Path, *, stage: str | None = None, name: str | None = None)
         OutputFolder.of(path).check_owner(stage=stage, name=name)
     else:
         OutputFolder.around(path)._free([path])
+
+
+@contextmanager
+def single_file(path: Path | None) -> Iterator[None]:
+    """List a file that the body may write, such as that of `--json`, in a marker of its own; streams need none.
+
+    Raises:
+        UserError: a file of this name exists and dithc did not write it.
+    """
+    if path is None or is_stream(path):
+        yield
+        return
+    output = OutputFolder.around(path)
+    output.plan([path])
+    try:
+        yield
+    finally:
+        output.finish()
 
 
 def write(path: Path, content: str | bytes) -> None:

@@ -98,6 +98,9 @@ class FileList:
                 owned |= dict.fromkeys(self._manifests())
             elif isinstance(files, dict):
                 owned |= files
+        if self.marker == MARKER_FILE:
+            for path in self.folder.glob(f".?*{MARKER_FILE}"):
+                owned |= FileList(self.folder, marker=path.name)._listed()
         return {name: size for name, size in owned.items() if not name.startswith(("..", "/"))}
 
     def _manifests(self) -> list[str]:
@@ -171,10 +174,11 @@ def files_of(folder: Path) -> list[Path]:
 
 
 def _remove_empty(folder: Path) -> None:
-    """Delete a folder that holds nothing but a marker."""
+    """Delete a folder that holds only markers."""
     with suppress(OSError):
-        if {path.name for path in folder.iterdir()} <= {MARKER_FILE}:
-            (folder / MARKER_FILE).unlink(missing_ok=True)
+        if all(path.name.endswith(MARKER_FILE) for path in folder.iterdir()):
+            for marker in folder.iterdir():
+                marker.unlink()
             folder.rmdir()
 
 

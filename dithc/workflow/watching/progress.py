@@ -91,7 +91,7 @@ class Progress:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._text = ""
+        self._text: str | None = None
         self.matrix = self._read()
 
     @property
@@ -168,6 +168,8 @@ class Progress:
         if text != self._text:
             try:
                 content = content_of(text)
+                if not isinstance(content, dict) or not content.keys() >= {"datasets", "runs"}:
+                    raise ValueError("it has no keys `datasets` and `runs`")
             except ValueError as error:
                 raise problem(
                     f"{path} was changed after it was written",

@@ -162,7 +162,8 @@ def test_no_command_changes_a_file_that_it_did_not_write(demo: Path) -> None:
         is_stage = own.name == "manifest.json"
         places = ["home", f"home/{own.name}", "home/thesis.tex"] if not is_stage else ["home/manifest.json"]
         places += ["results/demo/manifest.json", "results/demo/fid/sentinel2-after/manifest.json"]
-        places += [found[1]] if is_stage or own.is_dir() else []
+        if " synthesize " not in line:  # it writes its manifest next to a folder that it owns
+            places += [found[1]] if is_stage or own.is_dir() else []
         lines += [line.replace(found[0], f" --out {place}") for place in places]
     before = {
         path: path.read_bytes() for path in demo.rglob("*") if path.is_file() and path.name != ".dithc-output.json"

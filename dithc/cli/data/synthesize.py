@@ -78,6 +78,7 @@ def _for_dataset(args: argparse.Namespace) -> int:
             expected="a source of kind sentinel2, gaofen2 or image-folder with `synthetic`",
             remedy="generate another data set, or stage this one from its files",
         )
+    making.output.check_owner(stage="synthesize", name=args.dataset)
     making.output.plan([args.out])
     files = making.folder / "files"
     wanted = source.synthetic

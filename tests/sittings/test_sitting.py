@@ -229,7 +229,7 @@ def test_stopped_trainings_write_what_they_have_and_go_on(
     whole = json.loads(out.read_text())
     assert whole["sittings"] == 2
     assert whole["cells"][0]["strategies"]["dp"]["steps_seconds"] == [[2.0], [3.0]]
-    assert [path.name for path in tmp_path.iterdir()] == ["strategies.json"]
+    assert [path.name for path in tmp_path.glob("[!.]*")] == ["strategies.json"]
 
 
 @pytest.mark.parametrize("is_same", [True, False], ids=["same environment", "other threads"])

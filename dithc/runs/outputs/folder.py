@@ -10,7 +10,7 @@ from pathlib import Path
 
 from dithc.log import logger, problem
 from dithc.runs.files import atomic_write, beside, flush, is_stream
-from dithc.runs.outputs.listing import MARKER_FILE, TEMPORARY, FileList, files_of
+from dithc.runs.outputs.listing import TEMPORARY, FileList, files_of
 from dithc.runs.outputs.scratch import make_scratch, remove
 from dithc.sealed import has_seal
 
@@ -99,10 +99,8 @@ class OutputFolder(FileList):
     def finish(self, *, stage: str | None = None, name: str | None = None) -> None:
         """Record the sizes of all files that are listed, after the last of them was written."""
         names = [*self._present(self._owned()), *self._manifests()]
-        sizes: dict[str, int | None]
-        sizes = {name: (self.folder / name).stat().st_size for name in names if (self.folder / name).is_file()}
-        if self.marker != MARKER_FILE:  # another rank may still write the file
-            sizes = dict.fromkeys(self._listed()) | sizes
+        files = [name for name in names if (self.folder / name).is_file()]
+        sizes: dict[str, int | None] = {name: (self.folder / name).stat().st_size for name in files}
         owner = {"stage": stage, "name": name} if stage else {}
         self._write(sizes, **owner)
 
@@ -255,11 +253,12 @@ def single_file(path: Path | None) -> Iterator[None]:
         yield
         return
     output = OutputFolder.around(path)
-    output.plan([path])
+    output._free([path])
     try:
         yield
     finally:
-        output.finish()
+        if path.is_file():
+            output._write({path.name: path.stat().st_size})
 
 
 def write(path: Path, content: str | bytes) -> None:

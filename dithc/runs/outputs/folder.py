@@ -37,7 +37,7 @@ class OutputFolder(FileList):
         """
         self.check_owner(stage=stage, name=name)
         owned = self._owned()
-        if unknown := list(islice(self._unknown(owned), SHOWN)):
+        if unknown := list(islice(self.unknown(owned), SHOWN)):
             raise problem(
                 f"output folder {self.folder} holds files that dithc did not write",
                 got=", ".join(unknown),
@@ -192,7 +192,9 @@ class OutputFolder(FileList):
 
     def _retire(self, aside: Path) -> None:
         """Delete an earlier version of this folder; files of the user are moved into the present one."""
-        OutputFolder(aside, manifest=self.manifest).delete()
+        earlier = OutputFolder(aside, manifest=self.manifest)
+        earlier._remove_temporary(earlier._owned())
+        earlier.delete()
         for path in sorted(aside.rglob("*"), reverse=True) if aside.is_dir() else []:
             target = self.folder / path.relative_to(aside)
             if path.is_dir() and not path.is_symlink():

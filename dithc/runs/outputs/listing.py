@@ -125,7 +125,7 @@ class FileList:
         size = owned[name]
         return size is None or found.st_size == size or (self.marker == MARKER_FILE and found.st_size < size)
 
-    def _unknown(self, owned: dict[str, int | None]) -> Iterator[str]:
+    def unknown(self, owned: dict[str, int | None]) -> Iterator[str]:
         """Yield relative paths of files, links and version-control folders that dithc did not write."""
         if self.folder.exists() and not self.folder.is_dir():
             yield self.folder.name
@@ -170,7 +170,7 @@ class FileList:
 
 def files_of(folder: Path) -> list[Path]:
     """Return all regular files below a folder, except markers, in order of their paths."""
-    return sorted(path for path in folder.rglob("*") if path.is_file() and path.name != MARKER_FILE)
+    return sorted(path for path in folder.rglob("*") if path.is_file() and not path.name.endswith(MARKER_FILE))
 
 
 def _remove_empty(folder: Path) -> None:

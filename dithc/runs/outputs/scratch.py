@@ -3,7 +3,7 @@
 import shutil
 from pathlib import Path
 
-from dithc.log import logger
+from dithc.log import logger, problem
 from dithc.runs.outputs.listing import MARKER_DEPTH, MARKER_FILE, SCRATCH, FileList
 from dithc.sealed import seal
 
@@ -14,11 +14,19 @@ def make_scratch(folder: Path) -> None:
     """Create a folder whose content dithc may delete, whatever it is.
 
     Raises:
-        FileExistsError: the folder exists and is no such folder.
+        UserError: the folder exists and holds files of the user.
     """
-    if FileList(folder).is_scratch:
+    output = FileList(folder)
+    if output.is_scratch:
         return
-    folder.mkdir(parents=True)
+    if unknown := next(output.unknown({}), None):
+        raise problem(
+            f"{folder} is not a folder of temporary files of dithc",
+            got=unknown,
+            expected="no folder of this name, or an empty one",
+            remedy="move the folder elsewhere, or choose another output folder",
+        )
+    folder.mkdir(parents=True, exist_ok=True)
     mark_scratch(folder)
 
 

@@ -12,6 +12,7 @@ from dithc.bench.automem.runs import largest_of, row_of
 from dithc.bench.trainings.run import Run
 from dithc.cli import main
 from dithc.log import UserError
+from dithc.runs import outputs
 
 SMALL = ["--override=hidden_size=192", "--override=depth=4", "--override=num_heads=3", "--model", "S/2", "--batch", "8"]
 MIB = 1 << 20
@@ -141,5 +142,5 @@ def test_a_training_in_a_budget_is_the_same_training_and_the_budget_holds(tmp_pa
     assert managed["losses_identical"]
     assert 0 < managed["peak_fast_bytes"] <= managed["budget_bytes"] <= 0.5 * parts["budget"]["takes_bytes"]
     assert managed["memory"]["plan"]["phases"]
-    assert list(tmp_path.iterdir()) == [path], "nothing is left of the file tier"
+    assert outputs.files_of(tmp_path) == [path], "nothing is left of the file tier"
     assert parts["file"]["limit_bytes"] == int(0.6 * parts["file"]["unmanaged_peak_bytes"])

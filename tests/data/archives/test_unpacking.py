@@ -16,6 +16,7 @@ from dithc.data.archives import unpacking
 from dithc.data.archives.unpacking import remove_abandoned, scratch
 from dithc.data.readers import read_scenes
 from dithc.data.scene import Scene
+from dithc.runs import outputs
 
 STAGES_UP_TO_THE_FIRST_FILE = """
 import sys
@@ -113,7 +114,8 @@ def test_other_names_links_and_files_are_left_alone(room: Path, tmp_path: Path) 
     (room / f"{mine}file").touch()
     (room / "dithc-another.machine-abc").mkdir()
     (room / "other").mkdir()
-    (room / f"{mine}abandoned" / "S2A.SAFE").mkdir(parents=True)
+    outputs.make_scratch(room / f"{mine}abandoned")
+    (room / f"{mine}abandoned" / "S2A.SAFE").mkdir()
     (room / f"{mine}abandoned" / "link").symlink_to(elsewhere)
     remove_abandoned()
     assert {path.name for path in room.iterdir()} == {

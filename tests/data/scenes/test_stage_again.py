@@ -161,7 +161,7 @@ def test_what_is_damaged_of_an_earlier_run_is_read_again_and_never_used(
     truth = from_scratch(settings, files, tmp_path)
     if where == "partial":
         interrupted(settings, files, out, names, at="8.npy")
-        (folder,) = (tmp_path / ".out.partial").iterdir()
+        (folder,) = filter(Path.is_dir, (tmp_path / ".out.partial").iterdir())
     else:
         stage_scenes(settings, files, out=out)
         folder = out
@@ -302,10 +302,14 @@ def test_a_full_disk_ends_a_stage_and_rejects_no_scene(
     assert list(tmp_path.glob("*out*")) == []
 
 
-def test_a_stray_file_in_what_a_run_left_is_removed(files: Path, tmp_path: Path) -> None:
+def test_a_folder_of_the_user_in_place_of_partial_scenes_is_rejected(files: Path, tmp_path: Path) -> None:
     partial = tmp_path / ".out.partial"
     partial.mkdir()
     (partial / "note.txt").write_text("mine")
+    with pytest.raises(UserError, match=r"note\.txt"):
+        stage_scenes(dataset(files), files, out=tmp_path / "out")
+    assert (partial / "note.txt").read_text() == "mine"
+    (partial / "note.txt").unlink()
     stage_scenes(dataset(files), files, out=tmp_path / "out")
     assert not partial.exists()
 

@@ -17,6 +17,7 @@ from dithc.evaluate.extractors.defects import DEFECTS
 from dithc.evaluate.extractors.weights import read_state
 from dithc.evaluate.statistics import Statistics
 from dithc.log import UserError, read_metrics
+from dithc.runs import outputs
 
 
 def striped(n: int) -> tuple[np.ndarray, np.ndarray]:
@@ -199,4 +200,4 @@ def test_full_disk_is_an_error_of_the_system_and_leaves_earlier_weights(tmp_path
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert caught.value.errno == errno.EFBIG
     assert path.read_bytes() == before
-    assert {item.name for item in tmp_path.iterdir()} == {"c", "metrics"}
+    assert {item.name for item in tmp_path.iterdir()} == {"c", "metrics", outputs.MARKER_FILE}

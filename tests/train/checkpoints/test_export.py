@@ -171,7 +171,7 @@ def test_blocks_that_other_programs_do_not_know_are_exported_as_safetensors_alon
 def test_export_never_replaces_a_folder_of_other_things(base, tmp_path, layout):
     (tmp_path / "results").mkdir()
     (tmp_path / "results" / "precious").write_text("years of work")
-    with pytest.raises(UserError, match="not written over"):
+    with pytest.raises(UserError, match="dithc did not write"):
         export(base.out, weights="ema", layout=layout, out=tmp_path / "results")
     assert (tmp_path / "results" / "precious").read_text() == "years of work"
 

@@ -8,6 +8,7 @@ import pytest
 from dithc.cli import main
 from dithc.cli.experiment import paper_cell
 from dithc.papers import TARGETS, Document
+from dithc.runs import outputs
 from dithc.sealed import seal, unseal
 from tests.workflow.conftest import snakemake
 
@@ -56,7 +57,7 @@ def test_a_cell_is_made_once_and_leaves_nothing_else(
     content = unseal(out.read_text())
     assert content["result"]["curves"]
     assert content["predicted_seconds"] > 0
-    assert list(tmp_path.iterdir()) == [out]
+    assert outputs.files_of(tmp_path) == [out]
     capsys.readouterr()
     bytes_before = out.read_bytes()
     assert paper(*words, "--out", out) == 0
@@ -77,7 +78,7 @@ def test_a_stopped_cell_has_no_file_and_keeps_what_it_measured(tmp_path: Path, m
     assert [path.name for path in (tmp_path / ".fp32").iterdir()] == ["fp32.kept.jsonl"]
     monkeypatch.setattr("dithc.cli.main", lambda words: Path(words[-1]).write_text(seal({"cases": []})) and 0)
     assert paper(*words) == 0
-    assert [path.name for path in tmp_path.iterdir()] == ["fp32.json"]
+    assert [path.name for path in outputs.files_of(tmp_path)] == ["fp32.json"]
 
 
 def test_what_ended_without_a_result_is_a_skipped_cell_with_the_reason(folder: Path) -> None:

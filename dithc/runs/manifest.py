@@ -151,7 +151,9 @@ class Manifest:
                 f"manifest {path} is missing" if not path.exists() else f"manifest {path} lacks a part",
                 got=f"no such file: {error.filename}",
                 expected=wanted,
-                remedy="run the earlier stage first" if not path.exists() else "remove it and rerun its stage",
+                remedy="run the earlier stage first"
+                if not path.exists()
+                else "copy the folder with its hidden files, or remove it and rerun its stage",
             ) from None
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             raise problem(

@@ -101,6 +101,8 @@ def _folder(path: Path) -> list[str]:
 
 def _document(path: Path) -> list[str]:
     content = content_of(plain(path).read_text())
+    if not isinstance(content, dict):
+        raise ValueError(f"a JSON document of type {type(content).__name__}")
     if "stage" in content and "numbers" in content:
         return _manifest(path)
     if "meta" in content and "step" in content:

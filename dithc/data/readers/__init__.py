@@ -17,6 +17,7 @@ from dithc.config import datasets
 from dithc.data.archives import NoRoom, remove_abandoned
 from dithc.data.npy import NO_SPACE
 from dithc.data.readers.arrays import Sentinel2ArrayReader
+from dithc.data.readers.classes import check_splits
 from dithc.data.readers.gaofen2 import Gaofen2Reader
 from dithc.data.readers.geotiff import GeoTiffReader
 from dithc.data.readers.image_folder import ImageFolderReader
@@ -100,6 +101,8 @@ class Scenes:
 
     def left_out(self) -> dict[str, int]:
         """Log the files that no reader opens, and return their number by suffix; after `look` at every scene."""
+        if not isinstance(self._reader, ImageFolderReader):
+            check_splits(self.folder, self._reader.paths, one=True)
         return self._reader.listing.report()
 
     def memory_bytes(self, largest: int) -> int:

@@ -88,7 +88,7 @@ class Sentinel2ArrayReader:
     def _invalid(self, raw: Raw) -> Array:
         """Return where bands (C, H, W) have no data, are saturated, or are all 0."""
         saturated = SATURATED if self.source.units == "dn" else None
-        invalid = raw.invalid(self.source.nodata, raw.nodata, saturated)
+        invalid = raw.invalid(raw.nodata, saturated, declared=self.source.nodata)
         invalid |= (raw.pixels == 0).all(axis=0)
         return invalid
 

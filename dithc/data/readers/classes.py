@@ -63,7 +63,7 @@ def check_splits(folder: Path, paths: Iterable[Path], *, one: bool = False) -> N
         ordered = [splits[kind] for kind in dict.fromkeys(WORDS.values()) if kind in splits]
         names = ", ".join(printable(place.name) for place in ordered)
         if one:
-            log.warning(f"{folder}: images of the splits {names} become one dataset")
+            log.warning(f"{folder}: the splits {names} become one dataset")
             continue
         chosen, name = ordered[0], printable(ordered[0].name)
         pattern = f"*/{name}/*" if chosen.is_dir() else re.sub("[0-9]+", "*", name)

@@ -62,8 +62,8 @@ class GeoTiffReader:
         source = self.source
         paths = self._files(path)
         raw = self._raw(paths)
-        nodata = raw.nodata if source.nodata is None else source.nodata
-        invalid = np.logical_or.reduce(raw.invalid(nodata))  # (H, W)
+        nodata = raw.nodata if source.nodata is None else None
+        invalid = np.logical_or.reduce(raw.invalid(nodata, declared=source.nodata))  # (H, W)
         pixels = self._stored(raw.pixels, invalid)
         mask = np.where(invalid, Mask.INVALID, Mask.VALID).astype(np.uint8)
         masks = self._masks.of(path, self._stem(path))

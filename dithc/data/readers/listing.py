@@ -20,10 +20,14 @@ RASTERS = frozenset({".tif", ".tiff", ".jp2", ".j2k", ".npy"})
 MASK = re.compile(
     r"(?:^|[\W_])(?:udm2?(?![^\W_])|(?:cloud|cld|usable|valid)[\W_]?mask|c?fmask|qa60|b?qa[\W_]?(?:pixel|radsat|aerosol)"
     r"|pixel[\W_]qa|msk_(?:cl|snw|det|qua|def|nod|sat|tec)|cloud[\W_]?prob|(?:scl|cldprb|clm)(?=(?:[\W_]\w{2,4})?$)"
-    r"|(?:masks?|msk|clouds?|b?qa)$)",
+    r"|(?:masks?|msk|labels?|clouds?|b?qa)$)|^\W*(?:masks?|labels?)[\W_]",
     re.IGNORECASE,
 )
 """Names without suffix of masks that producers deliver with a scene: PlanetScope, Landsat, Sentinel-2, MAJA, Fmask."""
+MASK_FOLDER = re.compile(
+    r"(?:(?:cloud|seg|segmentation)[\W_]?)?(?:masks?|labels?)|annotations?|ground[\W_]?truth|gts?", re.IGNORECASE
+)
+"""Names of folders with one mask or label raster per scene."""
 COMPANION = re.compile(
     r"\.(?:xml|json|geojson|txt|md|rst|html?|pdf|imd|til|met|rp[bc]|prj|qpj|aux|ovr|msk|md5|sha\d+|crc|sfv"
     r"|tfw|tiff?w|j[gp]w|jpe?gw|p[gn]w|pngw|gfw|bpw|j2w|jp2w|wld)$"
@@ -68,7 +72,7 @@ class Listing:
     Attributes:
         folder: source folder, or the single file of the source.
         unread: files that are neither scenes nor companions. `Scenes` removes further inputs of scenes.
-        masks: rasters with the name of a mask that no setting uses.
+        masks: files with the name of a mask that no setting uses.
         excluded: number of files that `include` and `exclude` remove.
     """
 
@@ -76,6 +80,7 @@ class Listing:
         self.folder, self.excluded = folder, 0
         self.unread, self.masks = set[Path](), list[Path]()
         clouds = getattr(source, "clouds", None)
+        self._has_masks = clouds is not None
         self._mask = None if clouds is None or clouds.mask is None else clouds.mask.names.casefold()
         self._include, self._exclude = (
             [pattern.casefold().removeprefix("./").rstrip("/") for pattern in getattr(source, name, ())]
@@ -130,10 +135,17 @@ class Listing:
         if not included or fitting(self._exclude):
             self.excluded += 1
             return False
-        if masks or not MASK.search(path.stem) or any(MASK.search(Path(pattern).stem) for pattern in included):
+        if masks or not _is_mask(path, parts) or any(_is_mask(Path(one), one.split("/")) for one in included):
             return True
         self.masks.append(path)
         return False
+
+    def without_masks(self, paths: list[Path]) -> list[Path]:
+        """Return images, without masks of other images: `a_mask.png` next to `a.jpg`."""
+        stems = {(path.parent, path.stem.casefold()) for path in paths}
+        masks = {path for path in paths if any((path.parent, one) in stems for one in _of_mask(path.stem.casefold()))}
+        self.masks += sorted(masks)
+        return [path for path in paths if path not in masks]
 
     def leave(self, path: Path, suffixes: Collection[str] = ()) -> None:
         """Record a file that is not a scene, unless its name denotes a companion or a system file."""
@@ -156,9 +168,10 @@ class Listing:
                 "list them in `source.exclude`"
             )
         if self.masks:
+            apply = "set `source.clouds.mask` to apply them, or " if self._has_masks else ""
             log.warning(
-                f"{self.folder}: mask rasters are not scenes: {len(self.masks)}, such as {scene_id(self.masks[0], self.folder)}; "
-                "set `source.clouds.mask` to apply them, or name them in `source.include`"
+                f"{self.folder}: masks are not scenes: {len(self.masks)}, such as {scene_id(self.masks[0], self.folder)}; "
+                f"{apply}name them in `source.include`"
             )
         return found
 
@@ -231,6 +244,17 @@ def exists(folder: Path, *, wanted: str) -> None:
             expected=wanted,
             remedy="put your files there (a link will do) or correct `source.path`; it is relative to the working folder",
         )
+
+
+def _is_mask(path: Path, parts: Sequence[str]) -> bool:
+    """Return whether the name of a file or of a folder above it denotes masks."""
+    return MASK.search(path.stem) is not None or any(MASK_FOLDER.fullmatch(part) for part in parts[:-1])
+
+
+def _of_mask(stem: str) -> list[str]:
+    """Return the possible names of the image that a mask belongs to; none if `stem` is not the name of a mask."""
+    found = [stem[: match.start()] + stem[match.end() :] for match in MASK.finditer(stem)]
+    return [name.strip("_-. ") for name in found]
 
 
 def _is_raster(path: Path) -> bool:

@@ -83,7 +83,8 @@ class Folders(Store):
         exists(folder, wanted=WANTED)
         self._depth, self._numbers = len(folder.parts), dict[str, int]()
         if one:
-            paths = Paths(listing.files(suffixes=SUFFIXES, wanted=WANTED, remedy=FOLDERS, masks=True))
+            images = listing.files(suffixes=SUFFIXES, wanted=WANTED, remedy=FOLDERS, masks=True)
+            paths = Paths(listing.without_masks(images))
             check_splits(folder, paths, one=True)
             super().__init__([printable(folder.name)], {}, paths=paths)
             return
@@ -97,7 +98,11 @@ class Folders(Store):
                 listing.leave(path)
         remedy = "remove the empty folder; " + FOLDERS
         found = {
-            path.name: Paths(listing.files(below=path, suffixes=SUFFIXES, wanted=WANTED, remedy=remedy, masks=True))
+            path.name: Paths(
+                listing.without_masks(
+                    listing.files(below=path, suffixes=SUFFIXES, wanted=WANTED, remedy=remedy, masks=True)
+                )
+            )
             for path in folders
         }
         classes = [name for name, paths in found.items() if paths]

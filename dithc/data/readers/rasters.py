@@ -43,9 +43,22 @@ class Raw:
     labels: tuple[BandLabel, ...] = ()
     companions: tuple[Path, ...] = ()
 
-    def invalid(self, *nodata: float | None) -> Array:
-        """Return where values are not finite, equal one of `nodata`, or are masked by the file, (C, H, W)."""
-        return find_invalid(self.pixels, *nodata, masked=self.masked)
+    def invalid(self, *nodata: float | None, declared: float | None = None) -> Array:
+        """Return where values are not finite, equal a no-data value, or are masked by the file, (C, H, W).
+
+        Raises Refused if the type of the pixels cannot hold `declared`, the no-data value of the configuration.
+        """
+        if declared is not None and self.pixels.dtype.kind in "iu":
+            limits = np.iinfo(self.pixels.dtype)
+            if not (limits.min <= declared <= limits.max and declared == int(declared)):
+                raise Refused(
+                    Reason.WRONG_DTYPE,
+                    "no pixel can have the declared no-data value",
+                    got=f"`nodata` {declared:g}",
+                    expected=f"a value of {self.pixels.dtype}: {limits.min} to {limits.max}",
+                    remedy="correct `source.nodata`, or remove it to use the value of each file",
+                )
+        return find_invalid(self.pixels, declared, *nodata, masked=self.masked)
 
 
 def read_pixels(
@@ -176,12 +189,12 @@ def square_pixel(transform: GeoTransform) -> float:
         LEAST_GSD_M <= abs(a) <= MOST_GSD_M and abs(c) <= FARTHEST_M and abs(f) <= FARTHEST_M and isfinite(b + d + e)
     ):
         raise _nowhere(transform)
-    if b or d:
+    if b or d or a < 0 or e > 0:
         raise Refused(
             Reason.GRID_MISMATCH,
-            "the grid is rotated",
+            "the grid is rotated" if b or d else "the grid is mirrored",
             got=f"transform {transform}",
-            expected="rows along x and columns along y",
+            expected="columns from west to east, rows from north to south",
             remedy="warp the raster to a north-up grid (gdalwarp)",
         )
     if abs(abs(a) - abs(e)) > TOLERANCE * abs(a):

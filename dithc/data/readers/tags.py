@@ -59,6 +59,15 @@ def check_tags(
     if not labels:
         return
     files = [paths] * len(labels) if isinstance(paths, Path) else paths
+    for file, label, band in zip(files, labels, bands, strict=True):
+        if label.shown == "palette":
+            raise Refused(
+                Reason.WRONG_LAYOUT,
+                f"the values of band {band} are indexes of a color table",
+                got=f"{file.name}: color interpretation palette",
+                expected="pixel values",
+                remedy="expand the colors (gdal_translate -expand rgb), or exclude the file (`source.exclude`)",
+            )
     _check_names(files, labels, bands, default_colors=default_colors)
     _check_wavelengths(files, labels, bands, wavelengths_nm)
     if units not in ("reflectance", "radiance"):

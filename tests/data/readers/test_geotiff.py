@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import rasterio
 from rasterio.errors import NotGeoreferencedWarning
 
 from dithc.config import datasets
@@ -135,6 +136,30 @@ def test_no_data_is_what_is_declared_before_what_a_file_says(tmp_path: Path) -> 
     (refused,) = read_all(tmp_path, **taken)  # -9999 is a reflectance then
     assert isinstance(refused, Rejection)
     assert refused.refused.reason == Reason.OVERFLOW
+
+
+@pytest.mark.parametrize(("dtype", "nodata"), [(np.uint16, -9999.0), (np.uint8, 256.0), (np.int16, 0.5)])
+def test_no_data_value_that_no_pixel_can_have_is_rejected(tmp_path: Path, dtype: Any, nodata: float) -> None:
+    write_geotiff(tmp_path / "a.tif", np.ones((1, 8, 8), dtype), **PLACE)
+    settings: dict[str, Any] = {"bands": ["a"], "units": "reflectance"}
+    assert refusal(tmp_path, nodata=nodata, **settings).refused.reason == Reason.WRONG_DTYPE
+    assert read_one(tmp_path, nodata=7.0, **settings)
+
+
+@pytest.mark.parametrize(("a", "e"), [(30.0, 30.0), (-30.0, -30.0), (-30.0, 30.0)])
+def test_mirrored_grid_is_rejected(tmp_path: Path, a: float, e: float) -> None:
+    place = {**PLACE, "transform": (a, 0.0, 500_000.0, 0.0, e, 4_400_000.0)}
+    write_geotiff(tmp_path / "a.tif", np.ones((1, 8, 8), np.uint16), **place)
+    assert refusal(tmp_path, bands=["a"], units="dn").refused.reason == Reason.GRID_MISMATCH
+
+
+def test_indexes_of_a_color_table_are_rejected(tmp_path: Path) -> None:
+    write_geotiff(tmp_path / "a.tif", np.ones((1, 8, 8), np.uint8), **PLACE)
+    with rasterio.open(tmp_path / "a.tif", "r+") as raster:
+        raster.write_colormap(1, {0: (0, 0, 0, 255), 1: (255, 0, 0, 255)})
+    rejected = refusal(tmp_path, bands=["a"], units="byte").refused
+    assert rejected.reason == Reason.WRONG_LAYOUT
+    assert "color table" in rejected.what
 
 
 @pytest.mark.filterwarnings(f"ignore::{NotGeoreferencedWarning.__module__}.NotGeoreferencedWarning")

@@ -31,6 +31,7 @@ MASKS = (
     "x_udm.tif x_DN_udm.tif x_udm2.tif 20230512_3B_udm2_clip.TIF x_cloudmask.tif x_cloud_mask.tif x-mask.tif udm2.tif"
 )
 MASKS += " LC08_QA_PIXEL.TIF LC08_QA_RADSAT.TIF LC08_pixel_qa.tif x_BQA.tif x_Fmask.tif x_qa60.tif UDM_x.tif x.msk.tif"
+MASKS += " mask_x.tif label-x.tif x_labels.tif x_clouds.tif"
 MASKS += " T33UUP_20210101_SCL_20m.jp2 x_CLM_R1.tif MSK_CLDPRB_20m.jp2 x_cloud_probability.tif"
 SCENES = "masked.tif msk_center.tif cloudy_day.tif sclera.tif qatar.tif x_AnalyticMS_SR_8b_clip.tif"
 
@@ -177,6 +178,29 @@ def test_mask_of_a_producer_is_not_a_scene_unless_a_pattern_names_it(tmp_path: P
     assert found is not None
     assert listed(tmp_path, include=[f"*{name[found.start() :]}"]) == [f"scene/{name}"]
     assert listed(tmp_path / "scene" / name) == ["."], "the only file of a source is a scene"
+
+
+@pytest.mark.parametrize("name", ["masks", "Labels", "cloud_masks", "annotations", "gt", "ground_truth"])
+def test_raster_in_a_folder_of_masks_is_not_a_scene_unless_a_pattern_names_it(tmp_path: Path, name: str) -> None:
+    touch(tmp_path, "images/x.tif", f"{name}/x.tif", "gtx/y.tif")
+    assert listed(tmp_path) == ["gtx/y.tif", "images/x.tif"]
+    assert listed(tmp_path, include=[f"{name}/*"]) == [f"{name}/x.tif"]
+    assert listed(tmp_path / name) == ["x.tif"]
+
+
+@pytest.mark.parametrize("classes", ["one", "folders"])
+def test_mask_of_an_image_is_not_an_image(tmp_path: Path, classes: str) -> None:
+    touch(tmp_path, "c/a.jpg", "c/A_mask.png", "c/mask_a.png", "c/b.png", "c/with_mask.png", "c/mask_2.png")
+    scenes = opened(tmp_path, **PICTURES, classes=classes)
+    assert sorted(ids(scenes)) == ["c/a.jpg", "c/b.png", "c/mask_2.png", "c/with_mask.png"]
+    assert scenes.left_out() == {"masks": 2}
+
+
+def test_splits_of_rasters_are_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    touch(tmp_path, "train/a.tif", "val/b.tif")
+    scenes = opened(tmp_path, **RASTER)
+    scenes.left_out()
+    assert all(word in caplog.text for word in ("train", "val", str(tmp_path)))
 
 
 @pytest.mark.parametrize("name", SCENES.split())

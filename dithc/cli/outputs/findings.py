@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from dithc.log import problem, progress
+from dithc.runs import Manifest, Store, outputs
 from dithc.sealed import content_of, has_seal, unseal, unseal_lines
 
 CHECKPOINT = "checkpoint.json"
@@ -16,7 +17,7 @@ DOCUMENTS = ("manifest.json", "step_*.json", CHECKPOINT, "index.json", "shard-*.
 ELSEWHERE = ("identity", "origin")  # keys under which a document tells of what it was made from
 # Folders of what a run says of itself while it runs; nothing is computed from it.
 NOTES = ("logs", "benchmarks", "tensorboard")
-RECORDS = (".scenes.jsonl",)  # hidden, and read by whoever stages again
+RECORDS = (".scenes.jsonl",)  # hidden, and read by the next ingestion
 
 
 @dataclass(frozen=True)
@@ -72,8 +73,6 @@ def find(paths: list[Path]) -> Finding:
     Raises:
         UserError: a path does not exist, or a folder holds no document.
     """
-    from dithc.runs import Manifest
-
     finding, entries = Finding(), dict[tuple[Path, str], Entry]()
     for document in dict.fromkeys(document for path in paths for document in _documents(path)):
         finding.documents += 1
@@ -139,6 +138,8 @@ def _below(folder: Path) -> Iterator[Path]:
 
 def _counts(document: Path, parts: tuple[str, ...]) -> bool:
     """Whether a file is a document of its own; hidden ones are being written, or were left by a crash, but for records."""
+    if document.name.endswith(outputs.MARKER_FILE):
+        return document.is_file()
     if any((part.startswith(".") and part not in RECORDS) or part in NOTES for part in parts) or not document.is_file():
         return False
     by_name = document.suffix == ".jsonl" or any(fnmatch(document.name, name) for name in DOCUMENTS)
@@ -164,10 +165,9 @@ def _entries(document: Path) -> Iterator[Entry]:
     Raises:
         ValueError: the document itself is altered.
     """
-    from dithc.runs import Manifest, Store
-
     text = document.read_text()
-    content = unseal(text) if document.name == "config.json" else content_of(text)
+    is_sealed = document.name == "config.json" or document.name.endswith(outputs.MARKER_FILE)
+    content = unseal(text) if is_sealed else content_of(text)
     if "stage" in content and "digest" in content:
         listed = Manifest.read(document).files
     elif document.name == CHECKPOINT:
@@ -208,6 +208,9 @@ def _fault(path: Path, what: str, document: Path) -> Fault:
     """A fault of a file that is a document, or that a document lists."""
     if path.name in RECORDS:
         return Fault(str(path), what, "the scenes of its altered lines are read again where staging runs", "lines")
+    if path.name.endswith(outputs.MARKER_FILE):
+        remedy = "without it, dithc replaces only files that a manifest lists: move the others elsewhere"
+        return Fault(str(path), what, remedy, "file")
     if path.suffix == ".jsonl":
         return Fault(str(path), what, "its altered lines are passed over, and cannot be had again", "lines")
     if path.name == CHECKPOINT or (path.parent / CHECKPOINT).exists():

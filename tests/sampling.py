@@ -1,8 +1,8 @@
 """Which tests run, and beside which others: a sample of families of slow tests, and units for workers to share.
 
 A family is what carries `@pytest.mark.sampled`: all cases of one test, or, with `sampled("name")`, all tests of that name.
-`--sample COMMIT` runs a sixteenth of each family, one at least, drawn by the hash of the commit: every commit draws anew, and
-draws the same whenever it is asked. The other tests of a room (a folder here) that are slow or start ranks, and share nothing
+`--sample COMMIT` runs one in `ONE_OF` of each family, at least one, drawn by the hash of the commit. The same commit draws the
+same tests. The other tests of a room (a folder here) that are slow or start ranks, and share nothing
 with others, are a family as well. What carries `alternates("name", "which")` is expensive to prepare: of the alternatives of a
 name it runs one, and of that the sample. Without `--sample`, or where there is no such commit, everything runs.
 
@@ -24,7 +24,7 @@ from typing import Any
 import pytest
 
 ROOT = Path(__file__).parent.parent
-ONE_OF = 16  # so many members of a family one runs
+ONE_OF = 24  # members of a family per member that runs
 ONE_OF_SLOW = 10  # and of all slow tests, where the sample is to be short
 
 

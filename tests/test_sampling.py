@@ -1,4 +1,4 @@
-"""The sample of a commit: a sixteenth of each family, always the same, and over commits everything; what workers share."""
+"""The sample of a commit: one in `ONE_OF` of each family, the same for a commit, and all tests over many commits."""
 
 import subprocess
 import sys
@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.sampling import ROOT, commit_of, drawn
+from tests.sampling import ONE_OF, ROOT, commit_of, drawn
 
 FAMILIES = """
 import pytest
 
 @pytest.mark.sampled
-@pytest.mark.parametrize("number", range(17))
+@pytest.mark.parametrize("number", range(25))
 def test_many(number):
     pass
 
@@ -62,8 +62,8 @@ def ran(folder: Path, *words: str) -> tuple[list[str], str]:
     return sorted(line.partition("::")[2].split()[0] for line in lines), done.stdout
 
 
-@pytest.mark.parametrize(("size", "wanted"), [(1, 1), (2, 1), (16, 1), (17, 2), (32, 2), (33, 3)])
-def test_a_sixteenth_of_a_family_is_drawn_and_one_at_least(size: int, wanted: int) -> None:
+@pytest.mark.parametrize(("size", "wanted"), [(1, 1), (2, 1), (24, 1), (25, 2), (48, 2), (49, 3)])
+def test_one_in_24_of_a_family_is_drawn_and_at_least_one(size: int, wanted: int) -> None:
     members = [f"test[{number}]" for number in range(size)]
     found = drawn(members, seed="a commit")
     assert len(found) == wanted
@@ -71,19 +71,22 @@ def test_a_sixteenth_of_a_family_is_drawn_and_one_at_least(size: int, wanted: in
 
 
 def test_over_commits_every_member_is_drawn_about_as_often() -> None:
-    members = [f"test[{number}]" for number in range(24)]
-    draws = [drawn(members, seed=f"commit {number}") for number in range(1600)]
+    members = [f"test[{number}]" for number in range(2 * ONE_OF)]
+    draws = [drawn(members, seed=f"commit {number}") for number in range(3200)]
     often = {member: sum(member in draw for draw in draws) for member in members}
     assert all(90 < count < 177 for count in often.values()), often  # 133 each; 43 are four standard deviations
 
 
+@pytest.mark.slow
 def test_a_commit_draws_the_same_for_one_process_and_for_workers(tmp_path: Path) -> None:
     if not commit_of("HEAD"):
         pytest.skip("no git, or no commit here")
     alone, said = ran(tmp_path, "--sample", "HEAD")
     assert f"drawn by {commit_of('HEAD')[:12]}" in said
     assert {"test_always", "test_only"} <= set(alone)
-    assert sum(name.startswith("test_slow") for name in alone) == 1, "a sixteenth of those of no family, one at least"
+    assert sum(name.startswith("test_slow") for name in alone) == 1, (
+        "one in 24 of the tests without a family, at least one"
+    )
     assert sum(name.startswith("test_many") for name in alone) == 2
     assert sum(name in ("test_left", "test_right") for name in alone) == 1
     homes = [name.partition("[")[0] for name in alone if name.startswith(("test_north", "test_south"))]
@@ -94,8 +97,9 @@ def test_a_commit_draws_the_same_for_one_process_and_for_workers(tmp_path: Path)
     assert sum(name.startswith("test_slow") for name in short) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("words", [(), ("--sample", "no-such-commit")])
 def test_without_a_commit_everything_runs(words: tuple[str, ...], tmp_path: Path) -> None:
     found, said = ran(tmp_path, *words)
-    assert len(found) == 26
+    assert len(found) == 34
     assert ("sample: none, as there is no commit no-such-commit here" in said) == bool(words)

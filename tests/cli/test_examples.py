@@ -128,6 +128,7 @@ def cheap_examples() -> list[str]:
 
 
 @pytest.mark.slow
+@pytest.mark.alternates("whole workflows", "examples")
 def test_examples_work_in_the_order_given(demo: Path) -> None:
     for product in (
         "results/demo/fid/sentinel2-after/manifest.json",
@@ -138,6 +139,7 @@ def test_examples_work_in_the_order_given(demo: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.alternates("whole workflows", "examples")
 def test_no_command_changes_a_file_that_it_did_not_write(demo: Path) -> None:
     """Each command with `--out` is aimed at folders of a home directory, of other stages, and of its own with one file more."""
     home = demo / "home"

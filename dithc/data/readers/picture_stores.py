@@ -83,8 +83,7 @@ class Folders(Store):
         exists(folder, wanted=WANTED)
         self._depth, self._numbers = len(folder.parts), dict[str, int]()
         if one:
-            images = listing.files(suffixes=SUFFIXES, wanted=WANTED, remedy=FOLDERS, masks=True)
-            paths = Paths(listing.without_masks(images))
+            paths = _images(listing, remedy=FOLDERS)
             check_splits(folder, paths, one=True)
             super().__init__([printable(folder.name)], {}, paths=paths)
             return
@@ -97,14 +96,7 @@ class Folders(Store):
             if not path.is_dir():
                 listing.leave(path)
         remedy = "remove the empty folder; " + FOLDERS
-        found = {
-            path.name: Paths(
-                listing.without_masks(
-                    listing.files(below=path, suffixes=SUFFIXES, wanted=WANTED, remedy=remedy, masks=True)
-                )
-            )
-            for path in folders
-        }
+        found = {path.name: _images(listing, remedy=remedy, below=path) for path in folders}
         classes = [name for name, paths in found.items() if paths]
         self._numbers = {name: number for number, name in enumerate(classes)}
         paths = Paths(chain.from_iterable(found.values()))
@@ -238,6 +230,12 @@ class Parquet(Store):
                 remedy="write the shards again with the pictures in them (datasets: embed_external_files)",
             )
         return content
+
+
+def _images(listing: Listing, *, remedy: str, below: Path | None = None) -> Paths:
+    """Return the images of a folder, without masks of other images."""
+    found = listing.files(suffixes=SUFFIXES, wanted=WANTED, remedy=remedy, below=below, masks=True)
+    return Paths(listing.without_masks(found))
 
 
 def _shards(listing: Listing, suffix: str) -> list[Path]:

@@ -51,13 +51,13 @@ def test_intact_results_pass(results: Path, capsys: pytest.CaptureFixture[str]) 
     assert main(["verify", str(results)]) == 0
     (line,) = lines(capsys)
     assert line.startswith("4 files (")
-    assert line.endswith("of 6 documents: all as they were written")
+    assert line.endswith("of 7 documents: all as they were written")
 
 
 def test_each_file_is_read_once_whoever_lists_it(results: Path, tmp_path: Path) -> None:
     assert main(["verify", str(results), "--json", str(tmp_path / "found.json")]) == 0
     found = json.loads((tmp_path / "found.json").read_text())
-    assert (found["documents"], found["files"], found["faults"]) == (6, 4, [])
+    assert (found["documents"], found["files"], found["faults"]) == (7, 4, [])
     assert found["bytes"] == sum(
         path.stat().st_size for name in ("*.npy", "*.safetensors") for path in results.rglob(name)
     )

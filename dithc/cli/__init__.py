@@ -64,6 +64,7 @@ ROOMS = {
 """In which room a verb's module is; that of others is in none."""
 
 FOLDERS = {"synthesize", "export"}  # verbs of which `--out` may be a folder
+SINGLE_FILE_OPTIONS = ("json", "png", "describe")
 SINGLE_FILES = {"report", "search-sampler"}
 """Commands of which `--out` is a file that other files may surround."""
 NO_STAGES = {
@@ -219,18 +220,17 @@ def _run(words: Sequence[str]) -> int:
     args = parser.parse_args(words[1:])
     _refuse_folders(words[0], args)
     folder: Callable[[argparse.Namespace], Path] | None = getattr(verb, "folder", None)
-    numbers = getattr(args, "json", None)
-    if folder is None and numbers is None:
+    if folder is None:
         return verb.run(args)
-    from dithc.runs import Lease, outputs
+    from dithc.runs import Lease
 
-    with outputs.single_file(numbers), Lease.beside(folder(args)) if folder else nullcontext():
+    with Lease.beside(folder(args)):
         return verb.run(args)
 
 
 def _refuse_folders(verb: str, args: argparse.Namespace) -> None:
     """Reject a folder in place of an output file, and a file that dithc did not write, before work starts."""
-    for option in ("json",) if verb in FOLDERS else ("json", "out"):
+    for option in (*SINGLE_FILE_OPTIONS, *(() if verb in FOLDERS else ("out",))):
         path = getattr(args, option, None)
         if isinstance(path, Path) and path.is_dir():
             raise problem(
@@ -239,7 +239,7 @@ def _refuse_folders(verb: str, args: argparse.Namespace) -> None:
                 expected="the file to write",
                 remedy=f"name a file, such as one in {path}",
             )
-        if isinstance(path, Path) and option == "out" and verb in SINGLE_FILES:
+        if isinstance(path, Path) and (option != "out" or verb in SINGLE_FILES):
             from dithc.runs import outputs
 
             outputs.check_file(path)

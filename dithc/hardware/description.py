@@ -14,7 +14,6 @@ and `caches`, `tiers`, `memory_bytes`, `huge_pages`, `limits`, `cluster_rule`, `
 follows from `nodes`.
 """
 
-import os
 from collections.abc import Callable, Sequence
 from dataclasses import MISSING, asdict, fields, replace
 from pathlib import Path
@@ -73,23 +72,9 @@ def stand_in(path: Path, here: Machine) -> Machine:
     return described
 
 
-def write(machine: Machine, path: str | Path) -> None:
-    """Writes the description that `read` reads, whole or not at all; everything but `described_by`."""
-    path = Path(path)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        temporary.write_text(
-            HEAD + yaml.safe_dump(_plain(machine), sort_keys=False, default_flow_style=None, width=120)
-        )
-        temporary.replace(path)
-    except OSError as error:
-        temporary.unlink(missing_ok=True)
-        raise problem(
-            f"the description {path} cannot be written",
-            got=error.strerror or error,
-            expected="a file in a folder that exists and may be written",
-            remedy="choose another file",
-        ) from None
+def to_yaml(machine: Machine) -> str:
+    """Return a machine as `read` accepts it, without `described_by`."""
+    return HEAD + yaml.safe_dump(_plain(machine), sort_keys=False, default_flow_style=None, width=120)
 
 
 def _plain(machine: Machine) -> dict[str, Any]:

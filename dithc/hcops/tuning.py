@@ -12,7 +12,7 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
 from importlib.metadata import version
@@ -215,11 +215,13 @@ def load(path: Path, key: Key) -> dict[Product, Result]:
     return results
 
 
-def save(path: Path, key: Key, results: Mapping[Product, Result]) -> None:
-    """Writes a tuning, adding to what the file holds already of this key; from then on this process uses it."""
+def save(
+    path: Path, key: Key, results: Mapping[Product, Result], *, write: Callable[[Path, str], None] = atomic_write
+) -> None:
+    """Add a tuning to the results of this key in a file; the operators of this process use it from then on."""
     held = load(path, key) if path.exists() else {}
     rows = [_row(product, result) for product, result in sorted({**held, **results}.items())]
-    atomic_write(path, json.dumps({"format": FORMAT, "key": asdict(key), "products": rows}, indent=1) + "\n")
+    write(path, json.dumps({"format": FORMAT, "key": asdict(key), "products": rows}, indent=1) + "\n")
     _choices.cache_clear()
 
 

@@ -17,7 +17,7 @@ from dithc.report.figures import FIGURES, bands, canvas, samples, single, spectr
 from dithc.report.page import Pictures, Shown, render, texts
 from dithc.report.pictures import FALSE_COLOURS, galleries, measure_spectra, strips
 from dithc.report.verdict import last_scored
-from dithc.runs import Manifest, atomic_write, outputs
+from dithc.runs import Manifest, outputs
 from dithc.sealed import seal
 
 NOT_INLINED = ("samples", "bands")  # the page has larger ones of each data set
@@ -69,13 +69,10 @@ def write_report(
     drawn["composites"] = samples.draw_composites(list(_composites(facts, pictures)))
     page = render(facts, paper, pictures)
     contents = {out.parent / "figures" / f"{name}.png": content for name, content in drawn.items()} | {out: page}
-    output = outputs.OutputFolder.around(out)
-    output.plan([*contents, out.with_suffix(".json")])
     for path, content in contents.items():
-        atomic_write(path, content)
+        outputs.write(path, content, of=out)
     files = Manifest.entries(out.parent, contents)
-    atomic_write(out.with_suffix(".json"), seal({**numbers(facts), "files": files}))
-    output.finish()
+    outputs.write(out.with_suffix(".json"), seal({**numbers(facts), "files": files}), of=out)
     return facts
 
 

@@ -1,11 +1,12 @@
 """Files that are either wholly there or not there: atomic writes, flushed to disk, and their hashes."""
 
+import errno
 import hashlib
 import os
 import shutil
 import socket
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -14,6 +15,8 @@ from dithc.sealed import plain
 
 BLOCK_BYTES = 1 << 20
 MOST_LINKS = 40  # as many as the kernel follows
+NO_LINKS = {errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK}
+"""Errors of file systems without hard links."""
 
 
 def sha256_file(path: Path) -> str:
@@ -35,10 +38,17 @@ def flush(path: Path) -> None:
 
 
 @contextmanager
-def replacing(path: Path) -> Iterator[Path]:
+def replacing(
+    path: Path, *, is_new: bool = False, before: Callable[[Path], object] = lambda temporary: None
+) -> Iterator[Path]:
     """Yield a temporary path for a file that takes the place of `path` when the body succeeds.
 
     A symbolic link keeps its place: the file behind it is replaced. A device, a pipe or a terminal is written to.
+
+    Args:
+        path: file to write.
+        is_new: a file that another process has put there meanwhile is an error, and not replaced.
+        before: called with the temporary path before the file has its name; not for devices and pipes.
 
     Raises:
         OSError: the disk is full or not writable, or `path` is a folder; the earlier content of `path` is intact.
@@ -55,11 +65,26 @@ def replacing(path: Path) -> Iterator[Path]:
                     shutil.copyfileobj(content, target)
             else:
                 flush(temporary)
-                os.replace(temporary, path)
+                before(temporary)
+                _rename(temporary, path, is_new=is_new)
                 flush(path.parent)
         except BaseException:
             temporary.unlink(missing_ok=True)
             raise
+
+
+def _rename(temporary: Path, path: Path, *, is_new: bool) -> None:
+    """Give a temporary file its name; FileExistsError if it must be new and is not."""
+    if is_new:
+        try:
+            os.link(temporary, path)
+        except OSError as error:
+            if error.errno not in NO_LINKS:
+                raise
+        else:
+            temporary.unlink()
+            return
+    os.replace(temporary, path)
 
 
 def is_stream(path: Path) -> bool:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from dithc.log import UserError, logger, problem, setup
-from dithc.workflow.checks import check_inputs, damaged, digest_of, restorable, told
+from dithc.workflow.checks import check_inputs, check_owner, damaged, digest_of, restorable, told
 from dithc.workflow.driver import Driver
 from dithc.workflow.jobs import Benches, Jobs
 from dithc.workflow.layers import Words, also_make, words_of
@@ -82,8 +82,10 @@ class Workflow(Matrix):
         """Report after a dry run the input errors that a run would have."""
         if not engine.dryrun:
             return
+        jobs = list(engine.dag.needrun_jobs(exclude_finished=False))
         try:
-            check_inputs(self, {job.rule.name for job in engine.dag.needrun_jobs(exclude_finished=False)})
+            self._check_owner(jobs)
+            check_inputs(self, {job.rule.name for job in jobs})
         except UserError as error:
             sys.stdout.flush()  # of the plan
             log.error(f"a run of this plan would stop before its first job: {error}")
@@ -100,7 +102,9 @@ class Workflow(Matrix):
     def start(self) -> None:
         """Start before the first job; UserError if the work cannot begin (`check_inputs`, `Driver.start`)."""
         engine = self.engine
-        planned = [(job.rule.name, self._name(job)) for job in engine.dag.needrun_jobs()]
+        jobs = list(engine.dag.needrun_jobs())
+        self._check_owner(jobs)
+        planned = [(job.rule.name, self._name(job)) for job in jobs]
         check_inputs(self, {rule for rule, _ in planned})
         # The slurm plugin submits all jobs of a driver under one random name. The generic one calls dithc-job-submit, which
         # stands beside the interpreter and inherits a variable.
@@ -110,6 +114,11 @@ class Workflow(Matrix):
         os.environ |= {"DITHC_DRIVER_NAME": name, "PATH": path}
         executor = "local" if engine.local_exec else str(engine.executor_plugin.name)
         self.driver.start(planned, executor=executor, name=name, engine=submitter)
+
+    def _check_owner(self, jobs: Sequence[Any]) -> None:
+        is_first = not Path(self.config).exists()
+        paths = (path for job in jobs for path in (*job.output, *(job.log if is_first else ())))
+        check_owner(Path(self.root), map(Path, paths))
 
     def _name(self, job: Any) -> str:
         """Data set, codec, run, extractor or evaluation of a job of the engine; an evaluation's extractor for its features."""

@@ -1,5 +1,6 @@
 """Output folders: dithc replaces and deletes its own files, and no other file."""
 
+import errno
 import os
 from pathlib import Path
 
@@ -262,3 +263,49 @@ def test_only_one_module_deletes_folders() -> None:
     """Ownership is decided in one place, so `rmtree` occurs there alone."""
     package = Path(outputs.__file__).parents[2]
     assert [path.name for path in package.rglob("*.py") if "rmtree" in path.read_text()] == ["scratch.py"]
+
+
+def test_files_of_one_stem_share_a_marker(tmp_path: Path) -> None:
+    for _ in range(2):
+        for name in ("out.json", "out.png", "figures/out.svg"):
+            (tmp_path / name).parent.mkdir(exist_ok=True)
+            outputs.write(tmp_path / name, "x" * len(name), of=tmp_path / "out.json")
+
+
+def test_a_file_that_appears_while_a_single_file_is_written_is_kept(tmp_path: Path) -> None:
+    path = tmp_path / "out.json"
+    writer = outputs.replacing(path)
+    writer.__enter__().write_text("of dithc")
+    path.write_text("of the user")
+    with pytest.raises(UserError, match="did not write"):
+        writer.__exit__(None, None, None)
+    assert path.read_text() == "of the user"
+    assert outputs.files_of(tmp_path) == [path]
+
+
+def test_a_single_file_is_listed_before_it_has_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "out.json"
+
+    def full(self: object, *arguments: object, **settings: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(outputs.OutputFolder, "_write", full)
+        with pytest.raises(OSError, match="No space"):
+            outputs.write(path, "content")
+    assert outputs.files_of(tmp_path) == []
+    outputs.write(path, "content")
+    outputs.write(path, "other content")
+    assert path.read_text() == "other content"
+
+
+def test_a_marker_that_is_a_pipe_is_an_error(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / f".out{outputs.MARKER_FILE}")
+    with pytest.raises(UserError, match="pipe"):
+        outputs.write(tmp_path / "out.json", "content")
+    assert not (tmp_path / "out.json").exists()
+
+
+def test_an_empty_file_may_be_replaced(tmp_path: Path) -> None:
+    (tmp_path / "made-by-mktemp").touch()
+    outputs.write(tmp_path / "made-by-mktemp", "content")

@@ -24,6 +24,7 @@ from dithc.hcops import tuning
 from dithc.log import logger, problem, progress
 from dithc.model import DiT
 from dithc.native import contexts
+from dithc.runs import atomic_write, outputs
 
 log = logger(__name__)
 
@@ -95,7 +96,7 @@ def tune(settings: TuneSettings) -> dict[str, Any]:
                 rounds=settings.rounds,
             )
             bar.update(1, now=f"{layer.name} {of} {dtype}: {_said(found[product])}")
-    tuning.save(path, key, found)
+    tuning.save(path, key, found, write=outputs.write if settings.output else atomic_write)
     log.info("wrote %s", path)
     return _shown(path, key, found)
 

@@ -95,7 +95,7 @@ def tell(result: Mapping[str, Any], path: Path | None, rows: Iterable[Mapping[st
     A stopped sitting writes its result to a separate file beside its units, from which the next sitting resumes.
     """
     from dithc.bench import table
-    from dithc.runs import atomic_write
+    from dithc.runs import outputs
     from dithc.sealed import seal
     from dithc.sittings import now
 
@@ -105,11 +105,11 @@ def tell(result: Mapping[str, Any], path: Path | None, rows: Iterable[Mapping[st
     told |= {"stopped_by": by} if by else {}
     if path is not None:
         part = path.with_suffix(STOPPED_SUFFIX)
-        atomic_write(part if by else path, seal(told, allow_nan=True))
+        outputs.write(part if by else path, seal(told, allow_nan=True))
         if by:
             print(f"stopped by {by}: what was measured so far is in {part}; the same command goes on from there")
         else:
-            part.unlink(missing_ok=True)
+            outputs.OutputFolder.around(part).delete()
     if by:
         return STOPPED if path is not None and by != "Ctrl-C" else INTERRUPTED
     states = [row["status"] for row in rows]

@@ -44,7 +44,7 @@ def _run(args: argparse.Namespace) -> int:
 
     from dithc.cli.ranks import ranks
     from dithc.config import Experiment, training
-    from dithc.runs import atomic_write
+    from dithc.runs import outputs
     from dithc.train import Rehearsal, rehearse
 
     memory = training.Memory(
@@ -61,7 +61,7 @@ def _run(args: argparse.Namespace) -> int:
             resource.setrlimit(resource.RLIMIT_DATA, (args.data_limit, args.data_limit))
         result = rehearse(settings, group, warm=args.json.with_suffix(".warm").touch)
         if group.rank == 0:
-            atomic_write(args.json, json.dumps(result, indent=1) + "\n")
+            outputs.write(args.json, json.dumps(result, indent=1) + "\n")
     return 0
 
 

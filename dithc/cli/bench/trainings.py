@@ -122,14 +122,14 @@ def _collectives(args: argparse.Namespace) -> int:
     from dithc.bench import collectives
     from dithc.cli.ranks import ranks
     from dithc.config import Experiment
-    from dithc.runs import atomic_write
+    from dithc.runs import outputs
 
     settings = settings_of(collectives.CollectivesSettings, args)
     if args.on_ranks:
         with ranks(Experiment(), expected=None, timeout_seconds=60) as group:  # on the cores that a training would have
             result = collectives.measure(settings, group)
             if group.rank == 0 and args.json:
-                atomic_write(args.json, json.dumps(result) + "\n")
+                outputs.write(args.json, json.dumps(result) + "\n")
         return 0
     result = collectives.bench_collectives(settings)
     return tell(result, args.json, [])

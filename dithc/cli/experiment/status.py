@@ -97,7 +97,7 @@ def _lines(found: "list[Status]", screen: Any, *, is_whole: bool = False) -> lis
 
 
 def _write(path: Path | None, found: "list[Status]") -> None:
-    from dithc.runs import atomic_write
+    from dithc.runs import outputs
 
     if path is not None:
-        atomic_write(path, json.dumps([status.as_json() for status in found], indent=1) + "\n")
+        outputs.write(path, json.dumps([status.as_json() for status in found], indent=1) + "\n")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from dithc.cli.making import Making, add_of, add_out
 from dithc.log import problem
-from dithc.runs import Manifest, atomic_write, outcome
+from dithc.runs import Manifest, atomic_write, outcome, outputs
 
 if TYPE_CHECKING:
     import numpy as np
@@ -65,7 +65,7 @@ def run(args: argparse.Namespace) -> int:
     making.output.prune(written)
     making.write(numbers, written)
     if args.json:
-        atomic_write(args.json, json.dumps(numbers, indent=1) + "\n")
+        outputs.write(args.json, json.dumps(numbers, indent=1) + "\n")
     print(_table(args.evaluation, numbers))
     return 0
 

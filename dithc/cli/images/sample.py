@@ -50,7 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Samples."""
     from dithc.config import load
-    from dithc.runs import atomic_write
+    from dithc.runs import outputs
     from dithc.sample import degrees_table, sample
 
     layout = _layout(args.degrees) if args.degrees else None
@@ -72,7 +72,7 @@ def run(args: argparse.Namespace) -> int:
         if numbers is None:
             return STOPPED
         if args.json is not None and group.rank == 0:
-            atomic_write(args.json, json.dumps(numbers, indent=1) + "\n")
+            outputs.write(args.json, json.dumps(numbers, indent=1) + "\n")
     return 0
 
 

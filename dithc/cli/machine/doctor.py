@@ -45,9 +45,10 @@ def run(args: argparse.Namespace) -> int:
     from dithc.doctor import check_profile, collect, probe_node
     from dithc.hardware import description, discover
     from dithc.log import setup
+    from dithc.runs import outputs
 
     if args.describe:
-        description.write(discover(described=False), args.describe)
+        outputs.write(args.describe, description.to_yaml(discover(described=False)))
         print(f"this machine: {args.describe}")
         return 0
     if args.probe_node:
@@ -96,7 +97,7 @@ def _print(findings: "list[Finding]", args: argparse.Namespace) -> int:
 
     from dithc.doctor import worst
     from dithc.log import escaping
-    from dithc.runs import atomic_write
+    from dithc.runs import outputs
 
     verdict = worst(findings)
     print(_verdict(findings))
@@ -110,7 +111,7 @@ def _print(findings: "list[Finding]", args: argparse.Namespace) -> int:
             print(f"      {line}")
     if args.json:
         content = {"verdict": verdict, "findings": [asdict(finding) for finding in findings]}
-        atomic_write(args.json, json.dumps(content, indent=1) + "\n")
+        outputs.write(args.json, json.dumps(content, indent=1) + "\n")
     return 1 if verdict == "bad" else 0
 
 

@@ -88,7 +88,7 @@ def run(args: argparse.Namespace) -> int:
     ranges.check(args)
     step = _step(args.step)
     description.read(args.machine)  # or a message, before what takes seconds to load
-    from dithc.runs import atomic_write
+    from dithc.runs import outputs
     from dithc.sealed import seal
     from dithc.simulate import Settings, sampling, table
     from dithc.simulate import run as simulate
@@ -121,7 +121,7 @@ def run(args: argparse.Namespace) -> int:
         result = simulate(settings)
         print(table(result))
     if args.json:
-        atomic_write(args.json, seal(result, allow_nan=True))
+        outputs.write(args.json, seal(result, allow_nan=True))
     tried = [one for one in result.get("validation", {}).values() if one["is_the_reproduction"]]
     return 0 if all(row["within"] for one in tried for row in [*one["seconds"], one["efficiency"]]) else 1
 

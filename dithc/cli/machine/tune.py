@@ -26,10 +26,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Searches, or only shows; prints a line for each product."""
     from dithc.bench import operators, table
+    from dithc.runs import outputs
 
     if args.show:
         print(table(operators.show_tuning(threads=args.threads, output=args.output)))
         return 0
+    if args.output:
+        outputs.check_file(args.output)
     settings = operators.TuneSettings(
         model=args.model,
         overrides=dict(args.override),

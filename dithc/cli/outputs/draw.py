@@ -47,8 +47,8 @@ def draw(path: Path, target: Path) -> None:
     elif whole and (folder / "grid.png").is_file():
         outputs.write(target, (folder / "grid.png").read_bytes())
     elif (array := _array_of(path, folder, whole=whole)) is not None:
-        outputs.OutputFolder.around(target).plan([target])
-        write_png(target, _grid(_load(array), bands=_bands(folder)))
+        with outputs.replacing(target) as temporary:
+            write_png(temporary, _grid(_load(array), bands=_bands(folder)))
     else:
         raise problem(
             f"{path} has no picture",

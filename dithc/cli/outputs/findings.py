@@ -219,5 +219,9 @@ def _fault(path: Path, what: str, document: Path) -> Fault:
         return Fault(str(path), what, "it only tells people what its folder is", "file")
     if path.name == "config.json" and path == document:
         return Fault(str(path), what, "every run of the workflow writes it", "file")
+    if path.exists() and not outputs.owns(path):
+        return Fault(
+            str(path), what, "no list of dithc has it with its size: move it out of this folder if it is yours", "file"
+        )
     stage = "report" if document.name == "report.json" else " ".join(document.parent.parts[-2:])
     return Fault(str(path), what, f"the workflow makes it again, once it is deleted ({stage})", "file")

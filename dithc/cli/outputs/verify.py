@@ -47,7 +47,7 @@ def run(args: argparse.Namespace) -> int:
     from dithc.cli import main
     from dithc.cli.outputs.findings import find
     from dithc.config import experiment_of
-    from dithc.runs import atomic_write
+    from dithc.runs import outputs
 
     files = _config_of(args) if args.repair else []
     folders = [path if path.is_dir() else path.parent for path in args.paths]
@@ -68,7 +68,7 @@ def run(args: argparse.Namespace) -> int:
     elif finding.faults:
         log.warning("with --repair --profile FOLDER these are deleted, and the workflow makes them again")
     if args.json:
-        atomic_write(args.json, json.dumps(asdict(finding), indent=1) + "\n")
+        outputs.write(args.json, json.dumps(asdict(finding), indent=1) + "\n")
     return 1 if finding.faults else 0
 
 
@@ -111,6 +111,13 @@ def _config_of(args: argparse.Namespace) -> list[Path]:
             expected="the profile of this machine, and one results/NAME with its config.json, or --configfile",
             remedy=EXAMPLE,
         )
+    if not Path(args.profile).is_dir():
+        raise problem(
+            "`--profile` is not a folder",
+            got=args.profile,
+            expected="the profile of this machine, such as profiles/local",
+            remedy="correct the path; no file was deleted",
+        )
     return files
 
 
@@ -124,6 +131,11 @@ def _remove(finding: "Finding", *, within: list[Path]) -> None:
         path = Path(fault.path)
         if not any(path.parent.resolve().is_relative_to(folder) for folder in folders):
             log.warning(f"{path} stays: it is outside of {', '.join(map(str, within))}; name its folder too")
+            continue
+        if not outputs.owns(path) and path.exists():
+            log.warning(
+                f"{path} is kept: no marker and no manifest lists it with its size; delete it if it is no longer needed"
+            )
             continue
         if fault.goes == "lines":
             rows, _ = unseal_lines(path.read_text(errors="replace"))

@@ -75,7 +75,7 @@ def _locked_folder() -> Iterator[str]:
                 pass
             files = Path(name) / "files"
             files.mkdir()
-            outputs.mark_scratch(Path(name))
+            outputs.make_scratch(Path(name))
             try:
                 yield str(files)
             finally:

@@ -3,12 +3,13 @@
 A marker lists these files in the folder. It is a sealed document that exists before the first file does. Sizes are added when
 the stage ends; until then a size is null. All other files belong to the user: dithc neither replaces nor deletes them.
 How to change it: a stage that writes in place calls `claim`, `plan`, `prune` and `finish`; a stage that builds a folder uses
-`replaced`; a single file is written by `write`. Temporary folders come from `make_scratch` and go by `remove`.
+`replaced`; a single file is written by `write` or
+`replacing`. Temporary folders come from `make_scratch`, and `remove` deletes them.
 """
 
-from dithc.runs.outputs.folder import NO_SPACE, OutputFolder, check_file, single_file, write
+from dithc.runs.outputs.folder import NO_SPACE, OutputFolder, check_file, owns, replacing, write
 from dithc.runs.outputs.listing import MARKER_FILE, files_of
-from dithc.runs.outputs.scratch import make_scratch, mark_scratch, remove
+from dithc.runs.outputs.scratch import make_scratch, remove
 
 __all__ = [
     "MARKER_FILE",
@@ -17,8 +18,8 @@ __all__ = [
     "check_file",
     "files_of",
     "make_scratch",
-    "mark_scratch",
+    "owns",
     "remove",
-    "single_file",
+    "replacing",
     "write",
 ]

@@ -8,8 +8,9 @@ from contextlib import contextmanager, suppress
 from itertools import islice
 from pathlib import Path
 
-from dithc.log import logger, problem
-from dithc.runs.files import atomic_write, beside, flush, is_stream
+from dithc.log import UserError, logger, problem
+from dithc.runs import files
+from dithc.runs.files import beside, flush, is_stream
 from dithc.runs.outputs.listing import TEMPORARY, FileList, files_of
 from dithc.runs.outputs.scratch import make_scratch, remove
 from dithc.sealed import has_seal
@@ -99,8 +100,8 @@ class OutputFolder(FileList):
     def finish(self, *, stage: str | None = None, name: str | None = None) -> None:
         """Record the sizes of all files that are listed, after the last of them was written."""
         names = [*self._present(self._owned()), *self._manifests()]
-        files = [name for name in names if (self.folder / name).is_file()]
-        sizes: dict[str, int | None] = {name: (self.folder / name).stat().st_size for name in files}
+        written = [name for name in names if (self.folder / name).is_file()]
+        sizes: dict[str, int | None] = {name: (self.folder / name).stat().st_size for name in written}
         owner = {"stage": stage, "name": name} if stage else {}
         self._write(sizes, **owner)
 
@@ -150,14 +151,17 @@ class OutputFolder(FileList):
         owned, names = self._owned(), []
         for path in paths:
             names.append(self._relative(path))
-            if os.path.lexists(path) and not self._is_owned(names[-1], owned):
-                raise problem(
-                    f"{path} exists and dithc did not write it",
-                    got=f"a file that {self.folder / self.marker} does not list",
-                    expected="no file of this name",
-                    remedy="name another file, or move this one elsewhere",
-                )
+            if os.path.lexists(path) and not self._is_owned(names[-1], owned) and not _is_empty(path):
+                raise self._foreign(path)
         return names
+
+    def _foreign(self, path: Path) -> UserError:
+        return problem(
+            f"{path} exists and dithc did not write it",
+            got=f"a file that {self.folder / self.marker} does not list",
+            expected="no file of this name",
+            remedy="name another file, or move this one elsewhere",
+        )
 
     def _install(self, temporary: Path, *, stage: str | None, name: str | None) -> None:
         """Exchange this folder and a complete temporary folder."""
@@ -227,6 +231,14 @@ class OutputFolder(FileList):
                 os.rename(path, self.folder)
 
 
+def owns(path: Path) -> bool:
+    """Return whether dithc wrote a file: a marker or manifest lists it, or it has a seal, or it is empty."""
+    if _is_empty(path):
+        return True
+    home = OutputFolder(path.parent)._home()
+    return home._is_owned(home._relative(path), home._owned()) or (path.is_file() and _has_seal(path))
+
+
 def check_file(path: Path, *, stage: str | None = None, name: str | None = None) -> None:
     """Reject an output file that exists and that dithc did not write.
 
@@ -236,7 +248,7 @@ def check_file(path: Path, *, stage: str | None = None, name: str | None = None)
     Raises:
         UserError: the file is the user's, or of another stage.
     """
-    if not path.is_file() or not path.stat().st_size:
+    if is_stream(path) or not path.exists():
         return
     if stage is not None and _has_seal(path):
         OutputFolder.of(path).check_owner(stage=stage, name=name)
@@ -245,34 +257,41 @@ def check_file(path: Path, *, stage: str | None = None, name: str | None = None)
 
 
 @contextmanager
-def single_file(path: Path | None) -> Iterator[None]:
-    """List a file that the body may write, such as that of `--json`, in a marker of its own; streams need none.
+def replacing(path: Path, *, of: Path | None = None) -> Iterator[Path]:
+    """Yield a temporary path for a single file, such as that of `--json`; streams are written to.
+
+    A marker lists the file with its size before the file has its name. The marker is that of the file, or of the file `of`,
+    which `path` belongs to.
 
     Raises:
-        UserError: a file of this name exists and dithc did not write it.
+        UserError: a file of this name exists, or appears meanwhile, and dithc did not write it.
     """
-    if path is None or is_stream(path):
-        yield
+    if is_stream(path):
+        with files.replacing(path) as temporary:
+            yield temporary
         return
-    output = OutputFolder.around(path)
+    output = OutputFolder.around(of or path)
     output._free([path])
+
+    def enlist(temporary: Path) -> None:
+        (name,) = output._free([path])
+        output._write(output._listed() | {name: temporary.stat().st_size})
+
     try:
-        yield
-    finally:
-        if path.is_file():
-            output._write({path.name: path.stat().st_size})
+        with files.replacing(path, is_new=not os.path.lexists(path), before=enlist) as temporary:
+            yield temporary
+    except FileExistsError as error:
+        raise output._foreign(path) from error
 
 
-def write(path: Path, content: str | bytes) -> None:
-    """Write a small file atomically and list it in a marker in its folder.
+def write(path: Path, content: str | bytes, *, of: Path | None = None) -> None:
+    """Write a small single file as `replacing` does."""
+    with replacing(path, of=of) as temporary:
+        temporary.write_bytes(content.encode() if isinstance(content, str) else content)
 
-    Raises:
-        UserError: a file of this name exists and dithc did not write it.
-    """
-    output = OutputFolder.around(path)
-    output.plan([path])
-    atomic_write(path, content)
-    output.finish()
+
+def _is_empty(path: Path) -> bool:
+    return path.is_file() and not path.stat().st_size
 
 
 def _has_seal(path: Path) -> bool:

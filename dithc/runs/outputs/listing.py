@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any, Self
 
 from dithc import clutter
-from dithc.runs.files import atomic_write
+from dithc.log import problem
+from dithc.runs.files import atomic_write, is_stream
 from dithc.runs.manifest import Manifest
 from dithc.sealed import plain, seal, unseal
 
@@ -64,6 +65,13 @@ class FileList:
         return None
 
     def _write(self, files: dict[str, int | None], **owner: str | None) -> None:
+        if is_stream(self.folder / self.marker):
+            raise problem(
+                f"{self.folder / self.marker} is not a file",
+                got="a device or a pipe",
+                expected="no file of this name, or the list of files that dithc wrote",
+                remedy="remove it",
+            )
         content = {**(self._read() or {}), **owner, "files": files}
         self.folder.mkdir(parents=True, exist_ok=True)
         stated = {key: value for key, value in content.items() if value is not None}

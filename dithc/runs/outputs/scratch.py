@@ -27,11 +27,6 @@ def make_scratch(folder: Path) -> None:
             remedy="move the folder elsewhere, or choose another output folder",
         )
     folder.mkdir(parents=True, exist_ok=True)
-    mark_scratch(folder)
-
-
-def mark_scratch(folder: Path) -> None:
-    """Declare that dithc may delete the content of a folder, whatever it is."""
     (folder / MARKER_FILE).write_text(seal({SCRATCH: True, "files": {}}))
 
 

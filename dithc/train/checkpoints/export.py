@@ -9,7 +9,7 @@ import torch
 from dithc.config import training
 from dithc.log import logger, problem
 from dithc.model import DiTConfig, diffusers_keys
-from dithc.runs import Store, outputs, replacing
+from dithc.runs import Store, outputs
 from dithc.tensors import read_tensors, write_tensors
 from dithc.train.checkpoints.weights import CONFIG_FILE, FREQUENCIES, network_kind
 from dithc.weights import DIFFUSERS_FILE, files_of
@@ -46,15 +46,12 @@ def export(manifest: Path, *, weights: Literal["ema", "raw"], layout: Layout, ou
         _tell_of_blocks(config, layout)
     predicts = training.Objective(**checkpoint.meta["objective"]).predict
     kind = network_kind(predicts, config.block)
-    output = outputs.OutputFolder(out) if layout == "diffusers" else outputs.OutputFolder.around(out)
-    output.check() if layout == "diffusers" else outputs.check_file(out)
+    outputs.OutputFolder(out).check() if layout == "diffusers" else outputs.check_file(out)
     chosen = dict(read_tensors(checkpoint.weights(weights)))
     if layout == "diffusers":
         chosen = diffusers_keys.to_diffusers(chosen, config)
     try:
-        if layout != "diffusers":
-            output.plan([out])
-        with output.replaced() if layout == "diffusers" else replacing(out) as temporary:
+        with outputs.OutputFolder(out).replaced() if layout == "diffusers" else outputs.replacing(out) as temporary:
             if layout == "safetensors":
                 write_tensors(temporary, chosen, said=kind)
             elif layout == "official":
@@ -71,7 +68,6 @@ def export(manifest: Path, *, weights: Literal["ema", "raw"], layout: Layout, ou
             expected="a writable folder with room for them",
             remedy="free space or choose another --out",
         ) from error
-    output.finish()
     log.info(f"{weights} weights of step {step} written to {out} ({layout})")
     if layout == "diffusers":
         log.warning(

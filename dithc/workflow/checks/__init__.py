@@ -6,7 +6,7 @@ are inspected, not hashed. Extending: a kind of input is a case in `inputs.py`.
 """
 
 from dithc.workflow.checks.inputs import check_inputs
-from dithc.workflow.checks.products import damaged, told
+from dithc.workflow.checks.products import check_owner, damaged, told
 from dithc.workflow.checks.restored import digest_of, restorable
 
-__all__ = ["check_inputs", "damaged", "digest_of", "restorable", "told"]
+__all__ = ["check_inputs", "check_owner", "damaged", "digest_of", "restorable", "told"]

@@ -1,10 +1,34 @@
-"""Damaged results: files of a manifest that are missing or have another size."""
+"""Existing results: damaged files of a manifest, and files of the user in place of results."""
 
 from collections.abc import Iterable
+from itertools import islice
 from pathlib import Path
 
-from dithc.log import UserError
-from dithc.runs import Manifest
+from dithc.log import UserError, problem
+from dithc.runs import Manifest, outputs
+
+SHOWN = 3
+
+
+def check_owner(root: Path, paths: Iterable[Path]) -> None:
+    """Reject files of the user in place of outputs: Snakemake deletes the outputs of a job before it starts.
+
+    Args:
+        root: results folder of the experiment.
+        paths: outputs of the planned jobs; in a first run also their logs.
+
+    Raises:
+        UserError: dithc did not write one of the files.
+    """
+    config = root / "config.json"
+    foreign = (path for path in (config, *paths) if path.exists() and not outputs.owns(path))
+    if found := list(islice(foreign, SHOWN)):
+        raise problem(
+            f"{root} holds files that dithc did not write in place of results",
+            got=", ".join(map(str, found)),
+            expected="no files of these names, or earlier results of this experiment",
+            remedy="move these files, or set another `name` or `results`",
+        )
 
 
 def damaged(manifests: Iterable[str]) -> dict[str, list[str]]:

@@ -42,6 +42,9 @@ def results(tmp_path: Path) -> Path:
     return tmp_path / "results"
 
 
+PROFILE = Path(__file__).parents[3] / "profiles/local"
+
+
 def lines(capsys: pytest.CaptureFixture[str]) -> list[str]:
     """What was printed."""
     return capsys.readouterr().out.splitlines()
@@ -132,10 +135,34 @@ def test_repair_deletes_nothing_outside_of_what_was_named(
         folder / "manifest.json"
     )
     workflow = stand_in(results, monkeypatch)
-    assert main(["verify", str(results), "--repair", "--profile", "local"]) == 1
+    assert main(["verify", str(results), "--repair", "--profile", str(PROFILE)]) == 1
     assert mine.read_text() == "of another project"
     assert not (folder / "inside.bin").exists()
     assert workflow == [[]]
+
+
+def test_repair_keeps_documents_that_dithc_did_not_write(
+    results: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    app = results / "tiles" / "app" / "manifest.json"
+    app.parent.mkdir(parents=True)
+    app.write_text('{"name": "my web app", "icons": []}')
+    (results / "fid").mkdir()
+    (results / "fid" / "step_0000001.json").write_text("no JSON")
+    (shard := next(results.rglob("shard-00000.npy"))).write_bytes(b"of the user " * 1000)
+    stand_in(results, monkeypatch)
+    assert main(["verify", str(results), "--repair", "--profile", str(PROFILE)]) == 1
+    assert app.exists()
+    assert (results / "fid" / "step_0000001.json").exists()
+    assert shard.exists()
+    assert "makes it again" not in capsys.readouterr().out
+
+
+def test_repair_without_a_profile_deletes_no_file(results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (shard := next(results.rglob("shard-00000.npy"))).write_bytes(b"x")
+    stand_in(results, monkeypatch)
+    assert main(["verify", str(results), "--repair", "--profile", "profiles/nonexistent"]) == 2
+    assert shard.exists()
 
 
 def stand_in(results: Path, monkeypatch: pytest.MonkeyPatch) -> list[list[Path]]:
@@ -174,13 +201,13 @@ def test_repair_deletes_nothing_beside_a_process_that_works_there(
     with subprocess.Popen([sys.executable, "-c", works, str(results / place)], **pipes) as orphan:  # type: ignore[call-overload]
         try:
             assert orphan.stdout.readline() == b"\n"
-            assert main(["verify", str(results), "--repair", "--profile", "local"]) == 76
+            assert main(["verify", str(results), "--repair", "--profile", str(PROFILE)]) == 76
             assert f"process {orphan.pid} on" in capsys.readouterr().err
             assert shard.exists()
             assert not workflow
         finally:
             orphan.kill()
-    assert main(["verify", str(results), "--repair", "--profile", "local"]) == 1  # nobody made it again
+    assert main(["verify", str(results), "--repair", "--profile", str(PROFILE)]) == 1  # nobody made it again
     assert not shard.exists()
     assert workflow == [[]]
 

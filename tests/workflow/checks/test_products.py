@@ -5,8 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from dithc.runs import Manifest
-from dithc.workflow.checks.products import damaged, told
+from dithc.log import UserError
+from dithc.runs import Manifest, outputs
+from dithc.sealed import seal
+from dithc.workflow.checks.products import check_owner, damaged, told
 
 
 @pytest.fixture
@@ -45,3 +47,27 @@ def test_a_folder_in_the_place_of_a_file_is_a_fault(result: Path) -> None:
     (result.parent / "shard-0.npy").unlink()
     (result.parent / "shard-0.npy" / "x").mkdir(parents=True)
     assert damaged([str(result)])
+
+
+def test_files_of_the_user_in_place_of_results_are_an_error(result: Path, tmp_path: Path) -> None:
+    check_owner(tmp_path, [result, tmp_path / "missing.json"])
+    (tmp_path / "config.json").write_text(seal({}))
+    (tmp_path / "empty.json").touch()
+    check_owner(tmp_path, [result, tmp_path / "empty.json"])
+    for name in ("config.json", "report.html", "runs/step_0000004.json"):
+        path = tmp_path / name
+        path.parent.mkdir(exist_ok=True)
+        before = path.read_text() if path.exists() else None
+        path.write_text("of the user")
+        with pytest.raises(UserError, match=path.name):
+            check_owner(tmp_path, [result, path])
+        path.unlink() if before is None else path.write_text(before)
+
+
+def test_damaged_results_of_dithc_are_not_files_of_the_user(result: Path, tmp_path: Path) -> None:
+    outputs.OutputFolder.of(result).claim(stage="tiles", name="x")
+    outputs.OutputFolder.of(result).finish()
+    content = bytearray(result.read_bytes())
+    for damaged_bytes in (b"", content[:-90], content[:5], bytes([content[0] ^ 1, *content[1:]])):
+        result.write_bytes(damaged_bytes)
+        check_owner(tmp_path, [result])

@@ -8,7 +8,8 @@ from pathlib import PurePath
 NAMES = frozenset(
     {
         *("__macosx", "icon\r", "network trash folder", "temporary items"),  # macOS; further names begin with a dot
-        *("thumbs.db", "ehthumbs.db", "ehthumbs_vista.db", "desktop.ini", "$recycle.bin", "system volume information"),
+        *("thumbs.db", "ehthumbs.db", "ehthumbs_vista.db", "desktop.ini", "$recycle.bin", "recycler"),
+        *("system volume information",),
         *("@eadir", "@tmp", "#recycle", "#snapshot", "@recycle", "@recently-snapshot", "~snapshot"),  # network storage
         *("lost+found", "aquota.user", "aquota.group", "@longlink", "__pycache__"),
     }

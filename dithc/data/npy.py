@@ -160,7 +160,7 @@ def release(array: npt.NDArray[Any]) -> None:
 
 
 def read_npy(path: Path) -> npt.NDArray[Any]:
-    """Read a .npy file of the user after a comparison of header and length.
+    """Read a .npy file of the user in native byte order, after a comparison of header and length.
 
     Raises OSError if it is not a .npy file of numbers or has another length, UserError if it is not regular or too large.
     """
@@ -177,5 +177,5 @@ def read_npy(path: Path) -> npt.NDArray[Any]:
         if any(side < 1 for side in shape) or count * dtype.itemsize != held:
             raise OSError(f"its header says {shape} of {dtype}, {count * dtype.itemsize} bytes; it holds {held}")
         check_room(path, held, said=f"{shape} of {dtype}")
-        array = np.fromfile(file, dtype=dtype, count=count)
+        array = np.fromfile(file, dtype=dtype, count=count).astype(dtype.newbyteorder("="), copy=False)
         return array.reshape(shape, order="F" if fortran else "C")

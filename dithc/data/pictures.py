@@ -3,13 +3,14 @@
 import io
 import re
 import warnings
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from PIL import Image, PngImagePlugin, UnidentifiedImageError
+from PIL import Image, ImageFile, PngImagePlugin, TiffImagePlugin, UnidentifiedImageError
 
 from dithc.data.files import check_room, open_regular, room_bytes
 from dithc.log import UserError, problem
@@ -35,6 +36,9 @@ DAMAGE = re.compile(
 NOTES = ("grayscale", "enlarged", "rotated", "alpha", "animated", "16-bit", "cmyk")
 ALPHA_MODES = ("LA", "La", "PA", "RGBA", "RGBa")
 ORIENTATION_TAG, UPRIGHT = 0x0112, 1
+BITS, PHOTOMETRIC, SAMPLES, PLANAR, SAMPLE_FORMAT = 258, 262, 277, 284, 339
+SAMPLE_TYPES = {2: "signed integer", 3: "floating-point", 5: "complex integer", 6: "complex"}
+"""Values of SampleFormat without an agreed range, TIFF 6.0, section 19."""
 warnings.simplefilter("ignore", Image.DecompressionBombWarning)
 # Pillow rejects PNG files with more than 1 MiB of text or color profile in a chunk, and 64 MiB in total.
 PngImagePlugin.MAX_TEXT_CHUNK, PngImagePlugin.MAX_TEXT_MEMORY = 64 << 20, 256 << 20
@@ -141,10 +145,12 @@ def _decoded(content: bytes, path: Path) -> tuple[Image.Image, dict[str, bool]]:
     try:
         with Image.open(file, formats=tuple(FORMATS)) as image:
             check_room(path, 4 * image.width * image.height, said=f"{image.height} x {image.width}")
-            mode = image.mode
+            mode, is_deep = image.mode, _is_deep(image)
+            if isinstance(image, TiffImagePlugin.TiffImageFile) and (fault := _tiff_fault(image.tag_v2, image.tile)):
+                raise ValueError(fault)
             image.load()
             rgb = _as_rgb(image)
-            return rgb, _notes(image, mode)
+            return rgb, {"16-bit": is_deep, **_notes(image, mode)}
     except (MemoryError, UserError):
         raise
     except Exception as error:  # decoders of hostile pictures end in errors of many types
@@ -153,7 +159,6 @@ def _decoded(content: bytes, path: Path) -> tuple[Image.Image, dict[str, bool]]:
 
 def _notes(image: Image.Image, mode: str) -> dict[str, bool]:
     notes = {"alpha": mode in ALPHA_MODES or "transparency" in image.info, "cmyk": mode == "CMYK"}
-    notes["16-bit"] = mode.startswith("I")
     with suppress(Exception):  # damaged tags and later frames beside whole pixels
         notes["rotated"] = image.getexif().get(ORIENTATION_TAG, UPRIGHT) != UPRIGHT
     with suppress(Exception):
@@ -161,12 +166,33 @@ def _notes(image: Image.Image, mode: str) -> dict[str, bool]:
     return notes
 
 
+def _is_deep(image: ImageFile.ImageFile) -> bool:
+    """Return whether the file has 16 bits per sample; Pillow itself reduces colors to 8 bits and keeps gray."""
+    levels = [tile[3][1] for tile in image.tile if tile[0].startswith("ppm") and isinstance(tile[3], tuple)]
+    return (
+        image.mode.startswith("I") or any(";16" in str(tile[3]) for tile in image.tile) or max(levels, default=0) > 255
+    )
+
+
+def _tiff_fault(tags: Mapping[int, Any], tiles: Iterable[Any] = ()) -> str:
+    """Return why Pillow cannot read the pixels of a TIFF file, or would misread them; empty if it reads them."""
+    bits, types, count = max(tags.get(BITS, (1,))), {*tags.get(SAMPLE_FORMAT, ())}, tags.get(SAMPLES, 1)
+    if types & SAMPLE_TYPES.keys() or bits > 16:
+        words = "".join(SAMPLE_TYPES.get(one, "") for one in types) or "integer"
+        return f"{bits}-bit {words} pixels, which have no agreed range"
+    if 8 < bits < 16:
+        return f"{bits}-bit pixels, which Pillow does not scale"
+    if count > 2 and tags.get(PHOTOMETRIC) in (0, 1):
+        return f"a TIFF file of {count} {bits}-bit samples per pixel, whose PhotometricInterpretation is gray instead of RGB"
+    if count > 1 and bits > 8 and tags.get(PLANAR) == 2 and any(tile[0] == "raw" for tile in tiles):
+        return "uncompressed 16-bit samples in separate planes (PlanarConfiguration 2), which Pillow misreads"
+    return ""
+
+
 def _as_rgb(image: Image.Image) -> Image.Image:
     """Converts every mode to 8-bit RGB; Pillow itself would clip 16-bit grey at 255 instead of scaling it."""
     if image.mode.startswith("I"):
-        levels = np.asarray(image).astype(np.int64)
-        if levels.min() < 0 or levels.max() > 65535:
-            raise ValueError(f"32-bit grey levels {levels.min()}..{levels.max()}, which have no agreed range")
+        levels = np.asarray(image).astype(np.int64)  # up to 65535
         return Image.fromarray(((levels + 128) // 257).astype(np.uint8)).convert("RGB")
     if image.mode == "F":
         raise ValueError("floating-point pixels, which have no agreed range")
@@ -177,7 +203,7 @@ def _unreadable(path: Path, content: bytes, error: Exception, *, name: str) -> U
     """Return the error for a file that cannot be decoded, with a fix for its cause: a limit, damage, or another format."""
     got, expected = (
         str(error).replace(name, "it") or type(error).__name__,
-        "a JPEG, PNG or TIFF file of 8-bit or 16-bit pixels",
+        "a JPEG, PNG or TIFF file, gray or RGB, of unsigned 8-bit or 16-bit pixels",
     )
     remedy = "convert it to 8-bit PNG or JPEG, or list it in `source.exclude`"
     if "MAX_TEXT" in got:
@@ -192,5 +218,16 @@ def _unreadable(path: Path, content: bytes, error: Exception, *, name: str) -> U
     elif not content or DAMAGE.search(got):
         remedy = "copy the file again from its source, or list it in `source.exclude`"
     elif isinstance(error, UnidentifiedImageError):
-        got = f"an unknown or unsupported format, first bytes {content[:12]!r}"
+        got = _tiff_words(content) or f"an unknown or unsupported format, first bytes {content[:12]!r}"
     return problem(f"{path} cannot be read as a picture", got=got, expected=expected, remedy=remedy)
+
+
+def _tiff_words(content: bytes) -> str:
+    """Return the fault of a TIFF file that Pillow does not open; empty for other files."""
+    with suppress(Exception):
+        tags = TiffImagePlugin.ImageFileDirectory_v2(content[: 16 if 43 in content[2:4] else 8])  # 43: BigTIFF
+        file = io.BytesIO(content)
+        file.seek(tags.next)
+        tags.load(file)
+        return _tiff_fault(tags) or "a TIFF file of an unsupported layout"
+    return ""

@@ -21,6 +21,10 @@ RADIANCE_SCALE = 0.02
 """Radiance (W m-2 sr-1 um-1) is stored as int16 in these steps, an eighth of a digital number of Gaofen-2; up to 655."""
 
 
+NODATA_TOLERANCE = 2.0**-22
+"""Largest difference of floats that GDAL takes as equal no-data values, relative to their sum (ARE_REAL_EQUAL)."""
+
+
 class Reason(StrEnum):
     """Why a scene file (first group) or a tile (second group) is not used."""
 
@@ -177,10 +181,31 @@ def find_invalid(pixels: Array, *nodata: float | None, masked: Array | None) -> 
     invalid = ~np.isfinite(pixels) if pixels.dtype.kind in "fc" else np.zeros(pixels.shape, dtype=bool)
     for value in nodata:
         if value is not None:
-            invalid |= pixels == value
+            for band, bad in zip(pixels, invalid, strict=True):
+                bad |= _equals(band, value)
     if masked is not None:
         invalid |= masked
     return invalid
+
+
+def _equals(pixels: Array, value: float) -> Any:
+    """Return where pixels are the no-data value `value` as GDAL compares, in the type of the pixels.
+
+    Floats are equal within `NODATA_TOLERANCE`, so that texts with fewer digits than the pixels match. Sums of two of the largest
+    numbers overflow, and these are equal too. Integers equal the integer part; a value beyond their range equals none.
+    """
+    kind, dtype = pixels.dtype.kind, pixels.dtype
+    if kind == "f":
+        with np.errstate(over="ignore", invalid="ignore"):
+            nodata = np.float64(value).astype(dtype)
+            same = pixels == nodata
+            if dtype.itemsize > 2:
+                same |= np.abs(pixels - nodata) < NODATA_TOLERANCE * np.abs(pixels + nodata)
+            return same
+    if kind in "iu":
+        limits = np.iinfo(dtype)
+        return pixels == int(value) if limits.min <= value <= limits.max else False
+    return pixels == value
 
 
 def stored_physical(values: Array, *, scale: float, invalid: Array, units: Units) -> Array:

@@ -76,7 +76,12 @@ class Lazy(BackendArray):
 
     def _index(self, key: tuple[Key, ...]) -> Array:
         first, *rest = (slice(one, one + 1) if isinstance(one, int | np.integer) else one for one in key)
-        block = self._read(np.arange(self.shape[0], dtype=np.int64)[first], tuple(rest))
+        rows = np.arange(self.shape[0], dtype=np.int64)[first]
+        block = (
+            self._read(rows, tuple(rest))
+            if len(rows)
+            else taken(np.empty((0, *self.shape[1:]), self.dtype), tuple(rest))
+        )
         return block[tuple(0 if isinstance(one, int | np.integer) else slice(None) for one in key)]
 
 

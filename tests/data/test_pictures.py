@@ -1,15 +1,26 @@
 """Pictures: every mode becomes RGB, broken files are named, and the crop follows the ADM steps to the pixel."""
 
+import warnings
 import zlib
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+import rasterio
 from PIL import Image, PngImagePlugin
 
 from dithc.data import pictures
-from dithc.data.pictures import center_crop, read_rgb, write_jpeg, write_png
+from dithc.data.pictures import center_crop, prepare, read_rgb, write_jpeg, write_png
 from dithc.log import UserError
+
+
+def write_tiff(path: Path, pixels: np.ndarray, **settings: Any) -> None:
+    shape = {"count": pixels.shape[0], "height": pixels.shape[1], "width": pixels.shape[2], "dtype": pixels.dtype.name}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", rasterio.errors.NotGeoreferencedWarning)
+        with rasterio.open(path, "w", **{"driver": "GTiff", **shape, **settings}) as file:
+            file.write(pixels)
 
 
 def _ramp(height: int, width: int) -> np.ndarray:
@@ -62,6 +73,46 @@ def test_floating_point_pictures_are_refused(tmp_path: Path) -> None:
     Image.fromarray(np.zeros((3, 3), np.float32)).save(tmp_path / "f.tiff")
     with pytest.raises(UserError, match=r"f\.tiff.*\n.*floating-point"):
         read_rgb(tmp_path / "f.tiff")
+
+
+@pytest.mark.parametrize(
+    ("dtype", "bands", "settings", "cause"),
+    [
+        ("int32", 1, {}, "32-bit signed integer"),
+        ("uint32", 1, {}, "32-bit integer"),
+        ("int16", 1, {}, "16-bit signed integer"),
+        ("int8", 1, {}, "8-bit signed integer"),
+        ("float32", 3, {}, "32-bit floating-point"),
+        ("uint16", 1, {"nbits": 12}, "12-bit"),
+        ("uint16", 3, {"photometric": "MINISBLACK"}, "PhotometricInterpretation is gray"),
+        ("uint8", 4, {"photometric": "MINISBLACK", "bigtiff": "YES"}, "PhotometricInterpretation is gray"),
+        ("uint16", 3, {"photometric": "RGB", "interleave": "band"}, "PlanarConfiguration"),
+    ],
+)
+def test_tiff_files_are_rejected_by_their_type(
+    tmp_path: Path, dtype: str, bands: int, settings: Any, cause: str
+) -> None:
+    """Not by their values, which may all be in 0 to 100."""
+    write_tiff(tmp_path / "a.tif", np.full((bands, 8, 8), 100, dtype), **settings)
+    with pytest.raises(UserError, match=f"got: .*{cause}"):
+        read_rgb(tmp_path / "a.tif")
+
+
+@pytest.mark.parametrize("depth", [8, 16])
+@pytest.mark.parametrize("suffix", ["tif", "deflate.tif", "planar.tif", "png", "ppm"])
+def test_colors_of_16_bits_are_noted(tmp_path: Path, suffix: str, depth: int) -> None:
+    pixels = np.random.default_rng(0).integers(0, 1 << depth, (3, 8, 8)).astype(f"uint{depth}")
+    path = tmp_path / f"a.{suffix}"
+    if suffix == "ppm":
+        content = pixels.transpose(1, 2, 0).astype(f">u{depth // 8}").tobytes()
+        path.write_bytes(f"P6 8 8 {(1 << depth) - 1}\n".encode() + content)
+    else:
+        options = {"compress": "deflate"} if suffix.startswith(("deflate", "planar")) else {}
+        options |= {"interleave": "band"} if suffix.startswith("planar") else {}
+        write_tiff(path, pixels, driver="PNG" if suffix == "png" else "GTiff", photometric="RGB", **options)
+    prepared = prepare(path.read_bytes(), 8, path=path)
+    assert prepared.notes == (("16-bit",) if depth == 16 else ())
+    assert np.abs(prepared.pixels - (pixels / (257 if depth == 16 else 1))).max() <= 1
 
 
 def test_a_truncated_picture_is_named(tmp_path: Path) -> None:

@@ -61,6 +61,17 @@ def test_any_part_is_that_part_of_the_whole(samples, key):
     np.testing.assert_array_equal(part, whole.reshape(part.shape))
 
 
+@pytest.mark.parametrize("of", ["scenes", "tiles", "samples"])
+@pytest.mark.parametrize("none", [slice(0, 0), np.zeros(0, int), "mask"])
+def test_empty_selections_have_no_images(of, none, request):
+    opened = dithc.open(request.getfixturevalue(of))
+    part = opened[np.zeros(len(opened), bool) if isinstance(none, str) else none, 1, 2:]
+    shape = (0, opened.shape[2] - 2, opened.shape[3])
+    assert (part.values.shape, part.values.dtype) == (shape, np.float32)
+    if of == "scenes":
+        assert part.mask.values.shape == (0, *shape[1:])
+
+
 def test_only_the_shard_that_is_asked_for_is_read(results, tmp_path):
     root = Path(shutil.copytree(results, tmp_path / "copy"))
     shard = root / "samples/some/shard-00001.npy"

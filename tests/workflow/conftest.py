@@ -1,6 +1,5 @@
 """A project folder to run the workflow in, one run of the reduced demo that several tests look at, and fabricated outputs."""
 
-import json
 import os
 import subprocess
 import sys
@@ -13,6 +12,7 @@ import yaml
 from dithc.config import experiment_of
 from dithc.config.layers import laid_over
 from dithc.runs import Manifest
+from dithc.sealed import seal
 
 ROOT = Path(__file__).parent.parent.parent
 REDUCED = Path(__file__).parent / "reduced.yaml"
@@ -90,7 +90,7 @@ def folder(tmp_path: Path) -> Path:
     folder = tmp_path / "results" / "demo"
     folder.mkdir(parents=True)
     experiment = experiment_of([ROOT / DEMO, REDUCED])
-    (folder / "config.json").write_text(json.dumps(experiment.model_dump(mode="json")))
+    (folder / "config.json").write_text(seal(experiment.model_dump(mode="json")))
     return folder
 
 

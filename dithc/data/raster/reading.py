@@ -74,6 +74,7 @@ class RasterInfo:
         labels: metadata of each data band.
         masked: (H, W), true where the mask or the alpha band of the raster excludes a pixel; None without both.
         alpha: number of alpha bands.
+        pages: number of further images in the file, which are neither overviews nor masks and are not read.
         companions: other files that were read: mask and world file.
     """
 
@@ -91,6 +92,7 @@ class RasterInfo:
     labels: tuple[BandLabel, ...]
     masked: npt.NDArray[np.bool_] | None = field(default=None, compare=False)
     alpha: int = 0
+    pages: int = 0
     companions: tuple[Path, ...] = ()
 
     @property
@@ -164,6 +166,7 @@ def _read(path: Path, driver: Driver, source: Any, *, bands: Sequence[str]) -> t
         labels=read_labels(source, numbers[:count]),
         masked=np.logical_or.reduce(~np.concatenate(valid)) if valid else None,  # (H, W)
         alpha=len(alpha),
+        pages=max(len(source.subdatasets) - 1, 0),
         companions=tuple(one for one in (beside, world and world[0]) if one is not None),
     )
 

@@ -83,6 +83,7 @@ class Sentinel2ArrayReader:
             mask=located_mask,
             place=raw.place,
             facts={"dtype": str(raw.pixels.dtype), "offset_source": "config", "offsets": [offset] * len(source.bands)},
+            notes=raw.notes,
         )
 
     def _invalid(self, raw: Raw) -> Array:

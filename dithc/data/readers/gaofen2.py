@@ -129,6 +129,7 @@ class Gaofen2Reader:
             mask=located_mask,
             place=raw.place,
             facts=_facts(metadata) | facts,
+            notes=raw.notes,
         )
 
     def _read(self, path: Path, metadata: Element | None) -> tuple[Raw, dict[str, Any]]:

@@ -82,6 +82,7 @@ class GeoTiffReader:
             mask=located_mask,
             place=raw.place,
             facts={**facts, **wavelengths},
+            notes=raw.notes,
         )
 
     def _stem(self, path: Path) -> str | None:
@@ -133,6 +134,7 @@ class GeoTiffReader:
             infos[0],
             labels=tuple(label for info in infos for label in info.labels),
             masked=np.any(masks, axis=0) if masks else None,
+            pages=max(info.pages for info in infos),
             companions=tuple(one for info in infos for one in info.companions),
         )
         raw = placed(

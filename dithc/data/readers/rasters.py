@@ -34,6 +34,7 @@ class Raw:
         masked: (H, W), true where the file excludes a pixel; None if it excludes none.
         labels: metadata of each band; empty for .npy.
         companions: mask and world file, if they were read.
+        notes: notes of the scene.
     """
 
     pixels: Array
@@ -42,6 +43,7 @@ class Raw:
     masked: Array | None = None
     labels: tuple[BandLabel, ...] = ()
     companions: tuple[Path, ...] = ()
+    notes: tuple[str, ...] = ()
 
     def invalid(self, *nodata: float | None, declared: float | None = None) -> Array:
         """Return where values are not finite, equal a no-data value, or are masked by the file, (C, H, W).
@@ -86,6 +88,7 @@ def placed(pixels: Array, info: RasterInfo, *, bands: list[str], gsd_m: float, g
         masked=info.masked,
         labels=info.labels,
         companions=info.companions,
+        notes=("multi-page",) if info.pages else (),
     )
 
 

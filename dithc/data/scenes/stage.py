@@ -24,6 +24,8 @@ SCHEMA_VERSION = 2
 TABLE_FILE, INDEX_FILE = "scenes.parquet", "scenes.json"
 EXAMPLES_PER_REASON = 2
 SAME_GSD = 0.01
+SEVERAL = ("multi-page", "animated")
+"""Notes of files with several images, of which the first is read."""
 DECODERS = ("rasterio", "pillow", "numpy")
 log = logger(__name__)
 
@@ -67,6 +69,10 @@ def stage_scenes(dataset: datasets.Dataset, folder: Path, *, out: Path, threads:
             link(path, temporary / path.name)
     for reason, count in tally.reasons.items():
         log.warning(f"{count} of {len(scenes)} scenes rejected: {reason}, such as {tally.examples[reason][0]}")
+    if pages := sum(tally.notes[note] for note in SEVERAL):
+        log.warning(
+            f"scenes with further pages or frames, which are not read: {pages}; write each to a file (tiffsplit)"
+        )
     return tally.numbers()
 
 

@@ -12,13 +12,35 @@ from torch import Tensor, nn
 from torch.overrides import handle_torch_function, has_torch_function
 
 from dithc.hcops.route import PLAIN
+from dithc.log import UserError, problem
 
 NAMES_OF_EPS = ("eps", "variance_epsilon", "epsilon")
 TRIAL_ROWS = 3
 TOLERANCE = 1e-5  # of numbers near 1, in fp32
 
 
-class ByHand:
+class NotScripted(UserError, AttributeError):
+    """The error of `torch.jit.script` for a patched module. Probes such as `hasattr` handle it as a missing attribute."""
+
+
+class Unscripted:
+    """Base class of hooks and forwards that `torch.jit.script` would compile as functions; it reads these attributes first."""
+
+    @property
+    def __name__(self) -> str:
+        raise NotScripted(
+            problem(
+                "torch.jit.script cannot compile a patched module",
+                got="a module with hooks of hcops.patch",
+                expected="a module without them, or torch.jit.trace, which records torch's operators",
+                remedy="hcops.unpatch(model) before torch.jit.script, hcops.patch(model) after it",
+            )
+        )
+
+    __globals__ = __name__
+
+
+class ByHand(Unscripted):
     """The forward of such a module while it is patched: one call, that modes of torch see.
 
     Args:

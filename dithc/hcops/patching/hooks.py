@@ -9,7 +9,7 @@ from typing import Any, Literal, get_args
 import torch
 from torch import nn
 
-from dithc.hcops.patching.by_hand import ByHand, eps_of
+from dithc.hcops.patching.by_hand import ByHand, Unscripted, eps_of
 from dithc.hcops.patching.calls import Calls, Row, Serving
 from dithc.hcops.patching.optimizer import release, take
 from dithc.log import logger, problem
@@ -169,7 +169,7 @@ def _open(calls: Calls, threads: Threads) -> _Opened:
     return opened
 
 
-class _Enter:
+class _Enter(Unscripted):
     """Before a forward of a module. torch.compile sees nothing: it compiles what the model is without a patch."""
 
     def __init__(self, opened: _Opened, name: str) -> None:
@@ -180,7 +180,7 @@ class _Enter:
             self._opened.enter(module, self._name)
 
 
-class _Leave:
+class _Leave(Unscripted):
     """After it, also where it failed."""
 
     def __init__(self, opened: _Opened, *, is_root: bool) -> None:

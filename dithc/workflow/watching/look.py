@@ -1,6 +1,5 @@
 """States of an experiment's stages at one moment, from the scheduler first, then from files."""
 
-import math
 import time
 from datetime import datetime
 from functools import cache
@@ -10,7 +9,7 @@ from typing import Any
 from dithc.cluster import Job, Queue, ended_because, waits_in_vain
 from dithc.log import UserError
 from dithc.runs import Manifest, Store, digest, outcome
-from dithc.sealed import parse, plain
+from dithc.sealed import content_of, parse, plain
 from dithc.workflow.matrix import Matrix
 from dithc.workflow.stages import Stage
 from dithc.workflow.watching.standing import Driver, Standing, joined, pace, span
@@ -199,24 +198,24 @@ def asked(job: Job) -> str:
 
 
 def _done(stage: Stage, output: Path, *, log: Path) -> Standing:
-    """Return the state of a stage with output; an invalid output is a failure."""
-    content = _manifest(output) if output.suffix == ".json" else {}
-    written, seconds, numbers = content.get("written"), content.get("seconds"), content.get("numbers", {})
+    """Return the state of a stage with output; an output that its readers reject is a failure, with their message."""
+    seconds, numbers, when = None, dict[str, Any](), output.stat().st_mtime
     try:
-        if content:
-            outcome.check(numbers, stage=stage.manifest, path=output)
-    except UserError as error:
-        why = tuple(str(error).splitlines())
+        if stage.kind == "bench":
+            content_of(plain(output).read_text(errors="replace"))
+        elif output.suffix == ".json":
+            manifest = Manifest.read(output)
+            outcome.check(manifest.numbers, stage=stage.manifest, path=output)
+            seconds, numbers = manifest.seconds, dict(manifest.numbers)
+            when = datetime.fromisoformat(manifest.written).timestamp()
+    except (ValueError, OSError) as error:
+        why = tuple(str(error if isinstance(error, UserError) else f"{output} cannot be used: {error}").splitlines())
         return Standing(stage=stage, state="failed", words=why[0], why=why, log=log if log.exists() else None)
-    try:
-        when = datetime.fromisoformat(str(written)).timestamp()
-    except (ValueError, OverflowError):  # no manifest, or one without its time
-        when = output.stat().st_mtime
     told = []
     if stage.kind == "run" and numbers.get("loss_last100") is not None:
         told += [f"loss {numbers['loss_last100']:.4f}"]
         told += [f"{numbers['images_per_second']:.1f} images/s"] if numbers.get("images_per_second") else []
-    if stage.rule == "fid" and content:
+    if stage.rule == "fid":
         told += [f"FID {numbers['fid']:.2f}"]
     seconds = numbers.get("training_seconds", seconds) if stage.kind == "run" else seconds
     return Standing(
@@ -224,7 +223,7 @@ def _done(stage: Stage, output: Path, *, log: Path) -> Standing:
         state="done",
         words=joined(*told),
         when=when,
-        seconds=seconds if isinstance(seconds, int | float) and 0 <= seconds < math.inf else None,
+        seconds=seconds,
     )
 
 
@@ -243,15 +242,6 @@ def _spec(path: Path) -> dict[str, Any]:
     """Return the settings of a store folder."""
     content = _read_json(path)
     return {name: content[name] for name in content if name != "seal"}
-
-
-def _manifest(path: Path) -> dict[str, Any]:
-    """Return a manifest; without its provenance if that part is incompatible."""
-    content = _read_json(path)
-    try:
-        return Manifest.joined(content, _read_json(Manifest.making_of(path)))
-    except (ValueError, TypeError, KeyError):
-        return content
 
 
 def _read_json(path: Path) -> dict[str, Any]:

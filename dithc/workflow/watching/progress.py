@@ -7,7 +7,7 @@ from typing import Any
 from dithc.cluster import Job, Queue, queue_of
 from dithc.log import problem
 from dithc.runs import Lease
-from dithc.sealed import content_of, parse, plain
+from dithc.sealed import parse, plain, unseal
 from dithc.workflow.matrix import Matrix
 from dithc.workflow.stages import stages_of
 from dithc.workflow.watching.look import Look, asked
@@ -157,7 +157,7 @@ class Progress:
     def _read(self) -> Matrix:
         path = self.folder / "config.json"
         try:
-            text = plain(path).read_text()
+            text = plain(path).read_text(errors="replace")
         except OSError as error:
             raise problem(
                 f"nothing to tell of {self.folder}",
@@ -167,8 +167,8 @@ class Progress:
             ) from None
         if text != self._text:
             try:
-                content = content_of(text)
-                if not isinstance(content, dict) or not content.keys() >= {"datasets", "runs"}:
+                content = unseal(text)
+                if not content.keys() >= {"datasets", "runs"}:
                     raise ValueError("it has no keys `datasets` and `runs`")
             except ValueError as error:
                 raise problem(

@@ -126,6 +126,45 @@ def test_validity_of_many_more_rasters_is_that_of_gdal(tmp_path: Path, seed: int
     attack(seed, 300, tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("dtype", "nodata"),
+    [
+        ("float32", -3.40282e38),
+        ("float32", 3.40282e38),
+        ("float32", -3.4028234663852886e38),
+        ("float32", -9999.001),
+        ("float32", 0.1),
+        ("float32", np.inf),
+        ("float64", -1.79769e308),
+        ("float64", -9999.000000000002),
+        ("uint8", 0.5),
+        ("uint16", 65535),
+        ("int16", -32768),
+        ("int32", -2147483648),
+        ("complex64", -9999),
+    ],
+)
+def test_no_data_values_are_compared_as_in_gdal(tmp_path: Path, dtype: str, nodata: float) -> None:
+    """Texts of the largest numbers have often six digits. Pixels are the value, its neighbors and others."""
+    kind = np.dtype(dtype)
+    limits = np.iinfo(kind) if kind.kind in "iu" else np.finfo(kind)
+    values = [np.array(nodata).astype(kind), *np.array([0, 1, 100, limits.min, limits.max]).astype(kind)]
+    if kind.kind == "f":
+        with np.errstate(over="ignore", invalid="ignore"):
+            values += [values[0] * kind.type(1 + step * 1e-8) for step in range(-60, 61)]
+    values = np.array(values)
+    place = {"crs": "EPSG:32633", "transform": rasterio.Affine(10, 0, 5e5, 0, -10, 5e6)}
+    shape = {"count": 1, "height": 1, "width": len(values), "dtype": dtype}
+    with rasterio.open(tmp_path / "a.tif", "w", driver="GTiff", nodata=nodata, **shape, **place) as raster:
+        raster.write(values[None, None])
+    pixels, info = read_raster(tmp_path / "a.tif")
+    found = ~find_invalid(pixels, info.nodata, masked=info.masked)[0]
+    with rasterio.open(tmp_path / "a.tif") as raster:
+        expected = raster.read_masks(1) != 0
+    np.testing.assert_array_equal(found, expected & np.isfinite(values))
+    assert not found[0, 0]
+
+
 def write_rgb(
     path: Path, pixels: np.ndarray[Any, Any], *, inside: bool = True, valid: Any = None, **options: Any
 ) -> None:

@@ -18,6 +18,7 @@ NAMES += [
     "desktop.ini",
     "lost+found/{}",
     "$RECYCLE.BIN/{}",
+    "RECYCLER/{}",
     "#recycle/{}",
     "~$x",
 ]

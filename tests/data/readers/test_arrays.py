@@ -120,6 +120,29 @@ def test_nan_saturation_and_declared_nodata_are_invalid_and_stored_as_zero(tmp_p
     assert scene.pixels.values[0, 3, 4] == land[0, 3, 4]
 
 
+@pytest.mark.parametrize(("dtype", "units"), [("u2", "dn"), ("f4", "reflectance"), ("f8", "reflectance")])
+def test_byte_order_of_a_file_is_no_type(tmp_path: Path, land: np.ndarray, dtype: str, units: str) -> None:
+    values = land if units == "dn" else land * 1e-4
+    for order in "<>":
+        np.save(tmp_path / f"scene{order}.npy", values.astype(order + dtype))
+    scenes = read_all(tmp_path, units=units, offset=0.0 if units == "dn" else None)
+    assert len({scene.facts["dtype"] for scene in scenes}) == 1
+    for scene in scenes:
+        np.testing.assert_array_equal(scene.pixels.values, land)
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("units", ["dn", "reflectance"])
+def test_half_precision_is_read_without_warnings_of_numpy(tmp_path: Path, land: np.ndarray, units: str) -> None:
+    values = (land if units == "dn" else land * 1e-4).astype(np.float16)
+    values[:, 0, 0] = -9999  # 8 apart from its neighbors in this type
+    np.save(tmp_path / "scene.npy", values)
+    scene = read_one(tmp_path, units=units, offset=0.0 if units == "dn" else None, nodata=-9999)
+    assert np.argwhere(scene.mask.values == 0).tolist() == [[0, 0]]
+    stored = np.rint(values.astype(float) * (1 if units == "dn" else 1e4))
+    np.testing.assert_array_equal(scene.pixels.values[:, 1:], stored[:, 1:])
+
+
 @pytest.mark.parametrize("value", [0.0, np.nan])
 def test_file_without_a_valid_pixel_is_refused(tmp_path: Path, value: float) -> None:
     np.save(tmp_path / "scene.npy", np.full((4, 8, 8), value, np.float32))

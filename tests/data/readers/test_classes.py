@@ -29,6 +29,18 @@ def opened(folder: Path, **settings: Any) -> Scenes:
         (["cat/train/1.png", "cat/test/2.png", "dog/train/1.png"], "*/train/*"),
         (["validation/a/1.png", "test/a/1.png"], "validation"),
         (["train/a/1.png", "train/b/1.png"], "train"),
+        (["split=train/1.png", "split=test/2.png"], "split=train"),
+        (["split=train/label=cat/1.png", "split=test/label=cat/2.png"], "split=train"),
+        (["01_train/1.png", "02_val/2.png"], "01_train"),
+        (["1. Train images/1.png", "2. Test images/2.png"], "1. Train images"),
+        (["train-clean/1.png", "valid-clean/2.png", "noise/3.png"], "train-clean"),
+        (["fold1_train_256/1.png", "fold2_val_512/2.png"], "fold1_train_256"),
+        (["dev/1.png", "eval/2.png"], "dev"),
+        (["train/1.png", "holdout/2.png"], "train"),
+        (["train/1.png", "hold_out/2.png"], "train"),
+        (["train/1.png", "unlabeled/2.png"], "train"),
+        (["data/train/cat/1.png", "data/train/dog/2.png"], "data/train"),
+        (["a/b/test/cat/1.png", "a/b/test/dog/2.png"], "a/b/test"),
         (["val/a/1.png", ".cache/x/1.png", "@eaDir/a/1.png"], "val"),
     ],
 )
@@ -51,12 +63,18 @@ def test_source_above_its_splits_is_refused_with_the_folder_to_use(tmp_path: Pat
         ["train/1.png"],
         ["train/deep/1.png", "bus/deep/1.png"],
         ["bullet_train/1.png", "test_tube/1.png", "freight_train/1.png", "crash_test/1.png"],
+        ["train/1.png", "unlabeled/1.png", "car/1.png"],  # of Cityscapes
+        ["train/1.png", "training/1.png"],  # a vehicle and a sport
+        ["train_station/1.png", "train_track/1.png", "test_tube/1.png"],
+        ["cat/train/1.png"],
+        ["train_0/1.png", "bus_1/1.png", "plane_2/1.png"],
+        ["test/a/1.png", "test/b/1.png", "other/a/1.png", "other/b/1.png"],
         ["valley/1.png", "trained/1.png", "testudo/1.png"],
     ],
 )
 def test_classes_that_resemble_splits_are_classes(tmp_path: Path, names: list[str]) -> None:
     touch(tmp_path, *names)
-    assert opened(tmp_path).classes == sorted(name.partition("/")[0] for name in names)
+    assert opened(tmp_path).classes == sorted({name.partition("/")[0] for name in names})
 
 
 def test_splits_of_one_class_are_logged(

@@ -1,5 +1,6 @@
 """Rasters of a sensor that the configuration describes: what it says is done, and what contradicts it is refused."""
 
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +55,36 @@ def test_reflectance_is_scale_times_number_plus_offset(rasters: Path) -> None:
     assert scene.place.crs == info.crs
     assert scene.place.gsd_m == 30.0
     assert scene.facts["sensor"] == "OLI"
+
+
+def test_further_pages_are_noted_counted_and_logged_and_masks_and_overviews_are_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(logging.getLogger("dithc"), "propagate", True)
+    shape = {"driver": "GTiff", "count": 1, "height": 32, "width": 32, "dtype": "uint8"}
+    place = {"crs": "EPSG:32650", "transform": rasterio.Affine(*PLACE["transform"])}
+    pixels = np.random.default_rng(0).integers(1, 255, (3, 1, 32, 32)).astype(np.uint8)
+    (tmp_path / "in").mkdir()
+    for index in range(3):
+        with rasterio.open(tmp_path / "in/pages.tif", "w", **shape, **place, APPEND_SUBDATASET=str(index > 0)) as file:
+            file.write(pixels[index])
+    with (
+        rasterio.Env(GDAL_TIFF_INTERNAL_MASK="YES"),
+        rasterio.open(tmp_path / "in/one.tif", "w", **shape, **place) as file,
+    ):
+        file.write(pixels[0])
+        file.write_mask(np.ones((32, 32), bool))
+        file.build_overviews([2, 4])
+    source = {"kind": "geotiff", "path": str(tmp_path / "in"), "bands": ["a"], "units": "byte"}
+    one, pages = read_all(tmp_path / "in", bands=["a"], units="byte")
+    assert isinstance(one, Scene)
+    assert isinstance(pages, Scene)
+    assert (one.notes, pages.notes) == ((), ("multi-page",))
+    np.testing.assert_array_equal(pages.pixels.values, pixels[0])
+    rendering = {"bands": ["a", "a", "a"], "low": 0, "high": 255}
+    dataset = datasets.Dataset.model_validate({"title": "x", "codec": "none", "source": source, "rendering": rendering})
+    assert stage_scenes(dataset, tmp_path / "in", out=tmp_path / "out")["notes"] == {"multi-page": 1}
+    assert "further pages or frames, which are not read: 1;" in caplog.text
 
 
 def test_files_of_one_band_each_are_one_scene(rasters: Path, tmp_path: Path) -> None:

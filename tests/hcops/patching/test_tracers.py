@@ -11,6 +11,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from dithc import hcops, native
 from dithc.hcops.patching import calls, choice
+from dithc.log import UserError
 from tests.hcops.patching.test_by_hand import ARMSNorm
 
 pytestmark = pytest.mark.skipif(native.library() is None, reason=f"C kernels: {native.load().reason}")
@@ -123,3 +124,17 @@ def test_measurements_in_contexts_leave_results_and_later_gradients_intact(conte
         torch.testing.assert_close(block(x), wanted, rtol=2e-2, atol=2e-2)
     block(x).sum().backward()
     assert all(parameter.grad.isfinite().all() for parameter in block.parameters())
+
+
+@pytest.mark.parametrize("part", ["model", "container", "leaf"])
+def test_scripting_names_the_patch_as_the_cause(part):
+    """A part is a container with hooks, or a leaf with a forward of ours."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Sequential(nn.Linear(8, 8), nn.SiLU()), ARMSNorm(8))
+    chosen = {"model": model, "container": model[0], "leaf": model[1]}[part]
+    hcops.patch(model)
+    with pytest.raises(UserError, match=r"(?s)patched module.*hcops.unpatch"):
+        torch.jit.script(chosen)
+    assert not any(hasattr(hook, "__name__") for hook in model._forward_hooks.values())
+    hcops.unpatch(model)
+    torch.jit.script(model[0])

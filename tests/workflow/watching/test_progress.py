@@ -12,7 +12,9 @@ from dithc.cli import main
 from dithc.cluster import Job
 from dithc.log import UserError
 from dithc.runs import Lease, Manifest, digest
+from dithc.sealed import seal, unseal
 from dithc.workflow import Narrator, Progress, Status, Words, lines_of
+from dithc.workflow.checks.products import damaged
 from dithc.workflow.watching.standing import Standing
 from dithc.workflow.watching.tails import bar_of, error_of, training_at
 from tests.workflow.conftest import finish, write
@@ -69,6 +71,41 @@ def test_stage_whose_manifest_it_cannot_have_written_has_failed(folder: Path, nu
     assert one.state == "failed"
     assert "is not what stage 'train' writes" in one.words
     assert main(["status", str(folder)]) == 1
+
+
+@pytest.mark.parametrize("content", ["", "{}", "\xff", None])
+def test_stage_whose_manifest_is_unreadable_has_failed_with_the_words_of_the_plan(folder: Path, content: str) -> None:
+    """None is a manifest without its second document."""
+    finish(folder, "scenes/landscape")
+    path = folder / "scenes/landscape/manifest.json"
+    if content is None:
+        Manifest.making_of(path).unlink()
+    else:
+        path.write_text(content, encoding="latin-1")
+    one = standing(Progress(folder).look(), "stage landscape")
+    assert one.state == "failed"
+    assert [one.words] == damaged([str(path)])[str(path)]
+    assert main(["status", str(folder)]) == 1
+
+
+def test_bench_whose_output_is_unreadable_has_failed(folder: Path) -> None:
+    config = folder / "config.json"
+    content = unseal(config.read_text())
+    content["bench"]["model"] = "DiT-S/2"
+    config.write_text(seal(content))
+    stage = next(one.stage for one in Progress(folder).look().standings if one.stage.kind == "bench")
+    write(folder.parent.parent / stage.output)
+    assert standing(Progress(folder).look(), stage.title).state == "failed"
+
+
+@pytest.mark.parametrize("content", [b"", b"\xff\xfe", b"{}", b"[1"])
+def test_configuration_that_was_changed_is_an_error(folder: Path, content: bytes) -> None:
+    """Also if bytes in the middle are changed."""
+    sealed = (folder / "config.json").read_bytes()
+    for changed in (content, sealed[:99] + content + sealed[100:]):
+        (folder / "config.json").write_bytes(changed)
+        with pytest.raises(UserError, match=r"was changed after it was written\n  got: .*seal"):
+            Progress(folder)
 
 
 def test_training_in_the_middle_tells_step_loss_rate_and_time_left(folder: Path) -> None:
@@ -203,9 +240,11 @@ def test_lines_fit_width_and_height(folder: Path) -> None:
 
 def test_report_of_before_is_not_the_report_while_a_driver_lives(folder: Path) -> None:
     progress = Progress(folder)
-    for stage in progress.look().standings:
-        write(folder.parent.parent / stage.stage.output, "{}")
-    report = folder / "report.html"
+    numbers = {"step": 20, "seconds_per_step_median": 1.0, "images": 1, "stretch": "", "fid": 1.0}
+    numbers |= {"extractor": "x", "sha256": "x", "resize": "x", "comparable": True, "n_real": 1, "n_generated": 1}
+    outputs = [one.stage.output for one in progress.look().standings]
+    finish(folder.parent.parent, *(path for path in outputs if path.endswith(".json")), **numbers)
+    report = write(folder / "report.html")
     assert progress.look().report == report
     os.utime(report, (time.time() - 60, time.time() - 60))
     with Lease(folder):

@@ -1,5 +1,6 @@
 """The ranks of a run as one group: who am I, agree, exchange; trivially so for one rank on its own."""
 
+import atexit
 import logging
 import os
 import sys
@@ -46,6 +47,7 @@ SECONDS_TO_BE_HEARD = 2.0
 BACKEND_VARIABLE = "DITHC_BACKEND"
 BACKENDS = ("dithc-mpi", "gloo")
 LATE_SECONDS = 10.0
+MOST_NAMED = 8
 
 _process = os.getpid()  # the only one that MPI serves
 _world: "World | None" = None  # once MPI has started
@@ -93,9 +95,7 @@ class Group:
     def barrier(self) -> None:
         """Waits until every rank is here."""
         if self.size > 1:
-            import torch.distributed as distributed
-
-            distributed.barrier()
+            _torch_distributed().barrier()
 
     def any(self, flag: bool) -> bool:
         """Whether any rank's flag is set; every rank gets the same answer."""
@@ -109,18 +109,15 @@ class Group:
         """The value of rank `source`, on every rank; anything that pickles."""
         if self.size == 1:
             return value
-        import torch.distributed as distributed
-
         box = [value]
-        distributed.broadcast_object_list(box, src=source)
+        _torch_distributed().broadcast_object_list(box, src=source)
         return box[0]
 
     def gather_objects(self, value: Any) -> list[Any]:
         """Every rank's value in rank order, on every rank; anything that pickles."""
         if self.size == 1:
             return [value]
-        import torch.distributed as distributed
-
+        distributed = _torch_distributed()
         values: list[Any] = [None] * self.size
         distributed.all_gather_object(values, value)
         return values
@@ -129,8 +126,7 @@ class Group:
         """Combines a tensor over all ranks, in place, and returns it; mean divides the sum by the number of ranks."""
         if self.size == 1:
             return tensor
-        import torch.distributed as distributed
-
+        distributed = _torch_distributed()
         operation = "SUM" if op == "mean" else op.upper()
         distributed.all_reduce(tensor, op=getattr(distributed.ReduceOp, operation))
         return tensor.div_(self.size) if op == "mean" else tensor
@@ -184,8 +180,7 @@ class Group:
         Args:
             parts: disjoint, of ranks in order; the same on all ranks, of which every one calls this.
         """
-        import torch.distributed as distributed
-
+        distributed = _torch_distributed()
         mine = None
         for members in parts:
             if len(members) > 1:
@@ -200,8 +195,7 @@ class Group:
         Raises:
             OSError: there is no room for it.
         """
-        import torch.distributed as distributed
-
+        distributed = _torch_distributed()
         from dithc.comm.process_group import Segment
 
         members = distributed.get_process_group_ranks(over)
@@ -242,6 +236,24 @@ class Group:
             _open = None
             if distributed.is_initialized():
                 distributed.destroy_process_group()
+
+
+def _torch_distributed() -> Any:
+    """Return `torch.distributed`, connected.
+
+    Raises:
+        UserError: the block of the group has ended.
+    """
+    import torch.distributed as distributed
+
+    if not distributed.is_initialized():
+        raise problem(
+            "ranks cannot exchange data",
+            got="a group whose `with comm.ranks()` block has ended",
+            expected="a group whose block is active",
+            remedy="move the call into the block, with the model, the strategy and the optimizer that use the group",
+        )
+    return distributed
 
 
 def connect(expected_ranks: int | None = None, *, timeout_seconds: float | None = None) -> Group:
@@ -310,14 +322,21 @@ def _start_mpi() -> "World":
     from dithc.comm.mpi import World
 
     _world = World()
+    if _world.size > 1:
+        atexit.register(_announce_end)
     return _world
 
 
 def _world_again(timeout_seconds: float) -> "World | None":
-    """Wait until all ranks connect again; None if MPI has not started yet, whose start waits for them."""
+    """Wait until all ranks connect again; None if MPI has not started yet, whose start waits for them.
+
+    Raises:
+        UserError: a rank has ended, or does not connect within the timeout.
+    """
     if _world is None:
         return None
-    request, begun, is_late = _world.barrier(), time.monotonic(), False
+    (request, ended), begun, is_late = _world.exchange_flag(False), time.monotonic(), False
+    remedy = "let every rank of the program call comm.ranks() equally often"
     while not request.done():
         time.sleep(0.01)
         waited = time.monotonic() - begun
@@ -327,11 +346,26 @@ def _world_again(timeout_seconds: float) -> "World | None":
                 "waiting for ranks that have not called comm.ranks() again; after %g s all end", timeout_seconds
             )
         if waited > timeout_seconds:
-            remedy = "let every rank of the program call comm.ranks() equally often"
             raise problem(
                 "comm.ranks()", got=f"not on all ranks in {timeout_seconds:g} s", expected="all", remedy=remedy
             )
+    if ended.any():
+        names = ", ".join(f"rank {rank}" for rank in ended.nonzero()[0][:MOST_NAMED])
+        raise problem(
+            f"comm.ranks() waits for {ended.sum()} of {len(ended)} ranks",
+            got=f"the program of {names} has ended",
+            expected="the same calls of comm.ranks() on all ranks",
+            remedy=remedy,
+        )
     return _world
+
+
+def _announce_end() -> None:
+    """Tell ranks that connect again that this one has ended. Waits for them, as the end of MPI would."""
+    if _world is not None and os.getpid() == _process:
+        request, _ = _world.exchange_flag(True)
+        while not request.done():
+            time.sleep(0.01)
 
 
 def _join(world: "World", timeout_seconds: float) -> Group:

@@ -6,6 +6,7 @@ from contextlib import suppress
 from typing import Any, NoReturn
 
 import numpy as np
+import numpy.typing as npt
 from mpi4py import MPI
 
 Buffer = np.ndarray[Any, np.dtype[Any]]
@@ -51,9 +52,10 @@ class World:
         """Rank 0's value on every rank."""
         return self._communicator.bcast(value, root=0)
 
-    def barrier(self) -> "Request":
-        """Return a request that is done once all ranks have called it."""
-        return Request(self._communicator.Ibarrier())
+    def exchange_flag(self, flag: bool) -> "tuple[Request, npt.NDArray[np.bool_]]":
+        """Return a request that is done once all ranks have called it, and an array that then holds the flag of each rank."""
+        mine, flags = np.array([flag], dtype=bool), np.zeros(self.size, dtype=bool)
+        return Request(self._communicator.Iallgather(mine, flags), mine, flags), flags
 
     def abort(self, status: int) -> NoReturn:
         """Ends every rank at once; the launcher reports `status`. Whoever calls it has said why: what MPI adds is not heard."""

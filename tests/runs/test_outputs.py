@@ -1,5 +1,6 @@
 """Output folders: dithc replaces and deletes its own files, and no other file."""
 
+import errno
 import os
 from pathlib import Path
 
@@ -153,6 +154,13 @@ def test_error_while_a_folder_is_built_leaves_the_earlier_one(tmp_path: Path) ->
     with pytest.raises(ZeroDivisionError), output.replaced() as temporary:
         (temporary / "half").write_text(str(1 / len("")))
     assert content(tmp_path) == before == {"out/new": b"new"}
+
+
+@pytest.mark.parametrize(("number", "words"), [(errno.ENOSPC, "disk is full"), (errno.EFBIG, "ulimit -f")])
+def test_failed_write_names_the_disk_or_the_limit(tmp_path: Path, number: int, words: str) -> None:
+    with pytest.raises(UserError, match=words), OutputFolder(tmp_path / "out").replaced():
+        raise OSError(number, "x")
+    assert not any(tmp_path.iterdir())
 
 
 def test_folder_that_cannot_be_renamed_in_gives_the_old_one_back(

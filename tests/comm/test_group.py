@@ -90,7 +90,10 @@ def test_the_expected_number_comes_from_the_launch_verb(monkeypatch):
 
 @pytest.mark.parametrize(
     ("environment", "size"),
-    [({"PMI_RANK": "0", "PMI_SIZE": "2"}, 2), ({"SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "3"}, 3)],
+    [
+        ({"PMI_RANK": "0", "PMI_SIZE": "2", "PALS_RANKID": "0"}, 2),
+        ({"SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "3"}, 3),
+    ],
 )
 def test_a_launcher_is_known_by_its_variables(environment, size):
     started = started_by(environment)

@@ -2,6 +2,7 @@
 
 import ctypes
 import io
+import logging
 import os
 import resource
 import signal
@@ -77,7 +78,28 @@ def choose_folders() -> None:
             log.warning(f"temporary files are in {used}: TMPDIR={named} is not a writable folder with free space")
     if (cache := places.cache_home()) is not None:
         os.environ["XDG_CACHE_HOME"] = str(cache)
-        os.environ.setdefault("MPLCONFIGDIR", str(cache / "matplotlib"))
+        named = os.environ.get("MPLCONFIGDIR")
+        if named and not places.is_writable(Path(named)):
+            log.warning(f"the cache of matplotlib is in {cache}: MPLCONFIGDIR={named} is not writable")
+        if not named or not places.is_writable(Path(named)):
+            os.environ["MPLCONFIGDIR"] = str(cache / "matplotlib")
+    for name in ("matplotlib", "matplotlib.font_manager"):
+        logging.getLogger(name).addFilter(_is_not_about_caches)
+
+
+def _is_not_about_caches(record: logging.LogRecord) -> bool:
+    """Log the reason why matplotlib keeps no cache in one line, instead of its own lines."""
+    from dithc.log import logger
+
+    text = record.getMessage()
+    if "mkdir" in text:
+        return False
+    if "cache" in text:
+        logger("dithc.start").info(
+            f"fonts are searched in each run; set MPLCONFIGDIR to a writable folder ({text[:100]})"
+        )
+        return False
+    return True
 
 
 @contextmanager

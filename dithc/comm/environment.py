@@ -40,6 +40,20 @@ ON_THIS_NODE = {
 HOSTS = ("HYDRA_HOST_FILE", "HYDRA_BOOTSTRAP", "I_MPI_HYDRA_HOST_FILE", "PBS_NODEFILE", "PE_HOSTFILE", "LSB_MCPU_HOSTS")
 UNSET = "unset ${!PMI*} ${!OMPI_COMM*}"  # in bash
 LISTENING = "0A"  # the state in /proc/net/tcp
+# Variables and processes of launchers that announce PMI_SIZE and connect their ranks by other means than PMI_FD and PMI_PORT.
+OTHER_CONNECTIONS = ("PMI_CONTROL_PORT", "PALS_RANKID", "ALPS_APP_PE", "FLUX_TASK_RANK")
+LAUNCHERS = {
+    HYDRA_PROXY,
+    "pmi_proxy",
+    "mpiexec",
+    "mpirun",
+    "mpiexec.hydra",
+    "orted",
+    "prted",
+    "prterun",
+    "palsd",
+    "flux-shell",
+}
 
 
 @dataclass(frozen=True)
@@ -64,7 +78,7 @@ def started_by(environment: Mapping[str, str]) -> Started | None:
     step = int(environment.get("SLURM_STEP_NUM_TASKS") or 0) or None
     if "OMPI_COMM_WORLD_SIZE" in environment and _serves_pmix(environment):
         return Started("Open MPI's mpiexec", int(environment["OMPI_COMM_WORLD_SIZE"]))
-    if "PMI_RANK" in environment and _serves_pmi(environment):
+    if ("PMI_RANK" in environment or "PMI_ID" in environment) and _serves_pmi(environment):
         size = environment.get("PMI_SIZE")
         return Started("a PMI launcher (MPICH's or Intel's mpiexec, srun --mpi=pmi2)", int(size) if size else None)
     if "PMIX_RANK" in environment and _serves_pmix(environment):
@@ -97,26 +111,46 @@ def for_ranks(environment: Mapping[str, str], *, on_this_node: bool) -> dict[str
 
 
 def _serves_pmi(environment: Mapping[str, str]) -> bool:
-    """Whether the connection of PMI is open; it is a file number, or unknown."""
-    if not environment.get("PMI_FD", "").isdigit():
-        size = environment.get("PMI_SIZE", "")
-        return "PMI_PORT" in environment or (size.isdigit() and int(size) > 1)
-    try:
-        return stat.S_ISSOCK(os.fstat(int(environment["PMI_FD"])).st_mode)
-    except OSError:
-        return False
+    """Whether the connection of PMI is open: a file number, a port of this node, or another means of a launcher that runs."""
+    if environment.get("PMI_FD", "").isdigit():
+        try:
+            return stat.S_ISSOCK(os.fstat(int(environment["PMI_FD"])).st_mode)
+        except OSError:
+            return False
+    if "PMI_PORT" in environment:
+        return _listens({environment["PMI_PORT"].rpartition(":")[2]})
+    size = environment.get("PMI_SIZE", "")
+    is_several = size.isdigit() and int(size) > 1
+    return is_several and (any(name in environment for name in OTHER_CONNECTIONS) or _has_launcher(os.getppid()))
+
+
+def _has_launcher(pid: int) -> bool:
+    """Whether a process or an ancestor of it is a launcher, which runs as the same user."""
+    while pid > 1:
+        try:
+            name, fields = Path(f"/proc/{pid}/stat").read_text().partition("(")[2].rsplit(") ", 1)
+        except (OSError, ValueError):
+            return False
+        if name in LAUNCHERS:
+            return True
+        pid = int(fields.split()[1])
+    return False
 
 
 def _serves_pmix(environment: Mapping[str, str]) -> bool:
     """Whether a server of PMIx named in the environment listens; a rank always has one on its node."""
     addresses = [value for name, value in environment.items() if name.startswith("PMIX_SERVER_URI")]
-    ports = {address.rpartition(":")[2] for address in addresses if ";tcp" in address}
-    if not ports:
-        return bool(addresses)
+    if any(Path(address.rpartition(":")[2]).is_socket() for address in addresses):  # of PMIx 1
+        return True
+    return _listens({address.rpartition(":")[2] for address in addresses if "tcp" in address})
+
+
+def _listens(ports: set[str]) -> bool:
+    """Whether a process of this node listens on one of the TCP ports; True for all ports if the kernel lists none."""
     tables = [path for path in map(Path, ("/proc/net/tcp", "/proc/net/tcp6")) if path.exists()]
     rows = [line.split() for path in tables for line in path.read_text().splitlines()[1:]]
     listening = {str(int(row[1].rpartition(":")[2], 16)) for row in rows if row[3] == LISTENING}
-    return not tables or bool(ports & listening)
+    return bool(ports & listening if tables else ports)
 
 
 def announced_ranks(environment: Mapping[str, str]) -> int | None:

@@ -1,5 +1,6 @@
 """The ranks of a run as one group: who am I, agree, exchange; trivially so for one rank on its own."""
 
+import atexit
 import logging
 import os
 import sys
@@ -45,7 +46,6 @@ AGREED_STATUSES = (None, 0, 75, 76)
 SECONDS_TO_BE_HEARD = 2.0
 BACKEND_VARIABLE = "DITHC_BACKEND"
 BACKENDS = ("dithc-mpi", "gloo")
-LATE_SECONDS = 10.0
 
 _process = os.getpid()  # the only one that MPI serves
 _world: "World | None" = None  # once MPI has started
@@ -93,9 +93,7 @@ class Group:
     def barrier(self) -> None:
         """Waits until every rank is here."""
         if self.size > 1:
-            import torch.distributed as distributed
-
-            distributed.barrier()
+            self.distributed().barrier()
 
     def any(self, flag: bool) -> bool:
         """Whether any rank's flag is set; every rank gets the same answer."""
@@ -109,18 +107,15 @@ class Group:
         """The value of rank `source`, on every rank; anything that pickles."""
         if self.size == 1:
             return value
-        import torch.distributed as distributed
-
         box = [value]
-        distributed.broadcast_object_list(box, src=source)
+        self.distributed().broadcast_object_list(box, src=source)
         return box[0]
 
     def gather_objects(self, value: Any) -> list[Any]:
         """Every rank's value in rank order, on every rank; anything that pickles."""
         if self.size == 1:
             return [value]
-        import torch.distributed as distributed
-
+        distributed = self.distributed()
         values: list[Any] = [None] * self.size
         distributed.all_gather_object(values, value)
         return values
@@ -129,8 +124,7 @@ class Group:
         """Combines a tensor over all ranks, in place, and returns it; mean divides the sum by the number of ranks."""
         if self.size == 1:
             return tensor
-        import torch.distributed as distributed
-
+        distributed = self.distributed()
         operation = "SUM" if op == "mean" else op.upper()
         distributed.all_reduce(tensor, op=getattr(distributed.ReduceOp, operation))
         return tensor.div_(self.size) if op == "mean" else tensor
@@ -184,8 +178,7 @@ class Group:
         Args:
             parts: disjoint, of ranks in order; the same on all ranks, of which every one calls this.
         """
-        import torch.distributed as distributed
-
+        distributed = self.distributed()
         mine = None
         for members in parts:
             if len(members) > 1:
@@ -200,9 +193,9 @@ class Group:
         Raises:
             OSError: there is no room for it.
         """
-        import torch.distributed as distributed
-
         from dithc.comm.process_group import Segment
+
+        distributed = Group.distributed()
 
         members = distributed.get_process_group_ranks(over)
 
@@ -232,6 +225,24 @@ class Group:
         from dithc.comm.process_group import recorded
 
         return recorded()
+
+    @staticmethod
+    def distributed() -> Any:
+        """Return `torch.distributed`, connected.
+
+        Raises:
+            UserError: the block of the group has ended.
+        """
+        import torch.distributed as distributed
+
+        if not distributed.is_initialized():
+            raise problem(
+                "ranks cannot exchange data",
+                got="a group whose `with comm.ranks()` block has ended",
+                expected="a group whose block is active",
+                remedy="move the call into the block, with the model and the optimizer that use the group",
+            )
+        return distributed
 
     def close(self) -> None:
         """Leave the group; MPI ends with the process. A group inside the context of another leaves that open."""
@@ -278,7 +289,9 @@ def connect(expected_ranks: int | None = None, *, timeout_seconds: float | None 
         guarded()
         _process = os.getpid()
     try:
-        world = _world_again(timeout) or _start_mpi()
+        if _world is not None:
+            _world.connect_again(timeout)
+        world = _world or _start_mpi()
         wanted = expected if expected is not None else (started and started.size) or world.size
         group = _join(world, timeout) if world.size == wanted else None
     except BaseException as error:
@@ -310,27 +323,8 @@ def _start_mpi() -> "World":
     from dithc.comm.mpi import World
 
     _world = World()
-    return _world
-
-
-def _world_again(timeout_seconds: float) -> "World | None":
-    """Wait until all ranks connect again; None if MPI has not started yet, whose start waits for them."""
-    if _world is None:
-        return None
-    request, begun, is_late = _world.barrier(), time.monotonic(), False
-    while not request.done():
-        time.sleep(0.01)
-        waited = time.monotonic() - begun
-        if waited > LATE_SECONDS and not is_late:
-            is_late = True
-            log.warning(
-                "waiting for ranks that have not called comm.ranks() again; after %g s all end", timeout_seconds
-            )
-        if waited > timeout_seconds:
-            remedy = "let every rank of the program call comm.ranks() equally often"
-            raise problem(
-                "comm.ranks()", got=f"not on all ranks in {timeout_seconds:g} s", expected="all", remedy=remedy
-            )
+    if _world.size > 1:
+        atexit.register(_world.announce_end)
     return _world
 
 

@@ -1,12 +1,18 @@
 """The one file that imports mpi4py; importing it initialises MPI, so it is imported only where a launcher is at work."""
 
 import os
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any, NoReturn
 
 import numpy as np
+import numpy.typing as npt
 from mpi4py import MPI
+
+from dithc.log import logger, problem
+
+log = logger(__name__)
 
 Buffer = np.ndarray[Any, np.dtype[Any]]
 
@@ -15,6 +21,7 @@ Buffer = np.ndarray[Any, np.dtype[Any]]
 TESTS_PER_LOOK = 32
 
 STANDARD_ERROR = 2
+LATE_SECONDS, MOST_NAMED = 10.0, 8
 
 THREAD_LEVELS = {
     MPI.THREAD_SINGLE: "single",
@@ -42,6 +49,7 @@ class World:
         self._communicator = MPI.COMM_WORLD
         self.rank: int = self._communicator.Get_rank()
         self.size: int = self._communicator.Get_size()
+        self._process = os.getpid()
 
     def all_gather(self, value: Any) -> list[Any]:
         """Every rank's value, in rank order, on every rank."""
@@ -51,9 +59,46 @@ class World:
         """Rank 0's value on every rank."""
         return self._communicator.bcast(value, root=0)
 
-    def barrier(self) -> "Request":
-        """Return a request that is done once all ranks have called it."""
-        return Request(self._communicator.Ibarrier())
+    def connect_again(self, timeout_seconds: float) -> None:
+        """Wait until all ranks call it.
+
+        Raises:
+            UserError: a rank has ended, or does not call it within the timeout.
+        """
+        request, ended = self._exchange(False)
+        begun, is_late = time.monotonic(), False
+        remedy = "let every rank of the program call comm.ranks() equally often"
+        while not request.done():
+            time.sleep(0.01)
+            waited = time.monotonic() - begun
+            if waited > LATE_SECONDS and not is_late:
+                is_late = True
+                log.warning(
+                    "waiting for ranks that have not called comm.ranks() again; after %g s all end", timeout_seconds
+                )
+            if waited > timeout_seconds:
+                got = f"not on all ranks in {timeout_seconds:g} s"
+                raise problem("comm.ranks()", got=got, expected="all", remedy=remedy)
+        if ended.any():
+            names = ", ".join(f"rank {rank}" for rank in ended.nonzero()[0][:MOST_NAMED])
+            raise problem(
+                f"comm.ranks() waits for {ended.sum()} of {self.size} ranks",
+                got=f"the program of {names} has ended",
+                expected="the same calls of comm.ranks() on all ranks",
+                remedy=remedy,
+            )
+
+    def announce_end(self) -> None:
+        """Tell ranks in `connect_again` that the program of this one has ended. Wait for all, as the end of MPI would."""
+        if os.getpid() == self._process:
+            request, _ = self._exchange(True)
+            while not request.done():
+                time.sleep(0.01)
+
+    def _exchange(self, has_ended: bool) -> "tuple[Request, npt.NDArray[np.bool_]]":
+        """Return a request that is done once all ranks have called it, and an array that then holds the flag of each rank."""
+        mine, flags = np.array([has_ended], dtype=bool), np.zeros(self.size, dtype=bool)
+        return Request(self._communicator.Iallgather(mine, flags), mine, flags), flags
 
     def abort(self, status: int) -> NoReturn:
         """Ends every rank at once; the launcher reports `status`. Whoever calls it has said why: what MPI adds is not heard."""

@@ -24,6 +24,12 @@ def mpi(_: Machine, __: Path) -> list[Finding]:
         findings = judge_mpi(facts, None)
     if not (names := launch.left_over(os.environ)):
         return findings
+    if (started := launch.started_by(os.environ)) is not None and started.size != 1:
+        text = (
+            f"{started.launcher} started this process with {', '.join(names)}: each command here connects to its ranks"
+        )
+        remedy = f"start dithc by `dithc launch`; in a shell that is no rank, {launch.UNSET}"
+        return [Finding(level="warn", topic="MPI", text=text, remedy=remedy, facts={"left_over": names})]
     text = f"a launcher left {', '.join(names)} here: `dithc launch` removes them; other MPI programs may fail"
     return [*findings, Finding(level="ok", topic="MPI", text=text, remedy=launch.UNSET, facts={"left_over": names})]
 

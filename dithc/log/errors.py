@@ -1,6 +1,10 @@
 """Errors that a user can correct, in four lines: title, got, expected, remedy."""
 
+import errno
+
 from dithc.log.escaping import escaped
+
+RAISE_FILE_LIMIT = "raise the limit on the size of files (`ulimit -f unlimited`); then start again"
 
 
 class UserError(ValueError):
@@ -14,12 +18,14 @@ def problem(what: str, *, got: object, expected: object, remedy: str) -> UserErr
 
     Args:
         what: title: the wrong file, key or option, and its fault.
-        got: the value that was found.
+        got: the value or the error that was found. The limit on the size of files has its own remedy.
         expected: the values that are allowed.
         remedy: an imperative or a command.
 
     Returns:
         The error, for the caller to raise.
     """
+    if isinstance(got, OSError) and got.errno == errno.EFBIG:
+        remedy = RAISE_FILE_LIMIT
     what, got, expected, remedy = (escaped(str(part), indent=4) for part in (what, got, expected, remedy))
     return UserError(f"{what}\n  got:      {got}\n  expected: {expected}\n  remedy:   {remedy}")

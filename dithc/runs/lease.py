@@ -11,7 +11,6 @@ from types import TracebackType
 from typing import Any, Self
 
 from dithc.log import UserError, logger, problem
-from dithc.runs.files import atomic_write
 from dithc.sealed import parse, plain
 
 HEARTBEAT_SECONDS = 5.0
@@ -96,13 +95,15 @@ class Lease:
     def _take(self) -> dict[str, Any] | None:
         """Takes the lease if it is free; otherwise says who holds it."""
         ours = self.path.with_name(f".lease.{self.mine['host']}.{self.mine['pid']}.{self.mine['id']}")
-        atomic_write(ours, json.dumps(self.mine))
+        ours.parent.mkdir(parents=True, exist_ok=True)
         try:
+            ours.write_text(json.dumps(self.mine))  # no other process reads the name
             for _ in range(2):  # once more after a stale lease was put away
                 with contextlib.suppress(FileExistsError):
                     os.link(ours, self.path)
+                    self._sweep(now=ours.stat().st_mtime)
                     return None
-                holder, age = self._look(now=ours.stat().st_mtime)
+                holder, age = self._look(self.path, now=ours.stat().st_mtime)
                 self._is_odd = age is None or not -HEARTBEAT_SECONDS <= age <= EXPIRES_SECONDS
                 if not self._is_free(age) or not self._put_away(holder, aside=ours.with_suffix(".stale")):
                     break
@@ -110,13 +111,23 @@ class Lease:
         finally:
             ours.unlink(missing_ok=True)
 
-    def _look(self, *, now: float) -> tuple[dict[str, Any], float | None]:
+    def _sweep(self, *, now: float) -> None:
+        """Delete temporary files of leases that killed processes left. Earlier versions began their names with two dots."""
+        for pattern in (".lease.*", "..lease.*"):
+            for path in self.path.parent.glob(pattern):
+                with contextlib.suppress(OSError):
+                    owner, age = self._look(path, now=now)
+                    is_ours = owner["host"] != UNKNOWN["host"] and owner["id"] is not None
+                    if is_ours and (age is None or age > EXPIRES_SECONDS):
+                        path.unlink()
+
+    def _look(self, path: Path, *, now: float) -> tuple[dict[str, Any], float | None]:
         """Who holds the lease, and its age, None where that is a dead process; `now` is by the clock of its file system."""
         try:
-            text, stat = plain(self.path).read_text(errors="replace"), self.path.stat()
+            text, stat = plain(path).read_text(errors="replace"), path.stat()
         except FileNotFoundError:
             return UNKNOWN, None
-        if self._seen[0] != (seen := (text, stat.st_mtime_ns, stat.st_ino)):
+        if path == self.path and self._seen[0] != (seen := (text, stat.st_mtime_ns, stat.st_ino)):
             self._seen = (seen, time.monotonic())
         try:
             content: dict[str, Any] = UNKNOWN | parse(text)
@@ -156,7 +167,7 @@ class Lease:
         """
         if not self.path.exists():
             return None
-        content, age = self._look(now=time.time())
+        content, age = self._look(self.path, now=time.time())
         return None if age is None or abs(age) > EXPIRES_SECONDS else content
 
     def holds(self) -> bool:

@@ -172,3 +172,13 @@ def test_launch_refuses_what_cannot_be_before_it_starts_anything(
     text = capfd.readouterr().err
     assert said in text
     assert text.count("\n") == 4
+
+
+def test_export_rejects_a_folder_whose_name_is_not_utf8_before_work(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tiles = tmp_path / "manifest.json"
+    tiles.write_text("{}")
+    assert main(["export", "--tiles", str(tiles), "--out", str(tmp_path / "e\udcfe/new")]) == 2
+    assert "a name that is no UTF-8" in capsys.readouterr().err
+    assert not [*tmp_path.glob("e*/*")]

@@ -2,6 +2,7 @@
 
 import errno
 import json
+import logging
 import os
 import resource
 import shutil
@@ -15,7 +16,7 @@ import pytest
 from dithc import cli, places
 from dithc.cli import launch, starting
 from dithc.cli.experiment import run
-from dithc.log import UserError, refusal
+from dithc.log import UserError, refusal, setup
 from dithc.workflow import Workflow
 
 MIB = 1 << 20
@@ -141,6 +142,19 @@ def folders_of(monkeypatch: pytest.MonkeyPatch, **variables: str | None) -> tupl
     monkeypatch.setattr(starting.tempfile, "tempdir", None)
     starting.choose_folders()
     return os.environ.get("TMPDIR"), os.environ.get("XDG_CACHE_HOME")
+
+
+def test_unwritable_cache_of_matplotlib_is_replaced_and_its_warnings_are_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    setup()
+    folders_of(monkeypatch, XDG_CACHE_HOME=str(tmp_path), MPLCONFIGDIR=str(read_only(tmp_path) / "x"))
+    assert os.environ["MPLCONFIGDIR"] == str(tmp_path / "matplotlib")
+    logging.getLogger("matplotlib.font_manager").warning("Could not save font_manager cache %s", "[Errno 28]")
+    logging.getLogger("matplotlib").warning("mkdir -p failed for path %s", tmp_path)
+    said = capsys.readouterr().err.splitlines()
+    assert sum("set MPLCONFIGDIR" in line and "start:" in line for line in said) == 1
+    assert not any("mkdir" in line or line.startswith("Could not") for line in said)
 
 
 def read_only(folder: Path) -> Path:

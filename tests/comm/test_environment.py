@@ -2,8 +2,11 @@
 
 import os
 import socket
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -13,6 +16,7 @@ from dithc.comm import connect, group
 from dithc.comm.environment import for_ranks, left_over, started_by
 from dithc.comm.launching import litter, probe
 from dithc.comm.launching.launch import environment_of
+from dithc.doctor import parallel as doctor
 from dithc.log import UserError
 
 LEFT_OVER = {
@@ -44,10 +48,8 @@ def port() -> Iterator[str]:
 @settings(max_examples=30, deadline=None)
 @given(names=st.sets(st.sampled_from(sorted(LEFT_OVER))))
 def test_variables_of_a_launcher_that_is_gone_make_no_rank_and_reach_no_rank(names: set[str]) -> None:
-    # PMI without a file number, as some launchers have it, or Slurm's variables alone: MPI itself finds that out.
     environment = {name: LEFT_OVER[name] for name in names} | JOB | SETTINGS
-    if not {"PMI_RANK", "PMI_SIZE"} <= names or "PMI_FD" in names:
-        assert started_by(environment) is None
+    assert started_by(environment) is None
     for local in (True, False):
         made = for_ranks(environment, on_this_node=local)
         assert not left_over(made)
@@ -64,6 +66,44 @@ def test_one_process_in_a_shell_of_srun_is_one_rank_and_loads_no_mpi(monkeypatch
         assert alone.size == 1
     with pytest.raises(UserError, match="no launcher"):
         connect(2)
+
+
+@pytest.mark.parametrize(
+    "environment",
+    [
+        pytest.param({"PMIX_RANK": "0", "PMIX_SERVER_URI2": "pmix-server.1"}, id="PMIx without an address"),
+        pytest.param({"PMIX_RANK": "0", "PMIX_SERVER_URI": "s:1:/tmp/no-such-socket"}, id="PMIx 1, server gone"),
+        pytest.param({"PMI_RANK": "3", "PMI_SIZE": "8", "PMIX_RANK": "2", "PMIX_NAMESPACE": "x"}, id="no connection"),
+        pytest.param({"PMI_RANK": "0", "PMI_ID": "0", "PMI_PORT": "node1:1"}, id="port that is closed"),
+    ],
+)
+def test_variables_without_a_live_connection_are_left_over(
+    environment: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    assert started_by(os.environ) is None
+    monkeypatch.setattr(doctor.launch, "probe_mpi", lambda: {"error": "not probed"})
+    levels = [finding.level for finding in doctor.mpi(None, Path())]  # type: ignore[arg-type]
+    assert levels[-1] == "ok"
+    monkeypatch.setenv("PMI_RANK", "0")
+    monkeypatch.setenv("PMI_SIZE", "8")
+    monkeypatch.setenv("PMI_CONTROL_PORT", "1")
+    monkeypatch.delenv("PMI_PORT", raising=False)
+    assert [finding.level for finding in doctor.mpi(None, Path())] == ["warn"]  # type: ignore[arg-type]
+
+
+def test_ranks_without_a_number_of_a_file_have_a_port_or_a_launcher(port: str, tmp_path: Path) -> None:
+    several = {"PMI_RANK": "0", "PMI_SIZE": "2"}
+    assert started_by({"PMI_ID": "0", "PMI_PORT": f"node1:{port}"}) is not None
+    assert started_by(several) is None
+    assert started_by(several | {"PALS_RANKID": "0"}) is not None
+    proxy = tmp_path / "hydra_pmi_proxy"
+    proxy.symlink_to("/bin/sh")
+    program = f"from dithc.comm.environment import started_by; print(started_by({several}) is not None)"
+    line = [str(proxy), "-c", f'{sys.executable} -c "{program}"; true']
+    done = subprocess.run(line, capture_output=True, text=True, cwd=Path(__file__).parents[2], check=True)
+    assert done.stdout == "True\n"
 
 
 def test_a_served_rank_is_one(port: str) -> None:
@@ -101,6 +141,7 @@ def test_a_thread_or_a_forked_child_cannot_join_the_ranks(monkeypatch: pytest.Mo
     monkeypatch.setattr(group, "guarded", lambda: pytest.fail("MPI serves neither"))
     monkeypatch.setenv("PMI_RANK", "0")
     monkeypatch.setenv("PMI_SIZE", "2")
+    monkeypatch.setenv("PALS_RANKID", "0")
     errors: list[str] = []
 
     def join() -> None:

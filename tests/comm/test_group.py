@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from dithc.comm import connect
+from dithc.comm import Group, connect
 from dithc.comm.environment import Started, started_by
 from dithc.comm.launching.launch import find_mpiexec, launch_line
 from dithc.log import UserError
@@ -90,7 +90,10 @@ def test_the_expected_number_comes_from_the_launch_verb(monkeypatch):
 
 @pytest.mark.parametrize(
     ("environment", "size"),
-    [({"PMI_RANK": "0", "PMI_SIZE": "2"}, 2), ({"SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "3"}, 3)],
+    [
+        ({"PMI_RANK": "0", "PMI_SIZE": "2", "PALS_RANKID": "0"}, 2),
+        ({"SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "3"}, 3),
+    ],
 )
 def test_a_launcher_is_known_by_its_variables(environment, size):
     started = started_by(environment)
@@ -116,6 +119,22 @@ def test_ranks_connect_again_and_inside_a_group_after_work_on_several_threads():
     done = run_ranks(2, "again", "2")
     assert done.returncode == 0, done.stderr
     assert sorted(done.stdout.splitlines()) == [f"rank {rank} of 2 is done" for rank in range(2)]
+
+
+@pytest.mark.mpi
+def test_a_rank_whose_program_has_ended_is_named_when_another_connects_again():
+    started = time.monotonic()
+    done = run_ranks(2, "ended", "2")
+    assert done.returncode == 2, done.stderr
+    assert "the program of rank 1 has ended" in done.stderr
+    assert time.monotonic() - started < 60
+
+
+def test_a_group_whose_block_has_ended_is_a_user_error():
+    group = Group(rank=1, size=2)
+    for call in (group.barrier, lambda: group.any(False), lambda: group.gather_objects(0), Group.distributed):
+        with pytest.raises(UserError, match="block has ended"):
+            call()
 
 
 @pytest.mark.mpi

@@ -1,5 +1,6 @@
 """Messages name the rank, errors name the remedy, progress is plain lines in a log, metrics survive a torn line."""
 
+import errno
 import io
 import json
 import logging
@@ -21,6 +22,15 @@ from dithc.log.messages import _Line
 def test_error_says_what_got_expected_remedy() -> None:
     lines = str(problem("band B02", got="none", expected="a file", remedy="add it")).splitlines()
     assert [line.split(":")[0].strip() for line in lines] == ["band B02", "got", "expected", "remedy"]
+
+
+def test_limit_on_the_size_of_files_has_its_own_remedy() -> None:
+    full, limit = (
+        problem("x", got=OSError(number, "x"), expected="room", remedy="free space")
+        for number in (errno.ENOSPC, errno.EFBIG)
+    )
+    assert "remedy:   free space" in str(full)
+    assert "ulimit -f" in str(limit)
 
 
 HOSTILE = st.text(

@@ -156,6 +156,13 @@ def test_error_while_a_folder_is_built_leaves_the_earlier_one(tmp_path: Path) ->
     assert content(tmp_path) == before == {"out/new": b"new"}
 
 
+@pytest.mark.parametrize(("number", "words"), [(errno.ENOSPC, "disk is full"), (errno.EFBIG, "ulimit -f")])
+def test_failed_write_names_the_disk_or_the_limit(tmp_path: Path, number: int, words: str) -> None:
+    with pytest.raises(UserError, match=words), OutputFolder(tmp_path / "out").replaced():
+        raise OSError(number, "x")
+    assert not any(tmp_path.iterdir())
+
+
 def test_folder_that_cannot_be_renamed_in_gives_the_old_one_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -70,6 +70,7 @@ def run(args: argparse.Namespace) -> int:
 def _images(args: argparse.Namespace, layout: Any) -> int:
     from dithc.products import write
 
+    str(args.out.resolve()).encode()  # GDAL accepts UTF-8 only; the command line reports the error
     stage: Literal["sample", "tiles"] = "sample" if args.samples else "tiles"
     numbers = write(args.samples or args.tiles, stage=stage, layout=layout, out=args.out, select=args.select or ":")
     print(

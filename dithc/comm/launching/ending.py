@@ -7,7 +7,7 @@ from pathlib import Path
 
 from dithc.comm.environment import LOST_SUFFIX, SAID_SUFFIX, STARTED_VARIABLE
 
-RANK_VARIABLES = ("PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID")
+RANK_VARIABLES = ("PMI_RANK", "PMI_ID", "PMIX_RANK", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID")
 
 
 def rank_here() -> str:

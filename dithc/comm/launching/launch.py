@@ -12,6 +12,7 @@ from typing import Literal
 from dithc.comm.environment import EXPECTED_RANKS_VARIABLE, for_ranks
 from dithc.comm.environment import UNSET as UNSET
 from dithc.comm.environment import left_over as left_over
+from dithc.comm.environment import started_by as started_by
 from dithc.comm.launching.litter import FAST_RANK_BYTES as FAST_RANK_BYTES
 from dithc.comm.launching.litter import RANK_BYTES as RANK_BYTES
 from dithc.comm.launching.litter import check_shared_memory as check_shared_memory

@@ -56,7 +56,8 @@ def remove_abandoned() -> None:
                 continue
             lock = _locked(path)
             try:
-                outputs.remove(path, reason="a process was killed while it read an archive there")
+                if outputs.OutputFolder(path).is_scratch:
+                    outputs.remove(path, reason="a process was killed while it read an archive there")
             finally:
                 os.close(lock)
 

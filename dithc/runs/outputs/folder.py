@@ -128,9 +128,10 @@ class OutputFolder(FileList):
         except OSError as error:
             if error.errno not in NO_SPACE:
                 raise
+            cause = "a file reached the size limit" if error.errno == errno.EFBIG else "the disk is full"
             raise problem(
-                f"writing {self.folder} failed: the disk is full",
-                got=error.strerror or str(error),
+                f"writing {self.folder} failed: {cause}",
+                got=error,
                 expected="room for the output; the earlier content is unchanged",
                 remedy="free space (or raise the quota), or set `results` to a larger file system; then start again",
             ) from error

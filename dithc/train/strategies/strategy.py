@@ -179,6 +179,8 @@ class Strategy:
         Raises:
             UserError: `settle` was not called, or no update used the previous gradients.
         """
+        if self.layout.size > 1:
+            Group.distributed()
         if not self._is_settled and not self._is_alone:
             raise problem(
                 "backward pass on several ranks",

@@ -114,6 +114,7 @@ def test_other_names_links_and_files_are_left_alone(room: Path, tmp_path: Path) 
     (room / f"{mine}file").touch()
     (room / "dithc-another.machine-abc").mkdir()
     (room / "other").mkdir()
+    (room / f"{mine}of-the-user").mkdir()
     outputs.make_scratch(room / f"{mine}abandoned")
     (room / f"{mine}abandoned" / "S2A.SAFE").mkdir()
     (room / f"{mine}abandoned" / "link").symlink_to(elsewhere)
@@ -123,6 +124,7 @@ def test_other_names_links_and_files_are_left_alone(room: Path, tmp_path: Path) 
         f"{mine}file",
         "dithc-another.machine-abc",
         "other",
+        f"{mine}of-the-user",
     }
     assert (elsewhere / "kept").exists()
 

@@ -10,7 +10,7 @@ from dithc.comm import Group
 from dithc.log import UserError, read_metrics
 from dithc.runs import Store
 from dithc.tensors import assemble, read_tensors
-from dithc.train import train
+from dithc.train import Strategy, train
 from dithc.train.strategies.layout import Layout, layout_of, sentence
 from dithc.train.strategies.tensor import Cut
 from tests.ranks import needs_launcher, on_ranks
@@ -26,7 +26,7 @@ import dataclasses, pickle, sys
 import torch
 from dithc.comm import connect
 from dithc.hardware import discover
-from dithc.train import train
+from dithc.train import Strategy, train
 from dithc.train.strategies import strategy
 with connect(int(sys.argv[2]), timeout_seconds=600) as group, open(sys.argv[1], "rb") as file:
     torch.set_num_threads(1)
@@ -224,3 +224,10 @@ def test_the_log_says_what_a_strategy_means_here():
     assert "a rank is a cluster with a replica of everything" in said
     assert "meant for" not in said
     assert "meant for 1 rank(s)" in sentence(Layout(size=4), dies=1, clusters=4, ranks_on_node=4)
+
+
+def test_a_step_after_the_block_of_the_ranks_is_a_user_error():
+    strategy = Strategy(torch.nn.Linear(1, 1))
+    strategy.layout = Layout(size=2)
+    with pytest.raises(UserError, match="block has ended"):
+        strategy.backward(torch.ones(()))

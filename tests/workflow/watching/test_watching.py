@@ -181,7 +181,7 @@ def test_signal_reaches_snakemake_and_nothing_is_left_running(
         if numbers == (signal.SIGTERM,):
             go.touch()
         elif len(numbers) > 1:
-            time.sleep(1.0)
+            time.sleep(0.2)
             assert child.poll() is None
             child.send_signal(numbers[1])
         said, _ = child.communicate(timeout=240)

@@ -277,6 +277,9 @@ def test_files_of_one_stem_share_a_marker(tmp_path: Path) -> None:
         for name in ("out.json", "out.png", "figures/out.svg"):
             (tmp_path / name).parent.mkdir(exist_ok=True)
             outputs.write(tmp_path / name, "x" * len(name), of=tmp_path / "out.json")
+    (tmp_path / "figures" / "of-the-user.svg").write_text("x")
+    owned = [path.name for path in outputs.files_of(tmp_path) if outputs.owns(path)]
+    assert owned == ["out.svg", "out.json", "out.png"]
 
 
 def test_a_file_that_appears_while_a_single_file_is_written_is_kept(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from dithc.log import UserError, logger, problem
 from dithc.runs import files
 from dithc.runs.files import beside, flush, is_stream
-from dithc.runs.outputs.listing import TEMPORARY, FileList, files_of
+from dithc.runs.outputs.listing import MARKER_DEPTH, TEMPORARY, FileList, files_of
 from dithc.runs.outputs.scratch import make_scratch, remove
 from dithc.sealed import has_seal
 
@@ -236,8 +236,9 @@ def owns(path: Path) -> bool:
     """Return whether dithc wrote a file: a marker or manifest lists it, or it has a seal, or it is empty."""
     if _is_empty(path):
         return True
-    home = OutputFolder(path.parent)._home()
-    return home._is_owned(home._relative(path), home._owned()) or (path.is_file() and _has_seal(path))
+    folders = [OutputFolder(folder) for folder in path.absolute().parents[: MARKER_DEPTH + 1]]
+    is_listed = any(one._is_owned(one._relative(path), one._owned()) for one in folders)
+    return is_listed or (path.is_file() and _has_seal(path))
 
 
 def check_file(path: Path, *, stage: str | None = None, name: str | None = None) -> None:

@@ -76,8 +76,8 @@ def encode_tiles(
         raise problem(
             f"latents could not be written to {folder}",
             got=error,
-            expected="a writable folder with room for them",
-            remedy="free space, then start again: finished shards are kept",
+            expected="a writable folder with room; finished shards are kept",
+            remedy="free space, then start again",
         ) from error
     told = ("count", "z", "h", "w", "num_classes", "moments", "scale", "mean", "std")
     return {name: index[name] for name in told} | {"shape": [index[name] for name in "zhw"]}

@@ -136,8 +136,8 @@ class Shards:
         return problem(
             f"shard {shard} could not be written to {self.folder}",
             got=error,
-            expected="a writable folder with room for it",
-            remedy="free space, then start again: finished shards are kept",
+            expected="a writable folder with room; finished shards are kept",
+            remedy="free space, then start again",
         )
 
     def files(self) -> list[Path]:

@@ -283,6 +283,8 @@ def replacing(path: Path, *, of: Path | None = None) -> Iterator[Path]:
         with files.replacing(path, is_new=not os.path.lexists(path), before=enlist) as temporary:
             yield temporary
     except FileExistsError as error:
+        if not os.path.lexists(path):  # a file is in place of a folder
+            raise
         raise output._foreign(path) from error
 
 

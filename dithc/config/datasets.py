@@ -1,4 +1,4 @@
-"""Settings of data sets: where scenes come from, how they become tiles, how tiles are split, scaled and shown."""
+"""Settings of datasets: sources of scenes, and cutting, split, scaling and rendering of tiles."""
 
 from collections import Counter
 from datetime import date
@@ -33,7 +33,7 @@ NOT_OF_LEVEL_2A = "B10"  # cirrus, which that level has used up
 
 
 class Synthetic(Settings):
-    """A generated input instead of files of the user's (`dithc synthesize`)."""
+    """A generated input instead of the user's files (`dithc synthesize`)."""
 
     scenes: Positive = 2
     """Number of scenes; for an image folder, images per class."""
@@ -46,12 +46,12 @@ class Synthetic(Settings):
 
 class _Source(Settings):
     path: Place | None = None
-    """Folder with the user's files, relative to the working folder; exactly one of `path` and `synthetic` is given."""
+    """Folder with the user's files, relative to the working folder. Give exactly one of `path` and `synthetic`."""
     synthetic: Synthetic | None = None
-    """Generate the input instead; a stand-in of the same structure for machines without data."""
+    """Generate the input instead: data of the same structure for machines without data."""
     include: list[Pattern] = Field(default=[], max_length=1000)
-    """Patterns of names, or of paths below `path`, of the only files, products and folders that are read: `*_SR_*.tif`, `2023/*`.
-    Case does not matter, and `*` matches `/` too. Only a pattern that names a mask (`*_udm2.tif`) makes scenes of masks."""
+    """Patterns of names, or of paths below `path`. Only matching files, products and folders are read: `*_SR_*.tif`, `2023/*`.
+    Case does not matter, and `*` also matches `/`. Masks become scenes only if a pattern names a mask (`*_udm2.tif`)."""
     exclude: list[Pattern] = Field(default=[], max_length=1000)
     """Patterns, as in `include`, of files, products and folders that are not read."""
 
@@ -66,14 +66,14 @@ class MaskFile(Settings):
     """A mask raster in the folder of each scene, on the pixels of the scene, as `.tif`, `.jp2` or `.npy`."""
 
     names: Annotated[Pattern, Field(pattern=r"\*")] = "*_mask.*"
-    """Pattern of the names of masks, such as `*_udm2*.tif` or `*_QA_PIXEL.TIF`. The first `*` stands for the start of the scene's
+    """Pattern of the names of masks, such as `*_udm2*.tif` or `*_QA_PIXEL.TIF`. The first `*` matches the start of the scene's
     name. Each scene must have one mask."""
     band: Positive = 1
     """Band of the mask, counted from 1."""
     clear: list[MaskValue] = Field(default=[0], max_length=1000)
     """Values of clear pixels: `[1]` for band 1 of PlanetScope's udm2."""
     cloud: list[MaskValue] | Literal["others"] = Field(default=[1, 1024, 2048, 3072])
-    """Values of cloudy or unusable pixels, by default 1 and QA60; `others` stands for all outside `clear` and `no_data`."""
+    """Values of cloudy or unusable pixels, by default 1 and QA60. `others` means all values outside `clear` and `no_data`."""
     no_data: list[MaskValue] = Field(default=[255], max_length=1000)
     """Values of pixels without data. A value in none of the three lists rejects the scene."""
 
@@ -87,29 +87,30 @@ class MaskFile(Settings):
 
 
 class Clouds(Settings):
-    """Which pixels of a scene count as cloud; `tiles.max_cloud` says how many a tile may have."""
+    """Selection of cloudy pixels in a scene. `tiles.max_cloud` limits their share in a tile."""
 
     mask: MaskFile | None = None
-    """Mask rasters next to scenes; `{}` for `NAME_mask.tif` or `NAME_mask.npy` with 0 clear, 255 no data, and 1 or QA60 cloud."""
+    """Mask rasters next to scenes. `{}` selects `NAME_mask.tif` or `NAME_mask.npy` with 0 clear, 255 no data, and 1 or QA60
+    cloud."""
     buffer_m: float = Field(default=0.0, ge=0.0, le=10_000.0)
-    """Metres around each cloudy pixel, to all four sides and corners, that count as cloud too."""
+    """Meters around each cloudy pixel, to all four sides and corners, that also count as cloud."""
 
 
 class ProductClouds(Clouds):
-    """Which pixels of a product count as cloud, by any of its own masks or a mask raster of the user."""
+    """Selection of cloudy pixels in a product, by the product's masks or a mask raster of the user."""
 
     classes: list[Annotated[int, Field(ge=2, le=11)]] = Field(default=[3, 8, 9, 10], max_length=10)
-    """Classes of the scene classification (SCL, L2A) that count as cloud: by default cloud shadow (3), clouds of medium and high
-    probability (8, 9) and thin cirrus (10); 2 is dark ground, 11 snow."""
+    """Classes of the scene classification (SCL, L2A) that count as cloud. The default is cloud shadow (3), clouds of medium and
+    high probability (8, 9) and thin cirrus (10). 2 is dark ground, 11 snow."""
     probability: int | None = Field(default=None, ge=1, le=100)
-    """Percent of cloud probability (MSK_CLDPRB, L2A) from which on a pixel counts as cloud; the mask is not read if not given."""
+    """Lowest cloud probability (MSK_CLDPRB, L2A) in percent that counts as cloud. If unset, the mask is not read."""
     classi: bool = False
     """Count opaque clouds and cirrus of MSK_CLASSI as cloud, the raster mask of L1C products from baseline 04.00 on."""
 
 
 class _Files(_Source):
     clouds: Clouds = Clouds()
-    """Which pixels count as cloud; none without `mask`."""
+    """Selection of cloudy pixels; no pixels without `mask`."""
 
     @model_validator(mode="after")
     def _buffer_has_clouds(self) -> "_Files":
@@ -120,12 +121,12 @@ class _Files(_Source):
 
 class _Sentinel2Bands(_Source):
     gsd_m: Metres = 10.0
-    """Pixel size of the common grid in metres. Where a product has a band at several sizes, the file of this size is read, or the
-    next finer one; a band is brought to a finer grid from its own pixel size alone, never from a coarser copy."""
+    """Pixel size of the common grid in meters. If a product has a band at several sizes, the file of this size is read, or else
+    the next finer file. A band is resampled to a finer grid only from its native pixel size, never from a coarser copy."""
     bands: list[Sentinel2Band] | None = Field(default=None, min_length=1, max_length=13)
-    """Bands to read, in this order; all of the product's level in the order B01 to B12 if not given."""
+    """Bands to read, in this order. If unset, all bands of the product's level in the order B01 to B12."""
     clouds: ProductClouds = ProductClouds()
-    """Which pixels count as cloud."""
+    """Selection of cloudy pixels."""
 
     @model_validator(mode="after")
     def _bands_once(self) -> "_Sentinel2Bands":
@@ -135,15 +136,15 @@ class _Sentinel2Bands(_Source):
 
 
 class Sentinel2(_Sentinel2Bands):
-    """Sentinel-2 products as ESA delivers them: `.SAFE` folders or zip files of them, L1C or L2A."""
+    """Sentinel-2 products as delivered by ESA: `.SAFE` folders or zip files of them, L1C or L2A."""
 
     kind: Literal["sentinel2"]
     """Selects this reader."""
     checksum: Literal["verify", "skip"] = "verify"
-    """Compare every file with the checksum in manifest.safe; `skip` trusts the disk."""
+    """Compare every file with the checksum in manifest.safe. `skip` trusts the disk."""
     may_lack: list[Title] = Field(default=[], max_length=1000)
-    """Files that manifest.safe lists and that need not be there, as patterns of their paths in the product: `*/QI_DATA/*`, or `*`
-    for products of which a part was downloaded. The file of a band's own pixel size is needed in any case."""
+    """Optional files of manifest.safe, as patterns of their paths in the product: `*/QI_DATA/*`, or `*` for partially downloaded
+    products. The file of a band's native pixel size is always required."""
 
     @model_validator(mode="after")
     def _grids_end_together(self) -> "Sentinel2":
@@ -157,26 +158,26 @@ class Sentinel2(_Sentinel2Bands):
 
 
 class Search(Settings):
-    """Which scenes of a catalogue `dithc fetch` brings into `path`."""
+    """Selection of catalog scenes that `dithc fetch` downloads into `path`."""
 
     catalog: Address
     """Root of a STAC API with item search: `https://earth-search.aws.element84.com/v1`."""
     collection: Title
-    """Its name there: `sentinel-2-c1-l2a`."""
+    """Name of the collection in the catalog: `sentinel-2-c1-l2a`."""
     bbox: tuple[float, float, float, float] | None = None
-    """West, south, east and north of the area in degrees; exactly one of `bbox` and `area` is given."""
+    """West, south, east and north of the area in degrees. Give exactly one of `bbox` and `area`."""
     area: Place | None = None
-    """GeoJSON file with one polygon, in degrees; scenes that touch it are taken."""
+    """GeoJSON file with one polygon, in degrees. Scenes that touch it are included."""
     first_day: date
-    """Of acquisition, `2024-04-01` (UTC)."""
+    """First day of acquisition, `2024-04-01` (UTC)."""
     last_day: date
-    """Of acquisition, itself included."""
+    """Last day of acquisition, inclusive."""
     max_cloud: Fraction = 1.0
-    """Scenes with a larger cloudy share, as the catalogue says, are left out."""
+    """Largest cloudy share of a scene, according to the catalog. Other scenes are excluded."""
     limit: Positive = 100
-    """Most scenes, the first in the order of the catalogue."""
+    """Largest number of scenes, in the order of the catalog."""
     sign: Address | None = None
-    """Gives the signed form of an address for `?href=`, where files are not to be had without:
+    """Service that returns the signed form of an address for `?href=`, if files require signed addresses:
     `https://planetarycomputer.microsoft.com/api/sas/v1/sign` for Planetary Computer."""
 
     @model_validator(mode="after")
@@ -196,18 +197,19 @@ class Search(Settings):
 
 
 class Sentinel2Stac(_Sentinel2Bands):
-    """Sentinel-2 scenes as catalogues have them: STAC items beside the GeoTIFF (or JPEG 2000) file of each band, L1C or L2A."""
+    """Sentinel-2 scenes from catalogs: STAC items with the GeoTIFF (or JPEG 2000) file of each band, L1C or L2A."""
 
     kind: Literal["sentinel2-stac"]
     """Selects this reader."""
     search: Search | None = None
-    """Which scenes `dithc fetch` searches and brings into `path`; staging takes these alone and never goes to a network."""
+    """Selection of scenes that `dithc fetch` downloads into `path`. Staging uses these scenes only and never accesses a
+    network."""
     checksum: Literal["verify", "skip"] = "verify"
-    """Compare every file with its size and checksum in the item and in lock.json; `skip` trusts the disk."""
+    """Compare every file with its size and checksum in the item and in lock.json. `skip` trusts the disk."""
     offset: float | None = Field(default=None, ge=-(10.0**6), le=10.0**6)
-    """Added to digital numbers in the place of what items say, for catalogues that say it wrongly: 0 or -1000."""
+    """Value added to digital numbers instead of the items' offset, for catalogs with wrong offsets: 0 or -1000."""
     check_offset: bool = True
-    """Reject a scene whose values the offset cannot belong to; switch off where a scene is truly that bright."""
+    """Reject a scene if its values contradict the offset. Disable this check for scenes that are truly that bright."""
 
     @model_validator(mode="after")
     def _from_files(self) -> "Sentinel2Stac":
@@ -221,27 +223,27 @@ class Sentinel2Stac(_Sentinel2Bands):
 
 
 class Sentinel2Array(_Files):
-    """Sentinel-2 pixels without their product: plain GeoTIFF or .npy files that say nothing of themselves."""
+    """Sentinel-2 pixels without their product: plain GeoTIFF or .npy files without metadata."""
 
     kind: Literal["sentinel2-array"]
     """Selects this reader."""
     bands: list[Band] = Field(min_length=1, max_length=64)
-    """Names of the bands in the files' order, such as B02; extra trailing bands of a file are refused."""
+    """Names of the bands in the files' order, such as B02. Files with extra trailing bands are rejected."""
     units: Literal["dn", "reflectance"]
-    """What a stored number is: a digital number, or reflectance 0 to 1."""
+    """Unit of stored numbers: a digital number, or reflectance 0 to 1."""
     offset: float | None = Field(default=None, ge=-(10.0**6), le=10.0**6)
-    """Added to a digital number before it is divided by `quantification`: -1000 from processing baseline 04.00, 0 before.
-    Must be given for `units: dn`: the files do not tell and a guess would be silently wrong."""
+    """Value added to a digital number before the division by `quantification`: -1000 from processing baseline 04.00, 0 before.
+    Required for `units: dn`, because the files do not contain it and a guess would be silently wrong."""
     check_offset: bool = True
-    """Reject a file whose values the declared offset cannot belong to; switch off where a scene is truly that bright."""
+    """Reject a file if its values contradict the declared offset. Disable this check for scenes that are truly that bright."""
     quantification: float = Field(default=10000.0, gt=0.0, le=10.0**9)
     """Digital numbers per unit of reflectance."""
     layout: Literal["chw", "hwc"] = "chw"
     """Order of axes in .npy files; GeoTIFF is always chw."""
     nodata: float | None = None
-    """Stored value that means no data, in addition to the no-data value, mask and alpha band of the file."""
+    """Stored value of pixels without data, in addition to the no-data value, mask and alpha band of the file."""
     gsd_m: Metres = 10.0
-    """Pixel size in metres of files without georeference."""
+    """Pixel size in meters of files without georeference."""
 
     @model_validator(mode="after")
     def _not_generated(self) -> "Sentinel2Array":
@@ -261,14 +263,15 @@ class Sentinel2Array(_Files):
 
 
 class Coefficients(Settings):
-    """A calibration of the user's own, in the place of the published one: one number for each of `bands`."""
+    """A user-defined calibration instead of the published calibration: one number for each of `bands`."""
 
     gain: list[Above0] = Field(min_length=1, max_length=64)
     """Radiance (W m-2 sr-1 um-1) of a digital number."""
     offset: list[Coefficient] | None = Field(default=None, min_length=1, max_length=64)
-    """Radiance of the digital number 0; 0 where it is not given."""
+    """Radiance of the digital number 0; 0 if unset."""
     irradiance: list[Above0] | None = Field(default=None, min_length=1, max_length=64)
-    """Sunlight above the air at one astronomical unit (W m-2 um-1), for reflectance; the published where it is not given."""
+    """Solar irradiance at the top of the atmosphere at one astronomical unit (W m-2 um-1), for reflectance. If unset, the
+    published values are used."""
 
 
 class Gaofen2(_Source):
@@ -279,30 +282,30 @@ class Gaofen2(_Source):
     bands: list[Band] = Field(default=["B", "G", "R", "NIR"], min_length=1, max_length=64)
     """Names of the bands in the files' order."""
     units: Literal["dn", "byte"] = "dn"
-    """What a stored number is: a 10-bit digital number (uint16), or an already stretched byte (uint8)."""
+    """Unit of stored numbers: a 10-bit digital number (uint16), or an already stretched byte (uint8)."""
     layout: Literal["chw", "hwc"] = "chw"
     """Order of axes in .npy files; GeoTIFF is always chw."""
     gsd_m: Metres = 4.0
-    """Pixel size in metres of files without georeference, and that to which products of level 1A are brought; recorded with every
-    tile."""
+    """Pixel size in meters of files without georeference, and of the grid for products of level 1A; recorded with every tile."""
     height_m: float | None = Field(default=None, ge=-1000.0, le=9000.0)
-    """Takes products of level 1A, folders or .tar.gz with their .rpb, and brings them to the ground at this height in metres
-    above the WGS84 ellipsoid; where `dem` is given too, it is added to its heights (most DEMs count from the geoid)."""
+    """Read products of level 1A, folders or .tar.gz with their .rpb, and orthorectify them at this height in meters above the
+    WGS84 ellipsoid. If `dem` is also set, this value is added to its heights (most DEMs count from the geoid)."""
     dem: Place | None = None
-    """Takes products of level 1A and brings them to the ground that this GeoTIFF of heights in metres describes."""
+    """Read products of level 1A and orthorectify them with this GeoTIFF of heights in meters."""
     calibrate: Literal["none", "radiance", "reflectance"] = "none"
-    """What is stored: digital numbers as they are, radiance (W m-2 sr-1 um-1), or reflectance above the air, by the coefficients
-    that the producer published for satellite, camera and year."""
+    """Stored quantity: unchanged digital numbers, radiance (W m-2 sr-1 um-1), or top-of-atmosphere reflectance. The conversion
+    uses the coefficients that the producer published for satellite, camera and year."""
     coefficients: Coefficients | None = None
-    """Calibration in the place of the published one."""
+    """Calibration instead of the published calibration."""
     pansharpen: Literal["none", "gsa"] = "none"
-    """`gsa`: sharpens the bands of a product of level 1A with its panchromatic image, at `gsd_m` (adaptive Gram-Schmidt)."""
+    """`gsa`: sharpen the bands of a product of level 1A with its panchromatic image, at `gsd_m` (adaptive Gram-Schmidt)."""
     max_shift: float = Field(default=1.0, gt=0.0, le=100.0)
-    """Pixels of the multispectral image by which the panchromatic one may lie beside it; by more, it is rejected."""
+    """Largest shift of the panchromatic image, in pixels of the multispectral image. Products with a larger shift are
+    rejected."""
 
     @property
     def takes_raw(self) -> bool:
-        """Whether products of level 1A are scenes: not before it is said how high the ground is."""
+        """True if products of level 1A are read as scenes, which requires the height of the ground."""
         return self.height_m is not None or self.dem is not None
 
     @model_validator(mode="after")
@@ -348,30 +351,30 @@ class Gaofen2(_Source):
 
 
 class GeoTiff(_Files):
-    """Rasters of any other sensor, which the configuration describes: Landsat, PlanetScope, Gaofen-1 and -6, aerial."""
+    """Rasters of any other sensor, described by the configuration: Landsat, PlanetScope, Gaofen-1 and -6, aerial."""
 
     kind: Literal["geotiff"]
     """Selects this reader."""
     sensor: Title = ""
-    """What took them, for the table of scenes."""
+    """Sensor of the scenes, for the table of scenes."""
     bands: list[Band] = Field(min_length=1, max_length=64)
     """Names of the bands in the files' order."""
     suffixes: list[Title] | None = Field(default=None, min_length=1, max_length=64)
-    """Where each band is a file of its own, how the names end, in the order of `bands`: `_SR_B4.TIF`. What stands before is the
+    """Ends of the file names in the order of `bands`, if each band is a separate file: `_SR_B4.TIF`. The rest of the name is the
     scene."""
     wavelengths_nm: list[Wavelength] | None = Field(default=None, min_length=1, max_length=64)
-    """Middle of each band in nanometres, for the table of scenes."""
+    """Central wavelength of each band in nanometers, for the table of scenes."""
     units: Literal["dn", "byte", "reflectance", "radiance"]
-    """What a number is, after `scale` and `offset`: a digital number (uint16 alone), a byte (uint8 alone), reflectance 0 to 1, or
+    """Unit of a number after `scale` and `offset`: a digital number (uint16 only), a byte (uint8 only), reflectance 0 to 1, or
     radiance (W m-2 sr-1 um-1)."""
     scale: Coefficient | list[Coefficient] = 1.0
-    """Reflectance or radiance of a step of the stored numbers; one, or one for each band. 2.75e-5 for Landsat's Collection 2."""
+    """Reflectance or radiance per step of the stored numbers; one value, or one per band. 2.75e-5 for Landsat's Collection 2."""
     offset: Coefficient | list[Coefficient] = 0.0
-    """Reflectance or radiance of the stored number 0; one, or one for each band. -0.2 for Landsat's Collection 2."""
+    """Reflectance or radiance of the stored number 0; one value, or one per band. -0.2 for Landsat's Collection 2."""
     nodata: float | None = None
-    """Stored value that means no data. It replaces the no-data value of a file; a mask or an alpha band still applies."""
+    """Stored value of pixels without data. It replaces the no-data value of a file; a mask or an alpha band still applies."""
     gsd_m: Metres | None = None
-    """Pixel size in metres of files without georeference; where it is not given, they are rejected."""
+    """Pixel size in meters of files without georeference. If unset, these files are rejected."""
 
     @model_validator(mode="after")
     def _not_generated(self) -> "GeoTiff":
@@ -402,18 +405,18 @@ class GeoTiff(_Files):
 
 
 class ImageFolder(_Source):
-    """Pictures of classes, as ImageNet has them: in folders, tar archives, WebDataset or parquet shards."""
+    """Images with classes, as in ImageNet: in folders, tar archives, WebDataset or parquet shards."""
 
     kind: Literal["image-folder"]
     """Selects this reader."""
     size: Size = 256
-    """Side of the centre crop in pixels; smaller pictures are enlarged and counted."""
+    """Side of the center crop in pixels. Smaller images are enlarged and counted."""
     classes: Literal["folders", "one"] = "folders"
-    """`folders`: each sub-folder, or archive in an archive, is a class, in sorted order, and shards say their own labels; `one`:
-    all pictures are of one class, whatever is said."""
+    """`folders`: each sub-folder, or archive in an archive, is a class, in sorted order; shards contain their labels. `one`: all
+    images have one class, and labels are ignored."""
     layout: Literal["auto", "folders", "tar", "webdataset", "parquet"] = "auto"
-    """How the pictures are packed: in class folders, in tar archives of classes (ImageNet's own, or a folder of class archives),
-    in WebDataset or parquet shards; `auto` finds out and refuses what may be meant in two ways. Nothing is unpacked."""
+    """Packing of the images: class folders, tar archives of classes (ImageNet's archive, or a folder of class archives),
+    WebDataset or parquet shards. `auto` detects it and rejects ambiguous folders. Nothing is unpacked."""
 
 
 BuiltInSource = Annotated[
@@ -426,31 +429,31 @@ Conditions = Annotated[SerializeAsAny[InstalledConditions], taking(InstalledCond
 
 
 class Dataset(Settings):
-    """One data set from its source to its latents."""
+    """One dataset from its source to its latents."""
 
     title: Title
-    """How the report calls it."""
+    """Name in the report."""
     source: Source
-    """Where scenes come from."""
+    """Origin of the scenes."""
     tiles: Tiles = Tiles()
-    """How they are cut."""
+    """Cutting of scenes into tiles."""
     split: Split = Split()
-    """How tiles are split."""
+    """Assignment of tiles to splits."""
     scaling: Scaling = Scaling()
-    """How bands are mapped to [-1, 1]."""
+    """Map of bands to [-1, 1]."""
     rendering: Rendering
-    """How tiles become pictures, for the eye and for every score."""
+    """Conversion of tiles to 8-bit images, for display and for every score."""
     codec: Name
-    """Name of the codec (section `codecs`) that makes latents of the tiles."""
+    """Name of the codec (section `codecs`) that encodes the tiles."""
     conditions: list[Conditions] = Field(default=[], max_length=64)
-    """Conditions of installed packages that are computed for each tile, beside those that every tile has (place, day, sun)."""
+    """Conditions from installed packages, computed for each tile in addition to the built-in conditions (place, day, sun)."""
     views: Literal[2, 8] = 2
-    """Views of a tile that are encoded: itself and its mirror image, or all quarter turns of both, which `augment: dihedral` of a
-    run needs and which take four times the disk; 2 views that are there already are not encoded again, but finished runs of this
-    data set train again where this is changed."""
+    """Number of encoded views of a tile. 2: the tile and its mirror image. 8: all quarter turns of both, required for `augment:
+    dihedral` of a run, with four times the disk space. Existing 2 views are not encoded again. If this value changes, finished
+    runs of this dataset are trained again."""
     max_rejected: Fraction = 0.5
-    """If a larger share of scene files cannot be used, staging ends with an error; for a file that contradicts a declared offset
-    it ends in any case."""
+    """Largest share of unusable scene files. Staging fails if the share is larger, or if any file contradicts a declared
+    offset."""
 
     @model_validator(mode="after")
     def _cells_have_places(self) -> "Dataset":
@@ -460,7 +463,7 @@ class Dataset(Settings):
 
     @property
     def band_names(self) -> list[str] | None:
-        """Bands of its tiles; None where the products decide, which are of Sentinel-2."""
+        """Bands of the tiles; None if the Sentinel-2 products decide."""
         if self.source.kind == "image-folder":
             return ["R", "G", "B"]
         named: list[str] | None = getattr(self.source, "bands", None)
@@ -469,7 +472,7 @@ class Dataset(Settings):
 
     @property
     def one_class(self) -> bool:
-        """Whether all tiles have one class, as far as it is known before a scene is read: only folders of pictures have more."""
+        """True if all tiles have one class, as far as known before a scene is read. Only image folders have several classes."""
         source = self.source
         if isinstance(source, InstalledSource):
             return not source.labelled

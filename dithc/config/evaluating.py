@@ -1,4 +1,4 @@
-"""Settings of how a run is sampled and judged."""
+"""Settings of evaluations: sampling and scoring of a run."""
 
 from typing import Annotated, Literal, get_args
 
@@ -28,85 +28,86 @@ Sampler = Annotated[
 
 
 class Evaluation(Settings):
-    """Samples of one run compared with real tiles."""
+    """Comparison of samples of one run with real tiles."""
 
     run: Name
-    """Run whose weights are sampled."""
+    """Run that provides the weights for sampling."""
     at: Literal["final", "start", "untrained", "codec"] | Annotated[int, Field(ge=1, le=MOST_STEPS)] = "final"
-    """Weights after the last step; before the first (for a fine-tuning: the pre-trained ones); freshly initialised; or after a
-    step whose checkpoint is kept. codec: no samples, but real tiles as the codec gives them back, which is the best that samples
-    of it can look."""
+    """Time of the weights. final: after the last step; start: before the first step (for fine-tuning: the pre-trained weights);
+    untrained: freshly initialized; a number: after this step, if its checkpoint is kept. codec: real tiles decoded by the codec
+    instead of samples, which is the best quality that its samples can reach."""
     weights: Literal["ema", "raw"] = "ema"
     """Averaged or raw weights; recorded with the score."""
     ema: Length | None = None
-    """Length of the average, such as 0.07, made of the two that the run keeps (`ema.lengths`) in all its kept checkpoints until
-    then; none for the average of `ema.decay`."""
+    """Length of the average, such as 0.07, computed from the two averages of the run (`ema.lengths`) in all its kept checkpoints
+    up to this step; none for the average of `ema.decay`."""
     images: int = Field(default=10000, ge=1, le=10**8)
-    """Number of generated images; of a scene (`windows`) one will do, of others two at least, which are compared."""
+    """Number of generated images: at least one for a scene (`windows`), else at least two, because a score compares images."""
     size: int | None = Field(default=None, ge=1, le=LARGEST_SCENE)
-    """Pixels of a side of an image, such as 4096; the size of the data set's tiles if not given. A larger one needs `windows`, or
-    a run on tiles of that size. A multiple of the codec's `factor`."""
+    """Pixels of a side of an image, such as 4096; the size of the dataset's tiles if unset. A larger image needs `windows`, or a
+    run on tiles of that size. Must be a multiple of the codec's `factor`."""
     windows: Windows | None = None
-    """How a network makes a scene larger than its tiles; none for images of their size. A scene is written by itself, by rows, as
-    are its GeoTIFF (`dithc export`); it has no score, since FID is of images as large as tiles."""
+    """Sampling of a scene larger than the network's tiles; none for images of the tile size. A scene and its GeoTIFF (`dithc
+    export`) are written separately, by rows. A scene has no score, because FID compares images as large as tiles."""
     sampler: Sampler = "ddpm"
-    """Solver of the reverse process; euler and heun for runs whose `objective.predict` is flow, the others for all other runs.
-    One of an installed package by its name, or with settings of its own: `{kind: NAME, ...}`."""
+    """Solver of the reverse process: euler and heun for runs with `objective.predict: flow`, the others for all other runs.
+    Select a sampler of an installed package by its name, or with settings: `{kind: NAME, ...}`."""
     order: Literal[1, 2, 3] | None = None
-    """Order of dpm-solver or unipc, 2 if not given; 3 takes ten steps and more to be the better one."""
+    """Order of dpm-solver or unipc, 2 if unset. Order 3 is better only from ten steps on."""
     steps: int = Field(default=250, ge=1, le=1000)
-    """Network evaluations an image (before guidance), all of which are used: heun takes two for an interval, and of an odd number
-    one for the last."""
+    """Network evaluations per image (before guidance), all of which are used. heun uses two per interval, and with an odd number
+    one for the last interval."""
     times: list[Annotated[int, Field(ge=0, le=FLOW_START)]] | None = Field(default=None, min_length=1, max_length=1000)
-    """Timesteps of the training to visit, falling, as many as `steps`, such as `dithc search-sampler` finds; of euler and heun,
-    thousandths of time where intervals begin, from 1000: as many as `steps`, of heun half of that. Spread as suits the sampler if
-    not given."""
+    """Training timesteps to visit, in falling order, as many as `steps`; `dithc search-sampler` finds them. For euler and heun:
+    thousandths of time at which intervals begin, from 1000, as many as `steps`, for heun half of that. If unset, spread as suits
+    the sampler."""
     epsilon_scaling: float = Field(default=0.0, ge=-0.5, le=0.5)
-    """How much more noise is taken out than the network predicts: its noise counts 1 + this x (1 - time), where time is 1 at pure
-    noise and 0 at the image. `dithc search-sampler --epsilon-scaling` finds it for a network of one's own, some hundredths. Below
-    0 less is taken out, as Ning et al. (2024) do for networks that see too much of it."""
+    """Additional share of noise to remove: the predicted noise is multiplied by 1 + this x (1 - time), where time is 1 at pure
+    noise and 0 at the image. `dithc search-sampler --epsilon-scaling` finds the value for your network, some hundredths. Values
+    below 0 remove less noise, as Ning et al. (2024) do for networks that receive too much noise."""
     guidance: float = Field(default=1.0, ge=0.0, le=1000.0)
-    """Classifier-free guidance scale; 1 is none."""
+    """Classifier-free guidance scale; 1 for no guidance."""
     guidance_channels: Literal["all", "first3"] = "all"
-    """Guide all latent channels, or the first three as the published DiT samples were made."""
+    """Guide all latent channels, or the first three, as in the published DiT samples."""
     guidance_interval: list[Fraction] | None = Field(default=None, min_length=2, max_length=2)
-    """Guide between these two timesteps alone, as shares of the training's: 0 is the least noise, 1 the most. Other steps cost
-    half; none to guide all."""
+    """Guide only between these two timesteps, as shares of the training timesteps: 0 is the least noise, 1 the most. Other steps
+    cost half; none to guide all steps."""
     guide: Literal["start"] | None = None
-    """What guidance moves away from: start, the prediction without a label by the run's weights before its first step (of a
-    fine-tuning: the pre-trained ones); none for that of the sampled weights."""
+    """Prediction from which guidance moves away. start: the prediction without a label by the run's weights before its first step
+    (for fine-tuning: the pre-trained weights); none: the prediction without a label by the sampled weights."""
     cache: Cache | None = None
-    """What of a call of the network is used at later ones in the place of computing it; images are then not exact, which stands
-    beside their score. none computes everything."""
+    """Parts of a network evaluation that later evaluations reuse instead of computing them. Images are then not exact, which is
+    noted with their score. none computes everything."""
     pipefusion: Pipefusion | None = None
-    """Makes an image patch by patch, so that ranks which are stages of the network work at once; images are then not exact, which
-    stands beside their score. none for whole images."""
+    """Sample an image patch by patch, so that ranks that are stages of the network work simultaneously. Images are then not
+    exact, which is noted with their score. none samples complete images."""
     batch: Size = 32
-    """Images sampled at once by one rank."""
+    """Images per batch of one rank."""
     extractor: Name
     """Feature extractor (section `extractors`)."""
     real_split: Literal["train", "val", "test", "all"] = "all"
-    """Real tiles to compare with."""
+    """Split of the real tiles to compare with."""
     real_images: int | None = Field(default=None, ge=2, le=10**8)
-    """Number of real tiles, chosen by the experiment's seed; all of the split if not given."""
+    """Number of real tiles, chosen by the experiment's seed; all tiles of the split if unset."""
     metrics: list[Metric] = Field(default=[], max_length=len(get_args(Metric)))
-    """What is told beside FID and KID. Of features: precision-recall (3 neighbours), density-coverage (5), interval (95 %, of
-    FID). Of pixels in the units of the data set: bands (distance of each band's distribution, spectral angle, correlations),
+    """Metrics in addition to FID and KID. From features: precision-recall (3 neighbors), density-coverage (5), interval (95%, of
+    FID). From pixels in the units of the dataset: bands (distance of each band's distribution, spectral angle, correlations),
     indices (NDVI and NDWI), spectra (radial power of each band)."""
     triplets: list[tuple[Band, Band, Band]] = Field(default=[], max_length=16)
-    """FID and KID of other bands than the display's, shown to the extractor as red, green and blue, such as [B12, B11, B04]; each
-    band goes from its low to its high of `scaling`, on both sides. Each takes as long as the features of the set."""
+    """FID and KID of other bands than the display bands, passed to the extractor as red, green and blue, such as [B12, B11, B04].
+    Each band is scaled from its low to its high of `scaling`, on both sides. Each triplet takes as long as the features of the
+    dataset."""
     seed: Seed = 0
-    """Image i is made from (seed, i), whatever the number of ranks."""
+    """Seed of the images. Image i depends on (seed, i) only, not on the number of ranks."""
 
     @property
     def num_times(self) -> int:
-        """How many `times` the sampler takes: heun makes two steps of an interval."""
+        """Number of `times` that the sampler needs. heun uses two steps per interval."""
         return -(-self.steps // 2) if self.sampler == "heun" else self.steps
 
     @property
     def solves_flow(self) -> bool:
-        """Whether the sampler follows a velocity, and takes times of a flow."""
+        """True if the sampler follows a velocity and uses times of a flow."""
         return (
             self.sampler.predicts == "flow"
             if isinstance(self.sampler, InstalledSampler)
@@ -115,17 +116,17 @@ class Evaluation(Settings):
 
     @property
     def sees_pixels(self) -> bool:
-        """Whether it asks for statistics of pixels in the units of the data set."""
+        """True if the evaluation requests statistics of pixels in the units of the dataset."""
         return bool(OF_PIXELS & set(self.metrics))
 
     @property
     def triplet_names(self) -> list[str]:
-        """Its triplets as one word each."""
+        """Names of the triplets, one word each."""
         return ["+".join(triplet) for triplet in self.triplets]
 
     @property
     def searches_copies(self) -> bool:
-        """Whether images are generated by weights that have learnt, and compared with all that was learnt."""
+        """True if trained weights generate the images, and the real tiles include the complete training data."""
         return (
             self.at not in ("codec", "untrained", "start")
             and self.real_images is None
@@ -213,7 +214,7 @@ class Evaluation(Settings):
             )
 
     def _visits(self, times: list[int]) -> None:
-        """The sampler can take these times."""
+        """Check that the sampler supports these times."""
         if len(times) != self.num_times:
             raise ValueError(
                 f"`times` are {len(times)} timesteps and `steps` is {self.steps}: give {self.sampler} {self.num_times}"

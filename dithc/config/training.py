@@ -1,4 +1,4 @@
-"""Settings of training runs; those of what is learnt, and of how runs are judged, have files of their own."""
+"""Settings of training runs. Separate files contain the settings of model and objective, and of evaluations."""
 
 from typing import Literal
 
@@ -55,19 +55,19 @@ LENGTH_BYTES = 4  # more of both for each of `ema.lengths`
 
 
 class Memory(Settings):
-    """How a rank of a training uses the memories of its machine; without effect on results."""
+    """Use of the machine's memories by a rank of a training run; no effect on results."""
 
     automem: AutoMemChoice = "auto"
-    """Whether weights, activations and optimizer state are moved between memories. auto: where the machine has two tiers, or a
-    setting below makes a second; on: the same, and an error where there is one tier only; off: never."""
+    """Move weights, activations and optimizer state between memories. auto: if the machine has two tiers, or a setting below adds
+    a second tier; on: as auto, but an error if only one tier exists; off: never."""
     fast_budget_gib: Gib | None = None
-    """GiB that a rank may hold in the fastest tier at most, a hard limit; none for its share of what that tier has."""
+    """Hard limit in GiB for the data of a rank in the fastest tier; none for its share of that tier's capacity."""
     file_folder: Place | None = None
-    """Folder on a local disk for a file that is the last tier, one of each rank; none for no such tier."""
+    """Folder on a local disk for a file that is the last tier, one per rank; none for no file tier."""
     file_gib: Gib | None = None
-    """GiB of that file, of each rank; taken before the training begins."""
+    """GiB of that file, per rank; allocated before the training run begins."""
     allow_recompute: bool = False
-    """Let the plan compute activations again in backward where that is cheaper than moving them; the numbers stay the same."""
+    """Allow the plan to recompute activations in the backward pass if this is cheaper than moving them. Results are the same."""
 
     @model_validator(mode="after")
     def _consistent(self) -> "Memory":
@@ -77,39 +77,40 @@ class Memory(Settings):
 
 
 class Run(Settings):
-    """One training: a pre-training, or a fine-tuning that starts from another run or from a file."""
+    """One training run: pre-training, or fine-tuning that starts from another run or from a file."""
 
     dataset: Name
-    """Data set whose latents are learnt."""
+    """Dataset that provides the latents for training."""
     model: Model = Model()
-    """The network."""
+    """Settings of the network."""
     init: Name | None = None
-    """Run whose final weights are the start; makes this a fine-tuning."""
+    """Run that provides its final weights as the start; makes this run a fine-tuning."""
     init_file: Place | None = None
-    """Start instead: an official DiT .pt, safetensors, or a folder of diffusers' transformer; makes this a fine-tuning."""
+    """File or folder with the initial weights instead: an official DiT .pt, safetensors, or a folder of diffusers' transformer;
+    makes this run a fine-tuning."""
     init_weights: Literal["ema", "raw"] = "ema"
-    """Which weights of the initial run are taken."""
+    """Weights of the initial run to start from."""
     seed: Seed | None = None
-    """Seed of the initial weights and of everything drawn; the experiment's if not given."""
+    """Seed of the initial weights and of all random draws; the experiment's seed if unset."""
     steps: int = Field(default=1000, ge=1, le=MOST_STEPS)
-    """Optimizer steps in all; may be raised later, the run then goes on."""
+    """Total number of optimizer steps. You may raise it later; the run then continues."""
     segment: Positive | None = None
-    """Steps of one job, so that a job fits its walltime; all steps in one job if not given. Divides `steps`."""
+    """Steps of one job, so that a job fits its walltime; all steps in one job if unset. Must divide `steps`."""
     global_batch: Positive = 112
-    """Images a step over all ranks."""
+    """Images per step over all ranks."""
     micro_batch: Positive | None = None
-    """Images a rank computes at once; its whole share of the batch if not given."""
+    """Images per forward pass of a rank; the rank's entire share of the batch if unset."""
     lr: Rate = 1e-4
-    """Learning rate of AdamW; updates of muon have the same size."""
+    """Learning rate of AdamW. Updates of muon have the same size."""
     warmup_steps: Count = 0
     """Steps over which the learning rate rises linearly from 0."""
     lr_schedule: Literal["constant", "cosine", "trapezoid"] = "constant"
-    """Learning rate after those. constant; cosine: half a cosine to 0 at the last of `steps`; trapezoid: constant, then linearly
-    to 0 over the last of them. With the latter two, `steps` decides the result and cannot be raised later."""
+    """Learning rate after the warm-up. constant; cosine: half a cosine to 0 at the last of `steps`; trapezoid: constant, then
+    linearly to 0 over the last steps. With cosine and trapezoid, `steps` affects the result and cannot be raised later."""
     decay_share: float = Field(default=0.2, gt=0.0, le=1.0)
     """Share of `steps` over which trapezoid falls to 0."""
     optimizer: Optimizer = Optimizer()
-    """What makes updates of gradients."""
+    """Settings of the optimizer."""
     betas: tuple[Beta, Beta] = (0.9, 0.999)
     """Decay of AdamW's first and second moments."""
     weight_decay: float = Field(default=0.0, ge=0.0, le=1000.0)
@@ -119,35 +120,36 @@ class Run(Settings):
     dtype: Literal["fp32", "bf16"] = "fp32"
     """Compute type; master weights and optimizer state are always fp32."""
     backend: Literal["auto", "numba", "reference"] = "auto"
-    """Whose operators. auto: the fastest that works here; numba: dithc's without a C compiler; reference: PyTorch's own, to
-    compare with. What is learnt differs by rounding."""
+    """Implementation of the operators. auto: the fastest available implementation; numba: dithc's operators without a C compiler;
+    reference: PyTorch's operators, for comparison. Results differ by rounding."""
     recompute: Recompute = "none"
-    """Recompute activations of each block in backward: less memory, the same numbers, about a third more time."""
+    """Recompute activations of each block in the backward pass: less memory, the same results, about a third more time."""
     guide: Guide | None = None
-    """Guidance trained into the network; none for none. `loss` and `mse` in the metrics are then of the moved target; those on
-    held-out tiles (`validate_every`) stay of the plain one."""
+    """Guidance trained into the network; none for no guidance. `loss` and `mse` in the metrics then refer to the moved target.
+    The loss on held-out tiles (`validate_every`) refers to the plain target."""
     nonfinite: NonFinite = "stop"
-    """What to do about a step whose loss or gradient is not finite. stop: end with an error that names it; skip: leave its update
-    out and go on; rollback: the same from the newest checkpoint, which also heals weights that are not finite. May be changed
-    later; which steps were left out is in the checkpoints and in the manifest."""
+    """Reaction to a step with a loss or gradient that is not finite. stop: fail with an error that names the step; skip: omit its
+    update and continue; rollback: the same from the newest checkpoint, which also repairs weights that are not finite. May be
+    changed later. The checkpoints and the manifest list the omitted steps."""
     ema: Ema = Ema()
-    """The averaged weights."""
+    """Settings of the averaged weights."""
     objective: Objective = Objective()
-    """What is learnt: of which times, and what is predicted."""
+    """Training target: distribution of times, and predicted quantity."""
     label_dropout: float = Field(default=0.1, ge=0.0, lt=1.0)
     """Share of labels replaced by the null label, for classifier-free guidance."""
     augment: Augment = "mirror"
-    """Which encoded views of a tile are learnt, each as often. none: the tile itself; mirror: its mirror image too; dihedral: all
-    quarter turns of both, of a data set whose `views` are 8."""
+    """Encoded views of a tile used for training, each equally often. none: the tile itself; mirror: also its mirror image;
+    dihedral: all quarter turns of both, for a dataset with `views: 8`."""
     checkpoint_every: Positive = 100
     """Steps between checkpoints."""
     keep_last: Positive = 2
-    """Checkpoints kept beside those at the ends of segments."""
+    """Number of checkpoints kept in addition to those at the ends of segments."""
     keep_every: Positive | None = None
-    """Checkpoints at multiples of so many steps are kept too; a multiple of `checkpoint_every`, none for no more than those."""
+    """Also keep checkpoints at multiples of this number of steps. Must be a multiple of `checkpoint_every`; none to keep no
+    others."""
     validate_every: Positive | None = None
-    """Steps between measurements of the loss on up to 256 tiles of the split val (raw weights, 8 times, noise that is always the
-    same), and one at the end of each job; none for none. Without effect on what is learnt."""
+    """Steps between measurements of the loss on up to 256 tiles of the split val (raw weights, 8 times, always the same noise),
+    with one more at the end of each job; none for no measurements. No effect on training."""
     log_every: Positive = 10
     """Steps between lines in the log; metrics are written every step."""
 
@@ -215,23 +217,23 @@ class Run(Settings):
         return self.segment or self.steps
 
     def keeps(self, step: int) -> bool:
-        """Whether the checkpoint of a step is there when the training has ended."""
+        """Return True if the checkpoint of a step exists after the end of training."""
         return step <= self.steps and (step == self.steps or any(step % one == 0 for one in self.kept_every))
 
     @property
     def kept_every(self) -> list[int]:
-        """The checkpoints of their multiples are there when the training has ended."""
+        """Step intervals of kept checkpoints. Checkpoints at their multiples exist after the end of training."""
         return [every for every in (self.segment_steps, self.keep_every) if every is not None]
 
     def image_bytes(self, tokens: int, *, recompute: Recompute | None = None) -> int:
-        """What an image of so many tokens keeps for its backward pass."""
+        """Return the bytes that an image with this number of tokens keeps for its backward pass."""
         width, depth, _ = self.model.shape
         kept_blocks = 2 if (recompute or self.recompute) == "block" else depth
         return tokens * width * (2 if self.dtype == "bf16" else 4) * (kept_blocks * self.model.kept_widths + depth)
 
     @property
     def state_bytes(self) -> int:
-        """Weights, gradients, moments and averages, of a rank that shares none of them; and the start that guides."""
+        """Bytes of weights, gradients, moments and averages of a rank without sharding, and of the start weights for guidance."""
         each = STATE_BYTES + (BF16_COPY_BYTES if self.dtype == "bf16" else 0)
         if self.guide is not None and self.guide.by == "start":
             each += 2 if self.dtype == "bf16" else 4
@@ -239,12 +241,12 @@ class Run(Settings):
 
     @property
     def snapshot_bytes(self) -> int:
-        """What a checkpoint that is written beside the training copies."""
+        """Bytes copied by an asynchronous checkpoint."""
         return self.model.parameters * (SNAPSHOT_BYTES + self._lengths_bytes) - self._saved_bytes
 
     @property
     def update_flops(self) -> int:
-        """Operations of an update beside those by element: products of Newton-Schulz, over all ranks."""
+        """Operations of an update besides the element-wise operations: products of Newton-Schulz, over all ranks."""
         width, depth, _ = self.model.shape
         # An iteration on (R, C), R <= C, takes 2 R^2 C + R^3 multiply-adds: 3 D^3 for each of 4 matrices, and those of the MLP, 2
         # or with a gate 3 of (D, E).
@@ -254,7 +256,7 @@ class Run(Settings):
 
     @property
     def guided_share(self) -> float:
-        """Of the images of a step, those that run forward a second time for `guide`; expected, as labels and times are drawn."""
+        """Expected share of the images of a step with a second forward pass for `guide`. Labels and times are random."""
         if self.guide is None:
             return 0.0
         low, high = self.guide.interval or (0.0, 1.0)
@@ -262,10 +264,10 @@ class Run(Settings):
 
     @property
     def _saved_bytes(self) -> int:
-        """Of the second moments that matrices do not have."""
+        """Bytes of the second moments that matrices do not need."""
         return self.model.matrix_elements * MOMENT_BYTES if self.optimizer.kind == "muon" else 0
 
     @property
     def _lengths_bytes(self) -> int:
-        """Of a weight, in the averages of `ema.lengths`."""
+        """Bytes per weight for the averages of `ema.lengths`."""
         return LENGTH_BYTES * len(self.ema.lengths or ())

@@ -179,16 +179,39 @@ def test_no_command_changes_a_file_that_it_did_not_write(demo: Path) -> None:
     assert done.stdout.count("status 2 after") >= len(lines) * 3 // 4
 
 
-def readme() -> tuple[list[str], list[str]]:
-    """Lines that README shows as typed, and its programs."""
-    text = (ROOT / "README.md").read_text()
-    programs = re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
-    typed = re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL)
-    return [line.strip() for line in typed.splitlines() if line.startswith("    ")], programs
+DOCUMENTS = (
+    "README.md",
+    *(
+        f"docs/{name}.md"
+        for name in (
+            "installation",
+            "workflow",
+            "training",
+            "distributed",
+            "memory",
+            "operators",
+            "sampling",
+            "evaluation",
+            "benchmarks",
+            "recovery",
+        )
+    ),
+)
 
 
-@pytest.mark.parametrize("line", [line for line in readme()[0] if not line.startswith(("#", "import ", "torch."))])
-def test_line_of_the_readme_is_understood_as_it_stands(line: str) -> None:
+def documented() -> tuple[list[str], list[str]]:
+    """Return the command lines and the programs of documents."""
+    lines, programs = [], []
+    for name in DOCUMENTS:
+        text = (ROOT / name).read_text()
+        programs += re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+        typed = re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL)
+        lines += [line.strip() for line in typed.splitlines() if line.startswith("    ")]
+    return list(dict.fromkeys(lines)), programs
+
+
+@pytest.mark.parametrize("line", [line for line in documented()[0] if not line.startswith(("#", "import ", "torch."))])
+def test_line_of_the_documents_is_understood_as_it_stands(line: str) -> None:
     words = shlex.split(line, comments=True)
     while re.fullmatch(r"[A-Z_]+=\S+", words[0]):  # of the environment
         words = words[1:]
@@ -204,9 +227,27 @@ def test_line_of_the_readme_is_understood_as_it_stands(line: str) -> None:
         assert (ROOT / name).exists()
 
 
+def test_linked_file_and_section_exist() -> None:
+    broken = []
+    for name in DOCUMENTS:
+        text = re.sub(r"^```.*?^```|^    .*?$", "", (ROOT / name).read_text(), flags=re.MULTILINE | re.DOTALL)
+        for target in re.findall(r"\]\((?!https?://)([^)]+)\)", text):
+            file, _, section = target.partition("#")
+            path = (ROOT / name).parent / file
+            if not path.exists() or (section and section not in sections(path)):
+                broken.append(f"{name}: {target}")
+    assert broken == []
+
+
+def sections(path: Path) -> list[str]:
+    """Return the anchors of the headings of a page, as GitHub forms them."""
+    headings = re.findall(r"^#+ (.*)", path.read_text(), re.MULTILINE)
+    return [re.sub(r"[^a-z0-9 _-]", "", heading.lower()).replace(" ", "-") for heading in headings]
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("program", readme()[1])
-def test_program_of_the_readme_runs(program: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("program", documented()[1])
+def test_program_of_the_documents_runs(program: str, tmp_path: Path) -> None:
     if native.library() is None:
         pytest.skip(f"C kernels: {native.load().reason}")
     line = [sys.executable, "-c", program]

@@ -17,6 +17,8 @@ from dithc.sealed import has_seal
 
 NO_SPACE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 SHOWN = 3
+LISTS = ("manifest.json", "report.json")
+"""Documents that list files, also in copies of results without hidden files."""
 log = logger(__name__)
 
 
@@ -236,7 +238,8 @@ def owns(path: Path) -> bool:
     """Return whether dithc wrote a file: a marker or manifest lists it, or it has a seal, or it is empty."""
     if _is_empty(path):
         return True
-    folders = [OutputFolder(folder) for folder in path.absolute().parents[: MARKER_DEPTH + 1]]
+    above = path.absolute().parents[: MARKER_DEPTH + 1]
+    folders = [OutputFolder(folder, manifest=name) for folder in above for name in LISTS]
     is_listed = any(one._is_owned(one._relative(path), one._owned()) for one in folders)
     return is_listed or (path.is_file() and _has_seal(path))
 

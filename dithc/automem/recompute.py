@@ -34,7 +34,7 @@ def _repeated_blocks(model: nn.Module) -> tuple[str, list[nn.Module]]:
         "recompute block",
         got=f"{type(model).__name__} without repeated blocks",
         expected="a model with a ModuleList or Sequential of at least two blocks",
-        remedy="set recompute to none",
+        fix="set recompute to none",
     )
 
 

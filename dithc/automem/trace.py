@@ -100,9 +100,7 @@ class Trace(JsonText):
 
     @staticmethod
     def unreadable(got: str, expected: str) -> Exception:
-        return problem(
-            "trace of a training step", got=got, expected=expected, remedy="record it again with this version"
-        )
+        return problem("trace of a training step", got=got, expected=expected, fix="record it again with this version")
 
 
 def _unit(data: Mapping[str, Any]) -> Unit:
@@ -133,4 +131,4 @@ def _check(trace: Trace) -> None:
         wrong.append("negative bytes or seconds outside the units")
     if wrong:
         expected = "units of different names, ordinals 0, 1, ..., readers inside the step, nothing negative"
-        raise problem("trace of a training step", got="; ".join(wrong[:5]), expected=expected, remedy="record it again")
+        raise problem("trace of a training step", got="; ".join(wrong[:5]), expected=expected, fix="record it again")

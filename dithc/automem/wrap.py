@@ -62,8 +62,8 @@ def AutoMem(
         UserError: unknown `recompute`, or no repeated blocks in the model.
     """
     if recompute not in ("none", "block"):
-        remedy = "choose one of the two"
-        raise problem("choice of recomputation", got=repr(recompute), expected="none or block", remedy=remedy)
+        fix = "choose one of the two"
+        raise problem("choice of recomputation", got=repr(recompute), expected="none or block", fix=fix)
     _unwrap(model)
     if recompute == "block":
         recompute_blocks(model)

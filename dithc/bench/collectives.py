@@ -79,7 +79,7 @@ def bench_collectives(settings: CollectivesSettings) -> dict[str, Any]:
         UserError: fewer than two ranks, or ranks that failed.
     """
     if settings.ranks < 2 or settings.ranks % 2:
-        raise problem("bench collectives --ranks", got=settings.ranks, expected="2, 4, ...", remedy="correct --ranks")
+        raise problem("bench collectives --ranks", got=settings.ranks, expected="2, 4, ...", fix="correct --ranks")
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "result.json"
         words = [f"--{name}={value}" for name, value in asdict(settings).items()]
@@ -88,8 +88,8 @@ def bench_collectives(settings: CollectivesSettings) -> dict[str, Any]:
         with child_of([*line, *words, "--json", str(out)]) as child:
             status = child.wait(timeout=LIMIT_SECONDS)
         if status != 0 or not out.exists():
-            remedy = "see their messages above; `dithc doctor` looks at MPI"
-            raise problem("bench collectives", got=f"status {status}", expected="0", remedy=remedy)
+            fix = "see their messages above; `dithc doctor` looks at MPI"
+            raise problem("bench collectives", got=f"status {status}", expected="0", fix=fix)
         machine = discover()
         measured: dict[str, Any] = json.loads(out.read_text())
         return measured | circumstances(machine, plan(machine, ranks_per_node=settings.ranks))

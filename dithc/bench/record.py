@@ -46,7 +46,7 @@ def require_at_least(settings: object, command: str = "bench", **least: int) -> 
     for name, minimum in least.items():
         value = getattr(settings, name)
         if value is not None and min(value if isinstance(value, tuple) else (value,), default=0) < minimum:
-            raise problem(f"{command} --{name}", got=value, expected=f"{minimum} or more", remedy=f"correct --{name}")
+            raise problem(f"{command} --{name}", got=value, expected=f"{minimum} or more", fix=f"correct --{name}")
 
 
 def prepare_threads(threads: int | None) -> tuple[Machine, CorePlan]:

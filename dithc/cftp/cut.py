@@ -86,7 +86,7 @@ def cut(
             f"cut of {operation}",
             got=f"shape {tuple(shape)}, cores {tuple(cores)}, tile {tile}",
             expected=f"{NUM_DIMENSIONS[operation]} sizes of 0 or more, and 1 core or more in each cluster",
-            remedy="correct the caller",
+            fix="correct the caller",
         )
     if operation in ("linear", "linear dx", "linear dw"):
         m, k, f = shape
@@ -115,7 +115,7 @@ def _cut_product(
             "cut of a product",
             got=f"grid {(row_cuts, column_cuts)}, tile {tile}",
             expected=f"a grid of {smallest} part(s) at most, as many as the smallest cluster has cores, and tiles of 1 or more",
-            remedy="correct the caller",
+            fix="correct the caller",
         )
     along = 0 if dimension == "rows" else 1
     shares = partition(c[along], len(cores), multiple=tile[along])

@@ -2,7 +2,7 @@
 
 Why: the rule files of the workflow hold one shell line each; everything a rule does is a verb a person can run by hand.
 Invariants: settings come from the configuration file (`--config`), paths from arguments; a user's mistake, and a file that
-cannot be read or written (a full disk), is printed in four lines (what, got, expected, remedy) and ends with status 2;
+cannot be read or written (a full disk), is printed in four lines (what, got, expected, fix) and ends with status 2;
 status 75 means "stopped and saved, run me again", 76 "another process works on this run, or this folder". DITHC_LOG=DEBUG adds
 the traceback.
 How to change it: a verb is a module with `SUMMARY`, `EXAMPLE`, `add_arguments(parser)` and `run(args) -> int`, a name in
@@ -75,7 +75,7 @@ NO_STAGES = {
 
 FULL = "free space there (or raise the quota), or write to another file system (temporary files: set TMPDIR); then start again"
 DENIED = "change its permissions or owner, or choose another folder; then start again"
-REMEDIES = {
+FIXES = {
     errno.ENOSPC: FULL,
     errno.EDQUOT: FULL,
     errno.EFBIG: "raise the limit on the size of files (`ulimit -f`), or write to another file system; then start again",
@@ -89,7 +89,7 @@ REMEDIES = {
     errno.EMFILE: "raise the number of open files (`ulimit -n`), then start again",
 }
 """What to do about an error of the operating system, by its number."""
-REMEDY = "check that the path is right and its file system is well, then start again"
+FIX = "check that the path is right and its file system is well, then start again"
 
 __all__ = ["VERBS", "main", "module_of"]
 
@@ -118,7 +118,7 @@ class _Parser(argparse.ArgumentParser):
             self.prog,
             got=message,
             expected=f"arguments as `{self.prog} --help` lists them",
-            remedy="correct the command line",
+            fix="correct the command line",
         )
         logger(f"dithc.{self.prog.split()[1]}").error(ending.once(str(told)))
         self.exit(2)
@@ -187,9 +187,9 @@ def _ended(words: Sequence[str]) -> int:
     except BrokenPipeError:
         return 141
     except documents.Altered as error:
-        remedy = "delete it and run the command again that writes it"
+        fix = "delete it and run the command again that writes it"
         told = problem(
-            f"dithc {words[0]} reads a changed file", got=error, expected="the bytes under its seal", remedy=remedy
+            f"dithc {words[0]} reads a changed file", got=error, expected="the bytes under its seal", fix=fix
         )
         logger(f"dithc.{words[0]}").error(str(told))
         return UserError.status
@@ -237,7 +237,7 @@ def _refuse_folders(verb: str, args: argparse.Namespace) -> None:
                 f"dithc {verb} --{option}",
                 got=f"{path}, which is a folder",
                 expected="the file to write",
-                remedy=f"name a file, such as one in {path}",
+                fix=f"name a file, such as one in {path}",
             )
         if isinstance(path, Path) and (option != "out" or verb in SINGLE_FILES):
             from dithc.runs import outputs
@@ -252,7 +252,7 @@ def _told(verb: str, error: Exception) -> UserError | None:
             f"dithc {verb} cannot write a name that is no UTF-8",
             got=ascii(error.object)[:200],
             expected="names of files and folders in UTF-8",
-            remedy="rename that file or folder",
+            fix="rename that file or folder",
         )
     wanted = refusal.asked(error)
     if wanted is None:
@@ -262,7 +262,7 @@ def _told(verb: str, error: Exception) -> UserError | None:
             f"dithc {verb}",
             wanted=wanted,
             there_is=f"more than {refusal.gib(limit)} of addresses (`ulimit -v`)",
-            remedy=starting.RAISE_LIMIT,
+            fix=starting.RAISE_LIMIT,
         )
     from dithc.hardware import Limits
 
@@ -272,7 +272,7 @@ def _told(verb: str, error: Exception) -> UserError | None:
         f"dithc {verb}",
         wanted=wanted,
         there_is="more memory" if available is None else f"{refusal.gib(available)} free now",
-        remedy=f"take more memory{asks}, or a smaller `batch` or `size`",
+        fix=f"take more memory{asks}, or a smaller `batch` or `size`",
     )
 
 
@@ -283,12 +283,12 @@ def _unwritable(verb: str, error: OSError) -> UserError:
             f"dithc {verb} needs a folder for temporary files",
             got=str(error.strerror),
             expected="a writable folder with free space",
-            remedy="set TMPDIR to one",
+            fix="set TMPDIR to one",
         )
     name = error.filename2 or error.filename  # of a renaming, the second is the file that was wanted
     return problem(
         f"dithc {verb} could not read or write {'its files' if name is None else name}",
         got=str(error) if error.strerror is None else error.strerror,
         expected="a readable, writable place with room; what was complete before is untouched",
-        remedy=REMEDIES.get(error.errno or 0, REMEDY),
+        fix=FIXES.get(error.errno or 0, FIX),
     )

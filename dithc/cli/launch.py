@@ -138,7 +138,7 @@ def _check(args: argparse.Namespace) -> None:
 
     for name, value in (("--cpus", args.cpus), ("--node-cpus", args.node_cpus)):
         if value is not None and value < 1:
-            raise problem(f"launch {name}", got=value, expected="1 or more", remedy=f"correct {name}")
+            raise problem(f"launch {name}", got=value, expected="1 or more", fix=f"correct {name}")
 
 
 def _meeting_folder(nodes: int) -> Path | None:
@@ -162,8 +162,8 @@ def _check_program(name: str) -> None:
     from dithc.log import problem
 
     if shutil.which(name) is None:
-        remedy = "check the command after `--`, or name the program by its whole path"
-        raise problem("command to launch", got=f"{name}: no such program", expected="a program", remedy=remedy)
+        fix = "check the command after `--`, or name the program by its whole path"
+        raise problem("command to launch", got=f"{name}: no such program", expected="a program", fix=fix)
 
 
 def _say_killed(command: list[str], *, by_system: bool) -> None:
@@ -180,7 +180,7 @@ def _say_killed(command: list[str], *, by_system: bool) -> None:
         if by_system
         else "a signal from outside, or a machine without memory",
         expected=f"memory for all of its ranks; the limit of this job is {limit}, free now {free}",
-        remedy="of `dithc sample` lower `batch` of the evaluation, or ask for more (`resources: {sample: {mem_mb}}`)"
+        fix="of `dithc sample` lower `batch` of the evaluation, or ask for more (`resources: {sample: {mem_mb}}`)"
         if "sample" in command
         else "what a training needs and what would fit was said when it began (`needs about`): lower `micro_batch`, set "
         "`recompute: block` or `machine.memory: {fast_budget_gib, file_folder, file_gib}`, or ask for more "
@@ -214,10 +214,8 @@ def _hosts(nodes: int) -> list[str]:
     hosts = site.nodes_of(job) if job else []
     if len(hosts) < nodes:
         got = f"{len(hosts)} node(s) of job {job}" if job else "no job of Slurm's"
-        remedy = (
-            "start it inside a job (`sbatch`, `salloc`) of that many nodes, whose nodes can run squeue and scontrol"
-        )
-        raise problem("launch --launcher srun", got=got, expected=f"a job of {nodes} node(s)", remedy=remedy)
+        fix = "start it inside a job (`sbatch`, `salloc`) of that many nodes, whose nodes can run squeue and scontrol"
+        raise problem("launch --launcher srun", got=got, expected=f"a job of {nodes} node(s)", fix=fix)
     return hosts
 
 

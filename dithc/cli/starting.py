@@ -35,7 +35,7 @@ LEAST_BYTES = (512 if sys.argv[1:2] and sys.argv[1] in LIGHT else 1024) << 20
 if (limit_bytes() or LEAST_BYTES) < LEAST_BYTES:
     sys.stderr.write(
         f"dithc: error: out of memory\n  got:      a limit of {limit_bytes()} bytes on the memory of a process\n"
-        f"  expected: {LEAST_BYTES} bytes, and several times that to train\n  remedy:   {RAISE_LIMIT}\n"
+        f"  expected: {LEAST_BYTES} bytes, and several times that to train\n  fix:      {RAISE_LIMIT}\n"
     )
     raise SystemExit(2)
 
@@ -164,7 +164,7 @@ def _watch(child: int, reader: int, verb: str) -> NoReturn:
         got=f"a limit of {refusal.gib(limit_bytes() or 0)} on the memory of a process (`ulimit -v`, `ulimit -d`); "
         f"a library ended the process ({how})",
         expected="more memory",
-        remedy=RAISE_LIMIT,
+        fix=RAISE_LIMIT,
     )
     log.error(str(error))
     os._exit(2)

@@ -84,7 +84,7 @@ def submit(words: Sequence[str], *, folder: Path) -> str:
             "batch system",
             got=name or "none",
             expected=", ".join(SYSTEMS),
-            remedy=f"name it first in `cluster-generic-submit-cmd` of the profile, or in {SYSTEM}",
+            fix=f"name it first in `cluster-generic-submit-cmd` of the profile, or in {SYSTEM}",
         )
     asked = _properties(Path(script))
     what, title = _what(asked)
@@ -102,7 +102,7 @@ def submit(words: Sequence[str], *, folder: Path) -> str:
             f"{SYSTEMS[name].title} did not take the job {title}",
             got=refusal,
             expected="the number of a job",
-            remedy=f"try it by hand, and correct the profile: {shlex.join(record.line)}",
+            fix=f"try it by hand, and correct the profile: {shlex.join(record.line)}",
         )
     replace(record, id=number, current=number).save(folder)
     return number
@@ -116,7 +116,7 @@ def status(number: str, *, folder: Path) -> str:
             f"job {number}",
             got=f"no record in {folder / JOBS}",
             expected=f"{number}.json, written when it was submitted",
-            remedy="start the workflow again; records must stay while it runs",
+            fix="start the workflow again; records must stay while it runs",
         )
     if record.answer:
         return record.answer
@@ -236,7 +236,7 @@ def _properties(script: Path) -> dict[str, Any]:
             f"job script {script}",
             got="no line `# properties = {...}`",
             expected="a job script of Snakemake",
-            remedy="use Snakemake's own job script (no `jobscript:` in the profile)",
+            fix="use Snakemake's own job script (no `jobscript:` in the profile)",
         )
     return dict(json.loads(found.group(1)))
 
@@ -257,7 +257,7 @@ def _request(asked: dict[str, Any], record: Record, *, folder: Path, title: str,
             f"job {title}",
             got=f"no {' and no '.join(missing)}",
             expected="mem_mb and runtime, from its rule or from `default-resources` of the profile",
-            remedy="add `default-resources: {mem_mb: 4000, runtime: 60}` to the profile",
+            fix="add `default-resources: {mem_mb: 4000, runtime: 60}` to the profile",
         )
     return Request(
         name=f"dithc-{title}",

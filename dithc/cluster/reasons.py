@@ -1,4 +1,4 @@
-"""Explanations of scheduler reasons and job states, with remedies."""
+"""Explanations of scheduler reasons and job states, with fixes."""
 
 from dithc.cluster.queue import Job
 
@@ -103,12 +103,12 @@ OTHERWISE = (
 
 
 def waits_in_vain(job: Job) -> tuple[str, str] | None:
-    """Return why a waiting job cannot start, and the remedy; None if it only has to wait."""
+    """Return why a waiting job cannot start, and the fix; None if it only has to wait."""
     if not job.waits:
         return None
     return next((words for begin, words in IN_VAIN.items() if job.reason.startswith(begin)), None)
 
 
 def ended_because(job: Job) -> tuple[str, str]:
-    """Return why a job failed, and the remedy."""
+    """Return why a job failed, and the fix."""
     return ENDED.get(job.state) or FAILED.get(job.status or 0) or OTHERWISE

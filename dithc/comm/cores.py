@@ -91,7 +91,7 @@ def _asked_threads() -> int | None:
             f"environment variable {THREADS_VARIABLE}",
             got=repr(text[:40]),
             expected=f"a number of threads from 1 to {MOST_THREADS}",
-            remedy=f"set it to the cores of a rank, or unset it (`unset {THREADS_VARIABLE}`): dithc counts them itself",
+            fix=f"set it to the cores of a rank, or unset it (`unset {THREADS_VARIABLE}`): dithc counts them itself",
         )
     return asked
 

@@ -240,7 +240,7 @@ class Group:
                 "ranks cannot exchange data",
                 got="a group whose `with comm.ranks()` block has ended",
                 expected="a group whose block is active",
-                remedy="move the call into the block, with the model and the optimizer that use the group",
+                fix="move the call into the block, with the model and the optimizer that use the group",
             )
         return distributed
 
@@ -311,10 +311,8 @@ def _check_process() -> None:
     where = "a forked child of a rank" if os.getpid() != _process else "a thread"
     if os.getpid() == _process and threading.current_thread() is threading.main_thread():
         return
-    remedy = (
-        "call comm.ranks() in the main thread of the rank, and give results to it; start other processes by `spawn`"
-    )
-    raise problem("comm.ranks() outside of a rank's main thread", got=where, expected="the main thread", remedy=remedy)
+    fix = "call comm.ranks() in the main thread of the rank, and give results to it; start other processes by `spawn`"
+    raise problem("comm.ranks() outside of a rank's main thread", got=where, expected="the main thread", fix=fix)
 
 
 def _start_mpi() -> "World":
@@ -348,8 +346,8 @@ def _join(world: "World", timeout_seconds: float) -> Group:
         try:
             Path(started_file).touch()
         except OSError as error:  # `dithc launch` would end ranks that it takes for unconnected
-            remedy = "start in a folder that all nodes can write to"
-            raise problem(f"marker file {started_file}", got=error, expected="a new file", remedy=remedy) from error
+            fix = "start in a folder that all nodes can write to"
+            raise problem(f"marker file {started_file}", got=error, expected="a new file", fix=fix) from error
     return Group(
         rank=world.rank,
         size=world.size,
@@ -364,8 +362,8 @@ def _backend() -> str:
     """The backend of torch.distributed: over MPI, unless the environment asks for another."""
     backend = os.environ.get(BACKEND_VARIABLE) or BACKENDS[0]
     if backend not in BACKENDS:
-        remedy = f"correct or unset {BACKEND_VARIABLE}"
-        raise problem(f"backend ({BACKEND_VARIABLE})", got=backend, expected=" or ".join(BACKENDS), remedy=remedy)
+        fix = f"correct or unset {BACKEND_VARIABLE}"
+        raise problem(f"backend ({BACKEND_VARIABLE})", got=backend, expected=" or ".join(BACKENDS), fix=fix)
     return backend
 
 
@@ -413,15 +411,15 @@ def _status(error: BaseException | None) -> int:
 
 def _wrong_size(size: int, expected: int | None, started: Started | None) -> UserError:
     if started is None:
-        remedy = "start it by `dithc launch --ranks N --launcher mpiexec|srun -- ...`, or expect one rank"
+        fix = "start it by `dithc launch --ranks N --launcher mpiexec|srun -- ...`, or expect one rank"
     elif size == 1:
-        remedy = (
+        fix = (
             "the launcher belongs to another MPI than the library that mpi4py loads, so each process is a world of its own "
             '("0 of 1"): use the mpiexec beside this Python, or point MPI4PY_LIBMPI at the library of your launcher; '
             "with srun try DITHC_SRUN_MPI=hydra, pmix or pmi2 (`dithc doctor` names what Slurm has); outside a launcher, "
             + f"`{UNSET}`"
         )
     else:
-        remedy = "make the launcher's number of ranks and the expected one the same"
+        fix = "make the launcher's number of ranks and the expected one the same"
     launcher = f"started by {started.launcher}" if started else "no launcher started this process"
-    return problem("number of ranks", got=f"{size} ({launcher})", expected=expected, remedy=remedy)
+    return problem("number of ranks", got=f"{size} ({launcher})", expected=expected, fix=fix)

@@ -67,7 +67,7 @@ class World:
         """
         request, ended = self._exchange(False)
         begun, is_late = time.monotonic(), False
-        remedy = "let every rank of the program call comm.ranks() equally often"
+        fix = "let every rank of the program call comm.ranks() equally often"
         while not request.done():
             time.sleep(0.01)
             waited = time.monotonic() - begun
@@ -78,14 +78,14 @@ class World:
                 )
             if waited > timeout_seconds:
                 got = f"not on all ranks in {timeout_seconds:g} s"
-                raise problem("comm.ranks()", got=got, expected="all", remedy=remedy)
+                raise problem("comm.ranks()", got=got, expected="all", fix=fix)
         if ended.any():
             names = ", ".join(f"rank {rank}" for rank in ended.nonzero()[0][:MOST_NAMED])
             raise problem(
                 f"comm.ranks() waits for {ended.sum()} of {self.size} ranks",
                 got=f"the program of {names} has ended",
                 expected="the same calls of comm.ranks() on all ranks",
-                remedy=remedy,
+                fix=fix,
             )
 
     def announce_end(self) -> None:

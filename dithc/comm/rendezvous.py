@@ -68,7 +68,7 @@ class _Meeting:
                 "number of ranks",
                 got=f"{world.size} in MPI, {started.size} announced by {started.launcher}",
                 expected="the same",
-                remedy="use the launcher of the MPI that mpi4py loads (`dithc doctor` names both)",
+                fix="use the launcher of the MPI that mpi4py loads (`dithc doctor` names both)",
             )
         yield store_of(world, timeout=timeout), world.rank, world.size
 

@@ -85,8 +85,8 @@ def build_counter(folder: Path) -> Path:
 
 
 def _unbuilt(reason: str) -> Exception:
-    remedy = "install an MPI with its compiler (`pip install 'dithc[mpi]'`, and a C compiler), or leave MPI uncounted"
-    return problem("profiling layer of MPI", got=reason, expected="mpicc beside this Python", remedy=remedy)
+    fix = "install an MPI with its compiler (`pip install 'dithc[mpi]'`, and a C compiler), or leave MPI uncounted"
+    return problem("profiling layer of MPI", got=reason, expected="mpicc beside this Python", fix=fix)
 
 
 def _mpi() -> tuple[int, int] | None:

@@ -49,9 +49,9 @@ class Installed(Settings):
             return []
         found = [Path(path)] if Path(path).is_file() else sorted(one for one in Path(path).rglob("*") if one.is_file())
         if not found:
-            remedy = "put it there, or set `path`; nothing is downloaded"
+            fix = "put it there, or set `path`; nothing is downloaded"
             raise problem(
-                f"`path` of {self.kind}", got=f"{path}, where no file is", expected="a file or a folder", remedy=remedy
+                f"`path` of {self.kind}", got=f"{path}, where no file is", expected="a file or a folder", fix=fix
             )
         return found
 
@@ -78,7 +78,7 @@ class Installed(Settings):
             f"{self.kind!r} of dithc.{self.group} ({type(self).__module__}.{type(self).__qualname__}) {what}",
             got=got,
             expected=expected,
-            remedy="mend it, or install another version of its package; docs/extending.md says what is expected",
+            fix="mend it, or install another version of its package; docs/extending.md says what is expected",
         )
 
     @classmethod

@@ -46,7 +46,7 @@ def _checked(content: Mapping[str, Any], *, origin: str, texts: Sequence[Text]) 
             f"{origin} has {len(faults)} fault{'s' * (len(faults) > 1)}",
             got=BELOW.join(faults),
             expected="keys and values as docs/config.md says",
-            remedy="correct what is named above",
+            fix="correct what is named above",
         ) from None
 
 
@@ -66,7 +66,7 @@ def named(section: Mapping[str, T], name: str, *, key: str) -> T:
             f"there is no {name!r} in the section `{key}` of the configuration",
             got=name,
             expected=f"one of {', '.join(section) or 'none: the section is empty'}",
-            remedy="correct the name, or add it to the configuration",
+            fix="correct the name, or add it to the configuration",
         )
     return section[name]
 

@@ -54,7 +54,7 @@ def read(path: Path) -> Text:
             f"configuration file {path}, line {line} is no UTF-8",
             got=f"byte 0x{content[error.start]:02x}",
             expected="text in UTF-8",
-            remedy=f"save it as UTF-8, for instance: iconv -f latin1 -t utf-8 {path}",
+            fix=f"save it as UTF-8, for instance: iconv -f latin1 -t utf-8 {path}",
         ) from None
     if has_seal(text):
         return _sealed(text, path)
@@ -70,7 +70,7 @@ def _sealed(text: str, path: Path) -> Text:
             f"configuration file {path} was changed after it was written",
             got=error,
             expected="the bytes that dithc wrote under its seal",
-            remedy="delete it: the next run writes it again; edit your own configuration file, or a copy without the key `seal`",
+            fix="delete it: the next run writes it again; edit your own configuration file, or a copy without the key `seal`",
         ) from None
 
 
@@ -99,7 +99,7 @@ def parse(text: str, *, origin: str) -> Text:
             f"{origin} is empty or no mapping",
             got=KINDS.get(type(values), "a single value"),
             expected="keys such as `datasets:` and `runs:`",
-            remedy="start from config/experiments/demo.yaml",
+            fix="start from config/experiments/demo.yaml",
         )
     return Text(origin, values, places)
 
@@ -109,7 +109,7 @@ def _no_yaml(place: str, said: str) -> UserError:
         f"{place} is no YAML that is read here",
         got=" ".join(said.split()),
         expected="YAML as in config/experiments/demo.yaml: spaces before keys, no tabs; every key once",
-        remedy="correct that line",
+        fix="correct that line",
     )
 
 
@@ -129,7 +129,7 @@ def _bytes(path: Path) -> bytes:
             f"configuration file {path} does not exist",
             got="no such file",
             expected="a YAML file such as config/experiments/demo.yaml",
-            remedy="check the path; it is relative to the working folder",
+            fix="check the path; it is relative to the working folder",
         ) from None
     except (OSError, ValueError) as error:  # ValueError: a name with a NUL
         got = getattr(error, "strerror", None) or str(error)
@@ -137,7 +137,7 @@ def _bytes(path: Path) -> bytes:
         f"configuration file {path} cannot be read",
         got=got,
         expected=f"a plain file of at most {MOST_BYTES} bytes, such as config/experiments/demo.yaml",
-        remedy="name the file itself, readable; what a program writes, write into a file first",
+        fix="name the file itself, readable; what a program writes, write into a file first",
     )
 
 

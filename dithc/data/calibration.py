@@ -87,7 +87,7 @@ def _coefficients(source: datasets.Gaofen2, of: Acquisition) -> tuple[F64, F64, 
             "no calibration is known",
             got=f"satellite {of.satellite}, camera {of.sensor}, year {year}",
             expected=f"a year of {', '.join(of_camera) or 'a camera that is known'} and XML beside the file that says so",
-            remedy="give the producer's numbers as `coefficients: {gain, offset}` in a data set for these scenes, "
+            fix="give the producer's numbers as `coefficients: {gain, offset}` in a data set for these scenes, "
             "or set `calibrate: none`",
         )
     gain = np.array(found["gain"])
@@ -102,7 +102,7 @@ def _sunlight(source: datasets.Gaofen2, of: Acquisition) -> F64:
             "the sun's height is not known",
             got=f"time {of.time}, solar zenith {of.solar_zenith}",
             expected=f"CenterTime and SolarZenith (0 to {MOST_ZENITH_DEGREES:g} degrees) in the XML beside the file",
-            remedy="put the product's XML beside it, or set `calibrate: radiance`",
+            fix="put the product's XML beside it, or set `calibrate: radiance`",
         )
     given = None if source.coefficients is None else source.coefficients.irradiance
     known = given or table()["irradiance"].get(of.satellite, {}).get(of.sensor)
@@ -112,7 +112,7 @@ def _sunlight(source: datasets.Gaofen2, of: Acquisition) -> F64:
             "no solar irradiance of these bands is known",
             got=f"satellite {of.satellite}, camera {of.sensor}",
             expected="a camera whose bands are known",
-            remedy="give it as `coefficients: {gain, irradiance}`, or set `calibrate: radiance`",
+            fix="give it as `coefficients: {gain, irradiance}`, or set `calibrate: radiance`",
         )
     return np.array(known) * cos(radians(of.solar_zenith)) / sun_distance(of.time) ** 2
 

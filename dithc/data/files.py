@@ -29,11 +29,11 @@ def open_regular(path: Path, *, inside: Path | None = None) -> BufferedReader:
     try:
         return path.open("rb")
     except PermissionError as error:
-        expected, remedy = (
+        expected, fix = (
             "a file that this user can read",
             f"change its permissions: chmod u+r '{printable(str(path))}'",
         )
-        raise _not_used(path, got=error.strerror, expected=expected, remedy=remedy) from error
+        raise _not_used(path, got=error.strerror, expected=expected, fix=fix) from error
 
 
 def check_regular(path: Path, *, inside: Path | None = None) -> None:
@@ -47,9 +47,9 @@ def check_regular(path: Path, *, inside: Path | None = None) -> None:
         mode = path.stat().st_mode
     except OSError as error:
         got = f"a link to {os.readlink(path)}, which is not there" if path.is_symlink() else error.strerror
-        raise _not_used(path, got=got, expected="a file", remedy=WHOLE) from error
+        raise _not_used(path, got=got, expected="a file", fix=WHOLE) from error
     if not stat.S_ISREG(mode):
-        raise _not_used(path, got=KINDS.get(stat.S_IFMT(mode), "no file"), expected="a regular file", remedy=WHOLE)
+        raise _not_used(path, got=KINDS.get(stat.S_IFMT(mode), "no file"), expected="a regular file", fix=WHOLE)
 
 
 def check_inside(path: Path, folder: Path | None) -> None:
@@ -59,7 +59,7 @@ def check_inside(path: Path, folder: Path | None) -> None:
     real = os.path.realpath(path)
     if not Path(real).is_relative_to(os.path.realpath(folder)):
         got, expected = f"a path that leads to {real}", f"a file inside {folder.name}"
-        raise _not_used(path, got=got, expected=expected, remedy=CONTAINED)
+        raise _not_used(path, got=got, expected=expected, fix=CONTAINED)
 
 
 def check_room(path: Path, num_bytes: int, *, said: str) -> None:
@@ -69,7 +69,7 @@ def check_room(path: Path, num_bytes: int, *, said: str) -> None:
             path,
             got=f"{said}: {num_bytes / 2**30:.1f} GiB of pixels",
             expected=f"at most {room_bytes() / 2**30:.1f} GiB: half of the memory that may be used here, and 32 GiB",
-            remedy="cut it into smaller scenes (gdal_translate -srcwin), or stage it where there is more memory",
+            fix="cut it into smaller scenes (gdal_translate -srcwin), or stage it where there is more memory",
         )
 
 
@@ -92,5 +92,5 @@ def printable(text: str) -> str:
     return text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
-def _not_used(path: Path, *, got: object, expected: str, remedy: str) -> UserError:
-    return problem(f"{path} cannot be read", got=got, expected=expected, remedy=remedy)
+def _not_used(path: Path, *, got: object, expected: str, fix: str) -> UserError:
+    return problem(f"{path} cannot be read", got=got, expected=expected, fix=fix)

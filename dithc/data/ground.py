@@ -105,7 +105,7 @@ def _judged(dem: Path, heights: npt.NDArray[Any], info: RasterInfo) -> npt.NDArr
         raise _no_dem(
             dem,
             got=f"heights of {low:g} to {high:g}, no data {info.nodata}",
-            remedy="write the value that means no data into the file (gdal_edit -a_nodata), or bring the heights to metres",
+            fix="write the value that means no data into the file (gdal_edit -a_nodata), or bring the heights to metres",
         )
     return values
 
@@ -181,11 +181,11 @@ def _rasterio_rpc(rpc: Rpc) -> RPC:
 
 
 def _no_dem(
-    path: Path, *, got: str, remedy: str = "correct `source.dem`, or give one height with `source.height_m`"
+    path: Path, *, got: str, fix: str = "correct `source.dem`, or give one height with `source.height_m`"
 ) -> UserError:
     return problem(
         f"{path} (`source.dem`) cannot be used as heights",
         got=got,
         expected=f"a GeoTIFF of one band, heights of {LOWEST_M:g} to {HIGHEST_M:g} metres, with its coordinate reference system",
-        remedy=remedy,
+        fix=fix,
     )

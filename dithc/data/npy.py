@@ -128,7 +128,7 @@ def check_length(path: Path, held: int) -> None:
             f"{path} cannot be read",
             got=got,
             expected=f"the whole array that its stage wrote, {held} bytes after a header of 64 or 128",
-            remedy="remove the folder's manifest.json and run the stage again",
+            fix="remove the folder's manifest.json and run the stage again",
         )
 
 
@@ -141,14 +141,14 @@ def open_npy(path: Path, *, count: int | None = None) -> npt.NDArray[Any]:
             f"{path} cannot be read",
             got=error,
             expected="the whole array that its stage wrote",
-            remedy="remove the folder's manifest.json and run the stage again",
+            fix="remove the folder's manifest.json and run the stage again",
         ) from error
     if count is not None and len(array) != count:
         raise problem(
             f"{path} has another length than its index says",
             got=f"{len(array)} samples",
             expected=f"{count} samples",
-            remedy="remove the folder's manifest.json and run the stage again",
+            fix="remove the folder's manifest.json and run the stage again",
         )
     return array
 

@@ -96,7 +96,7 @@ def center_crop(rgb: Pixels, size: int) -> Pixels:
     for small pictures), then the central window, with its corner rounded down.
     """
     if size < 1:
-        raise problem("the crop size is wrong", got=size, expected="at least 1 pixel", remedy="set a positive size")
+        raise problem("the crop size is wrong", got=size, expected="at least 1 pixel", fix="set a positive size")
     return _cropped(Image.fromarray(rgb), size).transpose(1, 2, 0)
 
 
@@ -205,21 +205,21 @@ def _unreadable(path: Path, content: bytes, error: Exception, *, name: str) -> U
         str(error).replace(name, "it") or type(error).__name__,
         "a JPEG, PNG or TIFF file, gray or RGB, of unsigned 8-bit or 16-bit pixels",
     )
-    remedy = "convert it to 8-bit PNG or JPEG, or list it in `source.exclude`"
+    fix = "convert it to 8-bit PNG or JPEG, or list it in `source.exclude`"
     if "MAX_TEXT" in got:
         expected = (
             f"at most {PngImagePlugin.MAX_TEXT_CHUNK >> 20} MiB of text or color profile per chunk, and "
             f"{PngImagePlugin.MAX_TEXT_MEMORY >> 20} MiB per file"
         )
-        remedy = "remove the metadata of the image (mogrify -strip), or list it in `source.exclude`"
+        fix = "remove the metadata of the image (mogrify -strip), or list it in `source.exclude`"
     elif isinstance(error, Image.DecompressionBombError):
         expected = f"at most {room_bytes() // 4} pixels, for which half of the memory has room"
-        remedy = "scale it down, cut it, or stage it on a machine with more memory"
+        fix = "scale it down, cut it, or stage it on a machine with more memory"
     elif not content or DAMAGE.search(got):
-        remedy = "copy the file again from its source, or list it in `source.exclude`"
+        fix = "copy the file again from its source, or list it in `source.exclude`"
     elif isinstance(error, UnidentifiedImageError):
         got = _tiff_words(content) or f"an unknown or unsupported format, first bytes {content[:12]!r}"
-    return problem(f"{path} cannot be read as a picture", got=got, expected=expected, remedy=remedy)
+    return problem(f"{path} cannot be read as a picture", got=got, expected=expected, fix=fix)
 
 
 def _tiff_words(content: bytes) -> str:

@@ -86,7 +86,7 @@ class Rpc:
                 "the coefficients lead to no place on the ground",
                 got=f"pixels missed by {far:g} after {NEWTON_STEPS} steps",
                 expected="one place for every pixel at a height",
-                remedy="unpack or download the product again",
+                fix="unpack or download the product again",
             )
         return longitude, latitude
 
@@ -122,7 +122,7 @@ def rpc_beside(raster: Path) -> Path | None:
             f"two files beside {raster} say different things of its geometry",
             got=", ".join(path.name for path in found),
             expected="one file of coefficients",
-            remedy="take those out of the folder that are not of the image",
+            fix="take those out of the folder that are not of the image",
         )
     return found[0] if found else None
 
@@ -179,7 +179,7 @@ def check_covers(rpc: Rpc, path: Path, *, height: int, width: int) -> None:
             f"the coefficients in {path} are those of another image",
             got=f"their middle at line {rpc.line_off:g}, pixel {rpc.samp_off:g} of {height} x {width} pixels",
             expected="a middle inside of the image",
-            remedy="unpack the product again: each image has the file of its own name, and is not cut",
+            fix="unpack the product again: each image has the file of its own name, and is not cut",
         )
 
 
@@ -188,5 +188,5 @@ def _refused(path: Path, *, got: str) -> UserError:
         f"the coefficients in {path} cannot be used",
         got=got,
         expected="10 offsets and scales and 4 x 20 finite coefficients of a place between 84 degrees south and north",
-        remedy="unpack or download the product again",
+        fix="unpack or download the product again",
     )

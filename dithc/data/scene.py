@@ -78,9 +78,9 @@ class Canvas:
 class Refused(Exception):
     """Raised by a reader for a file that must not be used; staging records it and goes on."""
 
-    def __init__(self, reason: Reason, what: str, *, got: object, expected: object, remedy: str) -> None:
-        super().__init__(f"{reason}: {what}; got {got}; expected {expected}; remedy: {remedy}")
-        self.reason, self.what, self.remedy = reason, what, remedy
+    def __init__(self, reason: Reason, what: str, *, got: object, expected: object, fix: str) -> None:
+        super().__init__(f"{reason}: {what}; got {got}; expected {expected}; fix: {fix}")
+        self.reason, self.what, self.fix = reason, what, fix
         self.got, self.expected = str(got), str(expected)
 
 
@@ -155,7 +155,7 @@ def located(
             "no pixel is valid",
             got=f"{mask.size} pixels of no data, NaN or saturation",
             expected="pixels with data",
-            remedy="take the file out of the folder, or check which value means no data (`nodata`)",
+            fix="take the file out of the folder, or check which value means no data (`nodata`)",
         )
     height, width = mask.shape
     a, b, c, d, e, f = place.transform or (1.0, 0.0, 0.0, 0.0, 1.0, 0.0)
@@ -219,7 +219,7 @@ def stored_physical(values: Array, *, scale: float, invalid: Array, units: Units
             f"a {units} does not fit the stored type int16",
             got=f"{low * scale:.4g} to {high * scale:.4g}",
             expected=f"{limits.min * scale:.4g} to {limits.max * scale:.4g}",
-            remedy="check the coefficients, `units`, and which value means no data",
+            fix="check the coefficients, `units`, and which value means no data",
         )
     return steps.astype(np.int16)
 
@@ -246,6 +246,6 @@ def stored_reflectance(digital: Array, *, offset: float, per_unit: float, invali
             f"{what} does not fit the stored type int16",
             got=f"reflectance {low * REFLECTANCE_SCALE:.4g} to {high * REFLECTANCE_SCALE:.4g}",
             expected=f"{limits.min * REFLECTANCE_SCALE:.4g} to {limits.max * REFLECTANCE_SCALE:.4g}",
-            remedy="check `units`, `offset` and `quantification`; declare the value that means no data as `nodata`",
+            fix="check `units`, `offset` and `quantification`; declare the value that means no data as `nodata`",
         )
     return values.astype(np.int16)

@@ -19,8 +19,8 @@ def read_xml(path: Path) -> Element:
     """
     parser = etree.XMLParser(resolve_entities=False, no_network=True, load_dtd=False, remove_comments=True)
     if path.is_file() and path.stat().st_size > XML_BYTES:
-        expected, remedy = f"at most {XML_BYTES >> 20} MiB of metadata", "list the product in `source.exclude`"
-        raise _unreadable(path, got=f"{path.stat().st_size} bytes", expected=expected, remedy=remedy)
+        expected, fix = f"at most {XML_BYTES >> 20} MiB of metadata", "list the product in `source.exclude`"
+        raise _unreadable(path, got=f"{path.stat().st_size} bytes", expected=expected, fix=fix)
     try:
         with open_regular(path) as file:
             tree = etree.parse(file, parser)
@@ -47,6 +47,6 @@ def _unreadable(
     *,
     got: str,
     expected: str = "an intact XML file as its producer delivers it",
-    remedy: str = "copy the file again from its source",
+    fix: str = "copy the file again from its source",
 ) -> UserError:
-    return problem(f"{path} cannot be read as metadata", got=got, expected=expected, remedy=remedy)
+    return problem(f"{path} cannot be read as metadata", got=got, expected=expected, fix=fix)

@@ -52,11 +52,9 @@ def sample_flow(
     """
     if isinstance(kind, str) and kind not in FLOW_SAMPLERS:
         expected = " or ".join(FLOW_SAMPLERS)
-        raise problem(
-            "unknown sampler of a flow", got=repr(kind), expected=expected, remedy="name one of these samplers"
-        )
+        raise problem("unknown sampler of a flow", got=repr(kind), expected=expected, fix="name one of these samplers")
     if steps < 1:
-        raise problem("sampling steps", got=steps, expected="1 or more", remedy="choose more sampling steps")
+        raise problem("sampling steps", got=steps, expected="1 or more", fix="choose more sampling steps")
     draw = noise if callable(noise) else image_noise(noise, shape)
     walk = FlowWalk(velocity=velocity, steps=steps, noise=draw, times=times, clip=clip, on_step=on_step)
     x = (FLOW_SAMPLERS[kind] if isinstance(kind, str) else _tried(kind).run)(walk)
@@ -92,16 +90,16 @@ class FlowWalk:
         edges = [*self.times, 0]
         if len(self.times) != count or edges[0] != TIME_SCALE or any(start <= stop for start, stop in pairwise(edges)):
             expected = f"{count}, falling from {TIME_SCALE:g} and above 0"
-            remedy = "give one for each interval, or leave `times` out"
-            raise problem("times where intervals begin", got=list(self.times), expected=expected, remedy=remedy)
+            fix = "give one for each interval, or leave `times` out"
+            raise problem("times where intervals begin", got=list(self.times), expected=expected, fix=fix)
         return [(start / TIME_SCALE, stop / TIME_SCALE) for start, stop in pairwise(edges)]
 
     def at(self, x: Tensor, time: float) -> Tensor:
         """The velocity at x (N, C, h, w) and a time in [0, 1], towards noise."""
         output = self.velocity(x, torch.full((x.shape[0],), TIME_SCALE * time, device=x.device)).to(x.dtype)
         if output.shape != x.shape:
-            remedy = "sample in the shape of the latents that the model was trained on, which learns no sigma in a flow"
-            raise problem("channels of the model's output", got=output.shape[1], expected=x.shape[1], remedy=remedy)
+            fix = "sample in the shape of the latents that the model was trained on, which learns no sigma in a flow"
+            raise problem("channels of the model's output", got=output.shape[1], expected=x.shape[1], fix=fix)
         self.done += 1
         if self.on_step is not None:
             self.on_step(self.done, self.steps)

@@ -58,7 +58,7 @@ def guided(
         UserError: `channels` is unknown, guidance lacks a null label, or a null condition has another shape or is given twice.
     """
     if channels not in ("all", "first3"):
-        raise problem("guided channels", got=repr(channels), expected="all or first3", remedy="choose one of the two")
+        raise problem("guided channels", got=repr(channels), expected="all or first3", fix="choose one of the two")
     if scale == 1.0:
         return lambda x, t: model(x, t, labels)
     away = _away(labels, null_label, null)
@@ -69,7 +69,7 @@ def guided(
             "classifier-free guidance",
             got=f"scale {scale} on a model without a null label",
             expected="a model trained with label dropout",
-            remedy="train with class_dropout_prob above 0, or sample with scale 1",
+            fix="train with class_dropout_prob above 0, or sample with scale 1",
         )
     else:
         halves = (
@@ -101,17 +101,15 @@ def _away(labels: Any, null_label: int | None, null: Any) -> Any:
     """The condition of each image that means none; ABSENT where there is none."""
     if null_label is not None:
         if null is not ABSENT:
-            remedy = "give the one that the model was trained with"
-            raise problem(
-                "conditions that mean none", got="both `null_label` and `null`", expected="one", remedy=remedy
-            )
+            fix = "give the one that the model was trained with"
+            raise problem("conditions that mean none", got="both `null_label` and `null`", expected="one", fix=fix)
         return torch.full_like(labels, null_label)  # (N)
     if not (isinstance(null, Tensor) and isinstance(labels, Tensor)):
         return null
     if tuple(null.shape) not in {labels.shape[1:], (1, *labels.shape[1:]), labels.shape}:
         expected = f"{tuple(labels.shape[1:])}, of one image, or {tuple(labels.shape)}"
-        remedy = "give it in the shape of the conditions"
-        raise problem("shape of the null condition", got=tuple(null.shape), expected=expected, remedy=remedy)
+        fix = "give it in the shape of the conditions"
+        raise problem("shape of the null condition", got=tuple(null.shape), expected=expected, fix=fix)
     return null.to(labels).expand_as(labels)  # (N, ...)
 
 

@@ -165,6 +165,6 @@ def parts(output: Tensor, *, channels: int) -> tuple[Tensor, Tensor]:
     """Split an output into prediction (N, C, ...) and raw log variance (N, C or 0, ...); UserError without C or 2C channels."""
     if output.shape[1] not in (channels, 2 * channels):
         expected = f"{channels}, or {2 * channels} with learned sigma"
-        remedy = "build the model with in_channels equal to the channels of the latents"
-        raise problem("channels of the model's output", got=output.shape[1], expected=expected, remedy=remedy)
+        fix = "build the model with in_channels equal to the channels of the latents"
+        raise problem("channels of the model's output", got=output.shape[1], expected=expected, fix=fix)
     return output[:, :channels], output[:, channels:]

@@ -61,19 +61,19 @@ def sample(
     """
     if isinstance(kind, str) and kind not in SAMPLERS:
         expected = " or ".join(SAMPLERS)
-        raise problem("unknown sampler", got=repr(kind), expected=expected, remedy="name one of these samplers")
+        raise problem("unknown sampler", got=repr(kind), expected=expected, fix="name one of these samplers")
     if not 0 <= eta <= 1:
-        raise problem("eta of ddim", got=eta, expected="a share in [0, 1]", remedy="0 is deterministic, 1 is like ddpm")
+        raise problem("eta of ddim", got=eta, expected="a share in [0, 1]", fix="0 is deterministic, 1 is like ddpm")
     if eta and kind != "ddim":
-        raise problem("eta", got=f"{eta} with {kind}", expected="0", remedy="set eta only with the sampler ddim")
+        raise problem("eta", got=f"{eta} with {kind}", expected="0", fix="set eta only with the sampler ddim")
     sampler = SAMPLERS[kind] if isinstance(kind, str) else _tried(kind)
     if order is not None and order not in sampler.orders:
         expected = " or ".join(str(one) for one in sampler.orders) or f"none with {kind}"
-        raise problem("order of the solver", got=f"{order} with {kind}", expected=expected, remedy="leave `order` out")
+        raise problem("order of the solver", got=f"{order} with {kind}", expected=expected, fix="leave `order` out")
     draw = noise if callable(noise) else image_noise(noise, shape)
     if times is not None and len(times) != steps:
-        remedy = "give as many as there are steps"
-        raise problem("timesteps to visit", got=len(times), expected=f"{steps}, one a step", remedy=remedy)
+        fix = "give as many as there are steps"
+        raise problem("timesteps to visit", got=len(times), expected=f"{steps}, one a step", fix=fix)
     if times is None:
         visited = schedule.respaced(steps, spacing=sampler.spacing)
     else:
@@ -125,8 +125,8 @@ class Walk:
         channels = x.shape[1]
         if output.shape[1] not in (channels, 2 * channels):
             expected = f"{channels}, or {2 * channels} with learned sigma"
-            remedy = "sample in the shape of the latents that the model was trained on"
-            raise problem("channels of the model's output", got=output.shape[1], expected=expected, remedy=remedy)
+            fix = "sample in the shape of the latents that the model was trained on"
+            raise problem("channels of the model's output", got=output.shape[1], expected=expected, fix=fix)
         eps, rest = output[:, :channels], output[:, channels:]
         here = self.at(x, step)
         x0 = self.schedule.predict_x0(x, here, eps)

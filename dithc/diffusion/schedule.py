@@ -36,8 +36,8 @@ class Schedule:
         Raises UserError for fewer than 21 steps, whose last beta would reach 1.
         """
         if num_steps <= 20:
-            remedy = "train with more steps; to sample in few, respace a schedule of many"
-            raise problem("steps of the linear schedule", got=num_steps, expected="at least 21", remedy=remedy)
+            fix = "train with more steps; to sample in few, respace a schedule of many"
+            raise problem("steps of the linear schedule", got=num_steps, expected="at least 21", fix=fix)
         scale = 1000 / num_steps
         betas = torch.linspace(scale * 1e-4, scale * 2e-2, num_steps, dtype=torch.float64)
         return cls(torch.cumprod(1 - betas, dim=0), torch.arange(num_steps))
@@ -52,8 +52,8 @@ class Schedule:
         solvers that extrapolate. Raises UserError for no step or more steps than this schedule has.
         """
         if not 1 <= steps <= len(self):
-            remedy = "choose a number of sampling steps in this range"
-            raise problem("sampling steps", got=steps, expected=f"1 to {len(self)}", remedy=remedy)
+            fix = "choose a number of sampling steps in this range"
+            raise problem("sampling steps", got=steps, expected=f"1 to {len(self)}", fix=fix)
         last = len(self) - 1
         if steps == 1:
             visited = [last]
@@ -68,7 +68,7 @@ class Schedule:
         rising = sorted(set(steps))
         if not rising or rising != list(steps) or rising[0] < 0 or rising[-1] >= len(self):
             expected = f"at least one of 0 to {len(self) - 1}, each once and in order"
-            raise problem("timesteps to visit", got=list(steps), expected=expected, remedy="name such timesteps")
+            raise problem("timesteps to visit", got=list(steps), expected=expected, fix="name such timesteps")
         return type(self)(self.alpha_bar[rising], self.timesteps[rising])
 
     def _even_in_snr(self, steps: int) -> list[int]:

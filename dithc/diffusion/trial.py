@@ -82,5 +82,5 @@ def try_sampler(named: object, run: Callable[[Predict, Noise, int], Any], predic
 
 
 def _fault(named: object, *, got: object, expected: object) -> UserError:
-    remedy = "mend it, or install another version of its package; docs/extending.md says what is expected"
-    return problem(f"sampler {named} fails its trial on normal data", got=got, expected=expected, remedy=remedy)
+    fix = "mend it, or install another version of its package; docs/extending.md says what is expected"
+    return problem(f"sampler {named} fails its trial on normal data", got=got, expected=expected, fix=fix)

@@ -45,8 +45,8 @@ def extensions_of_packages(_: Machine, __: Path) -> list[Finding]:
     facts = {"extensions": lines, "faults": faults}
     if not faults:
         return [Finding(level="ok", topic="extensions", text="\n".join(lines), facts=facts)]
-    remedy = "mend or uninstall these packages; nothing else is touched by them"
-    return [Finding(level="warn", topic="extensions", text="\n".join([*faults, *lines]), remedy=remedy, facts=facts)]
+    fix = "mend or uninstall these packages; nothing else is touched by them"
+    return [Finding(level="warn", topic="extensions", text="\n".join([*faults, *lines]), fix=fix, facts=facts)]
 
 
 def _faults(one: extensions.Extension, base: type[datasets.Installed]) -> list[str]:

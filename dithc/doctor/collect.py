@@ -39,8 +39,8 @@ def collect(folder: Path = Path(), *, checks: Sequence[Check] = CHECKS) -> list[
         here = discover()
     except UserError as error:  # a description that is wrong; the checks then look at the machine itself
         here = discover(described=False)
-        remedy = "correct the file that DITHC_MACHINE names, or unset it"
-        findings.append(Finding(level="bad", topic="described machine", text=str(error), remedy=remedy))
+        fix = "correct the file that DITHC_MACHINE names, or unset it"
+        findings.append(Finding(level="bad", topic="described machine", text=str(error), fix=fix))
     for check in checks:
         try:
             findings += check(here, folder)
@@ -50,7 +50,7 @@ def collect(folder: Path = Path(), *, checks: Sequence[Check] = CHECKS) -> list[
                     level="warn",
                     topic=check.__name__.replace("_", " "),
                     text=f"this check broke: {error!r}",
-                    remedy="report it, with this output",
+                    fix="report it, with this output",
                 )
             )
     return findings

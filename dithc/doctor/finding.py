@@ -15,7 +15,7 @@ class Finding:
         topic: a word or two.
         text: what was found, one or several lines.
         details: more of it, for whoever asks.
-        remedy: what to do; empty when there is nothing to do.
+        fix: what to do; empty when there is nothing to do.
         facts: the same for programs, JSON values only.
     """
 
@@ -23,5 +23,5 @@ class Finding:
     topic: str
     text: str
     details: str = ""
-    remedy: str = ""
+    fix: str = ""
     facts: dict[str, Any] = field(default_factory=dict)

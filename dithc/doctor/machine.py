@@ -28,7 +28,7 @@ def processor(machine: Machine, _: Path) -> list[Finding]:
                 level="warn",
                 topic="CPU quota",
                 text=f"the control group gives {quota:g} CPU(s) of time, {allowed} CPUs are visible: threads get throttled",
-                remedy="give the container whole CPUs (cpuset), or ask the batch system for as many as you use",
+                fix="give the container whole CPUs (cpuset), or ask the batch system for as many as you use",
             )
         )
     return findings
@@ -47,7 +47,7 @@ def core_plan(machine: Machine, _: Path) -> list[Finding]:
                 level="warn",
                 topic="described machine",
                 text=f"{machine.described_by} stands in for this machine; with all of its CPUs, {_plan_text(whole)}",
-                remedy="unset DITHC_MACHINE for work that is not a test",
+                fix="unset DITHC_MACHINE for work that is not a test",
                 facts=whole.to_dict(),
             )
         )
@@ -79,16 +79,16 @@ def memory(machine: Machine, _: Path) -> list[Finding]:
     """Memory that can still be taken, and the tiers there are."""
     available = available_bytes()
     if available is None:
-        return [Finding(level="warn", topic="memory", text="available memory is not known", remedy="mount /proc")]
+        return [Finding(level="warn", topic="memory", text="available memory is not known", fix="mount /proc")]
     tiers = ", ".join(f"{tier.memory_bytes / GIB:.1f} GiB {tier.kind}" for tier in machine.tiers)
     text = f"{available / GIB:.1f} GiB available; {tiers if len(machine.tiers) > 1 else 'one tier of memory'}"
     facts = {"available_bytes": available, "tiers": [asdict(tier) for tier in machine.tiers]}
     if available < LEAST_MEMORY_BYTES:
-        remedy = "end other programs, or ask for more memory (a container's or a job's limit counts)"
-        return [Finding(level="bad", topic="memory", text=text, remedy=remedy, facts=facts)]
+        fix = "end other programs, or ask for more memory (a container's or a job's limit counts)"
+        return [Finding(level="bad", topic="memory", text=text, fix=fix, facts=facts)]
     if available < COMFORTABLE_MEMORY_BYTES:
-        remedy = "use small batches, or activation recomputation"
-        return [Finding(level="warn", topic="memory", text=text, remedy=remedy, facts=facts)]
+        fix = "use small batches, or activation recomputation"
+        return [Finding(level="warn", topic="memory", text=text, fix=fix, facts=facts)]
     return [Finding(level="ok", topic="memory", text=text, facts=facts)]
 
 
@@ -109,7 +109,7 @@ def huge_pages(machine: Machine, _: Path) -> list[Finding]:
             level="warn",
             topic="huge pages",
             text=f"transparent huge pages: {mode}; large tensors miss the TLB more often",
-            remedy="ask the administrator for `echo madvise > /sys/kernel/mm/transparent_hugepage/enabled`",
+            fix="ask the administrator for `echo madvise > /sys/kernel/mm/transparent_hugepage/enabled`",
             facts=facts,
         ),
     ]
@@ -124,8 +124,8 @@ def _uneven_pools(machine: Machine) -> list[Finding]:
     if not without or len(without) == len(reserved):
         return []
     text = f"huge pages are reserved on some NUMA nodes and not on node(s) {', '.join(map(str, without))}"
-    remedy = "reserve as many on each: /sys/devices/system/node/node*/hugepages/*/nr_hugepages"
-    return [Finding(level="warn", topic="reserved pages", text=text, remedy=remedy, facts={"bytes_by_node": reserved})]
+    fix = "reserve as many on each: /sys/devices/system/node/node*/hugepages/*/nr_hugepages"
+    return [Finding(level="warn", topic="reserved pages", text=text, fix=fix, facts={"bytes_by_node": reserved})]
 
 
 def disk(_: Machine, folder: Path, *, shared: Path = Path("/dev/shm")) -> list[Finding]:
@@ -134,11 +134,11 @@ def disk(_: Machine, folder: Path, *, shared: Path = Path("/dev/shm")) -> list[F
     text, facts = f"{free / GIB:.1f} GiB free in {folder.resolve()}", {"free_bytes": free}
     findings: list[Finding]
     if free < LEAST_DISK_BYTES:
-        remedy = "free some space or work in another folder: a full disk ends a run"
-        findings = [Finding(level="bad", topic="disk", text=text, remedy=remedy, facts=facts)]
+        fix = "free some space or work in another folder: a full disk ends a run"
+        findings = [Finding(level="bad", topic="disk", text=text, fix=fix, facts=facts)]
     elif free < COMFORTABLE_DISK_BYTES:
-        remedy = "enough for the demo; latents and checkpoints of large models need more"
-        findings = [Finding(level="warn", topic="disk", text=text, remedy=remedy, facts=facts)]
+        fix = "enough for the demo; latents and checkpoints of large models need more"
+        findings = [Finding(level="warn", topic="disk", text=text, fix=fix, facts=facts)]
     else:
         findings = [Finding(level="ok", topic="disk", text=text, facts=facts)]
     room = launch.room(shared)[1]
@@ -149,7 +149,7 @@ def disk(_: Machine, folder: Path, *, shared: Path = Path("/dev/shm")) -> list[F
                 topic="shared memory",
                 text=f"{shared} has {room / MIB:.1f} MiB free: MPICH needs {launch.RANK_BYTES / MIB:.1f} MiB per rank, "
                 f"fast exchange {launch.FAST_RANK_BYTES / MIB:.0f} MiB",
-                remedy="start the container with a larger one (docker: --shm-size=1g)",
+                fix="start the container with a larger one (docker: --shm-size=1g)",
                 facts={"free_bytes": room},
             )
         )

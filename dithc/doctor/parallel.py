@@ -28,10 +28,10 @@ def mpi(_: Machine, __: Path) -> list[Finding]:
         text = (
             f"{started.launcher} started this process with {', '.join(names)}: each command here connects to its ranks"
         )
-        remedy = f"start dithc by `dithc launch`; in a shell that is no rank, {launch.UNSET}"
-        return [Finding(level="warn", topic="MPI", text=text, remedy=remedy, facts={"left_over": names})]
+        fix = f"start dithc by `dithc launch`; in a shell that is no rank, {launch.UNSET}"
+        return [Finding(level="warn", topic="MPI", text=text, fix=fix, facts={"left_over": names})]
     text = f"a launcher left {', '.join(names)} here: `dithc launch` removes them; other MPI programs may fail"
-    return [*findings, Finding(level="ok", topic="MPI", text=text, remedy=launch.UNSET, facts={"left_over": names})]
+    return [*findings, Finding(level="ok", topic="MPI", text=text, fix=launch.UNSET, facts={"left_over": names})]
 
 
 def judge_mpi(facts: dict[str, str], mpiexec: launch.MpiExec | None) -> list[Finding]:
@@ -39,20 +39,20 @@ def judge_mpi(facts: dict[str, str], mpiexec: launch.MpiExec | None) -> list[Fin
     launcher = f"mpiexec {mpiexec.path} ({mpiexec.vendor})" if mpiexec else "no mpiexec"
     if "error" in facts:
         text = f"no MPI library: {facts['error']}; one rank works without\n{launcher}"
-        remedy = "pip install 'dithc[mpi]', or point MPI4PY_LIBMPI at your site's libmpi"
-        return [Finding(level="warn", topic="MPI", text=text, remedy=remedy, facts=facts)]
+        fix = "pip install 'dithc[mpi]', or point MPI4PY_LIBMPI at your site's libmpi"
+        return [Finding(level="warn", topic="MPI", text=text, fix=fix, facts=facts)]
     text = f"{facts['vendor']}, MPI {facts['standard']}, thread level {facts['thread_level']}\n{launcher}"
     everything: dict[str, str | None] = {**facts, "mpiexec": mpiexec.path if mpiexec else None}
     if mpiexec is None:
-        remedy = "only srun can start several ranks here; or install an MPI with its launcher"
-        return [Finding(level="warn", topic="MPI", text=text, remedy=remedy, facts=everything)]
+        fix = "only srun can start several ranks here; or install an MPI with its launcher"
+        return [Finding(level="warn", topic="MPI", text=text, fix=fix, facts=everything)]
     if "other" not in (vendor := _vendor(facts["vendor"]), mpiexec.vendor) and vendor != mpiexec.vendor:
         text = f"{text}\nthe launcher is of another MPI than the library: each rank would be a world of its own"
-        remedy = "use --mpiexec (or DITHC_MPIEXEC) of the library's MPI, or point MPI4PY_LIBMPI at the launcher's"
-        return [Finding(level="bad", topic="MPI", text=text, remedy=remedy, facts=everything)]
+        fix = "use --mpiexec (or DITHC_MPIEXEC) of the library's MPI, or point MPI4PY_LIBMPI at the launcher's"
+        return [Finding(level="bad", topic="MPI", text=text, fix=fix, facts=everything)]
     if facts["thread_level"] != "multiple":
-        remedy = "communication in its own thread needs MPI_THREAD_MULTIPLE; use an MPI that is built with it"
-        return [Finding(level="warn", topic="MPI", text=text, remedy=remedy, facts=everything)]
+        fix = "communication in its own thread needs MPI_THREAD_MULTIPLE; use an MPI that is built with it"
+        return [Finding(level="warn", topic="MPI", text=text, fix=fix, facts=everything)]
     return [Finding(level="ok", topic="MPI", text=text, facts=everything)]
 
 
@@ -70,14 +70,14 @@ def allocation(machine: Machine, _: Path, *, environment: Mapping[str, str] = os
     allowed = len(machine.limits.allowed_cpus)
     given, on_node = (environment.get(name, "") for name in ("SLURM_CPUS_PER_TASK", "SLURM_CPUS_ON_NODE"))
     facts = {"allowed": allowed, "cpus_per_task": given, "cpus_on_node": on_node}
-    text, remedy = f"job {environment['SLURM_JOB_ID']}: {allowed} CPU(s) allowed", ""
+    text, fix = f"job {environment['SLURM_JOB_ID']}: {allowed} CPU(s) allowed", ""
     if given.isdigit() and allowed < int(given):
         text += f", {given} a task asked for"
-        remedy = "give `-c` to srun too: since Slurm 22.05 a step does not take it over from the job"
+        fix = "give `-c` to srun too: since Slurm 22.05 a step does not take it over from the job"
     elif on_node.isdigit() and allowed > int(on_node):
         text += f", but only {on_node} belong to the job: it may take the CPUs of others, or they its own"
-        remedy = "ask the administrator for the task/cgroup plugin with ConstrainCores, or start with `srun --cpu-bind=cores`"
-    return [Finding(level="warn" if remedy else "ok", topic="Slurm job", text=text, remedy=remedy, facts=facts)]
+        fix = "ask the administrator for the task/cgroup plugin with ConstrainCores, or start with `srun --cpu-bind=cores`"
+    return [Finding(level="warn" if fix else "ok", topic="Slurm job", text=text, fix=fix, facts=facts)]
 
 
 def slurm(_: Machine, __: Path) -> list[Finding]:
@@ -88,11 +88,11 @@ def slurm(_: Machine, __: Path) -> list[Finding]:
         ]
     accounting = _accounting_works()
     text = f"accounting (sacct) {'works' if accounting else 'does not work'}"
-    remedy = "dithc doctor --write-profile NAME writes a profile for it, --profile NAME checks one by jobs"
+    fix = "dithc doctor --write-profile NAME writes a profile for it, --profile NAME checks one by jobs"
     if accounting:
-        return [Finding(level="ok", topic="Slurm", text=f"{text}; {remedy}", facts={"accounting": True})]
+        return [Finding(level="ok", topic="Slurm", text=f"{text}; {fix}", facts={"accounting": True})]
     text += ": with a profile that follows jobs by it, the workflow would wait for ever on finished ones"
-    return [Finding(level="warn", topic="Slurm", text=text, remedy=remedy, facts={"accounting": False})]
+    return [Finding(level="warn", topic="Slurm", text=text, fix=fix, facts={"accounting": False})]
 
 
 def _accounting_works() -> bool:

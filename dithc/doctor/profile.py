@@ -62,7 +62,7 @@ def write_profile(
             "name of the profile",
             got=name,
             expected="letters, digits and -, and none of dithc's own",
-            remedy="use `cluster`",
+            fix="use `cluster`",
         )
     chosen = here.partition(partition)
     if chosen is None or not chosen.kinds:
@@ -70,14 +70,14 @@ def write_profile(
             "partition of Slurm",
             got=partition or "no default partition that is up",
             expected=f"one of {', '.join(one.name for one in here.partitions if one.kinds) or 'none: this user sees none'}",
-            remedy="pass --partition",
+            fix="pass --partition",
         )
     if nodes > (chosen.max_nodes or nodes) or nodes > sum(len(kind.names) for kind in chosen.kinds):
         raise problem(
             "nodes of a training",
             got=nodes,
             expected=f"what partition {chosen.name} has and allows",
-            remedy="lower --nodes",
+            fix="lower --nodes",
         )
     dies, how = _dies(chosen, account)
     text, notes = profile_text(name, here, chosen, dies=dies, nodes=nodes, account=account)

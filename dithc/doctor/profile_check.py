@@ -28,8 +28,8 @@ def check_profile(name: str, here: site.Site | None) -> list[Finding]:
         text = f"{folder} sends jobs to {content.get('executor') or 'this machine'}: only profiles for Slurm are tried by jobs"
         return [Finding(level="ok", topic="profile", text=text)]
     if here is None:
-        remedy = "log in to the cluster's login node and try there"
-        return [Finding(level="bad", topic="Slurm", text="no Slurm answers here (sbatch, scontrol)", remedy=remedy)]
+        fix = "log in to the cluster's login node and try there"
+        return [Finding(level="bad", topic="Slurm", text="no Slurm answers here (sbatch, scontrol)", fix=fix)]
     given = content.get("default-resources") or {}
     partition = here.partition(given.get("slurm_partition"))
     findings = [*_scheduler(content, machine, here), *_limits(machine, partition, given.get("slurm_partition"))]
@@ -40,7 +40,7 @@ def check_profile(name: str, here: site.Site | None) -> list[Finding]:
             findings += _tried(machine, partition, given, nodes=1, node=kind.names[0])
         else:
             text = f"{', '.join(kind.names[:4])} ({kind.cpus} CPUs, {kind.memory_mb} MB) take no jobs now"
-            findings.append(Finding(level="warn", topic="nodes", text=text, remedy="`sinfo -R` says why"))
+            findings.append(Finding(level="warn", topic="nodes", text=text, fix="`sinfo -R` says why"))
     return findings + (_tried(machine, partition, given, nodes=machine.nodes, node=None) if machine.nodes > 1 else [])
 
 
@@ -53,7 +53,7 @@ def _scheduler(content: dict[str, Any], machine: Machine, here: site.Site) -> li
                 level="bad",
                 topic="accounting",
                 text="jobs are followed by sacct, which has no account of them here: the workflow would wait for ever",
-                remedy="slurm-status-command: squeue",
+                fix="slurm-status-command: squeue",
             )
         )
     elif status == "squeue" and here.min_job_age_seconds < 3 * content.get(
@@ -64,28 +64,28 @@ def _scheduler(content: dict[str, Any], machine: Machine, here: site.Site) -> li
                 level="bad",
                 topic="accounting",
                 text=f"finished jobs leave squeue after {here.min_job_age_seconds} s (MinJobAge), and there is no accounting",
-                remedy="use the profile `generic`, which does not need either",
+                fix="use the profile `generic`, which does not need either",
             )
         )
     else:
         findings.append(Finding(level="ok", topic="accounting", text=f"jobs are followed by {status}"))
     if machine.scheduler != "slurm":
-        remedy = "machine={scheduler: slurm, ...}: otherwise a training that stopped at its walltime is not run again"
+        fix = "machine={scheduler: slurm, ...}: otherwise a training that stopped at its walltime is not run again"
         findings.append(
-            Finding(level="bad", topic="scheduler", text=f"machine.scheduler is {machine.scheduler}", remedy=remedy)
+            Finding(level="bad", topic="scheduler", text=f"machine.scheduler is {machine.scheduler}", fix=fix)
         )
     if machine.launcher == "srun" and machine.srun_mpi not in ("auto", "hydra", *here.mpi):
         text = f"srun knows {', '.join(here.mpi) or 'no process management interface'}, not {machine.srun_mpi}"
         findings.append(
-            Finding(level="bad", topic="srun", text=text, remedy="set machine.srun_mpi to one of them, or leave it out")
+            Finding(level="bad", topic="srun", text=text, fix="set machine.srun_mpi to one of them, or leave it out")
         )
     return findings
 
 
 def _limits(machine: Machine, partition: site.Partition | None, name: str | None) -> list[Finding]:
     if partition is None or not partition.kinds:
-        remedy = "set default-resources: slurm_partition to one that `sinfo` shows"
-        return [Finding(level="bad", topic="partition", text=f"partition {name!r} is not there", remedy=remedy)]
+        fix = "set default-resources: slurm_partition to one that `sinfo` shows"
+        return [Finding(level="bad", topic="partition", text=f"partition {name!r} is not there", fix=fix)]
     faults = [] if partition.is_up else [f"partition {partition.name} takes no jobs"]
     fitting = [kind for kind in partition.kinds if kind.cpus >= (machine.node_cores or 1)]
     if not fitting:
@@ -101,8 +101,8 @@ def _limits(machine: Machine, partition: site.Partition | None, name: str | None
     if machine.nodes > (partition.max_nodes or machine.nodes):
         faults.append(f"nodes {machine.nodes}: a job of {partition.name} has at most {partition.max_nodes}")
     if faults:
-        remedy = "correct `machine` in the profile, or write it anew: dithc doctor --write-profile"
-        return [Finding(level="bad", topic="limits", text="\n".join(faults), remedy=remedy)]
+        fix = "correct `machine` in the profile, or write it anew: dithc doctor --write-profile"
+        return [Finding(level="bad", topic="limits", text="\n".join(faults), fix=fix)]
     text = f"partition {partition.name} has what `machine` says: {machine.node_cores} CPUs, {machine.node_memory_mb} MB a node"
     return [Finding(level="ok", topic="limits", text=text)]
 
@@ -124,8 +124,8 @@ def _tried(
     )
     where = f"{nodes} nodes" if node is None else f"node {node}"
     if not seen:
-        remedy = "read what it printed; a job that only waits is tried again later"
-        return [Finding(level="bad", topic=where, text=f"the job did not answer: {why}", remedy=remedy)]
+        fix = "read what it printed; a job that only waits is tried again later"
+        return [Finding(level="bad", topic=where, text=f"the job did not answer: {why}", fix=fix)]
     return judge_ranks(seen, where=where, ranks=nodes * per_node, cpus=cpus, began=began, ended=time.time())
 
 
@@ -147,23 +147,23 @@ def judge_ranks(
         text = (
             f"{len(seen)} rank(s) answered in worlds of {sorted({row['size'] for row in seen})}, {ranks} were started"
         )
-        remedy = "launcher and MPI are not of one kind: set machine.srun_mpi, or MPI4PY_LIBMPI to the site's library"
-        findings.append(Finding(level="bad", topic=f"{where}: MPI", text=text, remedy=remedy))
+        fix = "launcher and MPI are not of one kind: set machine.srun_mpi, or MPI4PY_LIBMPI to the site's library"
+        findings.append(Finding(level="bad", topic=f"{where}: MPI", text=text, fix=fix))
     else:
         text = f"{ranks} rank(s) on {', '.join(hosts)} found each other"
         findings.append(Finding(level="ok", topic=f"{where}: launcher and MPI", text=text))
     if not all(row["token_seen"] for row in seen):
-        remedy = "work in a folder that login node and compute nodes share"
+        fix = "work in a folder that login node and compute nodes share"
         findings.append(
-            Finding(level="bad", topic=f"{where}: files", text="a file written here is not seen there", remedy=remedy)
+            Finding(level="bad", topic=f"{where}: files", text="a file written here is not seen there", fix=fix)
         )
     else:
         findings.append(Finding(level="ok", topic=f"{where}: files", text="this folder is the same there and here"))
     few = min(row["cpus"] for row in seen)
     if few < cpus:
         text = f"a rank may use {few} CPU(s), {cpus} were asked for"
-        remedy = "see the partition's settings (task/cgroup, task/affinity), or lower machine.cpus_per_rank"
-        findings.append(Finding(level="warn", topic=f"{where}: cores", text=text, remedy=remedy))
+        fix = "see the partition's settings (task/cgroup, task/affinity), or lower machine.cpus_per_rank"
+        findings.append(Finding(level="warn", topic=f"{where}: cores", text=text, fix=fix))
     else:
         findings.append(
             Finding(level="ok", topic=f"{where}: cores", text=f"a rank may use {few} CPUs, {cpus} asked for")
@@ -174,12 +174,10 @@ def judge_ranks(
         if off > CLOCK_SECONDS
         else ("ok", "clocks agree")
     )
-    remedy = "ask the administrator for NTP: deadlines of jobs are told by the clock" if level == "warn" else ""
-    findings.append(
-        Finding(level="warn" if level == "warn" else "ok", topic=f"{where}: clock", text=text, remedy=remedy)
-    )
+    fix = "ask the administrator for NTP: deadlines of jobs are told by the clock" if level == "warn" else ""
+    findings.append(Finding(level="warn" if level == "warn" else "ok", topic=f"{where}: clock", text=text, fix=fix))
     pages = sorted({str(row["huge_pages"]) for row in seen})
     fine = set(pages) <= {"always", "madvise"}
-    remedy = "" if fine else "ask the administrator for `madvise` in /sys/kernel/mm/transparent_hugepage/enabled"
+    fix = "" if fine else "ask the administrator for `madvise` in /sys/kernel/mm/transparent_hugepage/enabled"
     text = f"transparent huge pages: {', '.join(pages)}"
-    return [*findings, Finding(level="ok" if fine else "warn", topic=f"{where}: huge pages", text=text, remedy=remedy)]
+    return [*findings, Finding(level="ok" if fine else "warn", topic=f"{where}: huge pages", text=text, fix=fix)]

@@ -41,15 +41,15 @@ def kernels(_: Machine, __: Path) -> list[Finding]:
     try:
         isa, table, rows = native.isa(), native.kernels(), hcops.describe()
     except UserError as error:
-        return [Finding(level="bad", topic="kernels", text=str(error), remedy="correct what the message names")]
+        return [Finding(level="bad", topic="kernels", text=str(error), fix="correct what the message names")]
     served = "\n".join(f"{row['op']}: {row['backend']}, {row['kernel']}: {row['why']}" for row in rows)
     facts = {"isa": isa, "c_kernels": dict(table), "operators": rows}
     by = Counter(row["backend"] for row in rows)
     counts = ", ".join(f"{number} by {backend}" for backend, number in by.most_common())
     if native.library() is None:
         text = f"C kernels are off: {native.load().reason}; operators served: {counts}"
-        remedy = "remove that cause, then install the package again (make env); until then the operators are slower"
-        return [Finding(level="warn", topic="kernels", text=text, details=served, remedy=remedy, facts=facts)]
+        fix = "remove that cause, then install the package again (make env); until then the operators are slower"
+        return [Finding(level="warn", topic="kernels", text=text, details=served, fix=fix, facts=facts)]
     text = f"instruction set {isa}, from {native.load().reason}; operators served: {counts} (which, and why: --verbose)"
     return [Finding(level="ok", topic="kernels", text=text, details=served, facts=facts)]
 
@@ -63,8 +63,8 @@ def torch_allocator(_: Machine, __: Path) -> list[Finding]:
         text = f"torch's allocator can be switched to a pool of huge pages, by {allocator.reason()}"
         return [Finding(level="ok", topic="torch's allocator", text=text, facts=facts)]
     text = f"only tensors of the operators come from pools, torch's own do not: {allocator.reason()}"
-    remedy = "remove that cause, then install the package again with --no-build-isolation (make env)"
-    return [Finding(level="warn", topic="torch's allocator", text=text, remedy=remedy, facts=facts)]
+    fix = "remove that cause, then install the package again with --no-build-isolation (make env)"
+    return [Finding(level="warn", topic="torch's allocator", text=text, fix=fix, facts=facts)]
 
 
 def threads(_: Machine, __: Path) -> list[Finding]:
@@ -77,8 +77,8 @@ def threads(_: Machine, __: Path) -> list[Finding]:
     text = f"{team.describe()}; a barrier takes {seconds * 1e6:.2f} microseconds"
     if seconds <= SLOW_BARRIER_SECONDS:
         return [Finding(level="ok", topic="threads", text=text, facts=facts)]
-    remedy = "end other programs on these cores, or ask for cores of your own: every operator waits at several barriers"
-    return [Finding(level="warn", topic="threads", text=text, remedy=remedy, facts=facts)]
+    fix = "end other programs on these cores, or ask for cores of your own: every operator waits at several barriers"
+    return [Finding(level="warn", topic="threads", text=text, fix=fix, facts=facts)]
 
 
 def torch_runtimes(machine: Machine, _: Path) -> list[Finding]:
@@ -120,7 +120,7 @@ def runtime_troubles(openmp: list[str], machine: Machine, *, omp_num_threads: st
                 level="bad" if len(kinds) > 1 else "warn",
                 topic="OpenMP",
                 text=f"{len(openmp)} OpenMP runtimes in one process, each with threads of its own: {', '.join(openmp)}",
-                remedy="find who loads the second (LD_PRELOAD, a package built for another runtime) and remove it",
+                fix="find who loads the second (LD_PRELOAD, a package built for another runtime) and remove it",
             )
         )
     asked = os.environ.get("OMP_NUM_THREADS", "") if omp_num_threads is None else omp_num_threads
@@ -131,7 +131,7 @@ def runtime_troubles(openmp: list[str], machine: Machine, *, omp_num_threads: st
                 level="bad",
                 topic="OMP_NUM_THREADS",
                 text=f"OMP_NUM_THREADS={asked}, but this process may use {allowed} CPU(s): threads will wait for each other",
-                remedy="unset it, or ask the launcher for as many CPUs per rank",
+                fix="unset it, or ask the launcher for as many CPUs per rank",
             )
         )
     return findings
@@ -177,7 +177,7 @@ def compilers(_: Machine, __: Path) -> list[Finding]:
             level="warn",
             topic="compilers",
             text="; ".join(off),
-            remedy="Debian, Ubuntu: apt-get install gcc g++",
+            fix="Debian, Ubuntu: apt-get install gcc g++",
             facts={"c": c, "cxx": cxx},
         )
     ]
@@ -194,6 +194,6 @@ def versions(_: Machine, __: Path) -> list[Finding]:
     missing = [name for name, number in found.items() if number is None and name not in OPTIONAL_PACKAGES]
     text = ", ".join(f"{name} {number}" for name, number in found.items() if number)
     if missing:
-        text, remedy = f"missing: {', '.join(missing)}\n{text}", "install the package again, with its dependencies"
-        return [Finding(level="bad", topic="versions", text=text, remedy=remedy, facts=found)]
+        text, fix = f"missing: {', '.join(missing)}\n{text}", "install the package again, with its dependencies"
+        return [Finding(level="bad", topic="versions", text=text, fix=fix, facts=found)]
     return [Finding(level="ok", topic="versions", text=text, facts=found)]

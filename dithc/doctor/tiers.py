@@ -17,8 +17,8 @@ def memory_tiers(machine: Machine, _: Path) -> list[Finding]:
     try:
         tiers = Tiers(specs_of(machine))
     except UserError as error:
-        remedy = "install the package again; topic `kernels` names the cause"
-        return [Finding(level="warn", topic="memory tiers", text=str(error).splitlines()[0], remedy=remedy)]
+        fix = "install the package again; topic `kernels` names the cause"
+        return [Finding(level="warn", topic="memory tiers", text=str(error).splitlines()[0], fix=fix)]
     facts = {
         tier.spec.name: {
             "kind": tier.spec.kind,

@@ -50,7 +50,7 @@ def beside(real: Side, generated: Side, *, metrics: Collection[str], fid: float)
             f"metrics {', '.join(metrics)} cannot be had",
             got="statistics alone",
             expected="two folders that the features stage wrote",
-            remedy="pass the folders, or leave `metrics` out",
+            fix="pass the folders, or leave `metrics` out",
         )
     if "interval" in metrics:
         numbers["fid_interval"] = fid_interval(

@@ -108,7 +108,7 @@ def _copies(real: Side, generated: Side, *, is_train: NDArray[np.bool_]) -> dict
             "the real features are not of these tiles",
             got=f"features of {real.n} tiles",
             expected=f"{len(is_train)}, those of the split",
-            remedy="run the features stage again",
+            fix="run the features stage again",
         )
     queries = [(generated, evenly(np.arange(generated.n)))]
     if not all(is_train):
@@ -133,7 +133,7 @@ def _read(path: Path) -> Side:
                 f"{path / STATISTICS_FILE} does not belong to the features beside it",
                 got=f"n = {statistics.n}, set {statistics.origin.set_hash!r}",
                 expected=f"n = {plan.total}, set {plan.origin.set_hash!r}",
-                remedy="run the features stage again",
+                fix="run the features stage again",
             )
         return Side(path, statistics, blocks(plan), clipped_share(plan))
     if not path.exists():
@@ -141,7 +141,7 @@ def _read(path: Path) -> Side:
             "features to compare are missing",
             got=f"{path} (no such file or folder)",
             expected="a folder that the features stage wrote, or its stats.npz",
-            remedy="run the features stage first",
+            fix="run the features stage first",
         )
     return Side(path, Statistics.load(path))
 

@@ -67,7 +67,7 @@ def extract(
             "features cannot be extracted",
             got=f"{images.total} images, batch {batch}, shard_size {shard_size}",
             expected="at least two images, batch and shard_size at least 1",
-            remedy="use more images",
+            fix="use more images",
         )
     start = time.monotonic()
     plan = Plan(

@@ -118,7 +118,7 @@ def write_index(plan: Plan) -> None:
 
 def read_plan(folder: Path) -> Plan:
     """Return the plan of a folder after verification of every shard; raise UserError if the folder is incomplete or damaged."""
-    remedy = "run the features stage again; it extracts only what is missing or damaged"
+    fix = "run the features stage again; it extracts only what is missing or damaged"
     try:
         index = parse(Manifest.whole(folder / INDEX_FILE).read_text())
         plan = Plan(
@@ -133,7 +133,7 @@ def read_plan(folder: Path) -> Plan:
             f"feature folder {folder} is not complete",
             got=f"{type(error).__name__}: {error}",
             expected=f"a readable {INDEX_FILE}, which is written last",
-            remedy=remedy,
+            fix=fix,
         ) from error
     for shard in range(plan.num_shards):
         if reason := fault(plan, shard):
@@ -141,7 +141,7 @@ def read_plan(folder: Path) -> Plan:
                 f"feature shard {plan.array(shard)} cannot be used",
                 got=reason,
                 expected="a whole shard of the set that features.json describes",
-                remedy=remedy,
+                fix=fix,
             )
     return plan
 

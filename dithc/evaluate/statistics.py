@@ -67,7 +67,7 @@ class Statistics:
                 "features have a wrong shape",
                 got=features.shape,
                 expected=f"(n, {self.num_features})",
-                remedy="pass one row per image, all from one extractor",
+                fix="pass one row per image, all from one extractor",
             )
         if not len(features):
             return
@@ -78,7 +78,7 @@ class Statistics:
                 "features are not finite",
                 got=f"NaN or infinity in {len(bad)} of {len(rows)} rows, first in row {bad[0]}",
                 expected="finite numbers",
-                remedy="look at that image and at the extractor's weights",
+                fix="look at that image and at the extractor's weights",
             )
         if not self.n:
             self._shift = rows.mean(axis=0)
@@ -104,7 +104,7 @@ class Statistics:
                 "too few features for a mean and a covariance",
                 got=f"n = {self.n}",
                 expected=f"n >= {least}",
-                remedy="use more images; a FID wants many more images than features",
+                fix="use more images; a FID wants many more images than features",
             )
 
     def save(self, path: Path) -> None:
@@ -124,7 +124,7 @@ class Statistics:
                 f"statistics file {path} cannot be read",
                 got=str(error) or type(error).__name__,
                 expected="an npz file with mu, sigma, n and the extractor",
-                remedy="run the features stage again",
+                fix="run the features stage again",
             ) from error
         names = [field.name for field in fields(Origin)]
         missing = [name for name in ("mu", "sigma", "n", *names) if name not in arrays]
@@ -133,7 +133,7 @@ class Statistics:
                 f"statistics file {path} does not say where it comes from",
                 got=f"without {', '.join(missing)}",
                 expected="mu, sigma, n, extractor, sha256, resize, set_hash",
-                remedy="make it with the features stage: statistics of other suites must not be mixed with these",
+                fix="make it with the features stage: statistics of other suites must not be mixed with these",
             )
         return cls._restored(path, arrays, origin=Origin(**{name: arrays[name].item() for name in names}))
 
@@ -145,7 +145,7 @@ class Statistics:
                 f"statistics file {path} is inconsistent",
                 got=f"mu {mu.shape}, sigma {sigma.shape}, n = {n}",
                 expected="mu (d,), sigma (d, d), finite, n >= 2",
-                remedy="run the features stage again",
+                fix="run the features stage again",
             )
         statistics = cls(len(mu), origin=origin)
         statistics.n = n
@@ -167,5 +167,5 @@ def require_same(a: Statistics, b: Statistics) -> None:
             "statistics of different origin cannot be compared",
             got="; ".join(different),
             expected="equal extractor, resize, stretch and number of features",
-            remedy="extract the features of both sets with one extractor, one resize mode and one stretch",
+            fix="extract the features of both sets with one extractor, one resize mode and one stretch",
         )

@@ -61,7 +61,7 @@ def read_turned(folder: Path, *, origin: Origin, rows: Rows) -> NDArray[np.float
             f"{folder / ARRAY_FILE} cannot be used",
             got="features of other images than those in which copies are searched, or damaged ones",
             expected=f"{len(rows)} images of the set beside it, each in {TURNS} orientations",
-            remedy="run the features stage again",
+            fix="run the features stage again",
         )
     found: NDArray[np.float32] = np.load(folder / ARRAY_FILE, mmap_mode="r")
     return found

@@ -55,7 +55,7 @@ class Extension:
             f"{self.name!r} of {self.package} {self.version} (entry point dithc.{self.group}) {what}",
             got=got,
             expected=expected,
-            remedy=f"mend {self.package}, or install another version of it; docs/extending.md says what is expected",
+            fix=f"mend {self.package}, or install another version of it; docs/extending.md says what is expected",
         )
 
 
@@ -79,14 +79,14 @@ def find(group: Group, name: str, *, built_in: Collection[str] = ()) -> Extensio
             f"{name!r} of dithc.{group} is brought by several packages",
             got=", ".join(f"{one.package} {one.version}" for one in found),
             expected="one",
-            remedy="uninstall the others (pip uninstall)",
+            fix="uninstall the others (pip uninstall)",
         )
     brought = ", ".join(map(str, known)) or "none"
     raise problem(
         f"{name!r} is neither built in nor of an installed package",
         got=f"dithc.{group} of installed packages: {brought}",
         expected=f"one of these, or of {', '.join(built_in)}" if built_in else "one of these",
-        remedy=f"correct the name, or pip install the package that brings it into this environment ({sys.prefix})",
+        fix=f"correct the name, or pip install the package that brings it into this environment ({sys.prefix})",
     )
 
 

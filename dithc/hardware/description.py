@@ -67,7 +67,7 @@ def stand_in(path: Path, here: Machine) -> Machine:
             f"{path} cannot stand in for this machine",
             got=f"CPUs {compact_cpus(tuple(cpu for core in described.cores for cpu in core.cpus))}",
             expected=f"at least one of those that this process may use: {compact_cpus(here.limits.allowed_cpus)}",
-            remedy="unset DITHC_MACHINE, or correct `cores` of the description",
+            fix="unset DITHC_MACHINE, or correct `cores` of the description",
         )
     return described
 
@@ -114,7 +114,7 @@ def _content(path: Path) -> "_Keys":
         f"the description of a machine {path} cannot be read",
         got=got,
         expected="a YAML file as `dithc doctor --describe` writes it",
-        remedy="correct the path or the file",
+        fix="correct the path or the file",
     )
 
 
@@ -129,7 +129,7 @@ class _Keys:
         self.known: list[str] = []
 
     def fault(self, key: str, got: object, expected: str) -> UserError:
-        return problem(f"{self.path}: {key}", got=got, expected=expected, remedy="correct the description")
+        return problem(f"{self.path}: {key}", got=got, expected=expected, fix="correct the description")
 
     def take(self, key: str, convert: Callable[[Any], T], expected: str, default: T | None = None) -> T:
         """The value of a key as `convert` gives it; its default, or an error, where the key is missing."""

@@ -71,7 +71,7 @@ def plan(
     """
     for name, value in (("ranks_per_node", ranks_per_node), ("cpus_per_rank", cpus_per_rank)):
         if value is not None and value < 1:
-            raise problem(f"core plan: {name}", got=value, expected="1 or more", remedy=f"correct {name}")
+            raise problem(f"core plan: {name}", got=value, expected="1 or more", fix=f"correct {name}")
     cores = machine.visible_cores
     if own_mask and ranks_per_node > 1 and _reason_to_float(machine, cores, 1, None) is None:
         return _planned(machine, [cores] * ranks_per_node, ["each rank has a mask of its own: that is its share"])

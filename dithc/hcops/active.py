@@ -45,10 +45,8 @@ class use:  # reads as a verb at the place of use
     def __init__(self, backend: str, *, ops: Collection[str] | None = None) -> None:
         chosen = _only(choose(backend), ops)
         if why := obstacle(backend):
-            remedy = "choose another, or mend what is named"
-            raise problem(
-                f"back end {backend} of the operators", got=why, expected="one that works here", remedy=remedy
-            )
+            fix = "choose another, or mend what is named"
+            raise problem(f"back end {backend} of the operators", got=why, expected="one that works here", fix=fix)
         self._previous = dict(_active)
         _activate(chosen)
         _said_default.append(True)
@@ -69,7 +67,7 @@ def _only(chosen: dict[str, Choice], ops: Collection[str] | None) -> dict[str, C
     """The choices for some operators, all of which the table has."""
     if unknown := sorted(set(ops or ()) - set(chosen)):
         expected = f"some of {', '.join(chosen)}"
-        raise problem("operators of a back end", got=", ".join(unknown), expected=expected, remedy="correct the names")
+        raise problem("operators of a back end", got=", ".join(unknown), expected=expected, fix="correct the names")
     return chosen if ops is None else {op: choice for op, choice in chosen.items() if op in ops}
 
 

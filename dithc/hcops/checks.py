@@ -32,7 +32,7 @@ def fp32(op: str, name: str, tensor: Tensor) -> int:
 def typed(op: str, name: str, tensor: Tensor, dtype: torch.dtype) -> int:
     """Return the address of a contiguous CPU tensor of type `dtype`; raise UserError for any other."""
     if tensor.dtype is not dtype:
-        raise problem(_where(op, name), got=tensor.dtype, expected=dtype, remedy="convert it with .to()")
+        raise problem(_where(op, name), got=tensor.dtype, expected=dtype, fix="convert it with .to()")
     return array(op, name, tensor)[0]
 
 
@@ -52,7 +52,7 @@ def condition(op: str, name: str, tensor: Tensor, shape: tuple[int, int]) -> tup
 def served_type(op: str, dtype: torch.dtype) -> None:
     """Raise UserError if no kernel computes in `dtype`."""
     if dtype not in TYPES:
-        raise problem(_where(op, "dtype"), got=dtype, expected=EXPECTED_TYPES, remedy="give one of these")
+        raise problem(_where(op, "dtype"), got=dtype, expected=EXPECTED_TYPES, fix="give one of these")
 
 
 def heads_of(op: str, qkv: Tensor, num_heads: int) -> None:
@@ -61,8 +61,8 @@ def heads_of(op: str, qkv: Tensor, num_heads: int) -> None:
     if three == 0 or three % 3:
         raise wrong_shape(op, "qkv", qkv, expected="(N, T, 3D), D > 0")
     if num_heads < 1 or (three // 3) % num_heads:
-        remedy = "choose a number of heads that divides the width"
-        raise problem(_where(op, "num_heads"), got=num_heads, expected=f"a divisor of D = {three // 3}", remedy=remedy)
+        fix = "choose a number of heads that divides the width"
+        raise problem(_where(op, "num_heads"), got=num_heads, expected=f"a divisor of D = {three // 3}", fix=fix)
 
 
 def rotation_of(
@@ -79,15 +79,15 @@ def rotation_of(
     tokens, width = qkv.shape[1], qkv.shape[2] // (3 * num_heads)
     for names, pair in (("cos, sin", (cos, sin)), ("query_weight, key_weight", (query_weight, key_weight))):
         if (pair[0] is None) != (pair[1] is None):
-            raise problem(_where(op, names), got="one of them", expected="both, or neither", remedy="give both")
+            raise problem(_where(op, names), got="one of them", expected="both, or neither", fix="give both")
     if cos is not None and width % 2:
-        remedy = "choose a number of heads that leaves each an even width"
-        raise problem(_where(op, "num_heads"), got=f"heads of width {width}", expected="pairs to rotate", remedy=remedy)
+        fix = "choose a number of heads that leaves each an even width"
+        raise problem(_where(op, "num_heads"), got=f"heads of width {width}", expected="pairs to rotate", fix=fix)
     for name, table in (("cos", cos), ("sin", sin)):
         if table is not None:
             shape_of(op, name, table, (tokens, width // 2))
             if table.dtype is not torch.float32:
-                raise problem(_where(op, name), got=table.dtype, expected=torch.float32, remedy="convert it with .to()")
+                raise problem(_where(op, name), got=table.dtype, expected=torch.float32, fix="convert it with .to()")
     for name, weight in (("query_weight", query_weight), ("key_weight", key_weight)):
         if weight is not None:
             shape_of(op, name, weight, (width,))
@@ -104,15 +104,15 @@ def patches_of(op: str, name: str, tensor: Tensor, p: int, order: int, *, rows: 
     dimensions = "(N, C, height, width)" if rows is None else "(N, T, C * p * p)"
     if tensor.dim() != (4 if rows is None else 3):
         raise wrong_shape(op, name, tensor, expected=dimensions)
-    remedy = f"look at where it is chosen; {name} has shape {tuple(tensor.shape)}"
+    fix = f"look at where it is chosen; {name} has shape {tuple(tensor.shape)}"
     if order not in (0, 1):
-        raise problem(_where(op, "order"), got=order, expected="0 (C, p, p) or 1 (p, p, C)", remedy=remedy)
+        raise problem(_where(op, "order"), got=order, expected="0 (C, p, p) or 1 (p, p, C)", fix=fix)
     sizes, unit = (tensor.shape[2:], p) if rows is None else (tensor.shape[2:], p * p)
     if p < 1 or any(size % unit for size in sizes):
         expected = "a divisor of height and width" if rows is None else "p * p a divisor of C * p * p"
-        raise problem(_where(op, "p"), got=p, expected=expected, remedy=remedy)
+        raise problem(_where(op, "p"), got=p, expected=expected, fix=fix)
     if rows is not None and (rows < 1 or tensor.shape[1] % rows):
-        raise problem(_where(op, "rows"), got=rows, expected=f"a divisor of T = {tensor.shape[1]}", remedy=remedy)
+        raise problem(_where(op, "rows"), got=rows, expected=f"a divisor of T = {tensor.shape[1]}", fix=fix)
 
 
 def stream(op: str, name: str, x: Tensor) -> tuple[int, int, int]:
@@ -131,8 +131,8 @@ def shape_of(op: str, name: str, tensor: Tensor, expected: tuple[int, ...]) -> N
 
 def wrong_shape(op: str, name: str, tensor: Tensor, *, expected: object) -> Exception:
     """The error about a shape, for the caller to raise."""
-    remedy = f"look at where {name} is made; the shapes of {op} are in its docstring"
-    return problem(_where(op, name), got=f"shape {tuple(tensor.shape)}", expected=f"shape {expected}", remedy=remedy)
+    fix = f"look at where {name} is made; the shapes of {op} are in its docstring"
+    return problem(_where(op, name), got=f"shape {tuple(tensor.shape)}", expected=f"shape {expected}", fix=fix)
 
 
 def _where(op: str, name: str) -> str:
@@ -142,20 +142,16 @@ def _where(op: str, name: str) -> str:
 def _unfit(op: str, name: str, tensor: Tensor, *, layout: str = "contiguous") -> Exception:
     where = _where(op, name)
     if tensor.dtype not in TYPES:
-        remedy = "convert it, or choose the back end with hcops.use('reference')"
-        return problem(where, got=tensor.dtype, expected=EXPECTED_TYPES, remedy=remedy)
+        fix = "convert it, or choose the back end with hcops.use('reference')"
+        return problem(where, got=tensor.dtype, expected=EXPECTED_TYPES, fix=fix)
     if not tensor.is_cpu:
-        return problem(
-            where, got=f"a tensor on {tensor.device}", expected="a tensor on the CPU", remedy="move it there"
-        )
+        return problem(where, got=f"a tensor on {tensor.device}", expected="a tensor on the CPU", fix="move it there")
     if tensor.data_ptr() % tensor.itemsize:
         got = f"memory at {tensor.data_ptr():#x}"
-        return problem(
-            where, got=got, expected=f"a multiple of {tensor.itemsize} bytes", remedy="copy it with .clone()"
-        )
+        return problem(where, got=got, expected=f"a multiple of {tensor.itemsize} bytes", fix="copy it with .clone()")
     return problem(
         where,
         got=f"strides {tensor.stride()} of shape {tuple(tensor.shape)}",
         expected=layout,
-        remedy="copy it with .contiguous()",
+        fix="copy it with .contiguous()",
     )

@@ -43,8 +43,8 @@ def linear(
         return _linear_gate_residual(x, weight, bias, gate, residual)
     if gate is not None or residual is not None:
         got = f"gelu={gelu}, gate {'given' if gate is not None else 'missing'}"
-        remedy = "give gate and residual together, and without gelu"
-        raise problem("operator linear, arguments gelu, gate, residual", got=got, expected="one end", remedy=remedy)
+        fix = "give gate and residual together, and without gelu"
+        raise problem("operator linear, arguments gelu, gate, residual", got=got, expected="one end", fix=fix)
     op = "linear_gelu" if gelu else "linear"
     if reference_serves(op, x=x, weight=weight, bias=bias):
         return reference.linear_gelu(x, weight, bias) if gelu else reference.linear(x, weight, bias)

@@ -57,7 +57,7 @@ def adamw(
         UserError: The step is below 1, or the lists do not match.
     """
     if step < 1:
-        raise problem("operator adamw, argument step", got=step, expected="1 or more", remedy="count updates from 1")
+        raise problem("operator adamw, argument step", got=step, expected="1 or more", fix="count updates from 1")
     everything = [*weights, *gradients, *first, *second, *(averages or ())]
     by_torch = _reference_serves("adamw", everything)
     kernel = reference.adamw_forward if by_torch else raw("adamw_forward")

@@ -32,10 +32,8 @@ def compute_type(op: str, x: Tensor, **weights: Tensor | None) -> torch.dtype:
         return torch.get_autocast_dtype("cpu")
     for name, weight in weights.items():
         if weight is not None and weight.dtype is not x.dtype:
-            remedy = "convert one of them, or use torch.autocast('cpu', dtype=torch.bfloat16)"
-            raise problem(
-                f"operator {op}, argument {name}", got=weight.dtype, expected=f"{x.dtype}, as x", remedy=remedy
-            )
+            fix = "convert one of them, or use torch.autocast('cpu', dtype=torch.bfloat16)"
+            raise problem(f"operator {op}, argument {name}", got=weight.dtype, expected=f"{x.dtype}, as x", fix=fix)
     return x.dtype
 
 
@@ -57,8 +55,8 @@ def obstacle(op: str, tensors: dict[str, Tensor | None]) -> str | None:
         if tensor is None:
             continue
         if not isinstance(tensor, Tensor):
-            got, remedy = type(tensor).__name__, "convert it with torch.as_tensor()"
-            raise problem(f"operator {op}, argument {name}", got=got, expected="a torch.Tensor", remedy=remedy)
+            got, fix = type(tensor).__name__, "convert it with torch.as_tensor()"
+            raise problem(f"operator {op}, argument {name}", got=got, expected="a torch.Tensor", fix=fix)
         if tensor.dtype not in TYPES:
             if not tensor.is_floating_point():
                 array(op, name, tensor)  # raises, with the whole message
@@ -67,9 +65,9 @@ def obstacle(op: str, tensors: dict[str, Tensor | None]) -> str | None:
             return f"inputs on {tensor.device}"
         if on_meta is not None and tensor.is_meta != on_meta:
             expected = f"a tensor {'without' if on_meta else 'with'} memory, as the arguments before it"
-            remedy = "move all arguments to one device"
+            fix = "move all arguments to one device"
             where = f"operator {op}, argument {name}"
-            raise problem(where, got=f"a tensor on {tensor.device}", expected=expected, remedy=remedy)
+            raise problem(where, got=f"a tensor on {tensor.device}", expected=expected, fix=fix)
         on_meta = tensor.is_meta
         if tensor.layout is not torch.strided:
             return f"inputs of layout {tensor.layout}"

@@ -120,7 +120,7 @@ def choose(backend: str, *, because: str | None = None, kernels: tuple[Kernel, .
             "unknown back end of the operators",
             got=repr(backend),
             expected=" or ".join(known),
-            remedy="name one of these in hcops.use(...) or in the configuration",
+            fix="name one of these in hcops.use(...) or in the configuration",
         )
     chosen: dict[str, Choice] = {}
     for op in dict.fromkeys(kernel.op for kernel in kernels):
@@ -159,8 +159,8 @@ def raw_of(backend: str, name: str) -> Callable[..., Any]:
     for module in _modules(backend):
         if callable(found := getattr(module, name, None)):
             return found  # type: ignore[no-any-return]
-    remedy = "choose a back end that has it with hcops.use(...)"
-    raise problem(f"raw kernel {name}", got=f"back end {backend}", expected="a back end that has it", remedy=remedy)
+    fix = "choose a back end that has it with hcops.use(...)"
+    raise problem(f"raw kernel {name}", got=f"back end {backend}", expected="a back end that has it", fix=fix)
 
 
 def _modules(backend: str) -> tuple[object, ...]:

@@ -239,7 +239,7 @@ def _choices(num_threads: int) -> dict[Product, Choice | None]:
 
 
 def _ignore(path: Path, why: str) -> None:
-    log.warning("tuning file %s %s; the kernels' own blocking is used; remedy: delete it, then `dithc tune`", path, why)
+    log.warning("tuning file %s %s; the kernels' own blocking is used; fix: delete it, then `dithc tune`", path, why)
 
 
 def _shown(key: Key, fields: Iterable[str]) -> str:

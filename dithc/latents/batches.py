@@ -112,7 +112,7 @@ class Batches:
                 f"latents in {latents.folder} have no sample to train on",
                 got=f"0 of {latents.count} rows in the train split",
                 expected="at least 1",
-                remedy="give the data set more tiles or a larger `split.train`, then rerun its tiles stage",
+                fix="give the data set more tiles or a larger `split.train`, then rerun its tiles stage",
             )
         self._num_views = {"none": 1, "mirror": 2, "dihedral": NUM_VIEWS}[augment]
         if self._num_views > latents.num_views:
@@ -120,7 +120,7 @@ class Batches:
                 f"latents in {latents.folder} lack views for `augment: {augment}`",
                 got=f"{latents.num_views} views of each tile",
                 expected=f"{self._num_views}",
-                remedy=f"set `views: {self._num_views}` of the data set, then rerun its latents stage",
+                fix=f"set `views: {self._num_views}` of the data set, then rerun its latents stage",
             )
         self.latents, self.seed, self.global_batch = latents, seed, global_batch
         self.label_dropout, self.times = label_dropout, times

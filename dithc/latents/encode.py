@@ -59,7 +59,7 @@ def encode_tiles(
             "the data set has no tiles to encode",
             got="0 accepted tiles",
             expected="at least 1",
-            remedy="see the reasons of rejection in tiles.parquet, then change the section `tiles` or the source",
+            fix="see the reasons of rejection in tiles.parquet, then change the section `tiles` or the source",
         )
     codec.look_at(tiles)
     maker = _Maker(tiles, codec, folder, tiles_digest, STEMS[:views], shard_size, batch)
@@ -77,7 +77,7 @@ def encode_tiles(
             f"latents could not be written to {folder}",
             got=error,
             expected="a writable folder with room; finished shards are kept",
-            remedy="free space, then start again",
+            fix="free space, then start again",
         ) from error
     told = ("count", "z", "h", "w", "num_classes", "moments", "scale", "mean", "std")
     return {name: index[name] for name in told} | {"shape": [index[name] for name in "zhw"]}
@@ -211,7 +211,7 @@ def _check(moments: npt.NDArray[np.float32], rows: Rows, path: Path) -> None:
             f"the latent of tile {rows[first]} for {path} cannot be stored",
             got=f"a largest magnitude of {float(largest[first])}",
             expected=f"finite numbers below {LARGEST_FP16:.0f} (fp16)",
-            remedy="look at that row of the accepted tiles and at the codec's weights; retrain the codec if it diverged, or "
+            fix="look at that row of the accepted tiles and at the codec's weights; retrain the codec if it diverged, or "
             "give one of others another `scale`",
         )
 

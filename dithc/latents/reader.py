@@ -17,7 +17,7 @@ from dithc.log import UserError, problem
 from dithc.runs import Manifest, sha256_file
 from dithc.sealed import parse
 
-REMEDY = "rerun the latents stage of this data set (`dithc latents`)"
+FIX = "rerun the latents stage of this data set (`dithc latents`)"
 
 Split = Literal["train", "val", "test", "all"]
 
@@ -155,7 +155,7 @@ class Latents:
 
     def _expect(self, what: str, got: object, expected: object) -> None:
         if expected is not None and got != expected:
-            raise problem(f"latents in {self.folder} are {what}", got=got, expected=expected, remedy=REMEDY)
+            raise problem(f"latents in {self.folder} are {what}", got=got, expected=expected, fix=FIX)
 
     def _column(self, name: str, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
         Manifest.whole(self.folder / f"{name}.npy")
@@ -175,7 +175,7 @@ class Latents:
         return array
 
     def _damaged(self, name: str, got: object, expected: str) -> UserError:
-        return problem(f"{self.folder / name} cannot be used", got=got, expected=expected, remedy=REMEDY)
+        return problem(f"{self.folder / name} cannot be used", got=got, expected=expected, fix=FIX)
 
     @property
     def _classes(self) -> str:

@@ -1,6 +1,6 @@
 """Messages, errors, progress and metrics: how dithc speaks.
 
-What: the logger with a rank prefix, the one shape of a user error (what, got, expected, remedy), memory that the system refuses
+What: the logger with a rank prefix, the one shape of a user error (what, got, expected, fix), memory that the system refuses
 (`refusal`), a progress bar that becomes plain lines in a log file, and the metrics writer (JSON lines and TensorBoard).
 Why: on a cluster the log is the only window; one room decides how it reads.
 Invariants: rank 0 speaks at INFO, other ranks only from WARNING, prefixed `r3 |`. Nothing here knows what is trained.

@@ -1,4 +1,4 @@
-"""Errors that a user can correct, in four lines: title, got, expected, remedy."""
+"""Errors that a user can correct, in four lines: title, got, expected, fix."""
 
 import errno
 
@@ -13,19 +13,19 @@ class UserError(ValueError):
     status = 2
 
 
-def problem(what: str, *, got: object, expected: object, remedy: str) -> UserError:
+def problem(what: str, *, got: object, expected: object, fix: str) -> UserError:
     """Build a user error. Every part is escaped; a line break stays if at least four spaces follow it.
 
     Args:
         what: title: the wrong file, key or option, and its fault.
-        got: the value or the error that was found. The limit on the size of files has its own remedy.
+        got: the value or the error that was found. The limit on the size of files has its own fix.
         expected: the values that are allowed.
-        remedy: an imperative or a command.
+        fix: an imperative or a command.
 
     Returns:
         The error, for the caller to raise.
     """
     if isinstance(got, OSError) and got.errno == errno.EFBIG:
-        remedy = RAISE_FILE_LIMIT
-    what, got, expected, remedy = (escaped(str(part), indent=4) for part in (what, got, expected, remedy))
-    return UserError(f"{what}\n  got:      {got}\n  expected: {expected}\n  remedy:   {remedy}")
+        fix = RAISE_FILE_LIMIT
+    what, got, expected, fix = (escaped(str(part), indent=4) for part in (what, got, expected, fix))
+    return UserError(f"{what}\n  got:      {got}\n  expected: {expected}\n  fix:      {fix}")

@@ -34,18 +34,18 @@ def gib(num_bytes: float) -> str:
     return f"{num_bytes / 2**30:.2f} GiB" if abs(num_bytes) >= 2**30 else f"{num_bytes / 2**20:.1f} MiB"
 
 
-def out_of_memory(what: str, *, wanted: str, there_is: str, remedy: str) -> UserError:
+def out_of_memory(what: str, *, wanted: str, there_is: str, fix: str) -> UserError:
     """The error of a refusal.
 
     Args:
         what: what could not go on.
         wanted: as the function of that name gave it.
         there_is: what this process may take and has, in words.
-        remedy: what needs less.
+        fix: what needs less.
     """
     return problem(
         f"{what}: out of memory",
         got=f"{wanted} was asked of the system, which refused",
         expected=there_is,
-        remedy=remedy,
+        fix=fix,
     )

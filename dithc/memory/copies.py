@@ -221,7 +221,7 @@ class _Engine:
         if self._library is None:
             raise problem(
                 "copies between memory tiers", got=f"no C kernels: {native.load().reason}", expected="the C library",
-                remedy="install the package again, or train without memory tiers",
+                fix="install the package again, or train without memory tiers",
             )  # fmt: skip
         self._handle = self._start(_cpus(cores))
 
@@ -299,7 +299,7 @@ def _cpus(cores: tuple[int | None, int | None]) -> tuple[int, int]:
         if index is not None and not usable:
             raise problem(
                 f"core of the {name} thread", got=index, expected="a core that this process may use",
-                remedy="take it from `dithc.hardware.plan`",
+                fix="take it from `dithc.hardware.plan`",
             )  # fmt: skip
         cpus.append(usable[0] if usable else -1)
     return cpus[0], cpus[1]

@@ -11,7 +11,7 @@ from dithc.log import UserError, logger, problem
 log = logger(__name__)
 
 GIB = 1 << 30
-REMEDY = "choose another folder for the file tier, or make the file smaller"
+FIX = "choose another folder for the file tier, or make the file smaller"
 
 
 def create(folder: Path, size_bytes: int) -> int:
@@ -23,7 +23,7 @@ def create(folder: Path, size_bytes: int) -> int:
     what = f"file tier in {folder}"
     if not folder.is_dir():
         got = "not a folder" if folder.exists() else "no such folder"
-        raise problem(what, got=got, expected="a folder on a local disk", remedy=f"make it, or {REMEDY}")
+        raise problem(what, got=got, expected="a folder on a local disk", fix=f"make it, or {FIX}")
     free_bytes = shutil.disk_usage(folder).free
     if free_bytes < size_bytes:
         raise _too_small(what, free_bytes, size_bytes)
@@ -37,7 +37,7 @@ def create(folder: Path, size_bytes: int) -> int:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise _too_small(what, shutil.disk_usage(folder).free, size_bytes) from error
         raise problem(
-            what, got=error.strerror, expected=f"a folder that takes a file of {size_bytes} bytes", remedy=REMEDY
+            what, got=error.strerror, expected=f"a folder that takes a file of {size_bytes} bytes", fix=FIX
         ) from error
     if _is_memory(folder):
         log.warning(
@@ -51,7 +51,7 @@ def _too_small(what: str, free_bytes: int, size_bytes: int) -> UserError:
         what,
         got=f"{free_bytes / GIB:.2f} GiB free ({free_bytes} bytes)",
         expected=f"{size_bytes / GIB:.2f} GiB ({size_bytes} bytes)",
-        remedy=f"free some space, or {REMEDY}",
+        fix=f"free some space, or {FIX}",
     )
 
 

@@ -239,7 +239,7 @@ def _first_pool(wanted: str) -> Pool:
             f"pool of outputs (environment variable {POOL_VARIABLE})",
             got=wanted,
             expected="on or off",
-            remedy=f"correct or unset {POOL_VARIABLE}",
+            fix=f"correct or unset {POOL_VARIABLE}",
         )
     if wanted == "off":
         log.info("outputs of operators come from torch's allocator: %s=off", POOL_VARIABLE)

@@ -63,7 +63,7 @@ def specs_of(
             "file tier of memory",
             got=f"folder {file_folder}, size {file_bytes}",
             expected="both, or neither",
-            remedy="give the one that is missing, or leave the other out",
+            fix="give the one that is missing, or leave the other out",
         )
     found = [tier for kind in FASTEST_FIRST for tier in machine.tiers if tier.kind == kind]
     bind = len({tier.kind for tier in found}) > 1
@@ -85,7 +85,7 @@ def specs_of(
             f"file tier of memory in {file_folder}",
             got="memory of unknown size above it, and no budget: nothing would ever go to the file",
             expected="a budget",
-            remedy="set fast_budget_gib, or leave the file out",
+            fix="set fast_budget_gib, or leave the file out",
         )
     return specs
 
@@ -104,7 +104,7 @@ def _too_large(budget_bytes: int, kind: str, memory_bytes: int, ranks: int) -> U
         "budget of the fastest memory",
         got=f"{budget_bytes / GIB:.2f} GiB for each of {ranks} rank(s) of a node",
         expected=f"at most {memory_bytes // ranks / GIB:.2f} GiB: there are {memory_bytes / GIB:.2f} GiB of {kind} memory",
-        remedy="lower fast_budget_gib",
+        fix="lower fast_budget_gib",
     )
 
 

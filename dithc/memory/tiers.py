@@ -50,7 +50,7 @@ class Tier:
                 f"file tier in {spec.folder}",
                 got="the system refuses to map the file",
                 expected=f"{size_bytes} bytes of addresses (ulimit -v)",
-                remedy="raise the limit, or make the file smaller",
+                fix="raise the limit, or make the file smaller",
             ) from error
         self._file_rates = copy_rates.of_file(spec.folder, self._file, size_bytes)
 
@@ -187,7 +187,7 @@ class Tiers(Sequence[Tier]):
 
 def _check(specs: Sequence[TierSpec]) -> None:
     if not specs:
-        raise problem("memory tiers", got="none", expected="one or more", remedy="give the fastest first")
+        raise problem("memory tiers", got="none", expected="one or more", fix="give the fastest first")
     for spec in specs:
         is_file = spec.kind == "file"
         if is_file and (spec.folder is None or (spec.budget_bytes or 0) < HUGE_PAGE_BYTES):
@@ -195,21 +195,21 @@ def _check(specs: Sequence[TierSpec]) -> None:
                 f"memory tier {spec.name}",
                 got=f"folder {spec.folder}, {spec.budget_bytes} bytes",
                 expected=f"a file tier with a folder and a size of {HUGE_PAGE_BYTES} bytes or more",
-                remedy="give both, or leave the tier out",
+                fix="give both, or leave the tier out",
             )
         if not is_file and spec.budget_bytes is not None and spec.budget_bytes < 0:
             raise problem(
                 f"budget of memory tier {spec.name}",
                 got=f"{spec.budget_bytes} bytes",
                 expected="0 bytes or more, or none",
-                remedy="correct it",
+                fix="correct it",
             )
     if native.library() is None and (len(specs) > 1 or specs[0].budget_bytes is not None):
         raise problem(
             "memory tiers",
             got=native.load().reason,
             expected="the C library, which keeps the tiers and their budgets",
-            remedy="install the package again, or set no budget and no file tier",
+            fix="install the package again, or set no budget and no file tier",
         )
 
 

@@ -85,8 +85,8 @@ def settings(config: DiTConfig) -> dict[str, Any]:
         got = f"{config.num_classes} classes, trained without label dropout"
         raise _cannot_hold("a label table without a row for the null label", got=got, expected="label_dropout above 0")
     if config.block != training.BlockKind():
-        remedy = "export it as safetensors"
-        raise _cannot_hold("blocks of another kind", got=config.block, expected=training.BlockKind(), remedy=remedy)
+        fix = "export it as safetensors"
+        raise _cannot_hold("blocks of another kind", got=config.block, expected=training.BlockKind(), fix=fix)
     if config.mlp_width != 4 * config.hidden_size:
         raise _cannot_hold("another width of the MLP", got=config.mlp_width, expected=4 * config.hidden_size)
     return {
@@ -168,7 +168,7 @@ def from_diffusers(state: Mapping[str, Tensor], config: DiTConfig) -> State:
             "names in the weights for diffusers",
             got=f"missing: {some(missing)}; unknown: {some(unknown)}",
             expected=f"the {len(known)} names of a {CLASS} of this depth",
-            remedy="give the weights of its `transformer` whole, and as diffusers saves them",
+            fix="give the weights of its `transformer` whole, and as diffusers saves them",
         )
     result: State = {}
     for ours, theirs in table:
@@ -202,17 +202,17 @@ def _refuse_different(copies: State) -> None:
                 "embedders of the blocks differ",
                 got=f"{name} is not {first}",
                 expected="the same timestep and label embedders in every block: a DiT has one of each for all blocks",
-                remedy=f"nothing can be done about weights that {CLASS} was trained to: train on the official network, or "
+                fix=f"nothing can be done about weights that {CLASS} was trained to: train on the official network, or "
                 "start from weights converted from it",
             )
 
 
 def _cannot_hold(
-    what: str, *, got: object, expected: object, remedy: str = "export it as safetensors or official"
+    what: str, *, got: object, expected: object, fix: str = "export it as safetensors or official"
 ) -> UserError:
-    return problem(f"diffusers' {CLASS} cannot hold {what}", got=got, expected=expected, remedy=remedy)
+    return problem(f"diffusers' {CLASS} cannot hold {what}", got=got, expected=expected, fix=fix)
 
 
 def _cannot_import(key: str, *, got: object, expected: object) -> UserError:
-    remedy = f"give the folder of a {CLASS}: in a pipeline's folder the one named `transformer`"
-    return problem(f"{key} in config.json of the weights", got=got, expected=expected, remedy=remedy)
+    fix = f"give the folder of a {CLASS}: in a pipeline's folder the one named `transformer`"
+    return problem(f"{key} in config.json of the weights", got=got, expected=expected, fix=fix)

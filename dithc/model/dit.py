@@ -79,8 +79,8 @@ class DiT(nn.Module):
         """
         if x.dim() != 4 or tuple(x.shape[1:]) != (self.config.in_channels, *self.config.size):
             expected = ("N", self.config.in_channels, *self.config.size)
-            remedy = "build the model with these in_channels and input_size, or cut the input to fit"
-            raise problem("input of the model", got=tuple(x.shape), expected=expected, remedy=remedy)
+            fix = "build the model with these in_channels and input_size, or cut the input to fit"
+            raise problem("input of the model", got=tuple(x.shape), expected=expected, fix=fix)
         tokens = self.x_embedder(x) + self.pos_embed  # (N, T, D)
         c = self.t_embedder(t) + self.y_embedder(y)  # (N, D)
         for block in self.blocks:

@@ -127,7 +127,7 @@ class DiTConfig:
 
 
 def _wrong(name: str, *, got: object, expected: str) -> UserError:
-    return problem(f"model setting {name}", got=got, expected=expected, remedy=f"correct {name}")
+    return problem(f"model setting {name}", got=got, expected=expected, fix=f"correct {name}")
 
 
 PRESETS: Mapping[str, DiTConfig] = MappingProxyType(
@@ -147,11 +147,11 @@ def preset(name: str, overrides: Mapping[str, Any]) -> DiTConfig:
         UserError: no such preset, no such field, or values that do not go together.
     """
     if name not in PRESETS:
-        remedy = "name a preset, and change its fields by overrides"
-        raise problem("unknown model preset", got=repr(name), expected=" or ".join(PRESETS), remedy=remedy)
+        fix = "name a preset, and change its fields by overrides"
+        raise problem("unknown model preset", got=repr(name), expected=" or ".join(PRESETS), fix=fix)
     known = [field.name for field in fields(DiTConfig)]
     unknown = [key for key in overrides if key not in known]
     if unknown:
         what = f"unknown override of preset {name}"
-        raise problem(what, got=", ".join(unknown), expected=", ".join(known), remedy="use one of these names")
+        raise problem(what, got=", ".join(unknown), expected=", ".join(known), fix="use one of these names")
     return replace(PRESETS[name], **overrides)

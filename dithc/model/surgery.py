@@ -83,17 +83,17 @@ def official_state(checkpoint: object, *, weights: Literal["ema", "model"] = "em
         UserError: there are no such weights in it.
     """
     expected = f"a mapping with {weights!r} in it, or a mapping of parameter names to tensors"
-    remedy = "give the weights file of a DiT, or name the other set of weights"
+    fix = "give the weights file of a DiT, or name the other set of weights"
     if not isinstance(checkpoint, Mapping):
-        raise problem("checkpoint", got=type(checkpoint).__name__, expected=expected, remedy=remedy)
+        raise problem("checkpoint", got=type(checkpoint).__name__, expected=expected, fix=fix)
     nested = {name for name in ("ema", "model") if isinstance(checkpoint.get(name), Mapping)}
     if nested and weights not in nested:
-        raise problem("checkpoint", got=f"only {nested.pop()!r} weights", expected=expected, remedy=remedy)
+        raise problem("checkpoint", got=f"only {nested.pop()!r} weights", expected=expected, fix=fix)
     found = unwrapped(checkpoint[weights] if nested else checkpoint, source="checkpoint")
     state = {name: value for name, value in found.items() if isinstance(value, Tensor)}
     if not state or len(state) != len(found):
         others = [str(key) for key in found if not isinstance(found[key], Tensor)]
-        raise problem("checkpoint", got=f"not tensors: {some(others)}", expected=expected, remedy=remedy)
+        raise problem("checkpoint", got=f"not tensors: {some(others)}", expected=expected, fix=fix)
     return state
 
 
@@ -119,7 +119,7 @@ def _refuse_other_architecture(state: Mapping[str, Tensor], own: State, new: DiT
             "names in the checkpoint",
             got=f"missing: {some(missing)}; unknown: {some(unknown)}",
             expected=f"the {len(own)} names of the official DiT state dictionary",
-            remedy="give the weights of a DiT; take them out of a wrapping dictionary by official_state",
+            fix="give the weights of a DiT; take them out of a wrapping dictionary by official_state",
         )
 
 
@@ -197,8 +197,8 @@ def _matched(kept: int, had: int, now: int) -> str:
 
 
 def _misfit(what: str, *, got: object, expected: object) -> UserError:
-    remedy = "choose the preset and the overrides that the checkpoint was trained with"
-    return problem(f"checkpoint does not fit the model: {what}", got=got, expected=expected, remedy=remedy)
+    fix = "choose the preset and the overrides that the checkpoint was trained with"
+    return problem(f"checkpoint does not fit the model: {what}", got=got, expected=expected, fix=fix)
 
 
 def some(names: list[str], limit: int = 6) -> str:

@@ -88,7 +88,7 @@ def isa_number(wanted: str) -> int:
             f"instruction set of the C kernels (environment variable {ISA_VARIABLE})",
             got=wanted,
             expected=f"ref, or an instruction set of this CPU up to {handle.hc_isa_name(number).decode()}",
-            remedy=f"correct or unset {ISA_VARIABLE}",
+            fix=f"correct or unset {ISA_VARIABLE}",
         )
     return number.value
 

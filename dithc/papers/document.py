@@ -201,7 +201,7 @@ class Document:
                 f"the document of a target cannot be read from {path}",
                 got=f"{type(error).__name__}: {error}",
                 expected="a JSON document as `dithc paper` writes it",
-                remedy="remove it and make the target again: the cells that are there are kept",
+                fix="remove it and make the target again: the cells that are there are kept",
             ) from error
 
 

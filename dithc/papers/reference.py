@@ -45,5 +45,5 @@ def _tables(path: Path) -> dict[str, Any]:
             f"the paper's numbers cannot be read from {path}",
             got=f"{type(error).__name__}: {error}",
             expected="the form of config/paper/reference.yaml",
-            remedy="restore that file; the workflow is started from the folder that has `config`",
+            fix="restore that file; the workflow is started from the folder that has `config`",
         ) from error

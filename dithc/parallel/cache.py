@@ -59,7 +59,7 @@ class Cached:
                 "rows of a network's call in a sampling with a cache",
                 got=f"{len(tokens)}, {self._rows} before",
                 expected="the same rows at every call: each is compared with itself",
-                remedy="leave out the cache, or what changes them (`guidance_interval`, a sampler that does)",
+                fix="leave out the cache, or what changes them (`guidance_interval`, a sampler that does)",
             )
         self._rows, begun, before = len(tokens), perf_counter(), float(self.tally[2])
         out = self._made(blocks, tokens, c, time)
@@ -157,7 +157,7 @@ class ByTaylor(Cached):
                 "timesteps of a sampling with a taylor cache",
                 got=f"{node.time:g} twice",
                 expected="another one at each call, over which is extrapolated",
-                remedy="take a sampler of one evaluation a step, or the cache first-block",
+                fix="take a sampler of one evaluation a step, or the cache first-block",
             )
         older = self._nodes
         if len(older) > 1 and older[0].call - older[1].call < self._settings.interval:

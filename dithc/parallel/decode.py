@@ -120,7 +120,7 @@ def rows_of(latent: Tensor, ranks: Ranks) -> list[int]:
             "machine.sampling.parallel_vae",
             got=f"latents of {height} rows for {ranks.size} ranks",
             expected="at least a row for each rank that shares an image",
-            remedy="set it to auto or false, or share an image among fewer ranks",
+            fix="set it to auto or false, or share an image among fewer ranks",
         )
     return cut(height, ranks.size)
 

@@ -99,7 +99,7 @@ def explained(error: ValueError, absent: str) -> UserError:
         f"{absent} is lost, which shares an image with others",
         got=f"{absent} {str(error).rpartition(WAITED_FOR)[2]}",
         expected="all ranks that share an image, until it is made",
-        remedy="see what the log says of that rank (a signal, memory), then start again: finished shards are kept",
+        fix="see what the log says of that rank (a signal, memory), then start again: finished shards are kept",
     )
     told.status = LOST
     return told

@@ -82,8 +82,8 @@ class Staged:
             ("num_pipeline_patch", settings.patches, tokens, "tokens of an image, one a patch at least"),
         ):
             if got > most:
-                remedy = f"lower it to {most}"
-                raise problem(f"pipefusion.{what}", got=got, expected=f"at most the {most} {of}", remedy=remedy)
+                fix = f"lower it to {most}"
+                raise problem(f"pipefusion.{what}", got=got, expected=f"at most the {most} {of}", fix=fix)
         self.keys = KeptKeys(tokens)
         self._model, self._stages, self._warmup = model, stages, settings.warmup_steps
         self._patches = cut(tokens, settings.patches)
@@ -103,7 +103,7 @@ class Staged:
                 "rows of a network's call in a sampling with pipefusion",
                 got=f"{len(x)}, {self._rows} before",
                 expected="the same rows at every call: each attends to what is kept of itself",
-                remedy="leave out `pipefusion`, or what changes them (a sampler that does)",
+                fix="leave out `pipefusion`, or what changes them (a sampler that does)",
             )
         model, stages = self._model, self._stages
         is_last, units = stages.rank + 1 == stages.size, self._units(len(x))

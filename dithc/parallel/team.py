@@ -145,5 +145,5 @@ def _check_nodes(nodes: Sequence[str], parts: Sequence[Sequence[int]]) -> None:
                 "machine.sampling.shared_degree",
                 got=f"ranks {', '.join(map(str, members))} on {', '.join(dict.fromkeys(nodes[rank] for rank in members))}",
                 expected="ranks of one node, which see the same memory",
-                remedy="lower it to the ranks of a node, or share tokens by `ulysses_degree` and `ring_degree`",
+                fix="lower it to the ranks of a node, or share tokens by `ulysses_degree` and `ring_degree`",
             )

@@ -54,7 +54,7 @@ class Generated:
                 f"{path} lists no images in the units of its data set",
                 got=f"{len(self.manifest.files)} other files",
                 expected="shard-00000.npy and so on",
-                remedy="run `dithc sample` again",
+                fix="run `dithc sample` again",
             )
         self._paths = [path.parent / name for name in names]
         self._joined = Joined(self._paths)
@@ -64,7 +64,7 @@ class Generated:
                 f"the images of {path} are of other bands than their data set",
                 got=f"{self.shape[1]} bands",
                 expected=f"{len(self.bands.names)} ({', '.join(self.bands.names)})",
-                remedy="run `dithc sample` again",
+                fix="run `dithc sample` again",
             )
 
     @property

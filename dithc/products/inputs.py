@@ -34,7 +34,7 @@ def needed_input(path: Path, manifest: Manifest, *, stage: str, at: Path | None 
             f"the {'scenes' if stage == 'stage' else stage} that {path} was made from are not found",
             got="no manifest of that stage and digest",
             expected=f"one of its inputs, where they were or beside it: {said}",
-            remedy="start in the folder where the stages were run, copy the folder of results as a whole, or run the earlier "
+            fix="start in the folder where the stages were run, copy the folder of results as a whole, or run the earlier "
             "stage again",
         )
     return found

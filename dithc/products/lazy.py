@@ -68,7 +68,7 @@ class Lazy(BackendArray):
             f"{self._path} was moved or replaced after it was opened",
             got=got,
             expected=f"the manifest of digest {self._digest}",
-            remedy="open the manifest again, at its present place",
+            fix="open the manifest again, at its present place",
         )
 
     def __getitem__(self, key: indexing.ExplicitIndexer) -> Any:

@@ -55,7 +55,7 @@ def read(manifest: Path | str, *, image: int | None = None) -> xarray.DataArray:
     content = Manifest.read(path)
     if content.stage not in STAGES:
         raise problem(
-            f"{path} has no arrays", got=f"stage {content.stage!r}", expected=", ".join(STAGES), remedy="open another"
+            f"{path} has no arrays", got=f"stage {content.stage!r}", expected=", ".join(STAGES), fix="open another"
         )
     opened = STAGES[content.stage](path, content, image)
     said = {name: content.numbers[name] for name in SAID if content.numbers.get(name) is not None}
@@ -72,7 +72,7 @@ def _one(whole: xarray.DataArray, image: int, path: Path) -> xarray.DataArray:
             f"{path} has no image {image}",
             got=image,
             expected=f"0 to {numbers.max(initial=0)}",
-            remedy="give another number",
+            fix="give another number",
         )
     chosen = whole.sel(image=image)
     if "dx" in chosen.coords and np.isfinite(chosen.coords["dx"]):
@@ -108,7 +108,7 @@ def _scenes(path: Path, manifest: Manifest, image: int | None) -> Content:
             f"the scenes of {path} are not one array",
             got=f"{len(sides)} scenes of {len(set(sides))} shapes",
             expected="scenes of one shape, or the number of one of them",
-            remedy="open them one by one: image=0 and so on",
+            fix="open them one by one: image=0 and so on",
         )
     chosen = np.arange(scenes.count)
     if image is not None and 0 <= image < scenes.count:

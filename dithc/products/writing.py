@@ -77,7 +77,7 @@ def write(manifest: Path, *, stage: Stage, layout: Format, out: Path, select: st
             f"images could not be written to {out}",
             got=error,
             expected="a writable place with room for them; what was there before is untouched",
-            remedy="free space or choose another --out, then start again",
+            fix="free space or choose another --out, then start again",
         ) from error
     _tell(numbers, images.bands, out)
     return numbers
@@ -90,7 +90,7 @@ def _check_scenes(images: Samples | RealTiles, count: int, *, layout: Format, ou
             "scenes are written by rows",
             got=f"--format {layout}",
             expected="--format geotiff",
-            remedy="export GeoTIFF: GDAL and xarray (rioxarray) open parts of it",
+            fix="export GeoTIFF: GDAL and xarray (rioxarray) open parts of it",
         )
     needed = int(np.prod(images.shape)) * np.dtype(images.bands.dtype).itemsize
     # All of them with overviews as if they could not be packed, one beside as it is while it is made.
@@ -101,7 +101,7 @@ def _check_scenes(images: Samples | RealTiles, count: int, *, layout: Format, ou
             f"{count} scene(s) of {' x '.join(map(str, images.shape))} are larger than the disk of {out}",
             got=f"{free / 1e9:.2f} GB free",
             expected=f"{needed / 1e9:.2f} GB at most, with overviews and one scene that is not packed",
-            remedy="free space, choose another --out, or fewer by --select",
+            fix="free space, choose another --out, or fewer by --select",
         )
 
 
@@ -116,7 +116,7 @@ def _chosen(select: str, count: int) -> range:
         "--select names no images",
         got=select,
         expected=f"FIRST:END within 0:{count}; END itself is left out",
-        remedy=f"such as 0:{min(count, 100)}",
+        fix=f"such as 0:{min(count, 100)}",
     )
 
 

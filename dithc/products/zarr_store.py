@@ -25,7 +25,7 @@ def require_zarr() -> None:
             "zarr is not installed",
             got="no package of that name",
             expected="zarr 3 or later",
-            remedy="pip install 'dithc[zarr]', or take --format geotiff",
+            fix="pip install 'dithc[zarr]', or take --format geotiff",
         )
 
 

@@ -16,7 +16,7 @@ def read_json(path: Path | None) -> dict[str, Any]:
         return dict(content)
     except (OSError, ValueError, TypeError) as error:
         raise problem(
-            f"{path} cannot be read", got=error, expected="a JSON mapping", remedy="remove it and rerun its stage"
+            f"{path} cannot be read", got=error, expected="a JSON mapping", fix="remove it and rerun its stage"
         ) from error
 
 
@@ -32,6 +32,6 @@ def read_bench(path: Path, kind: str, *, part: str, what: str, option: str = "")
             f"{path} is no {what}",
             got=f"keys {', '.join(content) or 'none'}",
             expected=f"what `dithc bench {kind} --json` wrote, with `{part}`",
-            remedy=f"run the bench again, or leave out --{option or kind}",
+            fix=f"run the bench again, or leave out --{option or kind}",
         )
     return content

@@ -193,7 +193,7 @@ class Lease:
                         f"process {holder['pid']} on {holder['host']} works on {self.folder}",
                         got=f"a lease that is renewed ({self.path})",
                         expected="no other process that writes to the same folder",
-                        remedy="wait for it, or stop it; then start again",
+                        fix="wait for it, or stop it; then start again",
                     )
                 )
             log.warning(f"waiting for process {holder['pid']} on {holder['host']} to finish, or its lease to expire")

@@ -151,20 +151,20 @@ class Manifest:
                 f"manifest {path} is missing" if not path.exists() else f"manifest {path} lacks a part",
                 got=f"no such file: {error.filename}",
                 expected=wanted,
-                remedy="run the earlier stage first"
+                fix="run the earlier stage first"
                 if not path.exists()
                 else "copy the folder with its hidden files, or remove it and rerun its stage",
             ) from None
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             raise problem(
-                f"manifest {path} cannot be read", got=error, expected=wanted, remedy="remove it and rerun its stage"
+                f"manifest {path} cannot be read", got=error, expected=wanted, fix="remove it and rerun its stage"
             ) from error
         if stage is not None and manifest.stage != stage:
             raise problem(
                 f"manifest {path} is of another stage",
                 got=manifest.stage,
                 expected=stage,
-                remedy="pass the manifest of that stage",
+                fix="pass the manifest of that stage",
             )
         check(manifest.numbers, stage=manifest.stage, path=path)
         manifest._remember(path)
@@ -222,7 +222,7 @@ class Manifest:
                 f"{path} was changed after it was written" if path.exists() else f"{path} is missing",
                 got=fault,
                 expected=f"the {entry['bytes']} bytes that {manifest} lists (SHA-256)",
-                remedy="delete it and run the workflow again, which makes it again (or `dithc verify --repair`)",
+                fix="delete it and run the workflow again, which makes it again (or `dithc verify --repair`)",
             )
         cls._compared[name] = _state(path)
         return path

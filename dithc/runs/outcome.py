@@ -275,5 +275,5 @@ def check(numbers: object, *, stage: str, path: Path) -> None:
             f"{path}: `{key}` is not what stage {stage!r} writes",
             got=got if len(got) <= MOST_SHOWN else f"{got[:MOST_SHOWN]} ...",
             expected=", or ".join(dict.fromkeys(said)),
-            remedy="remove that manifest and rerun its stage (`dithc verify --repair` does both)",
+            fix="remove that manifest and rerun its stage (`dithc verify --repair` does both)",
         ) from None

@@ -75,7 +75,7 @@ class Store:
             f"manifest {path} names no checkpoint",
             got=f"{len(manifest.files)} files",
             expected="files in a folder step_NNNNNNN",
-            remedy="remove it and run the training again",
+            fix="remove it and run the training again",
         )
 
     def begin(self, step: int) -> Path:
@@ -144,7 +144,7 @@ class Store:
             f"checkpoint of step {step} could not be written to {self.path(step)}",
             got=reason,
             expected="a writable folder with room for it",
-            remedy="free space or change `store` in the config, then start again: training continues "
+            fix="free space or change `store` in the config, then start again: training continues "
             f"from the last complete checkpoint ({self.steps()[-1] if self.steps() else 'none yet'})",
         )
 
@@ -182,7 +182,7 @@ class Store:
 
         Args:
             step: which.
-            manifest: the run's manifest through which the store was found (`of_run`), if it was: the remedy names it.
+            manifest: the run's manifest through which the store was found (`of_run`), if it was: the fix names it.
             files: that are going to be read, whole or in numbered parts; others are not looked at. None for all.
 
         Raises:
@@ -194,7 +194,7 @@ class Store:
                 f"checkpoint {self.path(step)} is damaged",
                 got="; ".join(faults),
                 expected="the bytes that were written (SHA-256 in checkpoint.json)",
-                remedy=self._remedy(step, manifest),
+                fix=self._fix(step, manifest),
             )
         return found
 
@@ -220,14 +220,14 @@ class Store:
                 f"checkpoint {folder} cannot be read",
                 got=error,
                 expected="files that this user may read, on a file system that answers",
-                remedy="see to the file system or the permissions, then start again; or, if it is lost, delete that folder: "
+                fix="see to the file system or the permissions, then start again; or, if it is lost, delete that folder: "
                 "training then continues from the next older checkpoint",
             ) from error
         except (ValueError, KeyError, TypeError) as error:
             faults.append(f"{COMMIT_FILE} is altered ({type(error).__name__}: {error})")
         return (None, faults) if faults else (found, [])
 
-    def _remedy(self, step: int, manifest: Path | None) -> str:
+    def _fix(self, step: int, manifest: Path | None) -> str:
         """How to get a damaged checkpoint again."""
         if manifest is None:
             return "remove that folder; training continues from the next older checkpoint"
@@ -267,7 +267,7 @@ class Store:
             f"the newest {len(damaged)} checkpoint(s) in {self.folder} are damaged",
             got=", ".join(f"step {step} ({reason})" for step, reason in damaged.items()),
             expected="the newest one whole, or the one before it",
-            remedy="look what has damaged them, and put the files back if there is a copy; or pass them all over: the training "
+            fix="look what has damaged them, and put the files back if there is a copy; or pass them all over: the training "
             f"then {goal} (`dithc train --go-back`; in the workflow machine.go_back: true)",
         )
 

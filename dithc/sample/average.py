@@ -38,7 +38,7 @@ def average_of(
             f"the average of length {length} of the run in {store.folder}",
             got="checkpoints without averages of lengths",
             expected="two of them, as `ema.lengths` of the run says",
-            remedy="pass the manifest of a run that has `ema.lengths`, or leave `ema` out of the evaluation",
+            fix="pass the manifest of a run that has `ema.lengths`, or leave `ema` out of the evaluation",
         )
     step = checkpoint.step
     steps = sorted({step, *(one for one in snapshots if one <= step)})
@@ -47,7 +47,7 @@ def average_of(
             f"the average of length {length} at step {step} is made of {len(steps)} checkpoints, and {len(missing)} lack",
             got=f"checkpoints of steps {', '.join(map(str, store.steps())) or 'none'} in {store.folder}",
             expected=f"also {', '.join(map(str, missing[:10]))}{' and so on' if len(missing) > 10 else ''}",
-            remedy="give the run the `keep_every` that it was trained with, leave `ema` out of the evaluation, or "
+            fix="give the run the `keep_every` that it was trained with, leave `ema` out of the evaluation, or "
             f"delete {manifest} and that folder to train again",
         )
     stored = [Profile(one, each) for one in steps for each in lengths]

@@ -83,7 +83,7 @@ def _stages(job: Job, *, ranks: int) -> dict[str, int]:
             f"evaluations.{job.name}.pipefusion.pipefusion_parallel_degree",
             got=f"{stages} stages on {ranks} rank(s)",
             expected="a rank for each stage",
-            remedy=f"start {stages} ranks or more, or set it to {ranks} with `num_pipeline_patch: {staged.patches}`, which makes "
+            fix=f"start {stages} ranks or more, or set it to {ranks} with `num_pipeline_patch: {staged.patches}`, which makes "
             "the same images",
         )
     return {"stages": stages}

@@ -131,7 +131,7 @@ def open_images(job: Job, *, tiles_digest: str) -> tuple[Images, dict[str, Any]]
             f"codec of evaluation {job.name} is not the one the run was trained with",
             got=codec.id,
             expected=meta["codec"],
-            remedy="sample with the codec of the run's latents, or train again on latents of this codec",
+            fix="sample with the codec of the run's latents, or train again on latents of this codec",
         )
     latents = Latents(job.latents.parent, codec_id=codec.id, tiles_digest=tiles_digest)
     if latents.num_classes != meta["num_classes"]:
@@ -139,7 +139,7 @@ def open_images(job: Job, *, tiles_digest: str) -> tuple[Images, dict[str, Any]]
             f"latents {job.latents} are not those the run was trained on",
             got=f"{latents.num_classes} classes",
             expected=f"{meta['num_classes']} classes",
-            remedy="pass the latents of the run's data set",
+            fix="pass the latents of the run's data set",
         )
     classes = np.unique(latents.labels[latents.rows("train")]).astype(np.int64)
     objective = Objective.of(training.Objective(**meta["objective"]))

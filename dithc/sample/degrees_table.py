@@ -23,7 +23,7 @@ def degrees_table(job: Job, group: Group, *, layout: tuple[int, int] | None = No
             f"--degrees of evaluation {job.name}",
             got="an evaluation of the codec alone",
             expected="one with a network, whose calls are shared",
-            remedy="start it on as many ranks as there are: its shards and their images are dealt, and nothing is exchanged",
+            fix="start it on as many ranks as there are: its shards and their images are dealt, and nothing is exchanged",
         )
     if layout is None and group.size == 1:
         layout = (1, 1)

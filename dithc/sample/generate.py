@@ -185,7 +185,7 @@ class Images:
                 f"size of evaluation {name}",
                 got=f"{size} pixels{' in windows' if self.grid else ''}, and a network of {own[0]} x {own[1]}",
                 expected=f"its own size, or with `windows` a larger multiple of {factor}",
-                remedy="correct `size`, add `windows: {overlap: 0.25}`, or take a run on tiles of that size",
+                fix="correct `size`, add `windows: {overlap: 0.25}`, or take a run on tiles of that size",
             )
 
         Denoiser(self.model, pipefusion=self.evaluation.pipefusion)  # refuses more patches than there are tokens

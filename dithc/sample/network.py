@@ -34,7 +34,7 @@ def load_network(job: Job) -> tuple[DiT, dict[str, Any]]:
             f"evaluation {job.name} is of step {step}, whose checkpoint was not kept",
             got=f"checkpoints of steps {', '.join(map(str, store.steps())) or 'none'} in {store.folder}",
             expected=f"step {step} among them",
-            remedy=f"evaluate one of these, or delete {job.checkpoint} and that folder to train again with `keep_every`",
+            fix=f"evaluate one of these, or delete {job.checkpoint} and that folder to train again with `keep_every`",
         )
     checkpoint = store.open(step, manifest=job.checkpoint)
     meta = checkpoint.meta
@@ -56,7 +56,7 @@ def load_network(job: Job) -> tuple[DiT, dict[str, Any]]:
                 f"weights {path} do not fit the model that their checkpoint describes",
                 got=error,
                 expected="the weights written together with checkpoint.json",
-                remedy=f"delete {job.checkpoint} and the folder {store.folder}, then run the workflow again: it trains the "
+                fix=f"delete {job.checkpoint} and the folder {store.folder}, then run the workflow again: it trains the "
                 "run anew",
             ) from error
     log.info(f"sampling {describe(evaluation, step=checkpoint.step)} from {checkpoint.folder}")

@@ -50,6 +50,6 @@ def _drawn(rows: Rows, evaluation: training.Evaluation) -> Rows:
             f"split {evaluation.real_split} is too small to judge the codec by",
             got=f"{len(rows)} tiles",
             expected="at least 2",
-            remedy="name another split as `real_split`, or give it a larger share of the data set's `split`",
+            fix="name another split as `real_split`, or give it a larger share of the data set's `split`",
         )
     return np.random.default_rng(evaluation.seed).permutation(rows)[: evaluation.images]

@@ -36,7 +36,7 @@ def check_memory(shape: tuple[int, int, int], *, free: int) -> None:
             got=f"{refusal.gib(free)} free for a rank",
             expected=f"{refusal.gib(LATENTS_AT_ONCE * latents)} at least: a sampler has {LATENTS_AT_ONCE} tensors or more of "
             f"{refusal.gib(latents)} at once, on every rank",
-            remedy="lower `size` of the evaluation, take a codec of fewer latents (`pixel` has one for every number), "
+            fix="lower `size` of the evaluation, take a codec of fewer latents (`pixel` has one for every number), "
             "start fewer ranks a node, or ask for more memory (`resources: {sample: {mem_mb}}`)",
         )
 
@@ -50,7 +50,7 @@ def check_room(shards: Shards, missing: Sequence[int], *, shape: tuple[int, int,
             f"{len(missing)} scene(s) of {shape[0]} x {shape[1]} x {shape[2]} are larger than the disk of {shards.folder}",
             got=f"{free / 1e9:.2f} GB free",
             expected=f"{(needed + SPARE_BYTES) / 1e9:.2f} GB: fp16, and the display as bytes",
-            remedy="free space, choose another place, or lower `size` or `images` of the evaluation",
+            fix="free space, choose another place, or lower `size` or `images` of the evaluation",
         )
 
 

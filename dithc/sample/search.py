@@ -57,13 +57,11 @@ def search(job: Job, *, latents: int, reference_steps: int) -> dict[str, Any]:
             f"evaluation {job.name} has no timesteps to search",
             got=f"{chosen.sampler} in {chosen.steps} steps, at {chosen.at}",
             expected=f"{' or '.join(SOLVERS)} in 2 to {MOST_STEPS} steps (heun: 3 or more), of a network",
-            remedy="change `sampler`, `steps` or `at` of the evaluation",
+            fix="change `sampler`, `steps` or `at` of the evaluation",
         )
     if reference_steps < 2 * chosen.steps:
-        remedy = "take 200"
-        raise problem(
-            "steps of the reference", got=reference_steps, expected=f"{2 * chosen.steps} or more", remedy=remedy
-        )
+        fix = "take 200"
+        raise problem("steps of the reference", got=reference_steps, expected=f"{2 * chosen.steps} or more", fix=fix)
     inputs = inputs_of(job)
     images, _ = open_images(job, tiles_digest=inputs[str(job.tiles)])
     first, second = (range(chosen.images + part * latents, chosen.images + (part + 1) * latents) for part in (0, 1))
@@ -186,7 +184,7 @@ def search_scaling(job: Job, *, score: Callable[[npt.NDArray[np.uint8]], float],
             f"evaluation {job.name} has no noise to scale",
             got="at: codec",
             expected="an evaluation that samples a network",
-            remedy="name another evaluation",
+            fix="name another evaluation",
         )
     inputs = inputs_of(job)
     opened, _ = open_images(job, tiles_digest=inputs[str(job.tiles)])

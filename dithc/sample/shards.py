@@ -111,7 +111,7 @@ class Shards:
                 f"image {bad} is not finite",
                 got="NaN or infinity from the network or the decoder",
                 expected="finite numbers",
-                remedy="sample more steps or with less guidance; look at the training's last losses",
+                fix="sample more steps or with less guidance; look at the training's last losses",
             )
 
     def say(self, shard: int, *, shape: Sequence[int], labels: list[int], seconds: float, **more: Any) -> None:
@@ -137,7 +137,7 @@ class Shards:
             f"shard {shard} could not be written to {self.folder}",
             got=error,
             expected="a writable folder with room; finished shards are kept",
-            remedy="free space, then start again",
+            fix="free space, then start again",
         )
 
     def files(self) -> list[Path]:

@@ -55,7 +55,7 @@ class Links:
                 f"the machine {machine.model_name!r} has no network to simulate",
                 got="a description without the section `network`",
                 expected="its keys as in profiles/machines/lx2.yaml: cards_per_node, bandwidth, latency_ns, ...",
-                remedy="add the section `network` to the description",
+                fix="add the section `network` to the description",
             )
         return cls(
             latency=network.latency_ns * NANO,

@@ -34,10 +34,10 @@ def read_measured(path: Path, model: str) -> Measured:
             f"{path} says no time of a step of {model} on one node",
             got=f"{type(error).__name__}: {error}",
             expected="the JSON file of `dithc bench step` or `dithc bench scaling` of this model, unchanged, in which it ran",
-            remedy=f"make it with `dithc bench step --model {model} --json FILE`, or give --step in seconds",
+            fix=f"make it with `dithc bench step --model {model} --json FILE`, or give --step in seconds",
         ) from None
     if not found.seconds > 0:
-        raise problem(f"seconds of a step in {path}", got=found.seconds, expected="above 0", remedy="measure again")
+        raise problem(f"seconds of a step in {path}", got=found.seconds, expected="above 0", fix="measure again")
     return found
 
 

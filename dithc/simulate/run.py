@@ -124,7 +124,7 @@ def _simulate(settings: Settings, machine: Machine, model: Model, cluster: Clust
             "no point can be simulated",
             got=f"{settings.nodes} nodes for {settings.global_batches} images",
             expected="at least one image for each rank",
-            remedy="ask for fewer nodes or more images",
+            fix="ask for fewer nodes or more images",
         )
     if isinstance(settings.step, Path) and settings.mode == "weak":
         curves.insert(0, measured_curve(read_measured(settings.step, model.name), model))
@@ -164,7 +164,7 @@ def computing_of(settings: Settings, machine: Machine, model: str) -> tuple[Comp
                 "--images-per-node beside a measured step",
                 got=settings.images_per_node,
                 expected=f"{images}, as {settings.step} has it",
-                remedy="leave out --images-per-node",
+                fix="leave out --images-per-node",
             )
     elif settings.step is not None:
         seconds, source = settings.step, "given"
@@ -176,14 +176,12 @@ def computing_of(settings: Settings, machine: Machine, model: str) -> tuple[Comp
                 got="no time of a step",
                 expected="seconds, or the JSON file of `dithc bench step` or `dithc bench scaling`; published are steps of "
                 f"DiT-S/2 to XL/2 with {paper.IMAGES_PER_NODE} or 224 images on LX2",
-                remedy="add --step",
+                fix="add --step",
             )
         seconds, source = known, "published: arXiv:2601.01500, table 2 (CFTP)"
     if settings.fixed_seconds >= seconds:
         expected = f"less than the step of {seconds:g} s"
-        raise problem(
-            "--fixed-seconds", got=settings.fixed_seconds, expected=expected, remedy="correct --fixed-seconds"
-        )
+        raise problem("--fixed-seconds", got=settings.fixed_seconds, expected=expected, fix="correct --fixed-seconds")
     log.info(
         "a step computes %.3f s on a node with %d images (%s); ranks' spread %.3f", seconds, images, source, spread
     )
@@ -192,7 +190,7 @@ def computing_of(settings: Settings, machine: Machine, model: str) -> tuple[Comp
 
 def _check(settings: Settings) -> None:
     def refuse(what: str, got: object, expected: str) -> None:
-        raise problem(f"simulate {what}", got=got, expected=expected, remedy=f"correct {what}")
+        raise problem(f"simulate {what}", got=got, expected=expected, fix=f"correct {what}")
 
     if any(name not in COLLECTIVES for name in settings.collectives) or not settings.collectives:
         refuse("--collectives", settings.collectives, f"of {', '.join(COLLECTIVES)}")
@@ -215,7 +213,7 @@ def _check_paper(settings: Settings, machine: Machine, ranks: int) -> None:
             "--reproduce-paper",
             got=f"{', '.join(settings.models)}, {ranks} ranks a node of {machine.model_name}",
             expected=f"{paper.MODEL}, {paper.RANKS_PER_NODE} ranks a node of LX2",
-            remedy="leave out --models and --ranks-per-node, and use profiles/machines/lx2.yaml",
+            fix="leave out --models and --ranks-per-node, and use profiles/machines/lx2.yaml",
         )
 
 

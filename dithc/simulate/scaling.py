@@ -157,7 +157,7 @@ def simulate_point(
     ranks = nodes * cluster.ranks_per_node
     if images < ranks:
         raise problem(
-            "images of a step", got=images, expected=f"at least one for each of {ranks} ranks", remedy="fewer nodes"
+            "images of a step", got=images, expected=f"at least one for each of {ranks} ranks", fix="fewer nodes"
         )
     images_per_node = math.ceil(images / ranks) * cluster.ranks_per_node
     plan, gathering = plan_of(model, method, computing, cluster, nodes=nodes, images_per_node=images_per_node)

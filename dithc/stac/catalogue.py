@@ -37,7 +37,7 @@ def search_catalogue(search: datasets.Search, *, credentials: Credentials) -> li
             "pystac-client is not installed, which searches catalogues",
             got="no package of that name",
             expected="pystac-client 0.8 or later",
-            remedy="pip install 'dithc[stac]'; items that you have already are fetched without it: --items FOLDER",
+            fix="pip install 'dithc[stac]'; items that you have already are fetched without it: --items FOLDER",
         )
     found: dict[str, Item] = {}
     for document in _documents(search, credentials):
@@ -51,7 +51,7 @@ def search_catalogue(search: datasets.Search, *, credentials: Credentials) -> li
             f"nothing in {search.catalog} fits the search",
             got=f"no item of {search.collection}",
             expected="a scene in the area and days, with no more cloud than `max_cloud`",
-            remedy="widen `source.search`, or correct the name of the collection",
+            fix="widen `source.search`, or correct the name of the collection",
         )
     return list(found.values())
 
@@ -152,7 +152,7 @@ def _area(path: Path) -> dict[str, Any]:
             f"the area {path} (`source.search.area`) cannot be read",
             got=error,
             expected="GeoJSON with one Polygon or MultiPolygon, in degrees of longitude and latitude",
-            remedy="save one feature as GeoJSON (EPSG:4326), or give `bbox: [west, south, east, north]`",
+            fix="save one feature as GeoJSON (EPSG:4326), or give `bbox: [west, south, east, north]`",
         ) from None
     return found
 
@@ -162,5 +162,5 @@ def _no_answer(search: datasets.Search, got: str) -> UserError:
         f"the catalogue {search.catalog} does not answer the search",
         got=got,
         expected="a STAC API with item search (its address is that of its root, such as .../v1)",
-        remedy="check `source.search.catalog`, the network and the proxy (https_proxy); on a cluster, use a login node",
+        fix="check `source.search.catalog`, the network and the proxy (https_proxy); on a cluster, use a login node",
     )

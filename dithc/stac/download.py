@@ -93,7 +93,7 @@ def download(wanted: Wanted, *, credentials: Credentials, told: Callable[[int], 
                     f"{wanted.shown} could not be fetched",
                     got=f"{error}, {attempts} times in a row",
                     expected="the file",
-                    remedy="start again later: what has come so far is kept",
+                    fix="start again later: what has come so far is kept",
                 ) from None
             wait = min(error.wait if error.wait is not None else 2.0 ** (attempts - 1), LONGEST_WAIT_SECONDS)
             log.info(f"{wanted.target.name}: {error}; again in {wait:g} s")
@@ -184,9 +184,7 @@ def _refused(wanted: Wanted, error: HTTPError) -> Exception:
         f"{wanted.shown} is not given",
         got=f"status {error.code}",
         expected="the file",
-        remedy=secret
-        if error.code in (401, 403, 409)
-        else "the catalogue names a file that is gone: leave the scene out",
+        fix=secret if error.code in (401, 403, 409) else "the catalogue names a file that is gone: leave the scene out",
     )
 
 
@@ -219,7 +217,7 @@ def _check_room(wanted: Wanted, num_bytes: int) -> None:
             f"there is no room for {wanted.target.name}",
             got=f"{num_bytes / 2**30:.1f} GiB to come",
             expected=f"that much free in {wanted.target.parent}, and {SPARE_BYTES / 2**30:g} GiB that is left alone",
-            remedy="free space, or let `source.path` be on a larger disk; what has come so far is kept",
+            fix="free space, or let `source.path` be on a larger disk; what has come so far is kept",
         )
 
 
@@ -228,7 +226,7 @@ def _other(wanted: Wanted, *, got: str, expected: str) -> UserError:
         f"{wanted.shown} is not what the catalogue says",
         got=got,
         expected=expected,
-        remedy="start again; if it stays so, tell the catalogue, and leave the scene out",
+        fix="start again; if it stays so, tell the catalogue, and leave the scene out",
     )
 
 

@@ -78,7 +78,7 @@ def fetch(source: datasets.Sentinel2Stac, *, items: Path | None = None) -> Lock:
             what,
             got=got,
             expected="one of them",
-            remedy="say in `source.search` which scenes, or pass --items FOLDER with STAC items of a catalogue for a source "
+            fix="say in `source.search` which scenes, or pass --items FOLDER with STAC items of a catalogue for a source "
             "without `search`, which staging takes too",
         )
     found = None if items is None else _pinned(_given(items), source)
@@ -97,7 +97,7 @@ def fetch(source: datasets.Sentinel2Stac, *, items: Path | None = None) -> Lock:
             f"{folder} was fetched for something else",
             got=json.dumps(lock.search),
             expected=json.dumps(asked),
-            remedy=f"take another `source.path`, or remove {folder / LOCK_FILE}: then it is searched anew",
+            fix=f"take another `source.path`, or remove {folder / LOCK_FILE}: then it is searched anew",
         )
     sign, signed = search.sign if search else None, found.addresses if found else {}
     _complete(lock, folder, credentials, sign=sign, signed=signed)
@@ -131,7 +131,7 @@ def _given(items: Path) -> list[Item]:
             f"there are no items in {items}",
             got=f"{len(paths)} files *.json",
             expected="STAC items, or collections of them",
-            remedy="save them from their catalogue, or search it: `source.search`",
+            fix="save them from their catalogue, or search it: `source.search`",
         )
     return list(found.values())
 
@@ -145,7 +145,7 @@ def _pinned(given: list[Item], source: datasets.Sentinel2Stac) -> _Found:
                 "the catalogue gives an item a name that can be no folder's",
                 got=repr(item.id[:100]),
                 expected="letters, digits, `.`, `_` and `-`, a letter or digit first",
-                remedy="leave that scene out of the search",
+                fix="leave that scene out of the search",
             )
         assets, pinned = _wanted(item, source), {}
         for name, asset in assets.items():
@@ -180,7 +180,7 @@ def _wanted(item: Item, source: datasets.Sentinel2Stac) -> dict[str, Asset]:
             f"the item {item.id} lacks what is asked for",
             got=f"no {', '.join(missing)} at {source.gsd_m:g} m or finer, or at its own pixel size",
             expected=f"{', '.join([*bands, *masks])}",
-            remedy="choose `bands` and `gsd_m` that the catalogue has, or another collection",
+            fix="choose `bands` and `gsd_m` that the catalogue has, or another collection",
         )
     return assets
 
@@ -221,7 +221,7 @@ def _complete(lock: Lock, folder: Path, credentials: Credentials, *, sign: str |
             f"a folder of a scene in {folder} is a link, which may lead out of it",
             got=links[0],
             expected="folders",
-            remedy="remove the link: the scene is fetched again",
+            fix="remove the link: the scene is fetched again",
         )
     with progress(total=len(files), label="fetch", unit="file") as bar:
         for item in lock.items:
@@ -275,7 +275,7 @@ def _one(
             f"{asset.href} is no longer the file that was pinned",
             got=f"sha256 {digest}",
             expected=f"sha256 {asset.sha256}",
-            remedy=f"remove {folder / LOCK_FILE} to search anew, and stage again: the catalogue has replaced it",
+            fix=f"remove {folder / LOCK_FILE} to search anew, and stage again: the catalogue has replaced it",
         )
     asset.size, asset.sha256 = size, digest
 
@@ -297,7 +297,7 @@ def _signing(sign: str, href: str, credentials: Credentials) -> Callable[[], str
                 f"{said_by} does not sign {href}",
                 got=credentials.scrubbed(error),
                 expected="JSON with the signed address as `href`",
-                remedy="check `source.search.sign` and the network",
+                fix="check `source.search.sign` and the network",
             ) from None
         return found
 

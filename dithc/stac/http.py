@@ -57,7 +57,7 @@ class Credentials:
                 f"the token in {TOKEN} is none",
                 got="spaces, line ends or other characters that a header cannot have",
                 expected="one word",
-                remedy=f"set {TOKEN} to the token alone, without `Bearer`",
+                fix=f"set {TOKEN} to the token alone, without `Bearer`",
             )
         named = {host.strip().lower() for host in os.environ.get(TOKEN_HOSTS, "").split(",")}
         host = urlsplit(catalog).netloc.rpartition("@")[2].lower() if catalog else ""
@@ -123,7 +123,7 @@ def check_address(href: str, *, said_by: str) -> None:
             f"{said_by} leads to an address that is not asked for",
             got="a user or password in it" if secret else ascii(without_query(href))[:MOST_SAID],
             expected="https://HOST/PATH, or http",
-            remedy=f"take another catalogue, or correct the address; a token goes into the variable {TOKEN}",
+            fix=f"take another catalogue, or correct the address; a token goes into the variable {TOKEN}",
         )
 
 
@@ -214,5 +214,5 @@ def _astray(what: str, *, got: str, expected: str) -> UserError:
         f"{what} is not followed",
         got=got,
         expected=expected,
-        remedy="take another catalogue, or tell the one that runs it",
+        fix="take another catalogue, or tell the one that runs it",
     )

@@ -290,5 +290,5 @@ def _no_item(origin: str, *, got: str) -> UserError:
         f"{origin} is no STAC item of a Sentinel-2 scene",
         got=got[:300],
         expected="an item (type Feature, STAC 1.0 or 1.1) of level L1C or L2A that says everything once",
-        remedy="save the item again from its catalogue, or take it out of the folder",
+        fix="save the item again from its catalogue, or take it out of the folder",
     )

@@ -82,7 +82,7 @@ class Lock:
                 else f"{path} is invalid",
                 got=error,
                 expected="the bytes under its seal, and every file as ID/FILE",
-                remedy="remove it and run `dithc fetch` again, which searches anew; of the files that are there, those with a "
+                fix="remove it and run `dithc fetch` again, which searches anew; of the files that are there, those with a "
                 "checksum of the catalogue are not fetched again",
             ) from None
 

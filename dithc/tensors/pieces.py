@@ -69,5 +69,5 @@ def _whole(parts: list[Piece]) -> Tensor:
         f"tensor {first.name} cannot be put together",
         got=", ".join(f"{tuple(part.values.shape)} at {part.start} along {part.dim} of {part.shape}" for part in parts),
         expected=f"parts that follow each other up to {length}",
-        remedy="the files of the ranks are not of one checkpoint: use another checkpoint",
+        fix="the files of the ranks are not of one checkpoint: use another checkpoint",
     )

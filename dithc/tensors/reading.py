@@ -55,7 +55,7 @@ def read_external(path: Path) -> tuple[Any, dict[str, str]]:
     try:
         files = files_of(path)
         contents = {file: content_of(file) for file in files}
-        strange = [file for file, content in contents.items() if content.format != "safetensors" or content.remedy]
+        strange = [file for file, content in contents.items() if content.format != "safetensors" or content.fix]
         if not strange:
             tensors = _Tensors(files)
             tensors.where = dict(unwrapped(tensors.where, source=path))

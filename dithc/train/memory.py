@@ -200,7 +200,7 @@ def _chain(settings: training.Memory, *, ranks: int) -> list[TierSpec]:
             "machine.memory.automem",
             got=f"on, and one tier of memory ({', '.join(spec.name for spec in chain)})",
             expected="two tiers at least",
-            remedy="set fast_budget_gib, or file_folder and file_gib; or automem: auto, which then moves nothing",
+            fix="set fast_budget_gib, or file_folder and file_gib; or automem: auto, which then moves nothing",
         )
     if settings.allow_recompute:
         log.warning("machine.memory: allow_recompute without effect, as there is one tier of memory: nothing is moved")

@@ -75,7 +75,7 @@ class Checkpoints:
         """
         if min(every, keep_last, *keep_every, 1) < 1:
             got = f"every {every}, keep_last {keep_last}, keep_every {list(keep_every)}"
-            raise problem("settings of checkpoints", got=got, expected="1 and more", remedy="correct them")
+            raise problem("settings of checkpoints", got=got, expected="1 and more", fix="correct them")
         self._group, self._store, self._every = group, Store(Path(folder)), every
         strategy = optimizer.strategy
         if strategy.layout.size != group.size:
@@ -83,7 +83,7 @@ class Checkpoints:
                 "strategy of the optimizer",
                 got=f"one for {strategy.layout.size} rank(s)",
                 expected=f"one for the {group.size} rank(s) of the group",
-                remedy="make it with them: Strategy(model, group)",
+                fix="make it with them: Strategy(model, group)",
             )
         types = TensorFile.TYPES
         strange = [
@@ -94,7 +94,7 @@ class Checkpoints:
                 "what a checkpoint holds of this model",
                 got=", ".join(strange),
                 expected=f"tensors of {', '.join(str(dtype).removeprefix('torch.') for dtype in types)}",
-                remedy="keep such a buffer out (`register_buffer(..., persistent=False)`), or as two of a type that is there",
+                fix="keep such a buffer out (`register_buffer(..., persistent=False)`), or as two of a type that is there",
             )
         self._state = Kept(model=strategy.model, optimizer=optimizer, strategy=strategy)
         self._stop, self._pace = Stop(walltime_minutes=walltime_minutes), Pace()

@@ -105,9 +105,7 @@ def rehearse(settings: Rehearsal, group: Group, *, warm: Callable[[], None] = la
     """
     if settings.warmup < 1 or settings.steps < 1:
         got = f"{settings.warmup} and {settings.steps}"
-        raise problem(
-            "steps of warm-up and on the clock", got=got, expected="at least 1 of each", remedy="ask for more"
-        )
+        raise problem("steps of warm-up and on the clock", got=got, expected="at least 1 of each", fix="ask for more")
     before_bytes = peak_rss_bytes()
     _choose_operators(settings.operators)
     trainer = _trainer(settings, group)
@@ -198,7 +196,7 @@ def _alone(trainer: Trainer, settings: Rehearsal, group: Group) -> Trainer:
     if layout.tensor_size > 1 or trainer.strategy.zero is not None or settings.batch % layout.data_size:
         got = f"{settings.strategy}, sharding {settings.sharding}, {settings.batch} images on {group.size} rank(s)"
         expected = "ranks with whole layers, a state of their own and equal shares of the batch"
-        raise problem("steps without exchange", got=got, expected=expected, remedy="ask for no pairs, or for others")
+        raise problem("steps without exchange", got=got, expected=expected, fix="ask for no pairs, or for others")
     single = Group()
     run = trainer.run.model_copy(update={"global_batch": settings.batch // layout.data_size})
     strategy = Strategy(trainer.strategy.module, layout_on(single, "cftp"))

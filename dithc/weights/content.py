@@ -41,12 +41,12 @@ class Content(NamedTuple):
     Attributes:
         words: Description with an article.
         format: safetensors, torch (torch.save), torchscript or export; empty for anything else.
-        remedy: Fix if the file surely contains no weights; empty otherwise.
+        fix: Fix if the file surely contains no weights; empty otherwise.
     """
 
     words: str
     format: str = ""
-    remedy: str = ""
+    fix: str = ""
 
 
 def content_of(path: Path) -> Content:
@@ -59,20 +59,20 @@ def content_of(path: Path) -> Content:
     with path.open("rb") as file:
         head = file.read(HEAD_BYTES)
         if not head:
-            return Content("an empty file", remedy=DOWNLOAD)
-        for signature, words, remedy in SIGNATURES:
+            return Content("an empty file", fix=DOWNLOAD)
+        for signature, words, fix in SIGNATURES:
             if head.startswith(signature):
-                return Content(words, remedy=remedy)
+                return Content(words, fix=fix)
         if head.startswith(b"PK"):
             return _of_zip(path)
         if head[TAR_MAGIC] == b"ustar":
-            return Content("a tar archive", remedy=UNPACK)
+            return Content("a tar archive", fix=UNPACK)
         if head[HEAD_LENGTH_BYTES : HEAD_LENGTH_BYTES + 1] == b"{" or (size < HEAD_LENGTH_BYTES and b"\0" in head):
             return _of_safetensors(file, size) or _of_text(head)
     if re.match(rb"\x80[\x02-\x05]", head):
         return Content("a pickle", "torch")
     if not any(head):
-        return Content("a file that begins with zeros, as an unfinished download", remedy=DOWNLOAD)
+        return Content("a file that begins with zeros, as an unfinished download", fix=DOWNLOAD)
     return _of_text(head)
 
 
@@ -83,7 +83,7 @@ def _of_text(head: bytes) -> Content:
             if markup[1].lower() in (b"?xml", b"error") and b"<html" not in head.lower()
             else "an HTML page"
         )
-        return Content(f"{kind} instead of the file", remedy=f"{DOWNLOAD}; the server answered with a page")
+        return Content(f"{kind} instead of the file", fix=f"{DOWNLOAD}; the server answered with a page")
     try:
         text = head.decode().strip()
     except UnicodeDecodeError as error:
@@ -93,7 +93,7 @@ def _of_text(head: bytes) -> Content:
     if not text.isprintable() and any(ord(letter) < ord(" ") and letter not in "\t\r\n\f" for letter in text):
         return Content("unknown binary data")
     kind = "JSON" if text[:1] in ("{", "[") else "text"
-    return Content(f"{kind} that begins with {text[:40]!r}", remedy=DOWNLOAD)
+    return Content(f"{kind} that begins with {text[:40]!r}", fix=DOWNLOAD)
 
 
 def _of_zip(path: Path) -> Content:
@@ -101,7 +101,7 @@ def _of_zip(path: Path) -> Content:
         with zipfile.ZipFile(path) as archive:
             names = archive.namelist()
     except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError):
-        return Content("a zip archive (also the format of torch.save) that is cut short or damaged", remedy=DOWNLOAD)
+        return Content("a zip archive (also the format of torch.save) that is cut short or damaged", fix=DOWNLOAD)
     below = {name.partition("/")[2] or name for name in names}
     if any("/code/" in name or name.endswith("/constants.pkl") for name in names):
         return Content("a TorchScript program", "torchscript")
@@ -109,7 +109,7 @@ def _of_zip(path: Path) -> Content:
         return Content("a file of torch.save", "torch")
     if below & {"archive_format", "serialized_exported_program.json"}:
         return Content("a program of torch.export", "export")
-    return Content(f"a zip archive with {names[0]!r}" if names else "an empty zip archive", remedy=UNPACK)
+    return Content(f"a zip archive with {names[0]!r}" if names else "an empty zip archive", fix=UNPACK)
 
 
 def _of_safetensors(file: io.BufferedReader, size: int) -> Content | None:
@@ -135,7 +135,7 @@ def _of_safetensors(file: io.BufferedReader, size: int) -> Content | None:
 
 
 def unreadable(
-    what: str, path: Path, *, expected: str, remedy: str = "copy the file again, or choose another", error: object = ""
+    what: str, path: Path, *, expected: str, fix: str = "copy the file again, or choose another", error: object = ""
 ) -> UserError:
     """Build the error for a file that a reader rejects, from the file's content and the reader's message.
 
@@ -145,17 +145,17 @@ def unreadable(
         what: Title of the error.
         path: The file.
         expected: Content that the reader accepts.
-        remedy: Fix if the content does not imply one.
+        fix: Fix if the content does not imply one.
         error: Exception or text of the reader; the last line is the cause.
     """
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     cause = lines[-1] if lines else type(error).__name__ if isinstance(error, Exception) else ""
     cause = type(error).__name__ if ADVICE.search(str(error)) else cause[:LONGEST_CAUSE]
     if named := re.search(r"GLOBAL (\S+)", str(error)):
-        cause, remedy = f"an object of {named[1]} in it", EXPORT
+        cause, fix = f"an object of {named[1]} in it", EXPORT
     try:
         content = content_of(path)
-        got = f"{path.name}: {content.words}" + ("" if content.remedy or not cause else f"; {cause}")
+        got = f"{path.name}: {content.words}" + ("" if content.fix or not cause else f"; {cause}")
     except OSError as missing:
         content, got = Content(""), cause or str(missing)
-    return problem(what, got=got, expected=expected, remedy=content.remedy or remedy)
+    return problem(what, got=got, expected=expected, fix=content.fix or fix)

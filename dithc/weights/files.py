@@ -96,7 +96,7 @@ def unwrapped(state: Mapping[str, T], *, source: object) -> Mapping[str, T]:
     if len(set(names.values())) < len(names):
         twice = next(name for name in names.values() if list(names.values()).count(name) > 1)
         got, expected = f"{twice} twice", "each name once, with or without prefixes of wrappers"
-        raise problem(f"names in {source}", got=got, expected=expected, remedy="save the weights of one model alone")
+        raise problem(f"names in {source}", got=got, expected=expected, fix="save the weights of one model alone")
     log.info(
         "%s: removed the wrapper prefixes %s from names of weights", source, ", ".join(f"{one}." for one in removed)
     )

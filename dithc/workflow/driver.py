@@ -77,7 +77,7 @@ class Driver:
         threading.Thread(target=self._watch, args=(self.queue,), name="watch", daemon=True).start()
 
     def failed(self) -> None:
-        """Report a failed workflow: for each failed job the reason, log and remedy."""
+        """Report a failed workflow: for each failed job the reason, log and fix."""
         self._stop.set()
         if self.queue is None or self.name is None:
             return
@@ -92,7 +92,7 @@ class Driver:
                 "the profile does not say what a node of the cluster has",
                 got=f"jobs go to {executor}, and `machine` says scheduler: none",
                 expected="machine={scheduler: ..., node_cores: ..., cpus_per_rank: ..., ...} in the profile",
-                remedy="`dithc doctor --write-profile NAME` on the login node writes one",
+                fix="`dithc doctor --write-profile NAME` on the login node writes one",
             )
 
     def _hold(self) -> None:
@@ -106,7 +106,7 @@ class Driver:
                 f"another driver works on experiment {self.matrix.experiment.name!r}",
                 got=str(error),
                 expected="one driver at a time",
-                remedy="wait until it has ended, or end it (Ctrl-C); a killed one of another host counts for 45 s",
+                fix="wait until it has ended, or end it (Ctrl-C); a killed one of another host counts for 45 s",
             ) from None
         atexit.register(lease.__exit__, None, None, None)
 
@@ -161,7 +161,7 @@ class Driver:
             words = waits_in_vain(job)
             if words is not None and self._first(job, job.reason):
                 log.warning(
-                    f"job {job.id} ({job.title}) will not start by itself: {words[0]} ({job.reason}); remedy: {words[1]}"
+                    f"job {job.id} ({job.title}) will not start by itself: {words[0]} ({job.reason}); fix: {words[1]}"
                 )
 
     def _first(self, job: Job, word: str) -> bool:
@@ -170,7 +170,7 @@ class Driver:
         return is_first
 
     def _told_of(self, job: Job, queue: Queue) -> str:
-        why, remedy = ended_because(job)
+        why, fix = ended_because(job)
         path = queue.log(self.folder, job)
         where = f" on {job.nodes}" if job.nodes else ""
         status = "" if job.status in (None, 0) else f", status {job.status}"
@@ -178,7 +178,7 @@ class Driver:
         lines = [f"job {job.id} ({self._seen[job.id].title}) ended: {job.state}{by}{status}{where} after {job.elapsed}"]
         lines += [f"  why: {why}", f"  log: {path or 'none was written'}"]
         lines += [f"    | {line}" for line in _last_words(path)]
-        return "\n".join([*lines, f"  remedy: {remedy}"])
+        return "\n".join([*lines, f"  fix: {fix}"])
 
 
 def _last_words(path: Path | None) -> list[str]:

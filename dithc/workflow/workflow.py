@@ -47,8 +47,8 @@ class Workflow(Matrix):
             UserError: Snakemake was started outside `dithc run` in a locale without UTF-8.
         """
         if (encoding := sys.getfilesystemencoding()) != "utf-8":
-            remedy = "start it by `dithc run`, or: export PYTHONUTF8=1"
-            raise problem("encoding of file names", got=f"{encoding}, from the locale", expected="UTF-8", remedy=remedy)
+            fix = "start it by `dithc run`, or: export PYTHONUTF8=1"
+            raise problem("encoding of file names", got=f"{encoding}, from the locale", expected="UTF-8", fix=fix)
         if engine.is_main_process:
             setup()
         files, cores = engine.overwrite_configfiles, engine.resource_settings.cores

@@ -42,7 +42,7 @@ def staged(out: Path) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for row in read_rows(out / "scenes.parquet"):
         if row["status"] == "rejected":
-            assert all(row[told] for told in ("what", "got", "expected", "remedy")), row
+            assert all(row[told] for told in ("what", "got", "expected", "fix")), row
             found[row["scene_id"]] = {"refused": row["reason"]}
         else:
             entry = stacks[row["stack"]]

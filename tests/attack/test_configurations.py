@@ -36,7 +36,7 @@ def attack(trial: Trial, folder: Path) -> None:
         elif file.exists():
             file.unlink() if file.is_file() else file.rmdir()
     heads = [line.split(":")[0].strip() for line in text.splitlines()]
-    for head in ("got", "expected", "remedy"):
+    for head in ("got", "expected", "fix"):
         assert heads.count(head) >= 1, f"{trial.what}: {text}"
     assert str(file) in text, trial.what
     assert len(text) < 20_000, trial.what
@@ -98,7 +98,7 @@ def test_the_command_line_says_it_without_a_traceback(folder: Path, seed: int) -
     for trial in itertools.islice(trials(seed), 8, 10):
         trial.make(folder / "hostile.yaml")
         done = run(folder, "tiles", "--config", "hostile.yaml", "--dataset", "a", "--scenes", "b", "--out", "c")
-        assert (done.returncode, "Traceback" in done.stderr, "remedy:" in done.stderr) == (2, False, True), done.stderr
+        assert (done.returncode, "Traceback" in done.stderr, "fix:" in done.stderr) == (2, False, True), done.stderr
         path = folder / "hostile.yaml"
         shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink(missing_ok=True)
 

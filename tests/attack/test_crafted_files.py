@@ -98,8 +98,8 @@ def attack(seed: int, count: int, folder: Path) -> None:
         except UserError as error:
             said = str(error)
         else:
-            said = "remedy: none is needed"
-        assert "remedy:" in said, what
+            said = "fix: none is needed"
+        assert "fix:" in said, what
         assert len(said) < 2000, what
         path.unlink()
 
@@ -171,7 +171,7 @@ def test_a_pipe_in_the_place_of_a_file_ends_a_verb_with_its_name(tmp_path: Path,
     done = run("tiles", *given, "--dataset", "sentinel2", "--out", tmp_path / "out" / "manifest.json")
     assert (done.returncode, "Traceback" in done.stderr) == (2, False), done.stderr
     assert "pipe" in done.stderr
-    assert "remedy:" in done.stderr
+    assert "fix:" in done.stderr
 
 
 @pytest.mark.parametrize("text", ["0", "-1", "two", "9" * 30, "²", "1e3", " 2"])

@@ -155,7 +155,7 @@ class Range:
         if self.called():
             return "it called the network"
         if answer["status"] == 2:
-            lines = all(f"\n  {word}:" in answer["text"] for word in ("got", "expected", "remedy"))
+            lines = all(f"\n  {word}:" in answer["text"] for word in ("got", "expected", "fix"))
             is_of_types = "wrong_dtype" in answer["text"]  # as many files of one data type as of another
             is_due = not trial.kept or is_of_types
             return "" if lines and is_due else "an error, not a row with a reason, or not in four lines"

@@ -57,7 +57,7 @@ def test_user_error_is_four_lines_without_traceback(capsys: pytest.CaptureFixtur
     assert main(arguments) == 2
     text = capsys.readouterr().err
     assert "Traceback" not in text
-    assert [word for word in ("got:", "expected:", "remedy:") if word not in text] == []
+    assert [word for word in ("got:", "expected:", "fix:") if word not in text] == []
 
 
 def test_verb_that_is_interrupted_while_it_is_imported_says_so_without_a_traceback(monkeypatch, capsys):
@@ -80,7 +80,7 @@ def test_wrong_option_is_told_to_the_launcher_by_its_own_status(words, status, m
     assert told == ([status] if status else [])
     lines = capsys.readouterr().err.split("\n")
     assert [line[:11] for line in lines] == (
-        [lines[0][:11], "  got:     ", "  expected:", "  remedy:  ", ""] if status else [""]
+        [lines[0][:11], "  got:     ", "  expected:", "  fix:     ", ""] if status else [""]
     )
 
 
@@ -149,7 +149,7 @@ def test_folder_in_the_place_of_a_file_is_refused_before_work_starts(
     config = [] if words[0] == "simulate" else ["--config", "nowhere.yaml"]
     assert main([words[0], *config, *words[1:], str(tmp_path)]) == 2
     said = capsys.readouterr().err
-    assert f"got:      {tmp_path}, which is a folder\n  expected: the file to write\n  remedy:   name a file" in said
+    assert f"got:      {tmp_path}, which is a folder\n  expected: the file to write\n  fix:      name a file" in said
     assert (tmp_path / "kept").exists()
 
 

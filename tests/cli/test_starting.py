@@ -48,7 +48,7 @@ def python(*words: str | bytes, cwd: Path, **settings: object) -> subprocess.Com
 
 
 def is_user_error(text: str) -> bool:
-    return "Traceback" not in text and all(text.count(word) == 1 for word in ("got:", "expected:", "remedy:"))
+    return "Traceback" not in text and all(text.count(word) == 1 for word in ("got:", "expected:", "fix:"))
 
 
 @pytest.fixture(scope="module")

@@ -114,7 +114,7 @@ def broken(monkeypatch: pytest.MonkeyPatch, function: str, number: int) -> None:
 
 def four_lines(said: str) -> bool:
     """Whether this is the form of a user error, and no traceback."""
-    return all(word in said for word in ("got:", "expected:", "remedy:")) and "Traceback" not in said
+    return all(word in said for word in ("got:", "expected:", "fix:")) and "Traceback" not in said
 
 
 @pytest.mark.parametrize("function", ["fsync", "replace"])
@@ -153,7 +153,7 @@ def test_full_disk_ends_with_status_2_and_leaves_earlier_output(
 
 
 @pytest.mark.parametrize(
-    ("number", "remedy"),
+    ("number", "fix"),
     [
         (errno.EDQUOT, "quota"),
         (errno.EROFS, "read-only"),
@@ -162,14 +162,14 @@ def test_full_disk_ends_with_status_2_and_leaves_earlier_output(
         (errno.ENOTCONN, "check that the path"),
     ],
 )
-def test_remedy_is_that_of_the_error(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], number: int, remedy: str
+def test_fix_is_that_of_the_error(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], number: int, fix: str
 ) -> None:
     broken(monkeypatch, "fsync", number)
     assert main(bench.words["fid"]) == 2
     said = capsys.readouterr().err
     assert f"got:      {os.strerror(number)}" in said
-    assert remedy in said
+    assert fix in said
     assert four_lines(said)
 
 
@@ -189,7 +189,7 @@ def test_traceback_is_shown_where_it_is_asked_for(
     assert main(bench.words["fid"]) == 2
     said = capsys.readouterr().err
     assert "Traceback" in said
-    assert "remedy:" in said
+    assert "fix:" in said
 
 
 def test_reader_that_has_gone_is_no_error_to_tell(
@@ -197,7 +197,7 @@ def test_reader_that_has_gone_is_no_error_to_tell(
 ) -> None:
     broken(monkeypatch, "fsync", errno.EPIPE)
     assert main(bench.words["fid"]) == 141
-    assert "remedy:" not in capsys.readouterr().err
+    assert "fix:" not in capsys.readouterr().err
 
 
 def test_fid_says_what_of_the_generated_images_is_copied(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:

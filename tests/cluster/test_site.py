@@ -99,7 +99,7 @@ def test_ranks_of_a_trial_that_see_what_they_should_are_well() -> None:
 def test_each_trouble_of_a_node_is_found(change: dict[str, object], topic: str, level: str) -> None:
     found = judge_ranks([SEEN, SEEN | change], where="n", ranks=2, cpus=10, began=99.0, ended=101.0)
     assert {finding.topic: finding.level for finding in found}[f"n: {topic}"] == level
-    assert all(finding.remedy for finding in found if finding.level != "ok")
+    assert all(finding.fix for finding in found if finding.level != "ok")
 
 
 @pytest.mark.parametrize("reason", ["PartitionTimeLimit", "ReqNodeNotAvail, UnavailableNodes:n1", "JobHeldUser"])
@@ -110,11 +110,11 @@ def test_reasons_that_do_not_pass_are_told_from_those_that_do(reason: str) -> No
         assert waits_in_vain(Job(id="1", state="PENDING", reason=passes)) is None
 
 
-def test_every_end_of_a_job_has_a_reason_and_a_remedy() -> None:
+def test_every_end_of_a_job_has_a_reason_and_a_fix() -> None:
     for state in ("TIMEOUT", "OUT_OF_MEMORY", "CANCELLED", "NODE_FAIL", "FAILED", "PREEMPTED"):
-        why, remedy = ended_because(Job(id="1", state=state, status=1))
+        why, fix = ended_because(Job(id="1", state=state, status=1))
         assert why
-        assert remedy
+        assert fix
     assert "another training" in ended_because(Job(id="1", state="FAILED", status=76))[0]
 
 

@@ -42,10 +42,10 @@ def test_the_experiments_of_the_issue_are_there() -> None:
 
 
 def test_generated_files_are_current() -> None:
-    remedy = "run `make generate`"
-    assert (ROOT / "config" / "defaults.yaml").read_text() == defaults_yaml(), remedy
-    assert (ROOT / "workflow" / "schemas" / "config.schema.json").read_text() == schema_json(), remedy
-    assert (ROOT / "docs" / "config.md").read_text() == page(ROOT / "config" / "experiments"), remedy
+    fix = "run `make generate`"
+    assert (ROOT / "config" / "defaults.yaml").read_text() == defaults_yaml(), fix
+    assert (ROOT / "workflow" / "schemas" / "config.schema.json").read_text() == schema_json(), fix
+    assert (ROOT / "docs" / "config.md").read_text() == page(ROOT / "config" / "experiments"), fix
 
 
 def test_defaults_file_holds_the_defaults() -> None:
@@ -353,10 +353,10 @@ ONE_CLASS: list[dict[str, Any]] = [
         (codec_of(equivariance=0.1, factor=32), ["codecs.c.equivariance", "lower `factor`"]),
     ],
 )
-def test_mistake_is_named_with_its_key_and_remedy(change: dict[str, Any], words: list[str]) -> None:
+def test_mistake_is_named_with_its_key_and_fix(change: dict[str, Any], words: list[str]) -> None:
     with pytest.raises(UserError) as caught:
         load({**demo(), **change})
-    for word in [*words, "got:", "expected:", "remedy:"]:
+    for word in [*words, "got:", "expected:", "fix:"]:
         assert word in str(caught.value)
 
 
@@ -416,7 +416,7 @@ def test_runs_that_start_from_each_other_are_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("predict", "sampler", "remedy"),
+    ("predict", "sampler", "fix"),
     [
         ("noise", "euler", "choose one of the others"),
         ("v", "heun", "choose one of the others"),
@@ -424,11 +424,11 @@ def test_runs_that_start_from_each_other_are_refused() -> None:
         ("flow", "dpm-solver", "choose euler or heun"),
     ],
 )
-def test_sampler_that_does_not_solve_for_what_is_predicted_is_refused(predict: str, sampler: str, remedy: str) -> None:
+def test_sampler_that_does_not_solve_for_what_is_predicted_is_refused(predict: str, sampler: str, fix: str) -> None:
     run = {"dataset": "landscape", "model": {"learn_sigma": False}, "objective": {"predict": predict}}
     evaluation = {"run": "a", "sampler": sampler, "extractor": "landscape-classifier"}
     content = {**demo(), "runs": {"a": run}, "evaluations": {"e": evaluation}}
-    with pytest.raises(UserError, match=rf"evaluations.e.sampler {sampler}[\s\S]*{predict}: {remedy}"):
+    with pytest.raises(UserError, match=rf"evaluations.e.sampler {sampler}[\s\S]*{predict}: {fix}"):
         load(content)
     assert load({**content, "evaluations": {"e": evaluation | {"at": "codec"}}})  # it samples nothing
     fitting = "heun" if predict == "flow" else "ddim"
@@ -501,7 +501,7 @@ def test_a_profile_that_says_no_machine_is_refused_or_has_none(tmp_path: Path, t
     if text.startswith("config: 5"):
         assert Machine.of_profile(tmp_path)[0] == Machine()
         return
-    with pytest.raises(UserError, match="remedy:"):
+    with pytest.raises(UserError, match="fix:"):
         Machine.of_profile(tmp_path)
 
 

@@ -112,11 +112,11 @@ SAMPLING = "name: x\nmachine: {sampling: {%s}}"
     ],
 )  # fmt: skip
 def test_value_of_several_kinds_has_one_fault_in_four_lines(tmp_path: Path, given: str, said: str) -> None:
-    what, got, expected, remedy = fault(tmp_path, "name: x", SAMPLING % given).split("\n")
+    what, got, expected, fix = fault(tmp_path, "name: x", SAMPLING % given).split("\n")
     assert what.endswith("has 1 fault")
     assert got == f"  got:      machine.sampling.{said}"
     assert expected.startswith("  expected: ")
-    assert remedy.startswith("  remedy:   ")
+    assert fix.startswith("  fix:      ")
 
 
 def test_each_of_several_faults_has_a_line_below_the_first(tmp_path: Path) -> None:

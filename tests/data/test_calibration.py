@@ -69,7 +69,7 @@ def test_years_and_cameras_that_are_not_published_are_refused(of: Acquisition) -
     with pytest.raises(Refused) as refused:
         calibrate(DN, NONE_INVALID, source=settings(), of=of)
     assert refused.value.reason == Reason.NOT_CALIBRATED
-    assert "coefficients" in refused.value.remedy
+    assert "coefficients" in refused.value.fix
     assert calibrate(DN, NONE_INVALID, source=settings(coefficients={"gain": [0.2] * 4}), of=of).pixels.any()
 
 
@@ -82,7 +82,7 @@ def test_reflectance_without_the_suns_height_or_light_is_refused(changes: dict[s
         calibrate(
             DN, NONE_INVALID, source=settings(calibrate="reflectance"), of=Acquisition(**{**vars(PMS1_2018), **changes})
         )
-    assert "`calibrate: radiance`" in refused.value.remedy
+    assert "`calibrate: radiance`" in refused.value.fix
 
 
 def test_numbers_beyond_the_stored_type_are_refused() -> None:

@@ -39,7 +39,7 @@ def read(folder: Path, **settings: Any) -> dict[str, Scene | Refused]:
 def refusal(folder: Path, **settings: Any) -> Refused:
     (found,) = read(folder, **settings).values()
     assert isinstance(found, Refused)
-    assert all((found.what, found.got, found.expected, found.remedy))
+    assert all((found.what, found.got, found.expected, found.fix))
     return found
 
 

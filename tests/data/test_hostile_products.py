@@ -24,7 +24,7 @@ def read(folder: Path, **settings: Any) -> Scene | Refused:
 def refusal(folder: Path, **settings: Any) -> Refused:
     found = read(folder, **settings)
     assert isinstance(found, Refused)
-    assert all((found.what, found.got, found.expected, found.remedy))
+    assert all((found.what, found.got, found.expected, found.fix))
     return found
 
 
@@ -80,7 +80,7 @@ def test_what_may_lack_is_named_and_counted_and_never_a_band_at_its_own_size(
     refused = refusal(safe_folder)
     assert refused.reason == Reason.INCOMPLETE
     assert unused.name in refused.got
-    assert "may_lack" in refused.remedy
+    assert "may_lack" in refused.fix
     assert refusal(safe_folder, may_lack=["*/QI_DATA/*"]).reason == Reason.INCOMPLETE
     scene = read(safe_folder, may_lack=["*/R60m/*"])
     assert isinstance(scene, Scene)

@@ -109,7 +109,7 @@ def test_spoilt_coefficients_are_refused_with_what_is_wrong(tmp_path: Path, befo
     (tmp_path / "image.rpb").write_text(text.replace(before, after, 1))
     with pytest.raises(UserError, match="cannot be used") as refused:
         read_rpc(tmp_path / "image.rpb")
-    assert "remedy" in str(refused.value)
+    assert "fix" in str(refused.value)
 
 
 def test_a_long_file_is_not_read(tmp_path: Path) -> None:

@@ -94,7 +94,7 @@ def test_zip_file_of_several_granules_is_to_be_unpacked(invented: Callable[[str]
     shutil.make_archive(str(tmp_path / "files" / product.stem), "zip", folder, product.name)
     (found,) = read(tmp_path / "files")
     assert isinstance(found, Refused)
-    assert "unpack it" in found.remedy
+    assert "unpack it" in found.fix
 
 
 @pytest.mark.parametrize(
@@ -117,7 +117,7 @@ def test_clouds_of_level_1c_are_masked_by_msk_classi_or_qa60(
 def test_masks_that_came_with_baseline_4_are_missing_before(invented: Callable[[str], Path], variant: str) -> None:
     for found in read(invented(variant), clouds=datasets.ProductClouds(classi=True)):
         assert isinstance(found, Refused)
-        assert "clouds.classi" in found.remedy
+        assert "clouds.classi" in found.fix
 
 
 def test_old_name_of_the_scene_classification_is_known(invented: Callable[[str], Path], tmp_path: Path) -> None:

@@ -104,5 +104,5 @@ class Spoilt(Last):
     ],
 )
 def test_faulty_sampler_is_refused_before_it_draws(spoilt: str, said: str) -> None:
-    with pytest.raises(UserError, match=rf"sampler spoilt spoilt {spoilt} fails its trial[\s\S]*{said}[\s\S]*remedy"):
+    with pytest.raises(UserError, match=rf"sampler spoilt spoilt {spoilt} fails its trial[\s\S]*{said}[\s\S]*fix"):
         by(Spoilt(kind="spoilt", spoilt=spoilt))

@@ -1,4 +1,4 @@
-"""The doctor names what will hurt, with a remedy, and stays quiet where nothing is wrong."""
+"""The doctor names what will hurt, with a fix, and stays quiet where nothing is wrong."""
 
 import json
 import shutil
@@ -79,10 +79,10 @@ def test_the_verb_looks_at_every_topic_and_its_status_is_the_verdict(examined):
     } <= topics
 
 
-def test_no_check_breaks_and_every_trouble_has_a_remedy(examined):
+def test_no_check_breaks_and_every_trouble_has_a_fix(examined):
     for finding in examined[1]["findings"]:
         assert "this check broke" not in finding["text"]
-        assert finding["level"] == "ok" or finding["remedy"]
+        assert finding["level"] == "ok" or finding["fix"]
 
 
 def test_a_check_that_breaks_is_a_finding(machine):
@@ -202,12 +202,12 @@ def test_slurm_without_accounting_is_a_warning(machine, monkeypatch, tmp_path, s
     (finding,) = slurm(machine, HERE)
     assert finding.level == level
     assert finding.facts == {"accounting": level == "ok"}
-    assert "--write-profile" in f"{finding.text} {finding.remedy}"
+    assert "--write-profile" in f"{finding.text} {finding.fix}"
 
 
 @pytest.mark.parametrize(("names", "verdict"), [(("ok", "bad"), 1), (("ok", "warn"), 0), ((), 0)])
 def test_the_exit_status_is_1_for_what_will_hurt_and_its_topics_are_named(monkeypatch, capsys, names, verdict):
-    found = [Finding(level=level, topic=f"topic {level}", text="x", remedy="mend it") for level in names]
+    found = [Finding(level=level, topic=f"topic {level}", text="x", fix="mend it") for level in names]
     monkeypatch.setattr("dithc.doctor.collect", lambda _: found)
     assert main(["doctor"]) == verdict
     first, *lines = capsys.readouterr().out.splitlines()
@@ -387,7 +387,7 @@ def test_tiers_without_the_library_are_named_as_a_finding(monkeypatch, tmp_path)
     monkeypatch.setattr(native, "library", lambda: None)
     tiers = tuple(MemoryTier(kind=kind, nodes=(0,), memory_bytes=1 << 30, reason="") for kind in ("ddr", "on-package"))
     (finding,) = memory_tiers(replace(discover(described=False), tiers=tiers), tmp_path)
-    assert (finding.level, "topic `kernels`" in finding.remedy) == ("warn", True)
+    assert (finding.level, "topic `kernels`" in finding.fix) == ("warn", True)
 
 
 def test_extensions_are_listed_with_what_is_wrong_of_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -34,7 +34,7 @@ def test_package_that_cannot_be_imported_is_told_when_it_is_named(
     on_path(tmp_path, monkeypatch)
     bring(tmp_path, monkeypatch, samplers=BROKEN)
     for name, cause in (("broken", "SystemExit: no licence here"), ("absent", "AttributeError")):
-        with pytest.raises(UserError, match=rf"'{name}' of mine 1.0 [\s\S]*{cause}[\s\S]*remedy: "):
+        with pytest.raises(UserError, match=rf"'{name}' of mine 1.0 [\s\S]*{cause}[\s\S]*fix: "):
             extensions.find("samplers", name).load()
 
 

@@ -89,7 +89,7 @@ def test_a_wrong_file_is_refused_with_its_key(tmp_path, text, named):
     with pytest.raises(UserError, match=named) as error:
         description.read(path)
     assert str(path) in str(error.value)
-    assert "remedy" in str(error.value)
+    assert "fix" in str(error.value)
 
 
 def test_files_that_cannot_be_opened_are_said(tmp_path):

@@ -119,13 +119,13 @@ def damaged_contents():
 
 
 @pytest.mark.parametrize("content", [pytest.param(text, id=name) for name, text in damaged_contents()])
-def test_a_damaged_file_is_a_warning_with_a_remedy_and_the_default(content, tmp_path, caplog):
+def test_a_damaged_file_is_a_warning_with_a_fix_and_the_default(content, tmp_path, caplog):
     path = tmp_path / "tuning.json"
     path.write_text(content)
     with caplog.at_level(logging.WARNING):
         assert tuning.load(path, KEY) == {}
     assert str(path) in caplog.text
-    assert "remedy" in caplog.text
+    assert "fix" in caplog.text
 
 
 def test_a_product_takes_its_tuned_choice_and_others_the_default(folder, two_threads):

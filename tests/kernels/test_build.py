@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[2]
 KERNELS = ROOT / "kernels"
 
 
-def test_without_a_compiler_the_package_builds_and_names_the_remedy(tmp_path: Path) -> None:
+def test_without_a_compiler_the_package_builds_and_names_the_fix(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "setup.py", "build_ext", "--build-lib", str(tmp_path / "lib"), "--build-temp", str(tmp_path)],
         cwd=ROOT,

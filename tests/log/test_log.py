@@ -1,4 +1,4 @@
-"""Messages name the rank, errors name the remedy, progress is plain lines in a log, metrics survive a torn line."""
+"""Messages name the rank, errors name the fix, progress is plain lines in a log, metrics survive a torn line."""
 
 import errno
 import io
@@ -19,17 +19,17 @@ from dithc.log import MetricsWriter, escaping, logger, problem, progress, read_m
 from dithc.log.messages import _Line
 
 
-def test_error_says_what_got_expected_remedy() -> None:
-    lines = str(problem("band B02", got="none", expected="a file", remedy="add it")).splitlines()
-    assert [line.split(":")[0].strip() for line in lines] == ["band B02", "got", "expected", "remedy"]
+def test_error_says_what_got_expected_fix() -> None:
+    lines = str(problem("band B02", got="none", expected="a file", fix="add it")).splitlines()
+    assert [line.split(":")[0].strip() for line in lines] == ["band B02", "got", "expected", "fix"]
 
 
-def test_limit_on_the_size_of_files_has_its_own_remedy() -> None:
+def test_limit_on_the_size_of_files_has_its_own_fix() -> None:
     full, limit = (
-        problem("x", got=OSError(number, "x"), expected="room", remedy="free space")
+        problem("x", got=OSError(number, "x"), expected="room", fix="free space")
         for number in (errno.ENOSPC, errno.EFBIG)
     )
-    assert "remedy:   free space" in str(full)
+    assert "fix:      free space" in str(full)
     assert "ulimit -f" in str(limit)
 
 
@@ -46,7 +46,7 @@ def test_no_text_forges_a_line_or_controls_the_terminal(text: str) -> None:
 
     printable(escaping.escaped(text), lines=1)
     assert escaping.escaped(text) == text or not text.isprintable()
-    printable(str(problem(f"a {text}", got=text, expected=text, remedy=text)), lines=4 + 4 * text.count("\n    "))
+    printable(str(problem(f"a {text}", got=text, expected=text, fix=text)), lines=4 + 4 * text.count("\n    "))
     stream = io.StringIO()
     handler = logging.StreamHandler(stream)
     handler.setFormatter(_Line(rank=0))

@@ -444,7 +444,7 @@ def test_variable_chooses_between_pool_and_torchs_allocator(pool, monkeypatch, s
     assert not module.hot_pool().holds(module.hot_pool().empty((MEBI,), torch.float32).data_ptr())
 
 
-def test_variable_that_is_neither_is_refused_with_a_remedy(monkeypatch):
+def test_variable_that_is_neither_is_refused_with_a_fix(monkeypatch):
     monkeypatch.setenv("DITHC_POOL", "maybe")
     monkeypatch.setattr(module, "_hot", [])
     with pytest.raises(UserError, match=r"got: +maybe\n  expected: on or off"):

@@ -240,7 +240,7 @@ def test_child_of_a_fork_takes_nothing_from_the_file(tiers):
 )
 @needs_library
 def test_folder_that_is_none_is_refused_before_any_work(tmp_path, make, got):
-    with pytest.raises(UserError, match=rf"file tier in .*\n  got: +{got}\n.*\n  remedy: "):
+    with pytest.raises(UserError, match=rf"file tier in .*\n  got: +{got}\n.*\n  fix: "):
         Tiers([memory(None), file(make(tmp_path))])
 
 
@@ -254,7 +254,7 @@ def test_file_that_is_larger_than_the_disk_is_refused_and_takes_nothing(tmp_path
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EIO, errno.EFBIG])
 @needs_library
-def test_what_the_disk_refuses_is_an_error_with_a_remedy(tmp_path, monkeypatch, number):
+def test_what_the_disk_refuses_is_an_error_with_a_fix(tmp_path, monkeypatch, number):
     def refuse(*_):
         raise OSError(number, os.strerror(number))
 

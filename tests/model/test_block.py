@@ -317,7 +317,7 @@ def test_changed_weight_is_noticed_in_the_backward_pass() -> None:
         out.backward()
 
 
-def test_second_derivative_is_refused_with_the_remedy() -> None:
+def test_second_derivative_is_refused_with_the_fix() -> None:
     x, c = _inputs()
     out = _block()(x, c).sum()
     with pytest.raises(UserError, match="second derivative"):

@@ -131,7 +131,8 @@ def test_a_status_becomes_an_error_that_names_the_function(needs_library):
         native.library().hc_gemm(native.context(), native.GemmArguments(4, 4, 4))
 
 
-def test_a_context_is_kept_for_each_number_of_threads(needs_library):
+def test_a_context_is_kept_for_each_number_of_threads(needs_library, monkeypatch):
+    monkeypatch.setattr(contexts, "_borrowers", 0)  # torch.compile may keep a patched model of an earlier test alive
     one, two = native.context(num_threads=1), native.context(num_threads=2)
     assert one != two
     assert native.context(num_threads=1) == one

@@ -84,7 +84,7 @@ def test_degrees_that_do_not_go_are_refused(fixed, words) -> None:
     with pytest.raises(UserError) as error:
         least(work_of([64]), ranks=4, ranks_a_node=4, fixed=fixed)
     assert words in str(error.value)
-    assert all(word in str(error.value) for word in ("machine.sampling", "got", "expected", "remedy"))
+    assert all(word in str(error.value) for word in ("machine.sampling", "got", "expected", "fix"))
 
 
 def test_more_ranks_than_tokens_are_refused() -> None:

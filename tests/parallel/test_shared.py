@@ -67,11 +67,11 @@ def test_what_is_put_together_in_memory_is_what_messages_bring(ranks, tmp_path) 
 )
 def test_rank_that_is_lost_is_named_in_four_lines_without_names_of_functions(status: int, said: str) -> None:
     error = explained(ValueError(f"hc_exchange_meet in hc_sequence: {STATUS_TEXTS[status]}"), "rank 3")
-    what, got, expected, remedy = str(error).split("\n")
+    what, got, expected, fix = str(error).split("\n")
     assert what.startswith("rank 3 ")
     assert got == f"  got:      {said}"
     assert "all ranks" in expected
-    assert "log" in remedy
+    assert "log" in fix
     assert error.status == 1, "nobody has given anything wrong"
 
 

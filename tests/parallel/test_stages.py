@@ -145,14 +145,14 @@ def test_other_rows_and_more_patches_than_tokens_are_refused(network, scope) -> 
     denoiser(scope["X"], scope["T"], scope["Y"])
     with pytest.raises(UserError, match="rows of a network's call") as error:
         denoiser(scope["X"][:2], scope["T"][:2], scope["Y"][:2])
-    assert all(word in str(error.value) for word in ("got", "expected", "remedy"))
+    assert all(word in str(error.value) for word in ("got", "expected", "fix"))
     for wrong, said in (
         (scope["way"](TOKENS + 1, 1), "num_pipeline_patch"),
         (scope["way"](2, 1, DEPTH + 1), "pipefusion_parallel_degree"),
     ):
         with pytest.raises(UserError, match=said) as error:
             Denoiser(network, pipefusion=wrong)
-        assert all(word in str(error.value) for word in ("got", "expected", "remedy"))
+        assert all(word in str(error.value) for word in ("got", "expected", "fix"))
 
 
 def test_settings_that_do_not_go_with_pipefusion_are_refused() -> None:

@@ -238,7 +238,7 @@ def test_files_that_are_moved_or_replaced_after_opening_are_an_error_of_four_lin
             path.unlink()
     with pytest.raises(UserError) as raised:
         pickle.loads(sent).load()
-    assert [line.split(":")[0].strip() for line in str(raised.value).splitlines()][1:] == ["got", "expected", "remedy"]
+    assert [line.split(":")[0].strip() for line in str(raised.value).splitlines()][1:] == ["got", "expected", "fix"]
     assert str(manifest.parent) in str(raised.value)
 
 

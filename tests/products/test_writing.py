@@ -313,7 +313,7 @@ def test_clipped_values_are_said(samples, tmp_path, capsys):
     assert f"{sum(clipped.values())} of {3 * SIZE * SIZE} values clipped" in told.out
 
 
-def test_zarr_that_is_not_installed_is_an_error_with_a_remedy(samples, tmp_path, monkeypatch):
+def test_zarr_that_is_not_installed_is_an_error_with_a_fix(samples, tmp_path, monkeypatch):
     monkeypatch.setattr("dithc.products.zarr_store.find_spec", lambda _: None)
     with pytest.raises(UserError, match=r"pip install 'dithc\[zarr\]'"):
         write(samples, stage="sample", layout="zarr", out=tmp_path / "out")

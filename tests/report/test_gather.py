@@ -36,7 +36,7 @@ def small(plant: Any, tmp_path: Path) -> Any:
 def test_missing_manifest_is_an_error_and_leaves_the_old_report(small: Any, tmp_path: Path) -> None:
     out = tmp_path / "report.html"
     out.write_text("old")
-    with pytest.raises(UserError, match=r"gone/manifest\.json is missing(?s:.*)remedy"):
+    with pytest.raises(UserError, match=r"gone/manifest\.json is missing(?s:.*)fix"):
         write_report(small.experiment, [*small.paths, tmp_path / "gone" / "manifest.json"], out=out)
     assert out.read_text() == "old"
 

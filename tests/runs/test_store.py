@@ -201,7 +201,7 @@ def test_pin_stays_when_its_checkpoint_is_written_again(store):
 
 
 @pytest.mark.parametrize("step", [0, 7])
-def test_remedy_for_a_damaged_checkpoint_names_the_manifest_that_it_was_found_by(store, step):
+def test_fix_for_a_damaged_checkpoint_names_the_manifest_that_it_was_found_by(store, step):
     manifest = Path("results/runs/step_0000007.json")
     with pytest.raises(UserError, match=rf"delete [\s\S]*folder[\s\S]*run the workflow again[\s\S]*{manifest}"):
         store.open(step, manifest=manifest)

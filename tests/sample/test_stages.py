@@ -60,7 +60,7 @@ def test_what_ranks_and_network_do_not_allow_is_refused_before_work(job) -> None
     ):
         with pytest.raises(UserError) as error:
             sample(made, Group())
-        assert all(word in str(error.value) for word in [*words, "got", "expected", "remedy"])
+        assert all(word in str(error.value) for word in [*words, "got", "expected", "fix"])
         assert not made.out.parent.exists() or not list(made.out.parent.iterdir())
 
 

@@ -128,7 +128,7 @@ def test_job_cancelled_by_hand_is_named_with_its_log_and_runs_on_when_started_ag
     assert f"job {job} (pretrain" in said
     assert "CANCELLED by" in said
     assert f"{job}.log" in said
-    assert "remedy:" in said
+    assert "fix:" in said
     scene.start(FIRST_SEGMENT)
     status, said = scene.finish()
     assert status == 0, said[-4000:]
@@ -151,7 +151,7 @@ def test_failure_for_good_is_submitted_once_and_told_in_its_own_words(scene: Sce
     assert status != 0
     assert len(scene.jobs()) == 1, f"it will be the same next time: {said[-3000:]}"
     told = said.rpartition("workflow: error:")[2]
-    assert "remedy:" in told
+    assert "fix:" in told
     assert "got:" in told, told
 
 

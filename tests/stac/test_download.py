@@ -176,7 +176,7 @@ def test_a_server_that_stays_busy_ends_the_download(
 
 
 @pytest.mark.parametrize(("status", "said"), [(401, "DITHC_STAC_TOKEN"), (403, "search.sign"), (404, "is gone")])
-def test_a_file_that_is_not_given_ends_it_with_the_remedy(
+def test_a_file_that_is_not_given_ends_it_with_the_fix(
     get: Get, catalogue: Catalogue, content: bytes, status: int, said: str
 ) -> None:
     catalogue.replies[PATH] = [Reply(status=status)]

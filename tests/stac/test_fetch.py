@@ -286,7 +286,7 @@ def test_other_items_are_not_what_a_folder_was_fetched_for(catalogue: Catalogue,
 def test_items_beside_a_search_are_refused_and_so_is_neither(
     catalogue: Catalogue, source: Make, tmp_path: Path
 ) -> None:
-    with pytest.raises(UserError, match=r"(?s)search and items at once.*got:.*expected:.*remedy:.*without `search`"):
+    with pytest.raises(UserError, match=r"(?s)search and items at once.*got:.*expected:.*fix:.*without `search`"):
         fetch(source(), items=given(catalogue, tmp_path))
     with pytest.raises(UserError, match=r"nothing to fetch"):
         fetch(source(search=None))

@@ -194,14 +194,14 @@ def test_stopped_and_started_at_every_step_ends_in_the_same_bytes(wide):
 
 def test_missing_folder_is_an_error_before_any_work(wide, tmp_path):
     one = wide("store", memory=training.Memory(file_folder=str(tmp_path / "missing"), file_gib=0.1))
-    with pytest.raises(UserError, match=r"missing[\s\S]*remedy"):
+    with pytest.raises(UserError, match=r"missing[\s\S]*fix"):
         train(one, Group())
     assert not list(one.store.glob("small-*"))
 
 
 def test_more_than_the_disk_has_is_an_error_before_any_work(wide, tmp_path):
     one = wide("store", memory=training.Memory(file_folder=str(tmp_path), file_gib=1e6))
-    with pytest.raises(UserError, match="remedy"):
+    with pytest.raises(UserError, match="fix"):
         train(one, Group())
     assert list(tmp_path.glob("small-*")) == []
 

@@ -150,7 +150,7 @@ def test_other_segments_get_on_where_later_checkpoints_exist(job):
     assert hashes(other) == hashes(whole)
 
 
-def test_damaged_end_of_a_finished_run_is_trained_again_as_the_remedy_says(job):
+def test_damaged_end_of_a_finished_run_is_trained_again_as_the_fix_says(job):
     one = job()
     train(one, Group())
     found, before = checkpoint(one), hashes(one)
@@ -209,7 +209,7 @@ def test_full_disk_is_an_error_and_earlier_checkpoints_are_intact(job):
 def test_loss_that_is_not_finite_names_step_and_rank_and_saves_nothing(job):
     one = job(clip=None, checkpoint_every=1)
     one = dataclasses.replace(one, run=one.run.model_copy(update={"lr": 1e30}))  # no configuration may ask for that
-    with pytest.raises(UserError, match=r"at step \d: the loss of rank 0[\s\S]*remedy"):
+    with pytest.raises(UserError, match=r"at step \d: the loss of rank 0[\s\S]*fix"):
         train(one, Group())
     store = Store(next(one.store.glob("small-*")))
     for step in store.steps():

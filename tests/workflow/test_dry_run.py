@@ -40,7 +40,7 @@ def test_profile_decides_ranks_and_no_result(project: Path) -> None:
 def test_missing_data_stops_before_the_first_job_and_says_where_to_put_it(project: Path) -> None:
     done = snakemake(project, "--profile", "profiles/local", "--configfile", "config/experiments/gaofen2.yaml")
     assert done.returncode != 0
-    for word in ("datasets.gaofen2.source.path: data/gaofen2", "extractors.inception.path", "remedy:"):
+    for word in ("datasets.gaofen2.source.path: data/gaofen2", "extractors.inception.path", "fix:"):
         assert word in done.stdout
     assert not (project / "results" / "gaofen2" / "scenes").exists()
 
@@ -60,7 +60,7 @@ def test_failing_verb_fails_its_rule_with_its_own_words(project: Path) -> None:
     target = "results/demo/scenes/landscape/manifest.json"
     done = snakemake(project, target, "--profile", "profiles/local", "--configfile", demo, "mine.yaml")
     assert done.returncode != 0
-    assert "remedy:" in done.stdout
+    assert "fix:" in done.stdout
     assert "completed successfully" not in done.stdout
 
 
@@ -78,7 +78,7 @@ def test_only_what_the_asked_stage_reads_must_be_there(project: Path) -> None:
     done = snakemake(project, target, "--profile", "profiles/local", "--configfile", gaofen2)
     assert "init_file" not in done.stdout, "staging needs no weights"
     assert done.returncode != 0
-    assert "remedy:" in done.stdout
+    assert "fix:" in done.stdout
 
 
 def test_misspelt_section_is_refused_and_never_becomes_the_demo(project: Path) -> None:

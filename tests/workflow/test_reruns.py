@@ -208,7 +208,7 @@ def test_verify_finds_what_was_altered_and_with_repair_has_it_made_again(small: 
     for path in altered:
         assert path.name in found.stdout
     refused = subprocess.run([*command, "--repair"], cwd=small, capture_output=True, text=True, check=False)
-    assert (refused.returncode, "remedy:" in refused.stderr) == (2, True)
+    assert (refused.returncode, "fix:" in refused.stderr) == (2, True)
     assert weights.exists(), "nothing is deleted that cannot be made again"
     more = ["--repair", "--profile", "profiles/local", "--configfile", "small.yaml"]
     repaired = subprocess.run([*command, *more], cwd=small, capture_output=True, text=True, check=False)

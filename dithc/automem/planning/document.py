@@ -21,7 +21,7 @@ class Plan(JsonText):
     state: Mapping[str, Place]
     phases: tuple[Phase, ...]
     fits: bool  # whether fast and slow memory hold it all
-    reasons: tuple[str, ...]  # of the decisions; if it does not fit: phase, missing bytes, remedy
+    reasons: tuple[str, ...]  # of the decisions; if it does not fit: phase, missing bytes, fix
     fast: Level
     slow: Level
     in_place_bytes: int = 0  # of weights that operators read from slow memory in a step, without a copy
@@ -74,7 +74,7 @@ class Plan(JsonText):
 
     @staticmethod
     def unreadable(got: str, expected: str) -> Exception:
-        return problem("memory plan", got=got, expected=expected, remedy="let AutoMem make it again with this version")
+        return problem("memory plan", got=got, expected=expected, fix="let AutoMem make it again with this version")
 
 
 def _table(plan: Plan) -> str:

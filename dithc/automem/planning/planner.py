@@ -52,7 +52,7 @@ def plan(trace: Trace, *, fast: Level, slow: Level, allow_recompute: bool = Fals
         rates = level.copy_bytes_per_second, level.out_bytes_per_second
         if not all(rate > 0 for rate in rates) or (level.budget_bytes or 0) < 0:
             expected = "a rate above 0, and a budget of at least 0 bytes"
-            raise problem(f"memory level {level.name}", got=level, expected=expected, remedy="measure it, or set it")
+            raise problem(f"memory level {level.name}", got=level, expected=expected, fix="measure it, or set it")
     search = _Search(trace, fast, slow, copies_beside=copies_beside)
     choice = search.first_fit()
     if allow_recompute:

@@ -69,7 +69,7 @@ def _moved(trace: Trace, decisions: Mapping[str, Decision], state: Mapping[str, 
 
 
 def _missing(phases: Sequence[Phase], fast: Level, slow: Level, everything: Sequence[Phase]) -> list[str]:
-    """Describe the missing memory and the remedy."""
+    """Describe the missing memory and the fix."""
     lines = []
     for level, needs in (
         (fast, [phase.fast_bytes for phase in phases]),
@@ -80,11 +80,11 @@ def _missing(phases: Sequence[Phase], fast: Level, slow: Level, everything: Sequ
             continue
         missing = size(most - level.budget_bytes)
         where = _turn(phases[needs.index(most)])
-        remedy = f"remedy: at least {size(most)} of {level.name}, or a smaller batch"
+        fix = f"fix: at least {size(most)} of {level.name}, or a smaller batch"
         if level is slow:
             recomputed = any(phase.seconds > other.seconds for phase, other in zip(phases, everything, strict=True))
-            remedy += "" if recomputed else ", or allow_recompute, which keeps less"
-        lines.append(f"does not fit: {level.name} is short of {missing} in {where}; {remedy}")
+            fix += "" if recomputed else ", or allow_recompute, which keeps less"
+        lines.append(f"does not fit: {level.name} is short of {missing} in {where}; {fix}")
     return lines
 
 

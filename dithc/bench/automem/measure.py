@@ -59,7 +59,7 @@ def bench_automem(settings: AutoMemSettings) -> dict[str, Any]:
 
 def _check(settings: AutoMemSettings) -> None:
     def refuse(argument: str, got: object, expected: str) -> None:
-        raise problem(f"bench --{argument}", got=got, expected=expected, remedy=f"correct --{argument}")
+        raise problem(f"bench --{argument}", got=got, expected=expected, fix=f"correct --{argument}")
 
     if not settings.only or not set(settings.only) <= set(PARTS):
         refuse("only", ",".join(settings.only) or "none", f"some of {', '.join(PARTS)}")

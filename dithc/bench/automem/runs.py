@@ -95,10 +95,8 @@ class Trainings:
             run = self._run(self._contender(UNMANAGED, OFF))
             if run.status != "ok":
                 expected = "a training that tells what it takes"
-                remedy = "choose a smaller --model or --batch: without AutoMem it has to fit once"
-                raise problem(
-                    "the unmanaged training", got=f"{run.status}: {run.reason}", expected=expected, remedy=remedy
-                )
+                fix = "choose a smaller --model or --batch: without AutoMem it has to fit once"
+                raise problem("the unmanaged training", got=f"{run.status}: {run.reason}", expected=expected, fix=fix)
             self._unmanaged = run
         return self._unmanaged
 
@@ -112,9 +110,7 @@ class Trainings:
         fast_bytes = int((limit_bytes - before_bytes) * self._settings.fast_share) // MIB * MIB
         if fast_bytes <= 0:
             got = f"{limit_bytes / GIB:.2f} GiB, of which the bare process has {before_bytes / GIB:.2f}"
-            raise problem(
-                "limit of memory", got=got, expected="room for a training", remedy="raise --memory or --limit"
-            )
+            raise problem("limit of memory", got=got, expected="room for a training", fix="raise --memory or --limit")
         file_bytes = int(self._settings.file_gib * GIB)
         folder = str(self._settings.folder.resolve())
         return (
@@ -245,5 +241,5 @@ def largest_of(tried: Callable[[int], Run], *, first: int, most: int) -> tuple[i
 
 def _failed(batch: int, run: Run) -> UserError:
     return problem(
-        f"a step of batch {batch}", got=run.reason, expected="an end, or a lack of memory", remedy="see the message"
+        f"a step of batch {batch}", got=run.reason, expected="an end, or a lack of memory", fix="see the message"
     )

@@ -51,8 +51,8 @@ def resident_rows(settings: AutoMemSettings) -> dict[str, Any]:
 
 def _training(model: str, settings: AutoMemSettings) -> variants.Training:
     if native.library() is None:
-        remedy = "install dithc again; without its kernels nothing comes from a pool"
-        raise problem("bench automem", got=native.load().reason, expected="the compiled library", remedy=remedy)
+        fix = "install dithc again; without its kernels nothing comes from a pool"
+        raise problem("bench automem", got=native.load().reason, expected="the compiled library", fix=fix)
     torch.manual_seed(settings.seed)
     made, schedule = DiT.from_preset(model, **settings.overrides), Schedule.linear()
     batch = variants.Batch.random(made, schedule, size=settings.batch, seed=settings.seed)

@@ -117,7 +117,7 @@ def _ask(request: bytes, size: int) -> bytes:
             "the emulated kernels ended",
             got=f"exit status {status} of {' '.join(map(str, server.args))}",  # type: ignore[arg-type]
             expected="an answer to each product",
-            remedy=f"remove {BUILD} and start again; what the program said is above",
+            fix=f"remove {BUILD} and start again; what the program said is above",
         )
     return answer
 
@@ -152,7 +152,7 @@ def _built() -> Path:
                 "the Arm kernels cannot be built",
                 got=f"{' '.join(words)}: {' '.join(last)}",
                 expected="a program for 64-bit Arm",
-                remedy="install the packages that .ci/run names, or leave this platform out",
+                fix="install the packages that .ci/run names, or leave this platform out",
             )
     return BUILD / "run_cases"
 

@@ -65,7 +65,7 @@ def cases(
         unknown = [name for name in names if name not in known]
         if unknown or not (names or what == "libraries"):
             expected = f"of: {', '.join(known)}"
-            raise problem(f"bench ops --{what}", got=",".join(unknown), expected=expected, remedy=f"correct --{what}")
+            raise problem(f"bench ops --{what}", got=",".join(unknown), expected=expected, fix=f"correct --{what}")
     for op in wanted:
         for dtype in dtypes:
             if op == "gemm":

@@ -59,7 +59,7 @@ def bench_ops(settings: OpsSettings) -> dict[str, Any]:
     for name in ("repeats", "threads", "size_bytes"):
         value = getattr(settings, name)
         if value is not None and value < 1:
-            raise problem(f"bench ops {name}", got=value, expected="1 or more", remedy="correct it")
+            raise problem(f"bench ops {name}", got=value, expected="1 or more", fix="correct it")
     machine, core_plan = prepare_threads(settings.threads)
     ceilings = _Ceilings(settings)
     rows = []

@@ -71,8 +71,8 @@ def tune(settings: TuneSettings) -> dict[str, Any]:
     """
     require_at_least(settings, "tune", batch=1, rounds=1, threads=1)
     if native.library() is None:
-        remedy = "install dithc again; the other back ends have nothing to tune"
-        raise problem("tune: C kernels", got=native.load().reason, expected="the compiled library", remedy=remedy)
+        fix = "install dithc again; the other back ends have nothing to tune"
+        raise problem("tune: C kernels", got=native.load().reason, expected="the compiled library", fix=fix)
     prepare_threads(settings.threads)
     if os.getloadavg()[0] > LARGEST_LOAD:
         log.warning(
@@ -213,8 +213,8 @@ def _path(key: tuning.Key, output: Path | None) -> Path:
     path = output or tuning.path_of(key)
     if path is None:
         got = f"{tuning.FOLDER_VARIABLE}={os.environ.get(tuning.FOLDER_VARIABLE, '')}, and no writable cache"
-        remedy = f"give --output, or set {tuning.FOLDER_VARIABLE} to a writable folder"
-        raise problem("tune: no file for the result", got=got, expected="a writable folder", remedy=remedy)
+        fix = f"give --output, or set {tuning.FOLDER_VARIABLE} to a writable folder"
+        raise problem("tune: no file for the result", got=got, expected="a writable folder", fix=fix)
     return path
 
 

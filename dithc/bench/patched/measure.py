@@ -108,8 +108,8 @@ def bench_patch(settings: PatchSettings) -> dict[str, Any]:
 
 def _known(what: str, given: tuple[str, ...], known: Any) -> None:
     if unknown := [name for name in given if name not in known]:
-        expected, remedy = f"some of {', '.join(known)}", "correct the names"
-        raise problem(f"bench patch, {what}", got=", ".join(unknown), expected=expected, remedy=remedy)
+        expected, fix = f"some of {', '.join(known)}", "correct the names"
+        raise problem(f"bench patch, {what}", got=", ".join(unknown), expected=expected, fix=fix)
 
 
 def _case(name: str, dtype: str, settings: PatchSettings) -> dict[str, Any]:

@@ -50,14 +50,14 @@ class Plan:
                         f"{kind} of the comparison",
                         got=name,
                         expected=f"one of {', '.join(section) or 'none'}",
-                        remedy=f"name one of these, or add it to the section `{kind}`",
+                        fix=f"name one of these, or add it to the section `{kind}`",
                     )
         if len(set(self.seeds)) != len(self.seeds) or not self.seeds or not self.candidates:
             raise problem(
                 "seeds and candidates of the comparison",
                 got=f"seeds {list(self.seeds)}, candidates {list(self.candidates)}",
                 expected="at least one of each, and no seed twice",
-                remedy="correct --seeds and --candidates",
+                fix="correct --seeds and --candidates",
             )
         for name in self.contenders:
             self._check(name)
@@ -75,7 +75,7 @@ class Plan:
                 f"contender {name}",
                 got=f"another {', another '.join(differing)} than {self.baseline}",
                 expected="the same tiles, and as many samples against the same real ones",
-                remedy="correct the experiment file, or compare other runs",
+                fix="correct the experiment file, or compare other runs",
             )
 
     @property
@@ -207,6 +207,6 @@ def calibrated_steps(seconds: Mapping[str, float], *, budget_seconds: float) -> 
             "budget of the comparison",
             got=f"{budget_seconds / 60:g} minutes; a step takes {', '.join(f'{s:.2f} s ({n})' for n, s in short.items())}",
             expected=f"at least {PARTS} steps",
-            remedy="raise --budget-minutes",
+            fix="raise --budget-minutes",
         )
     return steps

@@ -140,12 +140,12 @@ def refused(size: int, width: int, *, ranks: int) -> None:
             "bench sampling --decode-size",
             got=size,
             expected=f"0, or a multiple of {LARGEST_FACTOR} from {least} on: a row of the latent for each of {ranks} ranks",
-            remedy="correct --decode-size, or leave decoding out by 0",
+            fix="correct --decode-size, or leave decoding out by 0",
         )
     if width < 1 or width != math.gcd(width, 1 << 12):
         raise problem(
             "bench sampling --decode-width",
             got=width,
             expected="a power of two up to 4096, such as 32 or Stable Diffusion's 128",
-            remedy="correct --decode-width",
+            fix="correct --decode-width",
         )

@@ -68,7 +68,7 @@ def bench_sampling(settings: SamplingSettings) -> dict[str, Any]:
             "bench sampling --ranks",
             got=f"{settings.ranks}, on {len(machine.visible_cores)} core(s)",
             expected="a core for each",
-            remedy="lower --ranks, or name the threads of each by --cpus for ranks that share cores",
+            fix="lower --ranks, or name the threads of each by --cpus for ranks that share cores",
         )
     decoders.refused(settings.decode_size, settings.decode_width, ranks=settings.ranks)
     chosen = named([BASE, *settings.contenders])
@@ -126,7 +126,7 @@ def _checked(settings: SamplingSettings) -> tuple[list[Cell], list[DiTConfig]]:
     ]  # fmt: skip
     for option, got, expected, is_right in limits:
         if not is_right:
-            raise problem(f"bench sampling {option}", got=got, expected=expected, remedy=f"correct {option}")
+            raise problem(f"bench sampling {option}", got=got, expected=expected, fix=f"correct {option}")
     cells = [
         Cell(
             model=settings.model,

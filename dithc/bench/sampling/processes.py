@@ -183,8 +183,8 @@ def look(children: Sequence[Any]) -> None:
 
 
 def _ended(got: str) -> UserError:
-    remedy = "see their messages above; `dithc doctor` looks at MPI"
-    return problem("bench sampling: a process that samples has ended", got=got, expected="an answer", remedy=remedy)
+    fix = "see their messages above; `dithc doctor` looks at MPI"
+    return problem("bench sampling: a process that samples has ended", got=got, expected="an answer", fix=fix)
 
 
 @contextmanager

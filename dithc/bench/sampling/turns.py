@@ -41,7 +41,7 @@ def compared(outputs: Sequence[Array], base: Array) -> dict[str, Any]:
     if not np.isfinite(most) or most == 0:
         raise problem(
             "bench sampling: the output of one rank", got=f"{most:g} at most", expected="finite numbers that are not all 0",
-            remedy="choose another --model or other --override",
+            fix="choose another --model or other --override",
         )  # fmt: skip
     return {
         "equal": all(np.array_equal(output, base) for output in outputs),

@@ -67,7 +67,7 @@ def config_of(cell: Cell) -> DiTConfig:
             "bench sampling --tokens",
             got=cell.tokens,
             expected="square numbers, such as 256, 1024, 4096",
-            remedy="correct --tokens",
+            fix="correct --tokens",
         )
     with torch.device("meta"):
         patch = DiT.from_preset(cell.model, **cell.overrides).config.patch_size

@@ -116,7 +116,7 @@ def _check(settings: CurveSettings) -> None:
     for name in (settings.platform, *settings.beside):
         if name not in PLATFORMS:
             expected = f"one of {', '.join(PLATFORMS)}"
-            raise problem("bench curves --platform", got=name, expected=expected, remedy="correct the name")
+            raise problem("bench curves --platform", got=name, expected=expected, fix="correct the name")
     require_at_least(settings, "bench curves", batch=1, steps=1, threads=1)
 
 

@@ -32,7 +32,7 @@ def bench_device(settings: StepSettings, device: str) -> dict[str, Any]:
             "bench step --device cuda",
             got=f"PyTorch {torch.__version__}, which sees no GPU",
             expected="a GPU, its driver, and a PyTorch that is built for it",
-            remedy="leave --device out, or install that PyTorch in an environment of its own",
+            fix="leave --device out, or install that PyTorch in an environment of its own",
         )
     machine, core_plan = prepare_threads(settings.threads)
     torch.manual_seed(settings.seed)

@@ -137,7 +137,7 @@ def check(settings: StepSettings) -> None:
     unknown = [name for name in settings.compare if name not in CONTENDERS]
     if unknown or not settings.compare or len(set(settings.compare)) < len(settings.compare):
         expected = f"each at most once, of: {', '.join(CONTENDERS)}"
-        raise problem("bench --compare", got=",".join(settings.compare), expected=expected, remedy="correct --compare")
+        raise problem("bench --compare", got=",".join(settings.compare), expected=expected, fix="correct --compare")
     require_at_least(settings, batch=1, warmup=1, repeats=1, threads=1)
 
 

@@ -278,12 +278,12 @@ def _check(settings: ScalingSettings) -> None:
     unknown = [name for name in settings.models if name not in PRESETS]
     if unknown or not settings.models:
         got, expected = ",".join(unknown) or "none", f"some of {', '.join(PRESETS)}"
-        raise problem("bench --models", got=got, expected=expected, remedy="correct --models")
+        raise problem("bench --models", got=got, expected=expected, fix="correct --models")
     require_at_least(settings, rounds=1, warmup=2, steps=1, batch=1, ranks=1)
     if list(settings.ranks) != sorted(set(settings.ranks)):
         got = ",".join(map(str, settings.ranks))
-        raise problem("bench --ranks", got=got, expected="ascending numbers, each once", remedy="correct --ranks")
+        raise problem("bench --ranks", got=got, expected="ascending numbers, each once", fix="correct --ranks")
     for count in settings.ranks:
         if settings.images(count) % count:
             got = f"{settings.batch} images on {count} ranks"
-            raise problem("bench --batch", got=got, expected="equal shares", remedy="correct --batch or --ranks")
+            raise problem("bench --batch", got=got, expected="equal shares", fix="correct --batch or --ranks")

@@ -269,22 +269,22 @@ def _tune(settings: StepwiseSettings, contender: Contender, folder: Path) -> dic
     )
     if done.returncode:
         got = "".join(f"\n    {line}" for line in done.stderr[-2000:].splitlines())
-        raise problem("bench stepwise --tune", got=got, expected="a search", remedy="see the message")
+        raise problem("bench stepwise --tune", got=got, expected="a search", fix="see the message")
     return {path.name: path.read_text() for path in target.iterdir()}
 
 
 def _check(settings: StepwiseSettings) -> None:
     if settings.model not in PRESETS:
         expected = f"one of {', '.join(PRESETS)}"
-        raise problem("bench --model", got=settings.model, expected=expected, remedy="correct --model")
+        raise problem("bench --model", got=settings.model, expected=expected, fix="correct --model")
     unknown = [name for name in settings.stages if name not in NAMES]
     if unknown or not settings.stages:
         got, expected = ",".join(settings.stages) or "none", f"some of {', '.join(NAMES)}"
-        raise problem("bench --stages", got=got, expected=expected, remedy="correct --stages")
+        raise problem("bench --stages", got=got, expected=expected, fix="correct --stages")
     require_at_least(settings, rounds=1, warmup=2, steps=1, ranks=1, batch=1)
     if settings.batch % settings.ranks:
         got = f"{settings.batch} images on {settings.ranks} ranks"
-        raise problem("bench --batch", got=got, expected="equal shares", remedy="correct --batch or --ranks")
+        raise problem("bench --batch", got=got, expected="equal shares", fix="correct --batch or --ranks")
     if native.library() is None:
-        remedy = "install dithc again; without its kernels there is nothing to add to the baseline"
-        raise problem("bench stepwise", got=native.load().reason, expected="the compiled library", remedy=remedy)
+        fix = "install dithc again; without its kernels there is nothing to add to the baseline"
+        raise problem("bench stepwise", got=native.load().reason, expected="the compiled library", fix=fix)

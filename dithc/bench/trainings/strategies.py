@@ -236,8 +236,8 @@ def _counter(folder: Path) -> tuple[Path | None, str]:
 def _check(settings: StrategiesSettings) -> None:
     if not settings.strategies or not set(settings.strategies) <= set(KNOWN):
         got, expected = ",".join(settings.strategies), f"some of {', '.join(KNOWN)}"
-        raise problem("bench --strategies", got=got, expected=expected, remedy="correct --strategies")
+        raise problem("bench --strategies", got=got, expected=expected, fix="correct --strategies")
     if settings.memory_limit_gib is not None and settings.memory_limit_gib <= 0:
         given = settings.memory_limit_gib
-        raise problem("bench --memory-limit", got=given, expected="more than 0 GiB", remedy="correct --memory-limit")
+        raise problem("bench --memory-limit", got=given, expected="more than 0 GiB", fix="correct --memory-limit")
     require_at_least(settings, rounds=1, warmup=2, steps=1, batches=1)

@@ -51,9 +51,9 @@ def _run(args: argparse.Namespace) -> int:
     from dithc.runs import digest
 
     if not args.budget_minutes > 0:
-        raise problem("--budget-minutes", got=args.budget_minutes, expected="a time above 0", remedy="correct it")
+        raise problem("--budget-minutes", got=args.budget_minutes, expected="a time above 0", fix="correct it")
     if not all(seed.isdigit() for seed in args.seeds.split(",")):
-        raise problem("--seeds", got=args.seeds, expected="numbers, as in 0,1", remedy="correct it")
+        raise problem("--seeds", got=args.seeds, expected="numbers, as in 0,1", fix="correct it")
     environment = _environment(Path(args.profile))
     plan = quality.Plan(
         base=experiment_of([args.config]),
@@ -135,7 +135,7 @@ def _seconds_per_step(path: Path) -> float:
             f"{path}: `numbers.seconds_per_step_median` is no time that was measured",
             got="null" if found is None else found,
             expected="seconds above 0; null says that the training's metrics were gone when it ended",
-            remedy="remove that manifest and the folder of its store, then start again",
+            fix="remove that manifest and the folder of its store, then start again",
         )
     return found
 

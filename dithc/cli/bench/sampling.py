@@ -57,9 +57,7 @@ def _run(args: argparse.Namespace) -> int:
         from dithc.config import Experiment
 
         if args.at is None:
-            raise problem(
-                "bench sampling --on-ranks", got="no --at", expected="a socket", remedy="leave --on-ranks out"
-            )
+            raise problem("bench sampling --on-ranks", got="no --at", expected="a socket", fix="leave --on-ranks out")
         with ranks(Experiment(), expected=None) as group:
             sampling.serve(args.at, group)
         return 0

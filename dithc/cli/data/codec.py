@@ -44,7 +44,7 @@ def run(args: argparse.Namespace) -> int:
             got=settings.kind if settings else "no such codec",
             expected="one of kind kl-vae: "
             + (", ".join(name for name, one in experiment.codecs.items() if one.kind == "kl-vae") or "there is none"),
-            remedy="name one of these, or add it to the section `codecs`",
+            fix="name one of these, or add it to the section `codecs`",
         )
     making.check()
     identity = digest([making.spec, making.read(args.tiles, "tiles").digest])

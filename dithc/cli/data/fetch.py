@@ -46,6 +46,6 @@ def _source(args: argparse.Namespace) -> datasets.Sentinel2Stac:
             f"datasets.{args.dataset} is nothing to fetch",
             got=f"kind {source.kind}",
             expected="a source of kind sentinel2-stac",
-            remedy="name another data set, or set `kind: sentinel2-stac` and `search`",
+            fix="name another data set, or set `kind: sentinel2-stac` and `search`",
         )
     return source

@@ -46,7 +46,7 @@ def run(args: argparse.Namespace) -> int:
             f"codec {name!r} of data set {args.dataset!r} is trained, and no trained one is given",
             got="no --codec",
             expected="--codec MANIFEST of `dithc codec`",
-            remedy=f"run `dithc codec --codec {name}` and pass its manifest",
+            fix=f"run `dithc codec --codec {name}` and pass its manifest",
         )
     making.check()
     tiles = Tiles(args.tiles.parent)

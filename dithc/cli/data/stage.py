@@ -32,9 +32,7 @@ def run(args: argparse.Namespace) -> int:
     from dithc.data import stage_scenes
 
     if args.threads < 1:
-        raise problem(
-            "--threads is wrong", got=args.threads, expected="1 or more", remedy="leave it out, or give cores"
-        )
+        raise problem("--threads is wrong", got=args.threads, expected="1 or more", fix="leave it out, or give cores")
     making = Making(load(args.config), "stage", args.dataset, args.out)
     dataset = named(making.experiment.datasets, args.dataset, key="datasets")
     making.check()
@@ -49,7 +47,7 @@ def run(args: argparse.Namespace) -> int:
             f"the input of data set {args.dataset!r} is generated, and it was not said where it is",
             got="no --inputs",
             expected="the manifest that `dithc synthesize` wrote",
-            remedy="pass --inputs MANIFEST",
+            fix="pass --inputs MANIFEST",
         )
     numbers = stage_scenes(dataset, source, out=making.folder, threads=args.threads)
     making.write(numbers, making.files())

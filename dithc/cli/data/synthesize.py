@@ -59,7 +59,7 @@ def run(args: argparse.Namespace) -> int:
             "these options have no meaning beside --config",
             got=", ".join(f"--{name} {value}" for name, value in options.items()),
             expected="--config and --dataset alone: the configuration says what is generated",
-            remedy="leave them out and set `source.synthetic` (or `seed`) in the configuration, or use --kind instead",
+            fix="leave them out and set `source.synthetic` (or `seed`) in the configuration, or use --kind instead",
         )
     return _for_dataset(args)
 
@@ -76,7 +76,7 @@ def _for_dataset(args: argparse.Namespace) -> int:
             f"datasets.{args.dataset} cannot be generated",
             got=f"kind {source.kind}, path {source.path}",
             expected="a source of kind sentinel2, gaofen2 or image-folder with `synthetic`",
-            remedy="generate another data set, or stage this one from its files",
+            fix="generate another data set, or stage this one from its files",
         )
     making.output.check_owner(stage="synthesize", name=args.dataset)
     making.output.plan([args.out])

@@ -45,10 +45,10 @@ def run(args: argparse.Namespace) -> int:
             "dithc paper TARGET",
             got=args.target,
             expected=f"one of {', '.join(TARGETS)}, or page",
-            remedy="correct the name; the target `paper` of the workflow makes all",
+            fix="correct the name; the target `paper` of the workflow makes all",
         )
     if args.out is None and not args.plan:
-        raise problem("dithc paper --out", got="none", expected="the file to write", remedy="add --out FILE")
+        raise problem("dithc paper --out", got="none", expected="the file to write", fix="add --out FILE")
     if args.out is not None:
         from dithc.runs import outputs
 
@@ -56,7 +56,7 @@ def run(args: argparse.Namespace) -> int:
     if args.target == PAGE:
         return _page(args)
     if args.config is None:
-        raise problem("dithc paper --config", got="none", expected="a configuration file", remedy="add --config FILE")
+        raise problem("dithc paper --config", got="none", expected="a configuration file", fix="add --config FILE")
     from dithc.config import load
     from dithc.workflow import paper
 

@@ -31,7 +31,7 @@ def run_cell(job: "paper.Job", out: Path) -> int:
 
     if job.skipped:
         raise problem(
-            f"the cell {job.name} of {job.target}", got=job.skipped, expected="a cell that runs", remedy="see there"
+            f"the cell {job.name} of {job.target}", got=job.skipped, expected="a cell that runs", fix="see there"
         )
     with _alone() if job.measures else nullcontext():
         environment = _environment(job)

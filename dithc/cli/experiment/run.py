@@ -68,13 +68,11 @@ def _check_folders() -> None:
     from dithc.places import cache_home, is_writable
 
     if not is_writable(Path.cwd()):
-        remedy = "start in a writable folder that has Snakefile, workflow, config and profiles (links or copies)"
-        raise problem(
-            "working folder", got=f"{Path.cwd()} is not writable", expected="room for .snakemake", remedy=remedy
-        )
+        fix = "start in a writable folder that has Snakefile, workflow, config and profiles (links or copies)"
+        raise problem("working folder", got=f"{Path.cwd()} is not writable", expected="room for .snakemake", fix=fix)
     if cache_home() is None:
-        remedy = "set XDG_CACHE_HOME or TMPDIR to a writable folder"
-        raise problem("cache of Snakemake", got="no writable folder", expected="a writable folder", remedy=remedy)
+        fix = "set XDG_CACHE_HOME or TMPDIR to a writable folder"
+        raise problem("cache of Snakemake", got="no writable folder", expected="a writable folder", fix=fix)
 
 
 def _results(files: list[Path], words: list[str]) -> Path:

@@ -47,7 +47,7 @@ def run(args: argparse.Namespace) -> int:
             "there is no experiment to tell of",
             got="no folder results/NAME with a config.json here",
             expected="an experiment that was started, and the working folder it was started in",
-            remedy="name the folder: dithc status path/to/results/NAME",
+            fix="name the folder: dithc status path/to/results/NAME",
         )
     looks = [Progress(folder) for folder in folders]
     screen = Screen()

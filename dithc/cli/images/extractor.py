@@ -36,7 +36,7 @@ def run(args: argparse.Namespace) -> int:
             f"extractor {args.extractor!r} is not trained here",
             got=f"kind {settings.kind}",
             expected="kind classifier",
-            remedy="pass it to `dithc features` as it is",
+            fix="pass it to `dithc features` as it is",
         )
     making.check()
     making.read(args.tiles, "tiles")

@@ -132,6 +132,6 @@ def open_extractor(experiment: "Experiment", name: str, trained: Path | None) ->
             f"extractor {name!r} is trained by the workflow",
             got="no --trained",
             expected="the manifest that `dithc extractor` wrote",
-            remedy="run `dithc extractor` first and pass its manifest as --trained",
+            fix="run `dithc extractor` first and pass its manifest as --trained",
         )
     return load_extractor("classifier", Manifest.whole(trained.parent / "classifier.safetensors"))

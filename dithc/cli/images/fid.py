@@ -81,7 +81,7 @@ def _is_train(evaluation: "training.Evaluation", path: Path, real: Manifest) -> 
             f"tiles {path} are not those of the real features",
             got="tiles that the manifest of the features does not name",
             expected=f"one of {', '.join(real.inputs)}",
-            remedy="pass the manifest of the tiles that the features are of, or run `dithc features` again",
+            fix="pass the manifest of the tiles that the features are of, or run `dithc features` again",
         )
     if not evaluation.searches_copies:
         return None

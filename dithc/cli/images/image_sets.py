@@ -59,7 +59,7 @@ class Pixels:
                 "bands, indices and spectra cannot be measured",
                 got=f"{len(self.labels)} tiles, each with pixels without data",
                 expected="tiles that are whole",
-                remedy="take smaller tiles or another split, or leave `bands`, `indices` and `spectra` out of `metrics`",
+                fix="take smaller tiles or another split, or leave `bands`, `indices` and `spectra` out of `metrics`",
             )
         log.info(f"{len(self.labels) - len(whole)} of {len(self.labels)} tiles have pixels without data: not measured")
         return replace(
@@ -103,7 +103,7 @@ class Source:
                 "--triplet",
                 got=triplet,
                 expected=f"three of {', '.join(of.bands.names)}, with + between them",
-                remedy="name bands of the data set, such as B12+B11+B04",
+                fix="name bands of the data set, such as B12+B11+B04",
             )
         places = [of.bands.names.index(name) for name in names]
 
@@ -129,7 +129,7 @@ class Source:
                 f"bands of {self.path} cannot be measured",
                 got=self.why,
                 expected="generated images with the tiles that their manifest names",
-                remedy="run `dithc tiles` and `dithc sample` again, or leave out --pixels and --triplet",
+                fix="run `dithc tiles` and `dithc sample` again, or leave out --pixels and --triplet",
             )
         return self.pixels
 
@@ -185,7 +185,7 @@ def _chosen(tiles: Tiles, split: Split, images: str, *, seed: int) -> Rows:
             "number of real images",
             got=f"--images {images} of {len(rows)} tiles",
             expected=f"`all`, or 2 to {len(rows)}",
-            remedy="lower `real_images` of the evaluation, or take another split",
+            fix="lower `real_images` of the evaluation, or take another split",
         )
     return tiles.drawn(split, int(images), seed=seed)
 
@@ -200,7 +200,7 @@ def _of_samples(path: Path, manifest: Manifest, experiment: Experiment) -> Sourc
             f"the images of {path} are not all there",
             got=f"{starts[-1]} images",
             expected=f"{total} images",
-            remedy="run `dithc sample` again",
+            fix="run `dithc sample` again",
         )
     pixels, why = _pixels_of_samples(path, manifest, experiment)
 

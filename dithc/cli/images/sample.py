@@ -88,7 +88,7 @@ def _layout(text: str) -> tuple[int, int]:
             "--degrees",
             got=repr(text),
             expected=f"ranks such as 4, or nodes x ranks such as 64x4, at most {MOST_RANKS} of each",
-            remedy="correct --degrees",
+            fix="correct --degrees",
         )
     return (1, int(parts[0])) if len(parts) == 1 else (int(parts[0]), int(parts[1]))
 
@@ -122,7 +122,7 @@ def job_of(experiment: "Experiment", args: argparse.Namespace) -> "Job":
             "--codec",
             got=args.codec,
             expected=f"the manifest of codec {dataset.codec}" if settings.kind == "kl-vae" else "nothing",
-            remedy="pass --codec for a codec that this workflow trains (kl-vae), and only for one",
+            fix="pass --codec for a codec that this workflow trains (kl-vae), and only for one",
         )
     for option, given in (("--checkpoint", args.checkpoint), ("--latents", args.latents)):
         if (given is None) != (evaluation.at == "codec"):
@@ -130,7 +130,7 @@ def job_of(experiment: "Experiment", args: argparse.Namespace) -> "Job":
                 option,
                 got=given,
                 expected="nothing: the codec is judged alone" if evaluation.at == "codec" else "a manifest",
-                remedy=f"leave out {option}" if evaluation.at == "codec" else f"pass {option}",
+                fix=f"leave out {option}" if evaluation.at == "codec" else f"pass {option}",
             )
     return Job(
         name=args.evaluation,

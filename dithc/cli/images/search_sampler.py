@@ -61,7 +61,7 @@ def run(args: argparse.Namespace) -> int:
     fewest, usual = (LEAST_IMAGES, IMAGES) if args.epsilon_scaling else (FEWEST, LATENTS)
     count = usual if args.count is None else args.count
     if not fewest <= count <= MOST:
-        raise problem("--count", got=count, expected=f"{fewest} to {MOST}", remedy=f"take {usual}")
+        raise problem("--count", got=count, expected=f"{fewest} to {MOST}", fix=f"take {usual}")
     experiment = load(args.config)
     job = job_of(experiment, args)
     with ranks(experiment, expected=1):
@@ -98,7 +98,7 @@ def _kid_from_training(experiment: "Experiment", args: argparse.Namespace) -> "C
             "tiles of the training to compare with",
             got=f"{len(rows)} in the split train",
             expected=f"{LEAST_IMAGES} or more",
-            remedy="search the timesteps alone, or stage more scenes",
+            fix="search the timesteps alone, or stage more scenes",
         )
     log.info(f"features of {len(rows)} tiles of the training")
     real = features(tiles.rgb(np.sort(rows)))

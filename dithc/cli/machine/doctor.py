@@ -79,7 +79,7 @@ def _write(args: argparse.Namespace) -> int:
             "dithc doctor --write-profile",
             got="no Slurm answers here (sbatch, scontrol)",
             expected="the login node of a Slurm cluster",
-            remedy="log in there; for other schedulers see profiles/generic, for one machine use profiles/local",
+            fix="log in there; for other schedulers see profiles/generic, for one machine use profiles/local",
         )
     written = write_profile(args.write_profile, here, partition=args.partition, nodes=args.nodes, account=args.account)
     for note in written.notes:
@@ -90,7 +90,7 @@ def _write(args: argparse.Namespace) -> int:
 
 
 def _print(findings: "list[Finding]", args: argparse.Namespace) -> int:
-    """Prints the verdict, then what is off with its remedy, the worst first, then a line or a few for what is well."""
+    """Prints the verdict, then what is off with its fix, the worst first, then a line or a few for what is well."""
     import json
     import sys
     from dataclasses import asdict
@@ -107,7 +107,7 @@ def _print(findings: "list[Finding]", args: argparse.Namespace) -> int:
         sys.stdout.write(escaping.Coded(f"{COLOURS[finding.level]}{mark}{PLAIN}") if sys.stdout.isatty() else mark)
         print(f" {finding.topic}: {first}")
         rest += finding.details.splitlines() if args.verbose else []
-        for line in [*rest, *([f"remedy: {finding.remedy}"] if finding.remedy else [])]:
+        for line in [*rest, *([f"fix: {finding.fix}"] if finding.fix else [])]:
             print(f"      {line}")
     if args.json:
         content = {"verdict": verdict, "findings": [asdict(finding) for finding in findings]}

@@ -49,4 +49,4 @@ def _refuse_unless(name: str, given: Any, is_right: Callable[[Any], bool], expec
     """Looks at a number, or at each of several; None is none."""
     values = given if isinstance(given, tuple) else () if given is None else (given,)
     if not all(map(is_right, values)):
-        raise problem(f"simulate {name}", got=", ".join(map(str, values)), expected=expected, remedy=f"correct {name}")
+        raise problem(f"simulate {name}", got=", ".join(map(str, values)), expected=expected, fix=f"correct {name}")

@@ -167,6 +167,6 @@ def _step(text: str | None) -> float | Path | None:
             "simulate --step",
             got=text,
             expected="seconds above 0, or the JSON file of `dithc bench step` or `dithc bench scaling`",
-            remedy="correct --step",
+            fix="correct --step",
         )
     return step

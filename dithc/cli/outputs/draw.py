@@ -54,7 +54,7 @@ def draw(path: Path, target: Path) -> None:
             f"{path} has no picture",
             got="nothing but numbers",
             expected="images (scenes, tiles, latents, samples, .npy), a run's metrics, a report's JSON, or a plan of memory",
-            remedy="leave out --png",
+            fix="leave out --png",
         )
 
 
@@ -116,7 +116,7 @@ def _load(path: Path) -> NDArray[Any]:
         array = array[None, None]
     if array.ndim != 4 or not array.size:
         raise problem(
-            f"{path} has no picture", got=f"shape {array.shape}", expected="(N, C, H, W)", remedy="leave out --png"
+            f"{path} has no picture", got=f"shape {array.shape}", expected="(N, C, H, W)", fix="leave out --png"
         )
     return np.asarray(array[:IMAGES])  # (N, C, H, W)
 

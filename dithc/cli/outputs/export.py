@@ -56,7 +56,7 @@ def run(args: argparse.Namespace) -> int:
             f"{unused or f'--format {layout}'} is not for {what}",
             got=unused or layout,
             expected=f"of {what}: --format {' | '.join(formats)}, and {'--weights' if of_weights else '--select'}",
-            remedy=f"leave out {unused}" if unused else "choose one of those, or export something else",
+            fix=f"leave out {unused}" if unused else "choose one of those, or export something else",
         )
     if not of_weights:
         return _images(args, layout)

@@ -40,13 +40,13 @@ class Fault:
     Attributes:
         path: a document, or a file that one lists.
         what: is wrong with it, a sentence.
-        remedy: what makes it again.
+        fix: what makes it again.
         goes: what is deleted so that it is: the file, its folder (a checkpoint), or of its lines those that are altered.
     """
 
     path: str
     what: str
-    remedy: str
+    fix: str
     goes: Literal["file", "folder", "lines"]
 
 
@@ -104,7 +104,7 @@ def _documents(path: Path) -> list[Path]:
             f"nothing to verify at {path}",
             got="no such file or folder",
             expected="a manifest, a checkpoint, or a folder with such in it",
-            remedy="check the path",
+            fix="check the path",
         )
     found = [file for file in sorted(_below(path)) if file.suffix in (".json", ".jsonl")]
     found = [document for document in found if _counts(document, document.relative_to(path).parts)]
@@ -113,7 +113,7 @@ def _documents(path: Path) -> list[Path]:
             f"nothing to verify in {path}",
             got="no document that lists files",
             expected=", ".join(DOCUMENTS),
-            remedy="point at a results or store folder",
+            fix="point at a results or store folder",
         )
     return found
 
@@ -209,8 +209,8 @@ def _fault(path: Path, what: str, document: Path) -> Fault:
     if path.name in RECORDS:
         return Fault(str(path), what, "the scenes of its altered lines are read again where staging runs", "lines")
     if path.name.endswith(outputs.MARKER_FILE):
-        remedy = "without it, dithc replaces only files that a manifest lists: move the others elsewhere"
-        return Fault(str(path), what, remedy, "file")
+        fix = "without it, dithc replaces only files that a manifest lists: move the others elsewhere"
+        return Fault(str(path), what, fix, "file")
     if path.suffix == ".jsonl":
         return Fault(str(path), what, "its altered lines are passed over, and cannot be had again", "lines")
     if path.name == CHECKPOINT or (path.parent / CHECKPOINT).exists():

@@ -44,7 +44,7 @@ def run(args: argparse.Namespace) -> int:
             f"{args.path} cannot be read",
             got=f"{type(error).__name__}: {error}",
             expected=KINDS,
-            remedy="verify or remake it",
+            fix="verify or remake it",
         ) from error
     print("\n".join(map(escaping.escaped, lines)))
     if args.png:
@@ -72,7 +72,7 @@ def describe(path: Path) -> list[str]:
         f"cannot show {path}",
         got="such a file" if path.exists() else "no such path",
         expected=KINDS,
-        remedy="check the path",
+        fix="check the path",
     )
 
 
@@ -95,7 +95,7 @@ def _folder(path: Path) -> list[str]:
             *(f"  {item.parent.relative_to(path)}" for item in manifests),
         ]
     raise problem(
-        f"cannot show {path}", got="a folder with nothing of dithc in it", expected=KINDS, remedy="check the path"
+        f"cannot show {path}", got="a folder with nothing of dithc in it", expected=KINDS, fix="check the path"
     )
 
 

@@ -92,7 +92,7 @@ def _keep_out_others(alone: ExitStack, folders: list[Path]) -> None:
 
 def _tell(finding: "Finding") -> None:
     for fault in finding.faults:
-        print(f"{escaping.escaped(fault.what)}\n  {escaping.escaped(fault.remedy)}")
+        print(f"{escaping.escaped(fault.what)}\n  {escaping.escaped(fault.fix)}")
     verdict = f"{len(finding.faults)} faults" if finding.faults else "all as they were written"
     print(f"{finding.files} files ({finding.bytes:,} bytes) of {finding.documents} documents: {verdict}")
 
@@ -109,14 +109,14 @@ def _config_of(args: argparse.Namespace) -> list[Path]:
             "it is not said what makes things again",
             got=f"--profile {args.profile}, configuration {', '.join(map(str, files)) or 'none'}",
             expected="the profile of this machine, and one results/NAME with its config.json, or --configfile",
-            remedy=EXAMPLE,
+            fix=EXAMPLE,
         )
     if not Path(args.profile).is_dir():
         raise problem(
             "`--profile` is not a folder",
             got=args.profile,
             expected="the profile of this machine, such as profiles/local",
-            remedy="correct the path; no file was deleted",
+            fix="correct the path; no file was deleted",
         )
     return files
 

@@ -152,7 +152,7 @@ class Reducer:
                     f"gradient of a parameter of shape {tuple(parameter.shape)}, which travels already",
                     got="a second one in the same exchange",
                     expected="one backward pass between `begin` and `finish`, in which each gradient is made once",
-                    remedy="add the losses up and call backward once; checkpoint with use_reentrant=False",
+                    fix="add the losses up and call backward once; checkpoint with use_reentrant=False",
                 )
             self._done.add(number)
             self.landed.append(number)

@@ -128,10 +128,8 @@ def _is_rounded(group: Any) -> bool:
     """Whether weights travel as bf16, as the environment says; the group is then told to round what it gathers."""
     wire = os.environ.get(WEIGHTS_WIRE_VARIABLE) or "fp32"
     if wire not in ("fp32", "bf16"):
-        remedy = f"correct {WEIGHTS_WIRE_VARIABLE}"
-        raise problem(
-            f"weights on the wire ({WEIGHTS_WIRE_VARIABLE})", got=wire, expected="fp32 or bf16", remedy=remedy
-        )
+        fix = f"correct {WEIGHTS_WIRE_VARIABLE}"
+        raise problem(f"weights on the wire ({WEIGHTS_WIRE_VARIABLE})", got=wire, expected="fp32 or bf16", fix=fix)
     collectives = getattr(group, "collectives", None)
     if wire == "fp32":
         return False
@@ -140,7 +138,7 @@ def _is_rounded(group: Any) -> bool:
             "weights on the wire: bf16",
             got=f"backend {dist.get_backend(group)}",
             expected="dithc-mpi, which rounds them on their way",
-            remedy="leave DITHC_BACKEND unset, or set `weights_wire: fp32`",
+            fix="leave DITHC_BACKEND unset, or set `weights_wire: fp32`",
         )
     collectives.gather_wire = torch.bfloat16
     return True

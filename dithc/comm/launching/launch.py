@@ -140,7 +140,7 @@ def environment_of(environment: Mapping[str, str], *, launcher: Launcher, nodes:
                 f"launch --launcher mpiexec --nodes {nodes}",
                 got=f"SLURM_JOB_ID={job} and no srun on PATH",
                 expected="srun, by which mpiexec starts its processes on the nodes of a job",
-                remedy="load Slurm's commands; outside that job, unset SLURM_JOB_ID and SLURM_JOBID",
+                fix="load Slurm's commands; outside that job, unset SLURM_JOB_ID and SLURM_JOBID",
             )
         return for_ranks(environment, on_this_node=on_this_node)
     # The job's variables describe a rank. With a number of CPUs a step gets only those; without, and unbound, all of the job.
@@ -160,19 +160,19 @@ def find_mpiexec(explicit: str | None = None) -> MpiExec:
     beside = Path(sys.executable).parent / "mpiexec"
     if named:
         if not Path(named).is_absolute() or not os.access(named, os.X_OK):
-            remedy = f"name the mpiexec of the MPI that mpi4py loads, in --mpiexec or {MPIEXEC_VARIABLE}"
-            raise problem("mpiexec", got=named, expected="absolute path of an executable file", remedy=remedy)
+            fix = f"name the mpiexec of the MPI that mpi4py loads, in --mpiexec or {MPIEXEC_VARIABLE}"
+            raise problem("mpiexec", got=named, expected="absolute path of an executable file", fix=fix)
         path = named
     elif os.access(beside, os.X_OK):
         path = str(beside)
     else:
         found = shutil.which("mpiexec")
         if found is None:
-            remedy = (
+            fix = (
                 "install an MPI (`pip install 'dithc[mpi]'` brings MPICH), or load your site's and set "
                 + MPIEXEC_VARIABLE
             )
-            raise problem("launcher mpiexec", got="none found", expected=f"{beside}, or one on PATH", remedy=remedy)
+            raise problem("launcher mpiexec", got="none found", expected=f"{beside}, or one on PATH", fix=fix)
         path = found
         log.info("mpiexec: none beside this Python, using %s from PATH", path)
     return MpiExec(path, _vendor(path))
@@ -180,22 +180,20 @@ def find_mpiexec(explicit: str | None = None) -> MpiExec:
 
 def _check(command: Sequence[str], *, launcher: Launcher, nodes: int, ranks: int, cpus: int) -> None:
     if not command:
-        raise problem(
-            "launch", got="no command", expected="-- program arguments", remedy="write the command after `--`"
-        )
+        raise problem("launch", got="no command", expected="-- program arguments", fix="write the command after `--`")
     for name, value in (("nodes", nodes), ("ranks", ranks), ("cpus", cpus)):
         if value < 1:
-            raise problem(f"launch --{name}", got=value, expected="1 or more", remedy=f"correct --{name}")
+            raise problem(f"launch --{name}", got=value, expected="1 or more", fix=f"correct --{name}")
     if ranks < nodes:
         raise problem(
-            "launch", got=f"{ranks} rank(s) on {nodes} nodes", expected="a rank on every node", remedy="lower --nodes"
+            "launch", got=f"{ranks} rank(s) on {nodes} nodes", expected="a rank on every node", fix="lower --nodes"
         )
     if launcher == "none" and ranks > 1:
         raise problem(
             "launch --launcher none",
             got=f"{ranks} ranks",
             expected="1 rank",
-            remedy="use --launcher mpiexec on one machine, srun inside a Slurm job",
+            fix="use --launcher mpiexec on one machine, srun inside a Slurm job",
         )
 
 

@@ -42,7 +42,7 @@ def check_shared_memory(ranks: int | None = None) -> None:
             f"{FOLDER} has no room for {number} rank(s)",
             got=f"{size / MIB:.2f} MiB in size, {free / MIB:.2f} MiB free" if size else "it does not exist",
             expected=f"writable, {number * RANK_BYTES / MIB:.2f} MiB free; {number * FAST_RANK_BYTES / MIB:.0f} MiB for speed",
-            remedy=f"start the container with --shm-size=1g, or `mount -o remount,size=1g {FOLDER}`; remove old files in it",
+            fix=f"start the container with --shm-size=1g, or `mount -o remount,size=1g {FOLDER}`; remove old files in it",
         )
     if ranks and free < ranks * FAST_RANK_BYTES:
         needed = ranks * FAST_RANK_BYTES / MIB

@@ -115,8 +115,8 @@ def _supervise_once(
             preexec_fn=follow_parent(stop),
         )
     except OSError as error:
-        remedy = "check the command after `--`; a rule of the workflow finds programs on its PATH only"
-        raise problem("command to launch", got=f"{line[0]}: {error}", expected="a program", remedy=remedy) from error
+        fix = "check the command after `--`; a rule of the workflow finds programs on its PATH only"
+        raise problem("command to launch", got=f"{line[0]}: {error}", expected="a program", fix=fix) from error
 
     def pass_on(number: int, _: object) -> None:
         told.append(signal.Signals(number))

@@ -94,7 +94,7 @@ class MpiProcessGroup(_PROCESS_GROUP):  # type: ignore[misc]
                 "MPI's thread level",
                 got="less than MPI_THREAD_MULTIPLE",
                 expected="MPI_THREAD_MULTIPLE, for the communication thread",
-                remedy="use an MPI that offers it, or let nobody initialise MPI before dithc does",
+                fix="use an MPI that offers it, or let nobody initialise MPI before dithc does",
             )
         self._group_name = self._group_desc = ""
         self._rank, self._size, self._timeout = rank, size, timeout
@@ -322,9 +322,7 @@ def _root(opts: Any) -> int:
 def _chosen(what: str, given: Any, variable: str, known: Sequence[str], default: str) -> Any:
     value = given or os.environ.get(variable) or default
     if value not in known:
-        raise problem(
-            f"{NAME}: {what} ({variable})", got=value, expected=" or ".join(known), remedy=f"correct {variable}"
-        )
+        raise problem(f"{NAME}: {what} ({variable})", got=value, expected=" or ".join(known), fix=f"correct {variable}")
     return value
 
 

@@ -49,7 +49,7 @@ class RankGone(UserError):
             "a rank is lost",
             got=said,
             expected="all ranks until the work is done",
-            remedy="see what the log says of that rank (a signal, memory), then start again: what is complete is kept",
+            fix="see what the log says of that rank (a signal, memory), then start again: what is complete is kept",
         )
         super().__init__(str(told))
         self._said = said

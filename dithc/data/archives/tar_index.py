@@ -77,9 +77,7 @@ def _entries(file: BufferedReader, start: int, end: int, said: Path) -> Iterator
     """Every header, to the end that an archive must have; tarfile itself takes a damaged header for the end."""
     file.seek(start)
     if tool := COMPRESSED.get(file.peek(2)[:2]):
-        raise _refused(
-            said, got="a compressed archive, whose files cannot be read in place", remedy=f"unpack it: {tool}"
-        )
+        raise _refused(said, got="a compressed archive, whose files cannot be read in place", fix=f"unpack it: {tool}")
     try:
         file.seek(start)
         archive = tarfile.TarFile(fileobj=file, mode="r", tarinfo=Entry)
@@ -103,11 +101,10 @@ def _entries(file: BufferedReader, start: int, end: int, said: Path) -> Iterator
         raise _refused(said, got=f"{text}, at byte {file.tell() - start} of {end - start}") from error
 
 
-def _refused(archive: Path, *, got: str, remedy: str = "") -> UserError:
+def _refused(archive: Path, *, got: str, fix: str = "") -> UserError:
     return problem(
         f"{printable(str(archive))} cannot be read as an archive of pictures",
         got=got,
         expected="a whole tar archive, not compressed, of plain files with relative names, each once",
-        remedy=remedy
-        or "copy or download it again, and look at it (tar -tvf); pack links as files (tar --dereference)",
+        fix=fix or "copy or download it again, and look at it (tar -tvf); pack links as files (tar --dereference)",
     )

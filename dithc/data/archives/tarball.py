@@ -112,5 +112,5 @@ def _refused(archive: Path, *, got: str) -> UserError:
         f"{archive} is no archive of a product",
         got=got,
         expected=f"files and folders inside of it, at most {MOST_ENTRIES}, that unfold at most {MOST_UNFOLDING}-fold",
-        remedy="download it again from its source, and look at it before you unpack it (tar -tvf)",
+        fix="download it again from its source, and look at it before you unpack it (tar -tvf)",
     )

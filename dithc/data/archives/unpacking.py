@@ -39,7 +39,7 @@ def scratch(archive: Path) -> Iterator[Path]:
         except NoRoom:
             raise
         except Refused as error:
-            texts = {key: getattr(error, key).replace(name, str(archive)) for key in ("got", "expected", "remedy")}
+            texts = {key: getattr(error, key).replace(name, str(archive)) for key in ("got", "expected", "fix")}
             raise Refused(error.reason, error.what.replace(name, str(archive)), **texts) from error
         except (UserError, OSError, ValueError) as error:
             if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
@@ -122,7 +122,7 @@ def no_room(archive: Path, *, got: str) -> NoRoom:
                 f"there is no room to unpack {archive.name}",
                 got=got,
                 expected=f"that much free in {tempfile.gettempdir()}, and {SPARE_BYTES / 2**30:g} GiB that is left alone",
-                remedy="let the variable TMPDIR name a folder with room, or unpack the product yourself",
+                fix="let the variable TMPDIR name a folder with room, or unpack the product yourself",
             )
         )
     )

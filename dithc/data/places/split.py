@@ -75,7 +75,7 @@ class Splitter:
                 "a scene is nowhere on the Earth",
                 got=f"coefficients {transform} in the system {crs}",
                 expected="a place, from which the cell of each tile follows (`split.cell_m`)",
-                remedy="correct the georeference of that scene, take it out of the source, or leave `split.cell_m` out",
+                fix="correct the georeference of that scene, take it out of the source, or leave `split.cell_m` out",
             )
         tile, rows, columns = grid.touched(longitudes, latitudes, buffer_m=self.settings.buffer_m / 2)
         kinds, kind = np.unique(np.stack([rows, columns]), axis=1, return_inverse=True)

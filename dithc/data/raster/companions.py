@@ -33,7 +33,7 @@ def companion(path: Path, *ends: str) -> Path | None:
             f"a file beside {path} is a link to another folder",
             got=f"{beside.name}, which leads to {os.path.realpath(beside)}",
             expected="a file in the folder of the raster",
-            remedy="copy the file there, or remove the link if the raster does not need it",
+            fix="copy the file there, or remove the link if the raster does not need it",
         )
     return beside
 
@@ -50,7 +50,7 @@ def check_aux(path: Path) -> None:
             f"the place, the no-data value or the scale of {path} is declared in a file beside it",
             got=aux.name,
             expected="one file with all of them; GDAL's .aux.xml is not evaluated",
-            remedy="write them into one file (gdal_translate IN.tif OUT.tif), or remove the .aux.xml if it is wrong",
+            fix="write them into one file (gdal_translate IN.tif OUT.tif), or remove the .aux.xml if it is wrong",
         )
 
 
@@ -72,7 +72,7 @@ def read_world(path: Path) -> tuple[Path, GeoTransform] | None:
             f"{world} is not a world file",
             got=repr(text[:40]),
             expected="six numbers: the sides of a pixel and the center of the first pixel",
-            remedy="write the file again, or remove it",
+            fix="write the file again, or remove it",
         ) from None
     first = Affine(a, b, c, d, e, f) * Affine.translation(-0.5, -0.5)
     return world, (first.a, first.b, first.c, first.d, first.e, first.f)

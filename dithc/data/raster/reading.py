@@ -202,7 +202,7 @@ def _mask_beside(path: Path, beside: Path, *, shape: tuple[int, int]) -> npt.NDA
         f"{beside} is not the mask of {path.name}",
         got=got,
         expected=f"a GeoTIFF mask of {shape[0]} x {shape[1]} pixels, as GDAL writes it beside a raster",
-        remedy="write the mask again (gdal_translate -mask), copy it again, or remove it",
+        fix="write the mask again (gdal_translate -mask), copy it again, or remove it",
     )
 
 

@@ -3,7 +3,7 @@
 What: `read_scenes` lists a source's files and reads them one by one, in sorted order.
 Why: every kind of product lies in its own way; what is known of a kind stands in one file.
 Invariants: nothing is guessed (bands, units, layout and offset come from metadata or from the configuration); a file that
-is unreadable or contradicts its declaration becomes a `Rejection` with what, got, expected and remedy; a folder without any
+is unreadable or contradicts its declaration becomes a `Rejection` with what, got, expected and fix; a folder without any
 file of the kind is an error at once.
 How to change it: a new kind is a class with `paths`, `classes` and `read(path) -> Scene` (raising `Refused`) and its case
 in `_reader`.
@@ -132,7 +132,7 @@ class Scenes:
                 "there is not enough memory for the file",
                 got=str(error) or "an allocation that failed",
                 expected="memory for its pixels and what is computed of them",
-                remedy="cut it into smaller scenes, or stage it where there is more memory",
+                fix="cut it into smaller scenes, or stage it where there is more memory",
             )
         except (OSError, ValueError, EOFError) as error:
             if isinstance(error, OSError) and error.errno in NO_SPACE:  # of the canvas: the scene has no fault
@@ -142,7 +142,7 @@ class Scenes:
                 "the file cannot be read",
                 got=str(error) or type(error).__name__,
                 expected="a whole file of this kind",
-                remedy="replace the file if it is damaged; otherwise convert it, or list it in `source.exclude`",
+                fix="replace the file if it is damaged; otherwise convert it, or list it in `source.exclude`",
             )
         return Rejection(scene_id=scene_id(path, self.folder), path=path, refused=refused)
 
@@ -175,7 +175,7 @@ def _reader(source: datasets.Source, folder: Path) -> Reader:
 
 
 def _retold(error: UserError) -> Refused:
-    """A user error of another module (what, then lines `got:`, `expected:`, `remedy:`) as a refusal to read."""
+    """A user error of another module (what, then lines `got:`, `expected:`, `fix:`) as a refusal to read."""
     what, *lines = str(error).splitlines()
     said = {key.strip(): text.strip() for key, _, text in (line.partition(":") for line in lines)}
     return Refused(
@@ -183,5 +183,5 @@ def _retold(error: UserError) -> Refused:
         what,
         got=said.get("got", ""),
         expected=said.get("expected", "a whole file of this kind"),
-        remedy=said.get("remedy", "copy the file again from its source"),
+        fix=said.get("fix", "copy the file again from its source"),
     )

@@ -108,7 +108,5 @@ def _unpack(archive: zipfile.ZipFile, entry: zipfile.ZipInfo, folder: Path) -> N
 
 
 def _hostile(path: Path, *, got: str, expected: str) -> Refused:
-    remedy = "download it again; if it is yours, pack the product's folder as it is (zip -r)"
-    return Refused(
-        Reason.READ_ERROR, f"{path.name} is no zip file of a product", got=got, expected=expected, remedy=remedy
-    )
+    fix = "download it again; if it is yours, pack the product's folder as it is (zip -r)"
+    return Refused(Reason.READ_ERROR, f"{path.name} is no zip file of a product", got=got, expected=expected, fix=fix)

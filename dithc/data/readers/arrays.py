@@ -37,7 +37,7 @@ class Sentinel2ArrayReader:
         self.paths = self.listing.files(
             suffixes=RASTERS,
             wanted=f"GeoTIFF or .npy files with {len(source.bands)} bands",
-            remedy="put the files there or correct `source.path`; for .SAFE products use `kind: sentinel2`",
+            fix="put the files there or correct `source.path`; for .SAFE products use `kind: sentinel2`",
         )
 
     def inputs(self, path: Path) -> list[Path]:
@@ -96,28 +96,28 @@ class Sentinel2ArrayReader:
 
 def check_type(pixels: Array, *, units: str) -> None:
     """Raise Refused for reflectance in an integer type, or digital numbers in 8 bits or with fractions."""
-    kind, remedy = pixels.dtype.kind, "correct `units`, or save the file again"
+    kind, fix = pixels.dtype.kind, "correct `units`, or save the file again"
     expected = f"{'integers of 16 bits or more, or whole floats,' if units == 'dn' else 'floats'} for `units: {units}`"
     got = f"{pixels.dtype}"
     if units == "reflectance":
         fits = kind == "f"
-        remedy = "set `units: dn` and declare `offset`" if kind in "iu" else remedy
+        fix = "set `units: dn` and declare `offset`" if kind in "iu" else fix
     elif kind in "iu":
         fits = pixels.dtype.itemsize > 1
-        remedy = "8-bit files are stretched pictures; use the digital numbers" if not fits else remedy
+        fix = "8-bit files are stretched pictures; use the digital numbers" if not fits else fix
     else:
         finite = pixels[np.isfinite(pixels)] if kind == "f" else pixels[:0]
         fits = kind == "f" and bool((finite == np.rint(finite)).all())
         if kind == "f" and not fits:
             got += f" with fractions, values {finite.min():.4g} to {finite.max():.4g}"
-            remedy = "set `units: reflectance` if 1.0 is full reflectance"
+            fix = "set `units: reflectance` if 1.0 is full reflectance"
     if not fits:
         raise Refused(
             Reason.WRONG_DTYPE,
             "the type of the pixels contradicts the declared units",
             got=got,
             expected=expected,
-            remedy=remedy,
+            fix=fix,
         )
 
 
@@ -130,7 +130,7 @@ def check_range(pixels: Array, invalid: Array) -> None:
             "the values contradict `units: reflectance`",
             got=f"values up to {highest:.6g}",
             expected="reflectance, 0 to about 1.5",
-            remedy="set `units: dn` and declare `offset`, or divide the file by its quantification value",
+            fix="set `units: dn` and declare `offset`, or divide the file by its quantification value",
         )
 
 
@@ -155,15 +155,13 @@ def check_offset(
         median = f"median of {darkest} {medians[darkest]:g}, which would be reflectance {reflectance:.3f}"
         got = median if reflectance < DARKEST else f"{dark[sunken]:.0%} of {sunken} below reflectance {DARKEST:g}"
         taken = "the offset was already taken off: set `offset: 0`"
-        remedy = (
-            taken if offset else "these are no reflectances: check `quantification`, and declare what means `nodata`"
-        )
+        fix = taken if offset else "these are no reflectances: check `quantification`, and declare what means `nodata`"
     elif offset == 0 and medians.get(CIRRUS_BAND, 0.0) / per_unit > CIRRUS_MOST:
         got = f"median of {CIRRUS_BAND} {medians[CIRRUS_BAND]:g}, where clear air gives a few tens"
-        remedy = "the offset is still in: set `offset: -1000`"
+        fix = "the offset is still in: set `offset: -1000`"
     elif offset == 0 and VISIBLE_BANDS & lowest.keys() and FLOOR_LEAST <= floor / per_unit < FLOOR_MOST:
         got = f"no valid value below {floor:g} in any of {len(lowest)} bands"
-        remedy = "the offset is still in: set `offset: -1000`"
+        fix = "the offset is still in: set `offset: -1000`"
     else:
         return
     raise Refused(
@@ -171,6 +169,6 @@ def check_offset(
         f"the values contradict the declared `offset: {offset:g}`",
         got=got,
         expected="values as of the processing baseline declared: `offset: -1000` from 04.00, 0 before or where it is applied",
-        remedy=f"{remedy}; keep files of the two kinds in data sets of their own; "
+        fix=f"{fix}; keep files of the two kinds in data sets of their own; "
         "for a scene that is truly so, `check_offset: false`",
     )

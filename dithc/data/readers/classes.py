@@ -17,7 +17,7 @@ KINDS = {
     "holdout": ("holdout", "heldout"),
     "unlabeled": ("unlabeled", "unlabelled"),
 }
-"""Kinds of splits, in the order in which the remedy prefers them, and their names."""
+"""Kinds of splits, in the order in which the fix prefers them, and their names."""
 WORDS = {word: kind for kind, words in KINDS.items() for word in words}
 WEAK = {"unlabeled"}
 """Kinds that are also names of classes, next to a class of trains. They count only if every folder is a split."""
@@ -45,7 +45,7 @@ def _within(inner: Path, outer: Path) -> UserError:
         f"the content of {printable(str(inner))} is in another class folder too",
         got=f"{printable(str(outer))}, which leads to {printable(str(outer.resolve()))}",
         expected="separate class folders, so that each image has one label",
-        remedy="remove the link, or link a folder of one class",
+        fix="remove the link, or link a folder of one class",
     )
 
 
@@ -83,7 +83,7 @@ def check_splits(folder: Path, paths: Iterable[Path], *, one: bool = False) -> N
             f"{printable(str(parent))} (`source.path`) contains splits of a dataset, not classes",
             got=names,
             expected="one split: validation and test images must not be trained on",
-            remedy=f"{select}, or define one dataset for each of {names}",
+            fix=f"{select}, or define one dataset for each of {names}",
         )
 
 

@@ -71,7 +71,7 @@ class SceneMasks:
                 f"the scene has {'several masks' if names else 'no mask'}",
                 got=", ".join(names) or "none",
                 expected=f"one raster {self._setting.names.replace('*', stem, 1)} in the folder of the scene (`clouds.mask`)",
-                remedy="put the mask there (all clear if there is no cloud), or remove `clouds.mask`",
+                fix="put the mask there (all clear if there is no cloud), or remove `clouds.mask`",
             )
         return [scene.with_name(names[0])]
 
@@ -120,7 +120,7 @@ class SceneMasks:
                 f"{path.name} is not on the pixels of its scene",
                 got=f"shape {values.shape}" + ("" if same else " at another place"),
                 expected=f"shape {mask.shape} at the place of the scene, with a band {setting.band} (`clouds.mask.band`)",
-                remedy="resample the mask to the grid of the scene (gdalwarp -te -tr, nearest neighbor)",
+                fix="resample the mask to the grid of the scene (gdalwarp -te -tr, nearest neighbor)",
             )
         values = bands[setting.band - 1]
         clear, invalid = np.isin(values, setting.clear), np.isin(values, setting.no_data)
@@ -132,7 +132,7 @@ class SceneMasks:
                 f"{path.name} has values that `clouds.mask` does not declare",
                 got=f"{values.dtype}, {np.unique(values[~(clear | invalid | cloudy)])[:5].tolist()}",
                 expected=f"clear {setting.clear}, no_data {setting.no_data}, cloud {setting.cloud}",
-                remedy="declare all values of the mask in `clouds.mask`; apply a threshold to a probability first",
+                fix="declare all values of the mask in `clouds.mask`; apply a threshold to a probability first",
             )
         _mark(mask, cloudy & ~invalid)
         mask[invalid] = Mask.INVALID

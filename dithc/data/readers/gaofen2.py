@@ -82,7 +82,7 @@ class Gaofen2Reader:
                 not PANCHROMATIC.search(path.stem) and (path.suffix.lower() not in ARCHIVES or is_archive(path))
             ),
             wanted=f"{len(source.bands)}-band GeoTIFF (.tif, .tiff) or .npy files of multispectral scenes",
-            remedy="point `source.path` at a folder with the orthorectified MSS files; for products of level 1A as they are "
+            fix="point `source.path` at a folder with the orthorectified MSS files; for products of level 1A as they are "
             "delivered (GF2_..._L1A....tar.gz) set `height_m` or `dem`; unpack .tar.gz of other names first",
         )
         self.listing.read([path for path in self.listing.unread if PANCHROMATIC.search(path.stem)])
@@ -147,7 +147,7 @@ class Gaofen2Reader:
                 "only products of level 1A are sharpened",
                 got=f"an image in {info.crs}",
                 expected="multispectral and panchromatic images with their .rpb",
-                remedy="point `source.path` at the products of level 1A, or set `pansharpen: none`",
+                fix="point `source.path` at the products of level 1A, or set `pansharpen: none`",
             )
         return placed(pixels, info, bands=source.bands, gsd_m=source.gsd_m, georeferenced=True), {}
 
@@ -167,7 +167,7 @@ def _wrong_type(pixels: Array, *, wanted: str, units: str) -> Refused:
         "the type of the pixels contradicts the declared units",
         got=f"{pixels.dtype}, values {pixels.min()} to {pixels.max()}",
         expected=f"{wanted} for `units: {units}`",
-        remedy=f"set `units: {fitting}`" if fitting else "save it as uint16 (digital numbers) or uint8 (stretched)",
+        fix=f"set `units: {fitting}`" if fitting else "save it as uint16 (digital numbers) or uint8 (stretched)",
     )
 
 
@@ -214,7 +214,7 @@ def _check_name(path: Path, facts: dict[str, Any]) -> None:
             "the name of the product and its XML contradict each other",
             got=", ".join(str(facts.get(name)) for name in ("satellite", "sensor", "sensing_time")),
             expected=", ".join(named.group(2, 3, 4)),
-            remedy="unpack or download the product again: its XML is damaged or another product's",
+            fix="unpack or download the product again: its XML is damaged or another product's",
         )
 
 

@@ -76,7 +76,7 @@ def opened_product(path: Path, *, pan: bool) -> Iterator[Path]:
                 "the archive does not hold one multispectral image",
                 got=", ".join(one.name for one in found) or "none",
                 expected=f"{product_of(path)}-MSS1.tiff or -MSS2.tiff",
-                remedy="download it again",
+                fix="download it again",
             )
         yield found[0]
 
@@ -105,7 +105,7 @@ class Orthorectifier:
                 "an image of level 1A declares another value for no data than 0",
                 got=f"{info.nodata:g}",
                 expected="none, or 0: it would be interpolated into the pixels beside it",
-                remedy="take the product as it was delivered, or write 0 there (gdal_calc.py)",
+                fix="take the product as it was delivered, or write 0 there (gdal_calc.py)",
             )
         rpc = _rpc(coefficients, info, metadata)
         facts: dict[str, Any] = {"orthorectified": self.said}
@@ -135,7 +135,7 @@ class Orthorectifier:
                 "the multispectral and the panchromatic image have no place in common",
                 got=f"{int(valid.sum())} pixels of both",
                 expected="two images of one place",
-                remedy="look at the product's files: each has the coefficients of its own name",
+                fix="look at the product's files: each has the coefficients of its own name",
             )
         float_pan = fine_pan.astype(np.float32)
         coarse_pan = averaged(float_pan, ratio)
@@ -169,7 +169,7 @@ class Orthorectifier:
                 "the panchromatic image lies beside the multispectral one",
                 got=f"{east:.2f} m to the east and {south:.2f} m to the south, in {found.windows} windows",
                 expected=f"at most {self.source.max_shift:g} pixels of {native_m:.2f} m (`max_shift`)",
-                remedy="give a better `dem` or height (both cameras look from another side), use `pansharpen: none`, or raise "
+                fix="give a better `dem` or height (both cameras look from another side), use `pansharpen: none`, or raise "
                 "`max_shift` if blurred edges do not matter",
             )
         return {"pansharpened": "gsa", "pan_shift_m": [east, south]}
@@ -200,7 +200,7 @@ def panchromatic_files(path: Path) -> list[Path]:
             "there is nothing to sharpen the product with",
             got=", ".join(one.name for one in found) or f"no panchromatic image {name}-PAN....tiff",
             expected="one panchromatic image with its .rpb beside the multispectral one",
-            remedy="unpack the whole product, or set `pansharpen: none`",
+            fix="unpack the whole product, or set `pansharpen: none`",
         )
     metadata = xml_beside(found[0])
     return [found[0], coefficients] + ([] if metadata is None else [metadata])
@@ -216,7 +216,7 @@ def _panchromatic(path: Path, *, dtype: str) -> tuple[Array, Rpc]:
             "the panchromatic image is none",
             got=f"{info.count} bands of {info.dtype}, no data {info.nodata}",
             expected=f"one band of {dtype}, where 0 is no data",
-            remedy="unpack the product again",
+            fix="unpack the product again",
         )
     if info.masked is not None:
         pixels[:, info.masked] = 0
@@ -295,7 +295,7 @@ def _contradiction(*, got: str, expected: str) -> Refused:
         "the files of the product contradict each other",
         got=got,
         expected=expected,
-        remedy="unpack or download the product again: one of its files is damaged or another product's",
+        fix="unpack or download the product again: one of its files is damaged or another product's",
     )
 
 
@@ -314,7 +314,7 @@ def check_memory(path: Path, grid: Grid, *, bytes_each: int) -> None:
             "the product is too large on the ground for the memory here",
             got=f"{height} x {width} pixels of {grid.transform[0]:g} m: {height * width * bytes_each / 2**30:.1f} GiB",
             expected=f"at most {room_bytes() / 2**30:.1f} GiB: half of the memory that may be used here, and 32 GiB",
-            remedy="raise `gsd_m`, or stage it where there is more memory",
+            fix="raise `gsd_m`, or stage it where there is more memory",
         )
 
 

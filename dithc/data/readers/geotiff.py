@@ -49,7 +49,7 @@ class GeoTiffReader:
             masks=first is not None,
             use=lambda path: first is None or path.name.lower().endswith(first.lower()),
             wanted=f"GeoTIFF files of {len(source.bands)} bands" if first is None else f"GeoTIFF files *{first}",
-            remedy="put the files there, or correct `source.path` and `source.suffixes`",
+            fix="put the files there, or correct `source.path` and `source.suffixes`",
         )
 
     def inputs(self, path: Path) -> list[Path]:
@@ -110,7 +110,7 @@ class GeoTiffReader:
                 "a band of the scene is not there",
                 got=f"no {', '.join(missing)}",
                 expected=f"{len(suffixes)} files {stem}*",
-                remedy="download them too, or take the scene out of the folder",
+                fix="download them too, or take the scene out of the folder",
             )
         if twice := next((fitting for fitting in found if len(fitting) > 1 or path.name not in found[0]), None):
             raise Refused(
@@ -118,7 +118,7 @@ class GeoTiffReader:
                 "it is not clear which files are the scene's",
                 got=", ".join(sorted({path.name, *twice})),
                 expected="one file of a band, or one whose name ends as `suffixes` say, letter by letter",
-                remedy="take the others out of the folder",
+                fix="take the others out of the folder",
             )
         return [path.with_name(fitting[0]) for fitting in found]
 
@@ -166,7 +166,7 @@ class GeoTiffReader:
                     "the type of the pixels contradicts the declared units",
                     got=f"{pixels.dtype}, values {pixels.min()} to {pixels.max()}",
                     expected=f"{DTYPES[source.units]} for `units: {source.units}`",
-                    remedy="set `units` to what the numbers are (reflectance and radiance take any type), or save them again",
+                    fix="set `units` to what the numbers are (reflectance and radiance take any type), or save them again",
                 )
             return np.ascontiguousarray(pixels)
         if pixels.dtype.kind not in "iuf":
@@ -175,7 +175,7 @@ class GeoTiffReader:
                 "the pixels are no plain numbers",
                 got=str(pixels.dtype),
                 expected="integers or floating-point numbers",
-                remedy="convert the raster, such as to its magnitude",
+                fix="convert the raster, such as to its magnitude",
             )
         scales, offsets = (np.broadcast_to(value, len(pixels)).tolist() for value in (source.scale, source.offset))
         stored = np.empty(pixels.shape, dtype=np.int16)
@@ -195,5 +195,5 @@ def _check_alike(path: Path, info: RasterInfo, first: RasterInfo) -> None:
                 "a band differs from the first one of the scene",
                 got=f"{path.name}: {name} {got}",
                 expected=f"{expected}",
-                remedy="bring the bands onto one grid (gdalwarp -tr -te), or name those of one pixel size alone",
+                fix="bring the bands onto one grid (gdalwarp -tr -te), or name those of one pixel size alone",
             )

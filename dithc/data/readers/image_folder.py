@@ -106,7 +106,7 @@ def _kind_of_tar(archive: Path, *, one: bool) -> str:
         f"the classes of the pictures in {archive} are not known",
         got="pictures side by side, without labels",
         expected="an archive or a folder for each class in it, or KEY.cls or KEY.json beside each KEY.jpg",
-        remedy="set `layout: tar` where each archive is a class by its name, or `classes: one`",
+        fix="set `layout: tar` where each archive is a class by its name, or `classes: one`",
     )
 
 
@@ -115,5 +115,5 @@ def _mixed(folder: Path, *, got: str) -> UserError:
         f"pictures lie in {folder} in several ways",
         got=got,
         expected="class folders, or tar archives, or parquet shards",
-        remedy="point `source.path` at one of them, or say which is meant: `layout: folders`, `tar`, `webdataset` or `parquet`",
+        fix="point `source.path` at one of them, or say which is meant: `layout: folders`, `tar`, `webdataset` or `parquet`",
     )

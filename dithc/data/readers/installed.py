@@ -60,8 +60,8 @@ class InstalledReader:
         self.listing = Listing(source, folder)
         self.paths: list[Path] = source.called(source.scenes, folder)
         if not self.paths:
-            remedy = "put the files there or correct `source.path`"
-            raise self.listing.nothing_found(folder, wanted=f"files of {source.kind}", remedy=remedy)
+            fix = "put the files there or correct `source.path`"
+            raise self.listing.nothing_found(folder, wanted=f"files of {source.kind}", fix=fix)
         outside = [path for path in self.paths if not (isinstance(path, Path) and path.is_relative_to(folder))]
         if outside or len(set(self.paths)) < len(self.paths):
             got = f"{outside[0]!r}" if outside else "a path twice"
@@ -128,7 +128,5 @@ class InstalledReader:
 
 
 def _refused(what: str, *, got: object, expected: object) -> Refused:
-    remedy = (
-        "mend the package that reads it, or take the file out of the folder; docs/extending.md says what is expected"
-    )
-    return Refused(Reason.READ_ERROR, f"of an installed source: {what}", got=got, expected=expected, remedy=remedy)
+    fix = "mend the package that reads it, or take the file out of the folder; docs/extending.md says what is expected"
+    return Refused(Reason.READ_ERROR, f"of an installed source: {what}", got=got, expected=expected, fix=fix)

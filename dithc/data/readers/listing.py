@@ -92,7 +92,7 @@ class Listing:
         *,
         suffixes: Collection[str],
         wanted: str,
-        remedy: str,
+        fix: str,
         use: Callable[[Path], bool] = lambda path: True,
         below: Path | None = None,
         masks: bool = False,
@@ -100,7 +100,7 @@ class Listing:
         """Return all files with one of the suffixes (any case) that `use` and the patterns accept, sorted.
 
         Entries that are not folders count as files. The reader rejects broken links, pipes and devices with a row. `wanted`
-        and `remedy` are for error messages. `below` is a folder in the source; `masks` accepts names of masks as scenes.
+        and `fix` are for error messages. `below` is a folder in the source; `masks` accepts names of masks as scenes.
 
         Raises:
             UserError: The folder does not exist or contains no scene.
@@ -118,7 +118,7 @@ class Listing:
             elif self.takes(path, masks=masks or path == self.folder):
                 found.append(path)
         if not found and (below is None or self.excluded == excluded):
-            raise self.nothing_found(top, wanted=wanted, remedy=remedy)
+            raise self.nothing_found(top, wanted=wanted, fix=fix)
         return found
 
     def takes(self, path: Path, *, masks: bool = True) -> bool:
@@ -175,7 +175,7 @@ class Listing:
             )
         return found
 
-    def nothing_found(self, folder: Path, *, wanted: str, remedy: str) -> UserError:
+    def nothing_found(self, folder: Path, *, wanted: str, fix: str) -> UserError:
         """Return the error for a folder without scenes, which names its content."""
         names = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else [folder.name]
         more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
@@ -184,7 +184,7 @@ class Listing:
             f"no scene found in {folder}",
             got=f"{', '.join(names[:SHOWN])}{more}{aside}" if names else "an empty folder",
             expected=wanted,
-            remedy=remedy,
+            fix=fix,
         )
 
     def _is_set_mask(self, path: Path) -> bool:
@@ -231,7 +231,7 @@ def check_name(path: Path, folder: Path) -> None:
             "the name of the file is not UTF-8",
             got=printable(named),
             expected="a name that every program reads alike",
-            remedy="rename it (convmv -f latin1 -t utf-8 --notest), or take it out of the folder",
+            fix="rename it (convmv -f latin1 -t utf-8 --notest), or take it out of the folder",
         )
 
 
@@ -242,7 +242,7 @@ def exists(folder: Path, *, wanted: str) -> None:
             f"the data at {folder} (`source.path`) is not there",
             got="no such file or folder",
             expected=wanted,
-            remedy="put your files there (a link will do) or correct `source.path`; it is relative to the working folder",
+            fix="put your files there (a link will do) or correct `source.path`; it is relative to the working folder",
         )
 
 

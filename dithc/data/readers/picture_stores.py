@@ -71,7 +71,7 @@ class Store(ABC):
             f"the label of {path.name} in {path.parent.name} stands for no class",
             got="none" if label is None else printable(repr(label)[:80]),
             expected=f"a whole number from 0 to {len(self.classes) - 1}",
-            remedy="write the labels again, leave out what has none (test sets often do), or set `classes: one`",
+            fix="write the labels again, leave out what has none (test sets often do), or set `classes: one`",
         )
 
 
@@ -83,7 +83,7 @@ class Folders(Store):
         exists(folder, wanted=WANTED)
         self._depth, self._numbers = len(folder.parts), dict[str, int]()
         if one:
-            paths = _images(listing, remedy=FOLDERS)
+            paths = _images(listing, fix=FOLDERS)
             check_splits(folder, paths, one=True)
             super().__init__([printable(folder.name)], {}, paths=paths)
             return
@@ -91,17 +91,17 @@ class Folders(Store):
         folders = [path for path in inside if path.is_dir()]
         check_apart(folder, folders)
         if not folders:
-            raise listing.nothing_found(folder, wanted=f"a folder per class, with {WANTED}", remedy=FOLDERS)
+            raise listing.nothing_found(folder, wanted=f"a folder per class, with {WANTED}", fix=FOLDERS)
         for path in inside:
             if not path.is_dir():
                 listing.leave(path)
-        remedy = "remove the empty folder; " + FOLDERS
-        found = {path.name: _images(listing, remedy=remedy, below=path) for path in folders}
+        fix = "remove the empty folder; " + FOLDERS
+        found = {path.name: _images(listing, fix=fix, below=path) for path in folders}
         classes = [name for name, paths in found.items() if paths]
         self._numbers = {name: number for number, name in enumerate(classes)}
         paths = Paths(chain.from_iterable(found.values()))
         if not paths:
-            raise listing.nothing_found(folder, wanted=WANTED, remedy=FOLDERS)
+            raise listing.nothing_found(folder, wanted=WANTED, fix=FOLDERS)
         check_splits(folder, paths)
         super().__init__([printable(name) for name in classes], {}, paths=paths)
 
@@ -227,33 +227,33 @@ class Parquet(Store):
                 f"row {path.name} of {file.name} has no picture",
                 got="none",
                 expected=f"the bytes of a picture in `{IMAGE}`",
-                remedy="write the shards again with the pictures in them (datasets: embed_external_files)",
+                fix="write the shards again with the pictures in them (datasets: embed_external_files)",
             )
         return content
 
 
-def _images(listing: Listing, *, remedy: str, below: Path | None = None) -> Paths:
+def _images(listing: Listing, *, fix: str, below: Path | None = None) -> Paths:
     """Return the images of a folder, without masks of other images."""
-    found = listing.files(suffixes=SUFFIXES, wanted=WANTED, remedy=remedy, below=below, masks=True)
+    found = listing.files(suffixes=SUFFIXES, wanted=WANTED, fix=fix, below=below, masks=True)
     return Paths(listing.without_masks(found))
 
 
 def _shards(listing: Listing, suffix: str) -> list[Path]:
     """Return the shards directly in the folder of a listing, sorted, or its single file."""
     folder = listing.folder
-    remedy = f"{SHARDS}; archives that are compressed (.tar.gz) are to be unpacked to .tar first"
+    fix = f"{SHARDS}; archives that are compressed (.tar.gz) are to be unpacked to .tar first"
     return listing.files(
         suffixes={suffix},
         masks=True,
         wanted=f"{suffix} archives of pictures",
-        remedy=remedy,
+        fix=fix,
         use=lambda path: folder in (path, path.parent),
     )
 
 
 def _some(listing: Listing, found: Mapping[Path, object]) -> None:
     if not found:
-        raise listing.nothing_found(listing.folder, wanted=f"archives with {WANTED} in them", remedy=SHARDS)
+        raise listing.nothing_found(listing.folder, wanted=f"archives with {WANTED} in them", fix=SHARDS)
 
 
 def _pictures(archive: Path, listing: Listing, *, others_refused: bool) -> Iterable[Member]:
@@ -267,7 +267,7 @@ def _pictures(archive: Path, listing: Listing, *, others_refused: bool) -> Itera
                 f"{archive} is no archive of classes",
                 got=f"{printable(str(member.name))}, the label of a WebDataset's sample",
                 expected="pictures, in archives or folders that are their classes",
-                remedy="set `layout: webdataset`, or keep archives of the two kinds in two data sets",
+                fix="set `layout: webdataset`, or keep archives of the two kinds in two data sets",
             )
         else:
             listing.leave(archive / member.name)
@@ -289,7 +289,7 @@ def _samples(archive: Path) -> Iterable[list[Member]]:
                 f"{archive} is no shard of a WebDataset",
                 got=f"{printable(str(member.name))}, an archive in it",
                 expected="pictures with their labels beside them",
-                remedy="set `layout: tar` where archives in an archive are the classes",
+                fix="set `layout: tar` where archives in an archive are the classes",
             )
         stem = member.name.name.split(".")[0]
         samples[(member.name.parent / stem).as_posix()].append(member)
@@ -328,7 +328,7 @@ def _class_names(folder: Path, labels: Iterable[object]) -> list[str]:
             f"{beside[0]} does not name the classes",
             got=repr(error),
             expected='every number from 0 on with its names, {"0": ["n01440764", "tench"], ...}',
-            remedy="write it again, or take it away: classes are then called by their numbers",
+            fix="write it again, or take it away: classes are then called by their numbers",
         ) from error
 
 
@@ -341,7 +341,7 @@ def _split_shards(files: list[Path]) -> list[Path]:
             f"shards of several splits lie in {files[0].parent}",
             got=", ".join(sorted(splits)),
             expected="shards of one split: validation and test pictures are not to be trained on",
-            remedy="select one split: `source.include: [train-*]`",
+            fix="select one split: `source.include: [train-*]`",
         )
     said = max((int(match[2]) for match in named.values()), default=0)
     if len(named) < said:
@@ -359,14 +359,14 @@ def _checked_shard(file: Path, *, one: bool) -> tuple[Shard, list[object]]:
         labels = [0] * sum(group.rows for group in shard.groups) if one or wrong else read_columns(file, LABEL)[LABEL]
     except OSError as error:
         raise problem(
-            f"{file} cannot be read", got=error, expected="a whole parquet file", remedy="download it again"
+            f"{file} cannot be read", got=error, expected="a whole parquet file", fix="download it again"
         ) from error
     if wrong:
         raise problem(
             f"{file} has not the columns of pictures",
             got=", ".join(f"{name}: {kind}" for name, kind in (shard.kinds | wrong).items()),
             expected=f"`{IMAGE}`, bytes or a struct with `bytes`, and `{LABEL}`, whole numbers",
-            remedy="name and convert the columns so (datasets: rename_column, cast_column); without labels set `classes: one`",
+            fix="name and convert the columns so (datasets: rename_column, cast_column); without labels set `classes: one`",
         )
     for group in shard.groups:
         check_room(file, group.num_bytes, said=f"a group of {group.rows} rows")
@@ -378,7 +378,7 @@ def _unlike(first: Path, other: Path) -> UserError:
         f"{other.name} names other classes than {first.name}",
         got="two lists of names",
         expected="one, as labels are numbers of it",
-        remedy="keep shards of one data set in a folder",
+        fix="keep shards of one data set in a folder",
     )
 
 
@@ -387,5 +387,5 @@ def _odd_sample(archive: Path, pictures: list[Member]) -> UserError:
         f"{archive} has a sample of several pictures",
         got=", ".join(printable(str(member.name)) for member in pictures[:4]),
         expected="one picture for each name, up to its first dot",
-        remedy="give each picture a name of its own; dots in names are to be replaced",
+        fix="give each picture a name of its own; dots in names are to be replaced",
     )

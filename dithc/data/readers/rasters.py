@@ -58,7 +58,7 @@ class Raw:
                     "no pixel can have the declared no-data value",
                     got=f"`nodata` {declared:g}",
                     expected=f"a value of {self.pixels.dtype}: {limits.min} to {limits.max}",
-                    remedy="correct `source.nodata`, or remove it to use the value of each file",
+                    fix="correct `source.nodata`, or remove it to use the value of each file",
                 )
         return find_invalid(self.pixels, declared, *nodata, masked=self.masked)
 
@@ -111,7 +111,7 @@ def as_chw(array: Array, *, bands: list[str], layout: Literal["chw", "hwc"], alp
             f"the array has {array.ndim} axes",
             got=axes,
             expected=f"three axes, {wanted}",
-            remedy="save one scene per file with all its bands, or take the file out of the folder",
+            fix="save one scene per file with all its bands, or take the file out of the folder",
         )
     declared, other = (array.shape[0], array.shape[2]) if layout == "chw" else (array.shape[2], array.shape[0])
     if declared == count:
@@ -123,14 +123,14 @@ def as_chw(array: Array, *, bands: list[str], layout: Literal["chw", "hwc"], alp
             "the axes are in another order than declared",
             got=axes,
             expected=wanted,
-            remedy=f"set `layout: {instead}` for .npy files; write a GeoTIFF again with its bands first",
+            fix=f"set `layout: {instead}` for .npy files; write a GeoTIFF again with its bands first",
         )
     raise Refused(
         Reason.BAND_COUNT,
         "the file has another number of bands than declared",
         got=f"{declared} bands ({axes})" + (", and an alpha band, which is the validity of pixels" if alpha else ""),
         expected=wanted,
-        remedy="name all bands of the file except alpha in `bands`, in its order, or remove the other bands from the file",
+        fix="name all bands of the file except alpha in `bands`, in its order, or remove the other bands from the file",
     )
 
 
@@ -144,7 +144,7 @@ def _place(info: RasterInfo, *, gsd_m: float, georeferenced: bool) -> Place:
                 else "the raster has a coordinate reference system and no geotransform",
                 got=f"transform {info.transform}, {info.points} control points, system {info.crs}",
                 expected="an orthorectified GeoTIFF in a projected system, such as UTM, with its grid or a world file (.tfw)",
-                remedy="orthorectify it: with its .rpb beside it set `height_m` or `dem` (kind gaofen2), else with gdalwarp; "
+                fix="orthorectify it: with its .rpb beside it set `height_m` or `dem` (kind gaofen2), else with gdalwarp; "
                 "write a lost grid again (gdal_edit -a_ullr); or cut it to .npy if its place does not matter",
             )
         return Place(gsd_m=gsd_m)
@@ -181,7 +181,7 @@ def check_projected(info: RasterInfo) -> None:
             "the coordinate reference system is not projected in metres",
             got=info.crs,
             expected="a projected system in metres, such as UTM (EPSG:326xx, EPSG:327xx)",
-            remedy="warp the raster to its UTM zone (gdalwarp -t_srs EPSG:326xx)",
+            fix="warp the raster to its UTM zone (gdalwarp -t_srs EPSG:326xx)",
         )
 
 
@@ -198,7 +198,7 @@ def square_pixel(transform: GeoTransform) -> float:
             "the grid is rotated" if b or d else "the grid is mirrored",
             got=f"transform {transform}",
             expected="columns from west to east, rows from north to south",
-            remedy="warp the raster to a north-up grid (gdalwarp)",
+            fix="warp the raster to a north-up grid (gdalwarp)",
         )
     if abs(abs(a) - abs(e)) > TOLERANCE * abs(a):
         raise Refused(
@@ -206,7 +206,7 @@ def square_pixel(transform: GeoTransform) -> float:
             "pixels are not square",
             got=f"{abs(a):g} m by {abs(e):g} m",
             expected="the same size in both directions",
-            remedy="resample the raster to square pixels (gdalwarp -tr)",
+            fix="resample the raster to square pixels (gdalwarp -tr)",
         )
     return abs(a)
 
@@ -217,5 +217,5 @@ def _nowhere(transform: GeoTransform) -> Refused:
         "the grid is not one on the Earth",
         got=f"transform {transform}",
         expected=f"pixels of {LEAST_GSD_M:g} m to {MOST_GSD_M:g} m, coordinates below {FARTHEST_M:g} m, inside the system",
-        remedy="write the raster's georeference again (gdal_edit -a_ullr), or take it out of the folder",
+        fix="write the raster's georeference again (gdal_edit -a_ullr), or take it out of the folder",
     )

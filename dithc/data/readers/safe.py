@@ -121,10 +121,8 @@ class SafeReader(Painter):
         self._product_of: dict[Path, Path] = {}
         check_grid(source.bands, source.gsd_m)
         if not self.paths:
-            remedy = (
-                "unpack other archives than .zip; for loose band stacks (GeoTIFF, .npy) use `kind: sentinel2-array`"
-            )
-            raise self.listing.nothing_found(folder, wanted=wanted, remedy=remedy)
+            fix = "unpack other archives than .zip; for loose band stacks (GeoTIFF, .npy) use `kind: sentinel2-array`"
+            raise self.listing.nothing_found(folder, wanted=wanted, fix=fix)
         levels: dict[Path, Level] = {}
         for path in self.paths:
             with suppress(Refused, UserError, OSError):  # what is no product is a row of its own, when it is read
@@ -135,7 +133,7 @@ class SafeReader(Painter):
                 f"the products in {folder} are of two levels, which have other bands and other physics",
                 got=", ".join(f"{len(paths)} {level} (such as {paths[0].name})" for level, paths in by_level.items()),
                 expected="one level in a data set",
-                remedy="make a data set for each level, with a folder of its own",
+                fix="make a data set for each level, with a folder of its own",
             )
         for product in self.paths:
             if len(parts := granules(product)) > 1:
@@ -161,7 +159,7 @@ class SafeReader(Painter):
                     "the zip file holds several granules (the format before December 2016), of which each is a scene",
                     got=f"{len(parts)} folders GRANULE/*/IMG_DATA",
                     expected="one granule in a zip file",
-                    remedy="unpack it: in a folder each granule is read as a scene",
+                    fix="unpack it: in a folder each granule is read as a scene",
                 )
             return self._read(path, product, next(iter(parts), None))
 

@@ -103,7 +103,7 @@ def packed_product(folder: Path) -> Path:
             f"the zip file holds {'several products' if found else 'no product'}",
             got=", ".join(path.name for path in found) or ", ".join(path.name for path in sorted(folder.iterdir())[:5]),
             expected="one folder *.SAFE, as it is delivered",
-            remedy="download it again, or unpack it",
+            fix="download it again, or unpack it",
         )
     return found[0]
 
@@ -125,7 +125,7 @@ def band_files(product: Path, granule: Path | None, level: Level, *, source: dat
             f"level {level} has no {', '.join(alien)}",
             got=f"`bands: [{', '.join(wanted)}]`",
             expected=f"some of {', '.join(LEVEL_BANDS[level])}",
-            remedy=f"leave {', '.join(alien)} out of `bands` of the source, or use L1C products",
+            fix=f"leave {', '.join(alien)} out of `bands` of the source, or use L1C products",
         )
     gsd_m = source.gsd_m
     if granule is not None:
@@ -161,7 +161,7 @@ def _masks(granule: Path | None, clouds: datasets.ProductClouds) -> dict[str, di
             f"the product has no file of {' and '.join(absent)}",
             got="none in GRANULE/*/QI_DATA",
             expected="MSK_CLDPRB_20m of L2A, MSK_CLASSI_B00 of products from baseline 04.00 on",
-            remedy=f"download it whole, or leave {' and '.join(f'`{settings[name]}`' for name in absent)} out of the source",
+            fix=f"download it whole, or leave {' and '.join(f'`{settings[name]}`' for name in absent)} out of the source",
         )
     return found
 
@@ -182,7 +182,7 @@ def _files(granule: Path | None) -> dict[str, dict[float, Path]]:
                 f"the product has two files of {band} at {gsd_m:g} m",
                 got=f"{first.name} and {path.name}",
                 expected="one file of a band and pixel size",
-                remedy="remove the one that is not of the product",
+                fix="remove the one that is not of the product",
             )
     return files
 
@@ -196,7 +196,7 @@ def _lacking(
     there: dict[str, dict[float, Path]], missing: list[str], wanted: list[str], *, level: Level, gsd_m: float
 ) -> Refused:
     """What is missing, and which settings suit the files that are there: the finest grid that has most of the bands."""
-    remedy, most = "download or unpack the product again", 0
+    fix, most = "download or unpack the product again", 0
     for grid in sorted({gsd_m, *(size for size in GRIDS_M if size > gsd_m)}):
         usable = [band for band in wanted if _serves(there.get(band, {}), band, grid)]
         classified = _serves(there.get(SCENE_CLASSIFICATION, {OWN_GSD_M[SCENE_CLASSIFICATION]: None}), "SCL", grid)
@@ -205,7 +205,7 @@ def _lacking(
         most = len(usable)
         settings = [f"`gsd_m: {grid:g}`"] if grid != gsd_m else []
         settings += [f"`bands: [{', '.join(usable)}]`"] if usable != wanted else []
-        remedy += f"; or set {' and '.join(settings)}, which the files that are there suit"
+        fix += f"; or set {' and '.join(settings)}, which the files that are there suit"
     return Refused(
         Reason.MISSING_BAND,
         f"the product lacks {'a band' if len(missing) == 1 else 'bands'}",
@@ -213,5 +213,5 @@ def _lacking(
         + ", ".join(f"{name} at {max(gsd_m, OWN_GSD_M[name]):g} m" for name in missing)
         + " or finer",
         expected=f"{', '.join(wanted)} of {level}, each at its own pixel size or that of the grid ({gsd_m:g} m)",
-        remedy=remedy,
+        fix=fix,
     )

@@ -30,7 +30,7 @@ def check_grid(bands: Sequence[str] | None, gsd_m: float) -> None:
             "the grid is finer than every band that is asked for (`source.bands`)",
             got=f"`gsd_m: {gsd_m:g}` for {', '.join(bands or ())}",
             expected=f"`gsd_m` of {finest:g} or more",
-            remedy=f"set `gsd_m: {finest:g}`, or take a finer band with them",
+            fix=f"set `gsd_m: {finest:g}`, or take a finer band with them",
         )
 
 
@@ -80,7 +80,7 @@ def read_file(file: BandFile) -> tuple[Array, RasterInfo]:
             f"{file.path.name} does not hold what its name says",
             got=f"{info.count} bands of {info.dtype}",
             expected=f"{count} of {wanted}",
-            remedy="download the product again; its files were converted",
+            fix="download the product again; its files were converted",
         )
     if info.crs is None or not info.has_grid:
         raise Refused(
@@ -88,7 +88,7 @@ def read_file(file: BandFile) -> tuple[Array, RasterInfo]:
             f"{file.path.name} has no coordinate reference system or no geotransform",
             got=f"system {info.crs}, transform {info.transform}",
             expected="the UTM zone of the product (EPSG:326xx, EPSG:327xx)",
-            remedy="download the product again; its files were converted",
+            fix="download the product again; its files were converted",
         )
     check_projected(info)
     gsd = ground_gsd_m(info)
@@ -98,7 +98,7 @@ def read_file(file: BandFile) -> tuple[Array, RasterInfo]:
             f"the pixels of {file.path.name} have another size than its name says",
             got=f"{gsd:g} m ({info.width} x {info.height} pixels)",
             expected=f"{file.gsd_m:g} m",
-            remedy="use the original product; this one was resampled",
+            fix="use the original product; this one was resampled",
         )
     if info.driver != "JP2OpenJPEG" and file.path.suffix.lower() == ".jp2":
         log.warning(f"{file.path.name} is named as JPEG 2000 but is {info.driver}: read as what it is")
@@ -189,7 +189,7 @@ def check_cover(info: RasterInfo, grid: Grid, *, band: str) -> None:
             f"{band} is in another coordinate reference system than the finest band",
             got=info.crs,
             expected=grid.crs,
-            remedy="download the product again; its files are of different places",
+            fix="download the product again; its files are of different places",
         )
     own = Grid(crs=grid.crs, epsg=grid.epsg, transform=info.transform, shape=(info.height, info.width))
     (left, right, bottom, top), (wanted_left, wanted_right, wanted_bottom, wanted_top) = own.bounds, grid.bounds
@@ -201,5 +201,5 @@ def check_cover(info: RasterInfo, grid: Grid, *, band: str) -> None:
             f"{band} and the finest band are not of the same area",
             got=f"x {left:g} to {right:g}, y {bottom:g} to {top:g}",
             expected=f"x {wanted_left:g} to {wanted_right:g}, y {wanted_bottom:g} to {wanted_top:g}",
-            remedy="use the original product; this one was cut band by band",
+            fix="use the original product; this one was cut band by band",
         )

@@ -70,7 +70,7 @@ def metadata_file(product: Path) -> Path:
             f"the product has {'several metadata files' if found else 'no metadata file'}",
             got=", ".join(path.name for path in found) or f"no MTD_MSIL1C.xml or MTD_MSIL2A.xml in {product}",
             expected="a whole .SAFE folder, of one level",
-            remedy="download or unpack the product again",
+            fix="download or unpack the product again",
         )
     return found[0]
 
@@ -106,7 +106,7 @@ def read_metadata(product: Path) -> ProductMetadata:
             "the product's metadata lacks offsets that its processing baseline has",
             got=f"baseline {baseline}, no {ADD_OFFSET[level]} for {', '.join(missing)}",
             expected="an offset for each of the 13 bands from baseline 04.00 on",
-            remedy="download the product again; its metadata was altered",
+            fix="download the product again; its metadata was altered",
         )
     return ProductMetadata(
         level=level,
@@ -156,8 +156,8 @@ def _number(text: str, *, name: str) -> float:
 
 
 def _altered(what: str, *, got: str, expected: str) -> Refused:
-    remedy = "download the product again; its metadata was altered"
-    return Refused(Reason.READ_ERROR, what, got=got, expected=expected, remedy=remedy)
+    fix = "download the product again; its metadata was altered"
+    return Refused(Reason.READ_ERROR, what, got=got, expected=expected, fix=fix)
 
 
 def sun_angles(granule: Path | None) -> dict[str, float]:
@@ -240,7 +240,7 @@ def verify_files(
             f"the product lacks {len(needed)} of the {len(listed)} files that manifest.safe lists",
             got=f"no {', '.join(needed[:SHOWN])}" + (f" and {len(needed) - SHOWN} more" if len(needed) > SHOWN else ""),
             expected="the whole product",
-            remedy="download or unpack it again; `may_lack` of the source says what need not be there, such as `*/QI_DATA/*`",
+            fix="download or unpack it again; `may_lack` of the source says what need not be there, such as `*/QI_DATA/*`",
         )
     return len(absent), damaged
 
@@ -260,7 +260,7 @@ def _mismatch(product: Path, path: Path, *, got: str, expected: str) -> Refused:
         f"{os.path.relpath(path, product)} is not the file that manifest.safe lists",
         got=got,
         expected=expected,
-        remedy="download the product again; `checksum: skip` trusts the files as they are",
+        fix="download the product again; `checksum: skip` trusts the files as they are",
     )
 
 

@@ -48,19 +48,19 @@ class StacReader(Painter):
             masks=True,
             use=_is_item,
             wanted="STAC items (*.json) and the GeoTIFF files that they name",
-            remedy="put them there, or say in `source.search` which scenes, and run `dithc fetch`",
+            fix="put them there, or say in `source.search` which scenes, and run `dithc fetch`",
         )
         self._pinned = {one.path: one for one in self.lock.items} if self.lock else {}
 
     def _check_fetched(self) -> None:
         """Raise UserError if the folder was never fetched for `source.search`, for another search, or lacks scenes."""
-        remedy = "run `dithc fetch --config CONFIG --dataset NAME` where there is a network"
+        fix = "run `dithc fetch --config CONFIG --dataset NAME` where there is a network"
         if self.source.search is not None and (self.lock is None or self.lock.search != Lock.asked_for(self.source)):
             raise problem(
                 f"the scenes of `source.search` are not in {self.folder}",
                 got="no lock.json" if self.lock is None else f"those of another search: {self.lock.search}",
                 expected=f"what was fetched for {Lock.asked_for(self.source)}",
-                remedy=f"{remedy}, with another `source.path` or after the old folder was removed",
+                fix=f"{fix}, with another `source.path` or after the old folder was removed",
             )
         gone = [one.path for one in self.lock.items if not (self.folder / one.path).is_file()] if self.lock else []
         if gone:
@@ -68,7 +68,7 @@ class StacReader(Painter):
                 f"{self.folder} lacks scenes that its lock.json lists",
                 got=f"no {', '.join(gone[:3])}" + (f" and {len(gone) - 3} more" if len(gone) > 3 else ""),
                 expected="all that was fetched",
-                remedy="put them back, or remove the folder and fetch again; fewer scenes are a smaller search",
+                fix="put them back, or remove the folder and fetch again; fewer scenes are a smaller search",
             )
 
     def inputs(self, path: Path) -> list[Path]:
@@ -124,9 +124,7 @@ class StacReader(Painter):
                 f"the item lacks {'a band' if len(missing) == 1 else 'bands'}",
                 got=f"no asset for {', '.join(missing)} at {self.source.gsd_m:g} m or finer, or at its own pixel size",
                 expected=f"{', '.join([*bands, *masks])} of {item.level}",
-                remedy="name in `bands` those that are there ("
-                + ", ".join(sorted(there))
-                + "), set `gsd_m` to what they "
+                fix="name in `bands` those that are there (" + ", ".join(sorted(there)) + "), set `gsd_m` to what they "
                 "have, or fetch the item again with all its files",
             )
         return assets
@@ -139,7 +137,7 @@ class StacReader(Painter):
                 f"the file of {asset.band} is on a server, and staging goes to no network",
                 got=f"an address of {asset.href.partition('://')[2].partition('/')[0].rpartition('@')[2]}",
                 expected="files beside the item",
-                remedy="fetch them first: `dithc fetch --config CONFIG --dataset NAME --items FOLDER`",
+                fix="fetch them first: `dithc fetch --config CONFIG --dataset NAME --items FOLDER`",
             )
         path = _local(item, asset.href)
         if not os.path.lexists(path):
@@ -148,7 +146,7 @@ class StacReader(Painter):
                 f"the file of {asset.band} is not there",
                 got=f"no {asset.href}",
                 expected="every file that is read",
-                remedy="fetch it (`dithc fetch` goes on where it ended), or copy it beside the item",
+                fix="fetch it (`dithc fetch` goes on where it ended), or copy it beside the item",
             )
         check_regular(path, inside=self._root)
         return path
@@ -162,7 +160,7 @@ class StacReader(Painter):
                 "the item is not of what was fetched into this folder",
                 got=f"{name}, which lock.json does not list",
                 expected="a listed item",
-                remedy="remove it: it was left from another search; items of your own go into a folder of their own",
+                fix="remove it: it was left from another search; items of your own go into a folder of their own",
             )
 
     def _check_pinned(self, name: str) -> None:
@@ -221,5 +219,5 @@ def _altered(name: str, got: str, expected: str, *, said_by: str) -> Refused:
         f"{name} is not the file that {said_by} says",
         got=got,
         expected=expected,
-        remedy="fetch it again (`dithc fetch`), or download it again; `checksum: skip` trusts the files as they are",
+        fix="fetch it again (`dithc fetch`), or download it again; `checksum: skip` trusts the files as they are",
     )

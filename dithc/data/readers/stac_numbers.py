@@ -90,6 +90,6 @@ def _contradiction(what: str, *, got: str, expected: str) -> Refused:
         what,
         got=got,
         expected=expected,
-        remedy="look at dark water: 1000 and more means that the offset is in, then `offset: -1000`; else `offset: 0`; in a data "
+        fix="look at dark water: 1000 and more means that the offset is in, then `offset: -1000`; else `offset: 0`; in a data "
         "set for such scenes alone",
     )

@@ -66,7 +66,7 @@ def check_tags(
                 f"the values of band {band} are indexes of a color table",
                 got=f"{file.name}: color interpretation palette",
                 expected="pixel values",
-                remedy="expand the colors (gdal_translate -expand rgb), or exclude the file (`source.exclude`)",
+                fix="expand the colors (gdal_translate -expand rgb), or exclude the file (`source.exclude`)",
             )
     _check_names(files, labels, bands, default_colors=default_colors)
     _check_wavelengths(files, labels, bands, wavelengths_nm)
@@ -176,5 +176,5 @@ def _contradiction(file: Path, band: str, *, got: object, expected: str, what: s
         f"the {what} of band {band} in {file.name} contradicts the configuration",
         got=f"{got}, by the tags of the file",
         expected=f"{expected}, as `source` declares",
-        remedy="correct `source` if the file is right, else the tags (gdal_edit); both must describe the same numbers",
+        fix="correct `source` if the file is right, else the tags (gdal_edit); both must describe the same numbers",
     )

@@ -135,7 +135,7 @@ def _broken(statuses: Sequence[int | None], *, memory: int) -> UserError:
         f"one of the {len(statuses)} processes that read scenes has ended before its work was done",
         got=how,
         expected=f"processes that live until all scenes are read, with {memory / 2**30:.1f} GiB of memory each",
-        remedy=f"{less if is_killed else look}; start again: what was read is kept",
+        fix=f"{less if is_killed else look}; start again: what was read is kept",
     )
 
 

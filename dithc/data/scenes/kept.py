@@ -124,14 +124,14 @@ class _Refusal:
     what: str
     got: str
     expected: str
-    remedy: str
+    fix: str
 
     @classmethod
     def of(cls, refused: Refused) -> Self:
-        return cls(str(refused.reason), refused.what, refused.got, refused.expected, refused.remedy)
+        return cls(str(refused.reason), refused.what, refused.got, refused.expected, refused.fix)
 
     def refused(self) -> Refused:
-        return Refused(Reason(self.reason), self.what, got=self.got, expected=self.expected, remedy=self.remedy)
+        return Refused(Reason(self.reason), self.what, got=self.got, expected=self.expected, fix=self.fix)
 
 
 class Kept:

@@ -45,7 +45,7 @@ class Scenes:
                 f"the scenes in {folder} cannot be read",
                 got=error,
                 expected="what `dithc stage` wrote",
-                remedy="run `dithc stage` again",
+                fix="run `dithc stage` again",
             ) from error
         order = sorted(
             (position for position, status in enumerate(columns["status"]) if status == "accepted"),

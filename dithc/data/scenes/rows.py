@@ -16,7 +16,7 @@ COLUMNS: dict[str, Kind] = {
     "what": "text",
     "got": "text",
     "expected": "text",
-    "remedy": "text",
+    "fix": "text",
     "stack": "int",
     "row": "int",
     "path": "text",
@@ -71,7 +71,7 @@ def rejected_row(rejection: Rejection, folder: Path) -> dict[str, Any]:
     path = scene_id(rejection.path, folder)
     told = {
         name: printable(getattr(refused, name).replace(str(rejection.path), path).replace(f"{folder}{os.sep}", ""))
-        for name in ("what", "got", "expected", "remedy")
+        for name in ("what", "got", "expected", "fix")
     }
     return {
         "scene_id": rejection.scene_id,

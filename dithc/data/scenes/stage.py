@@ -126,7 +126,7 @@ class Tally:
         self.reasons[reason] += 1
         if len(self.examples[reason]) < EXAMPLES_PER_REASON:
             refused = rejection.refused
-            text = f"{rejection.path}: {refused.what}; got {refused.got}; expected {refused.expected}; {refused.remedy}"
+            text = f"{rejection.path}: {refused.what}; got {refused.got}; expected {refused.expected}; {refused.fix}"
             self.examples[reason].append(printable(text))
 
     def numbers(self) -> outcome.Stage:
@@ -152,18 +152,18 @@ def _consistent(found: Found | Rejection, tally: Tally) -> Found | Rejection:
 
 def _contradiction(kind: dict[str, Any], first: dict[str, Any]) -> Refused | None:
     bands, gsd_m = kind["bands"], kind["gsd_m"]
-    remedy = "list the other files in `source.exclude`, or define another dataset for them"
+    fix = "list the other files in `source.exclude`, or define another dataset for them"
     for name in ("file_dtype", "dtype", "units", "scale", "offset"):
         if kind[name] != first[name]:
             what = f"the {name.replace('file_', '')} of the file differs from the first scene"
-            return Refused(Reason.WRONG_DTYPE, what, got=kind[name], expected=first[name], remedy=remedy)
+            return Refused(Reason.WRONG_DTYPE, what, got=kind[name], expected=first[name], fix=fix)
     if bands != first["bands"]:
         what, got, expected = "the bands differ from those of the scenes before", ", ".join(bands), first["bands"]
-        return Refused(Reason.MISSING_BAND, what, got=got, expected=", ".join(expected), remedy=remedy)
+        return Refused(Reason.MISSING_BAND, what, got=got, expected=", ".join(expected), fix=fix)
     if abs(gsd_m - first["gsd_m"]) > SAME_GSD * first["gsd_m"]:
         what, got, expected = "the pixel size differs from that of the scenes before", gsd_m, first["gsd_m"]
-        remedy += ", or resample them (gdalwarp -tr)"
-        return Refused(Reason.RESOLUTION_MISMATCH, what, got=f"{got:g} m", expected=f"{expected:g} m", remedy=remedy)
+        fix += ", or resample them (gdalwarp -tr)"
+        return Refused(Reason.RESOLUTION_MISMATCH, what, got=f"{got:g} m", expected=f"{expected:g} m", fix=fix)
     return None
 
 
@@ -187,7 +187,7 @@ def _check_declared(folder: Path, tally: Tally) -> None:
         f"{tally.reasons[reason]} of {tally.accepted + tally.rejected} files in {folder} contradict the declared offset",
         got="".join(f"\n    {text}" for text in tally.examples[reason]),
         expected="an offset that fits every file: where some contradict it, others may be wrong and not show it",
-        remedy="do what each line says; files of two kinds belong in two data sets, and a single odd file out of the folder",
+        fix="do what each line says; files of two kinds belong in two data sets, and a single odd file out of the folder",
     )
 
 
@@ -199,5 +199,5 @@ def _too_many(folder: Path, tally: Tally, total: int, most: float) -> UserError:
         f"{tally.rejected} of {total} scenes in {folder} cannot be used",
         got="".join(f"\n    {line}" for line in lines),
         expected=f"usable scenes, most of one data type, and a share of rejected scenes of at most {most:g} (`max_rejected`)",
-        remedy="do what each line says; if the rejected files may be left out, raise `max_rejected` of the data set",
+        fix="do what each line says; if the rejected files may be left out, raise `max_rejected` of the data set",
     )

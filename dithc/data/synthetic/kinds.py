@@ -125,7 +125,7 @@ def _checked(kind: str, *, seed: int, scenes: int, size: int | None, classes: in
             "this kind of input cannot be generated",
             got=kind,
             expected=" or ".join(Kind),
-            remedy="set --kind to one of these",
+            fix="set --kind to one of these",
         )
     chosen = Kind(kind)
     _belongs("classes", classes, chosen, Kind.IMAGE_FOLDER)
@@ -140,7 +140,7 @@ def _checked(kind: str, *, seed: int, scenes: int, size: int | None, classes: in
             "--size does not fit the three grids of Sentinel-2",
             got=side,
             expected="a multiple of 6, so that 10 m, 20 m and 60 m pixels end together",
-            remedy=f"use {side // 6 * 6} or {side // 6 * 6 + 6}",
+            fix=f"use {side // 6 * 6} or {side // 6 * 6 + 6}",
         )
     if chosen is Kind.IMAGE_FOLDER:
         classes = DEFAULT_CLASSES if classes is None else classes
@@ -157,14 +157,14 @@ def _belongs(option: str, value: object, kind: Kind, owner: Kind) -> None:
             f"--{option} has no meaning for {kind}",
             got=f"--{option} {value}",
             expected=f"--{option} only with --kind {owner}",
-            remedy="omit it",
+            fix="omit it",
         )
 
 
 def _within(option: str, value: float, low: float, high: float) -> None:
     if not low <= value <= high:
         raise problem(
-            f"--{option} is out of range", got=value, expected=f"{low} to {high}", remedy="choose a number in the range"
+            f"--{option} is out of range", got=value, expected=f"{low} to {high}", fix="choose a number in the range"
         )
 
 
@@ -191,7 +191,7 @@ def _is_complete(out: Path, request: Request, *, replace: bool) -> bool:
         f"{out} is in the way",
         got=got,
         expected="an absent or empty folder, or a complete earlier result of the same arguments",
-        remedy="choose another --out, or remove that folder if nothing in it is needed",
+        fix="choose another --out, or remove that folder if nothing in it is needed",
     )
 
 

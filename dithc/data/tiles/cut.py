@@ -272,7 +272,7 @@ def _check_display(dataset: datasets.Dataset, bands: list[str]) -> None:
             "`rendering.bands` names a band that the data set does not have",
             got=", ".join(absent),
             expected=f"three of {', '.join(bands)}",
-            remedy="correct `rendering.bands`",
+            fix="correct `rendering.bands`",
         )
 
 
@@ -284,7 +284,7 @@ def _check_size(size: int, source: Scenes) -> None:
             "the tile is larger than every scene",
             got=f"tiles of {size} x {size} pixels; the largest scene has {largest[0]} x {largest[1]}",
             expected="scenes at least as large as a tile",
-            remedy=f"set `tiles.size` to {min(largest)} or less, or give larger scenes",
+            fix=f"set `tiles.size` to {min(largest)} or less, or give larger scenes",
         )
 
 
@@ -295,7 +295,7 @@ def _check_train(numbers: outcome.Tiles) -> None:
             "no tile is left for training",
             got=f"accepted by split: {numbers['splits']}; rejected: {reasons}",
             expected="at least one train tile",
-            remedy="loosen `tiles.min_valid`, `max_cloud` or `min_std`, set a smaller `split.cell_tiles` or a larger "
+            fix="loosen `tiles.min_valid`, `max_cloud` or `min_std`, set a smaller `split.cell_tiles` or a larger "
             "`split.train`, or give more scenes",
         )
 

@@ -21,7 +21,7 @@ from dithc.sealed import parse
 
 TABLE_FILE, INFO_FILE = "tiles.parquet", "dataset.json"
 SCHEMA_VERSION = 1
-REMEDY = "remove the folder's manifest.json and run the stage again (`dithc tiles`)"
+FIX = "remove the folder's manifest.json and run the stage again (`dithc tiles`)"
 
 Rows = npt.NDArray[np.int64]
 
@@ -111,7 +111,7 @@ class Tiles:
             table = read_columns(Manifest.whole(self.folder / TABLE_FILE), "status", *names)
         except OSError as error:
             raise problem(
-                f"{self.folder / TABLE_FILE} cannot be read", got=error, expected="a parquet table", remedy=REMEDY
+                f"{self.folder / TABLE_FILE} cannot be read", got=error, expected="a parquet table", fix=FIX
             ) from error
         chosen = [status == "accepted" for status in table["status"]]
         if sum(chosen) != self.count:
@@ -119,7 +119,7 @@ class Tiles:
                 f"{self.folder / TABLE_FILE} contradicts {INFO_FILE}",
                 got=f"{sum(chosen)} accepted tiles",
                 expected=self.count,
-                remedy=REMEDY,
+                fix=FIX,
             )
         return {name: list(compress(table[name], chosen)) for name in names}
 
@@ -129,7 +129,7 @@ class Tiles:
             return read_columns(Manifest.whole(self.folder / TABLE_FILE), *names, most=most)
         except OSError as error:
             raise problem(
-                f"{self.folder / TABLE_FILE} cannot be read", got=error, expected="a parquet table", remedy=REMEDY
+                f"{self.folder / TABLE_FILE} cannot be read", got=error, expected="a parquet table", fix=FIX
             ) from error
 
     @staticmethod
@@ -187,7 +187,7 @@ class Tiles:
                     f"{path} contradicts {INFO_FILE}",
                     got=f"{shard.dtype} {shard.shape[1:]}",
                     expected=f"{self.info['dtype']} {self._shape}",
-                    remedy=REMEDY,
+                    fix=FIX,
                 )
             self._shards[number] = shard
         return self._shards[number]
@@ -219,8 +219,8 @@ def _read_info(folder: Path) -> dict[str, Any]:
             f"{path} cannot be read",
             got=repr(error),
             expected="what `dithc tiles` wrote",
-            remedy="run `dithc tiles` first",
+            fix="run `dithc tiles` first",
         ) from error
     if version != SCHEMA_VERSION:
-        raise problem(f"{path} is of another version of dithc", got=version, expected=SCHEMA_VERSION, remedy=REMEDY)
+        raise problem(f"{path} is of another version of dithc", got=version, expected=SCHEMA_VERSION, fix=FIX)
     return info

@@ -73,7 +73,7 @@ def floor(features: NDArray[np.floating] | Sequence[NDArray[np.floating]], *, se
             "too few images for a real-half against real-half floor",
             got=f"n = {n}",
             expected="n >= 4",
-            remedy="use more real images",
+            fix="use more real images",
         )
     in_first = np.random.default_rng(seed).permutation(n) < n // 2  # (n,)
     first, second = Statistics(blocks[0].shape[1]), Statistics(blocks[0].shape[1])

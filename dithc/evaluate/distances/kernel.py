@@ -65,7 +65,7 @@ def kid(
     blocks_a, blocks_b = ([a] if isinstance(a, np.ndarray) else a), ([b] if isinstance(b, np.ndarray) else b)
     n_a, n_b = sum(map(len, blocks_a)), sum(map(len, blocks_b))
     if min(n_a, n_b) < 2:
-        raise problem("too few images for KID", got=f"n = {n_a} and {n_b}", expected="n >= 2", remedy="use more images")
+        raise problem("too few images for KID", got=f"n = {n_a} and {n_b}", expected="n >= 2", fix="use more images")
     generator = np.random.default_rng(seed)
     subsets = 1 if max(n_a, n_b) <= SUBSET else SUBSETS
     has_pulls = min(n_a, n_b) > 2

@@ -45,7 +45,7 @@ def neighbours(
             "too few images for precision, recall, density and coverage",
             got=f"n = {n} real and {m} generated",
             expected=f"more than {most} of each, the neighbours that decide how far an image reaches",
-            remedy="use more images, or leave these out of the `metrics` of the evaluation",
+            fix="use more images, or leave these out of the `metrics` of the evaluation",
         )
     center = real[0].mean(axis=0, dtype=np.float64)  # lengths from there are small numbers, and differences round less
     of_real, of_generated = (_squared_radii(blocks, center, (k, k_density)) for blocks in (real, generated))

@@ -148,7 +148,7 @@ def load(path: Path) -> Extractor:
             f"weights file {path} is no classifier of dithc",
             got=f"kind {kind!r}",
             expected=f"kind {KIND!r} in the file's metadata",
-            remedy="train one on the experiment's tiles, or name another kind of extractor",
+            fix="train one on the experiment's tiles, or name another kind of extractor",
         )
     network = Classifier(len(metadata["classes"]), len(metadata.get("defects", ()))).eval()
     fill(network, state, path=path, hint="train the classifier again")
@@ -172,7 +172,7 @@ def _require_trainable(images: NDArray[np.uint8], labels: NDArray[np.integer], *
             "labels for the classifier do not fit the images",
             got=f"{labels.dtype} {labels.shape}",
             expected=f"integers of shape {(len(images),)}",
-            remedy="give one integer class per image",
+            fix="give one integer class per image",
         )
     classes = np.unique(labels)
     if len(classes) < least:
@@ -180,14 +180,14 @@ def _require_trainable(images: NDArray[np.uint8], labels: NDArray[np.integer], *
             "the classifier has nothing to tell apart",
             got=f"{len(classes)} class(es) in {len(labels)} images",
             expected="at least two classes",
-            remedy="let it learn defects too (`defects: true`), which one class is enough for, or use another extractor",
+            fix="let it learn defects too (`defects: true`), which one class is enough for, or use another extractor",
         )
     if min(images.shape[2:]) < 8:
         raise problem(
             "images for the classifier are too small",
             got=f"{images.shape[2]}x{images.shape[3]} pixels",
             expected="at least 8x8",
-            remedy="use larger tiles",
+            fix="use larger tiles",
         )
     return classes
 
@@ -246,7 +246,7 @@ def _require_learnt(loss: float, accuracy: float, *, num_classes: int, numbers: 
             "training of the classifier diverged or did not run",
             got=f"loss {loss} after {numbers['steps']} steps",
             expected="a finite loss and at least one step",
-            remedy="check the images and the number of steps",
+            fix="check the images and the number of steps",
         )
     if accuracy < 2 / num_classes and num_classes > 2:
         log.warning(

@@ -64,7 +64,7 @@ class Extractor:
                 f"features of {self.kind} extractor {self.name} have a wrong shape",
                 got=features.shape,
                 expected=(len(images), self.num_features),
-                remedy="use a file whose network returns one feature vector per image",
+                fix="use a file whose network returns one feature vector per image",
             )
         bad = np.flatnonzero(~np.isfinite(features).all(axis=1))
         if len(bad):
@@ -72,7 +72,7 @@ class Extractor:
                 f"features of {self.kind} extractor {self.name} are not finite",
                 got=f"NaN or infinity for {len(bad)} of {len(images)} images, first at row {bad[0]} of the batch",
                 expected="finite numbers",
-                remedy="check the weights file; a damaged or half-trained file gives this",
+                fix="check the weights file; a damaged or half-trained file gives this",
             )
         return np.asarray(features, dtype=np.float32)
 
@@ -97,7 +97,7 @@ def require_images(images: NDArray[Any]) -> None:
             "images for feature extraction have a wrong dtype",
             got=images.dtype,
             expected="uint8, 0..255, stretched the same way for real and generated images",
-            remedy="apply the data set's fixed display stretch first",
+            fix="apply the data set's fixed display stretch first",
         )
     if images.ndim != 4 or images.shape[1] != 3:
         channels_last = images.ndim == 4 and images.shape[3] == 3
@@ -105,7 +105,7 @@ def require_images(images: NDArray[Any]) -> None:
             "images for feature extraction have a wrong layout",
             got=images.shape,
             expected="(N, 3, H, W), RGB",
-            remedy="transpose (0, 3, 1, 2)" if channels_last else "select three bands and stack them on axis 1",
+            fix="transpose (0, 3, 1, 2)" if channels_last else "select three bands and stack them on axis 1",
         )
 
 

@@ -203,7 +203,7 @@ def load(path: Path, *, resize: Resize | None) -> Extractor:
             f"weights file {path} is not what its name says",
             got=f"sha256 {sha256}",
             expected=f"sha256 starting with {WELL_KNOWN_SHA256_START}",
-            remedy="copy the file again; or, if you mean other weights, give them another name",
+            fix="copy the file again; or, if you mean other weights, give them another name",
         )
     with torch.device("meta"):
         network = FIDInception()

@@ -29,8 +29,8 @@ def load(settings: codecs.InstalledExtractor) -> Extractor:
         given: Tensor = network(images.float())
         return given
 
-    remedy = "mend it, or install another version of its package; docs/extending.md says what is expected"
-    num_features = probe(features, named=f"extractor {settings.words}", remedy=remedy)
+    fix = "mend it, or install another version of its package; docs/extending.md says what is expected"
+    num_features = probe(features, named=f"extractor {settings.words}", fix=fix)
     with torch.inference_mode():
         both, again, alone = features(ramp()), features(ramp()), features(ramp()[:1])
     difference = max(float((one - both[: len(one)]).abs().max()) for one in (again, alone))

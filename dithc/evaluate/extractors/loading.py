@@ -48,7 +48,7 @@ def _of_kind(kind: Kind, path: Path, resize: Resize | None, trust: bool) -> Extr
                 f"resize mode of the {kind} extractor",
                 got="none",
                 expected="legacy-pytorch or clean",
-                remedy="name one of the two: this network has a fixed input size",
+                fix="name one of the two: this network has a fixed input size",
             )
         fixed_size = inception.load if kind == "inception" else squeezenet.load
         extractor = fixed_size(path, resize=resize)
@@ -61,6 +61,4 @@ def _of_kind(kind: Kind, path: Path, resize: Resize | None, trust: bool) -> Extr
 
 def _require_choice(what: str, value: str, choices: tuple[str, ...]) -> None:
     if value not in choices:
-        raise problem(
-            what, got=repr(value), expected=" | ".join(choices), remedy="name one of these in the configuration"
-        )
+        raise problem(what, got=repr(value), expected=" | ".join(choices), fix="name one of these in the configuration")

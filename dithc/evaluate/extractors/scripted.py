@@ -24,7 +24,7 @@ from dithc.weights import unreadable
 
 PROBE_SHAPE = (2, 3, 64, 64)
 CONTRACT = "a network from float32 (N, 3, H, W) in 0..255 to finite floating features (N, d)"
-REMEDY = "script a wrapper that resizes and normalises inside and returns one feature vector per image"
+FIX = "script a wrapper that resizes and normalises inside and returns one feature vector per image"
 
 
 def load(path: Path, *, trust: bool) -> Extractor:
@@ -37,7 +37,7 @@ def load(path: Path, *, trust: bool) -> Extractor:
             f"TorchScript file {path} is a program, which runs with your rights, and is not trusted",
             got="trust: false",
             expected="`trust: true` beside its `path` in the section `extractors`, from someone who knows where the file is from",
-            remedy="ask who made it; then add `trust: true`, or take a kind that holds numbers alone, such as squeezenet",
+            fix="ask who made it; then add `trust: true`, or take a kind that holds numbers alone, such as squeezenet",
         )
     require_file(path, kind="torchscript", what_to_put=f"a file written by torch.jit.save: {CONTRACT}")
     try:
@@ -46,7 +46,7 @@ def load(path: Path, *, trust: bool) -> Extractor:
             script = torch.jit.load(str(path), map_location="cpu").eval()  # type: ignore[no-untyped-call]
     except Exception as error:  # damaged archives raise a dozen types
         what, expected = f"TorchScript file {path} cannot be read", "a complete file written by torch.jit.save"
-        raise unreadable(what, path, expected=expected, remedy="copy or export the file again", error=error) from None
+        raise unreadable(what, path, expected=expected, fix="copy or export the file again", error=error) from None
 
     def features(images: Tensor) -> Tensor:
         return script(images.float())  # type: ignore[no-any-return]
@@ -55,7 +55,7 @@ def load(path: Path, *, trust: bool) -> Extractor:
         name=path.name,
         kind="torchscript",
         sha256=sha256_file(path),
-        num_features=probe(script, named=f"TorchScript file {path}", remedy=REMEDY),
+        num_features=probe(script, named=f"TorchScript file {path}", fix=FIX),
         resize="none",
         comparable=False,
         note="TorchScript features of the user's file, resized by the file itself: not comparable with published FID",
@@ -63,7 +63,7 @@ def load(path: Path, *, trust: bool) -> Extractor:
     )
 
 
-def probe(network: Callable[[Tensor], Any], *, named: str, remedy: str) -> int:
+def probe(network: Callable[[Tensor], Any], *, named: str, fix: str) -> int:
     """Return the number of features for a fixed gray ramp; raise UserError if the network violates the contract."""
     try:
         with torch.inference_mode():
@@ -77,7 +77,7 @@ def probe(network: Callable[[Tensor], Any], *, named: str, remedy: str) -> int:
             got = "NaN or infinity"
         else:
             got = f"{result.dtype} {tuple(result.shape)}" if isinstance(result, Tensor) else type(result).__name__
-    raise problem(f"{named} fails on a {PROBE_SHAPE} batch", got=got, expected=CONTRACT, remedy=remedy)
+    raise problem(f"{named} fails on a {PROBE_SHAPE} batch", got=got, expected=CONTRACT, fix=fix)
 
 
 def ramp() -> Tensor:

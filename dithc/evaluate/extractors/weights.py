@@ -28,7 +28,7 @@ def require_file(path: Path, *, kind: str, what_to_put: str) -> None:
             f"weights file of the {kind} feature extractor is missing",
             got=f"{path} ({'a folder' if path.is_dir() else 'no such file'})",
             expected=what_to_put,
-            remedy="put that file there or name its path; nothing is downloaded and no other network takes its place",
+            fix="put that file there or name its path; nothing is downloaded and no other network takes its place",
         )
 
 
@@ -47,7 +47,7 @@ def read_state(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
             f"weights file {path} holds no state dict",
             got=type(state).__name__,
             expected="a mapping of parameter names to tensors",
-            remedy="save the network's state_dict(), not the network or a training checkpoint",
+            fix="save the network's state_dict(), not the network or a training checkpoint",
         )
     try:
         return dict(state), parse(said.get(METADATA_KEY, "{}"))
@@ -91,7 +91,7 @@ def fill(network: nn.Module, state: Mapping[str, Tensor], *, path: Path, hint: s
             f"weights file {path} does not fit the network",
             got="; ".join(f"{len(names)} {fault}: {_some(names)}" for fault, names in faults if names),
             expected=f"{len(wanted)} tensors such as {_some(list(wanted)[:2])}",
-            remedy=hint,
+            fix=hint,
         )
     network.load_state_dict(dict(state), strict=False)
 

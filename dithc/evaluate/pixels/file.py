@@ -90,7 +90,7 @@ def read(folder: Path) -> Pixels:
             f"pixels of {folder} cannot be compared",
             got=str(error) or type(error).__name__,
             expected=f"{FILE}, which `dithc features --pixels` writes",
-            remedy="run the features stage again, with --pixels",
+            fix="run the features stage again, with --pixels",
         ) from error
     texts = {name: tuple(map(str, found.pop(name))) for name in ("bands", "index_names")}
     scalars: dict[str, Any] = {"units": str(found.pop("units"))} | {

@@ -145,5 +145,5 @@ def _require_same(real: Pixels, generated: Pixels) -> None:
             "pixels of different data sets cannot be compared",
             got=f"bands {', '.join(real.bands)} ({real.units}) and {', '.join(generated.bands)} ({generated.units})",
             expected="images of the same bands, units and size",
-            remedy="compare generated images with the data set that their network was trained on",
+            fix="compare generated images with the data set that their network was trained on",
         )

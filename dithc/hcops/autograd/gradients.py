@@ -305,7 +305,7 @@ def kernel(ctx: Any, name: str) -> Callable[..., Any]:
             "second derivative of a fast operator",
             got="a backward pass with create_graph=True",
             expected="first derivatives only",
-            remedy="choose the back end with hcops.use('reference')",
+            fix="choose the back end with hcops.use('reference')",
         )
     return raw(name)
 

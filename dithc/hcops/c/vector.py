@@ -360,7 +360,7 @@ def _addresses(
     """The addresses of contiguous tensors of one type, as C reads them: an array of pointers."""
     if like is not None and len(tensors) != len(like):
         raise problem(
-            f"operator {op}, argument {name}", got=len(tensors), expected=len(like), remedy="one for each weight"
+            f"operator {op}, argument {name}", got=len(tensors), expected=len(like), fix="one for each weight"
         )
     found = [
         tensor.data_ptr()

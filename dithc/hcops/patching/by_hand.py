@@ -33,7 +33,7 @@ class Unscripted:
                 "torch.jit.script cannot compile a patched module",
                 got="a module with hooks of hcops.patch",
                 expected="a module without them, or torch.jit.trace, which records torch's operators",
-                remedy="hcops.unpatch(model) before torch.jit.script, hcops.patch(model) after it",
+                fix="hcops.unpatch(model) before torch.jit.script, hcops.patch(model) after it",
             )
         )
 

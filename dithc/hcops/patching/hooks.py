@@ -77,10 +77,10 @@ def patch(
     """
     if threads not in get_args(Threads):
         got, expected = repr(threads), " or ".join(map(repr, get_args(Threads)))
-        raise problem("hcops.patch, argument threads", got=got, expected=expected, remedy="give one of these")
+        raise problem("hcops.patch, argument threads", got=got, expected=expected, fix="give one of these")
     if any(isinstance(hook, _Enter) for module in model.modules() for hook in module._forward_pre_hooks.values()):
         raise problem(
-            "hcops.patch", got="a model that is patched", expected="one that is not", remedy="hcops.unpatch first"
+            "hcops.patch", got="a model that is patched", expected="one that is not", fix="hcops.unpatch first"
         )
     if optimizer is not None:
         take(optimizer)

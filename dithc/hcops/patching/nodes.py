@@ -134,5 +134,5 @@ def _first_derivative() -> None:
     if torch.is_grad_enabled():
         got, expected = "a backward pass with create_graph=True", "first derivatives only"
         raise problem(
-            "second derivative in a patched model", got=got, expected=expected, remedy="hcops.unpatch the model first"
+            "second derivative in a patched model", got=got, expected=expected, fix="hcops.unpatch the model first"
         )

@@ -24,11 +24,11 @@ def take(optimizer: torch.optim.Optimizer) -> None:
         UserError: another optimizer, or one that is taken.
     """
     if type(optimizer) is not torch.optim.AdamW:
-        remedy = "give a torch.optim.AdamW, or leave it out"
-        raise problem("hcops.patch, argument optimizer", got=type(optimizer), expected=torch.optim.AdamW, remedy=remedy)
+        fix = "give a torch.optim.AdamW, or leave it out"
+        raise problem("hcops.patch, argument optimizer", got=type(optimizer), expected=torch.optim.AdamW, fix=fix)
     if hasattr(optimizer, _HANDLES):
-        got, remedy = "an optimizer that is patched", "hcops.unpatch it first"
-        raise problem("hcops.patch, argument optimizer", got=got, expected="one that is not", remedy=remedy)
+        got, fix = "an optimizer that is patched", "hcops.unpatch it first"
+        raise problem("hcops.patch, argument optimizer", got=got, expected="one that is not", fix=fix)
     hidden: list[tuple[Tensor, Tensor]] = []
     handles = (
         optimizer.register_step_pre_hook(lambda one, args, kwargs: _update(one, hidden, args, kwargs)),

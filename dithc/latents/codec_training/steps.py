@@ -60,5 +60,5 @@ def check_finite(loss: float, *, lr: float, step: int) -> None:
             f"training of the codec diverged at step {step}",
             got=f"loss {loss}",
             expected="a finite loss",
-            remedy=f"lower the codec's `lr` (now {lr}) or check the tiles for outliers",
+            fix=f"lower the codec's `lr` (now {lr}) or check the tiles for outliers",
         )

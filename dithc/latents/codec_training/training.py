@@ -91,7 +91,7 @@ def _check(settings: codecs.KlVae, tiles: Tiles) -> None:
             "the codec has nothing to learn from",
             got="0 tiles in the train split",
             expected="at least 1",
-            remedy="give the data set more tiles or a larger `split.train`, then rerun its tiles stage",
+            fix="give the data set more tiles or a larger `split.train`, then rerun its tiles stage",
         )
     size, factor = int(tiles.info["size"]), settings.factor
     if size % factor:
@@ -99,7 +99,7 @@ def _check(settings: codecs.KlVae, tiles: Tiles) -> None:
             "the codec's factor does not divide the tiles",
             got=f"tiles of {size} pixels, factor {factor}",
             expected=f"a tile size that is a multiple of {factor}",
-            remedy="change `tiles.size` of the data set, or the codec's `factor`",
+            fix="change `tiles.size` of the data set, or the codec's `factor`",
         )
 
 
@@ -226,7 +226,7 @@ def _write(net: autoencoder.Autoencoder, tiles: Tiles, folder: Path, *, scale: f
             f"the codec could not be written to {folder}",
             got=error,
             expected="a writable folder with room for it",
-            remedy="free space, then start again",
+            fix="free space, then start again",
         ) from error
 
 

@@ -167,7 +167,7 @@ class Autoencoder(nn.Module):
                 "tiles that the codec is to learn are not finite",
                 got="NaN or infinity",
                 expected="finite numbers",
-                remedy="look at the scenes: a tile of such numbers should not have been accepted",
+                fix="look at the scenes: a tile of such numbers should not have been accepted",
             )
         mean = total / count  # (P)
         variances, directions = torch.linalg.eigh(squares / count - torch.outer(mean, mean))  # ascending
@@ -192,8 +192,8 @@ class Autoencoder(nn.Module):
         write_tensors(folder / WEIGHTS_FILE, {name: value.contiguous() for name, value in self.state_dict().items()})
 
     @classmethod
-    def load(cls, folder: Path, *, remedy: str) -> Self:
-        """Read what `save` wrote; UserError with `remedy` if a file is missing, damaged or of another kind of network."""
+    def load(cls, folder: Path, *, fix: str) -> Self:
+        """Read what `save` wrote; UserError with `fix` if a file is missing, damaged or of another kind of network."""
         try:
             said = parse(plain(folder / CONFIG_FILE).read_text())
             if said.pop("format", None) != FORMAT:
@@ -205,7 +205,7 @@ class Autoencoder(nn.Module):
                 f"autoencoder in {folder} cannot be loaded",
                 got=str(error).partition("\n")[0] or type(error).__name__,
                 expected=f"{CONFIG_FILE} and {WEIGHTS_FILE} that `dithc codec` wrote",
-                remedy=remedy,
+                fix=fix,
             ) from error
         return net.eval().requires_grad_(False)
 

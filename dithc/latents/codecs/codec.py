@@ -169,7 +169,7 @@ def check_sides(codec: str, factor: int, height: int, width: int) -> None:
             f"tiles do not fit codec {codec}",
             got=f"{height} x {width} pixels",
             expected=f"multiples of {factor}, its downsampling factor",
-            remedy="change `tiles.size` of the data set, or use a codec of another `factor`",
+            fix="change `tiles.size` of the data set, or use a codec of another `factor`",
         )
 
 

@@ -69,13 +69,13 @@ class DiffusersNetwork:
         cls,
         folder: Path,
         *,
-        remedy: str,
+        fix: str,
         classes: tuple[str, ...] = tuple(CLASSES),
         memory_format: torch.memory_format = torch.contiguous_format,
     ) -> Self:
         """Read a folder in diffusers' layout; `classes` are the accepted ones of `CLASSES`.
 
-        `memory_format` is the memory order of weights and images, which affects rounding. Raises UserError with `remedy` if a
+        `memory_format` is the memory order of weights and images, which affects rounding. Raises UserError with `fix` if a
         file is missing, damaged or of another kind of network.
         """
         kinds = f"an {classes[0]}" if len(classes) == 1 else f"one of {', '.join(classes)}"
@@ -84,7 +84,7 @@ class DiffusersNetwork:
             files_of_network(folder)
         except (OSError, ValueError) as error:
             what = f"autoencoder folder {folder} is incomplete"
-            raise problem(what, got=error, expected=wanted, remedy=remedy) from error
+            raise problem(what, got=error, expected=wanted, fix=fix) from error
         state = dict(read_external(folder)[0])
         try:
             settings = parse(plain(folder / CONFIG_FILE).read_text())
@@ -103,9 +103,7 @@ class DiffusersNetwork:
             raise
         except Exception as error:  # diffusers raises a dozen types for wrong settings
             got = str(error).strip().splitlines()[-1].strip() if str(error).strip() else type(error).__name__
-            raise problem(
-                f"autoencoder in {folder} cannot be loaded", got=got, expected=wanted, remedy=remedy
-            ) from error
+            raise problem(f"autoencoder in {folder} cannot be loaded", got=got, expected=wanted, fix=fix) from error
         return cls(net.eval().requires_grad_(False), memory_format=memory_format)
 
     @property

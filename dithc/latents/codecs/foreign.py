@@ -107,19 +107,19 @@ class ForeignCodec(Codec):
             scales / variance.sqrt().clamp(min=LEAST_CHANNEL_STD),
         )
         suits = "look whether `bands` are what it knows"
-        remedy = f"set the codec's `shift: {_listed(shift)}` and `scale: {_listed(wanted)}`, or {suits}"
+        fix = f"set the codec's `shift: {_listed(shift)}` and `scale: {_listed(wanted)}`, or {suits}"
         if not largest < LARGEST_FP16:
             raise problem(
                 f"latents of codec {self.id} cannot be stored",
                 got=f"a largest magnitude of {largest} among {count} tiles",
                 expected=f"finite numbers below {LARGEST_FP16:.0f} (fp16)",
-                remedy=remedy if math.isfinite(largest) else f"look at the codec's weights, or {suits}",
+                fix=fix if math.isfinite(largest) else f"look at the codec's weights, or {suits}",
             )
         off, spread = float(middle.square().mean().sqrt()), float(variance.mean().sqrt())
         if off > LARGEST_MEAN or not LEAST_STD <= spread <= LARGEST_STD:
             log.warning(
                 f"latents of codec {self.id} are far from mean 0 and standard deviation 1, which diffusion starts from: mean "
-                f"{off:.3g} and deviation {spread:.3g}, root mean squares of all channels over {count} tiles; {remedy}"
+                f"{off:.3g} and deviation {spread:.3g}, root mean squares of all channels over {count} tiles; {fix}"
             )
 
     def _column(self, values: list[float]) -> Tensor:
@@ -130,7 +130,7 @@ class ForeignCodec(Codec):
                 f"numbers that normalise latents of codec {self.id} do not fit them",
                 got=f"{len(values)} numbers",
                 expected=f"1, or one for each of {channels} channels",
-                remedy="set the codec's `shift` and `scale`",
+                fix="set the codec's `shift` and `scale`",
             )
         return torch.tensor(values, dtype=torch.float32).repeat(self.latent_channels // len(values)).view(-1, 1, 1)
 
@@ -160,7 +160,7 @@ def open_foreign(settings: codecs.Foreign, info: dict[str, Any]) -> Codec:
             f"codec {settings.named} is of other bands than the data set",
             got=error,
             expected=f"groups of {', '.join(known)}",
-            remedy="change the codec's `bands`, or give the data set another codec",
+            fix="change the codec's `bands`, or give the data set another codec",
         ) from error
     bands = tuple(info["display"]["bands"] if settings.sees_display else known)
     net: Network
@@ -169,8 +169,8 @@ def open_foreign(settings: codecs.Foreign, info: dict[str, Any]) -> Codec:
         shift, scales = [0.0], None
     elif isinstance(settings, codecs.Diffusers):
         path = Path(settings.path)
-        remedy = f"copy config.json and the weights into {path}, or set the codec's `path`; nothing is downloaded"
-        net = autoencoder = DiffusersNetwork.load(path, remedy=remedy)
+        fix = f"copy config.json and the weights into {path}, or set the codec's `path`; nothing is downloaded"
+        net = autoencoder = DiffusersNetwork.load(path, fix=fix)
         files = files_of_network(path)
         shift, scales = autoencoder.normalisation
     else:
@@ -203,7 +203,7 @@ def _numbers(given: float | list[float] | None, known: list[float] | None, *, na
             f"nobody says how latents of autoencoder {named} are scaled",
             got="a config.json without scaling_factor and latents_std",
             expected="a factor that gives them about unit variance",
-            remedy="set the codec's `scale`; begin with 1, and `dithc latents` says what it should be for your tiles",
+            fix="set the codec's `scale`; begin with 1, and `dithc latents` says what it should be for your tiles",
         )
     return known
 

@@ -34,37 +34,35 @@ def open_codec(settings: codecs.Codec, *, info: dict[str, Any], folder: Path | N
 
 def _open_sd(settings: codecs.SdVae, info: dict[str, Any]) -> Codec:
     folder = Path(settings.path)
-    remedy = (
+    fix = (
         f"copy both files of Stable Diffusion's autoencoder (such as stabilityai/sd-vae-ft-ema) into {folder}, or set the "
         "codec's `path`; nothing is downloaded"
     )
-    net = DiffusersNetwork.load(folder, remedy=remedy, classes=("AutoencoderKL",), memory_format=torch.channels_last)
+    net = DiffusersNetwork.load(folder, fix=fix, classes=("AutoencoderKL",), memory_format=torch.channels_last)
     if any(net.normalisation.shift):
         raise problem(
             f"latents of the autoencoder in {folder} are to be shifted, which a codec of kind sd-vae does not do",
             got=f"a shift of {net.normalisation.shift}",
             expected="Stable Diffusion's autoencoder, whose latents are scaled alone",
-            remedy="take `kind: diffusers` for it",
+            fix="take `kind: diffusers` for it",
         )
     if net.bands != 3:
-        raise problem(
-            f"autoencoder in {folder} is no RGB autoencoder", got=f"{net.bands} bands", expected=3, remedy=remedy
-        )
+        raise problem(f"autoencoder in {folder} is no RGB autoencoder", got=f"{net.bands} bands", expected=3, fix=fix)
     identity = f"sd-vae-{digest_of(files_of_network(folder), settings={'scale': settings.scale})}"
     return SdCodec(net, info, id=identity, scale=settings.scale, bands=tuple(info["display"]["bands"]))
 
 
 def _open_kl(folder: Path, info: dict[str, Any]) -> Codec:
-    remedy = "rerun the codec stage (`dithc codec`)"
+    fix = "rerun the codec stage (`dithc codec`)"
     for name in (CONFIG_FILE, WEIGHTS_FILE, CODEC_FILE):
         Manifest.whole(folder / name)
-    net = Autoencoder.load(folder, remedy=remedy)
+    net = Autoencoder.load(folder, fix=fix)
     try:
         said = parse(plain(folder / CODEC_FILE).read_text())
         identity, scale, bands, sha256 = str(said["id"]), float(said["scale"]), tuple(said["bands"]), said["sha256"]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise problem(
-            f"{folder / CODEC_FILE} cannot be read", got=repr(error), expected="what `dithc codec` wrote", remedy=remedy
+            f"{folder / CODEC_FILE} cannot be read", got=repr(error), expected="what `dithc codec` wrote", fix=fix
         ) from error
     found = sha256_file(folder / WEIGHTS_FILE)
     if found != sha256 or identity != f"kl-vae-{autoencoder_digest(folder, scale=scale)}":
@@ -72,7 +70,7 @@ def _open_kl(folder: Path, info: dict[str, Any]) -> Codec:
             f"codec in {folder} is not the one {CODEC_FILE} describes",
             got=f"weights with SHA-256 {found[:12]}... (or an edited {CODEC_FILE})",
             expected=f"{sha256[:12]}... and id {identity}",
-            remedy=remedy,
+            fix=fix,
         )
     wanted = tuple(info["bands"])
     if len(bands) != len(wanted):
@@ -80,7 +78,7 @@ def _open_kl(folder: Path, info: dict[str, Any]) -> Codec:
             f"codec in {folder} is of another number of bands than the data set",
             got=f"{len(bands)} ({', '.join(bands)})",
             expected=f"{len(wanted)} ({', '.join(wanted)})",
-            remedy="give the data set a codec trained on tiles with the same bands",
+            fix="give the data set a codec trained on tiles with the same bands",
         )
     if bands != wanted:
         log.warning(f"codec {identity} was trained on bands {', '.join(bands)} and is used for {', '.join(wanted)}")

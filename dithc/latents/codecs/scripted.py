@@ -27,7 +27,7 @@ CONTRACT = (
     "a TorchScript file with methods `encode` and `decode`, or a folder with encoder.pt and decoder.pt (TorchScript) or "
     "encoder.pt2 and decoder.pt2 (torch.export), whose `forward` does the one or the other"
 )
-REMEDY = "write the files so from the network in evaluation mode, and set the codec's `path`; nothing is downloaded"
+FIX = "write the files so from the network in evaluation mode, and set the codec's `path`; nothing is downloaded"
 
 
 class ScriptedNetwork:
@@ -71,7 +71,7 @@ def files_of(path: Path) -> list[Path]:
         if all((path / name).is_file() for name in pair):
             return [path / name for name in pair]
     got = "a folder without such files" if path.is_dir() else "no such file or folder"
-    raise problem(f"autoencoder {path} is missing", got=got, expected=CONTRACT, remedy=REMEDY)
+    raise problem(f"autoencoder {path} is missing", got=got, expected=CONTRACT, fix=FIX)
 
 
 def _halves(path: Path) -> tuple[Callable[[Tensor], Any], Callable[[Tensor], Any]]:
@@ -82,13 +82,13 @@ def _halves(path: Path) -> tuple[Callable[[Tensor], Any], Callable[[Tensor], Any
     lacks = [name for name in ("encode", "decode") if not callable(getattr(programs[0], name, None))]
     if lacks:
         got = f"a program without {' and '.join(lacks)}"
-        raise problem(f"autoencoder {path} cannot be used", got=got, expected=CONTRACT, remedy=REMEDY)
+        raise problem(f"autoencoder {path} cannot be used", got=got, expected=CONTRACT, fix=FIX)
     return programs[0].encode, programs[0].decode
 
 
 def _load(path: Path) -> Any:
     try:
-        if content_of(path).remedy:
+        if content_of(path).fix:
             raise ValueError("no program")
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # newer PyTorch versions announce the end of TorchScript here
@@ -97,7 +97,7 @@ def _load(path: Path) -> Any:
             return torch.jit.load(str(path), map_location="cpu").eval()  # type: ignore[no-untyped-call]
     except Exception as error:  # a damaged archive raises a dozen types
         what = f"autoencoder {path} cannot be read"
-        raise unreadable(what, path, expected=CONTRACT, remedy="copy or export the file again", error=error) from None
+        raise unreadable(what, path, expected=CONTRACT, fix="copy or export the file again", error=error) from None
 
 
 def cause(error: Exception) -> str:

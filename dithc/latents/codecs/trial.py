@@ -45,7 +45,7 @@ def try_network(net: Network, settings: codecs.Foreign, *, seen: int, side: int)
             f"autoencoder {path} is of another number of bands than it would see",
             got=f"{net.bands} bands",
             expected=f"{seen}, by `bands`",
-            remedy="set the codec's `bands`: display for three, all for every band, or groups of as many as it has",
+            fix="set the codec's `bands`: display for three, all for every band, or groups of as many as it has",
         )
     check_sides(path, factor, side, side)
     if isinstance(net, DiffusersNetwork):  # of convolutions, so that a small tile tells
@@ -77,7 +77,7 @@ def try_network(net: Network, settings: codecs.Foreign, *, seen: int, side: int)
                 f"{what} a tile with autoencoder {path} depends on the other tiles of its batch, on chance or on earlier calls",
                 got=f"{difference:.2g} of the largest magnitude between a tile alone and beside another",
                 expected=f"at most {SAME}",
-                remedy="write the file in evaluation mode, without dropout or statistics of the batch; let it give the mean of "
+                fix="write the file in evaluation mode, without dropout or statistics of the batch; let it give the mean of "
                 "the posterior (or `moments: mean-logvar`), no sample of it",
             )
 
@@ -87,5 +87,5 @@ def _misfit(path: str, *, got: object, expected: object) -> UserError:
         f"autoencoder {path} is not what the configuration says",
         got=got,
         expected=expected,
-        remedy="set the codec's `latent_channels`, `factor` and `bands` to those of the network, or give it another file",
+        fix="set the codec's `latent_channels`, `factor` and `bands` to those of the network, or give it another file",
     )

@@ -96,8 +96,8 @@ def choose(costs: Costs, *, fixed: dict[str, int] | None = None) -> Chosen:
     `fixed` degrees are given. Raises UserError with the reason if none is possible.
     """
     if costs.ranks > MOST_RANKS:
-        remedy = "start fewer, or ask for fewer"
-        raise problem("ranks that share a sampling", got=costs.ranks, expected=f"at most {MOST_RANKS}", remedy=remedy)
+        fix = "start fewer, or ask for fewer"
+        raise problem("ranks that share a sampling", got=costs.ranks, expected=f"at most {MOST_RANKS}", fix=fix)
     fixed = fixed or {}
     legal, refused = [], []
     stages, work = fixed.get("stages", 1), costs.work
@@ -167,5 +167,5 @@ def _none(costs: Costs, fixed: dict[str, int], refused: Sequence[tuple[Degrees, 
         "machine.sampling",
         got=f"{said}: {why}",
         expected=f"degrees of at most {costs.ranks} ranks, {costs.ranks_a_node} a node, that fit the work",
-        remedy="leave a degree out (auto), or start another number of ranks",
+        fix="leave a degree out (auto), or start another number of ranks",
     )

@@ -116,7 +116,7 @@ def _pulls(result: Result) -> tuple[NDArray[np.float64], NDArray[np.float64]] | 
             f"{path} is not of these images",
             got=f"{type(error).__name__}: {error}",
             expected=f"pulls of {counts[0]} real and {counts[1]} generated images",
-            remedy="run `dithc fid` again",
+            fix="run `dithc fid` again",
         ) from error
     return real, generated
 

@@ -75,7 +75,7 @@ def gather(experiment: Experiment, paths: Iterable[Path]) -> Results:
             f"the results given to the report do not belong together ({len(faults)} faults)",
             got="".join(f"\n    {fault}" for fault in faults),
             expected="results of one experiment, each made from the inputs that stand beside it now",
-            remedy="run the workflow again (it remakes what is out of date), or remove the results named above",
+            fix="run the workflow again (it remakes what is out of date), or remove the results named above",
         )
     return Results(items)
 
@@ -87,7 +87,7 @@ def _read(path: Path) -> Result:
             f"manifest {path} is of a stage the report does not know",
             got=manifest.stage,
             expected=", ".join(STAGES),
-            remedy="leave it out of --manifests",
+            fix="leave it out of --manifests",
         )
     return Result(path=path, stage=manifest.stage, manifest=manifest)
 

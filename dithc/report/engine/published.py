@@ -70,5 +70,5 @@ def read_reference(path: Path | None) -> Reference:
             f"the paper's numbers cannot be read from {path}",
             got=f"{type(error).__name__}: {error}",
             expected="the form of config/paper/reference.yaml",
-            remedy="restore that file, or pass another with --reference",
+            fix="restore that file, or pass another with --reference",
         ) from error

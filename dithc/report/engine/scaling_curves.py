@@ -84,7 +84,7 @@ def curves_of(content: object, *, origin: str) -> list[ScalingCurve]:
             f"{origin} has no curves of scaling",
             got=f"{type(error).__name__}: {error}",
             expected="what `dithc bench scaling --json` or `dithc simulate --json` wrote, with `curves`",
-            remedy="make it again, or leave it out of --scaling",
+            fix="make it again, or leave it out of --scaling",
         ) from error
 
 

@@ -79,7 +79,7 @@ def read_timeline(path: Path) -> Timeline:
             f"{path} has no plan of memory",
             got=f"keys {', '.join(content) or 'none'}",
             expected="automem.json of a training, or a result of `dithc bench automem` in which something was managed",
-            remedy="train with two tiers of memory (machine.memory), or measure `--only budget`",
+            fix="train with two tiers of memory (machine.memory), or measure `--only budget`",
         )
     return found
 

@@ -83,7 +83,7 @@ def read_picture(path: Path) -> NDArray[np.uint8]:
         pixels = imread(path)
     except (OSError, SyntaxError, ValueError) as error:
         raise problem(
-            f"picture {path} cannot be read", got=error, expected="PNG", remedy="remove it and rerun its stage"
+            f"picture {path} cannot be read", got=error, expected="PNG", fix="remove it and rerun its stage"
         ) from error
     pixels = np.stack([pixels] * 3, axis=-1) if pixels.ndim == 2 else pixels[..., :3]
     return np.asarray(pixels * 255 + 0.5, np.uint8)

@@ -28,7 +28,7 @@ def draw_loss(metrics: Path, *, store: Path | None = None) -> bytes:
             f"{metrics} has no loss to draw",
             got="no line with `step` and `loss`",
             expected="metrics.jsonl of a training",
-            remedy="point at a run that has trained at least one step",
+            fix="point at a run that has trained at least one step",
         )
     return draw_curves([(curve, theme.PALETTE[0])])
 
@@ -54,7 +54,7 @@ def draw_fid(path: Path) -> bytes:
             f"{path} cannot be drawn",
             got=f"{type(error).__name__}: {error}",
             expected="the JSON that `dithc report` writes beside its page",
-            remedy="write the report again",
+            fix="write the report again",
         ) from error
     return draw_bars(bars, measure=measure)
 

@@ -6,7 +6,7 @@ network and the best that is possible (the floor and the codec), what is off, an
 Why: who opens a report asks these four questions; numbers and pictures are there to check the answers.
 Invariants: pure functions of `Facts`; every word follows from numbers that stand on the page; thresholds have names and reasons;
 scores are held against each other only where features, resize and real tiles are the same.
-How to change it: a concern is a line in `concerns.py`, a remedy one in `next_steps.py`.
+How to change it: a concern is a line in `concerns.py`, a fix one in `next_steps.py`.
 """
 
 from dithc.report.facts import Facts

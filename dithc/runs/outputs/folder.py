@@ -45,7 +45,7 @@ class OutputFolder(FileList):
                 f"output folder {self.folder} holds files that dithc did not write",
                 got=", ".join(unknown),
                 expected="a new or empty folder, or an earlier output of the same stage without other files",
-                remedy="choose another `--out`, move these files, or delete the folder if it is an incomplete copy of results",
+                fix="choose another `--out`, move these files, or delete the folder if it is an incomplete copy of results",
             )
         return owned
 
@@ -62,7 +62,7 @@ class OutputFolder(FileList):
                     f"output folder {self.folder} holds the results of another stage",
                     got=" ".join(filter(None, owner)),
                     expected=f"{stage} {name}",
-                    remedy="choose another folder with `--out`, or delete this one",
+                    fix="choose another folder with `--out`, or delete this one",
                 )
 
     def claim(self, *, stage: str, name: str) -> None:
@@ -135,7 +135,7 @@ class OutputFolder(FileList):
                 f"writing {self.folder} failed: {cause}",
                 got=error,
                 expected="room for the output; the earlier content is unchanged",
-                remedy="free space (or raise the quota), or set `results` to a larger file system; then start again",
+                fix="free space (or raise the quota), or set `results` to a larger file system; then start again",
             ) from error
 
     def _remove_temporary(self, names: Collection[str]) -> None:
@@ -163,7 +163,7 @@ class OutputFolder(FileList):
             f"{path} exists and dithc did not write it",
             got=f"a file that {self.folder / self.marker} does not list",
             expected="no file of this name",
-            remedy="name another file, or move this one elsewhere",
+            fix="name another file, or move this one elsewhere",
         )
 
     def _install(self, temporary: Path, *, stage: str | None, name: str | None) -> None:

@@ -70,7 +70,7 @@ class FileList:
                 f"{self.folder / self.marker} is not a file",
                 got="a device or a pipe",
                 expected="no file of this name, or the list of files that dithc wrote",
-                remedy="remove it",
+                fix="remove it",
             )
         content = {**(self._read() or {}), **owner, "files": files}
         self.folder.mkdir(parents=True, exist_ok=True)

@@ -24,7 +24,7 @@ def make_scratch(folder: Path) -> None:
             f"{folder} is not a folder of temporary files of dithc",
             got=unknown,
             expected="no folder of this name, or an empty one",
-            remedy="move the folder elsewhere, or choose another output folder",
+            fix="move the folder elsewhere, or choose another output folder",
         )
     folder.mkdir(parents=True, exist_ok=True)
     (folder / MARKER_FILE).write_text(seal({SCRATCH: True, "files": {}}))

@@ -59,7 +59,7 @@ class Kept:
                     f"checkpoint {checkpoint.folder} does not belong to this training: {key} differs",
                     got=checkpoint.meta.get(key),
                     expected=said[key],
-                    remedy="use what it was trained on and with, or another store",
+                    fix="use what it was trained on and with, or another store",
                 )
         for key in [key for key in ("ranks", "threads", "micro_batch") if key in said]:
             if (before := checkpoint.meta.get(key, said[key])) != said[key]:
@@ -128,7 +128,7 @@ def tensors_of(model: nn.Module) -> dict[str, Tensor]:
                 f"state dictionary of {type(model).__name__}",
                 got=f"{name}, a {type(value).__name__}",
                 expected="tensors alone",
-                remedy="keep it in a buffer, or give it to the checkpoints as one of their facts",
+                fix="keep it in a buffer, or give it to the checkpoints as one of their facts",
             )
         if id(value) not in seen:
             seen.add(id(value))
@@ -168,7 +168,7 @@ def _load(model: nn.Module, weights: Mapping[str, Tensor], *, origin: Path) -> N
             f"weights of checkpoint {origin}",
             got=f"{len(others)} tensors too many or missing, such as {others[0]}",
             expected=f"the {len(own)} tensors of this model",
-            remedy="start in an empty store",
+            fix="start in an empty store",
         )
     for name, value in own.items():
         saved = weights[name]
@@ -177,6 +177,6 @@ def _load(model: nn.Module, weights: Mapping[str, Tensor], *, origin: Path) -> N
                 f"weights of checkpoint {origin}",
                 got=f"{name} of {saved.dtype} {tuple(saved.shape)}",
                 expected=f"{value.dtype} {tuple(value.shape)}, as this model has it",
-                remedy="start in an empty store",
+                fix="start in an empty store",
             )
         value.copy_(saved)

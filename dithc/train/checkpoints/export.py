@@ -66,7 +66,7 @@ def export(manifest: Path, *, weights: Literal["ema", "raw"], layout: Layout, ou
             f"weights could not be written to {out}",
             got=error,
             expected="a writable folder with room for them",
-            remedy="free space or choose another --out",
+            fix="free space or choose another --out",
         ) from error
     log.info(f"{weights} weights of step {step} written to {out} ({layout})")
     if layout == "diffusers":
@@ -91,7 +91,7 @@ def _tell_of_blocks(config: DiTConfig, layout: Layout) -> None:
             "the original DiT code cannot hold blocks of another kind",
             got=config.block,
             expected=training.BlockKind(),
-            remedy="export it as safetensors",
+            fix="export it as safetensors",
         )
     log.warning(
         f"the network has blocks of {config.block}, which no other program reads from the file: who uses it has to know"

@@ -164,7 +164,7 @@ class Saver:
                 f"the lease of {self.store.folder} was lost before the checkpoint of step {step}",
                 got="another trainer, or a lease file that was removed",
                 expected="the lease of this process",
-                remedy="nothing to do: the other trainer continues from the last checkpoint",
+                fix="nothing to do: the other trainer continues from the last checkpoint",
             )
         )
 

@@ -68,7 +68,7 @@ def _refuse_other_kind(path: Path, said: Any) -> None:
             f"weights in {path} have the expected names and shapes, and are of a network of another kind",
             got=", ".join(f"{name} {value}" for name, value in sorted(kind.items())),
             expected=f"{PREDICT} {ORIGINAL[PREDICT]}, {training.BlockKind()}",
-            remedy="start from its run by `init`, which takes up its kind, or choose another file",
+            fix="start from its run by `init`, which takes up its kind, or choose another file",
         )
 
 
@@ -88,7 +88,7 @@ def _source(path: Path) -> DiTConfig | None:
             f"{path} cannot be read",
             got=error,
             expected="the settings of the model, a JSON object",
-            remedy="copy it again",
+            fix="copy it again",
         ) from error
     source = diffusers_keys.source_of(content)
     eps = content.get("norm_eps", diffusers_keys.DEFAULTS["norm_eps"])

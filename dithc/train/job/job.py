@@ -53,7 +53,7 @@ class Job:
                 f"last step of this job of run {self.name}",
                 got=self.until,
                 expected=f"1 to runs.{self.name}.steps = {self.run.steps}",
-                remedy="correct --until, or raise `steps` in the configuration",
+                fix="correct --until, or raise `steps` in the configuration",
             )
         if (self.init is not None) != (self.run.init is not None):
             raise problem(
@@ -62,5 +62,5 @@ class Job:
                 expected=f"the manifest of run {self.run.init}"
                 if self.run.init
                 else "no --init: the run has no `init`",
-                remedy="pass the manifest of the run that the configuration names, or correct the configuration",
+                fix="pass the manifest of the run that the configuration names, or correct the configuration",
             )

@@ -77,7 +77,7 @@ class Journal:
                 f"metrics of step {number} could not be written to {self._store.folder / METRICS_FOLDER}",
                 got=error,
                 expected="a writable folder with room for them",
-                remedy="free space, then start again: training continues from the last complete checkpoint",
+                fix="free space, then start again: training continues from the last complete checkpoint",
             ) from error
         if is_left_out:
             log.info(f"step {number}/{self._until}, epoch {epoch}: left out, its numbers were not finite")

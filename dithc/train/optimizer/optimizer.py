@@ -161,14 +161,14 @@ class Optimizer:
                 "optimizer step",
                 got="no gradients that the ranks have summed",
                 expected="those of a backward pass through the strategy",
-                remedy="call `strategy.backward(loss)` instead of `loss.backward()`, with `last=True` in the last pass of a step",
+                fix="call `strategy.backward(loss)` instead of `loss.backward()`, with `last=True` in the last pass of a step",
             )
         if self._zero is None and not self._gradients():
             raise problem(
                 "optimizer step",
                 got="no gradient of any parameter",
                 expected="a backward pass before each step",
-                remedy="call `strategy.backward(loss)` first, and do not forget the gradients in between",
+                fix="call `strategy.backward(loss)` first, and do not forget the gradients in between",
             )
         norm = self.clip()
         if not self.takes(norm):
@@ -176,7 +176,7 @@ class Optimizer:
                 f"gradients of update {self._updates + 1}",
                 got=f"a norm of {norm}",
                 expected=f"a finite one, of which the update is at most {LARGEST_GRADIENT:.3g}",
-                remedy="lower the learning rate, clip, or look at the batch; the last checkpoint is as it was",
+                fix="lower the learning rate, clip, or look at the batch; the last checkpoint is as it was",
             )
         rate = self.update(self._updates + 1)
         self.zero()
@@ -280,7 +280,7 @@ class Optimizer:
                 "optimizer state of the checkpoint",
                 got=f"{len(set(tensors) - wanted)} unknown and {len(wanted - set(tensors))} missing tensors",
                 expected=f"the moments of this model's parameters, of optimizer {'adamw' if self._muon is None else 'muon'}",
-                remedy="start from a checkpoint of this run that this version wrote, or in an empty store",
+                fix="start from a checkpoint of this run that this version wrote, or in an empty store",
             )
         self._updates = round(float(tensors["step"]))
         for moment in MOMENTS:
@@ -297,4 +297,4 @@ def _check(*, betas: tuple[float, float], weight_decay: float, clip: float | Non
     wrong += [f"clip {clip}"] if clip is not None and clip <= 0.0 else []
     if wrong:
         expected = "betas from 0 to below 1, weight_decay of 0 or more, clip above 0 or None"
-        raise problem("settings of the optimizer", got=", ".join(wrong), expected=expected, remedy="correct them")
+        raise problem("settings of the optimizer", got=", ".join(wrong), expected=expected, fix="correct them")

@@ -101,7 +101,7 @@ def _hash_of_weights(path: Path, *, run: str) -> str:
             f"runs.{run}.init_file {path} cannot be read",
             got=error,
             expected="a file of weights (safetensors, or an official DiT .pt), or a folder that diffusers wrote",
-            remedy="put it there, or correct the path; it is relative to the working folder",
+            fix="put it there, or correct the path; it is relative to the working folder",
         ) from error
 
 
@@ -281,7 +281,7 @@ def _back(store: Store, state: State, *, job: Job, group: Group, saver: Saver) -
             f"roll-back from step {state.step}: no complete checkpoint in {store.folder}",
             got=f"damaged or removed checkpoints of steps {store.steps()}",
             expected="at least one that is whole",
-            remedy="start again: training begins anew where there is none",
+            fix="start again: training begins anew where there is none",
         )
     state.take_up(found, said=saver.said)
     saver.last = state.step

@@ -41,9 +41,9 @@ def within(job: Job, *, tokens: int, at_once: int, memory: TrainingMemory) -> It
     state = run.state_bytes + (run.snapshot_bytes if job.checkpoints == "async" else 0)
     needs = state + BESIDE_BYTES + at_once * run.image_bytes(tokens)
     if free is not None and needs > free and memory.tiers is None:
-        remedy = _remedy(run, tokens, at_once, free - state)
+        fix = _fix(run, tokens, at_once, free - state)
         log.warning(
-            f"this rank needs about {refusal.gib(needs)} and may take {refusal.gib(free)}: it may be ended for it; {remedy}"
+            f"this rank needs about {refusal.gib(needs)} and may take {refusal.gib(free)}: it may be ended for it; {fix}"
         )
     try:
         yield
@@ -60,11 +60,11 @@ def within(job: Job, *, tokens: int, at_once: int, memory: TrainingMemory) -> It
             f"training {job.name}",
             wanted=wanted,
             there_is=f"{there_was}{refusal.gib(image)} for each of {at_once} image(s) at once",
-            remedy=_remedy(run, tokens, at_once, None if free is None else free - state, seen=seen),
+            fix=_fix(run, tokens, at_once, None if free is None else free - state, seen=seen),
         ) from error
 
 
-def _remedy(run: training.Run, tokens: int, at_once: int, room: int | None, *, seen: int | None = None) -> str:
+def _fix(run: training.Run, tokens: int, at_once: int, room: int | None, *, seen: int | None = None) -> str:
     """Return a setting that fits into `room` bytes next to the state."""
 
     def fits(recompute: training.Recompute) -> int:

@@ -69,7 +69,7 @@ def start_from_file(model: DiT, path: Path, *, weights: Weights, guides: bool = 
             f"weights in {path}, from which `guide.by: start` is to guide",
             got="a network without a null label",
             expected="one that predicts without a label",
-            remedy="start from weights that were trained with dropped labels, or leave `guide` out",
+            fix="start from weights that were trained with dropped labels, or leave `guide` out",
         )
     state, changes = adapt(found, model, source=source)
     model.load_state_dict(state)

@@ -35,7 +35,7 @@ class NotFinite(UserError):
                 f"training left the finite numbers at step {step}: {what}",
                 got=got,
                 expected="finite numbers",
-                remedy="lower `lr`, raise `warmup_steps`, set `clip`, use `dtype: fp32`, or look for NaN in the latents; "
+                fix="lower `lr`, raise `warmup_steps`, set `clip`, use `dtype: fp32`, or look for NaN in the latents; "
                 "or set `nonfinite: skip` or `rollback`, which leave such steps out. Nothing was saved after the last "
                 "checkpoint, from which a new start continues",
             )
@@ -66,7 +66,7 @@ class LeftOut:
                 f"the steps left out could not be written to {path}",
                 got=error,
                 expected="a writable folder with room for them",
-                remedy="free space, then start again: training continues from the last complete checkpoint",
+                fix="free space, then start again: training continues from the last complete checkpoint",
             ) from error
         self._store.event(what, step=step, reason=reason, **facts)
 
@@ -89,8 +89,8 @@ def _read(store: Store) -> list[int]:
     except FileNotFoundError:
         return []
     except (OSError, ValueError, KeyError, TypeError) as error:
-        remedy = "remove it: steps that are not finite are found again"
-        raise problem(f"{path} cannot be read", got=error, expected='{"steps": [...]}', remedy=remedy) from error
+        fix = "remove it: steps that are not finite are found again"
+        raise problem(f"{path} cannot be read", got=error, expected='{"steps": [...]}', fix=fix) from error
 
 
 class Recovery:

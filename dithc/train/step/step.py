@@ -93,7 +93,7 @@ class Trainer:
                 "ranks of the training",
                 got=f"{layout.data_size} ranks for a global batch of {run.global_batch}",
                 expected="at least one image a rank",
-                remedy="start fewer ranks, or raise `global_batch`",
+                fix="start fewer ranks, or raise `global_batch`",
             )
         self.run, self.source, self.strategy = run, source, strategy
         self.optimizer, self.ema, self.group = optimizer, ema, group

@@ -26,7 +26,7 @@ def check_model(model: nn.Module) -> None:
                 f"model of rank {rank}",
                 got=f"{len(other)} parameters and buffers, where rank 0 has {len(told[0])}; different: {_named(odd)}",
                 expected="the same model on every rank",
-                remedy="make it of the same settings everywhere, and by nothing that the rank decides",
+                fix="make it of the same settings everywhere, and by nothing that the rank decides",
             )
         odd = [name for name, kind in other.items() if kind[0] != told[0][name][0]]
         if odd:
@@ -36,14 +36,14 @@ def check_model(model: nn.Module) -> None:
                 f"model of rank {rank}",
                 got=got,
                 expected=f"{wanted}, as rank 0 has it",
-                remedy="make it of the same settings everywhere, and by nothing that the rank decides",
+                fix="make it of the same settings everywhere, and by nothing that the rank decides",
             )
         if odd := [name for name, kind in other.items() if kind[1] != told[0][name][1]]:
             raise problem(
                 f"weights of rank {rank}",
                 got=f"other numbers than rank 0 has in {_named(odd)}",
                 expected="the same weights on every rank before the first step",
-                remedy="call torch.manual_seed(...) with the same number on all ranks before the model is made, or load the same "
+                fix="call torch.manual_seed(...) with the same number on all ranks before the model is made, or load the same "
                 "file on all",
             )
 
@@ -56,15 +56,15 @@ def check_trained(model: nn.Module) -> None:
     sparse = [name for name, part in model.named_modules() if isinstance(part, EMBEDDINGS) and part.sparse]
     if trained and not odd and not sparse:
         return
-    got, remedy = "no parameter that is trained", "set requires_grad of what is to be trained"
+    got, fix = "no parameter that is trained", "set requires_grad of what is to be trained"
     if sparse:
-        got, remedy = f"sparse gradients of {_named(sparse)}", "make the embedding with sparse=False"
+        got, fix = f"sparse gradients of {_named(sparse)}", "make the embedding with sparse=False"
     elif lazy:
-        got, remedy = f"no numbers yet in {_named(lazy)}", "call the model once before it is given to a strategy"
+        got, fix = f"no numbers yet in {_named(lazy)}", "call the model once before it is given to a strategy"
     elif odd:
         kinds = ", ".join(f"{name} of {trained[name].dtype} on {trained[name].device}" for name in odd[:MOST_NAMED])
-        got, remedy = kinds, "call model.float(); arithmetic in bf16 is torch.autocast's, around the forward pass"
-    raise problem("parameters of the model", got=got, expected="fp32 on the CPU, with dense gradients", remedy=remedy)
+        got, fix = kinds, "call model.float(); arithmetic in bf16 is torch.autocast's, around the forward pass"
+    raise problem("parameters of the model", got=got, expected="fp32 on the CPU, with dense gradients", fix=fix)
 
 
 def check_used(names: Iterable[str], used: Iterable[str]) -> list[str]:
@@ -81,7 +81,7 @@ def check_used(names: Iterable[str], used: Iterable[str]) -> list[str]:
             f"gradients of the example given to settle: {_named(odd)}",
             got=f"none of {odd[0]} on rank {', '.join(ranks)}",
             expected="a gradient of the same parameters on every rank",
-            remedy="give settle an example on each rank that uses all that is trained; in later steps a layer may be used by "
+            fix="give settle an example on each rank that uses all that is trained; in later steps a layer may be used by "
             "some ranks alone, and has no gradient then from the others",
         )
     return [name for name in names if name not in anywhere]

@@ -60,7 +60,7 @@ def layout_of(name: training.StrategyName, *, rank: int, size: int, first_ranks:
             "ranks of strategy dp+tp",
             got=f"{on_node} rank(s) on a node of {dies} die(s), first ranks of the nodes {sorted(set(first_ranks))}",
             expected="the same number of neighbouring ranks on every die",
-            remedy="start one rank a cluster, node after node (srun --distribution=block), or use strategy dp or cftp",
+            fix="start one rank a cluster, node after node (srun --distribution=block), or use strategy dp or cftp",
         )
     return Layout(name=name, rank=rank, size=size, tensor_size=tensor_size)
 

@@ -86,7 +86,7 @@ def mean_square(output: Any) -> Tensor:
             "output of the module on the example given to settle",
             got=f"{type(output).__name__} without a tensor that has a gradient",
             expected="a tensor, or tuples, lists and dictionaries of tensors",
-            remedy="give settle `loss_of`, a function that makes one number of that output",
+            fix="give settle `loss_of`, a function that makes one number of that output",
         )
     return _sum(value.float().square().mean() for value in values)
 

@@ -186,14 +186,14 @@ class Strategy:
                 "backward pass on several ranks",
                 got="a strategy that was not settled",
                 expected="one call of `strategy.settle(example)` before the first step",
-                remedy="call it once, with what the module takes, before the optimizer is made",
+                fix="call it once, with what the module takes, before the optimizer is made",
             )
         if self.is_summed and self._has_gradients():
             raise problem(
                 "backward pass of a further step",
                 got="gradients of the step before that no update has used",
                 expected="an update after each step",
-                remedy="call `optimizer.step()` after the backward pass (another optimizer's step() and zero_grad()); for "
+                fix="call `optimizer.step()` after the backward pass (another optimizer's step() and zero_grad()); for "
                 "micro-batches give `last=False` to all passes of a step but the last",
             )
         self.is_summed = False
@@ -266,7 +266,7 @@ class Strategy:
                 "settle of a strategy",
                 got="a second call",
                 expected="one, before the first step",
-                remedy="call it once, when the strategy is made; a new model needs a new strategy",
+                fix="call it once, when the strategy is made; a new model needs a new strategy",
             )
         self._is_settled = True
         if self._is_alone:
@@ -345,7 +345,7 @@ def _is_shared(sharding: training.Sharding, *, layout: Layout, gradients: traini
             f"machine.sharding {sharding}",
             got=f"strategy {layout.name} with gradients: {gradients}",
             expected="strategy cftp or dp with gradients: overlapped",
-            remedy="set `sharding: none`, or another strategy and `gradients: overlapped`",
+            fix="set `sharding: none`, or another strategy and `gradients: overlapped`",
         )
     return True
 

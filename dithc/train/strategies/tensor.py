@@ -167,7 +167,7 @@ def _check(model: DiT, size: int) -> None:
                 f"strategy dp+tp: {name} of the model",
                 got=f"{value} for {size} ranks that share a layer",
                 expected=f"a multiple of {size}",
-                remedy="use strategy dp or cftp, which ask for no divisibility, or a model that divides",
+                fix="use strategy dp or cftp, which ask for no divisibility, or a model that divides",
             )
 
 

@@ -32,7 +32,7 @@ def check_inputs(matrix: Matrix, rules: Set[str]) -> None:
             f"input of experiment {experiment.name!r} is not on this machine, or is not whole",
             got="".join(f"\n    {line}" for line in faults),
             expected="your data, autoencoder and feature extractor at those paths (nothing is downloaded)",
-            remedy="put them there (a link will do; `dithc fetch` brings what a `search` names), or set the keys in a config "
+            fix="put them there (a link will do; `dithc fetch` brings what a `search` names), or set the keys in a config "
             "file of your own and pass it as a second --configfile; config/README.md says which files each kind needs. Where "
             "only nodes see them: `machine: {inputs: nodes}`",
         )
@@ -96,8 +96,8 @@ def _weights(key: str, path: Path) -> Iterator[str]:
     """Yield faults of a path to weights: a missing file or shard, or a file that surely contains something else."""
     try:
         for file in files_of(path):
-            if (content := content_of(file)).remedy:
-                yield f"{key}: {file}: {content.words}; {content.remedy}"
+            if (content := content_of(file)).fix:
+                yield f"{key}: {file}: {content.words}; {content.fix}"
     except (OSError, ValueError) as error:
         yield f"{key}: {error}" if str(path) in str(error) else f"{key}: {path}: {error}"
 

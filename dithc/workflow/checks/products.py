@@ -27,7 +27,7 @@ def check_owner(root: Path, paths: Iterable[Path]) -> None:
             f"{root} holds files that dithc did not write in place of results",
             got=", ".join(map(str, found)),
             expected="no files of these names, or earlier results of this experiment",
-            remedy="move these files, or set another `name` or `results`",
+            fix="move these files, or set another `name` or `results`",
         )
 
 

@@ -13,7 +13,7 @@ RESERVED_MB = 500
 READING_CORES = 16  # of a job that reads scenes, one for each process, where `resources` asks for no other number
 RANKED = ("train", "sample")  # stages whose jobs are started as ranks
 RESUMED = ("train", "sample")  # stages that stop before the end of their walltime, and go on in another job
-MEMORY_REMEDY = {
+MEMORY_FIX = {
     "train": "lower `micro_batch`, set `recompute: block` or `sharding: zero1`, or take more or larger nodes",
     "sample": "lower `batch` of the evaluation, or take larger nodes",
 }
@@ -54,7 +54,7 @@ class Jobs:
             f"machine.prologue {path}",
             got="a line of it failed (above), or the file is not there",
             expected="a file whose lines all succeed in a shell that is not interactive",
-            remedy=f"try it: bash -e {shlex.quote(str(path))}; `module` may need /etc/profile.d/modules.sh or lmod.sh before it",
+            fix=f"try it: bash -e {shlex.quote(str(path))}; `module` may need /etc/profile.d/modules.sh or lmod.sh before it",
         )
         told = shlex.quote(f"printf '%s\\n' {shlex.quote(f'error: {error}')} >&2; exit 2")
         return f"trap {told} EXIT; set -e; source {shlex.quote(str(path))}; trap - EXIT; "
@@ -138,9 +138,9 @@ class Jobs:
         for stage, name in planned:
             memory, most = self.mem_mb(stage, name), self.machine.node_memory_mb
             if most is not None and memory > most - RESERVED_MB:
-                remedy = MEMORY_REMEDY.get(stage, "use nodes with more memory")
+                fix = MEMORY_FIX.get(stage, "use nodes with more memory")
                 faults.append(
-                    f"{stage} {name}: {memory} MB of memory, a node has {most} MB for jobs and the system; {remedy}"
+                    f"{stage} {name}: {memory} MB of memory, a node has {most} MB for jobs and the system; {fix}"
                 )
             asked, longest = self.experiment.resources_of(stage).runtime, self.machine.max_minutes
             if longest is not None and asked is not None and asked > longest:
@@ -156,7 +156,7 @@ class Jobs:
                 "jobs that this cluster can never start",
                 got="".join(f"\n    {line}" for line in faults),
                 expected="what `machine` of the profile says: node_memory_mb and max_minutes",
-                remedy="as said with each; or set `resources: {<stage>: {mem_mb: ..., runtime: ...}}` if an estimate is too high",
+                fix="as said with each; or set `resources: {<stage>: {mem_mb: ..., runtime: ...}}` if an estimate is too high",
             )
         return notes
 

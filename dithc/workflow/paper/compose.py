@@ -44,7 +44,7 @@ def read_cell(path: Path) -> dict[str, Any]:
             f"the cell {path} cannot be read",
             got=f"{type(error).__name__}: {error}",
             expected="a JSON document as `dithc paper TARGET --cell NAME` writes it",
-            remedy="remove it and start the same command again",
+            fix="remove it and start the same command again",
         ) from error
 
 

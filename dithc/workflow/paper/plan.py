@@ -29,7 +29,7 @@ def job_of(jobs: Iterable[Job], target: str, name: str) -> Job:
             f"there is no cell {name!r} of {target}",
             got=name,
             expected=f"one of {', '.join(own) or 'none: what it shows comes from trainings'}",
-            remedy="correct the name; `paper.scale` and the node decide which cells there are",
+            fix="correct the name; `paper.scale` and the node decide which cells there are",
         )
     return own[name]
 

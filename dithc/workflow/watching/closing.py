@@ -44,7 +44,7 @@ class Closing:
         return folded(lines, width=self.width)
 
     def failure(self, ended: Mapping[str, str], *, is_told: bool) -> list[str]:
-        """Return failed stages with their last lines, logs and remedies.
+        """Return failed stages with their last lines, logs and fixes.
 
         `ended` gives the ends of failed commands (`Engine.ended`); `is_told` if the driver has already named them.
         """
@@ -56,7 +56,7 @@ class Closing:
             why = "stopped and saved, to be started again" if is_saved else f"ended without saying why ({how})"
             lines += [f"{one.stage.title} {why}; its log: {one.log or 'none'}"]
             lines += [f"  | {line}" for line in (tail(one.log) if one.log is not None else [])[-LAST_LINES:]]
-            lines += [f"  remedy: {KILLED}"] if SIGKILL in ended[one.stage.log] else []
+            lines += [f"  fix: {KILLED}"] if SIGKILL in ended[one.stage.log] else []
         if not lines and not is_told:
             return []
         waiting, done = self.status.count("waiting"), self.status.count("done")

@@ -73,9 +73,9 @@ class Look:
         said = error_of(tail(log)) if is_fresh else []
         if job is not None and job.state != "COMPLETED":
             found = self.queue.log(self.base, job) if self.queue is not None and not said else None
-            why, remedy = ended_because(job)
+            why, fix = ended_because(job)
             lines = said or error_of(tail(found) if found else []) or [why]
-            words = f"job {job.id} ended {job.state}: {why}; remedy: {remedy}"
+            words = f"job {job.id} ended {job.state}: {why}; fix: {fix}"
             return Standing(stage=stage, state="failed", words=words, why=tuple(lines), log=found or log)
         if said:
             return Standing(
@@ -194,7 +194,7 @@ def asked(job: Job) -> str:
         return f"job {job.id} on {job.nodes}" if job.nodes else f"job {job.id}"
     vain = waits_in_vain(job)
     words = f"job {job.id}: {job.reason or job.state.lower()}"
-    return f"{words}: will not start by itself: {vain[0]}; remedy: {vain[1]}" if vain is not None else words
+    return f"{words}: will not start by itself: {vain[0]}; fix: {vain[1]}" if vain is not None else words
 
 
 def _done(stage: Stage, output: Path, *, log: Path) -> Standing:

@@ -163,7 +163,7 @@ class Progress:
                 f"nothing to tell of {self.folder}",
                 got=f"{path}: {error.strerror}",
                 expected="a folder results/NAME of an experiment that was started",
-                remedy="check the path; the folder is made when the first job starts",
+                fix="check the path; the folder is made when the first job starts",
             ) from None
         if text != self._text:
             try:
@@ -175,7 +175,7 @@ class Progress:
                     f"{path} was changed after it was written",
                     got=error,
                     expected="the bytes that dithc wrote under its seal",
-                    remedy="delete it and start the experiment again, which writes it",
+                    fix="delete it and start the experiment again, which writes it",
                 ) from None
             self._text, self._matrix = text, Matrix(content)
         return self._matrix

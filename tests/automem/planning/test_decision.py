@@ -28,7 +28,7 @@ def test_a_plan_survives_json(trace: Trace) -> None:
 
 @pytest.mark.parametrize("text", ["", "3", "{}", '{"schema": 1}'])
 def test_text_that_is_no_plan_is_refused(text: str) -> None:
-    with pytest.raises(UserError, match=r"memory plan(.|\n)*remedy"):
+    with pytest.raises(UserError, match=r"memory plan(.|\n)*fix"):
         Plan.from_json(text)
 
 

@@ -307,7 +307,7 @@ def test_a_step_without_units_has_only_an_update() -> None:
 
 @pytest.mark.parametrize(("rate", "budget"), [(0.0, 10), (-1.0, 10), (float("nan"), 10), (1.0, -1)])
 def test_a_level_without_a_rate_or_below_zero_is_refused(rate: float, budget: int) -> None:
-    with pytest.raises(UserError, match=r"memory level hbm(.|\n)*remedy"):
+    with pytest.raises(UserError, match=r"memory level hbm(.|\n)*fix"):
         plan(blocks(2), fast=Level(name="hbm", budget_bytes=budget, copy_bytes_per_second=rate), slow=SLOW)
 
 

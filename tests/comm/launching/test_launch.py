@@ -166,7 +166,7 @@ def test_the_mpiexec_beside_this_python_comes_first(monkeypatch, tmp_path):
     assert find_mpiexec() == MpiExec(str(beside), "openmpi")
 
 
-def test_a_missing_mpiexec_is_an_error_with_a_remedy(monkeypatch, tmp_path):
+def test_a_missing_mpiexec_is_an_error_with_a_fix(monkeypatch, tmp_path):
     monkeypatch.delenv("DITHC_MPIEXEC", raising=False)
     monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
     monkeypatch.setenv("PATH", str(tmp_path))

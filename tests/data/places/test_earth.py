@@ -142,7 +142,7 @@ def test_a_tile_at_a_pole_is_in_no_split_and_one_off_the_earth_is_an_error() -> 
     tile = np.zeros(1, np.int64)
     polar = (10.0, 0.0, -160.0, 0.0, -10.0, 160.0)
     assert splitter.assign(tile, tile, size=32, place="EPSG:3413", transform=polar)[1] == [None]
-    with pytest.raises(UserError, match=r"(?s)nowhere on the Earth.*remedy:.*cell_m"):
+    with pytest.raises(UserError, match=r"(?s)nowhere on the Earth.*fix:.*cell_m"):
         splitter.assign(tile, tile, size=32, place="EPSG:32632", transform=(10.0, 0.0, 1e30, 0.0, -10.0, 1e30))
 
 

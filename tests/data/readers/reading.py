@@ -22,7 +22,7 @@ def one_of(
         assert refused.what
         assert refused.got
         assert refused.expected
-        assert refused.remedy
+        assert refused.fix
         return refused
 
     return read_one, refusal

@@ -120,7 +120,7 @@ def test_errors_name_files_below_the_zip_file_and_not_where_they_were_unpacked(p
             target.writestr(name, held[:-100] if name.endswith("B03_10m.jp2") else held)
     for settings in ({}, {"checksum": "skip"}):
         refused = refusal(packed.parent, **settings)
-        said = f"{refused} {refused.got} {refused.expected} {refused.remedy}"
+        said = f"{refused} {refused.got} {refused.expected} {refused.fix}"
         assert str(room) not in said
     with zipfile.ZipFile(packed, "w") as target:
         for name, held in content.items():

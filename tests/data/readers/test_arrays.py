@@ -74,14 +74,14 @@ def test_offset_may_make_pixels_negative(tmp_path: Path, land: np.ndarray) -> No
 
 
 @pytest.mark.parametrize(("layout", "other"), [("chw", "hwc"), ("hwc", "chw")])
-def test_layout_mixed_up_is_refused_and_the_remedy_names_the_right_one(
+def test_layout_mixed_up_is_refused_and_the_fix_names_the_right_one(
     tmp_path: Path, land: np.ndarray, layout: str, other: str
 ) -> None:
     np.save(tmp_path / "scene.npy", land if layout == "chw" else land.transpose(1, 2, 0))
     np.testing.assert_array_equal(read_one(tmp_path, layout=layout).pixels.values, land)
     refused = refusal(tmp_path, layout=other)
     assert refused.reason == Reason.WRONG_LAYOUT
-    assert f"layout: {layout}" in refused.remedy
+    assert f"layout: {layout}" in refused.fix
 
 
 def test_other_number_of_bands_or_axes_is_refused(tmp_path: Path, land: np.ndarray) -> None:
@@ -99,7 +99,7 @@ def test_type_that_contradicts_the_units_is_refused(tmp_path: Path, land: np.nda
     np.save(path, land.astype(np.float32) / 10000)
     refused = refusal(tmp_path)
     assert refused.reason == Reason.WRONG_DTYPE
-    assert "units: reflectance" in refused.remedy
+    assert "units: reflectance" in refused.fix
     np.save(path, land)
     assert refusal(tmp_path, units="reflectance", offset=None).reason == Reason.WRONG_DTYPE
     np.save(path, land.astype(np.float32))
@@ -153,7 +153,7 @@ def test_offset_left_in_is_seen_without_a_cirrus_band(tmp_path: Path, land: np.n
     np.save(tmp_path / "scene.npy", land + 1000)
     refused = refusal(tmp_path)
     assert refused.reason == Reason.OFFSET_CONTRADICTION
-    assert "offset: -1000" in refused.remedy
+    assert "offset: -1000" in refused.fix
 
 
 def test_bright_cloud_is_no_contradiction(tmp_path: Path, land: np.ndarray) -> None:
@@ -165,7 +165,7 @@ def test_offset_taken_off_twice_is_refused(tmp_path: Path, land: np.ndarray) -> 
     np.save(tmp_path / "scene.npy", land)
     refused = refusal(tmp_path, offset=-1000)
     assert refused.reason == Reason.OFFSET_CONTRADICTION
-    assert "offset: 0" in refused.remedy
+    assert "offset: 0" in refused.fix
 
 
 @pytest.mark.parametrize(("share", "fits"), [(0.05, True), (0.33, False)])
@@ -182,7 +182,7 @@ def test_share_of_a_band_that_no_ground_can_reflect_is_refused(
         refused = refusal(tmp_path, offset=-1000.0)
         assert refused.reason == Reason.OFFSET_CONTRADICTION
         assert "33%" in refused.got
-        assert "offset: 0" in refused.remedy
+        assert "offset: 0" in refused.fix
     read_one(tmp_path, offset=-1000.0, check_offset=False)
 
 
@@ -190,7 +190,7 @@ def test_values_far_below_zero_without_an_offset_are_no_matter_of_an_offset(tmp_
     spoilt = land.astype(np.int16)
     spoilt[1] = -9999
     np.save(tmp_path / "scene.npy", spoilt)
-    assert "nodata" in refusal(tmp_path, offset=0.0).remedy
+    assert "nodata" in refusal(tmp_path, offset=0.0).fix
 
 
 def test_value_beyond_the_stored_type_is_refused(tmp_path: Path, land: np.ndarray) -> None:

@@ -108,7 +108,7 @@ def test_mask_that_the_product_lacks_is_refused_with_its_setting(
 ) -> None:
     for path in safe_product.glob("GRANULE/*/QI_DATA/MSK_CL*"):
         path.unlink()
-    assert f"clouds.{next(iter(setting))}" in refused(product(safe_folder, **setting), Reason.INCOMPLETE).remedy
+    assert f"clouds.{next(iter(setting))}" in refused(product(safe_folder, **setting), Reason.INCOMPLETE).fix
 
 
 def test_opaque_clouds_and_cirrus_of_msk_classi_count_and_snow_does_not(safe_folder: Path, safe_product: Path) -> None:
@@ -190,7 +190,7 @@ def test_mask_that_is_absent_twice_there_or_of_other_pixels_or_numbers_is_refuse
     np.save(path, np.zeros((95, 96), np.uint8))
     refused(product(safe_folder, mask={}), Reason.GRID_MISMATCH)
     np.save(path, np.full((96, 96), 0.4))
-    assert "threshold" in refused(product(safe_folder, mask={}), Reason.UNITS_CONTRADICTION).remedy
+    assert "threshold" in refused(product(safe_folder, mask={}), Reason.UNITS_CONTRADICTION).fix
     path.write_bytes(path.read_bytes()[:2000])
     refused(product(safe_folder, mask={}), Reason.READ_ERROR)
     np.save(path, np.zeros((96, 96), bool))

@@ -73,7 +73,7 @@ def test_type_that_contradicts_the_units_names_the_fitting_units(tmp_path: Path)
     (rejection,) = read_all(tmp_path)
     assert isinstance(rejection, Rejection)
     assert rejection.refused.reason == Reason.WRONG_DTYPE
-    assert "units: byte" in rejection.refused.remedy
+    assert "units: byte" in rejection.refused.fix
     assert isinstance(read_all(tmp_path, units="byte")[0], Scene)
     np.save(tmp_path / "scene.npy", np.full((4, 8, 8), 100, np.float32))
     assert reasons(tmp_path) == [Reason.WRONG_DTYPE]
@@ -88,7 +88,7 @@ def test_raster_that_is_not_orthorectified_is_refused(tmp_path: Path) -> None:
     (rejection,) = read_all(tmp_path)
     assert isinstance(rejection, Rejection)
     assert rejection.refused.reason == Reason.CRS_MISSING
-    assert "orthorectif" in rejection.refused.remedy
+    assert "orthorectif" in rejection.refused.fix
 
 
 def test_real_scenes_need_their_layout_declared(real_data: Callable[[str], Path]) -> None:

@@ -140,7 +140,7 @@ def test_a_dem_that_cannot_be_one_ends_staging_before_a_scene_is_read(product: P
         write_geotiff(path, values, **where)
         with pytest.raises(UserError, match=said) as told:
             read_scenes(datasets.Gaofen2(kind="gaofen2", path="x", dem=str(path)), product)
-        assert all(word in str(told.value) for word in ("source.dem", "expected:", "remedy:"))
+        assert all(word in str(told.value) for word in ("source.dem", "expected:", "fix:"))
     write_geotiff(path, heights, **place)
     with rasterio.open(path, "r+") as raster:
         raster.units = ("ft",)
@@ -233,7 +233,7 @@ def test_nothing_is_orthorectified_unasked(raw_gaofen: Path, product: Path) -> N
     """As it was before: packed products are no scenes, images without a system are refused; now with what to set."""
     (refused,) = refusals(raw_gaofen / "products")
     assert refused.refused.reason == Reason.CRS_MISSING
-    assert "`height_m` or `dem`" in refused.refused.remedy
+    assert "`height_m` or `dem`" in refused.refused.fix
     shutil.rmtree(product)
     with pytest.raises(UserError, match="set `height_m` or `dem`"):
         read_all(raw_gaofen / "products")
@@ -243,7 +243,7 @@ def test_an_image_without_coefficients_is_refused(product: Path) -> None:
     next(product.glob("*-MSS1.rpb")).unlink()
     (refused,) = refusals(product, height_m=120.0)
     assert refused.refused.reason == Reason.CRS_MISSING
-    assert "gdalwarp" in refused.refused.remedy
+    assert "gdalwarp" in refused.refused.fix
 
 
 def test_coefficients_of_the_panchromatic_image_are_noticed(product: Path) -> None:
@@ -261,7 +261,7 @@ def test_coefficients_that_lead_elsewhere_are_refused(product: Path, dem: str, v
         path.write_text(re.sub(rf"{number} = [^;]*;", f"{number} = {value};", whole))
         (refused,) = refusals(product, dem=dem)
         assert refused.refused.reason in (Reason.READ_ERROR, Reason.GRID_MISMATCH)
-        assert refused.refused.remedy
+        assert refused.refused.fix
 
 
 def test_an_image_that_is_not_as_large_as_its_xml_says_is_refused(product: Path) -> None:
@@ -346,7 +346,7 @@ def test_damaged_products_are_refused_each_with_a_reason(raw_gaofen: Path) -> No
         archive.write_bytes(spoilt)
         (refused,) = refusals(archive, height_m=120.0)
         assert refused.refused.reason == Reason.READ_ERROR
-        assert refused.refused.remedy
+        assert refused.refused.fix
 
 
 def test_products_are_staged_to_tiles(raw_gaofen: Path, dem: str, tmp_path: Path, config: Callable[..., Path]) -> None:
@@ -385,7 +385,7 @@ def test_a_damaged_archive_is_refused_or_gives_the_same_pixels(raw_gaofen: Path,
             np.testing.assert_array_equal(scene.pixels.values, pixels)
         else:
             assert scene.refused.reason == Reason.READ_ERROR
-            assert scene.refused.remedy
+            assert scene.refused.fix
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -411,7 +411,7 @@ def test_a_product_with_a_damaged_file_is_refused_or_its_pixels_are_numbers(prod
             assert max(scene.pixels.shape) < 4000
         else:
             assert scene.refused.what
-            assert scene.refused.remedy
+            assert scene.refused.fix
         path.write_bytes(whole)
 
 

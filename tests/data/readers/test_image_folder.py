@@ -60,13 +60,13 @@ def test_one_class_takes_all_pictures(pictures: Path) -> None:
     assert {scene.label for scene in opened if isinstance(scene, Scene)} == {0}
 
 
-def test_picture_cut_short_is_a_read_error_with_its_remedy(pictures: Path) -> None:
+def test_picture_cut_short_is_a_read_error_with_its_fix(pictures: Path) -> None:
     path = pictures / "a" / "2.png"
     path.write_bytes(path.read_bytes()[:200])
     found = [scene for scene in open_folder(pictures, size=16) if isinstance(scene, Rejection)]
     assert [(scene.scene_id, scene.refused.reason) for scene in found] == [("a/2.png", Reason.READ_ERROR)]
     assert found[0].refused.got
-    assert "copy" in found[0].refused.remedy
+    assert "copy" in found[0].refused.fix
 
 
 def test_folders_without_classes_or_pictures_are_errors(tmp_path: Path) -> None:
@@ -96,7 +96,7 @@ def test_class_folders_that_hold_the_same_pictures_are_refused(pictures: Path, l
     (pictures / "z").symlink_to(leads_to)
     with pytest.raises(UserError, match="in another class folder too") as told:
         open_folder(pictures)
-    assert "remedy:" in str(told.value)
+    assert "fix:" in str(told.value)
 
 
 def test_links_to_class_folders_elsewhere_are_classes(pictures: Path, tmp_path_factory: pytest.TempPathFactory) -> None:

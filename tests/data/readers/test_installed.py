@@ -67,7 +67,7 @@ def test_scenes_become_tiles_with_their_conditions(folder: Path, tmp_path: Path)
 def test_condition_that_does_not_keep_its_contract_is_refused_before_a_tile_is_cut(
     spoilt: str, folder: Path, tmp_path: Path
 ) -> None:
-    with pytest.raises(UserError, match=r"'doubled' of dithc.conditions[\s\S]*remedy"):
+    with pytest.raises(UserError, match=r"'doubled' of dithc.conditions[\s\S]*fix"):
         tiles_of(folder, tmp_path, conditions=[{"kind": "doubled", "spoilt": spoilt}])
     assert not (tmp_path / "tiles").exists()
 

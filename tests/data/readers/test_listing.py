@@ -47,7 +47,7 @@ def folder(tmp_path: Path) -> Path:
 
 def listed(folder: Path, **settings: Any) -> list[str]:
     source = datasets.GeoTiff(path=str(folder), **RASTER, **settings)
-    found = Listing(source, folder).files(suffixes={".tif", ".jp2"}, wanted="scenes", remedy="none")
+    found = Listing(source, folder).files(suffixes={".tif", ".jp2"}, wanted="scenes", fix="none")
     return [path.relative_to(folder).as_posix() for path in found]
 
 

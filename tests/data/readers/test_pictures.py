@@ -197,7 +197,7 @@ def test_folders_that_may_be_meant_in_two_ways_are_refused(tmp_path: Path, names
         (tmp_path / name).write_bytes(coded(0))
     with pytest.raises(UserError, match=said) as error:
         open_pictures(tmp_path)
-    assert "remedy" in str(error.value)
+    assert "fix" in str(error.value)
 
 
 @pytest.mark.parametrize("label", ["-1", "1.5", "dog", "", "9" * 17, "7" * 30, None])
@@ -437,4 +437,4 @@ def test_picture_of_more_pixels_than_may_be_held_says_so(tmp_path: Path) -> None
     (found,) = open_pictures(tmp_path)
     assert isinstance(found, Rejection)
     assert "3600000000 pixels" in found.refused.got
-    assert "scale it down" in found.refused.remedy
+    assert "scale it down" in found.refused.fix

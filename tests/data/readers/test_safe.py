@@ -126,7 +126,7 @@ def test_one_altered_byte_is_a_checksum_mismatch(safe_folder: Path, safe_product
     refused = refusal(safe_folder)
     assert refused.reason == Reason.CHECKSUM_MISMATCH
     assert path.name in refused.what
-    assert "checksum: skip" in refused.remedy
+    assert "checksum: skip" in refused.fix
 
 
 def test_altered_byte_of_a_file_that_is_not_read_is_noted_and_changes_nothing(
@@ -353,7 +353,7 @@ def test_verb_ends_with_status_2_for_the_only_product_spoilt_and_keeps_earlier_o
     capsys.readouterr()
     assert main(words) == 2
     text = capsys.readouterr().err
-    for word in ("1 of 1 scenes", said, safe_product.name, "got:", "expected:", "remedy:"):
+    for word in ("1 of 1 scenes", said, safe_product.name, "got:", "expected:", "fix:"):
         assert word in text
     assert "Traceback" not in text
     assert {file.name: file.read_bytes() for file in out.iterdir()} == before

@@ -41,10 +41,10 @@ def digital(product: Path, name: str) -> np.ndarray:
 
 
 def advice(refused: Refused) -> list[dict[str, Any]]:
-    """The settings that a remedy names, each alternative by itself."""
+    """The settings that a fix names, each alternative by itself."""
     return [
         {key: value for setting in re.findall("`([^`]*)`", part) for key, value in yaml.safe_load(setting).items()}
-        for part in refused.remedy.split("; or set ")[1:]
+        for part in refused.fix.split("; or set ")[1:]
     ]
 
 
@@ -117,7 +117,7 @@ def test_only_the_files_of_the_bands_asked_for_are_needed(safe_folder: Path, saf
     settings = {"bands": ["B04", "B08"], "checksum": "verify"}
     refused = read(safe_folder, **settings)
     assert isinstance(refused, Refused)
-    assert "may_lack" in refused.remedy
+    assert "may_lack" in refused.fix
     assert isinstance(read(safe_folder, **settings, may_lack=["*"]), Scene)
 
 

@@ -191,7 +191,7 @@ def test_a_wrong_flag_is_seen_in_the_values_and_can_be_declared(
     change(folder, lambda item: item["properties"].update({"earthsearch:boa_offset_applied": applied}))
     refused = refusal(folder)
     assert refused.reason == Reason.OFFSET_CONTRADICTION
-    assert f"offset: {right:g}" in refused.remedy
+    assert f"offset: {right:g}" in refused.fix
     after = read_one(folder, offset=right)
     assert after.facts["offset_source"] == "config"
     np.testing.assert_array_equal(after.pixels.values, before.pixels.values)
@@ -291,7 +291,7 @@ def test_files_on_servers_are_not_asked_for(scene_of: Callable[[str], Path], hre
     change(folder, lambda item: item["assets"]["red"].update(href=href))
     refused = refusal(folder)
     assert refused.reason == Reason.INCOMPLETE
-    assert "dithc fetch" in refused.remedy
+    assert "dithc fetch" in refused.fix
     assert not {"secret", "pass"} & set(f"{refused}".replace("=", " ").replace(":", " ").replace("@", " ").split())
 
 

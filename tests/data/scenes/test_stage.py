@@ -81,7 +81,7 @@ def test_unusable_files_are_rows_with_their_reason_and_the_others_go_on(
         "1.npy": "read_error",
         "2.npy": "wrong_layout",
     }
-    assert all(rows["2.npy"][key] for key in ("what", "got", "expected", "remedy"))
+    assert all(rows["2.npy"][key] for key in ("what", "got", "expected", "fix"))
     numbers = Manifest.read(tmp_path / "out" / "manifest.json").numbers
     assert numbers["rejected"] == {"read_error": 1, "wrong_layout": 1}
 
@@ -96,7 +96,7 @@ def test_too_many_unusable_files_end_with_status_2_and_leave_earlier_output(
         np.save(files / f"{number}.npy", np.zeros((4, 16, 16), np.uint16))
     assert stage(path, tmp_path / "out") == 2
     said = capsys.readouterr().err
-    for word in ("3 of 5", "all_nodata", "0.npy", "got:", "expected:", "remedy:", "max_rejected"):
+    for word in ("3 of 5", "all_nodata", "0.npy", "got:", "expected:", "fix:", "max_rejected"):
         assert word in said
     assert content(tmp_path / "out") == before
     assert [path.name for path in tmp_path.glob(".out*")] == [".out.partial"], "what was read is kept for the next run"
@@ -132,7 +132,7 @@ def test_disk_full_ends_with_status_2_and_leaves_earlier_output(
     monkeypatch.setattr(os, "fsync", full)
     assert stage(path, tmp_path / "out") == 2
     said = capsys.readouterr().err
-    for word in ("disk is full", "got:", "No space left on device", "expected:", "remedy:"):
+    for word in ("disk is full", "got:", "No space left on device", "expected:", "fix:"):
         assert word in said
     assert content(tmp_path / "out") == before
     assert not list(tmp_path.glob(".out*"))
@@ -171,7 +171,7 @@ def test_absent_and_empty_folders_end_with_status_2(
         folder.mkdir()
     assert stage(config(source=array_source(folder)), tmp_path / "out") == 2
     said = capsys.readouterr().err
-    assert all(word in said for word in ("got:", "expected:", "remedy:", str(folder)))
+    assert all(word in said for word in ("got:", "expected:", "fix:", str(folder)))
     assert not (tmp_path / "out").exists()
 
 

@@ -173,5 +173,5 @@ def test_options_of_a_kind_are_refused_beside_a_configuration(
     words = ["synthesize", "--config", "x.json", "--dataset", "set", "--out", str(tmp_path / "out" / "manifest.json")]
     assert main([*words, "--seed", "0", "--gsd", "2"]) == 2
     said = capsys.readouterr().err
-    assert all(word in said for word in ("--seed 0, --gsd 2.0", "expected:", "remedy:"))
+    assert all(word in said for word in ("--seed 0, --gsd 2.0", "expected:", "fix:"))
     assert not (tmp_path / "out").exists()

@@ -360,7 +360,7 @@ def test_impossible_settings_end_with_status_2_and_leave_earlier_output(
     before = {path.name: path.read_bytes() for path in (tmp_path / "tiles").iterdir()}
     assert cut(config(**{"source": source(files), "rendering": SHOWN, "tiles": {"size": 8}, **settings}), tmp_path) == 2
     said = capsys.readouterr().err
-    for word in [*words, "got:", "expected:", "remedy:"]:
+    for word in [*words, "got:", "expected:", "fix:"]:
         assert word in said
     assert {path.name: path.read_bytes() for path in (tmp_path / "tiles").iterdir()} == before
 
@@ -390,7 +390,7 @@ def test_disk_full_ends_with_status_2_and_leaves_earlier_output(
 
 
 @pytest.mark.parametrize("spoil", ["cut", "missing", "info", "version", "table", "column", "header"])
-def test_spoilt_data_set_is_refused_with_a_remedy(
+def test_spoilt_data_set_is_refused_with_a_fix(
     files: Path, tmp_path: Path, make: Callable[..., Tiles], spoil: str
 ) -> None:
     np.save(files / "a.npy", scene(0))
@@ -419,7 +419,7 @@ def test_spoilt_data_set_is_refused_with_a_remedy(
         tiles.accepted("tile_id")
 
     folder = folder.rename(tmp_path / "moved")  # where no manifest that was read lists what is wrong
-    with pytest.raises(UserError, match=r"(?s)got:.*expected:.*remedy:"):
+    with pytest.raises(UserError, match=r"(?s)got:.*expected:.*fix:"):
         use()
 
 

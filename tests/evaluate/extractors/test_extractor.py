@@ -49,7 +49,7 @@ def test_images_of_another_dtype_are_refused() -> None:
         make(lambda x: x)(np.zeros((2, 3, 8, 8), dtype=np.float32))  # type: ignore[arg-type]
 
 
-def test_channels_last_images_are_refused_with_the_remedy() -> None:
+def test_channels_last_images_are_refused_with_the_fix() -> None:
     with pytest.raises(UserError, match="transpose"):
         make(lambda x: x)(np.zeros((2, 8, 8, 3), dtype=np.uint8))
 

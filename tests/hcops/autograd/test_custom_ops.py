@@ -652,7 +652,7 @@ def test_meta_tensors_have_shapes_without_kernels(fast: None) -> None:
     assert hcops.linear(x, torch.randn(4, 3, device="meta")).shape == (2, 4)
 
 
-def test_second_derivatives_are_refused_with_the_remedy(fast: None) -> None:
+def test_second_derivatives_are_refused_with_the_fix(fast: None) -> None:
     x = _leaf(3, 4)
     with pytest.raises(ValueError, match=r"second derivative(.|\n)*reference"):
         torch.autograd.grad(vector.silu(x).sum(), x, create_graph=True)

@@ -70,17 +70,17 @@ def test_what_is_saved_is_loaded_and_anything_else_is_refused(tmp_path):
     net = network()
     net.start_linear([images()])
     net.save(tmp_path)
-    again = Autoencoder.load(tmp_path, remedy="-")
+    again = Autoencoder.load(tmp_path, fix="-")
     assert torch.equal(again.decode(again.encode(images())[0]), net.decode(net.encode(images())[0]))
     said = (tmp_path / CONFIG_FILE).read_text()
     for fault in (said.replace("autoencoder 1", "autoencoder 9"), said.replace('"width": 8', '"width": 9'), "[]", "{}"):
         (tmp_path / CONFIG_FILE).write_text(fault)
         with pytest.raises(UserError, match="cannot be loaded"):
-            Autoencoder.load(tmp_path, remedy="-")
+            Autoencoder.load(tmp_path, fix="-")
     (tmp_path / CONFIG_FILE).write_text(said)
     (tmp_path / WEIGHTS_FILE).unlink()
     with pytest.raises(UserError, match="cannot be loaded"):
-        Autoencoder.load(tmp_path, remedy="-")
+        Autoencoder.load(tmp_path, fix="-")
 
 
 def test_measures_of_known_errors():

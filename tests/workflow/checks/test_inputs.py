@@ -79,7 +79,7 @@ def test_what_is_whole_is_let_through(place: Path) -> None:
 def test_what_is_gone_is_named_unless_no_planned_job_reads_it(place: Path, gone: str, said: str) -> None:
     (place / gone).rename(place / "elsewhere")
     assert said in told()
-    assert "remedy:" in told()
+    assert "fix:" in told()
     assert told({"tiles", "report"}) == ""
     if "/" not in gone:
         assert told(machine={"inputs": "nodes"}) == "", "nodes may see what is not here"

@@ -42,7 +42,7 @@ def test_line_that_fails_ends_the_job_and_says_so(tmp_path: Path, lines: str | N
     done = run(str(path), "echo done", tmp_path)
     assert (done.returncode, done.stdout) == (2, "")
     assert f"machine.prologue {path}" in done.stderr
-    assert "remedy:" in done.stderr
+    assert "fix:" in done.stderr
 
 
 def test_example_loads_modules_and_checks_what_they_brought(tmp_path: Path) -> None:

@@ -116,7 +116,7 @@ def test_a_damaged_cell_is_refused_with_its_name(folder: Path, damage: str, caps
     assert paper("fig11", "--config", CONFIG, *NODE, "--cells", folder, "--out", out) == 2
     told = capsys.readouterr().err
     assert str(path) in told
-    assert "remedy:" in told
+    assert "fix:" in told
     assert not out.exists()
 
 
@@ -137,7 +137,7 @@ def test_what_cannot_be_made_is_refused(
     assert paper(*words) == 2
     told = capsys.readouterr().err
     assert said in told
-    assert "remedy:" in told
+    assert "fix:" in told
 
 
 def test_only_one_cell_measures_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

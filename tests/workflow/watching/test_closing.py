@@ -93,7 +93,7 @@ def test_stage_that_ended_without_a_word_is_named_with_how(folder: Path, status:
     lines = Closing(progress, progress.look()).failure(engine.ended(), is_told=False)
     assert lines[0].startswith(f"stage landscape ended without saying why ({how}); its log:")
     assert "  | 12:00:00 stage: 1 scene" in lines
-    assert any(line.startswith("  remedy: a kernel that is out of memory") for line in lines) == (how == "SIGKILL")
+    assert any(line.startswith("  fix: a kernel that is out of memory") for line in lines) == (how == "SIGKILL")
     assert lines[-1].startswith("45 stages were not begun, 1 are done")
 
 

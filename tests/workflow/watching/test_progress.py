@@ -23,7 +23,7 @@ ERROR = """18:01:39 scenes: 1/1 scene (100 %), 8.9 scene/s, 0:00 gone, 0:00 left
 18:01:39 stage: error: 1 of 1 scenes cannot be used
   got:      nothing
   expected: at least one
-  remedy:   copy the file again
+  fix:      copy the file again
 """
 
 
@@ -135,7 +135,7 @@ def test_training_between_two_jobs_is_queued_with_what_is_saved(folder: Path) ->
     assert (one.state, one.words) == ("queued", "step 10/40 saved, job 17: Priority")
 
 
-def test_job_that_waits_in_vain_says_so_and_the_remedy(folder: Path) -> None:
+def test_job_that_waits_in_vain_says_so_and_the_fix(folder: Path) -> None:
     finish(folder, "scenes/landscape")
     job = Job(id="5", state="PENDING", reason="PartitionTimeLimit", what="rule_tiles_wildcards_landscape")
     one = standing(Progress(folder).look([job]), "tiles landscape")
@@ -221,7 +221,7 @@ def test_metrics_that_are_none_tell_nothing(tmp_path: Path, text: str) -> None:
 
 
 def test_folder_without_a_configuration_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="remedy"):
+    with pytest.raises(UserError, match="fix"):
         Progress(tmp_path)
 
 
@@ -330,7 +330,7 @@ def test_of_snakemakes_text_the_drivers_words_and_new_warnings_are_shown() -> No
 12:00:04 workflow: error: job 7 ended
   why: memory
 rule tiles:
-  remedy: not of the block"""
+  fix: not of the block"""
     words = Words()
     shown = words.of(text.splitlines())
     assert [line.split(" ", 1)[-1] for line in shown] == [

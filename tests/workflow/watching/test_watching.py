@@ -103,7 +103,7 @@ def test_metrics_of_a_real_training_are_found_in_the_store(finished: Path, tmp_p
 def test_status_without_an_experiment_says_what_to_do(tmp_path: Path) -> None:
     done = dithc(tmp_path, "status")
     assert done.returncode == 2
-    assert "remedy:" in done.stderr
+    assert "fix:" in done.stderr
 
 
 def test_run_shows_stages_and_leaves_snakemakes_text_in_its_log(project: Path) -> None:
@@ -127,7 +127,7 @@ def test_run_of_a_failing_stage_ends_with_its_error_and_log(project: Path) -> No
         project, "run", "--profile", "profiles/local", *files, "--", "results/demo/scenes/landscape/manifest.json"
     )
     assert done.returncode == 1
-    assert done.stdout.count("remedy:") == 1
+    assert done.stdout.count("fix:") == 1
     assert "logs/stage/landscape.log" in done.stdout
     assert "Snakemake's own text: results/demo/logs/snakemake-" in done.stdout
     assert "RuleException" not in done.stdout
@@ -137,7 +137,7 @@ def test_run_of_a_failing_stage_ends_with_its_error_and_log(project: Path) -> No
 def test_run_shows_an_error_before_the_first_job_in_full(project: Path) -> None:
     done = dithc(project, "run", "--profile", "profiles/local", "--configfile", "config/experiments/gaofen2.yaml")
     assert done.returncode == 1
-    for word in ("  got:", "datasets.gaofen2.source.path: data/gaofen2", "  expected:", "  remedy:"):
+    for word in ("  got:", "datasets.gaofen2.source.path: data/gaofen2", "  expected:", "  fix:"):
         assert word in done.stdout
     assert "Traceback" not in done.stdout
     assert "__onstart" not in done.stdout

@@ -15,7 +15,7 @@ PIP_SOURCE := --no-index --find-links $(abspath $(WHEELS))
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help env wheelhouse wheels check demo run test test-all test-fast test-attack test-openmpi lint format generate lock clean
+.PHONY: help env wheelhouse wheels check demo docs run test test-all test-fast test-attack test-openmpi lint format generate lock clean
 
 help:
 	@echo "make demo      install into .venv, run the built-in demo, name its report"
@@ -29,6 +29,7 @@ help:
 	@echo "make wheelhouse [DIR=wheelhouse] [PLATFORM=manylinux_2_28_aarch64]  gather what make env WHEELS=DIR needs"
 	@echo "make lint      ruff, mypy, import layers, snakefmt, snakemake --lint"
 	@echo "make format    format Python and rule files"
+	@echo "make docs      build the documentation site in build/docs"
 	@echo "make generate  rewrite config/defaults.yaml and workflow/schemas/config.schema.json"
 	@echo "make lock      rewrite requirements.lock from what .venv holds"
 	@echo "make clean     remove .venv and caches (results and store stay)"
@@ -83,6 +84,10 @@ $(BIN)/.installed: requirements.lock pyproject.toml $(wildcard setup.py) $(wildc
 
 demo: EXPERIMENT := config/experiments/demo.yaml
 demo: run
+
+docs: env
+	@$(BIN)/python -m sphinx -q -W --keep-going docs build/docs
+	@echo "build/docs/index.html"
 
 run: env
 	@$(BIN)/dithc run --profile $(PROFILE) --configfile $(EXPERIMENT) $(if $(VERBOSE),--verbose)

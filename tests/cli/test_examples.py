@@ -179,38 +179,30 @@ def test_no_command_changes_a_file_that_it_did_not_write(demo: Path) -> None:
     assert done.stdout.count("status 2 after") >= len(lines) * 3 // 4
 
 
-DOCUMENTS = (
-    "README.md",
-    *(
-        f"docs/{name}.md"
-        for name in (
-            "installation",
-            "workflow",
-            "training",
-            "distributed",
-            "memory",
-            "operators",
-            "sampling",
-            "evaluation",
-            "benchmarks",
-            "recovery",
-        )
-    ),
+GENERATED = ("docs/config.md", "docs/generated")
+DOCUMENTS = tuple(
+    name
+    for path in (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))
+    if not (name := path.relative_to(ROOT).as_posix()).startswith(GENERATED)
 )
+COMMAND = re.compile(r"(?:[A-Z_]+=\S+ )*(?:\.venv/bin/|make |dithc |snakemake |pip )")
 
 
-def documented() -> tuple[list[str], list[str]]:
-    """Return the command lines and the programs of documents."""
-    lines, programs = [], []
+def documented() -> tuple[list[str], list[str], list[str]]:
+    """Return the command lines, the Python programs and the YAML blocks of the documents."""
+    lines, programs, settings = [], [], []
     for name in DOCUMENTS:
         text = (ROOT / name).read_text()
         programs += re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+        settings += re.findall(r"^```yaml\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
         typed = re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL)
-        lines += [line.strip() for line in typed.splitlines() if line.startswith("    ")]
-    return list(dict.fromkeys(lines)), programs
+        lines += [
+            line.strip() for line in typed.splitlines() if line.startswith("    ") and COMMAND.match(line.strip())
+        ]
+    return list(dict.fromkeys(lines)), list(dict.fromkeys(programs)), settings
 
 
-@pytest.mark.parametrize("line", [line for line in documented()[0] if not line.startswith(("#", "import ", "torch."))])
+@pytest.mark.parametrize("line", documented()[0])
 def test_line_of_the_documents_is_understood_as_it_stands(line: str) -> None:
     words = shlex.split(line, comments=True)
     while re.fullmatch(r"[A-Z_]+=\S+", words[0]):  # of the environment
@@ -225,6 +217,14 @@ def test_line_of_the_documents_is_understood_as_it_stands(line: str) -> None:
         parsed(shlex.join(["dithc", *words[1:]]))
     for name in (word for word in words if word.startswith(("config/", "profiles/"))):
         assert (ROOT / name).exists()
+
+
+@pytest.mark.parametrize("text", documented()[2])
+def test_settings_of_the_documents_are_valid(text: str, tmp_path: Path) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text(text)
+    complete = text.startswith("name:")
+    assert experiment_of([path] if complete else [ROOT / "config/experiments/demo.yaml", path]).runs
 
 
 def test_linked_file_and_section_exist() -> None:

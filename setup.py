@@ -12,13 +12,34 @@ from pathlib import Path
 
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
+from setuptools.command.build_py import build_py
 
-KERNELS = Path(__file__).parent.resolve() / "kernels"
+ROOT = Path(__file__).parent.resolve()
+KERNELS = ROOT / "kernels"
 KERNELS_LIBRARY = "dithc.native._kernels"
 SEAL = b"\ndithc SHA-256: "  # dithc/native/loading.py reads it
 # Without a number, make starts a compiler for every file at once: some gigabytes on a machine that may have few.
 CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 PARALLEL = ("--parallel", str(CORES))
+
+
+PROJECT = ("Snakefile", "workflow", "config", "profiles")  # `dithc init` copies them from an installed wheel
+
+
+class BuildWithProject(build_py):
+    """Copies the workflow, configurations and profiles into the package of a wheel."""
+
+    def run(self) -> None:
+        """Copy the Python files, then the project files unless the installation is editable."""
+        super().run()
+        if self.editable_mode:
+            return
+        target = Path(self.build_lib, "dithc/project")
+        shutil.rmtree(target, ignore_errors=True)
+        target.mkdir(parents=True)
+        for name in PROJECT:
+            copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copyfile
+            copy(ROOT / name, target / name)
 
 
 class BuildOptional(build_ext):
@@ -119,5 +140,5 @@ def allocator_of_torch() -> list[Extension]:
 
 setup(
     ext_modules=[Extension(KERNELS_LIBRARY, sources=[], optional=True), *allocator_of_torch()],
-    cmdclass={"build_ext": BuildOptional},
+    cmdclass={"build_ext": BuildOptional, "build_py": BuildWithProject},
 )

@@ -15,7 +15,7 @@ os.environ["COLUMNS"] = "100"  # argparse wraps its help to this width
 
 project = "dithc"
 author = "dithc contributors"
-copyright = "dithc contributors, Apache-2.0"  # noqa: A001, the name is set by Sphinx
+copyright = "dithc contributors, Apache-2.0"
 release = version_of("dithc")
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 html_theme = "furo"
@@ -124,7 +124,7 @@ def read_source(app: object, name: str, content: list[str]) -> None:
         content[0] = site_links(content[0], DOCS / f"{name}.md")
 
 
-def setup(app) -> None:  # noqa: ANN001, the type of Sphinx is not needed here
+def setup(app) -> None:
     """Register the generated pages and the link rewriting."""
     app.connect("builder-inited", write_pages)
     app.connect("source-read", read_source)

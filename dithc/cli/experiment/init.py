@@ -1,0 +1,47 @@
+"""`dithc init`: lay out the workflow, configurations and profiles in a folder."""
+
+import argparse
+import shutil
+from pathlib import Path
+
+from dithc.log import logger, problem
+
+SUMMARY = "Copies Snakefile, workflow, config and profiles into a folder. `dithc run` starts there."
+EXAMPLE = "dithc init my-project"
+CONTENTS = ("Snakefile", "workflow", "config", "profiles")
+PACKAGE = Path(__file__).parents[2]
+LINK, LINKED_PROFILE = "cluster", "profiles/slurm"
+log = logger(__name__)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    parser.add_argument("folder", type=Path, metavar="DIR", help="new folder, or a folder without these names")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Copy the project files; return the exit status."""
+    folder: Path = args.folder
+    existing = [name for name in (*CONTENTS, LINK) if (folder / name).exists() or (folder / name).is_symlink()]
+    if existing:
+        raise problem(
+            f"{folder} already contains a project",
+            got=", ".join(existing),
+            expected=f"a folder without {', '.join((*CONTENTS, LINK))}",
+            fix="choose another folder, or remove these files",
+        )
+    source = project_folder()
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in CONTENTS:
+        copy = shutil.copytree if (source / name).is_dir() else shutil.copyfile
+        copy(source / name, folder / name)
+    (folder / LINK).symlink_to(LINKED_PROFILE)
+    log.info("wrote %s to %s", ", ".join((*CONTENTS, LINK)), folder)
+    print(f"cd {folder} && dithc run --profile profiles/local --configfile config/experiments/demo.yaml")
+    return 0
+
+
+def project_folder() -> Path:
+    """Return the folder with the project files: `dithc/project` of an installed wheel, or the root of the checkout."""
+    installed = PACKAGE / "project"
+    return installed if installed.is_dir() else PACKAGE.parent

@@ -161,7 +161,7 @@ def test_a_launcher_of_another_mpi_is_named_as_the_cause():
         )
     assert done.returncode != 0
     assert '("0 of 1")' in done.stderr
-    assert "mpiexec beside this Python" in done.stderr
+    assert "mpiexec next to this Python" in done.stderr
 
 
 @pytest.mark.mpi

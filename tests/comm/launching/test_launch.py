@@ -143,7 +143,7 @@ def test_open_mpi_may_run_as_root_with_more_ranks_than_cores():
     ("settings", "message"),
     [
         ({"launcher": "none", "ranks": 2}, "use --launcher mpiexec"),
-        ({"launcher": "srun", "ranks": 1, "nodes": 2}, "a rank on every node"),
+        ({"launcher": "srun", "ranks": 1, "nodes": 2}, "at least 1 rank per node"),
         ({"launcher": "srun", "ranks": 2, "cpus": 0}, "1 or more"),
     ],
 )

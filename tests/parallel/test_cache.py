@@ -190,7 +190,7 @@ def test_other_rows_and_a_timestep_twice_are_refused(network, scope) -> None:
     for settings in SOME:
         denoiser = Denoiser(network, cache=settings)
         denoiser(x, t, y)
-        with pytest.raises(UserError, match="rows of a network's call"):
+        with pytest.raises(UserError, match="rows per network call"):
             denoiser(x[:2], t[:2], y[:2])
     with pytest.raises(UserError, match="500 twice"):
         denoiser(x, t, y)

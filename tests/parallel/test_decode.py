@@ -220,9 +220,12 @@ def test_a_decoder_of_other_layers_is_decoded_whole_and_it_is_said_why(opened, c
     pixels = open_codec(codecs.PixelCodec(kind="pixel"), info=INFO)
     with caplog.at_level(logging.INFO, logger="dithc"):
         for codec in (Other(), pixels):
-            assert "no decoder whose layers are known" in str(obstacle(codec))
+            assert "its decoder layers are not accessible" in str(obstacle(codec))
             assert Decoding(codec, Ranks(0, 2), by_rows=True)._by_rows is False
-    assert len(re.findall(r"decode whole images in turn: (another|pixel-\w+) cannot be cut by rows", caplog.text)) == 2
+    assert (
+        len(re.findall(r"decode complete images each: (another|pixel-\w+) cannot be partitioned by rows", caplog.text))
+        == 2
+    )
     with caplog.at_level(logging.INFO, logger="dithc"):
         caplog.clear()
         assert Decoding(pixels, Ranks(0, 2), by_rows=False).obstacle == obstacle(pixels)

@@ -71,12 +71,12 @@ def test_tokens_are_shared_in_memory_on_one_node_alone() -> None:
 @pytest.mark.parametrize(
     ("fixed", "words"),
     [
-        ({"cfg": 2}, "no guidance"),
-        ({"shared": 3}, "whole times"),
-        ({"ulysses": 3}, "16 heads are no multiple of 3"),
+        ({"cfg": 2}, "without guidance"),
+        ({"shared": 3}, "does not divide"),
+        ({"ulysses": 3}, "16 heads are not a multiple of 3"),
         ({"ring": 5}, "5 ranks, and there are 4"),
         ({"data": 4, "shared": 2}, "there are 4"),
-        ({"shared": 2, "ring": 2}, "shared memory, or by messages"),
+        ({"shared": 2, "ring": 2}, "through memory or by messages"),
         ({"windows": 2}, "2 ranks for 1 window"),
     ],
 )

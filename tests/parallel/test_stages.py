@@ -143,7 +143,7 @@ def test_error_falls_with_warm_up_and_with_steps(network, scope) -> None:
 def test_other_rows_and_more_patches_than_tokens_are_refused(network, scope) -> None:
     denoiser = Denoiser(network, pipefusion=scope["way"](4, 1))
     denoiser(scope["X"], scope["T"], scope["Y"])
-    with pytest.raises(UserError, match="rows of a network's call") as error:
+    with pytest.raises(UserError, match="rows per network call") as error:
         denoiser(scope["X"][:2], scope["T"][:2], scope["Y"][:2])
     assert all(word in str(error.value) for word in ("got", "expected", "fix"))
     for wrong, said in (
@@ -194,8 +194,8 @@ def work(**more: Any) -> Work:
     ("fixed", "words"),
     [
         ({"stages": 9}, "9 ranks, and there are 8"),
-        ({"stages": 2, "shared": 2}, "tokens are in patches"),
-        ({"ring": 2}, "tokens are in patches"),
+        ({"stages": 2, "shared": 2}, "pipeline patches cannot be combined"),
+        ({"ring": 2}, "pipeline patches cannot be combined"),
         ({"stages": 2, "windows": 2}, "windows"),
     ],
 )

@@ -31,7 +31,7 @@ def test_a_guided_image_on_the_four_dies_of_a_node(tmp_path, capsys, size) -> No
     assert (found["degrees"]["cfg"], found["degrees"]["shared"]) == (2, 2)
     out = capsys.readouterr().out
     assert "cfg 2 x shared 2  <- chosen" in out
-    assert "16 heads are no multiple of 3" in out
+    assert "16 heads are not a multiple of 3" in out
 
 
 @pytest.mark.parametrize(("bandwidth", "least"), [("24e9", 0.95), ("0.5e9", 0.80)])

@@ -70,10 +70,11 @@ class SharedKeys:
 
 
 class Messages:
-    """Ulysses among U ranks with consecutive tokens, ring among R such sets (USP, arXiv 2405.07719).
+    """Ulysses among U ranks with consecutive tokens, ring among R sets of ranks (USP, arXiv 2405.07719).
 
-    With R = 1, each rank computes ordinary attention over all tokens for H / U heads, bitwise equal to one rank. In the ring,
-    keys and values are transferred while earlier ones are used; partial results are combined in fp32, which rounds differently.
+    With R = 1, each rank computes ordinary attention over all tokens for H / U heads, bitwise equal to one rank. In the
+    ring, keys and values are transferred while earlier ones are used. Partial results are combined in fp32, which
+    rounds differently.
     """
 
     in_sequence = False

@@ -287,7 +287,7 @@ def test_file_in_memory_is_warned_of(caplog):
     if not folder.is_dir() or not file_tier._is_memory(folder):
         pytest.skip("/dev/shm is no tmpfs here")
     os.close(file_tier.create(folder, 2 * MEBI))
-    assert "keeps its files in memory" in caplog.text
+    assert "stores files in memory" in caplog.text
 
 
 @pytest.mark.parametrize(
@@ -307,7 +307,7 @@ def test_specification_without_meaning_is_refused(spec):
 
 def test_without_the_library_a_budget_is_refused_and_a_single_tier_is_torchs_allocator(monkeypatch):
     monkeypatch.setattr(module.native, "library", lambda: None)
-    with pytest.raises(UserError, match="C library, which keeps the tiers"):
+    with pytest.raises(UserError, match="C library, which implements tiers"):
         Tiers([memory(MEBI)])
     tiers = Tiers([memory(None)])
     assert tiers.fast.empty((3,), torch.float32).shape == (3,)

@@ -252,7 +252,7 @@ class TestOneTier:
 
     def test_recomputation_has_no_effect_and_warns(self, caplog):
         assert TrainingMemory(training.Memory(allow_recompute=True)).tiers is None
-        assert "allow_recompute without effect, as there is one tier" in caplog.text
+        assert "allow_recompute has no effect with a single memory tier" in caplog.text
 
 
 def test_file_below_unbudgeted_memory_takes_what_the_share_has_no_room_for(monkeypatch, tmp_path):

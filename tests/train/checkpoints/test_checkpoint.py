@@ -128,7 +128,7 @@ def test_without_memory_for_a_copy_the_training_waits_and_says_so(job, monkeypat
     monkeypatch.setattr(snapshot, "available_bytes", lambda: 100_000)
     one, whole = job("poor", until=2), job("rich", until=2)
     train(one, Group())
-    assert "checkpoints are written while the training waits" in caplog.text
+    assert "checkpoints are written while training waits" in caplog.text
     monkeypatch.undo()
     train(whole, Group())
     assert_equal(state(one, 2), state(whole, 2))
@@ -216,7 +216,7 @@ def test_weights_of_another_type_or_shape_are_refused(other):
     torch.manual_seed(0)
     model = torch.nn.Linear(3, 2)
     before = {name: value.clone() for name, value in model.state_dict().items()}
-    with pytest.raises(UserError, match="as this model has it"):
+    with pytest.raises(UserError, match="as in this model"):
         content._load(model, before | {"weight": other(before["weight"])}, origin=Path("x"))
 
 

@@ -91,14 +91,14 @@ def test_export_says_what_diffusers_does_otherwise(base, tmp_path, caplog):
 def test_exported_folder_and_its_file_are_a_start_to_the_bit(job, base, folder, place, caplog):
     caplog.set_level(logging.INFO)
     assert same(started_from(job, folder / place), weights_of(base))
-    assert "they fit without a change" in caplog.text
+    assert "loaded without changes" in caplog.text
 
 
 def test_weights_without_their_settings_are_a_start_and_it_is_said(job, base, folder, tmp_path, caplog):
     caplog.set_level(logging.INFO)
     alone = shutil.copy(folder / "diffusion_pytorch_model.safetensors", tmp_path / "alone.safetensors")
     assert same(started_from(job, Path(alone)), weights_of(base))
-    assert "no config.json beside the weights" in caplog.text
+    assert "no config.json next to the weights" in caplog.text
 
 
 def test_folder_that_diffusers_saved_is_a_start(job, folder, tmp_path, caplog):
@@ -111,7 +111,7 @@ def test_folder_that_diffusers_saved_is_a_start(job, folder, tmp_path, caplog):
     assert torch.equal(start["blocks.1.mlp.fc2.weight"], net.transformer_blocks[1].ff.net[2].weight)
     attention = net.transformer_blocks[1].attn1
     assert torch.equal(start["blocks.1.attn.qkv.weight"].chunk(3)[1], attention.to_k.weight)
-    assert "norm_eps is 1e-05 there; here, as in the official DiT, 1e-06" in caplog.text
+    assert "norm_eps is 1e-05; dithc, like the official DiT, uses 1e-06" in caplog.text
 
 
 def test_settings_tell_of_other_heads_which_the_shapes_do_not(job, folder):
@@ -160,11 +160,11 @@ def test_blocks_that_other_programs_do_not_know_are_exported_as_safetensors_alon
     one = job("rotated", until=1, model=model)
     train(one, Group())
     for layout in ("official", "diffusers"):
-        with pytest.raises(UserError, match=r"blocks of another kind\n.*rope"):
+        with pytest.raises(UserError, match=r"does not support these blocks\n.*rope"):
             export(one.out, weights="ema", layout=layout, out=tmp_path / "new" / "weights")
     assert not (tmp_path / "new").exists()
     export(one.out, weights="ema", layout="safetensors", out=tmp_path / "weights.safetensors")
-    assert "position rope, qk_norm false, which no other program reads" in caplog.text
+    assert "position rope, qk_norm false, which other programs do not read" in caplog.text
 
 
 @pytest.mark.parametrize("layout", ["safetensors", "official", "diffusers"])

@@ -97,7 +97,7 @@ def test_step_of_another_job_is_said_to_have_no_trace(job, caplog):
     caplog.set_level(logging.WARNING)
     one = job(trace_step=7)
     train(one, Group())
-    assert "no trace: step 7 is none of this job, which makes steps 1 to 6" in caplog.text
+    assert "no trace: step 7 is not in this job, which runs steps 1 to 6" in caplog.text
     assert not list(one.store.glob("small-*/traces"))
 
 

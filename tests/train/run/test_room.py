@@ -41,7 +41,7 @@ def test_a_refusal_is_told_with_what_would_fit(job, monkeypatch, error, asked):
     assert refusal.asked(error) == asked
     text = told(job, monkeypatch, free=2 * GIB, error=error, model={"preset": "DiT-S/2"})
     assert f"got:      {asked} was asked of the system, which refused" in text
-    assert "2.00 GiB before it began" in text
+    assert "2.00 GiB before its start" in text
     for words in ("`micro_batch: ", "`recompute: block` with `micro_batch: ", "fast_budget_gib"):
         assert words in text
 
@@ -74,7 +74,7 @@ def test_a_training_that_may_not_fit_says_so_before_its_first_step(job, monkeypa
         room.within(job(model={"preset": "DiT-S/2"}), tokens=256, at_once=64, memory=memory),
     ):
         pass
-    assert "and may take 1.00 GiB: it may be ended for it" in caplog.text
+    assert "and only 1.00 GiB are available: the system may kill it" in caplog.text
 
 
 PROGRAM = """

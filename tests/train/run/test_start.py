@@ -116,7 +116,7 @@ def test_start_from_a_file_says_that_its_codec_is_unknown(job, base, tmp_path, c
     path = tmp_path / "weights.safetensors"
     export(base.out, weights="ema", layout="safetensors", out=path)
     train(job("tuned", until=1, run=job().run.model_copy(update={"init_file": str(path)})), Group())
-    assert "does not say on latents of which codec" in caplog.text
+    assert "does not specify the codec" in caplog.text
 
 
 @pytest.mark.parametrize("layout", ["safetensors", "official", "raw official", "diffusers", "checkpoint"])
@@ -142,7 +142,7 @@ def test_file_of_a_network_of_another_kind_is_no_start_although_names_and_shapes
         path = tmp_path / {"safetensors": "w.safetensors", "official": "w.pt", "diffusers": "transformer"}[layout]
         export(one.out, weights=weights, layout=layout, out=path)
     run = job().run.model_copy(update={"init_file": str(path), "model": training.Model(**SMALL, learn_sigma=False)})
-    with pytest.raises(UserError, match=rf"network of another kind\n.*got: +{words}"):
+    with pytest.raises(UserError, match=rf"another type of network\n.*got: +{words}"):
         train(job("tuned", until=1, run=run), Group())
 
 

@@ -87,7 +87,7 @@ def events(job, what: str) -> list[dict]:
         ({"kind": "latents", "image": 5}, r"the loss of rank 0[\s\S]*rank 0: the latents of image 5 of the global batch, before"),
         ({"kind": "weights"}, r"the loss of rank 0[\s\S]*rank 0: the weights of blocks\.1\.attn\.qkv\.weight, before any"),
         ({"kind": "gradient"}, r"the gradient[\s\S]*the gradient of the \w+ of layer blocks\.0\.mlp\.fc2, in the backward"),
-        ({"kind": "once", "times": 1}, r"the loss of rank 0[\s\S]*nothing on any rank"),
+        ({"kind": "once", "times": 1}, r"the loss of rank 0[\s\S]*none on any rank"),
         ({"kind": "update"}, r"at step 4: the weights after step 3, although[\s\S]*rank 0: the weights of x_embedder"),
     ],
 )  # fmt: skip
@@ -274,7 +274,7 @@ def test_training_that_has_diverged_is_not_skipped_for_ever(job, caplog):
     one = diverging(job(nonfinite="skip", clip=None, steps=30, until=30))
     with pytest.raises(NotFinite):
         train(one, Group())
-    assert f"{nonfinite.MOST_IN_A_ROW} steps in a row are left out already" in caplog.text
+    assert f"{nonfinite.MOST_IN_A_ROW} consecutive steps are already left out" in caplog.text
     assert len(events(one, "skipped")) == nonfinite.MOST_IN_A_ROW
     with pytest.raises(NotFinite):  # nor by starting it again
         train(one, Group())
@@ -323,7 +323,7 @@ def test_two_ranks_name_the_one_and_go_on_together(job, tmp_path):
     done = on_ranks(PROGRAM, given=jobs, folder=tmp_path)
     assert done.returncode == 0, done.stderr
     for name, at, *places in (
-        ("latents", 4, "the loss of rank 1", "; first, when computed again: rank 1: the latents of image 5 "),
+        ("latents", 4, "the loss of rank 1", "; first, in a repeated computation: rank 1: the latents of image 5 "),
         ("weights", 3, "the loss of rank 1", "again: rank 1: the weights of blocks.1.attn.qkv.weight, before"),
         ("gradient", 3, "the gradient (", "again: rank 0: the gradient of the ", "blocks.0.mlp.fc2, in the backward"),
         ("ddp", 4, "the loss of rank 1", "again: rank 1: the latents of image 5 "),

@@ -117,7 +117,7 @@ class TestOnSeveralRanks:
         train(one, Group())
         done = train_on_ranks(tmp_path, [grid], ranks=4, dies=2)
         assert done.returncode == 0, done.stderr
-        assert "2 share(s) of the global batch, 2 rank(s) to a layer" in done.stderr
+        assert "2 share(s) of the global batch, 2 rank(s) per layer" in done.stderr
         assert_alike(rows(grid), rows(one), tolerance=FP32)
         assert rows(grid)[-1]["val_loss"] == pytest.approx(rows(one)[-1]["val_loss"], rel=FP32)  # of one tile
 
@@ -221,7 +221,7 @@ def test_ranks_that_dies_cannot_share_are_refused(firsts):
 
 def test_the_log_says_what_a_strategy_means_here():
     said = sentence(Layout(name="dp", rank=0, size=4), dies=1, clusters=4, ranks_on_node=4)
-    assert "a rank is a cluster with a replica of everything" in said
+    assert "a rank is a cluster with a full replica" in said
     assert "meant for" not in said
     assert "meant for 1 rank(s)" in sentence(Layout(size=4), dies=1, clusters=4, ranks_on_node=4)
 

@@ -1,4 +1,4 @@
-"""A process is a rank only while its launcher serves it; ranks and the probe of MPI start in one clean environment."""
+"""Tests of launcher detection: a process is a rank only while served; ranks start in a clean environment."""
 
 import os
 import socket

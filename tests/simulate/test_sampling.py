@@ -1,4 +1,4 @@
-"""`dithc simulate --sample`: what a sampling takes on a described machine, and how it is best cut there."""
+"""Tests of `dithc simulate --sample`: predicted sampling time on a described machine, and the best partition."""
 
 import json
 import subprocess
@@ -106,5 +106,5 @@ def test_nodes_that_make_an_image_no_faster_have_no_rows(tmp_path, capsys) -> No
     assert f"of {enough['ranks']} ranks" in out
     assert enough["ranks"] < 1024
     assert "of 2048 ranks" not in out
-    assert simulate("--model", "DiT-S/2", "--nodes", "1,2", "--images", "1000") == 0  # the control
+    assert simulate("--model", "DiT-S/2", "--nodes", "1,2", "--images", "1000") == 0  # control
     assert "take the same" not in capsys.readouterr().out

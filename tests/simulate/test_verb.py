@@ -1,4 +1,4 @@
-"""`dithc simulate` writes the same curves again for the same settings, and refuses what makes no sense."""
+"""Tests of `dithc simulate`: reproducible curves for the same settings, and rejection of invalid settings."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Weights go to diffusers and come back, and files of other programs are a start; nothing harmful in them is run."""
+"""Tests of weight export and import: round trip through diffusers, files of other programs, and no code execution."""
 
 import json
 import logging
@@ -32,7 +32,7 @@ def base(job):
 
 @pytest.fixture
 def folder(base, tmp_path):
-    """The averaged weights of `base`, exported for diffusers."""
+    """Return the averaged weights of `base`, exported for diffusers."""
     out = tmp_path / "transformer"
     words = ["export", "--checkpoint", str(base.out), "--format", "diffusers", "--out", str(out)]
     assert main(words) == 0
@@ -52,7 +52,7 @@ def model_of(one, kind: str = "ema") -> DiT:
 
 
 def started_from(job, path: Path, **changes: object) -> dict[str, torch.Tensor]:
-    """The weights of step 0 of a training that starts from `path`."""
+    """Return the weights at step 0 of a training run that starts from `path`."""
     tuned = job("tuned", until=1, run=job(**changes).run.model_copy(update={"init_file": str(path)}))
     assert train(tuned, Group()) == DONE
     return weights_of(tuned, "raw", step=0)
@@ -185,7 +185,7 @@ def test_export_replaces_an_earlier_export(base, folder):
 
 @pytest.fixture
 def official(base, tmp_path):
-    """What the original training code saves: weights of DistributedDataParallel, average, optimizer, arguments."""
+    """Write a file of the original training code: weights of DistributedDataParallel, average, optimizer, arguments."""
     raw, ema = weights_of(base, "raw"), weights_of(base, "ema")
     optimizer = torch.optim.AdamW([torch.nn.Parameter(value) for value in raw.values()])
     path = tmp_path / "0400000.pt"
@@ -218,7 +218,7 @@ def test_file_in_the_format_before_zip_is_a_start(job, base, tmp_path):
 
 
 class Harmful:
-    """Runs a command where it is unpickled."""
+    """Object that runs a command when it is unpickled."""
 
     def __init__(self, command: str) -> None:
         self.command = command

@@ -1,4 +1,4 @@
-"""Where memory runs out, a training says what was asked, what there is and what would fit, without a traceback."""
+"""Tests of exhausted memory: the error names request, available memory and fitting settings."""
 
 import logging
 import subprocess
@@ -54,7 +54,7 @@ def test_what_fits_is_less_than_what_did_not_and_grows_with_the_room(job, monkey
 
     assert largest(int(1.3 * GIB)) == 0  # the state alone is 1.1 GiB
     assert 0 < largest(2 * GIB) < 64
-    assert largest(64 * GIB) == 32  # the rule is wrong here: half of what failed
+    assert largest(64 * GIB) == 32  # the rule is wrong here: half of the failed size
     assert largest(64 * GIB, at_once=1) == 0
 
 

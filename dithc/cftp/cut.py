@@ -61,7 +61,7 @@ def cut(
     tile: tuple[int, int] = (1, 1),
     grid: tuple[int, int] | None = None,
 ) -> list[list[Part]]:
-    """Partition an operation's output among clusters, and each cluster's part among its cores.
+    """Partition an operation's output among clusters and their cores.
 
     Sizes need not be divisible. The output C of a product is partitioned among clusters along one dimension, and within
     a cluster into a grid of rectangles. All other outputs are flat units of work in order, distributed evenly over all

@@ -24,7 +24,10 @@ def partition(length: int, parts: int, *, multiple: int = 1) -> list[slice]:
 
 
 def partition_two_level(length: int, clusters: int, cores: int, *, multiple: int = 1) -> list[list[slice]]:
-    """Split `range(length)` among clusters, then each part among cores; slices refer to the full range."""
+    """Split `range(length)` among clusters, then each part among cores.
+
+    Slices refer to the full range.
+    """
     return [
         [
             slice(part.start + inner.start, part.start + inner.stop)

@@ -70,11 +70,17 @@ class Team:
             teams.run(function, num_threads=self.num_threads)
 
     def barrier_seconds(self, *, count: int = BARRIERS_PER_RUN, runs: int = RUNS) -> float:
-        """Return the time of one of `count` consecutive barriers of all threads: the median over `runs`."""
+        """Return the median time of a barrier of all threads.
+
+        Each of `runs` runs makes `count` consecutive barriers.
+        """
         return median(self.barrier_times(count=count, runs=runs))
 
     def barrier_times(self, *, count: int = BARRIERS_PER_RUN, runs: int = RUNS) -> list[float]:
-        """Return the seconds per barrier of each run, after a warm-up run; [0.0] for one thread."""
+        """Return the seconds per barrier of each run, after a warm-up run.
+
+        Returns [0.0] for one thread.
+        """
         if self.num_threads == 1:
             return [0.0]
         teams.barriers(count, num_threads=self.num_threads)

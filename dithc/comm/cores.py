@@ -21,7 +21,7 @@ log = logger("dithc.cores")
 def ranks(
     expected: int | None = None, *, cpus_per_rank: int | None = None, timeout_seconds: float | None = None
 ) -> Iterator[Group]:
-    """Connect the ranks, bind this rank to its share of the node's cores and set its threads.
+    """Connect the ranks, bind this rank to its cores and set its threads.
 
     `dithc launch` sets the threads per rank (OMP_NUM_THREADS), which is then also the number of cores of the rank. A
     rank that was started by hand uses `cpus_per_rank`, or its share of all cores. If the plan reserves a core for

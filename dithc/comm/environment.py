@@ -72,7 +72,9 @@ class Started:
 
 
 def started_by(environment: Mapping[str, str]) -> Started | None:
-    """Return the launcher that started this process and still serves it; None for a single process.
+    """Return the launcher that started this process and still serves it.
+
+    Returns None for a single process.
 
     A shell inside a job, or a program that a rank started, inherits variables of a launcher that does not serve it.
     Slurm's variables count only inside a job step, because a batch script has SLURM_NTASKS too.
@@ -156,13 +158,18 @@ def _listens(ports: set[str]) -> bool:
 
 
 def announced_ranks(environment: Mapping[str, str]) -> int | None:
-    """Return the number of ranks requested from `dithc launch`; None if it did not start this process."""
+    """Return the number of ranks requested from `dithc launch`.
+
+    Returns None if it did not start this process.
+    """
     value = environment.get(EXPECTED_RANKS_VARIABLE)
     return int(value) if value else None
 
 
 def node_name() -> str:
-    """Return a name that is unique per node, also if containers share a host name; DITHC_NODE overrides it.
+    """Return a name that is unique per node, also if containers share a host name.
+
+    DITHC_NODE overrides it.
 
     Ranks on nodes of the same name exchange through shared memory. Containers that share a kernel but not /dev/shm need
     different names.

@@ -22,7 +22,7 @@ class Exposure:
 
     @property
     def overlap_fraction(self) -> float | None:
-        """Share of the communication time hidden by computation, from 0 to 1; None if it was not measured."""
+        """Share of communication time hidden by computation (0 to 1); None if unmeasured."""
         if not self.communication_seconds:
             return None
         return min(1.0, max(0.0, 1.0 - self.exposed_seconds / self.communication_seconds))
@@ -66,7 +66,10 @@ class Meter:
 
 
 def covered(spans: list[tuple[float | None, float | None]]) -> float | None:
-    """Return the length of the union of intervals; None without intervals or if an end is missing."""
+    """Return the length of the union of intervals.
+
+    Returns None without intervals or if an end is missing.
+    """
     known = sorted((begun, ended) for begun, ended in spans if begun is not None and ended is not None)
     if not known or len(known) < len(spans):
         return None

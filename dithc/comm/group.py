@@ -113,7 +113,10 @@ class Group:
         return box[0]
 
     def gather_objects(self, value: Any) -> list[Any]:
-        """Return the values of all ranks in rank order, on every rank; they must be picklable."""
+        """Return the values of all ranks in rank order, on every rank.
+
+        They must be picklable.
+        """
         if self.size == 1:
             return [value]
         distributed = self.distributed()
@@ -122,7 +125,10 @@ class Group:
         return values
 
     def all_reduce_(self, tensor: "Tensor", *, op: Literal["sum", "mean", "max", "min"] = "sum") -> "Tensor":
-        """Reduce a tensor over all ranks in place and return it; mean divides the sum by the number of ranks."""
+        """Reduce a tensor over all ranks in place and return it.
+
+        `mean` divides the sum by the number of ranks.
+        """
         if self.size == 1:
             return tensor
         distributed = self.distributed()
@@ -156,7 +162,9 @@ class Group:
         return SharedWeights(model, reducer, parts=parts, early=early)
 
     def wait_at_most(self, seconds: float | None, *, stopped_seconds: float | None = None) -> None:
-        """Limit from now on the time for which other ranks wait for a rank; the limit ends all ranks.
+        """Limit from now on the time for which other ranks wait for a rank.
+
+        A rank that exceeds the limit ends all ranks.
 
         Without effect with gloo, which has a single timeout.
 
@@ -171,7 +179,9 @@ class Group:
 
     @contextmanager
     def meeting(self) -> "Iterator[None]":
-        """Bracket a `with` block in which all ranks meet; the guard ends a rank that a signal stops for ten seconds.
+        """Bracket a `with` block in which all ranks meet.
+
+        The guard ends a rank that a signal stops for ten seconds.
 
         For operations that wait without limit, such as the creation of a group. As always, the end of one rank ends
         all.
@@ -238,7 +248,10 @@ class Group:
             communicate_on(cpu)
 
     def recorded(self) -> "AbstractContextManager[list[Span]]":
-        """Record the operations of the communication threads during a `with` block; empty for one rank or gloo."""
+        """Record the operations of the communication threads during a `with` block.
+
+        The record is empty for one rank or gloo.
+        """
         if self.size == 1 or _backend() != BACKENDS[0]:
             return nullcontext([])
         from dithc.comm.process_group import recorded
@@ -264,7 +277,10 @@ class Group:
         return distributed
 
     def close(self) -> None:
-        """Leave the group unless it is nested in the context of an equal group. MPI ends with the process."""
+        """Leave the group unless it is nested in the context of an equal group.
+
+        MPI ends with the process.
+        """
         global _open
         if self.size > 1 and not self.is_nested:
             import torch.distributed as distributed

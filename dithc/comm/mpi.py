@@ -89,7 +89,10 @@ class World:
             )
 
     def announce_end(self) -> None:
-        """Notify ranks in `connect_again` that this program has ended; wait for all ranks, as MPI's exit would."""
+        """Notify ranks in `connect_again` that this program has ended.
+
+        Waits for all ranks, as MPI's exit would.
+        """
         if os.getpid() == self._process:
             request, _ = self._exchange(True)
             while not request.done():
@@ -101,7 +104,10 @@ class World:
         return Request(self._communicator.Iallgather(mine, flags), mine, flags), flags
 
     def abort(self, status: int) -> NoReturn:
-        """End every rank immediately with `status`. The caller has logged the reason; messages of MPI are discarded."""
+        """End every rank immediately with `status`.
+
+        The caller has logged the reason; messages of MPI are discarded.
+        """
         try:
             with suppress(OSError):  # this process may have reached its limit of open files
                 os.dup2(os.open(os.devnull, os.O_WRONLY), STANDARD_ERROR)
@@ -139,14 +145,20 @@ class Channel:
 
     @classmethod
     def over(cls, ranks: Sequence[int] | None = None, *, tag: int = 0) -> "Channel":
-        """Create a channel over ranks of the world, by default all; collective over just these ranks."""
+        """Create a channel over ranks of the world, by default all.
+
+        Collective over just these ranks.
+        """
         if ranks is None or len(ranks) == MPI.COMM_WORLD.Get_size():
             return cls(MPI.COMM_WORLD.Dup())
         group = MPI.COMM_WORLD.Get_group().Incl(list(ranks))
         return cls(MPI.COMM_WORLD.Create_group(group, tag))
 
     def split(self, color: int, *, key: int) -> "Channel":
-        """Create a channel over the ranks with the same color, ordered by key; blocks until all ranks call it."""
+        """Create a channel over the ranks with the same color, ordered by key.
+
+        Blocks until all ranks call it.
+        """
         return Channel(self._communicator.Split(color, key))
 
     def all_gather_object(self, value: Any) -> list[Any]:
@@ -178,7 +190,10 @@ class Channel:
         return Request(self._communicator.Ibcast(x, root=root), x)
 
     def all_gather(self, x: Buffer, out: Buffer) -> Request:
-        """Gather x of rank 0, x of rank 1, ... into `out`; x may be this rank's part of `out`."""
+        """Gather x of each rank into `out`, in rank order.
+
+        x may be this rank's part of `out`.
+        """
         return Request(self._communicator.Iallgather(x, out), x, out)
 
     def all_gather_parts(self, x: Buffer, counts: Sequence[int]) -> Request:

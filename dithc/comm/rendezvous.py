@@ -37,7 +37,10 @@ def store_of(world: World, *, timeout: timedelta) -> Any:
 
 
 def install() -> None:
-    """Let `init_process_group(backend)` without store, rank or env:// variables connect through MPI."""
+    """Let `init_process_group(backend)` without env:// variables connect through MPI.
+
+    Applies to calls without a store or a rank.
+    """
     # torch.distributed has a function with the module's name, which hides the module as an attribute.
     module = importlib.import_module("torch.distributed.rendezvous")
     handlers: dict[str, Handler] | None = getattr(module, "_rendezvous_handlers", None)

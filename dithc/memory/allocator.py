@@ -58,7 +58,9 @@ def reason() -> str:
 
 
 def enter(pool: Pool) -> Pool | None:
-    """Allocate this thread's tensors from `pool`; returns the previous pool, for `leave`.
+    """Allocate this thread's tensors from `pool`.
+
+    Returns the previous pool, for `leave`.
 
     A closed pool ends the mode. Without the extension, the call has no effect and logs that once.
     """
@@ -92,7 +94,10 @@ def serving(pool: Pool) -> Iterator[None]:
 
 
 def is_on() -> bool:
-    """Return whether this thread's tensors come from a pool; always False in a forked child."""
+    """Return whether this thread's tensors come from a pool.
+
+    Always False in a forked child.
+    """
     library = load().library
     return library is not None and library.dithc_allocator_pool() is not None
 
@@ -113,7 +118,10 @@ def counters() -> AllocatorCounters:
 
 
 def load() -> loading.Loading:
-    """Load the extension once and install it before torch's allocator; log if it is missing."""
+    """Load the extension once and install it before torch's allocator.
+
+    Logs if it is missing.
+    """
     with _installation:
         return _load()
 

@@ -108,7 +108,9 @@ class Copies:
         return self._engine.by
 
     def submit(self, target: Tensor, source: Tensor, *, stream: Stream, priority: int = 0) -> Ticket:
-        """Queue a copy and return immediately; both tensors are kept until `retire`, `wait` or `drain`.
+        """Queue a copy and return immediately.
+
+        Both tensors are kept until `retire`, `wait` or `drain`.
 
         Args:
             target, source: contiguous CPU tensors of one dtype and size; without overlap.
@@ -148,13 +150,19 @@ class Copies:
         _raise(self._engine.state(ticket), f"{ticket.stream} of {ticket.num_bytes} bytes")
 
     def advance(self, num_bytes: int) -> int:
-        """Copy up to `num_bytes` of the queue with the compute team, most urgent first; return the bytes copied."""
+        """Copy up to `num_bytes` of the queue with the compute team.
+
+        Copies in order of urgency and returns the bytes copied.
+        """
         done = ctypes.c_int64()
         self._engine.call("advance", native.context(), num_bytes, ctypes.byref(done))
         return done.value
 
     def now(self, target: Tensor, source: Tensor) -> None:
-        """Copy immediately with the compute team, ahead of the queue; raises like `submit` and `wait`."""
+        """Copy immediately with the compute team, ahead of the queue.
+
+        Raises like `submit` and `wait`.
+        """
         request, error = self._request(target, source), ctypes.c_int()
         self._engine.call("now", native.context(), ctypes.byref(request), ctypes.byref(error))
         _raise(error.value, f"copy of {target.nbytes} bytes")
@@ -167,7 +175,10 @@ class Copies:
                 log.warning("%s of %d bytes failed: %s", ticket.stream, ticket.num_bytes, os.strerror(error))
 
     def drain(self) -> None:
-        """Wait for all copies and drop their tensors; failures are logged, and raised by `wait`."""
+        """Wait for all copies and drop their tensors.
+
+        Failures are logged, and raised by `wait`.
+        """
         while self._engine.call("wait", native.context(), None, LOOK_NANOSECONDS) == TIMED_OUT:
             pass
         self.retire()
@@ -192,7 +203,9 @@ class Copies:
         self.retire()
 
     def inject(self, *, error: int = 0, after_bytes: int = 0, delay_seconds: float = 0.0) -> None:
-        """Inject faults for tests: each part (up to 4 MB) sleeps first, and fails after `after_bytes` more bytes.
+        """Inject faults for tests into each part of a copy (up to 4 MB).
+
+        A part sleeps first, and fails after `after_bytes` more bytes.
 
         `error` is the errno (0: never). Setting `delay_seconds` also ends a longer sleep.
         """
@@ -229,7 +242,10 @@ class _Engine:
         self._handle = self._start(_cpus(cores))
 
     def call(self, name: str, *arguments: Any) -> int:
-        """Return the status of hc_copies_<name>; RuntimeError if the engine is closed or belongs to another process."""
+        """Return the status of hc_copies_<name>.
+
+        Raises RuntimeError if the engine is closed or belongs to another process.
+        """
         if os.getpid() != self._process:
             raise RuntimeError(
                 "copies between memory tiers: this process was forked from the owner of the copy threads"

@@ -35,7 +35,10 @@ class FileRates(NamedTuple):
 
 @cache
 def into_memory(nodes: tuple[int, ...]) -> float:
-    """Return bytes per second of the fastest single-thread copy into new memory on `nodes`, outside of tiers."""
+    """Return bytes per second of the fastest single-thread copy into new memory.
+
+    The memory is on `nodes` and outside of tiers.
+    """
     source = torch.ones(PROBE_BYTES // 4)
     target = Pool(budget_bytes=PROBE_BYTES, nodes=nodes).empty(source.shape, source.dtype)
     if native.library() is None:

@@ -130,7 +130,7 @@ class Pool:
 
     @classmethod
     def off(cls) -> "Pool":
-        """Return a disabled pool: tensors come from torch's own allocator, as without the C library."""
+        """Return a disabled pool: tensors come from torch's allocator."""
         pool = cls.__new__(cls)
         pool.next, pool._library, pool._pool, pool.held, pool.range = None, None, ctypes.c_void_p(), None, (0, 0)
         return pool
@@ -195,7 +195,10 @@ class Pool:
             self._library.hc_pool_trim(self._pool)
 
     def close(self) -> None:
-        """Stop serving: new tensors come from torch's allocator. Existing tensors stay valid."""
+        """Stop serving: new tensors come from torch's allocator.
+
+        Existing tensors stay valid.
+        """
         if self._library is not None:
             self._library.hc_pool_close(self._pool)  # for threads that still use it in their mode
             self._library, self._pool, self.held = None, ctypes.c_void_p(), None

@@ -73,7 +73,10 @@ class Tier:
         return self.pool.counters()
 
     def mapping(self) -> tuple[int, int, int] | None:
-        """Return address, bytes and descriptor of a file's mapping, for pread and pwrite; None without an open file."""
+        """Return address, bytes and descriptor of a file's mapping, for pread and pwrite.
+
+        Returns None without an open file.
+        """
         return None if self._file is None else (*self.pool.range, self._file)
 
     @property
@@ -99,12 +102,12 @@ class Tier:
 
     @property
     def copy_bytes_per_second(self) -> float:
-        """Copy rate from ordinary memory into this tier, measured once per process; see `copy_rates`."""
+        """Copy rate from ordinary memory into this tier, measured once (`copy_rates`)."""
         return copy_rates.into_memory(self.spec.nodes) if self._file_rates is None else self._file_rates.write
 
     @property
     def read_bytes_per_second(self) -> float:
-        """Copy rate into ordinary memory; for equally fast memory, the copy rate into the tier."""
+        """Copy rate into ordinary memory; `copy_bytes_per_second` if equally fast."""
         return self.copy_bytes_per_second if self._file_rates is None else self._file_rates.read
 
     def close(self) -> None:
@@ -183,7 +186,10 @@ class Tiers(Sequence[Tier]):
         self._before = None
 
     def close(self) -> None:
-        """Close the tiers and log the bytes still in use; tensors stay valid, and the last one frees the memory."""
+        """Close the tiers and log the bytes still in use.
+
+        Tensors stay valid, and the last one frees the memory.
+        """
         self.release()
         for tier in self._tiers:
             if used := tier.counters().used_bytes:

@@ -120,7 +120,10 @@ class Decoding:
 
 
 def rows_of(latent: Tensor, ranks: Ranks) -> list[int]:
-    """Return the rows of a latent (N, Z, h, w) per rank; UserError if there are fewer rows than ranks."""
+    """Return the rows of a latent (N, Z, h, w) per rank.
+
+    Raises UserError if there are fewer rows than ranks.
+    """
     height = latent.shape[2]
     if height < ranks.size:
         raise problem(
@@ -134,7 +137,7 @@ def rows_of(latent: Tensor, ranks: Ranks) -> list[int]:
 
 @torch.no_grad()
 def decoded_rows(codec: Decodes, latent: Tensor, ranks: Ranks, *, lengths: Sequence[int] | None = None) -> Tensor:
-    """Return this rank's rows (N, C, H h_r / h, W) of the images of replicated, scaled latents.
+    """Return this rank's rows (N, C, H h_r / h, W) of the decoded images.
 
     Args:
         codec: codec without `obstacle`.

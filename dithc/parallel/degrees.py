@@ -35,7 +35,7 @@ class Degrees:
 
     @property
     def rows(self) -> int:
-        """Ranks that share the rows of a network call: branches of guidance, windows of a scene."""
+        """Ranks that share the rows of a call: guidance branches, windows of a scene."""
         return self.cfg * self.windows
 
     @property

@@ -42,7 +42,10 @@ class Ranks:
         return torch.cat(parts, dim=dim)
 
     def collected(self, part: Tensor, lengths: Sequence[int], *, dim: int = 0) -> Tensor | None:
-        """Return `joined` on the first rank only; None elsewhere. The first rank's part must not be empty."""
+        """Return `joined` on the first rank only.
+
+        Returns None elsewhere. The first rank's part must not be empty.
+        """
         if self.size == 1:
             return part
         if self.rank > 0:
@@ -63,7 +66,10 @@ class Ranks:
         return whole
 
     def swapped(self, parts: Sequence[Tensor], shapes: Sequence[Sequence[int]]) -> list[Tensor]:
-        """Exchange parts between all ranks; return the dense parts for this rank, in rank order."""
+        """Exchange parts between all ranks.
+
+        Returns the dense parts for this rank, in rank order.
+        """
         got = [parts[0].new_empty(list(shape)) for shape in shapes]
         distributed.all_to_all(got, list(parts), group=self.group)
         return got
@@ -151,7 +157,7 @@ class Ranks:
 
 
 def cut(count: int, size: int) -> list[int]:
-    """Return the lengths of `size` nearly equal parts of `count` items, longer parts first."""
+    """Return the lengths of `size` nearly equal parts of `count` items, longer first."""
     each, more = divmod(count, size)
     return [each + (rank < more) for rank in range(size)]
 

@@ -28,7 +28,10 @@ class Shared:
         self._segments: list[Any] = []
 
     def of(self, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
-        """Return a tensor at the start of the memory; all ranks request the same tensors in the same order."""
+        """Return a tensor at the start of the memory.
+
+        All ranks request the same tensors in the same order.
+        """
         num_bytes = math.prod(shape) * dtype.itemsize
         if not self._segments or num_bytes > self._segments[-1].memory.numel():
             self._segments.append(_made(num_bytes, self._group))

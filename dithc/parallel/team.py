@@ -105,7 +105,10 @@ class Team:
         return cls(degrees=degrees, number=number, data=data, **found)  # type: ignore[arg-type]
 
     def over(self, num_tokens: int) -> SharedKeys | Messages | None:
-        """Return the attention over the ranks' tokens, for images with this number of tokens; None for one rank."""
+        """Return the attention over the ranks' tokens; None for one rank.
+
+        `num_tokens` is the number per image.
+        """
         if self.tokens.size == 1:
             return None
         lengths = cut(num_tokens, self.tokens.size)
@@ -114,18 +117,24 @@ class Team:
         return Messages(self.ulysses, self.ring, lengths)
 
     def decoding(self, codec: Decodes, *, by_rows: ByRows) -> Decoding:
-        """Return the decoder of this rank's images; its result is on the first rank of the part."""
+        """Return the decoder of this rank's images.
+
+        Its result is on the first rank of the part.
+        """
         return Decoding(codec, self.part, by_rows=by_rows)
 
     def mine(self, indices: Sequence[int]) -> Sequence[int]:
-        """Return the images of a shard that this rank generates alone or together with other ranks."""
+        """Return the images of a shard that this rank generates, alone or jointly."""
         part, parts = self.data
         lengths = cut(len(indices), parts)
         first = starts(lengths)[part]
         return indices[first : first + lengths[part]]
 
     def both(self, one: Callable[[], Tensor], other: Callable[[], Tensor]) -> tuple[Tensor, Tensor]:
-        """Return the results of two calls, (N, ...) of equal shape; computed in parallel if there are two branches."""
+        """Return the results of two calls, (N, ...) of equal shape.
+
+        Two branches are computed in parallel.
+        """
         if self.rows.size == 1:
             return one(), other()
         mine = (one, other)[self.rows.rank]()

@@ -74,7 +74,10 @@ class Links:
         return max(1.0, streams / self.cards)
 
     def message(self, size: float, *, streams: int = 1) -> float:
-        """Return seconds of a message of `size` bytes between nodes, from send call to receive end."""
+        """Return seconds of a message of `size` bytes between nodes.
+
+        The time is from the send call to the end of the receive.
+        """
         return self.latency + 2 * self.overhead + size * (self.byte * self.sharing(streams) + self.core_byte)
 
     def through_memory(self, size: float) -> float:
@@ -97,7 +100,9 @@ class Layout:
 
 
 def all_reduce_seconds(size: float, *, collective: Collective, layout: Layout, links: Links, wire: Wire) -> float:
-    """Return seconds until every rank has the sum of `size` bytes of fp32, if all start together.
+    """Return seconds until every rank has the sum of `size` bytes of fp32.
+
+    All ranks start together.
 
     `wire` applies to `hierarchical`, which follows dithc.comm; ring and rabenseifner send fp32 over all ranks.
     """

@@ -82,7 +82,10 @@ def is_of_the_paper(model_name: str) -> bool:
 
 
 def published_curves(model: Model) -> list[dict[str, Any]]:
-    """Return the printed and logged curves of XL/2; figures 10 and 11 have no further numbers in the text."""
+    """Return the printed and logged curves of XL/2.
+
+    Figures 10 and 11 have no further numbers in the text.
+    """
 
     def curve(label: str, source: str, seconds: dict[int, float]) -> dict[str, Any]:
         first = min(seconds)
@@ -165,7 +168,9 @@ def _point(model: Model, found: Fit, *, nodes: int, steps: int, seed: int) -> Po
 
 
 def reproduce(model: Model, cluster: Cluster, *, nodes: Sequence[int], steps: int, seed: int) -> dict[str, Any]:
-    """Return `curves`, `validation` and `inputs` of the JSON file: published and simulated curves, and their distance.
+    """Return `curves`, `validation` and `inputs` of the JSON file.
+
+    The curves are published and simulated, and the validation compares them.
 
     `cluster` is the paper's; each point is the mean of `steps`; `seed` draws the stragglers.
     """

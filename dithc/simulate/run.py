@@ -157,7 +157,10 @@ def _methods(settings: Settings) -> list[Method]:
 
 
 def computing_of(settings: Settings, machine: Machine, model: str) -> tuple[Computing, str]:
-    """Return the time of a step and its source; waits inside a node of a published step count as computing."""
+    """Return the time of a step and its source.
+
+    Waits inside a node of a published step count as computing.
+    """
     is_paper = paper.is_of_the_paper(machine.model_name)
     spread = settings.spread if settings.spread is not None else paper.SPREAD if is_paper else 0.0
     images = settings.images_per_node or paper.IMAGES_PER_NODE

@@ -137,7 +137,10 @@ def _decoder_tflop(size: int) -> float:
 
 
 def table(result: Mapping[str, Any]) -> str:
-    """Format the best choice per number of nodes, then all choices on the fewest sufficient nodes."""
+    """Format the best choice per number of nodes, and all choices for one number.
+
+    The second table is for the fewest sufficient nodes.
+    """
     what, machine = result["sampling"], result["machine"]
     lines = [f"machine: {machine['model_name']}, {machine['ranks_per_node']} ranks per node"]
     for curve in result["curves"]:

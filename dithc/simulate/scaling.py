@@ -108,7 +108,10 @@ class Cluster:
 def plan_of(
     model: Model, method: Method, computing: Computing, cluster: Cluster, *, nodes: int, images_per_node: float
 ) -> tuple[Plan, float]:
-    """Return the plan of a step, and seconds of weight gathering beyond the forward pass (zero1)."""
+    """Return the plan of a step, and seconds of weight gathering (zero1).
+
+    Only gathering beyond the forward pass counts.
+    """
     layout = Layout(nodes=nodes, ranks_per_node=cluster.ranks_per_node, shares_memory=method.shares_memory)
     buckets = buckets_of(model.gradients, bucket_bytes=method.bucket_bytes)
     exchange = [
@@ -152,7 +155,7 @@ def simulate_point(
     steps: int,
     seed: int,
 ) -> Point:
-    """Simulate `steps` steps on a number of nodes, with separate stragglers drawn from `seed`.
+    """Simulate `steps` steps on a number of nodes, with stragglers from `seed`.
 
     `images` is the number per step over all ranks; the fullest rank has images / ranks, rounded up.
 
@@ -208,7 +211,10 @@ def simulate_curve(
     steps: int,
     seed: int,
 ) -> list[Point]:
-    """Return a point per number of nodes; log and omit counts with fewer images than ranks."""
+    """Return a point per number of nodes.
+
+    Logs and omits counts with fewer images than ranks.
+    """
     points = []
     for count in sorted(set(nodes)):
         images = computing.images * count if mode == "weak" else global_batch or 0

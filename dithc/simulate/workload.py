@@ -52,7 +52,9 @@ class Bucket:
 
 
 def describe_model(name: str, **overrides: Any) -> Model:
-    """Describe a preset: shapes from a model without storage, gradient order from a recorded narrow twin.
+    """Describe the gradients of a preset.
+
+    Shapes come from a model without storage, the gradient order from a recorded narrow twin.
 
     The share of a gradient includes its own product and the input gradient's. Attention counts for qkv, whose gradient
     it precedes.
@@ -99,7 +101,9 @@ def _append(seen: list[str], key: str, _: Tensor) -> None:
 
 
 def buckets_of(gradients: Sequence[Gradient], *, bucket_bytes: int | None = None) -> tuple[Bucket, ...]:
-    """Return the buckets of the dithc.comm reducer and when each is ready, from gradients in buffer order.
+    """Return the buckets of the dithc.comm reducer and when each is ready.
+
+    `gradients` are in buffer order.
 
     `bucket_bytes` limits buckets of several gradients; None selects the reducer's rule.
     """

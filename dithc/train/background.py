@@ -74,7 +74,10 @@ class Background(threading.Thread):
 
 
 def free_cores() -> list[tuple[int, ...]]:
-    """Return the logical CPUs of each allowed core without compute threads (`dithc.native`), for data movement."""
+    """Return the logical CPUs of each allowed core without compute threads.
+
+    They are free for data movement (`dithc.native`).
+    """
     machine = discover()
     allowed, (own,) = set(machine.limits.allowed_cpus), plan(machine, ranks_per_node=1).ranks
     cpus_of = {core.index: tuple(cpu for cpu in core.cpus if cpu in allowed) for core in machine.cores}

@@ -102,7 +102,7 @@ class TrainingMemory:
         return self.tiers is not None and self.tiers.tier_of(tensor) is not None
 
     def follow(self, state: State, *, store: Store | None = None) -> None:
-        """Move the state by the plan once it exists, and write the plan into `store` (on the first rank).
+        """Move the state by the plan once it exists, and store the plan (first rank).
 
         `state` must be allocated with `home`, by a settled strategy.
         """
@@ -111,7 +111,10 @@ class TrainingMemory:
             self._strategy.move(lambda name, value: self.home(name, value).copy_(value))
 
     def begin_step(self) -> None:
-        """Begin a step without held gradients: two recorded steps, then a plan for later ones."""
+        """Begin a step: two recorded steps, then a plan for later steps.
+
+        Requires that no gradients are held.
+        """
         if self._manager is None:
             return
         is_new = self._manager.plan is None
@@ -120,7 +123,10 @@ class TrainingMemory:
             self._take_up(self._manager)
 
     def metrics(self) -> dict[str, float]:
-        """Return moved bytes, seconds of waiting for copies and spills of this step, and the peak of fast memory."""
+        """Return the memory metrics of this step, named as in `MEMORY`.
+
+        They are moved bytes, seconds of waiting for copies, spills, and the peak of fast memory.
+        """
         if self._manager is None or self.tiers is None:
             return {}
         counted = self._manager.counters()
@@ -130,7 +136,7 @@ class TrainingMemory:
 
     @property
     def kept_bytes(self) -> int | None:
-        """Bytes that the units of a recorded step kept for backward; None without a recording."""
+        """Bytes that units of a recorded step kept for backward; None without a recording."""
         if self._manager is None or self._manager.trace is None:
             return None
         return sum(saved.bytes for unit in self._manager.trace.units for saved in unit.saved if not saved.is_input)

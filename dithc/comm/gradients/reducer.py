@@ -52,7 +52,7 @@ class Reducer:
         bucket_bytes: int | None = None,
         scatter: bool = False,
     ) -> None:
-        """Allocate the buffer, in reverse order of the parameters until a backward pass was recorded.
+        """Allocate the buffer in reverse order of the parameters, until `record`.
 
         Args:
             parameters: parameters to train; the same on every rank, fp32.
@@ -96,7 +96,10 @@ class Reducer:
             parameter.grad = None if gradient is None else view.copy_(gradient)
 
     def move(self, moved: Callable[[Tensor], Tensor]) -> None:
-        """Replace the buffer by `moved(buffer)`, which must return a copy of it. Discards the gradients."""
+        """Replace the buffer by the copy that `moved(buffer)` returns.
+
+        Discards the gradients.
+        """
         self._fill(moved(self.buffer))
 
     def begin(self) -> None:

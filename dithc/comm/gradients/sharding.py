@@ -79,7 +79,10 @@ class SharedWeights:
         self._hook(model, {bucket_of[one] for one in rest | before if one in bucket_of})
 
     def adopt(self) -> None:
-        """Adopt the content of `buffer`, equal on every rank, as exact weights (after initialization or loading)."""
+        """Adopt the content of `buffer`, equal on every rank, as exact weights.
+
+        Call it after initialization or loading.
+        """
         if self.shares is not None:
             for bucket, cut in enumerate(self._arrangement.buckets):
                 self.share(bucket).copy_(self.buffer[cut.share(self.rank, self.size)])
@@ -112,7 +115,9 @@ class SharedWeights:
             torch.autograd.graph.increment_version([self._parameters[number] for number in members])
 
     def wait_for(self, parameters: Iterable[Tensor]) -> None:
-        """Wait until these weights are complete; cheap if no weights are in transit. Does not wait for other weights.
+        """Wait until these weights are complete.
+
+        Cheap if no weights are in transit. Does not wait for other weights.
 
         Raises:
             TimeoutError, RuntimeError: another rank is gone or late.

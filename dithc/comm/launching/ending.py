@@ -16,13 +16,19 @@ def rank_here() -> str:
 
 
 def tell_of_end(status: int) -> None:
-    """Report a nonzero status to `dithc launch` if it started this rank; works also before a guard exists."""
+    """Report a nonzero status to `dithc launch` if it started this rank.
+
+    Works also before a guard exists.
+    """
     if status:
         tell_launch(f"rank {rank_here()} ended with status {status}\n{status}")
 
 
 def tell_launch(words: str) -> None:
-    """Report to `dithc launch` a rank that ended before all were connected; MPI's start would wait for it forever."""
+    """Report to `dithc launch` a rank that ended before all were connected.
+
+    MPI's start would wait for it forever.
+    """
     started = os.environ.get(STARTED_VARIABLE)
     if started and not Path(started).exists():
         with suppress(OSError):
@@ -30,7 +36,7 @@ def tell_launch(words: str) -> None:
 
 
 def once(text: str) -> str:
-    """Return the full error on the first rank that logs it, and a short message on ranks with the same error.
+    """Return the full error on the first rank that logs it, else a short message.
 
     Ranks share this information if `dithc launch` started them. Otherwise, or if the marker cannot be written, each
     rank logs the full error.

@@ -44,7 +44,10 @@ _most_stopped: mmap.mmap | None = None
 
 
 def guarded() -> None:
-    """Fork, and return in the child; the parent exits with the child's status. Call once, before threads start."""
+    """Fork, and return in the child.
+
+    The parent exits with the child's status. Call once, before threads start.
+    """
     if os.environ.get(OFF_VARIABLE):
         log.info("ranks have no guards (%s is set)", OFF_VARIABLE)
         return
@@ -66,7 +69,9 @@ def guarded() -> None:
 
 
 def end_when_stopped(seconds: float | None) -> None:
-    """Limit the time for which a signal may stop this process before its guard kills it; None for no limit.
+    """Limit the time for which a signal may stop this process; None for no limit.
+
+    The guard kills the process at the limit.
 
     Time in which the guard is stopped too, as in a suspended job, does not count.
     """

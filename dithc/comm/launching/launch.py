@@ -52,7 +52,9 @@ def launch_line(
     hosts: Sequence[str] = (),
     root_user: bool = False,
 ) -> list[str]:
-    """Return the command line that starts `command` on `ranks` ranks; one rank needs no launcher.
+    """Return the command line that starts `command` on `ranks` ranks.
+
+    One rank needs no launcher.
 
     Args:
         command: program and arguments.
@@ -92,7 +94,9 @@ def launch_line(
 
 
 def ranks_meet_through(asked: str, explicit: str | None = None) -> tuple[str, MpiExec | None]:
-    """Return how ranks started by srun connect, and the mpiexec to use; log the resolution of `auto`.
+    """Return how ranks started by srun connect, and the mpiexec to use.
+
+    Logs the resolution of `auto`.
 
     MPICH's ranks connect through MPICH's own mpiexec, of which srun starts one process per node. Over Slurm's pmi2 they
     often fail: it reads at most 1,024 bytes per line. MPICH's description of a rank's addresses is longer if there are
@@ -156,7 +160,9 @@ def environment_of(environment: Mapping[str, str], *, launcher: Launcher, nodes:
 
 
 def find_mpiexec(explicit: str | None = None) -> MpiExec:
-    """Return the specified mpiexec, else the one next to this Python (MPI wheel), else the first on PATH.
+    """Return the specified mpiexec, else the one of this Python, else the first on PATH.
+
+    MPI wheels install mpiexec next to Python.
 
     Raises:
         UserError: mpiexec does not exist, or the specified path is not absolute or not executable.

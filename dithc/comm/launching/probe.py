@@ -11,7 +11,10 @@ PROGRAM = "import json; from dithc.comm.mpi import facts; print(json.dumps(facts
 
 
 def probe_mpi(*, timeout_seconds: float = 30.0) -> dict[str, str]:
-    """Return vendor, library, standard and thread_level of the MPI that a rank would load, or `error`."""
+    """Return vendor, library, standard and thread_level of the MPI of a rank.
+
+    Returns `error` with the reason if MPI does not initialize.
+    """
     try:
         done = subprocess.run(
             [sys.executable, "-c", PROGRAM],

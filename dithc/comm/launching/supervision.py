@@ -38,7 +38,9 @@ def supervise(
     poll_seconds: float = 0.5,
     meet_in: Path | None = None,
 ) -> int:
-    """Run the line in a separate process group and return its exit status (128 + n after signal n).
+    """Run the line in a separate process group and return its exit status.
+
+    The status is 128 + n after signal n.
 
     SIGTERM, SIGINT and SIGUSR1 are forwarded in the form that the launcher passes to its ranks. If the workflow driver
     named by DITHC_DRIVER_PID on this host exits, the command receives a stop request (a trainer then saves and exits).
@@ -285,7 +287,7 @@ def _start_time(pid: int) -> str | None:
 
 
 def follow_parent(number: signal.Signals) -> Callable[[], None]:
-    """Return a function for the child: the kernel sends it `number` when this process dies."""
+    """Return a function for a child: the kernel sends `number` if this process dies."""
     library = ctypes.CDLL(None)
     return lambda: library.prctl(SET_PARENT_DEATH_SIGNAL, int(number))
 

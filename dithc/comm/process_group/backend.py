@@ -264,7 +264,7 @@ class MpiProcessGroup(_PROCESS_GROUP):  # type: ignore[misc]
 
 
 def wait_at_most(seconds: float | None, *, stopped_seconds: float | None = None) -> None:
-    """Limit the time without progress of future operations of all groups of this process.
+    """Limit the time without progress of future operations of this process.
 
     Args:
         seconds: limit; None for the timeout of the group, which is the upper bound in any case.
@@ -275,7 +275,7 @@ def wait_at_most(seconds: float | None, *, stopped_seconds: float | None = None)
 
 
 def communicate_on(cpu: int) -> None:
-    """Bind the communication threads of all present and future groups of this process to a logical CPU."""
+    """Bind all present and future communication threads to a logical CPU."""
     global _communication_cpu
     _communication_cpu = cpu
     for group in list(_living):
@@ -283,7 +283,7 @@ def communicate_on(cpu: int) -> None:
 
 
 def recorded() -> AbstractContextManager[list[Span]]:
-    """Record all operations submitted to the communication threads during a `with` block."""
+    """Record operations submitted to the communication threads in a `with` block."""
     return service.recorded(group.service for group in list(_living))
 
 

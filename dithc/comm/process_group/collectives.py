@@ -115,7 +115,7 @@ class Collectives:
         return list(outputs)
 
     def all_gather_into(self, tensor: Tensor, output: Tensor) -> Operation:
-        """Gather the tensors of all ranks into the output, which has R times as many elements."""
+        """Gather all ranks' tensors into the output, which has R times as many elements."""
         if self.gather_wire is torch.bfloat16 and tensor.dtype is output.dtype is torch.float32:
             yield from self._rounded_gather(_dense(tensor), flat := _dense(output))
             return _give_back(output, flat)
@@ -148,7 +148,7 @@ class Collectives:
         whole.copy_(rounded)
 
     def reduce_scatter_from(self, tensor: Tensor, output: Tensor, op: Reduction) -> Operation:
-        """Reduce part r of R equal parts of the tensor over the ranks, into the output of rank r."""
+        """Reduce part r of R equal parts over the ranks, into the output of rank r."""
         flat = _dense(tensor)
         if self._hierarchy is not None and _is_shared(flat, op) and output.dtype is flat.dtype:
             out = _dense(output)
@@ -162,7 +162,10 @@ class Collectives:
         return [output]
 
     def reduce_scatter(self, tensors: Sequence[Tensor], output: Tensor, op: Reduction) -> Operation:
-        """Reduce tensors[r] over the ranks, into the output of rank r; their shapes may differ."""
+        """Reduce tensors[r] over the ranks, into the output of rank r.
+
+        Their shapes may differ.
+        """
         packed = torch.cat([tensor.reshape(-1) for tensor in tensors])
         yield from self.all_reduce(packed, op)
         own = parts_of(packed, [tensor.numel() for tensor in tensors])[self._channel.rank]
@@ -231,7 +234,7 @@ class Collectives:
 
 
 def parts_of(tensor: Tensor, sizes: int | list[int]) -> Sequence[Tensor]:
-    """Split a tensor along its first dimension into parts of the given sizes, or of one size."""
+    """Split a tensor along its first dimension into parts of the given size(s)."""
     found: Sequence[Tensor] = tensor.split(sizes)  # type: ignore[no-untyped-call]
     return found
 

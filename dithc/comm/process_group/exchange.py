@@ -222,7 +222,9 @@ class Exchange:
         patience: int,
         keep: bool = True,
     ) -> Tensor | None:
-        """Reduce the piece of this rank over all ranks; its own values are read directly from x.
+        """Reduce the piece of this rank over all ranks.
+
+        Its own values are read directly from x.
 
         Args:
             number: number of the chunk.
@@ -262,7 +264,10 @@ class Exchange:
     def get(
         self, number: int, pieces: Pieces, out: Tensor, *, wire: torch.dtype, with_own: bool, patience: int
     ) -> bool:
-        """Copy the pieces of the other ranks, and this rank's piece if `with_own`, to their positions in `out`."""
+        """Copy the pieces of other ranks to their positions in `out`.
+
+        `with_own` includes this rank's piece.
+        """
         status = self._library.hc_exchange_get(
             *(self._handle, number % (1 << 32), pieces.address, TYPES[wire], with_own),
             *(out.data_ptr(), TYPES[out.dtype], patience, ctypes.byref(self._gone)),
@@ -270,7 +275,10 @@ class Exchange:
         return self._is_done(status)
 
     def fold(self, parts: Sequence[Tensor], op: Combination, out: Tensor) -> None:
-        """Reduce parts of one data type in their order, in fp32, into `out`, which may be one of them."""
+        """Reduce parts of one data type in their order, in fp32, into `out`.
+
+        `out` may be one of the parts.
+        """
         rows = (ctypes.c_void_p * len(parts))(*(part.data_ptr() for part in parts))
         self._library.hc_exchange_fold(
             self._handle, len(parts), out.numel(), rows, TYPES[out.dtype], COMBINATIONS[op], out.data_ptr()
@@ -288,7 +296,10 @@ class Exchange:
 
 
 def shared_memory(size: int, *, rank: int, broadcast: Callable[[Any], Any], barrier: Callable[[], None]) -> mmap.mmap:
-    """Map `size` zero bytes shared by all ranks; the backing file has no name after the call."""
+    """Map `size` zero bytes shared by all ranks.
+
+    The backing file has no name after the call.
+    """
     path, failure = None, None
     if rank == 0:
         try:

@@ -16,7 +16,9 @@ log = logger(__name__)
 
 
 def node_of(channel: Channel, ranks: Sequence[int] | None = None) -> Node | None:
-    """Create the shared memory of this node's ranks, and channels to ranks of the same index on other nodes.
+    """Create this node's shared memory, and channels to other nodes.
+
+    The channels connect ranks of the same index on all nodes.
 
     Collective. `ranks` are the numbers in the world, used in messages; None if the group is the world.
     """
@@ -55,7 +57,10 @@ class Neighbours:
     """Processes of the ranks of a group on this node."""
 
     def __init__(self, channel: Channel, ranks: Sequence[int] | None = None) -> None:
-        """Gather host and process number of the ranks; `ranks` are their numbers in the world (None: equal)."""
+        """Gather host and process number of the ranks.
+
+        `ranks` are their numbers in the world (None: equal).
+        """
         self._ranks = ranks
         here = (node_name(), os.getpid())
         everybody = channel.all_gather_object(here)
@@ -66,7 +71,10 @@ class Neighbours:
         self._stopped_since: dict[int, float] = {}
 
     def look(self, *, stopped_seconds: float | None = None) -> None:
-        """Raise RankGone if a process has ended or a signal has stopped it for `stopped_seconds`."""
+        """Raise RankGone if a process has ended or was stopped too long.
+
+        The limit for processes stopped by a signal is `stopped_seconds`.
+        """
         for rank, pid in self._processes.items():
             try:
                 os.kill(pid, 0)

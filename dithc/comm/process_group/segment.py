@@ -62,7 +62,10 @@ class Segment:
         barrier()  # all ranks are attached: from here on, the end of a process is detected
 
     def meet(self, calls: Any) -> None:
-        """Wait through `calls` (the library or a recorder of its calls) until all ranks have written."""
+        """Wait through `calls` until all ranks have written.
+
+        `calls` is the library or a recorder of its calls.
+        """
         calls.hc_exchange_meet(self._handle, self._timeout, self._gone)
 
     def absent(self) -> str | None:

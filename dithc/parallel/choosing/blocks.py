@@ -47,7 +47,7 @@ def computing(model: DiT, work: Work, *, bf16: bool) -> dict[str, float]:
 
 
 def crowds(model: DiT, work: Work, group: Group, *, place: int, most: int, bf16: bool) -> dict[int, float]:
-    """Return seconds of a block by the number of first ranks per node that compute while others wait.
+    """Return seconds of a block by the number of active first ranks per node.
 
     Collective over `group`; `place` is this rank's index on its node, `most` the ranks of the largest node.
     """

@@ -34,7 +34,7 @@ class Choice:
     ideal: float
 
     def order(self, least: float) -> tuple[int, int, int, int, float]:
-        """Return the sort key: seconds in steps of ALIKE, then the smallest inner degree, rows and group."""
+        """Return the sort key: seconds in steps of ALIKE, then inner degree, rows, size."""
         later = int((self.seconds / least - 1) / ALIKE) if least > 0 else 0
         return later, self.degrees.inner, self.degrees.rows, self.degrees.size, self.seconds
 
@@ -67,7 +67,7 @@ class Chosen:
         )
 
     def table(self, most: int = 16) -> str:
-        """Return lines for the user: the best degrees, then rejected ones, limited in number."""
+        """Return lines for the user: the best degrees, then rejected ones."""
         lines = [f"   seconds  exchange  times one rank  of {self.costs.ranks} ranks  degrees"]
         lines += [
             f"{choice.seconds:10.4g}  {choice.exchange / choice.seconds if choice.seconds else 0:8.1%}  {choice.speedup:14.4g}"
@@ -92,7 +92,9 @@ class Chosen:
 
 
 def choose(costs: Costs, *, fixed: dict[str, int] | None = None) -> Chosen:
-    """Predict all valid degrees; of data degrees with equal largest parts, only the smallest.
+    """Predict all valid degrees.
+
+    Of data degrees with equal largest parts, only the smallest is considered.
 
     `fixed` degrees are given. Raises UserError with the reason if none is possible.
     """

@@ -70,7 +70,7 @@ class Rates:
     source: str = ""
 
     def crowded(self, ranks: int) -> float:
-        """Return the computing time with this number of active ranks per node, relative to all ranks."""
+        """Return the computing time with `ranks` active ranks per node, relative to all."""
         if not self.crowding:
             return 1.0
         counts, seconds = zip(*self.crowding, strict=True)
@@ -93,7 +93,9 @@ MEETING_SECONDS, LEAVING_SECONDS = 20e-6, 500e-6  # assumed if only a descriptio
 
 
 def described(machine: Machine, *, ranks_a_node: int, bandwidth: float | None = None, **more: Any) -> Rates:
-    """Return the rates of a described network; `more` sets rates that `machine.network` lacks.
+    """Return the rates of a described network.
+
+    `more` sets rates that `machine.network` lacks.
 
     `bandwidth` overrides that of a rank's messages between nodes; `ranks_a_node` share its cards.
     """
@@ -137,7 +139,10 @@ class Costs:
     _groups: dict[int, Sequence[Counter[int]]] = field(default_factory=dict, repr=False, compare=False)
 
     def call(self, degrees: Degrees, rows: int) -> Seconds:
-        """Return the seconds of a network call with these rows, over both branches and all windows."""
+        """Return the seconds of a network call with these rows.
+
+        The rows include both branches and all windows.
+        """
         work, rates = self.work, self.rates
         if work.heads == 0:
             return Seconds(0.0, 0.0)

@@ -60,7 +60,9 @@ def spans(length: int, side: int, *, factor: int, reach: int | None) -> list[Spa
 
 @torch.no_grad()
 def decoded(codec: Decoder, latent: Tensor, *, tile: tuple[int, int], ranks: Ranks = ALONE) -> Iterator[Tensor]:
-    """Yield the image of a latent in row blocks (C, rows, f W) on the first rank; none on other ranks.
+    """Yield the image of a latent in row blocks (C, rows, f W) on the first rank.
+
+    Other ranks yield no blocks.
 
     Memory holds one row of tiles. The layout depends on the sizes only, so the number of ranks does not change any bit.
 

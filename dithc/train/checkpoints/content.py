@@ -34,7 +34,7 @@ class Kept:
     kind: Mapping[str, str] = field(default_factory=dict)
 
     def pieces(self) -> dict[str, list[Piece]]:
-        """Return this rank's pieces by checkpoint file, as views that the next step overwrites."""
+        """Return this rank's pieces by checkpoint file; the next step overwrites them."""
         self.strategy.ready()
         zero, weights = self.strategy.zero, tensors_of(self.model)
         whole = [Piece.whole(name, value) for name, value in weights.items()]
@@ -116,7 +116,9 @@ def state_of(model: DiT, run: training.Run, strategy: Strategy, *, home: Home = 
 
 
 def tensors_of(model: nn.Module) -> dict[str, Tensor]:
-    """Return the tensors of a model's state dictionary, tied weights under their first name.
+    """Return the tensors of a model's state dictionary, tied weights only once.
+
+    Tied weights have their first name.
 
     Raises:
         UserError: the dictionary holds a value that is not a tensor.

@@ -25,7 +25,7 @@ log = logger(__name__)
 
 
 def export(manifest: Path, *, weights: Literal["ema", "raw"], layout: Layout, out: Path) -> dict[str, Any]:
-    """Export the checkpoint of a run's manifest atomically to `out`, a file (for diffusers a folder).
+    """Export the checkpoint of a run's manifest atomically to `out`.
 
     Args:
         manifest: manifest of the run.

@@ -83,7 +83,9 @@ class Saver:
         self._save: _Save | None = None
 
     def save(self, state: Kept) -> None:
-        """Snapshot the state and begin to write it, after the previous checkpoint is complete.
+        """Snapshot the state and begin to write it.
+
+        Waits until the previous checkpoint is complete.
 
         Raises:
             Lease.Held: another trainer has taken over the store.
@@ -112,7 +114,9 @@ class Saver:
             self.finish()
 
     def poll(self) -> None:
-        """Commit the checkpoint in progress if every rank has written its files; does not wait.
+        """Commit the checkpoint in progress if every rank has written its files.
+
+        Does not wait.
 
         Raises:
             Lease.Held: another trainer has taken over the store.

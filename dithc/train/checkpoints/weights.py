@@ -29,7 +29,10 @@ log = logger(__name__)
 
 
 def network_kind(predict: str, block: training.BlockKind) -> dict[str, str]:
-    """Return the file metadata of a network; empty for noise prediction and the original blocks."""
+    """Return the file metadata of a network.
+
+    The metadata is empty for noise prediction and the original blocks.
+    """
     own = {PREDICT: predict, **block._asdict()}
     return {f"{KIND_PREFIX}{name}": str(value).lower() for name, value in own.items() if value != ORIGINAL[name]}
 
@@ -37,7 +40,7 @@ def network_kind(predict: str, block: training.BlockKind) -> dict[str, str]:
 def read_weights(
     path: Path, config: DiTConfig, *, weights: Literal["ema", "raw"]
 ) -> tuple[dict[str, Tensor], DiTConfig | None]:
-    """Return the weights under the official names, and their model if the file specifies it.
+    """Return the weights under the official names, and their model if specified.
 
     Files are memory-mapped, so that unused contents cost nothing. Only torch.save files from before version 1.6 are
     read completely.

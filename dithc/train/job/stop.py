@@ -19,7 +19,10 @@ TIMES_TO_WAIT, LEAST_SECONDS_TO_WAIT, LEAST_SECONDS_FOR_DISKS = 5, 60.0, 600.0
 
 
 def seconds_since_process_start() -> float:
-    """Return the age of this process, which the batch system also counts; 0 if unavailable."""
+    """Return the age of this process, which the batch system also counts.
+
+    Returns 0 if unavailable.
+    """
     try:
         ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
         return float(Path("/proc/uptime").read_text().split()[0]) - ticks / os.sysconf("SC_CLK_TCK")
@@ -85,7 +88,7 @@ class Pace:
         self._longest_step = max(self._longest_step, seconds)
 
     def save(self, seconds: float) -> None:
-        """Record the duration of writing a checkpoint (before the first write, of reading one)."""
+        """Record the duration of a checkpoint write (initially of a read)."""
         self._slowest_save = max(self._slowest_save, seconds)
 
     def validation(self, seconds: float) -> None:
@@ -94,12 +97,14 @@ class Pace:
 
     @property
     def grace_seconds(self) -> float:
-        """Twice the slowest recent step including its validation, twice the slowest save, and the exit."""
+        """Twice the slowest recent step with validation and the slowest save, plus the exit."""
         beside_saves = max(self._steps, default=0.0) + self._slowest_validation
         return 2 * beside_saves + 2 * self._slowest_save + LEAVING_SECONDS
 
     def patience_seconds(self, *, saving: bool = False) -> float | None:
-        """Return the time for which a rank may delay other ranks; None before the first step.
+        """Return the time for which a rank may delay other ranks.
+
+        Returns None before the first step.
 
         `saving` allows for slow disks.
         """

@@ -49,7 +49,7 @@ class Journal:
         self._stack.close()
 
     def back_to(self, number: int) -> None:
-        """Rewind to `number`: later steps are repeated or dropped, and their records replaced."""
+        """Rewind to `number`: records of later steps are replaced."""
         if number == self._last:
             return
         self._bar.update(number - self._last)

@@ -41,7 +41,10 @@ class Validation:
         group: Group,
         memory: TrainingMemory | None = None,
     ) -> None:
-        """Select the tiles; `is_due` stays False if the run has or requests none. `seed` determines the noise."""
+        """Select the tiles.
+
+        `is_due` stays False if the run has or requests none. `seed` determines the noise.
+        """
         self._run, self._state, self._group, self._memory = run, state, group, memory or TrainingMemory()
         self._objective = Objective.of(training.Objective(predict=run.objective.predict))
         self._tiles = HeldOut(latents, seed=seed, draws=NUM_TIMES)

@@ -15,7 +15,10 @@ from dithc.train.strategies import Zero
 
 
 def decay_at(step: int, *, decay: float, warmup: bool) -> float:
-    """Return the decay after optimizer step `step` (from 1): min(decay, (1 + step) / (10 + step)) with warm-up."""
+    """Return the decay after optimizer step `step` (from 1).
+
+    With warm-up it is min(decay, (1 + step) / (10 + step)).
+    """
     return min(decay, (1 + step) / (10 + step)) if warmup else decay
 
 
@@ -48,11 +51,11 @@ class Average:
         return [piece(name, value) for name, value in self.state.items()]
 
     def move(self, moved: Home) -> None:
-        """Replace every tensor by the equal copy that `moved` returns for its name and value."""
+        """Replace every tensor by the copy that `moved` returns for its name and value."""
         self.state = {name: moved(f"{self._label}.{name}", value) for name, value in self.state.items()}
 
     def load(self, state: Mapping[str, Tensor]) -> None:
-        """Load a saved average, or the start weights of a fine-tuning, from complete tensors by name."""
+        """Load a saved average, or start weights, from complete tensors by name."""
         for name, value in self.state.items():
             value.copy_(self._cut(name, state[name]))
 

@@ -43,7 +43,9 @@ class _Inputs:
 
 
 def train(job: Job, group: Group) -> int:
-    """Train `job.run` up to step `job.until` and write the manifest; continues an earlier job.
+    """Train `job.run` up to step `job.until` and write the manifest.
+
+    Continues an earlier job.
 
     Returns:
         DONE, STOPPED or HELD, the same on every rank.

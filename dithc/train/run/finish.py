@@ -19,7 +19,9 @@ WARMUP_STEPS = 2  # first steps after a start are slower: first touch of memory,
 def write_manifest(
     job: Job, *, store: Store, checkpoint: Store.Checkpoint, inputs: dict[str, str], seconds: float
 ) -> None:
-    """Write the manifest of a run at `checkpoint`, as the last output, and protect that checkpoint.
+    """Write the manifest of a run at `checkpoint`, and protect the checkpoint.
+
+    The manifest is the last output.
 
     `inputs` is the digest of each input manifest by path, `seconds` the wall time of this job.
     """

@@ -23,7 +23,10 @@ log = logger(__name__)
 
 
 def free_bytes() -> int | None:
-    """Return the memory that this process can still use (machine, control group, address limit); None if unknown."""
+    """Return the memory that this process can still use; None if unknown.
+
+    Limits are the machine, the control group and the address limit.
+    """
     free = available_bytes()
     limit, _ = resource.getrlimit(resource.RLIMIT_AS)
     if limit == resource.RLIM_INFINITY:
@@ -34,7 +37,9 @@ def free_bytes() -> int | None:
 
 @contextmanager
 def within(job: Job, *, tokens: int, at_once: int, memory: TrainingMemory) -> Iterator[None]:
-    """Convert a failed allocation in the context into a UserError with need, limit and a size that fits.
+    """Convert a failed allocation in the context into a UserError.
+
+    The error contains need, limit and a size that fits.
 
     `tokens` is the number per image, `at_once` the number of images that a rank computes at once.
     """

@@ -17,7 +17,9 @@ log = logger(__name__)
 
 
 def fresh_model(run: training.Run, *, shape: tuple[int, int, int], num_classes: int, seed: int) -> DiT:
-    """Return the network of a run, initialized from `seed` alone and therefore equal on every rank.
+    """Return the network of a run, initialized from `seed` alone.
+
+    The weights are therefore equal on every rank.
 
     `shape` is (C, height, width) of a latent. A label dropout above 0 adds the null label.
     """
@@ -62,7 +64,7 @@ def start_from_run(model: DiT, manifest: Path, *, weights: Weights, codec: str) 
 
 
 def start_from_file(model: DiT, path: Path, *, weights: Weights, guides: bool = False) -> None:
-    """Load weights of another program into `model` (see `read_weights`) and log the changes.
+    """Load weights of another program into `model` (`read_weights`), log changes.
 
     Raises:
         UserError: the file is unreadable, of another architecture, or lacks the null label although `guides` is set.

@@ -74,7 +74,10 @@ class Guide:
 
 
 def start_of(model: DiT, run: training.Run) -> DiT | None:
-    """Return a copy of the initial model for `by: start`; matrices in the compute type, other weights in fp32."""
+    """Return a copy of the initial model for `by: start`.
+
+    Matrices have the compute type, other weights fp32.
+    """
     if run.guide is None or run.guide.by != "start":
         return None
     start = copy.deepcopy(model).requires_grad_(False)

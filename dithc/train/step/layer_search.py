@@ -51,7 +51,9 @@ class Search:
         self._stack.close()
 
     def images(self, x: Tensor, noise: Tensor, *, part: slice) -> list[int]:
-        """Begin a micro-batch of images and noise (n, C, height, width), images `part` of the global batch.
+        """Begin a micro-batch of images and noise (n, C, height, width).
+
+        They are images `part` of the global batch.
 
         Returns:
             The indices of images with bad values if these come first, else an empty list.

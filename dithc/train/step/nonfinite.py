@@ -47,7 +47,10 @@ class LeftOut:
     """Steps without an update, ascending, equal on all ranks, stored in `left_out.json` of the store."""
 
     def __init__(self, store: Store, group: Group) -> None:
-        """Read the steps of earlier jobs; collective. Raises UserError if the file is damaged."""
+        """Read the steps of earlier jobs.
+
+        Collective. Raises UserError if the file is damaged.
+        """
         self._store, self._group = store, group
         self.steps: list[int] = group.broadcast_object(_read(store) if group.rank == 0 else None)
         if self.steps:

@@ -64,7 +64,10 @@ class Span(Protocol):
 
 
 def settle(strategy: Strategy, source: Source, run: training.Run) -> None:
-    """Settle a strategy with one image, before optimizer and average exist; weights stay unchanged."""
+    """Settle a strategy with one image, before optimizer and average exist.
+
+    Weights stay unchanged.
+    """
     batch = source.batch(0, slice(0, 1))
     with arithmetic(run):
         strategy.settle(batch.x, batch.t, batch.y)

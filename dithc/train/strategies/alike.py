@@ -53,7 +53,7 @@ def check_model(model: nn.Module) -> None:
 
 
 def check_trained(model: nn.Module) -> None:
-    """Raise UserError if no parameter is trainable, or a trainable one is not fp32 in CPU memory."""
+    """Raise UserError if no parameter is trainable, or one is not fp32 on the CPU."""
     trained = {name: value for name, value in model.named_parameters() if value.requires_grad}
     lazy = [name for name, value in trained.items() if isinstance(value, nn.parameter.UninitializedParameter)]
     odd = lazy or [name for name, value in trained.items() if not value.is_cpu or value.dtype is not torch.float32]

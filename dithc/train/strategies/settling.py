@@ -78,7 +78,7 @@ def unchanged(model: nn.Module) -> Iterator[list[str]]:
 
 
 def mean_square(output: Any) -> Tensor:
-    """Return a scalar that depends on all tensors of an output (nested tuples, lists, dictionaries).
+    """Return a scalar that depends on all tensors of a (nested) output.
 
     Raises:
         UserError: none of them has a gradient.

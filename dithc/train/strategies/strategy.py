@@ -137,7 +137,7 @@ class Strategy:
 
     @property
     def owns_gradients(self) -> bool:
-        """True if gradients stay where the backward pass leaves them, outside of other buffers."""
+        """True if gradients stay outside of the buffers of reducers."""
         return self._parallel is None and self._reducer is None
 
     def share(self, other: nn.Module) -> None:
@@ -172,7 +172,9 @@ class Strategy:
         return self._reducer.exposure.metrics()
 
     def backward(self, loss: Tensor, *, over: float | None = None, last: bool = True) -> dict[str, float]:
-        """Run the backward pass of this rank's share; gradients are then those of the global batch on all ranks.
+        """Run the backward pass of this rank's share.
+
+        Gradients are then the global batch's on all ranks.
 
             for part in parts:                                              # micro-batches
                 strategy.backward(mean_loss(part), over=group.size * len(parts), last=part is parts[-1])
@@ -232,7 +234,7 @@ class Strategy:
         return any(bool(gradient.any()) for gradient in held)
 
     def ready(self) -> None:
-        """Wait until this rank's weights are complete, before access outside of a forward pass."""
+        """Wait until this rank's weights are complete, before access outside of a pass."""
         if self.zero is not None:
             self.zero.ready()
 
@@ -242,7 +244,7 @@ class Strategy:
             self.zero.adopt()
 
     def ready_for(self, parameters: Iterable[Tensor]) -> None:
-        """Wait until these weights are complete on this rank, before access ahead of their layer."""
+        """Wait until these weights are complete, before access ahead of their layer."""
         if self.zero is not None:
             self.zero.ready_for(parameters)
 
@@ -315,7 +317,10 @@ class Strategy:
             )
 
     def norm(self, gradients: Mapping[str, Tensor]) -> float:
-        """Return the norm of the complete gradient from this rank's part by name; each number counts once."""
+        """Return the norm of the complete gradient from this rank's part by name.
+
+        Each number counts once.
+        """
         if self.zero is not None:
             return self.zero.norm(gradients)
         if self.shards is None:

@@ -139,7 +139,9 @@ class _Shares(Mapping[str, Tensor]):
 
 
 def share_layers(model: nn.Module, mesh: DeviceMesh) -> Shards:
-    """Keep this rank's share of every block of `model`, a DiT equal on all ranks of the one-dimensional `mesh`.
+    """Keep this rank's share of every block of a DiT.
+
+    `model` is equal on all ranks of the one-dimensional `mesh`.
 
     Raises:
         UserError: the ranks cannot share the heads or the hidden layer of the MLP equally.

@@ -70,7 +70,6 @@ def cut(
     `dithc.memory.place`.)
 
     Args:
-        operation: type of the operation.
         shape: see `Operation`.
         cores: number of cores of each cluster.
         dimension: dimension of a product that is partitioned among clusters. Rows of C are tokens forward and in dX,

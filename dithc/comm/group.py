@@ -58,7 +58,6 @@ class Group:
 
     Attributes:
         rank: number of this process among all ranks, from 0.
-        size: number of ranks.
         local_rank: number of this process among the ranks of its node.
         local_size: number of ranks of this node.
         node: name of the node, equal on all its ranks and different between nodes.
@@ -364,7 +363,6 @@ def _start_mpi() -> "World":
 
 
 def _join(world: "World", timeout_seconds: float) -> Group:
-    """Connect all ranks of MPI to a group."""
     from dithc.pages import ranks_on_node  # this module needs torch
 
     if world.size == 1:

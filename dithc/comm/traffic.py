@@ -24,7 +24,6 @@ class Span:
     """Time span of one operation of the communication thread.
 
     Attributes:
-        name: name of the operation.
         begun: start in seconds of `time.perf_counter`.
         ended: end in seconds of `time.perf_counter`.
         num_bytes: bytes sent by this rank; None if they were not counted.

@@ -114,7 +114,6 @@ class Copies:
 
         Args:
             target, source: contiguous CPU tensors of one dtype and size; without overlap.
-            stream: stream of the copy.
             priority: higher values first, even during a copy; equal values in order of submission.
 
         Raises:

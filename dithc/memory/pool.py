@@ -48,7 +48,6 @@ class Counters:
         budget_bytes: limit; None without a budget.
         spills, spilled_bytes: requests beyond the budget, passed to the pool below or rejected.
         largest_free_bytes: longest run of idle memory.
-        num_blocks: blocks in use.
     """
 
     used_bytes: int = 0
@@ -139,7 +138,6 @@ class Pool:
         """Return an uninitialized contiguous tensor from this pool or the pools below it.
 
         Args:
-            shape: shape of the tensor.
             dtype: any; types other than floats of 2, 4 or 8 bytes may have a few extra bytes of storage.
             floor_bytes: smaller tensors, and empty ones, come from torch.
 

@@ -25,7 +25,6 @@ class TierSpec:
     """Specification of a tier.
 
     Attributes:
-        name: name for messages.
         kind: on-package memory, ordinary memory (including expanders), or a file.
         budget_bytes: limit of physical bytes, in use and idle; None for no limit. For a file: its size.
         nodes: memory nodes to bind to, in the order of core clusters; () for the clusters' own nodes.

@@ -47,7 +47,6 @@ class Cached:
         """Return the output (N, t, D) of all blocks, computed or cached.
 
         Args:
-            blocks: blocks of the network.
             tokens: embedded tokens (N, t, D), of the same rows in each call.
             c: condition (N, D).
             time: timestep of all rows.

@@ -65,8 +65,6 @@ class Decoding:
         """Select the method and log the reason.
 
         Args:
-            codec: codec of the latents.
-            ranks: ranks that decode together.
             by_rows: True partitions every image. "auto" partitions the images left after an equal number of complete
                 images per rank. Codecs with an obstacle are never partitioned.
         """
@@ -141,7 +139,6 @@ def decoded_rows(codec: Decodes, latent: Tensor, ranks: Ranks, *, lengths: Seque
 
     Args:
         codec: codec without `obstacle`.
-        latent: latents (N, Z, h, w).
         ranks: ranks that share the rows.
         lengths: rows of each rank, at least one; None for an even split.
 

@@ -16,8 +16,6 @@ class Ranks:
     """Ordered subset of the ranks of a run; a single rank has no group.
 
     Attributes:
-        rank: index of this rank in the subset.
-        size: number of ranks.
         group: group of torch.distributed; None for a single rank, or for all ranks.
         joining: concatenation in shared memory on one node; None for messages.
     """

@@ -76,7 +76,6 @@ class Joining:
         return whole.clone()
 
     def _segment(self, num_bytes: int) -> Any:
-        """Return the current segment with at least this size."""
         segment = self._memories[0]
         if segment is None or num_bytes > segment.memory.numel():
             known = 0 if segment is None else GROWTH * segment.memory.numel()

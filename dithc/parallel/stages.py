@@ -134,7 +134,6 @@ class Staged:
         return stages.spread(out, source=stages.size - 1)
 
     def _units(self, rows: int) -> Sequence[Unit]:
-        """Return the units that pass through the stages, in order."""
         tokens = sum(self._patches)
         if self._calls >= self._warmup and len(self._patches) > 1:
             places = zip(starts(self._patches), self._patches, strict=True)

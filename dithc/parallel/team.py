@@ -25,7 +25,6 @@ class Team:
     """This rank's place in its group; by default a single rank.
 
     Attributes:
-        degrees: degrees of the group.
         number: number of the group, from 0; None outside of groups.
         members: all ranks of the group.
         data: this rank's part of a shard's images, and the number of parts.
@@ -52,8 +51,6 @@ class Team:
         """Return this rank's team; collective.
 
         Args:
-            group: all ranks of the run.
-            degrees: degrees of each group.
             groups: disjoint groups of `degrees.size` ranks each; tokens or stages innermost, then branches, then
                 images.
 

@@ -18,7 +18,6 @@ class Plan:
     Attributes:
         before: computing time before the backward pass: optimizer and forward pass.
         ready: time from the start of the backward pass until each bucket is ready, in order.
-        backward: computing time of the backward pass.
         exchange: time to sum each bucket.
         overlaps: whether sums begin during the backward pass.
         slowdown: factor on computing time during a sum; 1 if communication has its own core.
@@ -37,7 +36,6 @@ class Step:
     """Time of a step.
 
     Attributes:
-        seconds: duration of the step.
         exposed_seconds: part after the slowest rank's backward pass.
         waits: seconds by rank and bucket between submission (or the end of the previous sum) and the end of its sum, as
             in a profile.

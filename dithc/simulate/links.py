@@ -114,7 +114,6 @@ def all_reduce_seconds(size: float, *, collective: Collective, layout: Layout, l
 
 
 def _inside(size: float, *, streams: int, layout: Layout, links: Links) -> float:
-    """Return seconds of a message between ranks of one node."""
     return links.through_memory(size) if layout.shares_memory else links.message(size, streams=streams)
 
 

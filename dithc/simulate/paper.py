@@ -231,7 +231,6 @@ def _inputs(found: Fit) -> dict[str, Any]:
 
 
 def _validation(model: Model, found: Fit, *, steps: int, seed: int) -> dict[str, Any]:
-    """Compare published and simulated points."""
     counts = [*LOGGED_SECONDS, NODES_OF_EFFICIENCY]
     points = [_point(model, found, nodes=count, steps=steps, seed=seed) for count in counts]
     rows = []

@@ -29,7 +29,6 @@ class Sampling:
     """Sampling task, in addition to machine, models and nodes of `Settings`.
 
     Attributes:
-        images: number of images.
         size: side in pixels.
         steps: network calls per image.
         guided: whether each call has two branches.

@@ -32,7 +32,6 @@ class Method:
     Attributes:
         label: name of the curve.
         collective: ring or rabenseifner over all ranks, or hierarchical with `wire`.
-        wire: data type on the wire.
         shares_memory: whether ranks of a node exchange through memory.
         bucket_bytes: maximum bucket size; None for the rule of dithc.comm.
         overlaps: whether sums begin during the backward pass.
@@ -56,9 +55,7 @@ class Computing:
 
     Attributes:
         seconds: time of a step with `images` on a node.
-        images: images per node.
         fixed_seconds: part that does not shrink with the images, including `optimizer_seconds`.
-        optimizer_seconds: time of the optimizer.
         forward_share: share of the forward pass in both passes.
         spread: standard deviation of the log of a rank's speed in a step.
     """
@@ -140,7 +137,6 @@ def plan_of(
 
 
 def _alone(plan: Plan) -> Plan:
-    """Return the plan of a single rank, without exchange."""
     return Plan(before=plan.before, ready=(), backward=plan.backward, exchange=())
 
 

@@ -88,8 +88,6 @@ class Holding:
     """Distribution of the matrices over `size` ranks; in this class every rank holds all matrices.
 
     Attributes:
-        rank: this rank.
-        size: number of ranks.
         span: number of neighboring ranks, from a multiple of it, that together hold all parts.
         meter: counter of the resulting traffic.
     """

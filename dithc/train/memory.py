@@ -39,7 +39,6 @@ class TrainingMemory:
 
         Args:
             settings: section `machine.memory`; None for unmanaged memory.
-            group: ranks that share the memory; None for one rank.
 
         Raises:
             UserError: a folder is missing, read-only or too small, or `automem: on` has one tier only.

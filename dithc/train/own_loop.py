@@ -63,7 +63,6 @@ class Checkpoints:
 
         Args:
             folder: folder of this run alone, writable by all ranks.
-            group: all ranks of the run.
             optimizer: optimizer of a settled strategy.
             every: steps between checkpoints; the last step is saved too.
             keep_last: number of newest checkpoints to keep.

@@ -38,14 +38,12 @@ class Rehearsal:
     Attributes:
         model: preset and overrides, as in a run's settings.
         batch: images per step over all ranks.
-        dtype: compute type.
         strategy, sharding, gradients, memory: as in the configuration.
         operators: default: the operators of training. torch: PyTorch for all operators, including AdamW and average. products:
             PyTorch except for matrix products of linear layers with fused bias, GELU or gate.
         recompute: whether blocks are recomputed in the backward pass.
         warmup: untimed steps; 2 for valid times, because memory is first touched, then reused.
         steps: timed steps.
-        seed: seed of model and images.
         pairs: further timed steps, each paired with a step without communication. Weights then differ between ranks.
     """
 
@@ -95,7 +93,6 @@ def rehearse(settings: Rehearsal, group: Group, *, warm: Callable[[], None] = la
     """Run the steps and return the measurements.
 
     Args:
-        settings: settings of the rehearsal.
         group: connected ranks, already placed on cores.
         warm: called on rank 0 between warm-up and timing, while all ranks wait.
 
@@ -162,7 +159,6 @@ def _managed(memory: TrainingMemory, rows: Sequence[Mapping[str, float]]) -> dic
 
 
 def _choose_operators(operators: Operators) -> None:
-    """Select operators by `Rehearsal.operators`."""
     if operators == "default":
         return
     serving = hcops.describe()[0]["backend"]
@@ -172,7 +168,6 @@ def _choose_operators(operators: Operators) -> None:
 
 
 def _page_faults() -> int:
-    """Return the minor page faults of this process."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
 
 

@@ -138,7 +138,6 @@ class Reducer:
         self._waiting, self._works = [], []
 
     def _fill(self, buffer: Tensor) -> None:
-        """Assign every gradient its view of this buffer."""
         self.buffer, self._counts = buffer, buffer[self.arrangement.length :]
         self._flags = self._counts[: len(self.parameters)]
         self._views: list[Tensor] = []
@@ -148,7 +147,6 @@ class Reducer:
             hcops.optimizer.give_place(parameter, self._views[-1])
 
     def _landed(self, parameter: Tensor) -> None:
-        """Handle a gradient that is complete on this rank."""
         if self._active:
             number = self._number[id(parameter)]
             if number in self._done:

@@ -33,8 +33,6 @@ class SharedWeights:
     Attributes:
         buffer: weights used for computation, fp32.
         shares: exact weights of this rank's shares of all buckets, concatenated; None if `buffer` holds them.
-        rank: number of this process among the ranks that share the weights.
-        size: number of ranks that share the weights.
     """
 
     def __init__(

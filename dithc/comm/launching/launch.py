@@ -57,9 +57,6 @@ def launch_line(
     One rank needs no launcher.
 
     Args:
-        command: program and arguments.
-        launcher: launcher of the ranks.
-        nodes: number of nodes.
         ranks: total number of ranks.
         cpus: CPUs per rank for srun, which binds. mpiexec does not bind; the ranks bind themselves.
         mpiexec: required for launcher mpiexec with several ranks, and for srun with `hydra`.
@@ -131,7 +128,6 @@ def environment_of(environment: Mapping[str, str], *, launcher: Launcher, nodes:
     Args:
         environment: environment of this process.
         launcher: launcher of the ranks; `none` leaves the environment unchanged.
-        nodes: number of nodes.
         hydra: whether srun starts a hydra mpiexec: one process per node, with all CPUs of the job on that node.
 
     Raises:

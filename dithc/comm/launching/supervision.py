@@ -51,8 +51,6 @@ def supervise(
     point.
 
     Args:
-        line: command line.
-        environment: environment of the command.
         launcher: launcher at the start of the line.
         vendor: vendor of mpiexec.
         grace_seconds: time to save and exit after the driver is gone.
@@ -260,7 +258,6 @@ def name_of(pid: int) -> str:
 
 
 def _children() -> dict[int, set[int]]:
-    """Return the running children of each process."""
     found: dict[int, set[int]] = {}
     for path in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):

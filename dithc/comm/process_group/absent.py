@@ -31,8 +31,6 @@ class Absent:
 
         Args:
             store: store of torch.distributed for this group alone; None to disable.
-            rank: number of this process in the group.
-            size: number of ranks in the group.
             keeper: rank of the group whose process hosts the store; None if the host is outside of the group.
             describe: function that describes the process of a rank of the group.
         """

@@ -76,8 +76,6 @@ class MpiProcessGroup(_PROCESS_GROUP):  # type: ignore[misc]
         """Connect the ranks of the group; collective over them.
 
         Args:
-            rank: number of this process in the group.
-            size: number of ranks in the group.
             ranks: numbers of the members in the world, in order; None for all.
             timeout: time after which an operation without participation of other ranks fails, and the group with it.
             mode: see `Collectives`; None for the environment variable DITHC_MPI_MODE, else hierarchical.

@@ -73,7 +73,6 @@ class Collectives:
         return list(tensors)
 
     def _way(self, flat: Tensor, op: Reduction) -> dict[str, Any]:
-        """Return wire type and scale for the hierarchy."""
         wire = self.wire if flat.dtype is torch.float32 else flat.dtype
         return {"wire": wire, "scale": 1.0 / self._channel.size if op == "mean" else 1.0}
 

@@ -112,7 +112,6 @@ class Exchange:
         """Create and map the segment; collective over the ranks of the node.
 
         Args:
-            rank: number of this process among the ranks of the node.
             names: names of the node's ranks, for messages.
             broadcast: function that returns the value of rank 0 on every rank.
             barrier: function that returns when all ranks have called it.
@@ -167,8 +166,6 @@ class Exchange:
             x: dense 1D input.
             out: dense 1D output, of the same data type.
             wire: data type in the segment.
-            op: reduction.
-            scale: factor of the result.
         """
         part = min(x.numel(), out.numel())
         chunk = self.piece_elements(wire) * (self.ranks if kind == "all_reduce" else 1)
@@ -227,12 +224,8 @@ class Exchange:
         Its own values are read directly from x.
 
         Args:
-            number: number of the chunk.
             pieces: positions of the pieces in x.
-            x: values of this rank.
             wire: data type in the segment.
-            op: reduction.
-            scale: factor of the result.
             out: also receives the result; of the type of x, or of `wire` without `keep`. It may be the piece in x.
             patience: nanoseconds for which the call may wait.
             keep: whether other ranks `get` the result after `publish`; otherwise the chunk ends here.

@@ -293,7 +293,6 @@ def _pipeline(count: int, steps: Sequence[Step], *, waiting: Sequence[Step] = ()
 
     Args:
         count: number of chunks.
-        steps: steps of each chunk, in order.
         waiting: steps that may sleep if no data is in flight between nodes, because transfers only progress when
             polled; empty for all steps.
     """

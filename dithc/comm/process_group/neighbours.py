@@ -106,7 +106,6 @@ def _name(rank: int, ranks: Sequence[int] | None, *, size: int) -> str:
 
 
 def _state(pid: int) -> str:
-    """Return the process state letter of proc(5)."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except OSError:

@@ -35,7 +35,6 @@ class Segment:
 
         Args:
             num_bytes: size of `memory`.
-            rank: number of this process among the ranks.
             names: names of all ranks, for messages.
             broadcast: function that returns the value of the first rank on every rank.
             barrier: function that returns when all ranks have called it.

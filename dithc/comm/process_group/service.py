@@ -39,8 +39,6 @@ class Job:
     """Submitted operation.
 
     Attributes:
-        name: name for messages.
-        operation: generator.
         done: called once, on the communication thread, with the result and None, or with None and the error.
         timeout_seconds: time without progress after which it fails.
         number: index among the group's collectives, from 1; None for other operations.
@@ -121,7 +119,6 @@ class Service:
         """Start the thread.
 
         Args:
-            name: name of the thread.
             cpu: logical CPU to run on; None leaves the choice to the system.
             watch: called with the active jobs every second without progress; an exception ends all jobs.
         """

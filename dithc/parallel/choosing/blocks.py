@@ -68,8 +68,6 @@ def strips(work: Work) -> tuple[int, int]:
 
 
 def _block(model: DiT, blocks: Blocks, work: Work, tokens: int, *, in_sequence: bool = True) -> Timed:
-    """Return timed blocks with a strip of this number of tokens."""
-
     @contextmanager
     def entered() -> Iterator[Callable[[], object]]:
         with part.part_of(work.tokens, over), rotated_from(model, slice(0, tokens)):

@@ -20,7 +20,6 @@ class Choice:
     """Degrees and their prediction.
 
     Attributes:
-        degrees: degrees of each group.
         seconds: time until the last group is done.
         exchange: part of `seconds` in which the busiest group only communicates.
         speedup: speedup over one rank.

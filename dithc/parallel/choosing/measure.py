@@ -57,8 +57,6 @@ def measured(
 
     Args:
         model: network in evaluation mode; None without a network.
-        group: all ranks.
-        work: work to predict.
         bf16: whether products use bf16.
         decode: function that decodes a part of an image and returns the number of parts per image.
         nodes: ranks of each node.

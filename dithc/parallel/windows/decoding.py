@@ -67,7 +67,6 @@ def decoded(codec: Decoder, latent: Tensor, *, tile: tuple[int, int], ranks: Ran
     Memory holds one row of tiles. The layout depends on the sizes only, so the number of ranks does not change any bit.
 
     Args:
-        codec: codec of the latent.
         latent: scaled latent (Z, H, W), on every rank.
         tile: rows and columns of a tile in the latent; at most its size.
         ranks: ranks that decode the tiles of a row together; all must exhaust the iterator.

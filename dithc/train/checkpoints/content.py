@@ -166,7 +166,6 @@ def facts(
 
 
 def _load(model: nn.Module, weights: Mapping[str, Tensor], *, origin: Path) -> None:
-    """Load all weights into the model, one tensor at a time."""
     own = tensors_of(model)
     if others := sorted(own.keys() ^ weights.keys()):
         raise problem(

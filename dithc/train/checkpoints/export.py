@@ -28,7 +28,6 @@ def export(manifest: Path, *, weights: Literal["ema", "raw"], layout: Layout, ou
     """Export the checkpoint of a run's manifest atomically to `out`.
 
     Args:
-        manifest: manifest of the run.
         weights: averaged (`ema`) or raw weights.
         layout: `safetensors` holds the chosen weights under the official names. `official` is written by torch.save:
             averaged weights as {"model": raw, "ema": averaged}, raw weights as a plain state dictionary (as a

@@ -62,9 +62,7 @@ class Saver:
         """Prepare to write.
 
         Args:
-            store: store of the run.
             lease: lease of the store, on rank 0.
-            group: all ranks.
             said: JSON facts stored in every checkpoint.
             pace: receives the durations.
             keep_last: number of newest checkpoints to keep.
@@ -187,7 +185,6 @@ class Saver:
         return found
 
     def _contents(self, state: Kept) -> dict[str, TensorFile]:
-        """Return this rank's tensors by file name."""
         pieces = state.pieces()
         if self._share is None:
             held = {key_of(file, piece): piece.values.nbytes for file, parts in pieces.items() for piece in parts}
@@ -220,7 +217,6 @@ class Saver:
         return commit
 
     def _end(self, save: _Save) -> None:
-        """Record the completed checkpoint."""
         self._save = None
         seconds = time.monotonic() - save.begun
         self.pace.save(save.stalled + save.busy + save.task.seconds)
@@ -251,7 +247,6 @@ class Saver:
 
 
 def _write(files: dict[Path, TensorFile], task: Background) -> list[dict[str, Any]]:
-    """Write a rank's files and return their entries."""
     entries = []
     for path, content in files.items():
         try:

@@ -17,9 +17,6 @@ class Job:
     """One segment of a training run.
 
     Attributes:
-        name: name of the run.
-        run: settings of the run.
-        seed: seed of the experiment.
         spec: semantic settings of digest and manifest.
         latents: manifest of the training latents.
         init: manifest of the run with the initial weights of a fine-tuning.

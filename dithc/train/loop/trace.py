@@ -75,10 +75,8 @@ def _complete(path: Path, spans: list[traffic.Span], *, looks: list[tuple[float,
     """Add the spans of the communication thread to a trace of torch's profiler (Chrome format, microseconds).
 
     Args:
-        path: trace file.
         spans: spans in seconds of `time.perf_counter`.
         looks: `time.perf_counter` before and after each event CLOCK of the trace, which relates both clocks.
-        rank: number of this rank.
     """
     trace: dict[str, Any] = parse(plain(path).read_text())
     marks = [event for event in trace["traceEvents"] if event.get("name") == CLOCK]

@@ -142,7 +142,6 @@ class Muon:
         return works
 
     def _part(self, matrix: Matrix, tensors: Mapping[str, Tensor]) -> Tensor:
-        """Return this rank's part of a matrix as a contiguous view."""
         return tensors[matrix.name][self._parts[matrix][self._holding.rank].own]
 
     def _send(self, part: Tensor, rank: int, tag: int) -> Any:

@@ -67,7 +67,6 @@ class Optimizer:
         Args:
             weights: settled strategy, or model that this process trains alone.
             lr: learning rate, or a function of the step (from 1).
-            betas: decay rates of the moments.
             weight_decay: decoupled weight decay.
             clip: maximum norm of all gradients together; None for no clipping.
             muon: function that returns the Muon of some of these weights; None for AdamW alone.

@@ -75,7 +75,6 @@ def train(job: Job, group: Group) -> int:
 
 
 def _is_done(store: Store, step: int) -> bool:
-    """Return whether the last step's checkpoint is intact."""
     if step not in store.steps():
         return False
     try:
@@ -172,7 +171,6 @@ def _train(job: Job, group: Group, store: Store, memory: TrainingMemory) -> int:
 
 
 def _position(step: int, *, global_batch: int, num_samples: int) -> dict[str, float]:
-    """Return the position in the data at a step."""
     sample = step * global_batch
     return {"sample": sample, "epoch": sample / num_samples}
 

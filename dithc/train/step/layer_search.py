@@ -97,7 +97,6 @@ class Search:
         return look
 
     def _images_in(self, values: Tensor) -> str:
-        """Return the images with values that are not finite."""
         if values.dim() == 0 or values.shape[0] != self._part.stop - self._part.start:
             return f"images {self._part.start} to {self._part.stop - 1} of the global batch"
         numbers = [self._part.start + place for place in _bad_rows(values)]

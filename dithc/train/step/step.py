@@ -218,7 +218,6 @@ class Trainer:
 
 
 def _places(found: Mapping[int, str | None]) -> str:
-    """Format the location of each rank."""
     places = [f"rank {rank}: {place}" for rank, place in found.items() if place]
     return "; ".join(places) or "none on any rank: the sum over ranks, or a transient fault of the machine"
 

@@ -110,7 +110,6 @@ def _told(value: Tensor) -> tuple[str, int]:
 
 
 def _gathered(own: Told) -> list[Told]:
-    """Return the values of every rank."""
     told: list[Told] = [own] * dist.get_world_size()
     dist.all_gather_object(told, own)
     return told

@@ -44,9 +44,6 @@ def layout_of(name: training.StrategyName, *, rank: int, size: int, first_ranks:
     """Return the grid of a strategy.
 
     Args:
-        name: strategy.
-        rank: this rank.
-        size: number of ranks.
         first_ranks: per rank, its number minus its index on the node; equal on a node with neighboring ranks.
         dies: dies of this rank's node that its ranks use.
 

@@ -67,8 +67,6 @@ class Strategy:
     their sum.
 
     Attributes:
-        layout: grid of ranks.
-        model: trained model.
         module: callable for a forward pass of `model`.
         is_summed: whether summed gradients await an update.
         scale: factor on a rank's loss, so that gradients are sums over the shares.

@@ -202,7 +202,7 @@ def work(**more: Any) -> Work:
 def test_degrees_that_do_not_go_with_stages_are_refused(fixed, words) -> None:
     with pytest.raises(UserError, match=words):
         least(work(), ranks=8, ranks_a_node=4, fixed=fixed)
-    with pytest.raises(UserError, match="no patches"):
+    with pytest.raises(UserError, match="stages require patches"):
         least(work(patches=0), ranks=8, ranks_a_node=4, fixed={"stages": 2})
     with pytest.raises(UserError, match="30 stages of 28 blocks"):
         least(work(), ranks=32, ranks_a_node=4, fixed={"stages": 30})

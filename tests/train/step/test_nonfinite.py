@@ -262,7 +262,7 @@ def test_skip_ends_where_weights_are_not_finite(job, caplog):
     faults.inject("weights", at=3)
     with pytest.raises(NotFinite):
         train(job(nonfinite="skip"), Group())
-    assert "`nonfinite: rollback` would" in caplog.text
+    assert "set `nonfinite: rollback`" in caplog.text
 
 
 def diverging(one):

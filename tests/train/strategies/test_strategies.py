@@ -224,8 +224,8 @@ def test_ranks_that_dies_cannot_share_are_refused(firsts):
 def test_the_log_says_what_a_strategy_means_here():
     said = sentence(Layout(name="dp", rank=0, size=4), dies=1, clusters=4, ranks_on_node=4)
     assert "a rank is a cluster with a full replica" in said
-    assert "meant for" not in said
-    assert "meant for 1 rank(s)" in sentence(Layout(size=4), dies=1, clusters=4, ranks_on_node=4)
+    assert "designed for" not in said
+    assert "designed for 1 rank(s)" in sentence(Layout(size=4), dies=1, clusters=4, ranks_on_node=4)
 
 
 def test_a_step_after_the_block_of_the_ranks_is_a_user_error():

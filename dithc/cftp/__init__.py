@@ -1,13 +1,14 @@
-"""The threads of a rank, grouped by cluster, and the cut of work among clusters and among the cores of a cluster.
+"""Thread team of a rank, grouped by core cluster, and the partition of work among clusters and cores.
 
-What: `Team`, the persistent threads that operators run on; `cut`, the part of every operator's output that each core
-computes; `partition`, the rule for one length below all of it.
-Why: the clusters of a die form the tensor-parallel group inside one process: every operation's output is cut among them, inputs
-are read in place, and nothing is exchanged. The same rule shares a global batch among ranks.
-Invariants: `partition` and `cut` are pure functions; parts cover the whole output, in order, without overlap, for any size and
-any number of parts, and equal what the C library does (kernels/team, kernels/gemm): tests compare. (Where memory is bound to
-several nodes, the optimizer cuts tensor by tensor.) A team's threads sleep while nobody calls them.
-How to change it: a rule of cutting changes in C and here at once, with its constant; a new operation is a line of
+Purpose: the clusters of a die form a tensor-parallel group inside one process (CFTP). Every operator's output is
+partitioned among them, inputs are read in place, and no data is exchanged. The same rule shares a global batch among
+ranks.
+Contents: `Team`, the persistent threads that run operators; `cut`, the part of each operator's output per core;
+`partition`, the 1D rule that both use.
+Invariants: `partition` and `cut` are pure functions. Parts cover the output in order, without overlap, for any size and
+any number of parts, and equal those of the C library (kernels/team, kernels/gemm), which tests compare. (If memory is
+bound to several nodes, the optimizer partitions each tensor separately.) Idle threads of a team sleep.
+Extending: change a partition rule and its constant in C and here in one commit; a new operation is an entry of
 `cut.Operation`.
 """
 

@@ -1,7 +1,7 @@
-"""Which part of an operator's output each core of each cluster computes: the rules of the C library, as a pure function.
+"""Part of an operator's output that each core of each cluster computes: the rules of the C library as a pure function.
 
-Legend: N images, T tokens, H heads; of a linear layer M = N * T rows, K input and F output features. Y (M, F) = X (M, K) W^T with
-W (F, K).
+N images, T tokens, H heads. A linear layer has M = N * T rows, K input and F output features: Y (M, F) = X (M, K) W^T
+with W (F, K).
 """
 
 from collections.abc import Sequence
@@ -11,16 +11,16 @@ from typing import Literal
 from dithc.cftp.partition import partition
 from dithc.log import problem
 
-# The shape that each operation is given with:
+# Shape of each operation:
 #   linear, linear dx, linear dw    (M, K, F)
-#   elementwise, optimizer          (elements,), of all tensors together for the optimizer
+#   elementwise, optimizer          (elements,), for the optimizer over all tensors
 #   tokens                          (N, T): adaLN, gate + residual
 #   rows                            (rows,): softmax
 #   attention                       (N, H, T)
 Operation = Literal["linear", "linear dx", "linear dw", "elementwise", "tokens", "rows", "attention", "optimizer"]
 Dimension = Literal["rows", "columns"]
 
-# Elements or tokens that are one unit of work; the numbers of kernels/array.h and kernels/activation/elementwise.c.
+# Elements or tokens per unit of work; the constants of kernels/array.h and kernels/activation/elementwise.c.
 ELEMENTWISE_MULTIPLE, OPTIMIZER_MULTIPLE, TOKENS_OF_BLOCK = 1024, 16384, 32
 NUM_DIMENSIONS: dict[Operation, int] = {
     "linear": 3,
@@ -36,14 +36,14 @@ NUM_DIMENSIONS: dict[Operation, int] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Part:
-    """What one core computes; empty slices where there is nothing left for it.
+    """Part of an output computed by one core; its slices are empty if no work is left.
 
     Attributes:
         cluster: number of the core's cluster.
         core: number of the core within its cluster.
-        rows: of a product: rows of C. Of other operations: the part of the output, flat: elements, tokens (N * T), rows, or
-            queries (N * H * T).
-        columns: of a product: columns of C; of others `slice(0, 1)`.
+        rows: rows of C for a product; otherwise the flat part of the output: elements, tokens (N * T), rows, or queries
+            (N * H * T).
+        columns: columns of C for a product, otherwise `slice(0, 1)`.
     """
 
     cluster: int
@@ -61,31 +61,33 @@ def cut(
     tile: tuple[int, int] = (1, 1),
     grid: tuple[int, int] | None = None,
 ) -> list[list[Part]]:
-    """Cuts an operation's output among clusters, and each cluster's part among its cores.
+    """Partition an operation's output among clusters and their cores.
 
-    Any size goes: nothing has to divide anything. A product's output C is cut among clusters along one dimension, and within a
-    cluster into a grid of rectangles. Everything else is flat units of work in order, as equal as can be over all cores, so that
-    a cluster owns consecutive ones. (The library leaves cores out where an operation has less than 8 Ki elements for each. Where
-    clusters have memory nodes of their own, its optimizer first cuts every tensor among them: `dithc.memory.place`.)
+    Sizes need not be divisible. The output C of a product is partitioned among clusters along one dimension, and within
+    a cluster into a grid of rectangles. All other outputs are flat units of work in order, distributed evenly over all
+    cores, so that a cluster owns consecutive units. (The library leaves cores idle if an operation has less than 8 Ki
+    elements per core. If clusters have separate memory nodes, its optimizer first partitions every tensor among them:
+    `dithc.memory.place`.)
 
     Args:
-        operation: what is computed.
         shape: see `Operation`.
-        cores: the number of cores of each cluster.
-        dimension: of a product: what clusters share out, the rows of C (tokens forward and in dX, output features in dW: the
-            paper's artefact) or its columns (output features forward, input features in dX and dW: the paper's text).
-        tile: rows and columns that a kernel computes at once, of which parts are multiples; for attention, queries at once and
-            1, or (0, 1) for whole heads, as its backward pass takes them.
-        grid: of a product: cuts of rows and of columns within a cluster; None cuts all along `dimension`.
+        cores: number of cores of each cluster.
+        dimension: dimension of a product that is partitioned among clusters. Rows of C are tokens forward and in dX,
+            output features in dW (the paper's artifact). Columns are output features forward, input features in dX and
+            dW (the paper's text).
+        tile: rows and columns per kernel call; parts are multiples of them. For attention: queries per call and 1, or
+            (0, 1) for complete heads as in the backward pass.
+        grid: partition of a product's rows and columns within a cluster; None partitions along `dimension` only.
 
     Raises:
-        UserError: a negative size, a wrong number of sizes, no cores, or a grid of more parts than a cluster has cores.
+        UserError: a negative size, a wrong number of sizes, no cores, or a grid with more parts than cores in a
+            cluster.
     """
     if len(shape) != NUM_DIMENSIONS[operation] or min(shape) < 0 or not cores or min(cores) < 1 or min(tile) < 0:
         raise problem(
             f"cut of {operation}",
             got=f"shape {tuple(shape)}, cores {tuple(cores)}, tile {tile}",
-            expected=f"{NUM_DIMENSIONS[operation]} sizes of 0 or more, and 1 core or more in each cluster",
+            expected=f"{NUM_DIMENSIONS[operation]} sizes of 0 or more, and at least 1 core per cluster",
             fix="correct the caller",
         )
     if operation in ("linear", "linear dx", "linear dw"):
@@ -114,7 +116,7 @@ def _cut_product(
         raise problem(
             "cut of a product",
             got=f"grid {(row_cuts, column_cuts)}, tile {tile}",
-            expected=f"a grid of {smallest} part(s) at most, as many as the smallest cluster has cores, and tiles of 1 or more",
+            expected=f"a grid of at most {smallest} part(s), the cores of the smallest cluster, and tiles of 1 or more",
             fix="correct the caller",
         )
     along = 0 if dimension == "rows" else 1
@@ -140,11 +142,11 @@ def _within(outer: slice, parts: int, multiple: int) -> list[slice]:
 
 
 def _edges(operation: Operation, shape: Sequence[int], num_cores: int, tile: tuple[int, int]) -> list[tuple[int, int]]:
-    """Start and stop of each core's part of a flat output."""
+    """Return start and stop of each core's part of a flat output."""
     if operation in ("tokens", "attention"):
         groups, length = (shape[0], shape[1]) if operation == "tokens" else (shape[0] * shape[1], shape[2])
         block = TOKENS_OF_BLOCK if operation == "tokens" else tile[0] or max(1, length)
-        blocks = -(-length // block)  # of one image or head: a unit of work never spans two
+        blocks = -(-length // block)  # per image or head: a unit of work never spans two
 
         def position(unit: int) -> int:
             return unit // blocks * length + unit % blocks * block if blocks else 0

@@ -1,14 +1,14 @@
-"""Cuts a range into consecutive parts as equal as can be."""
+"""Partition of a range into consecutive parts of nearly equal size."""
 
 from itertools import pairwise
 
 
 def partition(length: int, parts: int, *, multiple: int = 1) -> list[slice]:
-    """Cuts `range(length)` into `parts` consecutive slices.
+    """Split `range(length)` into `parts` consecutive slices.
 
-    Sizes are whole multiples of `multiple` (a tile height, say) that differ by at most one multiple, larger ones first;
-    only the last part that is not empty may be cut short by the end of the range. With more parts than multiples the
-    last parts are empty.
+    Sizes are multiples of `multiple` (for example a tile height) that differ by at most one multiple, larger ones
+    first. Only the last nonempty part may be shorter, at the end of the range. With more parts than multiples the last
+    parts are empty.
 
     Raises:
         ValueError: a negative length, or parts or multiple below one.
@@ -16,7 +16,7 @@ def partition(length: int, parts: int, *, multiple: int = 1) -> list[slice]:
     if length < 0 or parts < 1 or multiple < 1:
         raise ValueError(
             f"partition: got length={length}, parts={parts}, multiple={multiple}; "
-            "expected length 0 or more and the others 1 or more; correct the caller"
+            "expected length 0 or more, parts and multiple 1 or more; correct the caller"
         )
     units_each, units_extra = divmod(-(-length // multiple), parts)
     edges = [min((part * units_each + min(part, units_extra)) * multiple, length) for part in range(parts + 1)]
@@ -24,7 +24,10 @@ def partition(length: int, parts: int, *, multiple: int = 1) -> list[slice]:
 
 
 def partition_two_level(length: int, clusters: int, cores: int, *, multiple: int = 1) -> list[list[slice]]:
-    """Cuts `range(length)` among clusters, then each cluster's part among its cores; slices are of the whole range."""
+    """Split `range(length)` among clusters, then each part among cores.
+
+    Slices refer to the full range.
+    """
     return [
         [
             slice(part.start + inner.start, part.start + inner.stop)

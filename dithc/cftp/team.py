@@ -1,4 +1,4 @@
-"""The threads of this process that operators run on, grouped by cluster, as Python sees them."""
+"""Python interface to the compute threads of this process, grouped by core cluster."""
 
 import time
 from collections.abc import Callable
@@ -8,19 +8,19 @@ from statistics import median
 from dithc import native
 from dithc.native import contexts, teams
 
-# A time is the median of several short runs of barriers: one that the system interrupts is milliseconds long.
+# The time is the median of several short runs of barriers, because a run that the system interrupts takes milliseconds.
 BARRIERS_PER_RUN, RUNS = 1000, 21
 
 
 @dataclass(frozen=True, kw_only=True)
 class Team:
-    """Persistent threads, pinned where they fill the machine; the caller is thread 0, and the others sleep while nobody calls.
+    """Persistent threads, pinned if they fill the machine. The caller is thread 0, and idle threads sleep.
 
     Attributes:
         clusters: numbers of the threads of each cluster, consecutive.
-        cpus: the CPU of each thread; empty where placement is left to the system.
-        nodes: memory node of each cluster; empty where all memory is of one node, or not bound.
-        reason: why there is but one thread, or "".
+        cpus: CPU of each thread; empty if the system places the threads.
+        nodes: memory node of each cluster; empty if all memory is on one node, or not bound.
+        reason: reason for a single thread, or "".
     """
 
     clusters: tuple[tuple[int, ...], ...]
@@ -30,12 +30,15 @@ class Team:
 
     @classmethod
     def of(cls, *, num_threads: int | None = None) -> "Team":
-        """The team that operators of the C library run on with that many threads (None: torch's number), started if need be.
+        """Return the team of the C library's operators, and start it if necessary.
 
-        Without the library there is no team but the caller.
+        Without the library the team is the caller alone.
+
+        Args:
+            num_threads: number of threads; None for torch's number.
 
         Raises:
-            MemoryError, ValueError: the system refused memory or threads.
+            MemoryError, ValueError: the system rejected the request for memory or threads.
         """
         if native.library() is None:
             return cls(clusters=((0,),), cpus=(), nodes=(), reason=native.load().reason)
@@ -48,18 +51,18 @@ class Team:
 
     @property
     def num_threads(self) -> int:
-        """Threads, the caller counted."""
+        """Number of threads, including the caller."""
         return sum(map(len, self.clusters))
 
     def run(self, function: Callable[[int, int], object]) -> None:
-        """Calls `function(thread, threads)` on every thread and returns when all calls have; in a forked child on the caller.
+        """Call `function(thread, threads)` on every thread and wait for all calls.
 
-        Operators that the function calls run on the calling thread alone. It may run another team, but one that runs this team
-        again waits for ever.
+        A forked child calls it on the caller only. Operators inside the function run on the calling thread alone. The
+        function may run another team; running the same team deadlocks.
 
         Raises:
-            BaseException: what the first thread (by number) raised whose call failed, with a note that names the thread; the
-                other calls were finished.
+            BaseException: error of the first failed thread (by number), with a note that names the thread; the other
+                calls have completed.
         """
         if self.reason:
             function(0, 1)
@@ -67,11 +70,17 @@ class Team:
             teams.run(function, num_threads=self.num_threads)
 
     def barrier_seconds(self, *, count: int = BARRIERS_PER_RUN, runs: int = RUNS) -> float:
-        """What one of `count` barriers of all threads, back to back, takes: the median over `runs`; 0.0 for one thread."""
+        """Return the median time of a barrier of all threads.
+
+        Each of `runs` runs makes `count` consecutive barriers.
+        """
         return median(self.barrier_times(count=count, runs=runs))
 
     def barrier_times(self, *, count: int = BARRIERS_PER_RUN, runs: int = RUNS) -> list[float]:
-        """Seconds of one barrier in each of the runs, after one that warms up."""
+        """Return the seconds per barrier of each run, after a warm-up run.
+
+        Returns [0.0] for one thread.
+        """
         if self.num_threads == 1:
             return [0.0]
         teams.barriers(count, num_threads=self.num_threads)
@@ -83,7 +92,7 @@ class Team:
         return time.perf_counter() - start
 
     def describe(self) -> str:
-        """One line for a person."""
+        """Return a one-line summary for the user."""
         if self.reason:
             return f"team: the caller alone, {self.reason}"
         sizes = " + ".join(str(len(cluster)) for cluster in self.clusters)
@@ -93,7 +102,7 @@ class Team:
 
 
 def _ranges(numbers: tuple[int, ...]) -> str:
-    """0-3,5 for (0, 1, 2, 3, 5)."""
+    """Format (0, 1, 2, 3, 5) as 0-3,5."""
     runs: list[list[int]] = []
     for number in sorted(set(numbers)):
         if runs and number == runs[-1][-1] + 1:

@@ -1,14 +1,14 @@
-"""Ranks: starting them, connecting them, and stopping them all together.
+"""Launch, connection, supervision and joint termination of ranks.
 
-Why: a training on several dies or nodes is several processes that must agree; the ways in which they fail to (a launcher
-of one MPI with the library of another, a rank that dies, a workflow driver that is killed) are met here, once.
-Invariants: one rank without a launcher never loads MPI; the number of ranks is compared with the number expected before
-any work; an error on one rank ends all of them within seconds, and is said once where several have it; one that stands
-still is named; nothing outlives the ranks; exit statuses reach the caller unchanged (75: stopped and saved, run again; 76:
-another trainer holds the run); torch is imported only where tensors are exchanged.
-How to change it: another launcher is a branch of `launch.launch_line` with its test; what watches and ends it is in
-`supervision`; another backend for gradients replaces the process group made in `group.py` behind the same `Group`. mpi4py is
-imported in `mpi.py` only.
+Purpose: distributed training and sampling run several processes that must agree. This package handles their failures:
+an MPI launcher that does not match the MPI library, a rank that dies, a workflow driver that is killed.
+Invariants: a single rank without a launcher never loads MPI. The number of ranks is compared with the expected number
+before any work. An error on one rank ends all ranks within seconds; if several ranks raise the same error, it is logged
+once. The log names a rank that hangs. No process or file outlives the ranks. Exit statuses reach the caller unchanged
+(75: stopped and saved, run again; 76: another trainer holds the run). torch is imported only if tensors are exchanged.
+Extending: another launcher is a branch of `launch.launch_line` with its test; `supervision` watches and ends it.
+Another backend for gradients replaces the process group created in `group.py` behind the same `Group`. Only `mpi.py`
+imports mpi4py.
 """
 
 from importlib import import_module
@@ -26,6 +26,6 @@ __all__ = ["Group", "Reducer", "connect", "ending", "launch", "ranks", "supervis
 
 
 def __getattr__(name: str) -> Any:
-    if name != "Reducer":  # it needs torch, and whoever only starts ranks does not
+    if name != "Reducer":  # Reducer needs torch, which a process that only starts ranks does not.
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return import_module(f"{__name__}.gradients").Reducer

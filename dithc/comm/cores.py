@@ -1,4 +1,4 @@
-"""The start of work on several ranks: connect them, place each on its cores, set its threads."""
+"""Set-up of a process on several ranks: connection, core binding, thread counts."""
 
 import os
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ from dithc.hardware import Machine, RankPlan, discover, placement, plan
 from dithc.log import logger, problem
 
 THREADS_VARIABLE = "OMP_NUM_THREADS"
-MOST_THREADS = 4096  # of a context of the kernels
+MOST_THREADS = 4096  # limit of a kernel context
 log = logger("dithc.cores")
 
 
@@ -21,23 +21,23 @@ log = logger("dithc.cores")
 def ranks(
     expected: int | None = None, *, cpus_per_rank: int | None = None, timeout_seconds: float | None = None
 ) -> Iterator[Group]:
-    """The connected ranks, this one bound to its share of the node's cores and with as many compute threads.
+    """Connect the ranks, bind this rank to its cores and set its threads.
 
-    `dithc launch` sets the threads of a rank (OMP_NUM_THREADS), which then are also the cores it was given; started by hand,
-    a rank has `cpus_per_rank`, or its share of all. Where the plan reserves a core for communication, the communication threads
-    run there and all others elsewhere; cores that it reserves are left free of compute threads, unless OMP_NUM_THREADS was set by
-    hand. A process that no launcher started is one rank.
+    `dithc launch` sets the threads per rank (OMP_NUM_THREADS), which is then also the number of cores of the rank. A
+    rank that was started by hand uses `cpus_per_rank`, or its share of all cores. If the plan reserves a core for
+    communication, only the communication threads run on it. Reserved cores have no compute threads unless the user set
+    OMP_NUM_THREADS. A process without a launcher is a single rank.
 
         with comm.ranks() as group:  # python my.py, or: dithc launch --ranks 2 -- python my.py
             print(f"rank {group.rank} of {group.size}")
 
     Args:
-        expected: number of ranks there must be; None takes what was announced.
-        cpus_per_rank: cores of a rank, where no launcher says it.
-        timeout_seconds: after which a rank that waits for another gives up; None for the default of `connect`.
+        expected: required number of ranks; None accepts the announced number.
+        cpus_per_rank: cores per rank if no launcher specifies them.
+        timeout_seconds: time after which a rank stops waiting for another; None for the default of `connect`.
 
     Raises:
-        UserError: another number of ranks was started than expected.
+        UserError: the number of started ranks differs from the expected number.
     """
     import torch
 
@@ -65,22 +65,22 @@ def ranks(
         if communication:
             group.communicate_on(communication[0])
         elif group.size > 1:
-            log.info("no core of its own for the communication threads: they run on any of the rank")
+            log.info("no core is reserved for the communication threads: they run on any core of the rank")
         check = partial(placement.verify, mine, num_threads=threads, cores=machine.cores, communication=communication)
         check(gather=partial(_masks_of_node, group))
         try:
             yield group
-            # By now the threads of the work exist, and something that was loaded may have bound them elsewhere.
+            # All threads exist by now, and a library that was loaded since may have changed their binding.
             check()
         finally:
             placement.rebind(os.sched_getaffinity(0), before)
 
 
 def _asked_threads() -> int | None:
-    """What OMP_NUM_THREADS says; None where it is not set, or is a list for nested parallelism, which there is none of here.
+    """Return OMP_NUM_THREADS; None if it is unset or a list for nested parallelism, which dithc does not use.
 
     Raises:
-        UserError: it is no number of threads that a machine has.
+        UserError: the value is not a valid number of threads.
     """
     text = os.environ.get(THREADS_VARIABLE, "")
     if not text or "," in text:
@@ -97,20 +97,24 @@ def _asked_threads() -> int | None:
 
 
 def _threads(asked: int, mine: RankPlan, machine: Machine, *, launched: bool) -> int:
-    """Compute threads of a rank for which OMP_NUM_THREADS says how many: as many, or one on each of its cores, where the number
-    is that of a scheduler's CPUs, of which a core is several (simultaneous multithreading)."""
+    """Return the compute threads of a rank for which OMP_NUM_THREADS is set.
+
+    This is the value itself, except if it counts a scheduler's CPUs and several of them share a core (simultaneous
+    multithreading). Then it is one thread per core.
+    """
     cores = sum(1 for core in machine.cores if set(core.cpus) & set(mine.cpus))
     if launched and cores < asked <= len(mine.cpus):
-        log.info(f"{cores} compute thread(s) a rank: its {asked} CPU(s) are {cores} core(s)")
+        log.info(f"{cores} compute thread(s) per rank: its {asked} CPU(s) are {cores} core(s)")
         return cores
-    log.info(f"{asked} compute thread(s) a rank, as {THREADS_VARIABLE} says")
+    log.info(f"{asked} compute thread(s) per rank, from {THREADS_VARIABLE}")
     return asked
 
 
 def _without_communication(mine: RankPlan, machine: Machine) -> tuple[RankPlan, tuple[int, ...]]:
-    """The plan of a rank without the core of its communication threads, and the CPUs of that core; none where none is reserved.
+    """Return the plan without the core of the communication threads, and the CPUs of that core (empty if none is
+    reserved).
 
-    Of several clusters each may have such a core; the first is used, the others stay free.
+    Each of several core clusters may reserve a core; the first is used and the others stay free.
     """
     reserved = next((core for purpose, core in mine.reserved if purpose == "communication"), None)
     if reserved is None or not mine.pin:
@@ -121,6 +125,6 @@ def _without_communication(mine: RankPlan, machine: Machine) -> tuple[RankPlan, 
 
 
 def _masks_of_node(group: Group, cpus: tuple[int, ...]) -> list[tuple[int, ...]]:
-    """The CPUs of every rank of this rank's node, in the order of their local ranks."""
+    """Return the CPUs of every rank of this node, in the order of local ranks."""
     everyone = group.gather_objects((group.node, group.local_rank, cpus))
     return [mask for _, mask in sorted((local, mask) for node, local, mask in everyone if node == group.node)]

@@ -1,4 +1,4 @@
-"""Launchers in the environment: the one that started this process, and the environment for ranks started by it."""
+"""Detection of launchers in the environment, and the environment of ranks started by this process."""
 
 import os
 import socket
@@ -7,17 +7,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-# Set by `dithc launch`, so that a rank can tell a wrong start from a small one.
+# Set by `dithc launch`, so that a rank can distinguish a failed start from a single process.
 EXPECTED_RANKS_VARIABLE = "DITHC_EXPECTED_RANKS"
 NODE_VARIABLE = "DITHC_NODE"
-# A file that rank 0 makes once all ranks have found each other: `dithc launch` tells a failed start from failed work by it.
-# Beside it, with this ending, what a guard leaves whose rank ended before: words, and its status where it chose one.
+# Rank 0 creates the first file once all ranks are connected; `dithc launch` thereby distinguishes a failed start from
+# failed work. A guard that outlives its rank writes the file with the second ending: a message, and the exit status if
+# the guard chose it.
 STARTED_VARIABLE, LOST_SUFFIX = "DITHC_STARTED_FILE", ".lost"
-SAID_SUFFIX = ".said-"  # likewise, and a digest: of an error that a rank has said
-HYDRA_PROXY = "hydra_pmi_proxy"  # what MPICH's mpiexec starts on each node, and what starts the ranks there
+SAID_SUFFIX = ".said-"  # ending, before a digest, of the marker of an error that a rank has logged
+HYDRA_PROXY = "hydra_pmi_proxy"  # started by MPICH's mpiexec on each node; it starts the ranks there
 
 
-# Variables that connect one process with its launcher. Those with MCA in their name are settings of Open MPI.
+# Variables that connect one process with its launcher. Names that contain MCA are settings of Open MPI.
 CONNECTION = ("PMI_", "PMI2_", "PMIX_", "OMPI_", "PRTE_", "HYDI_", "PALS_", "MPI_LOCAL", "MPIR_CVAR_PMI_VERSION")
 SETTINGS = ("OMPI_MCA_", "PMIX_MCA_", "PRTE_MCA_")
 # Variables of one task of Slurm, which mpiexec would hand to all of its ranks.
@@ -30,7 +31,8 @@ TASK = (
     "SLURM_GTIDS",
     "SLURM_MPI_TYPE",
 )
-# Without these, mpiexec starts its processes through the job manager or on the hosts of a file, even on one node.
+# Without these settings, mpiexec starts its processes through the job manager or on the hosts of a file, even on one
+# node.
 ON_THIS_NODE = {
     "HYDRA_LAUNCHER": "fork",
     "HYDRA_RMK": "user",
@@ -38,9 +40,9 @@ ON_THIS_NODE = {
     **{f"{owner}_MCA_{part}": "^slurm" for owner in ("OMPI", "PRTE") for part in ("plm", "ras")},
 }
 HOSTS = ("HYDRA_HOST_FILE", "HYDRA_BOOTSTRAP", "I_MPI_HYDRA_HOST_FILE", "PBS_NODEFILE", "PE_HOSTFILE", "LSB_MCPU_HOSTS")
-UNSET = "unset ${!PMI*} ${!OMPI_COMM*}"  # in bash
-LISTENING = "0A"  # the state in /proc/net/tcp
-# Variables and processes of launchers that announce PMI_SIZE and connect their ranks by other means than PMI_FD and PMI_PORT.
+UNSET = "unset ${!PMI*} ${!OMPI_COMM*}"  # bash syntax
+LISTENING = "0A"  # state in /proc/net/tcp
+# Variables and processes of launchers that announce PMI_SIZE and do not connect their ranks by PMI_FD or PMI_PORT.
 OTHER_CONNECTIONS = ("PMI_CONTROL_PORT", "PALS_RANKID", "ALPS_APP_PE", "FLUX_TASK_RANK")
 LAUNCHERS = {
     HYDRA_PROXY,
@@ -58,11 +60,11 @@ LAUNCHERS = {
 
 @dataclass(frozen=True)
 class Started:
-    """The launcher that started this process.
+    """Launcher that started this process.
 
     Attributes:
-        launcher: the interface that announced itself, for messages.
-        size: number of ranks that it announced; None if only the MPI library has it.
+        launcher: name of the interface that announced itself, for messages.
+        size: announced number of ranks; None if only the MPI library has it.
     """
 
     launcher: str
@@ -70,10 +72,12 @@ class Started:
 
 
 def started_by(environment: Mapping[str, str]) -> Started | None:
-    """Return the launcher that started this process and still serves it; None for a single process.
+    """Return the launcher that started this process and still serves it.
+
+    Returns None for a single process.
 
     A shell inside a job, or a program that a rank started, inherits variables of a launcher that does not serve it.
-    Slurm's variables count only inside a step: a batch script has SLURM_NTASKS too, as one process.
+    Slurm's variables count only inside a job step, because a batch script has SLURM_NTASKS too.
     """
     step = int(environment.get("SLURM_STEP_NUM_TASKS") or 0) or None
     if "OMPI_COMM_WORLD_SIZE" in environment and _serves_pmix(environment):
@@ -94,11 +98,11 @@ def left_over(environment: Mapping[str, str]) -> list[str]:
 
 
 def for_ranks(environment: Mapping[str, str], *, on_this_node: bool) -> dict[str, str]:
-    """Return the environment in which ranks, and the probe of MPI, are started.
+    """Return the environment for ranks and for the probe of MPI.
 
     Args:
-        environment: of the process that starts them, which may itself have a launcher.
-        on_this_node: whether mpiexec starts all ranks here, without a job manager.
+        environment: environment of the starting process, which may itself have a launcher.
+        on_this_node: whether mpiexec starts all ranks on this node, without a job manager.
     """
     dropped = {*left_over(environment)}
     if on_this_node:
@@ -106,12 +110,12 @@ def for_ranks(environment: Mapping[str, str], *, on_this_node: bool) -> dict[str
     kept = {name: value for name, value in environment.items() if name not in dropped}
     if on_this_node:
         return kept | ON_THIS_NODE
-    # A step inside a step would wait until the outer one ends, which waits for it.
+    # A nested job step would wait for the end of the outer step, which waits for the nested one.
     return kept | ({"SLURM_OVERLAP": "1"} if "SLURM_STEP_ID" in environment else {})
 
 
 def _serves_pmi(environment: Mapping[str, str]) -> bool:
-    """Whether the connection of PMI is open: a file number, a port of this node, or another means of a launcher that runs."""
+    """Check that a PMI connection is open: a file descriptor, a local port, or another running launcher."""
     if environment.get("PMI_FD", "").isdigit():
         try:
             return stat.S_ISSOCK(os.fstat(int(environment["PMI_FD"])).st_mode)
@@ -125,7 +129,7 @@ def _serves_pmi(environment: Mapping[str, str]) -> bool:
 
 
 def _has_launcher(pid: int) -> bool:
-    """Whether a process or an ancestor of it is a launcher, which runs as the same user."""
+    """Check whether a process or one of its ancestors is a launcher of the same user."""
     while pid > 1:
         try:
             name, fields = Path(f"/proc/{pid}/stat").read_text().partition("(")[2].rsplit(") ", 1)
@@ -138,15 +142,15 @@ def _has_launcher(pid: int) -> bool:
 
 
 def _serves_pmix(environment: Mapping[str, str]) -> bool:
-    """Whether a server of PMIx named in the environment listens; a rank always has one on its node."""
+    """Check that a PMIx server named in the environment listens; each rank has one on its node."""
     addresses = [value for name, value in environment.items() if name.startswith("PMIX_SERVER_URI")]
-    if any(Path(address.rpartition(":")[2]).is_socket() for address in addresses):  # of PMIx 1
+    if any(Path(address.rpartition(":")[2]).is_socket() for address in addresses):  # PMIx 1
         return True
     return _listens({address.rpartition(":")[2] for address in addresses if "tcp" in address})
 
 
 def _listens(ports: set[str]) -> bool:
-    """Whether a process of this node listens on one of the TCP ports; True for all ports if the kernel lists none."""
+    """Check whether a local process listens on one of the TCP ports; True for any port if the kernel lists none."""
     tables = [path for path in map(Path, ("/proc/net/tcp", "/proc/net/tcp6")) if path.exists()]
     rows = [line.split() for path in tables for line in path.read_text().splitlines()[1:]]
     listening = {str(int(row[1].rpartition(":")[2], 16)) for row in rows if row[3] == LISTENING}
@@ -154,16 +158,21 @@ def _listens(ports: set[str]) -> bool:
 
 
 def announced_ranks(environment: Mapping[str, str]) -> int | None:
-    """The number of ranks that `dithc launch` was asked for, where it started this process."""
+    """Return the number of ranks requested from `dithc launch`.
+
+    Returns None if it did not start this process.
+    """
     value = environment.get(EXPECTED_RANKS_VARIABLE)
     return int(value) if value else None
 
 
 def node_name() -> str:
-    """Tells nodes apart even where containers share a host name; DITHC_NODE gives this node another name.
+    """Return a name that is unique per node, also if containers share a host name.
 
-    Ranks whose nodes have the same name exchange through shared memory: name containers apart that share a kernel but no
-    /dev/shm.
+    DITHC_NODE overrides it.
+
+    Ranks on nodes of the same name exchange through shared memory. Containers that share a kernel but not /dev/shm need
+    different names.
     """
     if named := os.environ.get(NODE_VARIABLE):
         return named

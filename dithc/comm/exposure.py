@@ -1,4 +1,4 @@
-"""What the exchange of a step cost: time that was waited for it, time that it took, and bytes; measured, nothing estimated."""
+"""Measured cost of the communication of a step: exposed time, communication time and bytes."""
 
 import time
 from dataclasses import dataclass
@@ -7,12 +7,13 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Exposure:
-    """What the exchange of one step cost this rank.
+    """Cost of the communication of one step on this rank.
 
     Attributes:
-        exposed_seconds: time the computing thread waited for it.
-        bytes_moved: of gradients and weights, handed over by this rank.
-        communication_seconds: time in which at least one exchange was under way; None where the backend does not tell.
+        exposed_seconds: time for which the computing thread waited.
+        bytes_moved: bytes of gradients and weights sent by this rank.
+        communication_seconds: time during which at least one exchange was active; None if the backend does not measure
+            it.
     """
 
     exposed_seconds: float = 0.0
@@ -21,29 +22,29 @@ class Exposure:
 
     @property
     def overlap_fraction(self) -> float | None:
-        """The share of the communication that computing hid, from 0 to 1; None where it is not known."""
+        """Share of communication time hidden by computation (0 to 1); None if unmeasured."""
         if not self.communication_seconds:
             return None
         return min(1.0, max(0.0, 1.0 - self.exposed_seconds / self.communication_seconds))
 
     def metrics(self) -> dict[str, float]:
-        """What is known, by name."""
+        """Return the measured values by name."""
         known = vars(self) | {"overlap_fraction": self.overlap_fraction}
         return {name: value for name, value in known.items() if value is not None}
 
 
 class Meter:
-    """Adds up the exchanges since it was last asked."""
+    """Accumulator of communication costs between two calls of `take`."""
 
     def __init__(self) -> None:
         self._clear()
 
     def sent(self, num_bytes: int) -> None:
-        """Counts bytes that were handed over."""
+        """Count sent bytes."""
         self._bytes += num_bytes
 
     def wait(self, work: Any) -> None:
-        """Waits for an exchange.
+        """Wait for an exchange.
 
         Raises:
             TimeoutError, RuntimeError: another rank is gone or late.
@@ -54,7 +55,7 @@ class Meter:
         self._spans.append((getattr(work, "begun", None), getattr(work, "ended", None)))
 
     def take(self) -> Exposure:
-        """The sum since the last call."""
+        """Return the sums since the last call and reset them."""
         taken = Exposure(self._exposed, self._bytes, covered(self._spans))
         self._clear()
         return taken
@@ -65,7 +66,10 @@ class Meter:
 
 
 def covered(spans: list[tuple[float | None, float | None]]) -> float | None:
-    """The length of the union of intervals; None where there are none, or an end of one is not known."""
+    """Return the length of the union of intervals.
+
+    Returns None without intervals or if an end is missing.
+    """
     known = sorted((begun, ended) for begun, ended in spans if begun is not None and ended is not None)
     if not known or len(known) < len(spans):
         return None

@@ -1,4 +1,4 @@
-"""The ranks of a run as one group: who am I, agree, exchange; trivially so for one rank on its own."""
+"""Group of the ranks of a run: identity, agreement and data exchange, also for a single rank."""
 
 import atexit
 import logging
@@ -38,29 +38,29 @@ if TYPE_CHECKING:
 
 log = logger(__name__)
 
-# Longer than the slowest thing one rank does while the others wait: writing a large checkpoint to a slow file system.
+# Longer than the slowest operation of one rank for which the other ranks wait: writing a large checkpoint to a slow
+# file system.
 DEFAULT_TIMEOUT_SECONDS = 1800.0
-# Statuses that all ranks leave with together, by agreement: done, stopped and saved, another trainer holds the run.
+# Statuses with which all ranks exit by agreement: done, stopped and saved, another trainer holds the run.
 AGREED_STATUSES = (None, 0, 75, 76)
-# A launcher that is told to abort drops what it has not passed on yet, the reason of the abort among it.
+# An aborting launcher drops output that it has not forwarded yet, including the reason of the abort.
 SECONDS_TO_BE_HEARD = 2.0
 BACKEND_VARIABLE = "DITHC_BACKEND"
 BACKENDS = ("dithc-mpi", "gloo")
 
-_process = os.getpid()  # the only one that MPI serves
-_world: "World | None" = None  # once MPI has started
-_open: "Group | None" = None  # the group of several ranks whose context is open
+_process = os.getpid()  # the only process that MPI serves
+_world: "World | None" = None  # set once MPI has started
+_open: "Group | None" = None  # the group of several ranks with an open context
 
 
 class Group:
-    """The ranks of a run; a context that ends every rank when one of them fails.
+    """Ranks of a run; a context manager that ends every rank when one fails.
 
     Attributes:
-        rank: this process's number among all, from 0.
-        size: number of ranks.
-        local_rank: this process's number among the ranks of its node.
-        local_size: ranks of this node.
-        node: the same text on the ranks of a node, another on each other node.
+        rank: number of this process among all ranks, from 0.
+        local_rank: number of this process among the ranks of its node.
+        local_size: number of ranks of this node.
+        node: name of the node, equal on all its ranks and different between nodes.
         is_nested: whether its context is inside the context of an equal group.
     """
 
@@ -91,12 +91,12 @@ class Group:
         self._world.abort(_status(error))
 
     def barrier(self) -> None:
-        """Waits until every rank is here."""
+        """Wait until every rank has called this method."""
         if self.size > 1:
             self.distributed().barrier()
 
     def any(self, flag: bool) -> bool:
-        """Whether any rank's flag is set; every rank gets the same answer."""
+        """Return, on every rank, whether the flag of any rank is set."""
         if self.size == 1:
             return flag
         import torch
@@ -104,7 +104,7 @@ class Group:
         return bool(self.all_reduce_(torch.tensor([int(flag)], dtype=torch.int32), op="max").item())
 
     def broadcast_object(self, value: Any, *, source: int = 0) -> Any:
-        """The value of rank `source`, on every rank; anything that pickles."""
+        """Return the value of rank `source` on every rank; it must be picklable."""
         if self.size == 1:
             return value
         box = [value]
@@ -112,7 +112,10 @@ class Group:
         return box[0]
 
     def gather_objects(self, value: Any) -> list[Any]:
-        """Every rank's value in rank order, on every rank; anything that pickles."""
+        """Return the values of all ranks in rank order, on every rank.
+
+        They must be picklable.
+        """
         if self.size == 1:
             return [value]
         distributed = self.distributed()
@@ -121,7 +124,10 @@ class Group:
         return values
 
     def all_reduce_(self, tensor: "Tensor", *, op: Literal["sum", "mean", "max", "min"] = "sum") -> "Tensor":
-        """Combines a tensor over all ranks, in place, and returns it; mean divides the sum by the number of ranks."""
+        """Reduce a tensor over all ranks in place and return it.
+
+        `mean` divides the sum by the number of ranks.
+        """
         if self.size == 1:
             return tensor
         distributed = self.distributed()
@@ -131,9 +137,12 @@ class Group:
 
     @staticmethod
     def reducer(parameters: "Iterable[Parameter]", *, over: Any = None, scatter: bool = False) -> "Reducer":
-        """What sums the gradients of parameters over all ranks, or over a group of torch.distributed, while they are made.
+        """Return a reducer that sums gradients over ranks during the backward pass.
 
-        With `scatter` each rank gets its share of the sums.
+        Args:
+            parameters: parameters to train.
+            over: group of torch.distributed; None for all ranks.
+            scatter: whether each rank receives only its share of the sums.
         """
         from dithc.comm.gradients import Reducer
 
@@ -143,16 +152,24 @@ class Group:
     def shared_weights(
         model: "Module", reducer: "Reducer", *, parts: "Iterable[Module]", early: "Iterable[Tensor]" = ()
     ) -> "SharedWeights":
-        """The weights of a model as shares of all ranks, in the order of a reducer that scatters (see `SharedWeights`)."""
+        """Return the weights of a model as shares of all ranks (see `SharedWeights`).
+
+        Requires a reducer that scatters, and uses its order.
+        """
         from dithc.comm.gradients import SharedWeights
 
         return SharedWeights(model, reducer, parts=parts, early=early)
 
     def wait_at_most(self, seconds: float | None, *, stopped_seconds: float | None = None) -> None:
-        """From now on a rank that others wait for longer than this ends all; None: longer than `connect` was told.
+        """Limit from now on the time for which other ranks wait for a rank.
 
-        A rank of this node that a signal has stopped does so after `stopped_seconds`. Nothing with gloo, which has one limit for
-        all it does.
+        A rank that exceeds the limit ends all ranks.
+
+        Without effect with gloo, which has a single timeout.
+
+        Args:
+            seconds: limit; None for a longer one than the timeout of `connect`.
+            stopped_seconds: limit for a rank of this node that a signal has stopped.
         """
         if self.size > 1 and _backend() == BACKENDS[0]:
             from dithc.comm.process_group import wait_at_most
@@ -161,9 +178,12 @@ class Group:
 
     @contextmanager
     def meeting(self) -> "Iterator[None]":
-        """In the body of a `with` all ranks meet: one that a signal has stopped for ten seconds is ended by its guard.
+        """Bracket a `with` block in which all ranks meet.
 
-        For what waits without end, as the making of a group does. As any rank that ends, it ends all.
+        The guard ends a rank that a signal stops for ten seconds.
+
+        For operations that wait without limit, such as the creation of a group. As always, the end of one rank ends
+        all.
         """
         if self.size > 1:
             end_when_stopped(MEETING_SECONDS)
@@ -173,10 +193,13 @@ class Group:
             end_when_stopped(None)
 
     def part(self, parts: "Sequence[Sequence[int]]") -> Any:
-        """The group of torch.distributed of this rank's part; None for a part of one, and where it is in none.
+        """Create one group of torch.distributed per part; collective over all ranks.
 
         Args:
-            parts: disjoint, of ranks in order; the same on all ranks, of which every one calls this.
+            parts: disjoint lists of ranks in ascending order, equal on all ranks.
+
+        Returns:
+            The group of this rank's part; None if the part has one rank or no part contains this rank.
         """
         distributed = self.distributed()
         mine = None
@@ -188,10 +211,15 @@ class Group:
 
     @staticmethod
     def segment(num_bytes: int, *, over: Any, timeout_seconds: float) -> "Segment":
-        """Memory that the ranks of `over`, a group of torch.distributed on one node, share; collective over them.
+        """Return memory shared by the ranks of `over`; collective over them.
+
+        Args:
+            num_bytes: size of the segment.
+            over: group of torch.distributed on one node.
+            timeout_seconds: time after which a rank stops waiting for another.
 
         Raises:
-            OSError: there is no room for it.
+            OSError: the memory is not available.
         """
         from dithc.comm.process_group import Segment
 
@@ -212,14 +240,17 @@ class Group:
         )
 
     def communicate_on(self, cpu: int) -> None:
-        """Binds the communication threads, those of later process groups too, to a logical CPU."""
+        """Bind the communication threads, also of later process groups, to a logical CPU."""
         if self.size > 1 and _backend() == BACKENDS[0]:
             from dithc.comm.process_group import communicate_on
 
             communicate_on(cpu)
 
     def recorded(self) -> "AbstractContextManager[list[Span]]":
-        """What the communication threads do while a `with` block runs; nothing with one rank or with gloo."""
+        """Record the operations of the communication threads during a `with` block.
+
+        The record is empty for one rank or gloo.
+        """
         if self.size == 1 or _backend() != BACKENDS[0]:
             return nullcontext([])
         from dithc.comm.process_group import recorded
@@ -245,7 +276,10 @@ class Group:
         return distributed
 
     def close(self) -> None:
-        """Leave the group; MPI ends with the process. A group inside the context of another leaves that open."""
+        """Leave the group unless it is nested in the context of an equal group.
+
+        MPI ends with the process.
+        """
         global _open
         if self.size > 1 and not self.is_nested:
             import torch.distributed as distributed
@@ -256,17 +290,18 @@ class Group:
 
 
 def connect(expected_ranks: int | None = None, *, timeout_seconds: float | None = None) -> Group:
-    """Join the ranks that were started together; use it as a context, again and also inside itself.
+    """Join the ranks that were started together; use the result as a context manager.
 
-    A process that no launcher serves is one rank, and never loads MPI.
+    Repeated and nested calls are allowed. A process that no launcher serves is one rank, and never loads MPI.
 
     Args:
         expected_ranks: number of ranks; None for the number announced by `dithc launch`, else by the launcher.
-        timeout_seconds: time after which a rank that waits for another gives up; None for half an hour. A rank that fails
-            ends the others regardless.
+        timeout_seconds: time after which a rank stops waiting for another; None for half an hour. A rank that fails
+            ends the other ranks regardless.
 
     Raises:
-        UserError: another number of ranks was started than expected, or MPI does not serve this process or thread.
+        UserError: the number of started ranks differs from the expected number, or MPI does not serve this process or
+            thread.
     """
     global _open, _process
     started = started_by(os.environ)
@@ -295,8 +330,9 @@ def connect(expected_ranks: int | None = None, *, timeout_seconds: float | None 
         wanted = expected if expected is not None else (started and started.size) or world.size
         group = _join(world, timeout) if world.size == wanted else None
     except BaseException as error:
-        # Not by the interpreter's end, in which MPI waits for the others, who wait for this rank: the launcher ends them now.
-        _say(error, who="a rank that was still connecting")
+        # Do not wait for the interpreter's exit: MPI would wait there for the other ranks, which wait for this rank.
+        # The launcher ends them now.
+        _say(error, who="a rank (while connecting)")
         os._exit(_status(error))
     if group is not None:
         _open = group if group.size > 1 else None
@@ -311,7 +347,7 @@ def _check_process() -> None:
     where = "a forked child of a rank" if os.getpid() != _process else "a thread"
     if os.getpid() == _process and threading.current_thread() is threading.main_thread():
         return
-    fix = "call comm.ranks() in the main thread of the rank, and give results to it; start other processes by `spawn`"
+    fix = "call comm.ranks() in the main thread of the rank and pass results to it; start processes by `spawn`"
     raise problem("comm.ranks() outside of a rank's main thread", got=where, expected="the main thread", fix=fix)
 
 
@@ -327,8 +363,7 @@ def _start_mpi() -> "World":
 
 
 def _join(world: "World", timeout_seconds: float) -> Group:
-    """Makes the ranks that MPI knows a group."""
-    from dithc.pages import ranks_on_node  # which needs torch
+    from dithc.pages import ranks_on_node  # this module needs torch
 
     if world.size == 1:
         end_when_stopped(None)
@@ -339,13 +374,13 @@ def _join(world: "World", timeout_seconds: float) -> Group:
     mine = [rank for rank, node in enumerate(nodes) if node == nodes[world.rank]]
     backend = _backend()
     _start(world, backend, one_node=len(set(nodes)) == 1, timeout_seconds=timeout_seconds)
-    end_when_stopped(None)  # all have met
+    end_when_stopped(None)  # all ranks are connected
     ranks_on_node(len(mine))
     log.info("%d ranks on %d node(s), %s", world.size, len(set(nodes)), backend)
     if world.rank == 0 and (started_file := os.environ.get(STARTED_VARIABLE)):
         try:
             Path(started_file).touch()
-        except OSError as error:  # `dithc launch` would end ranks that it takes for unconnected
+        except OSError as error:  # without the file, `dithc launch` would end the ranks as unconnected
             fix = "start in a folder that all nodes can write to"
             raise problem(f"marker file {started_file}", got=error, expected="a new file", fix=fix) from error
     return Group(
@@ -359,7 +394,7 @@ def _join(world: "World", timeout_seconds: float) -> Group:
 
 
 def _backend() -> str:
-    """The backend of torch.distributed: over MPI, unless the environment asks for another."""
+    """Return the backend of torch.distributed: dithc-mpi unless DITHC_BACKEND selects another."""
     backend = os.environ.get(BACKEND_VARIABLE) or BACKENDS[0]
     if backend not in BACKENDS:
         fix = f"correct or unset {BACKEND_VARIABLE}"
@@ -374,29 +409,29 @@ def _start(world: "World", backend: str, *, one_node: bool, timeout_seconds: flo
 
     if backend == "gloo":
         if one_node and Path("/sys/class/net/lo").exists() and "GLOO_SOCKET_IFNAME" not in os.environ:
-            # The host's own name often does not resolve, or resolves to an interface that a container lacks.
+            # The host name often does not resolve, or resolves to an interface that a container lacks.
             os.environ["GLOO_SOCKET_IFNAME"] = "lo"
             log.info("all ranks are on one node: gloo uses the loopback interface")
     else:
-        import dithc.comm.process_group  # noqa: F401  importing it makes the backend known
+        import dithc.comm.process_group  # noqa: F401  the import registers the backend
     timeout = timedelta(seconds=timeout_seconds)
     store = store_of(world, timeout=timeout)
     distributed.init_process_group(backend, store=store, rank=world.rank, world_size=world.size, timeout=timeout)
 
 
 def _say(error: BaseException | None, *, who: str) -> None:
-    """Says why this rank ends all of them, and sees to it that it is heard."""
+    """Log why this rank ends all ranks, and wait until the message is forwarded."""
     if isinstance(error, UserError):
         _log_of(error).error("%s", ending.once(str(error)))
     else:
-        log.error("%s failed and ends all: %r", who, error, exc_info=error)
+        log.error("%s failed, ending all ranks: %r", who, error, exc_info=error)
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
     time.sleep(SECONDS_TO_BE_HEARD)
 
 
 def _log_of(error: UserError) -> logging.Logger:
-    """The log of the room that found the error."""
+    """Return the logger of the dithc module that raised the error."""
     modules = [frame.f_globals.get("__name__", "") for frame, _ in walk_tb(error.__traceback__)]
     return logger(next((name for name in reversed(modules) if name.startswith("dithc.")), __name__))
 
@@ -414,10 +449,10 @@ def _wrong_size(size: int, expected: int | None, started: Started | None) -> Use
         fix = "start it by `dithc launch --ranks N --launcher mpiexec|srun -- ...`, or expect one rank"
     elif size == 1:
         fix = (
-            "the launcher belongs to another MPI than the library that mpi4py loads, so each process is a world of its own "
-            '("0 of 1"): use the mpiexec beside this Python, or point MPI4PY_LIBMPI at the library of your launcher; '
-            "with srun try DITHC_SRUN_MPI=hydra, pmix or pmi2 (`dithc doctor` names what Slurm has); outside a launcher, "
-            + f"`{UNSET}`"
+            "the launcher belongs to another MPI than the library that mpi4py loads, so each process is a separate "
+            'world ("0 of 1"): use the mpiexec next to this Python, or point MPI4PY_LIBMPI at the library of your '
+            "launcher; with srun try DITHC_SRUN_MPI=hydra, pmix or pmi2 (`dithc doctor` lists those of Slurm); outside "
+            "a launcher, " + f"`{UNSET}`"
         )
     else:
         fix = "make the launcher's number of ranks and the expected one the same"

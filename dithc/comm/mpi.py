@@ -1,4 +1,4 @@
-"""The one file that imports mpi4py; importing it initialises MPI, so it is imported only where a launcher is at work."""
+"""Interface to mpi4py; only this module imports it. The import initializes MPI, so import it only under a launcher."""
 
 import os
 import time
@@ -16,8 +16,8 @@ log = logger(__name__)
 
 Buffer = np.ndarray[Any, np.dtype[Any]]
 
-# A test moves a long message on by one of the cells of shared memory that an MPI sends it through, some tens of kilobytes, and
-# between looks the communication thread may sleep; so a look is several tests, to move about a megabyte.
+# An MPI sends a long message in cells of shared memory of some tens of kilobytes, and one test moves one cell. The
+# communication thread may sleep between two polls, so a poll makes several tests, to move about a megabyte.
 TESTS_PER_LOOK = 32
 
 STANDARD_ERROR = 2
@@ -52,11 +52,11 @@ class World:
         self._process = os.getpid()
 
     def all_gather(self, value: Any) -> list[Any]:
-        """Every rank's value, in rank order, on every rank."""
+        """Return every rank's value in rank order, on every rank."""
         return list(self._communicator.allgather(value))
 
     def broadcast(self, value: Any) -> Any:
-        """Rank 0's value on every rank."""
+        """Return rank 0's value on every rank."""
         return self._communicator.bcast(value, root=0)
 
     def connect_again(self, timeout_seconds: float) -> None:
@@ -89,47 +89,53 @@ class World:
             )
 
     def announce_end(self) -> None:
-        """Tell ranks in `connect_again` that the program of this one has ended. Wait for all, as the end of MPI would."""
+        """Notify ranks in `connect_again` that this program has ended.
+
+        Waits for all ranks, as MPI's exit would.
+        """
         if os.getpid() == self._process:
             request, _ = self._exchange(True)
             while not request.done():
                 time.sleep(0.01)
 
     def _exchange(self, has_ended: bool) -> "tuple[Request, npt.NDArray[np.bool_]]":
-        """Return a request that is done once all ranks have called it, and an array that then holds the flag of each rank."""
+        """Return a request that completes once all ranks have called this, and an array for the flag of each rank."""
         mine, flags = np.array([has_ended], dtype=bool), np.zeros(self.size, dtype=bool)
         return Request(self._communicator.Iallgather(mine, flags), mine, flags), flags
 
     def abort(self, status: int) -> NoReturn:
-        """Ends every rank at once; the launcher reports `status`. Whoever calls it has said why: what MPI adds is not heard."""
+        """End every rank immediately with `status`.
+
+        The caller has logged the reason; messages of MPI are discarded.
+        """
         try:
-            with suppress(OSError):  # of a process that may open no more files
+            with suppress(OSError):  # this process may have reached its limit of open files
                 os.dup2(os.open(os.devnull, os.O_WRONLY), STANDARD_ERROR)
             self._communicator.Abort(status)
         finally:
-            os._exit(status)  # an MPI whose call returns once its launcher knows
+            os._exit(status)  # some MPIs return from Abort after they have notified their launcher
 
 
 class Request:
-    """Something under way; `done` may be asked again and again until it is True, then no more."""
+    """Active communication request; call `done` repeatedly until it returns True, and not afterwards."""
 
     def __init__(self, request: MPI.Request, *arrays: Any) -> None:
         self._request = request
-        self._arrays = arrays  # MPI reads and writes them until it is done: somebody has to keep them
+        self._arrays = arrays  # MPI reads and writes the arrays until the request completes, so they must stay alive
 
     def done(self) -> bool:
-        """Whether it is complete; asking moves it on."""
+        """Poll the request, which also advances it; return whether it is complete."""
         return any(self._request.Test() for _ in range(TESTS_PER_LOOK))
 
 
 class Channel:
-    """A communicator of our own, over some ranks, for arrays. Calls with the same arguments on all of them, in one order.
+    """Private communicator over some ranks, for arrays. All ranks make the same calls in the same order.
 
-    Arrays are contiguous numpy arrays of a type that MPI has; counts are below `MOST_ELEMENTS`. All methods return at once,
-    unless said otherwise, and the arrays belong to MPI until the request is done.
+    Arrays are contiguous numpy arrays of a type that MPI supports; counts are below `MOST_ELEMENTS`. All methods return
+    immediately unless documented otherwise. MPI owns the arrays until the request completes.
     """
 
-    # An MPI of standard 3 counts with 31 bits.
+    # Counts of MPI 3 have 31 bits.
     MOST_ELEMENTS = 1 << 30
 
     def __init__(self, communicator: MPI.Comm) -> None:
@@ -139,55 +145,68 @@ class Channel:
 
     @classmethod
     def over(cls, ranks: Sequence[int] | None = None, *, tag: int = 0) -> "Channel":
-        """A channel over ranks of the world, all by default; collective over just these ranks."""
+        """Create a channel over ranks of the world, by default all.
+
+        Collective over just these ranks.
+        """
         if ranks is None or len(ranks) == MPI.COMM_WORLD.Get_size():
             return cls(MPI.COMM_WORLD.Dup())
         group = MPI.COMM_WORLD.Get_group().Incl(list(ranks))
         return cls(MPI.COMM_WORLD.Create_group(group, tag))
 
     def split(self, color: int, *, key: int) -> "Channel":
-        """A channel over the ranks with the same color, in the order of the keys; waits for all ranks."""
+        """Create a channel over the ranks with the same color, ordered by key.
+
+        Blocks until all ranks call it.
+        """
         return Channel(self._communicator.Split(color, key))
 
     def all_gather_object(self, value: Any) -> list[Any]:
-        """Every rank's value; waits for all ranks."""
+        """Return every rank's value; blocks until all ranks call it."""
         return list(self._communicator.allgather(value))
 
     def broadcast_object(self, value: Any) -> Any:
-        """Rank 0's value; waits for it."""
+        """Return rank 0's value; blocks."""
         return self._communicator.bcast(value, root=0)
 
     def wait_for_all(self) -> None:
-        """Returns when all ranks have called it."""
+        """Block until all ranks have called this method."""
         self._communicator.Barrier()
 
     def all_reduce(self, x: Buffer, op: str) -> Request:
-        """x becomes its combination over the ranks."""
+        """Reduce x over the ranks in place."""
         return Request(self._communicator.Iallreduce(MPI.IN_PLACE, x, op=OPERATIONS[op]), x)
 
     def all_reduce_and_wait(self, x: Buffer, op: str) -> None:
-        """The same, and waits for it inside MPI."""
+        """Reduce x over the ranks in place; blocks inside MPI."""
         self._communicator.Allreduce(MPI.IN_PLACE, x, op=OPERATIONS[op])
 
     def reduce(self, x: Buffer, out: Buffer | None, op: str, *, root: int) -> Request:
-        """out on `root` becomes the combination of x."""
+        """Reduce x over the ranks into `out` on rank `root`."""
         return Request(self._communicator.Ireduce(x, out, op=OPERATIONS[op], root=root), x, out)
 
     def broadcast(self, x: Buffer, *, root: int) -> Request:
-        """x becomes that of `root`."""
+        """Copy x of rank `root` to x of all ranks."""
         return Request(self._communicator.Ibcast(x, root=root), x)
 
     def all_gather(self, x: Buffer, out: Buffer) -> Request:
-        """out holds x of rank 0, x of rank 1, ...; x may be the own part of out."""
+        """Gather x of each rank into `out`, in rank order.
+
+        x may be this rank's part of `out`.
+        """
         return Request(self._communicator.Iallgather(x, out), x, out)
 
     def all_gather_parts(self, x: Buffer, counts: Sequence[int]) -> Request:
-        """Part r of x, of counts[r] elements, becomes that of rank r."""
+        """Gather in place: part r of x, of counts[r] elements, comes from rank r."""
         starts = [sum(counts[:i]) for i in range(self.size)]
         return Request(self._communicator.Iallgatherv(MPI.IN_PLACE, [x, (counts, starts)]), x)
 
     def exchange_parts(self, x: Buffer, x_counts: Sequence[int], out: Buffer, out_counts: Sequence[int]) -> Request:
-        """x holds what goes to rank 0, 1, ..., out what came from them; counts in elements. The own part stays where it is."""
+        """Exchange parts between all ranks; counts are in elements.
+
+        x holds the parts for rank 0, 1, ..., and `out` receives the parts from them. This rank's own part is not
+        copied.
+        """
         layouts = []
         for array, counts in ((x, x_counts), (out, out_counts)):
             starts = [sum(counts[:i]) for i in range(self.size)]
@@ -196,26 +215,26 @@ class Channel:
         return Request(self._communicator.Ialltoallv(*layouts), x, out)
 
     def send(self, x: Buffer, *, to: int, tag: int) -> Request:
-        """Sends x; `receive` on the other rank takes it."""
+        """Send x; `receive` on the other rank accepts it."""
         return Request(self._communicator.Isend(x, dest=to, tag=tag), x)
 
     def receive(self, out: Buffer, *, source: int | None, tag: int) -> Request:
-        """Receives into out; from any rank with source None."""
+        """Receive into `out`; source None accepts any rank."""
         origin = MPI.ANY_SOURCE if source is None else source
         return Request(self._communicator.Irecv(out, source=origin, tag=tag), out)
 
     def barrier(self) -> Request:
-        """Done when all ranks have called it."""
+        """Return a request that completes when all ranks have called this method."""
         return Request(self._communicator.Ibarrier())
 
 
 def multiple_threads() -> bool:
-    """Whether threads may call MPI at the same time."""
+    """Check whether several threads may call MPI simultaneously."""
     return bool(MPI.Query_thread() == MPI.THREAD_MULTIPLE)
 
 
 def facts() -> dict[str, str]:
-    """Library, version and thread level of the MPI in use."""
+    """Return library, version and thread level of MPI."""
     vendor, numbers = MPI.get_vendor()
     return {
         "vendor": f"{vendor} {'.'.join(map(str, numbers))}",

@@ -1,9 +1,9 @@
-/* Counts what a process hands to MPI: calls, and bytes to be sent; a profiling layer (MPI standard, chapter "Tool support").
+/* Counter of a process's MPI calls and sent bytes: a profiling layer (MPI standard, chapter "Tool support").
  *
- * Preloaded (LD_PRELOAD) it stands before the MPI library: each function below counts and passes on to its PMPI_ twin. The two
- * numbers, uint64_t calls and uint64_t bytes, are kept in the file "<DITHC_MPI_COUNT>.<process>", so that anyone can read them.
- * It is no part of the package's library: who wants to count builds it with the mpicc of the MPI in use (see traffic.py).
- * Functions that start or end MPI, or only ask it something, are not counted; waiting and testing are.
+ * Preloaded (LD_PRELOAD), it precedes the MPI library: each function below counts and calls its PMPI_ twin. The two numbers,
+ * uint64_t calls and uint64_t bytes, are stored in the file "<DITHC_MPI_COUNT>.<process>", which other processes can read.
+ * The package's library does not contain this file: build it with the mpicc of the MPI in use (see traffic.py).
+ * Functions that start, end or query MPI are not counted; functions that wait and test are.
  */
 #include <fcntl.h>
 #include <mpi.h>
@@ -34,7 +34,7 @@ static void open_counters(void)
     close(file);
 }
 
-/* A rank that forks (its guard stays behind) counts in a file of its own. */
+/* A forked rank (its parent is the guard) counts in a separate file. */
 __attribute__((constructor)) static void start(void)
 {
     open_counters();
@@ -61,7 +61,7 @@ static int size_of(MPI_Comm comm)
     return PMPI_Comm_size(comm, &size) == MPI_SUCCESS ? size : 0;
 }
 
-/* In place, a rank's contribution stands where the result will. */
+/* In place, a rank's contribution is at the position of the result. */
 #define GIVEN(send, count, type, other_count, other_type) \
     ((send) == MPI_IN_PLACE ? bytes_of(other_count, other_type) : bytes_of(count, type))
 
@@ -72,7 +72,7 @@ static int size_of(MPI_Comm comm)
         return PMPI_##name arguments;               \
     }
 
-/* Each line twice: with int, and with MPI_Count (MPI 4's `_c` functions, which mpi4py prefers). */
+/* Each line expands twice: with int, and with MPI_Count (MPI 4's `_c` functions, which mpi4py prefers). */
 #if MPI_VERSION >= 4
 #define BOTH(name, bytes, parameters, arguments) \
     COUNTED(name, bytes, parameters(int), arguments) COUNTED(name##_c, bytes, parameters(MPI_Count), arguments)

@@ -1,4 +1,4 @@
-"""Where the ranks that MPI started find each other for torch: a store on rank 0, whose address MPI tells the others."""
+"""Rendezvous of torch.distributed for ranks that MPI started: a store on rank 0, whose address MPI distributes."""
 
 import importlib
 import os
@@ -17,7 +17,7 @@ from dithc.log import logger, problem
 log = logger(__name__)
 
 LOOPBACK = "127.0.0.1"
-# What env:// reads; where one of them is set, somebody else has said where to meet.
+# Read by env://. If one of them is set, the user has chosen the rendezvous.
 VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 TIMEOUT = timedelta(minutes=30)
 
@@ -25,20 +25,23 @@ Handler = Callable[..., Iterator[tuple[Any, int, int]]]
 
 
 def store_of(world: World, *, timeout: timedelta) -> Any:
-    """A store that all ranks of the world use; collective over them."""
+    """Create a store that all ranks of the world use; collective over them."""
     one_node = len(set(world.all_gather(node_name()))) == 1
     store = None
     if world.rank == 0:
         host = LOOPBACK if one_node else os.environ.get("MASTER_ADDR") or _address()
-        # Port 0: the system picks a free one, and keeps it; nobody can take it between choice and use.
+        # Port 0: the system picks a free port and reserves it, so no other process can claim it before its use.
         store = TCPStore(host, 0, world.size, is_master=True, timeout=timeout, wait_for_workers=False)
     host, port = world.broadcast((store.host, store.port) if store else None)
     return store or TCPStore(host, port, world.size, is_master=False, timeout=timeout)
 
 
 def install() -> None:
-    """Lets `init_process_group(backend)` without a store, a rank or variables of env:// meet through MPI."""
-    # torch.distributed has a function of the module's name, so it is not found as an attribute.
+    """Let `init_process_group(backend)` without env:// variables connect through MPI.
+
+    Applies to calls without a store or a rank.
+    """
+    # torch.distributed has a function with the module's name, which hides the module as an attribute.
     module = importlib.import_module("torch.distributed.rendezvous")
     handlers: dict[str, Handler] | None = getattr(module, "_rendezvous_handlers", None)
     if handlers is None or "env" not in handlers:
@@ -48,16 +51,16 @@ def install() -> None:
 
 
 class _Meeting:
-    """The rendezvous of env://, which meets through MPI where the environment and the caller name no place."""
+    """Rendezvous handler of env:// that connects through MPI if environment and caller specify no address."""
 
     def __init__(self, before: Handler) -> None:
         self._before = before
 
     def __call__(self, url: str, timeout: timedelta = TIMEOUT, **options: Any) -> Iterator[tuple[Any, int, int]]:
-        """Yields store, rank and number of ranks, once.
+        """Yield the store, the rank and the number of ranks once.
 
         Raises:
-            UserError: the launcher announced another number of ranks than MPI knows.
+            UserError: the launcher announced another number of ranks than MPI reports.
         """
         if urlparse(url).query or any(name in os.environ for name in VARIABLES):
             yield from self._before(url, timeout=timeout, **options)
@@ -74,10 +77,11 @@ class _Meeting:
 
 
 def _address() -> str:
-    """This node's address as other nodes see it: that of the interface with the default route, else its name."""
+    """Return this node's address for other nodes: of the interface with the default route, else the host name."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
-            probe.connect(("10.255.255.255", 1))  # a datagram socket sends nothing here; it only picks the route
+            # connecting a datagram socket sends no data; it only selects the route
+            probe.connect(("10.255.255.255", 1))
             return str(probe.getsockname()[0])
         except OSError:
             return socket.gethostname()

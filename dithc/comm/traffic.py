@@ -1,4 +1,4 @@
-"""What this process has sent to other ranks so far, as the kernel and a profiling layer of MPI count it; nothing is estimated."""
+"""Measured outgoing traffic of this process, counted by the kernel and by a profiling layer of MPI."""
 
 import os
 import socket
@@ -14,20 +14,19 @@ from dithc.log import problem
 
 COUNT_VARIABLE = "DITHC_MPI_COUNT"
 SOURCE = Path(__file__).with_name("mpi_count.c")
-# struct tcp_info of linux/tcp.h: the offset of tcpi_bytes_sent (Linux 4.19), a 64-bit number, and the state of a listener.
+# struct tcp_info of linux/tcp.h: the offset of the 64-bit tcpi_bytes_sent (Linux 4.19), and the state of a listener.
 INFO_BYTES, BYTES_SENT, LISTENING = 256, 200, 10
 COUNTERS = struct.Struct("=QQ")
 
 
 @dataclass(frozen=True)
 class Span:
-    """When the communication thread did an operation.
+    """Time span of one operation of the communication thread.
 
     Attributes:
-        name: of the operation.
-        begun: seconds of `time.perf_counter`.
-        ended: likewise.
-        num_bytes: handed over by this rank; None where nobody has counted.
+        begun: start in seconds of `time.perf_counter`.
+        ended: end in seconds of `time.perf_counter`.
+        num_bytes: bytes sent by this rank; None if they were not counted.
     """
 
     name: str
@@ -38,13 +37,13 @@ class Span:
 
 @dataclass(frozen=True)
 class Traffic:
-    """Counted since the process started; None where nobody counts.
+    """Counts since the start of the process; None for a count that is not available.
 
     Attributes:
-        tcp_bytes: payload that the kernel has sent on this process's TCP connections: those of gloo, and its store.
-        mpi_calls: calls of functions of MPI that send, receive or wait.
-        mpi_bytes: bytes handed to those.
-        shared_bytes: bytes put into the memory that the ranks of a node share (exchange.py).
+        tcp_bytes: payload that the kernel has sent on this process's TCP connections (gloo and its store).
+        mpi_calls: calls of MPI functions that send, receive or wait.
+        mpi_bytes: bytes passed to these functions.
+        shared_bytes: bytes written to the shared memory of a node's ranks (exchange.py).
     """
 
     tcp_bytes: int | None
@@ -53,7 +52,7 @@ class Traffic:
     shared_bytes: int | None
 
     def since(self, before: "Traffic") -> "Traffic":
-        """What came on top of an earlier count."""
+        """Return the difference to an earlier count."""
         mine, others = (vars(self), vars(before))
         return Traffic(**{
             name: None if mine[name] is None or others[name] is None else mine[name] - others[name] for name in mine
@@ -61,17 +60,19 @@ class Traffic:
 
 
 def sent() -> Traffic:
-    """What this process has sent so far."""
+    """Return the traffic of this process so far."""
     calls, sent = _mpi() or (None, None)
     exchange = sys.modules.get("dithc.comm.process_group.exchange")
     return Traffic(_tcp(), calls, sent, exchange.bytes_put if exchange else 0)
 
 
 def build_counter(folder: Path) -> Path:
-    """Builds the profiling layer with the mpicc beside this Python; preload it, with DITHC_MPI_COUNT naming a prefix of files.
+    """Build the profiling layer with the mpicc next to this Python.
+
+    To use it, preload it and set DITHC_MPI_COUNT to a prefix of file names.
 
     Raises:
-        UserError: there is no such compiler, or it fails.
+        UserError: the compiler is missing or fails.
     """
     compiler, library = Path(sys.executable).with_name("mpicc"), folder / "mpi_count.so"
     line = [str(compiler), "-shared", "-fPIC", "-O2", str(SOURCE), "-o", str(library)]
@@ -85,8 +86,8 @@ def build_counter(folder: Path) -> Path:
 
 
 def _unbuilt(reason: str) -> Exception:
-    fix = "install an MPI with its compiler (`pip install 'dithc[mpi]'`, and a C compiler), or leave MPI uncounted"
-    return problem("profiling layer of MPI", got=reason, expected="mpicc beside this Python", fix=fix)
+    fix = "install an MPI with its compiler (`pip install 'dithc[mpi]'`, and a C compiler), or do not count MPI"
+    return problem("profiling layer of MPI", got=reason, expected="mpicc next to this Python", fix=fix)
 
 
 def _mpi() -> tuple[int, int] | None:
@@ -101,7 +102,7 @@ def _mpi() -> tuple[int, int] | None:
 
 
 def _tcp() -> int | None:
-    """The sum over the connections that are open now; None where the kernel does not tell."""
+    """Return the sum over all open connections; None if the kernel does not count."""
     total = 0
     for name in os.listdir("/proc/self/fd"):
         try:
@@ -111,7 +112,7 @@ def _tcp() -> int | None:
                 if connection.family not in (socket.AF_INET, socket.AF_INET6) or connection.type != socket.SOCK_STREAM:
                     continue
                 info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, INFO_BYTES)
-        except OSError:  # closed since it was listed
+        except OSError:  # closed after it was listed
             continue
         if info[0] == LISTENING:
             continue

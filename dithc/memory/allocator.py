@@ -1,8 +1,9 @@
 """Allocation of torch's CPU tensors from a pool, per thread and period: `set MemType` of Algorithm 1.
 
-The mode covers `torch.empty`, temporaries, autograd gradients and operator outputs of the calling thread. On a CPU, backward runs
-on the thread that starts it. Tensors outlive the mode, and any thread may free them. Requests below 1 MiB, and those that no pool
-can serve, use torch's previous allocator. The extension (`torch_allocator.cpp`) is built at installation for one torch version.
+The mode covers `torch.empty`, temporaries, autograd gradients and operator outputs of the calling thread. On a CPU, the
+backward pass runs on the thread that starts it. Tensors outlive the mode, and any thread may free them. Requests below
+1 MiB, and requests that no pool can serve, use torch's previous allocator. The extension (`torch_allocator.cpp`) is
+built at installation for one torch version.
 """
 
 import ctypes
@@ -26,7 +27,7 @@ log = logger(__name__)
 
 @dataclass(frozen=True, kw_only=True)
 class AllocatorCounters:
-    """Process-wide counters: requests served by pools, requests refused by all pools, and bytes still live."""
+    """Process-wide counters: requests served by pools, requests rejected by all pools, and live bytes."""
 
     num_served: int
     served_bytes: int
@@ -57,7 +58,9 @@ def reason() -> str:
 
 
 def enter(pool: Pool) -> Pool | None:
-    """Allocate this thread's tensors from `pool`; returns the previous pool, for `leave`.
+    """Allocate this thread's tensors from `pool`.
+
+    Returns the previous pool, for `leave`.
 
     A closed pool ends the mode. Without the extension, the call has no effect and logs that once.
     """
@@ -91,7 +94,10 @@ def serving(pool: Pool) -> Iterator[None]:
 
 
 def is_on() -> bool:
-    """Whether this thread's tensors come from a pool; not so in the child of a fork, whatever its parent did."""
+    """Return whether this thread's tensors come from a pool.
+
+    Always False in a forked child.
+    """
     library = load().library
     return library is not None and library.dithc_allocator_pool() is not None
 
@@ -112,7 +118,10 @@ def counters() -> AllocatorCounters:
 
 
 def load() -> loading.Loading:
-    """Load the extension once and install it before torch's allocator; logs if it is missing."""
+    """Load the extension once and install it before torch's allocator.
+
+    Logs if it is missing.
+    """
     with _installation:
         return _load()
 
@@ -141,19 +150,19 @@ def open_extension(path: Path, *, version: str) -> loading.Loading:
     """Load an extension for this torch version, and install it before torch's allocator."""
     kernels = native.library()
     if kernels is None:
-        return loading.Loading(None, "no pool to take memory from, the C kernels are off")
+        return loading.Loading(None, "memory pools require the C kernels")
     if cause := loading.fault(path):
-        return loading.Loading(None, f"{cause}; install again with --no-build-isolation, where torch {version} is")
+        return loading.Loading(None, f"{cause}; reinstall with --no-build-isolation next to torch {version}")
     try:
         library = ctypes.CDLL(str(path))
         _declare(library)
     except (OSError, AttributeError) as error:
-        return loading.Loading(None, f"{path} does not load: {error}; install again with --no-build-isolation")
+        return loading.Loading(None, f"{path} cannot be loaded: {error}; reinstall with --no-build-isolation")
     built_for = library.dithc_allocator_torch().decode()
     if built_for != version:
-        return loading.Loading(None, f"{path} is for torch {built_for}, this is {version}; install again")
+        return loading.Loading(None, f"{path} is for torch {built_for}, this is {version}; reinstall")
     if library.dithc_allocator_install(ctypes.cast(kernels.hc_pool_tensor, ctypes.c_void_p), SMALLEST_BYTES) != 0:
-        return loading.Loading(None, "another library has given torch an allocator of higher priority")
+        return loading.Loading(None, "another library has installed an allocator of higher priority in torch")
     return loading.Loading(library, str(path))
 
 

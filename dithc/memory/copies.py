@@ -1,6 +1,6 @@
-"""Copies of tensors between tiers, beside the computation: a load and an offload stream (section 4.2 of the paper, Algorithm 1).
+"""Background copies of tensors between tiers: a load and an offload stream (paper section 4.2, Algorithm 1).
 
-A copy never blocks who asks for it; who needs it done waits, and then the compute team, idle otherwise, helps.
+Submission never blocks. While a caller waits for a copy, the otherwise idle compute team helps.
 """
 
 import ctypes
@@ -26,19 +26,19 @@ PENDING = -1  # HC_COPY_PENDING
 TIMED_OUT = signatures.TIMED_OUT
 NO_FILE = -1, 0
 NANOSECONDS = 1_000_000_000
-# A wait looks this often whether the user has pressed Ctrl-C.
+# Interval at which a wait checks for Ctrl-C.
 LOOK_NANOSECONDS = NANOSECONDS // 10
-# A part of a copy is 4 MB: longer than this, only a disk that does not answer.
+# A part of a copy is 4 MB; only a disk that does not respond takes longer than this.
 LONGEST_END_NANOSECONDS = 10 * NANOSECONDS
-# Where the end was not reached: tensors that the system may still write to.
+# Tensors of unfinished copies, to which the system may still write.
 _never_freed: list[object] = []
 
 
 class Mapped(Protocol):
-    """A tier, as far as copies need to know it."""
+    """Tier interface required by copies."""
 
     def mapping(self) -> tuple[int, int, int] | None:
-        """Of a file: address and bytes of its mapping, and its descriptor."""
+        """Return address and bytes of a file's mapping, and its descriptor; None for memory."""
 
 
 class Ticket:
@@ -54,14 +54,15 @@ class Ticket:
 
 @dataclass(frozen=True, kw_only=True)
 class CopyCounters:
-    """Sums since the engine was made.
+    """Sums since the creation of the engine.
 
     Attributes:
-        blocking_bytes: copied by the compute team: `now`, and help by waiting callers.
-        queued_bytes: not begun yet.
-        stall_seconds: of callers in `wait`, `drain`, `advance` and `now`.
+        loaded_bytes, offloaded_bytes: bytes copied by each stream.
+        blocking_bytes: bytes copied by the compute team: `now`, and help by waiting callers.
+        queued_bytes: bytes of copies that have not begun.
+        stall_seconds: time of callers in `wait`, `drain`, `advance` and `now`.
         busy_seconds: copy time of each stream.
-        failed: failed or cancelled copies.
+        failed: failed or canceled copies.
     """
 
     loaded_bytes: int
@@ -74,7 +75,7 @@ class CopyCounters:
 
 
 class Copies:
-    """The two streams. Any thread may use it; in a child of a fork, and after `close`, it raises RuntimeError."""
+    """Copy engine with two streams, usable from any thread; raises RuntimeError after `close` and in a forked child."""
 
     def __init__(
         self,
@@ -93,28 +94,31 @@ class Copies:
                 `advance`, and blocks computing.
 
         Raises:
-            UserError: there is no C library, or no such core.
+            UserError: the C library or the core does not exist.
         """
         mappings = (tier.mapping() for tier in tiers or ())
         self._files = tuple(mapping for mapping in mappings if mapping is not None)
         self._engine = _Engine(by=by, cores=(load_core, offload_core))
-        self._end = weakref.finalize(self, self._engine.close)  # also before the interpreter goes, and memory with it
+        # also runs before the interpreter exits and frees the memory
+        self._end = weakref.finalize(self, self._engine.close)
 
     @property
     def by(self) -> Literal["threads", "team"]:
-        """Copy method; "team" also if the system refused threads."""
+        """Copy method; "team" also if the system rejected the threads."""
         return self._engine.by
 
     def submit(self, target: Tensor, source: Tensor, *, stream: Stream, priority: int = 0) -> Ticket:
-        """Queue a copy and return at once; both tensors are kept until it is retired (`retire`, `wait`, `drain`).
+        """Queue a copy and return immediately.
+
+        Both tensors are kept until `retire`, `wait` or `drain`.
 
         Args:
             target, source: contiguous CPU tensors of one dtype and size; without overlap.
-            priority: higher first, even during a copy; equal ones in order of submission.
+            priority: higher values first, even during a copy; equal values in order of submission.
 
         Raises:
-            ValueError: tensors that do not fit each other.
-            RuntimeError: the engine is closed, or another process's.
+            ValueError: the tensors do not match.
+            RuntimeError: the engine is closed, or belongs to another process.
         """
         request = self._request(target, source)
         ticket = Ticket(target.nbytes, stream)
@@ -129,15 +133,15 @@ class Copies:
         return ticket
 
     def is_done(self, ticket: Ticket) -> bool:
-        """Whether a copy is done, or has failed."""
+        """Return whether a copy has completed or failed."""
         return self._engine.state(ticket) != PENDING
 
     def wait(self, ticket: Ticket) -> None:
-        """Wait for a copy, which overtakes all others, with help of the compute team.
+        """Wait for a copy, with top priority and help of the compute team.
 
         Raises:
             OSError: the copy failed, with its errno (ENOSPC, EIO, ...); the target is undefined.
-            RuntimeError: the engine was closed first, or is another process's.
+            RuntimeError: the engine was closed first, or belongs to another process.
         """
         while self._engine.state(ticket) == PENDING:
             self._engine.call("wait", native.context(), ctypes.byref(ticket._state), LOOK_NANOSECONDS)
@@ -145,26 +149,35 @@ class Copies:
         _raise(self._engine.state(ticket), f"{ticket.stream} of {ticket.num_bytes} bytes")
 
     def advance(self, num_bytes: int) -> int:
-        """Copy up to `num_bytes` of the queue with the compute team, most urgent first; returns the bytes copied."""
+        """Copy up to `num_bytes` of the queue with the compute team.
+
+        Copies in order of urgency and returns the bytes copied.
+        """
         done = ctypes.c_int64()
         self._engine.call("advance", native.context(), num_bytes, ctypes.byref(done))
         return done.value
 
     def now(self, target: Tensor, source: Tensor) -> None:
-        """Copy at once with the compute team, ahead of the queue; raises as `submit` and `wait`."""
+        """Copy immediately with the compute team, ahead of the queue.
+
+        Raises like `submit` and `wait`.
+        """
         request, error = self._request(target, source), ctypes.c_int()
         self._engine.call("now", native.context(), ctypes.byref(request), ctypes.byref(error))
         _raise(error.value, f"copy of {target.nbytes} bytes")
 
     def retire(self) -> None:
-        """Drop the tensors of completed copies; failures are logged, and raise in `wait`."""
+        """Drop the tensors of completed copies; failures are logged, and raised by `wait`."""
         for ticket in self._engine.kept.copy():
             error = self._engine.state(ticket)
             if error != PENDING and self._engine.kept.pop(ticket, None) is not None and error:
                 log.warning("%s of %d bytes failed: %s", ticket.stream, ticket.num_bytes, os.strerror(error))
 
     def drain(self) -> None:
-        """Wait for all copies and drop their tensors; failures are logged, and raise in `wait`."""
+        """Wait for all copies and drop their tensors.
+
+        Failures are logged, and raised by `wait`.
+        """
         while self._engine.call("wait", native.context(), None, LOOK_NANOSECONDS) == TIMED_OUT:
             pass
         self.retire()
@@ -189,9 +202,11 @@ class Copies:
         self.retire()
 
     def inject(self, *, error: int = 0, after_bytes: int = 0, delay_seconds: float = 0.0) -> None:
-        """Inject faults for tests: each part (up to 4 MB) sleeps first, and fails after `after_bytes` more bytes.
+        """Inject faults for tests into each part of a copy (up to 4 MB).
 
-        `error` is the errno (0: never). A new `delay_seconds` ends a longer sleep.
+        A part sleeps first, and fails after `after_bytes` more bytes.
+
+        `error` is the errno (0: never). Setting `delay_seconds` also ends a longer sleep.
         """
         self._engine.call("set_faults", error, after_bytes, int(delay_seconds * NANOSECONDS))
 
@@ -221,15 +236,18 @@ class _Engine:
         if self._library is None:
             raise problem(
                 "copies between memory tiers", got=f"no C kernels: {native.load().reason}", expected="the C library",
-                fix="install the package again, or train without memory tiers",
+                fix="reinstall the package, or train without memory tiers",
             )  # fmt: skip
         self._handle = self._start(_cpus(cores))
 
     def call(self, name: str, *arguments: Any) -> int:
-        """Return the status of hc_copies_<name>; RuntimeError if the engine is closed or belongs to another process."""
+        """Return the status of hc_copies_<name>.
+
+        Raises RuntimeError if the engine is closed or belongs to another process.
+        """
         if os.getpid() != self._process:
             raise RuntimeError(
-                "copies between memory tiers: this process was forked from the one that has their threads"
+                "copies between memory tiers: this process was forked from the owner of the copy threads"
             )
         if self._is_closed and name != "counters":
             raise RuntimeError("copies between memory tiers: closed")
@@ -240,20 +258,21 @@ class _Engine:
         """Return PENDING, 0 (target is valid) or an errno."""
         if os.getpid() != self._process:
             raise RuntimeError(
-                "copies between memory tiers: this process was forked from the one that has their threads"
+                "copies between memory tiers: this process was forked from the owner of the copy threads"
             )
         state: int = self._library.hc_copies_state(ctypes.byref(ticket._state))
         return state
 
     def close(self) -> None:
-        """End the threads; if the disk blocks them, their memory is never freed."""
+        """End the threads; if the disk blocks them, their memory is leaked."""
         self._is_closed = True
         if os.getpid() == self._process:
             self._has_ended = self._library.hc_copies_close(self._handle, LONGEST_END_NANOSECONDS) != TIMED_OUT
             if not self._has_ended:
                 _never_freed.append(self.kept)
                 log.warning(
-                    "copies: a part of a copy has been under way for %d s", LONGEST_END_NANOSECONDS // NANOSECONDS
+                    "copies: part of a copy still active after %d s, abandoning its thread",
+                    LONGEST_END_NANOSECONDS // NANOSECONDS,
                 )
 
     def __del__(self) -> None:
@@ -266,7 +285,7 @@ class _Engine:
             attempts += [(self.by, (-1, -1))] if cpus != (-1, -1) else []
             attempts.append(("team", (-1, -1)))
         elif cpus != (-1, -1):
-            log.warning("copies: by the compute team, so CPUs %s that are kept for copies stay idle", cpus)
+            log.warning("copies: the compute team copies, so CPUs %s reserved for copies are idle", cpus)
         for by, places in attempts:
             handle = ctypes.c_void_p()
             try:
@@ -279,18 +298,18 @@ class _Engine:
             self.by = by
             log.info("copies: %s", _describe(by, places))
             return handle
-        raise AssertionError("an engine without threads asks for nothing that can be refused")
+        raise AssertionError("creation without threads cannot fail")
 
 
 def _describe(by: str, cpus: tuple[int, int]) -> str:
     if by == "team":
-        return "by the compute team, when it waits"
+        return "by the compute team while it waits"
     places = (f"{name} {'anywhere' if cpu < 0 else f'on CPU {cpu}'}" for name, cpu in zip(STREAMS, cpus, strict=True))
-    return f"a thread each: {', '.join(places)}"
+    return f"one thread each: {', '.join(places)}"
 
 
 def _cpus(cores: tuple[int | None, int | None]) -> tuple[int, int]:
-    """The first CPU of each core that this process may use; -1 without a core."""
+    """Return the first usable CPU of each core; -1 without a core."""
     machine = discover()
     allowed = set(machine.limits.allowed_cpus)
     cpus = []
@@ -299,7 +318,7 @@ def _cpus(cores: tuple[int | None, int | None]) -> tuple[int, int]:
         if index is not None and not usable:
             raise problem(
                 f"core of the {name} thread", got=index, expected="a core that this process may use",
-                fix="take it from `dithc.hardware.plan`",
+                fix="use a core from `dithc.hardware.plan`",
             )  # fmt: skip
         cpus.append(usable[0] if usable else -1)
     return cpus[0], cpus[1]
@@ -308,11 +327,11 @@ def _cpus(cores: tuple[int | None, int | None]) -> tuple[int, int]:
 def _check(target: Tensor, source: Tensor) -> None:
     if target.dtype != source.dtype or target.numel() != source.numel():
         raise ValueError(
-            f"copy: {tuple(target.shape)} of {target.dtype} from {tuple(source.shape)} of {source.dtype}; as many elements of "
-            "one dtype are needed"
+            f"copy: {tuple(target.shape)} of {target.dtype} from {tuple(source.shape)} of {source.dtype}; "
+            "expected equally many elements of one dtype"
         )
     if not (target.is_contiguous() and source.is_contiguous() and target.is_cpu and source.is_cpu):
-        raise ValueError("copy: both tensors have to be contiguous and on the CPU")
+        raise ValueError("copy: both tensors must be contiguous and on the CPU")
     distance = abs(target.data_ptr() - source.data_ptr())
     if distance < target.nbytes:
         raise ValueError("copy: the two tensors overlap")
@@ -320,6 +339,6 @@ def _check(target: Tensor, source: Tensor) -> None:
 
 def _raise(error: int, what: str) -> None:
     if error == ECANCELED:
-        raise RuntimeError(f"{what}: the engine of copies was closed first")
+        raise RuntimeError(f"{what}: the copy engine was closed first")
     if error:
         raise OSError(error, f"{what}: {os.strerror(error)}")

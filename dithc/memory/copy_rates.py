@@ -1,4 +1,4 @@
-"""How fast the streams of `Copies` copy tensors into and out of a tier, measured once per process for each place."""
+"""Copy rates of the streams of `Copies` into and out of a tier, measured once per process and location."""
 
 import os
 from collections.abc import Callable
@@ -16,7 +16,7 @@ from dithc.memory.pool import Pool
 
 log = logger(__name__)
 
-# Beyond any core's share of the last level of caches; 16 ms at 1 GB/s.
+# Larger than any core's share of the last-level cache; 16 ms at 1 GB/s.
 PROBE_BYTES = 16 << 20
 PIECE_BYTES = 4 << 20
 ROUNDS = 3
@@ -27,7 +27,7 @@ _of_folder: dict[Path, "FileRates"] = {}
 
 
 class FileRates(NamedTuple):
-    """Bytes a second of the disk behind a file, past the system's page cache, which a training larger than memory outgrows."""
+    """Bytes per second of the disk behind a file, without the page cache, which large training runs exceed."""
 
     write: float
     read: float
@@ -35,7 +35,10 @@ class FileRates(NamedTuple):
 
 @cache
 def into_memory(nodes: tuple[int, ...]) -> float:
-    """Return bytes per second of the fastest single-thread copy into new memory on `nodes`, outside of tiers."""
+    """Return bytes per second of the fastest single-thread copy into new memory.
+
+    The memory is on `nodes` and outside of tiers.
+    """
     source = torch.ones(PROBE_BYTES // 4)
     target = Pool(budget_bytes=PROBE_BYTES, nodes=nodes).empty(source.shape, source.dtype)
     if native.library() is None:

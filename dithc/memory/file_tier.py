@@ -1,4 +1,4 @@
-"""The file behind a tier: all of its blocks are on the disk before work starts, and it has no name that could stay behind."""
+"""File behind a tier: all blocks are allocated before use, and it is unnamed, so that no file remains."""
 
 import errno
 import os
@@ -18,12 +18,12 @@ def create(folder: Path, size_bytes: int) -> int:
     """Return a descriptor of a new unnamed file in `folder` with all blocks reserved.
 
     Raises:
-        UserError: the folder is missing, cannot be written, or has too little room.
+        UserError: the folder is missing, cannot be written, or has too little space.
     """
     what = f"file tier in {folder}"
     if not folder.is_dir():
         got = "not a folder" if folder.exists() else "no such folder"
-        raise problem(what, got=got, expected="a folder on a local disk", fix=f"make it, or {FIX}")
+        raise problem(what, got=got, expected="a folder on a local disk", fix=f"create it, or {FIX}")
     free_bytes = shutil.disk_usage(folder).free
     if free_bytes < size_bytes:
         raise _too_small(what, free_bytes, size_bytes)
@@ -37,11 +37,11 @@ def create(folder: Path, size_bytes: int) -> int:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise _too_small(what, shutil.disk_usage(folder).free, size_bytes) from error
         raise problem(
-            what, got=error.strerror, expected=f"a folder that takes a file of {size_bytes} bytes", fix=FIX
+            what, got=error.strerror, expected=f"a folder that accepts a file of {size_bytes} bytes", fix=FIX
         ) from error
     if _is_memory(folder):
         log.warning(
-            "%s: this file system keeps its files in memory, so the tier takes the memory that it should save", what
+            "%s: this file system stores files in memory, so the tier uses the memory that it should save", what
         )
     return descriptor
 
@@ -56,19 +56,19 @@ def _too_small(what: str, free_bytes: int, size_bytes: int) -> UserError:
 
 
 def _nameless(folder: Path) -> int:
-    """Return an unnamed file, so that no file remains after any end of the process."""
+    """Return an unnamed file, so that no file remains however the process ends."""
     try:
         return os.open(folder, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
     except OSError as error:
         if error.errno not in (errno.EOPNOTSUPP, errno.EISDIR, errno.ENOENT):
             raise
-    descriptor, name = tempfile.mkstemp(prefix=".dithc-tier-", dir=folder)  # a file system without O_TMPFILE
+    descriptor, name = tempfile.mkstemp(prefix=".dithc-tier-", dir=folder)  # file systems without O_TMPFILE
     os.unlink(name)
     return descriptor
 
 
 def _is_memory(folder: Path, *, mounts: Path = Path("/proc/self/mounts")) -> bool:
-    """Whether the mount that holds a folder is a tmpfs or ramfs."""
+    """Return whether the mount that contains a folder is a tmpfs or ramfs."""
     whole, kind, longest = folder.resolve(), "", -1
     try:
         lines = mounts.read_text().splitlines()

@@ -20,12 +20,12 @@ from dithc.native import signatures
 
 log = logger(__name__)
 
-# Below this, a tensor of torch's allocator is as fast: glibc keeps such blocks on its heap, where pages stay touched.
+# Below this size, torch's allocator is as fast: glibc serves such blocks from its heap, whose pages stay mapped.
 SMALLEST_BYTES = 1 << 20
 POOL_VARIABLE = "DITHC_POOL"
 # Numbers of hc_dtype.
 TYPES = {torch.float32: 0, torch.bfloat16: 1, torch.float64: 2}
-# The name that marks a capsule as a DLPack tensor nobody has taken yet. The capsule keeps the address, so it is never freed.
+# Name of a capsule with an unconsumed DLPack tensor. The capsule stores the address, so the buffer is never freed.
 _CAPSULE_NAME = ctypes.create_string_buffer(b"dltensor")
 _new_capsule = ctypes.pythonapi.PyCapsule_New
 _new_capsule.argtypes, _new_capsule.restype = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p), ctypes.py_object
@@ -38,15 +38,16 @@ class Counters:
     """State and history of a pool.
 
     Attributes:
-        used_bytes: in blocks in use, each rounded up to 4,096.
-        idle_bytes: backed by the system, outside of blocks.
+        used_bytes: bytes of blocks in use, each rounded up to 4,096.
+        idle_bytes: bytes backed by the system, outside of blocks.
         peak_bytes: peak use since `start_peak`.
         hits: blocks served from idle memory only.
-        misses: blocks that needed system memory.
-        backed_bytes: used and idle, limited by `budget_bytes`.
-        peak_backed_bytes: its all-time peak: the evidence that the budget was kept.
-        spills, spilled_bytes: requests without room here, passed to the pool below or refused.
-        largest_free_bytes: the longest run of idle memory.
+        misses: blocks that required system memory.
+        backed_bytes: used and idle bytes, limited by `budget_bytes`.
+        peak_backed_bytes: all-time peak of `backed_bytes`: the evidence that the budget was kept.
+        budget_bytes: limit; None without a budget.
+        spills, spilled_bytes: requests beyond the budget, passed to the pool below or rejected.
+        largest_free_bytes: longest run of idle memory.
     """
 
     used_bytes: int = 0
@@ -71,10 +72,10 @@ class Held:
 
 
 class Pool:
-    """Allocator of contiguous CPU tensors with reuse; without the C library it is torch's own allocator.
+    """Allocator of contiguous CPU tensors with reuse; torch's allocator without the C library.
 
-    A block returns when its last tensor is freed, from any thread, and merges with free neighbors. The memory of a deleted pool
-    lives until its last tensor is freed.
+    A block is returned when its last tensor is freed, from any thread, and merges with free neighbors. The memory of a
+    deleted pool lives until its last tensor is freed.
     """
 
     def __init__(
@@ -91,12 +92,12 @@ class Pool:
         Args:
             budget_bytes: limit of physical memory, in use and idle; None for no limit.
             nodes: memory nodes to bind to, one per equal run of threads; () for the core clusters' own nodes.
-            next: the pool for requests without room here; None for no overflow.
+            next: pool for requests beyond the budget; None for no overflow.
             file: descriptor of a file of `budget_bytes` (multiple of 2 MiB) that backs the memory.
-            reserved_pages: use reserved huge pages for the complete budget, if they suffice.
+            reserved_pages: whether to use reserved huge pages for the complete budget, if they suffice.
 
         Raises:
-            MemoryError: the system refused to map the file.
+            MemoryError: the system rejected the mapping of the file.
             ValueError: a file or reserved pages of less than 2 MiB.
         """
         self.next = next
@@ -116,10 +117,10 @@ class Pool:
         )
         self._library.hc_pool_create(ctypes.byref(options), ctypes.byref(self._pool))
         self.held = Held()
-        # The pool below outlives this one: it is named here, not in what is called.
+        # Keeps the pool below alive until this pool is released.
         below = None if next is None else next.held
         release = weakref.finalize(self.held, _release, self._library, self._pool.value, below)
-        release.atexit = False  # a thread that nobody waits for may still be inside an operator
+        release.atexit = False  # a thread that is not joined may still be inside an operator
         start, size = ctypes.c_void_p(), ctypes.c_int64()
         self._library.hc_pool_reserved(self._pool, ctypes.byref(start), ctypes.byref(size))
         self.range = (start.value or 0, size.value)
@@ -128,7 +129,7 @@ class Pool:
 
     @classmethod
     def off(cls) -> "Pool":
-        """No pool: tensors come from torch's own allocator, as without the C library."""
+        """Return a disabled pool: tensors come from torch's allocator."""
         pool = cls.__new__(cls)
         pool.next, pool._library, pool._pool, pool.held, pool.range = None, None, ctypes.c_void_p(), None, (0, 0)
         return pool
@@ -137,11 +138,11 @@ class Pool:
         """Return an uninitialized contiguous tensor from this pool or the pools below it.
 
         Args:
-            dtype: any; other types than floats of 2, 4 or 8 bytes may have a few extra bytes of storage.
+            dtype: any; types other than floats of 2, 4 or 8 bytes may have a few extra bytes of storage.
             floor_bytes: smaller tensors, and empty ones, come from torch.
 
         Raises:
-            MemoryError: the last pool has no room, or the system refused memory.
+            MemoryError: the last pool is full, or the system rejected the request for memory.
         """
         size_bytes = math.prod(shape) * dtype.itemsize
         if self._library is None or size_bytes < max(1, floor_bytes):
@@ -157,7 +158,7 @@ class Pool:
         return tensor
 
     def holds(self, address: int) -> bool:
-        """Return whether an address is in this pool, not in a lower one."""
+        """Return whether an address is in this pool (lower pools do not count)."""
         start, size = self.range
         return start <= address < start + size or (
             self._library is not None and bool(address) and self._library.hc_pool_holds(self._pool, address) == 1
@@ -192,21 +193,24 @@ class Pool:
             self._library.hc_pool_trim(self._pool)
 
     def close(self) -> None:
-        """Stop serving: new tensors come from torch's allocator. Existing tensors stay valid."""
+        """Stop serving: new tensors come from torch's allocator.
+
+        Existing tensors stay valid.
+        """
         if self._library is not None:
-            self._library.hc_pool_close(self._pool)  # for a thread whose mode still names it
+            self._library.hc_pool_close(self._pool)  # for threads that still use it in their mode
             self._library, self._pool, self.held = None, ctypes.c_void_p(), None
 
     def _warn_without_addresses(self) -> None:
         soft, _ = resource.getrlimit(resource.RLIMIT_AS)
         if soft != resource.RLIM_INFINITY:
             log.warning(
-                "the address space of this process is limited to %d bytes (ulimit -v): the pool of outputs re-uses %d bytes "
-                "of it; what does not fit there is mapped and unmapped each time, which is slower",
+                "the address space of this process is limited to %d bytes (ulimit -v): the pool of outputs reuses %d bytes "
+                "of it; larger outputs are mapped and unmapped each time, which is slower",
                 *(soft, self.range[1]),
             )
         elif self.range[1] == 0:
-            log.warning("the system refused a range of addresses: every output is mapped and unmapped, which is slower")
+            log.warning("the system rejected an address range: every output is mapped and unmapped, which is slower")
 
 
 def _release(library: ctypes.CDLL, pool: int | None, _below: Held | None) -> None:
@@ -227,7 +231,7 @@ def hot_pool() -> Pool:
 
 
 def use_pool(pool: Pool) -> Pool:
-    """Let operator outputs come from `pool`; returns the previous pool, for a later restore."""
+    """Serve operator outputs from `pool`; return the previous pool, for a later restore."""
     before = hot_pool()
     _hot[0] = pool
     return before

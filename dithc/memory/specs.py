@@ -8,11 +8,12 @@ from dithc.hardware import Machine
 from dithc.log import UserError, problem
 
 GIB = 1 << 30
-# Kinds of memory of a machine, fastest first.
+# Types of memory of a machine, fastest first.
 FASTEST_FIRST = ("on-package", "ddr", "expander")
-# Of on-package memory this part is the tier's: page tables, and what else the system keeps there, need some.
+# Share of on-package memory for the tier; the system requires the rest, for example for page tables.
 USABLE_NUMERATOR, USABLE_DENOMINATOR = 15, 16
-# Of ordinary memory above another tier: the rest is for what comes from no tier (Python, libraries, small outputs, files' pages).
+# Share of ordinary memory above another tier; the rest is for memory outside of tiers (Python, libraries, small
+# outputs, page cache).
 ORDINARY_NUMERATOR, ORDINARY_DENOMINATOR = 3, 4
 
 TierKind = Literal["on-package", "ddr", "file"]
@@ -25,9 +26,9 @@ class TierSpec:
 
     Attributes:
         kind: on-package memory, ordinary memory (including expanders), or a file.
-        budget_bytes: limit of physical bytes, in use and idle; None: all. For a file: its size.
+        budget_bytes: limit of physical bytes, in use and idle; None for no limit. For a file: its size.
         nodes: memory nodes to bind to, in the order of core clusters; () for the clusters' own nodes.
-        folder: of a file tier.
+        folder: folder of a file tier.
     """
 
     name: str
@@ -45,25 +46,27 @@ def specs_of(
     file_bytes: int | None = None,
     ranks: int = 1,
 ) -> list[TierSpec]:
-    """Return the tiers of one of `ranks` processes that share a machine's memory evenly. Pure.
+    """Return the tiers of one of `ranks` processes that share a machine's memory evenly.
 
-    Every tier but the last has a budget. With a budget and one kind of memory, the excess goes to the file; without a file, to
-    the same memory unbudgeted.
+    Pure function. Every tier except the last has a budget. With a budget and a single type of memory, the excess goes
+    to the file; without a file, to the same memory without a budget.
 
     Args:
         machine: discovered memory tiers, and the limit of its control group.
-        fast_budget_bytes: hard budget of this process in the fastest tier; None: its share.
+        fast_budget_bytes: hard budget of this process in the fastest tier; None for its share.
         file_folder, file_bytes: location and size of this process's file tier; None for no file.
+        ranks: processes that share the memory.
 
     Raises:
-        UserError: only one of folder and size; a budget beyond the tier; or a file below memory of unknown size without a budget.
+        UserError: only one of folder and size; a budget beyond the tier; or a file below memory of unknown size without
+            a budget.
     """
     if (file_folder is None) != (file_bytes is None):
         raise problem(
             "file tier of memory",
             got=f"folder {file_folder}, size {file_bytes}",
             expected="both, or neither",
-            fix="give the one that is missing, or leave the other out",
+            fix="set the missing value, or remove the other",
         )
     found = [tier for kind in FASTEST_FIRST for tier in machine.tiers if tier.kind == kind]
     bind = len({tier.kind for tier in found}) > 1
@@ -83,15 +86,15 @@ def specs_of(
     if any(spec.budget_bytes is None for spec in specs[:-1]):
         raise problem(
             f"file tier of memory in {file_folder}",
-            got="memory of unknown size above it, and no budget: nothing would ever go to the file",
+            got="memory of unknown size above it without a budget, so the file would never be used",
             expected="a budget",
-            fix="set fast_budget_gib, or leave the file out",
+            fix="set fast_budget_gib, or remove the file tier",
         )
     return specs
 
 
 def _spec(kind: str, nodes: tuple[int, ...], memory_bytes: int) -> TierSpec:
-    """A tier of memory of the machine. Without a budget the system would go on in other memory unnoticed."""
+    """Return a memory tier of the machine. Without a budget, the system would silently use other memory."""
     if kind == "on-package":
         budget = memory_bytes * USABLE_NUMERATOR // USABLE_DENOMINATOR
         return TierSpec(name=kind, kind="on-package", budget_bytes=budget, nodes=nodes)
@@ -103,13 +106,13 @@ def _too_large(budget_bytes: int, kind: str, memory_bytes: int, ranks: int) -> U
     return problem(
         "budget of the fastest memory",
         got=f"{budget_bytes / GIB:.2f} GiB for each of {ranks} rank(s) of a node",
-        expected=f"at most {memory_bytes // ranks / GIB:.2f} GiB: there are {memory_bytes / GIB:.2f} GiB of {kind} memory",
+        expected=f"at most {memory_bytes // ranks / GIB:.2f} GiB: the node has {memory_bytes / GIB:.2f} GiB of {kind} memory",
         fix="lower fast_budget_gib",
     )
 
 
 def describe(spec: TierSpec) -> str:
-    """A few words for a person."""
-    budget = "all there is" if spec.budget_bytes is None else f"{spec.budget_bytes / GIB:.2f} GiB"
+    """Return a short description for the user."""
+    budget = "unlimited" if spec.budget_bytes is None else f"{spec.budget_bytes / GIB:.2f} GiB"
     nodes = f" on nodes {', '.join(map(str, spec.nodes))}" if spec.nodes else ""
     return f"{spec.name}: {budget}{nodes}{f' in {spec.folder}' if spec.folder else ''}"

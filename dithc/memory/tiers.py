@@ -1,6 +1,7 @@
 """Memory tiers of one process, fastest first: pools with budgets, each overflowing into the next.
 
-A tensor is always in valid memory: overflows are counted. Numbers are physical bytes (paper section 4.2: memory levels).
+A tensor is always in valid memory; overflows are counted. Numbers are physical bytes (paper section 4.2: memory
+levels).
 """
 
 import os
@@ -21,7 +22,7 @@ from dithc.pages import residence
 
 log = logger(__name__)
 
-# Blocks are cut from whole huge pages.
+# Budgets are multiples of huge pages.
 HUGE_PAGE_BYTES = 2 << 20
 
 
@@ -48,15 +49,19 @@ class Tier:
         except MemoryError as error:
             raise problem(
                 f"file tier in {spec.folder}",
-                got="the system refuses to map the file",
+                got="the system rejected the mapping of the file",
                 expected=f"{size_bytes} bytes of addresses (ulimit -v)",
                 fix="raise the limit, or make the file smaller",
             ) from error
         self._file_rates = copy_rates.of_file(spec.folder, self._file, size_bytes)
 
     def empty(self, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
-        """Return an uninitialized contiguous tensor, here or below (a counted spill); MemoryError if all tiers refuse."""
-        with torch.inference_mode(False):  # what a tier holds is for later steps too, whoever asks first
+        """Return an uninitialized contiguous tensor, here or below (a counted spill).
+
+        Raises:
+            MemoryError: all tiers are full.
+        """
+        with torch.inference_mode(False):  # tensors in a tier are reused in later steps outside of inference mode
             return self.pool.empty(shape, dtype, floor_bytes=0)
 
     def holds(self, tensor: Tensor) -> bool:
@@ -68,7 +73,10 @@ class Tier:
         return self.pool.counters()
 
     def mapping(self) -> tuple[int, int, int] | None:
-        """Return address, bytes and descriptor of a file's mapping, for pread and pwrite; None for memory or a closed tier."""
+        """Return address, bytes and descriptor of a file's mapping, for pread and pwrite.
+
+        Returns None without an open file.
+        """
         return None if self._file is None else (*self.pool.range, self._file)
 
     @property
@@ -94,12 +102,12 @@ class Tier:
 
     @property
     def copy_bytes_per_second(self) -> float:
-        """Copy rate from ordinary memory into this tier, measured once per process; see `copy_rates`."""
+        """Copy rate from ordinary memory into this tier, measured once (`copy_rates`)."""
         return copy_rates.into_memory(self.spec.nodes) if self._file_rates is None else self._file_rates.write
 
     @property
     def read_bytes_per_second(self) -> float:
-        """Rate of copies to ordinary memory; for equally fast memory, the rate of copies into it."""
+        """Copy rate into ordinary memory; `copy_bytes_per_second` if equally fast."""
         return self.copy_bytes_per_second if self._file_rates is None else self._file_rates.read
 
     def close(self) -> None:
@@ -110,18 +118,19 @@ class Tier:
             self._close_file()
 
 
-# Tiers whose fastest serves, the latest last.
+# Stack of tiers whose fastest tier serves operator outputs, the latest last.
 _serving: list["Tiers"] = []
 
 
 class Tiers(Sequence[Tier]):
-    """The tiers of this process, fastest first; tier i overflows into tier i + 1."""
+    """Tiers of this process, fastest first; tier i overflows into tier i + 1."""
 
     def __init__(self, specs: Sequence[TierSpec]) -> None:
-        """Create the tiers, the last first, and measure the copy rates between several.
+        """Create the tiers, the last first, and measure copy rates if there are several.
 
         Raises:
-            UserError: a file's folder is missing, read-only or too small; an invalid specification; or no C library for a budget.
+            UserError: a file's folder is missing, read-only or too small; an invalid specification; or a budget without
+                the C library.
         """
         _check(specs)
         made: list[Tier] = []
@@ -129,7 +138,7 @@ class Tiers(Sequence[Tier]):
             made.append(Tier(spec, below=made[-1] if made else None))
         self._tiers = tuple(reversed(made))
         self._before: Pool | None = None
-        if len(specs) > 1:  # now, because later there may be no memory left to measure with
+        if len(specs) > 1:  # measure now, because later there may be no free memory
             for tier in self._tiers:
                 _ = tier.copy_bytes_per_second
         log.info("memory tiers, fastest first: %s", "; ".join(describe(spec) for spec in specs))
@@ -146,38 +155,41 @@ class Tiers(Sequence[Tier]):
 
     @property
     def fast(self) -> Tier:
-        """The fastest tier."""
+        """Fastest tier."""
         return self._tiers[0]
 
     @property
     def slow(self) -> Tier | None:
-        """The tier below the fastest, or None."""
+        """Tier below the fastest, or None."""
         return self._tiers[1] if len(self._tiers) > 1 else None
 
     def tier_of(self, tensor: Tensor) -> Tier | None:
-        """The tier that holds a tensor; None: it is torch's own memory, or another pool's."""
+        """Return the tier that holds a tensor; None for torch's own memory, or another pool."""
         return next((tier for tier in self._tiers if tier.holds(tensor)), None)
 
     def serve(self) -> None:
-        """From now on outputs of operators come from the fastest tier."""
+        """Serve operator outputs from the fastest tier from now on."""
         if self._before is None:
             self._before = use_pool(self.fast.pool)
             _serving.append(self)
 
     def release(self) -> None:
-        """Restore the pool of operator outputs before `serve`."""
+        """Restore the pool of operator outputs that was active before `serve`."""
         if self._before is None:
             return
         place = _serving.index(self)
         _serving.remove(self)
-        if place < len(_serving):  # others serve since then: what was before this is before them now
+        if place < len(_serving):  # other tiers were installed later: relink them to the pool before this one
             _serving[place]._before = self._before
         elif hot_pool() is self.fast.pool:
             use_pool(self._before)
         self._before = None
 
     def close(self) -> None:
-        """Close the tiers; tensors in them stay valid, and memory is freed with the last one. The log reports those left."""
+        """Close the tiers and log the bytes still in use.
+
+        Tensors stay valid, and the last one frees the memory.
+        """
         self.release()
         for tier in self._tiers:
             if used := tier.counters().used_bytes:
@@ -187,7 +199,7 @@ class Tiers(Sequence[Tier]):
 
 def _check(specs: Sequence[TierSpec]) -> None:
     if not specs:
-        raise problem("memory tiers", got="none", expected="one or more", fix="give the fastest first")
+        raise problem("memory tiers", got="none", expected="one or more", fix="list the tiers, fastest first")
     for spec in specs:
         is_file = spec.kind == "file"
         if is_file and (spec.folder is None or (spec.budget_bytes or 0) < HUGE_PAGE_BYTES):
@@ -195,21 +207,21 @@ def _check(specs: Sequence[TierSpec]) -> None:
                 f"memory tier {spec.name}",
                 got=f"folder {spec.folder}, {spec.budget_bytes} bytes",
                 expected=f"a file tier with a folder and a size of {HUGE_PAGE_BYTES} bytes or more",
-                fix="give both, or leave the tier out",
+                fix="set both, or remove the tier",
             )
         if not is_file and spec.budget_bytes is not None and spec.budget_bytes < 0:
             raise problem(
                 f"budget of memory tier {spec.name}",
                 got=f"{spec.budget_bytes} bytes",
                 expected="0 bytes or more, or none",
-                fix="correct it",
+                fix="correct the budget",
             )
     if native.library() is None and (len(specs) > 1 or specs[0].budget_bytes is not None):
         raise problem(
             "memory tiers",
             got=native.load().reason,
-            expected="the C library, which keeps the tiers and their budgets",
-            fix="install the package again, or set no budget and no file tier",
+            expected="the C library, which implements tiers and budgets",
+            fix="reinstall the package, or set no budget and no file tier",
         )
 
 
@@ -224,7 +236,7 @@ def _fits_reserved_pages(spec: TierSpec) -> bool:
     free_bytes = sum(size * free for size, _, free in pools if size == HUGE_PAGE_BYTES)
     if sum(reserved for _, reserved, _ in pools) and free_bytes < spec.budget_bytes:
         log.info(
-            "memory tier %s: %d bytes of reserved huge pages are free, fewer than its %d: it takes transparent ones",
+            "memory tier %s: %d bytes of reserved huge pages are free, fewer than its %d; using transparent ones",
             *(spec.name, free_bytes, spec.budget_bytes),
         )
     return free_bytes >= spec.budget_bytes

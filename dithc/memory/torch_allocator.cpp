@@ -1,8 +1,8 @@
 /* torch's allocator of CPU memory, switched for each thread to a pool of the C kernels: `set MemType` of Algorithm 1.
  *
- * Built for one version of torch, whose headers it needs, and loaded by ctypes beside that version only (allocator.py); kernels/
- * stays free of torch: what it gives reaches this file as a function that makes DLPack tensors (hc_pool_tensor). Where the mode is
- * off, the request is small, or the pool and all below it refuse, the allocator that was there before serves. */
+ * Built for one version of torch, whose headers it includes, and loaded by ctypes with this version only (allocator.py). The kernels
+ * do not depend on torch: this file receives their function that creates DLPack tensors (hc_pool_tensor). The previous allocator
+ * serves a request if the mode is off, the request is small, or the pool and all lower pools are full. */
 #include <ATen/dlpack.h>
 #include <c10/core/CPUAllocator.h>
 #include <pthread.h>
@@ -28,8 +28,8 @@ struct mode {
 
 thread_local mode current = {nullptr, nullptr};
 
-/* Blocks that torch holds, by their address. That torch's context of a block is its address, as in its own allocator, is what makes
- * raw_allocate and copies on write work; neither the table nor the allocator is ever destroyed, tensors may outlive both. */
+/* Blocks held by torch, by address. As in torch's allocator, torch's context of a block is its address, which raw_allocate and
+ * copy-on-write require. The table and the allocator are never destroyed, because tensors may outlive static objects. */
 struct block_table {
     std::mutex lock;
     std::unordered_map<void *, DLManagedTensor *> blocks;
@@ -42,7 +42,7 @@ block_table &table() {
 
 std::atomic<int64_t> num_served{0}, served_bytes{0}, num_refused{0}, refused_bytes{0}, live_bytes{0};
 
-/* Takes a block out of the table; nullptr where the address is none of ours. */
+/* Removes a block from the table; returns nullptr for an address of another allocator. */
 DLManagedTensor *forget(void *data) {
     std::lock_guard<std::mutex> held(table().lock);
     const auto found = table().blocks.find(data);
@@ -102,7 +102,7 @@ private:
     }
 };
 
-/* Gives memory back where it came from: who keeps a bare address (raw_deallocate) may have it from the allocator before. */
+/* Returns memory to its origin: a bare address (raw_deallocate) may belong to the previous allocator. */
 void give(void *data) {
     DLManagedTensor *tensor = forget(data);
     if (tensor == nullptr) {
@@ -114,8 +114,8 @@ void give(void *data) {
     tensor->deleter(tensor);
 }
 
-/* A child of a fork: the table is whole, because nobody was at work on it, and its one thread starts with the mode off: the team of
- * its context did not survive. */
+/* Handlers of fork. The lock keeps the table consistent in the child. The child's thread starts with the mode off, because the team
+ * of its context did not survive. */
 void before_fork() {
     table().lock.lock();
 }
@@ -131,13 +131,13 @@ void in_child() {
 
 } // namespace
 
-/* The version of torch that this was built for. */
+/* Returns the version of torch at build time. */
 DOOR const char *dithc_allocator_torch(void) {
     return TORCH_VERSION;
 }
 
-/* Puts the allocator before torch's, once; 0, or 1 where torch keeps another one of higher priority. Requests below `floor_bytes` are
- * left to the allocator before. */
+/* Installs the allocator before torch's, once. Returns 0, or 1 if torch has another allocator of higher priority. The previous
+ * allocator serves requests below `floor_bytes`. */
 DOOR int dithc_allocator_install(make_tensor make, int64_t floor_bytes) {
     pool_allocator &ours = pool_allocator::only();
     if (c10::GetCPUAllocator() == &ours) {
@@ -154,8 +154,8 @@ DOOR int dithc_allocator_install(make_tensor make, int64_t floor_bytes) {
     return 0;
 }
 
-/* The calling thread's requests come from a pool (hc_pool), touched by a context (hc_context); from the allocator before where the
- * pool is NULL. Both must outlive the mode. */
+/* Serves the calling thread's requests from a pool (hc_pool) whose pages a context (hc_context) touches first; from the previous
+ * allocator if the pool is NULL. Both must outlive the mode. */
 DOOR void dithc_allocator_mode(void *pool, void *context) {
     current = {pool, context};
 }
@@ -164,7 +164,7 @@ DOOR void *dithc_allocator_pool(void) {
     return current.pool;
 }
 
-/* Requests served from pools and their bytes, those that a pool and all below it refused, and bytes that torch holds now. */
+/* Returns requests served from pools and their bytes, requests rejected by a pool and all lower pools and their bytes, live bytes. */
 DOOR void dithc_allocator_counters(int64_t out_counters[5]) {
     const int64_t values[] = {num_served, served_bytes, num_refused, refused_bytes, live_bytes};
     for (int i = 0; i < 5; i++) {

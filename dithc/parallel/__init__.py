@@ -1,12 +1,14 @@
-"""Sampling of one image on several ranks.
+"""Distributed sampling: several ranks generate one image.
 
-Purpose: shards occupy only as many ranks as there are shards. A cut changes time, never the image.
-Contents: `Degrees` are the numbers of sharing ranks, `least` chooses them for a `Work` (`choosing`), `groups_of` returns the
-ranks of each group. `Team` is a rank's place in its group, `Denoiser` the distributed network, `windows` handles large scenes.
-Invariants: samplers, guidance and the network are independent of ranks. Every rank of a group holds complete latents. Only the
-call of the network (rows, tokens, or blocks) and the decoder (image rows) are cut. So sampler decisions agree on all ranks, and
-none depends on a rank's own clock, memory or numbers. Extending: a new cut is a callable around the network. Degrees that keep
-results are in `machine.sampling`, others in the evaluation.
+Purpose: without it, a sampling run occupies at most one rank per shard. A partition changes the time, never the image.
+Contents: `Degrees` are the numbers of sharing ranks, `least` selects them for a `Work` (`choosing`), `groups_of`
+returns the ranks of each group. `Team` is a rank's place in its group, `Denoiser` the distributed network; `windows`
+handles large scenes.
+Invariants: samplers, guidance and the network are independent of ranks. Every rank of a group holds complete latents.
+Only the network call (rows, tokens, or blocks) and the decoder (image rows) are partitioned. Sampler decisions
+therefore agree on all ranks, and none depends on a rank's clock, memory or number.
+Extending: a new partition is a callable around the network. Degrees that preserve results are configured in
+`machine.sampling`, other degrees in the evaluation.
 """
 
 from dithc.parallel import choosing, windows

@@ -1,6 +1,7 @@
-"""Attention whose tokens are cut among ranks: keys and values in memory that they share, or messages between them.
+"""Attention over tokens that are partitioned among ranks: through shared memory, or by messages.
 
-Legend: N rows of a batch, t tokens of this rank, T of an image, D width, H heads, K head width; U, R ranks of Ulysses and ring.
+N rows of a batch, t tokens of this rank, T tokens of an image, D width, H heads, K head width; U and R ranks of Ulysses
+and ring.
 """
 
 from collections.abc import Iterator, Sequence
@@ -14,7 +15,7 @@ from dithc.hcops import across, part
 from dithc.parallel.ranks import Ranks, cut, starts
 from dithc.parallel.shared import Shared
 
-LINE = 64  # columns that nobody shares: whole cache lines
+LINE = 64  # columns per cache line, which no two ranks share
 
 
 class SharedKeys:
@@ -69,10 +70,11 @@ class SharedKeys:
 
 
 class Messages:
-    """Ulysses among U ranks with consecutive tokens, ring among R such sets (USP, arXiv 2405.07719).
+    """Ulysses among U ranks with consecutive tokens, ring among R sets of ranks (USP, arXiv 2405.07719).
 
-    With R = 1, each rank computes ordinary attention over all tokens for H / U heads, bitwise equal to one rank. In the ring,
-    keys and values travel while others are used; partial results are joined in fp32, which rounds differently.
+    With R = 1, each rank computes ordinary attention over all tokens for H / U heads, bitwise equal to one rank. In the
+    ring, keys and values are transferred while earlier ones are used. Partial results are combined in fp32, which
+    rounds differently.
     """
 
     in_sequence = False

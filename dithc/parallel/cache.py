@@ -1,8 +1,9 @@
-"""Caches across sampling steps: block outputs of one call replace the blocks at other calls.
+"""Caches across sampling steps: block outputs of one call replace the blocks in other calls.
 
-Each row depends on its own tokens only, so batch and rank layout change no bit (except ring, whose sums round differently).
-Cached values stay on their rank; per row two token streams (first-block), or order + 1 (taylor). Legend: N rows of a batch; t
-tokens of this rank, T of an image, D width.
+Each row depends on its own tokens only, so batch and rank layout do not change any bit (except with ring, which rounds
+differently). Cached values stay on their rank: per row two token streams (first-block), or order + 1 (taylor).
+
+N rows of a batch; t tokens of this rank, T of an image, D width.
 """
 
 import math
@@ -30,36 +31,35 @@ class Blocks(Protocol):
 
 
 class Cached:
-    """Run of a network's blocks in one sampling run; create a new one for each.
+    """Blocks of a network in one sampling run; create a new instance for each run.
 
-    `tally` (4) fp64: row-block evaluations, their number without a cache (both counted by the first of the ranks that share
-    tokens), seconds in blocks, and seconds in the cache.
+    `tally` (4) fp64: row-block evaluations; their number without a cache (both counted by the first rank of those that
+    share tokens); seconds in blocks; seconds in the cache.
     """
 
     def __init__(self, tokens: Ranks, *, num_tokens: int) -> None:
-        """Start for the ranks that share the tokens of an image, and T tokens."""
+        """Initialize for the ranks that share the tokens of an image, and T tokens."""
         self.tally = torch.zeros(4, dtype=torch.float64)
         self._ranks, self._lengths = tokens, cut(num_tokens, tokens.size)
         self._rows: int | None = None
 
     def __call__(self, blocks: Blocks, tokens: Tensor, c: Tensor, time: float) -> Tensor:
-        """Return the output (N, t, D) of all blocks, computed or cached, for the same rows in each call.
+        """Return the output (N, t, D) of all blocks, computed or cached.
 
         Args:
-            blocks: of the network.
-            tokens: (N, t, D), embedded.
-            c: (N, D).
-            time: the timestep, of all rows.
+            tokens: embedded tokens (N, t, D), of the same rows in each call.
+            c: condition (N, D).
+            time: timestep of all rows.
 
         Raises:
-            UserError: other rows than before, or (taylor) the timestep of the call before.
+            UserError: rows differ from the previous call, or (taylor) the timestep equals the previous one.
         """
         if self._rows not in (None, len(tokens)):
             raise problem(
-                "rows of a network's call in a sampling with a cache",
+                "rows per network call in a sampling run with a cache",
                 got=f"{len(tokens)}, {self._rows} before",
-                expected="the same rows at every call: each is compared with itself",
-                fix="leave out the cache, or what changes them (`guidance_interval`, a sampler that does)",
+                expected="the same rows in every call: each row is compared with its previous values",
+                fix="remove the cache, or the setting that changes the rows (`guidance_interval`, the sampler)",
             )
         self._rows, begun, before = len(tokens), perf_counter(), float(self.tally[2])
         out = self._made(blocks, tokens, c, time)
@@ -81,12 +81,13 @@ class Cached:
 
 
 class ByFirstBlock(Cached):
-    """See `config.caching.FirstBlock`. Rows that need the other blocks run together."""
+    """Cache that compares the first block's output (`config.caching.FirstBlock`). Rows with a change run together."""
 
     def __init__(self, settings: training.FirstBlock, tokens: Ranks, *, num_tokens: int) -> None:
         super().__init__(tokens, num_tokens=num_tokens)
         self._threshold = settings.threshold
-        self._added = self._rest = torch.empty(0)  # (N, t, D) each, of the first block and of the others
+        # (N, t, D) each: additions of the first block, and of the other blocks
+        self._added = self._rest = torch.empty(0)
 
     def _made(self, blocks: Blocks, tokens: Tensor, c: Tensor, time: float) -> Tensor:
         first = self._run(blocks[:1], tokens, c)
@@ -105,9 +106,9 @@ class ByFirstBlock(Cached):
         return out
 
     def _changed(self, added: Tensor) -> list[int]:
-        """Return the rows whose first block's addition (N, t, D) changed since the last full run; the same on all ranks.
+        """Return the rows with a changed first-block addition (N, t, D) since the last full run; the same on all ranks.
 
-        One sum per token travels, and `fsum` adds them exactly, so the token layout has no effect.
+        Ranks exchange one sum per token, and `fsum` adds them exactly, so that the token layout has no effect.
         """
         if len(self._added) == 0:
             return list(range(len(added)))
@@ -127,9 +128,10 @@ class _Node:
 
 
 class ByTaylor(Cached):
-    """See `config.caching.Taylor`.
+    """Cache that extrapolates the output over timesteps; see `config.caching.Taylor`.
 
-    Polynomials through close points extrapolate badly, so warm-up calls are kept one interval apart, plus the newest.
+    Polynomials through close points extrapolate badly. Warm-up calls are therefore kept one interval apart, plus the
+    newest.
     """
 
     def __init__(self, settings: training.Taylor, tokens: Ranks, *, num_tokens: int) -> None:
@@ -154,10 +156,10 @@ class ByTaylor(Cached):
     def _keep(self, node: _Node) -> None:
         if self._nodes and self._nodes[0].time == node.time:
             raise problem(
-                "timesteps of a sampling with a taylor cache",
+                "timesteps of a sampling run with a taylor cache",
                 got=f"{node.time:g} twice",
-                expected="another one at each call, over which is extrapolated",
-                fix="take a sampler of one evaluation a step, or the cache first-block",
+                expected="a different timestep in each call, for the extrapolation",
+                fix="use a sampler with one evaluation per step, or the cache first-block",
             )
         older = self._nodes
         if len(older) > 1 and older[0].call - older[1].call < self._settings.interval:
@@ -166,7 +168,7 @@ class ByTaylor(Cached):
 
 
 def lagrange(nodes: Sequence[float], place: float) -> list[float]:
-    """How values at distinct nodes weigh in the polynomial through them, at a place."""
+    """Return the weights of values at distinct nodes for their polynomial at `place`."""
     return [
         math.prod((place - other) / (node - other) for j, other in enumerate(nodes) if j != i)
         for i, node in enumerate(nodes)
@@ -176,7 +178,10 @@ def lagrange(nodes: Sequence[float], place: float) -> list[float]:
 def cache_of(
     settings: training.FirstBlock | training.Taylor | None, tokens: Ranks, *, num_tokens: int
 ) -> Cached | None:
-    """Return the cache of one network in one sampling run, or None; `tokens` share an image of `num_tokens`."""
+    """Return the cache of one network in one sampling run, or None.
+
+    `tokens` share an image of `num_tokens`.
+    """
     if settings is None:
         return None
     if isinstance(settings, training.FirstBlock):

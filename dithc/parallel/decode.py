@@ -1,13 +1,14 @@
-"""Latents to images by several ranks: complete images per rank, and one image cut by rows.
+"""Latent decoding on several ranks: complete images per rank, or one image partitioned by rows.
 
-The decoder runs unchanged on a rank's rows of the latent. During the call, modules that read beyond a row are replaced: 3 x 3
-convolutions add the contributions of neighbor rows, group norms use statistics of all rows, attention reads all keys and values.
-The image equals that of one rank except for the order of sums. A separate tile would differ: it has zero edges and its own norm.
+The decoder runs unchanged on a rank's rows of the latent. Modules that read across row boundaries are replaced during
+the call: 3 x 3 convolutions add the contributions of neighbor rows, group norms use statistics of all rows, and
+attention reads all keys and values. The image equals the result of one rank except for the order of sums. A separate tile
+would differ, because it has zero padding and its own norm statistics.
 
-Norms of one rank are replaced too for channels-last maps, because PyTorch's sequential fp32 sums lose the fourth digit at 1,024
-px.
+Group norms of a single rank are also replaced for channels-last maps, because PyTorch's sequential fp32 sums lose the
+fourth digit at 1,024 px.
 
-Legend: N images, Z latent channels, h, w latent; C channels, H, W image, or a map inside the decoder; G groups of a norm; R
+N images, Z latent channels, h, w latent; C channels, H, W image, or a map inside the decoder; G groups of a norm; R
 ranks, h_r rows of rank r.
 """
 
@@ -23,9 +24,9 @@ from dithc.latents import Codec
 from dithc.log import logger, problem
 from dithc.parallel.ranks import Ranks, cut, starts
 
-AT_ONCE = 1 << 19  # numbers of which moments are taken, which then lie in a cache
+AT_ONCE = 1 << 19  # elements per moment computation; they fit into a cache
 BY_PLACE = nn.SiLU, nn.Identity, nn.Dropout, nn.Linear
-# Modules of ours and of diffusers that do no more than call others, add, and double rows.
+# Modules of dithc and diffusers that only call other modules, add, and double rows.
 OF_OTHERS = {
     "Sequential",
     "ModuleList",
@@ -55,13 +56,17 @@ class Decodes(Protocol):
 
 
 class Decoding:
-    """Decoding of replicated latents to images on the first rank; `obstacle` is the reason against cutting an image, or None."""
+    """Decoder of replicated latents; images are returned on the first rank.
+
+    `obstacle` is the reason against a partition of images, or None.
+    """
 
     def __init__(self, codec: Decodes, ranks: Ranks, *, by_rows: ByRows = False) -> None:
-        """Choose the method and log the reason.
+        """Select the method and log the reason.
 
-        `by_rows` cuts every image; auto cuts those left after an equal number of complete images per rank. Codecs with an
-        obstacle are never cut.
+        Args:
+            by_rows: True partitions every image. "auto" partitions the images left after an equal number of complete
+                images per rank. Codecs with an obstacle are never partitioned.
         """
         self._codec, self._ranks, self._by_rows = codec, ranks, by_rows
         self.obstacle = why = obstacle(codec) if ranks.size > 1 else None
@@ -70,20 +75,20 @@ class Decoding:
         if by_rows is False:
             return
         if why is not None:
-            log.info(f"{ranks.size} ranks decode whole images in turn: {codec.id} cannot be cut by rows, {why}")
+            log.info(f"{ranks.size} ranks decode complete images each: {codec.id} cannot be partitioned by rows, {why}")
             self._by_rows = False
         elif by_rows is True:
-            log.info(f"{ranks.size} ranks decode every image together, each its rows: parallel_vae is set")
+            log.info(f"{ranks.size} ranks decode every image together by rows (parallel_vae is set)")
         elif by_rows == "auto":
-            log.info(f"{ranks.size} ranks decode whole images in turn, and those that are left over together, by rows")
+            log.info(f"{ranks.size} ranks decode complete images each, and the remaining images together by rows")
 
     def __call__(self, latents: Tensor) -> Tensor:
-        """Return images (N, C, H, W) of latents (N, Z, h, w) on the first rank, elements (0) on others.
+        """Return images (N, C, H, W) of latents (N, Z, h, w) on the first rank; an empty tensor (0) on others.
 
-        Images are decoded singly because the bits of a convolution may depend on the batch.
+        Images are decoded one at a time because the bits of a convolution may depend on the batch.
 
         Raises:
-            UserError: `by_rows`, and there are fewer rows than ranks.
+            UserError: `by_rows` is True and a latent has fewer rows than ranks.
         """
         ranks, count = self._ranks, len(latents)
         if ranks.size == 1:
@@ -113,13 +118,16 @@ class Decoding:
 
 
 def rows_of(latent: Tensor, ranks: Ranks) -> list[int]:
-    """Return the number of rows of a latent (N, Z, h, w) per rank; UserError for fewer rows than ranks."""
+    """Return the rows of a latent (N, Z, h, w) per rank.
+
+    Raises UserError if there are fewer rows than ranks.
+    """
     height = latent.shape[2]
     if height < ranks.size:
         raise problem(
             "machine.sampling.parallel_vae",
             got=f"latents of {height} rows for {ranks.size} ranks",
-            expected="at least a row for each rank that shares an image",
+            expected="at least one row for each rank that shares an image",
             fix="set it to auto or false, or share an image among fewer ranks",
         )
     return cut(height, ranks.size)
@@ -127,10 +135,11 @@ def rows_of(latent: Tensor, ranks: Ranks) -> list[int]:
 
 @torch.no_grad()
 def decoded_rows(codec: Decodes, latent: Tensor, ranks: Ranks, *, lengths: Sequence[int] | None = None) -> Tensor:
-    """Return this rank's rows (N, C, H h_r / h, W) of the images of replicated, scaled latents.
+    """Return this rank's rows (N, C, H h_r / h, W) of the decoded images.
 
     Args:
-        codec: without `obstacle`.
+        codec: codec without `obstacle`.
+        ranks: ranks that share the rows.
         lengths: rows of each rank, at least one; None for an even split.
 
     Raises:
@@ -145,14 +154,14 @@ def decoded_rows(codec: Decodes, latent: Tensor, ranks: Ranks, *, lengths: Seque
 
 
 def obstacle(codec: Decodes) -> str | None:
-    """Return why a codec's decoder cannot be cut by rows, or None."""
+    """Return the reason that a codec's decoder cannot be partitioned by rows, or None."""
     parts = _parts_of(codec)
     if not parts:
-        return "which has no decoder whose layers are known"
+        return "because its decoder layers are not accessible"
     for part in parts:
         for name, module in part.named_modules():
             if not _is_known(module):
-                return f"whose layer {name or 'itself'} ({type(module).__name__}) is not known to be by rows"
+                return f"because layer {name or 'itself'} ({type(module).__name__}) is not supported by rows"
     return None
 
 
@@ -161,7 +170,7 @@ def _parts_of(codec: Decodes) -> tuple[nn.Module, ...]:
 
 
 def _joined(images: list[Tensor], latents: Tensor) -> Tensor:
-    """Concatenate images; a single image is not copied, and an empty list gives an empty tensor."""
+    """Concatenate images; return a single image without a copy, and an empty tensor for an empty list."""
     if not images:
         return latents.new_empty(0)
     return torch.cat(images) if len(images) > 1 else images[0]
@@ -182,7 +191,7 @@ def _is_known(module: Any) -> bool:
 
 @contextmanager
 def _over(ranks: Ranks, parts: Sequence[nn.Module], lengths: Sequence[int]) -> Iterator[None]:
-    """Modules of a decoder, each of which works over the rows of all ranks."""
+    """Replace modules of a decoder during the context so that each works over the rows of all ranks."""
     replaced: list[nn.Module] = []
 
     def replace(module: Any, forward: Forward) -> None:
@@ -209,7 +218,7 @@ def _over(ranks: Ranks, parts: Sequence[nn.Module], lengths: Sequence[int]) -> I
 
 
 def _convolved(module: nn.Conv2d, ranks: Ranks) -> Forward:
-    """Return a 3 x 3 convolution over all ranks' rows: the local one plus neighbor rows, sent meanwhile without copies."""
+    """Return a 3 x 3 convolution over all ranks' rows: the local convolution plus neighbor rows, without copies."""
 
     def beside(row: Tensor, at: int) -> Tensor:
         weight = module.weight[:, :, at : at + 1]  # (C', C, 1, 3)
@@ -229,7 +238,7 @@ def _convolved(module: nn.Conv2d, ranks: Ranks) -> Forward:
 
 
 def _normed(module: nn.GroupNorm, ranks: Ranks) -> Forward:
-    """Return a group norm over all ranks' positions, joined in rank order: bitwise equal on all ranks."""
+    """Return a group norm over all ranks' positions, combined in rank order: bitwise equal on all ranks."""
     of_torch: Forward = module.forward
 
     def forward(x: Tensor) -> Tensor:
@@ -272,13 +281,13 @@ def _moments(x: Tensor, groups: int) -> tuple[int, Tensor, Tensor]:
 
 
 def _pooled(counts: Tensor, means: Tensor, squares: Tensor) -> tuple[Tensor, Tensor]:
-    """Return mean and sum of squared deviations over all parts, (N, G) each, from those of each part, (parts, N, G)."""
+    """Return mean and sum of squared deviations over all parts, (N, G) each, from each part's, (parts, N, G)."""
     mean = (counts * means).sum(dim=0) / counts.sum(dim=0)
     return mean, (squares + counts * (means - mean).square()).sum(dim=0)
 
 
 def _of_all(module: Any, ranks: Ranks, lengths: Sequence[int]) -> Forward:
-    """Keys, or values, of the places of all ranks: rows in order are tokens in order."""
+    """Return a projection (keys or values) gathered over all ranks: row order is token order."""
     of_rows: Forward = module.forward
 
     def forward(x: Tensor) -> Tensor:

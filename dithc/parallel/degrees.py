@@ -1,6 +1,6 @@
-"""How a sampling is cut among ranks: degrees, which of them go together, and the groups of ranks that make a shard each.
+"""Degrees of parallelism of a sampling run: valid combinations, and the groups of ranks that generate a shard each.
 
-Legend: R ranks of the run; T tokens of an image, H heads.
+R ranks of the run; T tokens of an image, H heads.
 """
 
 from collections.abc import Iterator, Sequence
@@ -16,13 +16,13 @@ class Degrees:
     """Numbers of ranks that share parts of a shard; their product is the group size.
 
     Attributes:
-        data: share its images, without communication until the end.
-        cfg: 2 to compute both branches of guidance at once.
-        windows: share the windows of a scene at each step.
-        shared: share the tokens of an image on one node, by keys and values in shared memory.
-        ulysses: share tokens by messages, each with all tokens for some heads during attention.
-        ring: share tokens in sets of `ulysses` ranks that pass keys and values on; rounds differently.
-        stages: share the blocks of the network, in patches (PipeFusion).
+        data: ranks that share the images of a shard, without communication until the end.
+        cfg: 2 to compute both branches of guidance simultaneously.
+        windows: ranks that share the windows of a scene at each step.
+        shared: ranks of a node that share the tokens of an image, with keys and values in shared memory.
+        ulysses: ranks that share tokens by messages; in attention each has all tokens of some heads.
+        ring: number of sets of `ulysses` ranks that share tokens and pass keys and values on; rounds differently.
+        stages: ranks that share the blocks of the network, in patches (PipeFusion).
     """
 
     data: int = 1
@@ -35,7 +35,7 @@ class Degrees:
 
     @property
     def rows(self) -> int:
-        """Ranks that share the rows of a call of the network: branches of guidance, windows of a scene."""
+        """Ranks that share the rows of a call: guidance branches, windows of a scene."""
         return self.cfg * self.windows
 
     @property
@@ -45,7 +45,7 @@ class Degrees:
 
     @property
     def inner(self) -> int:
-        """Ranks that share a row of a call: its tokens, or the blocks that these go through."""
+        """Ranks that share one row of a network call, by tokens or by blocks."""
         return self.tokens * self.stages
 
     @property
@@ -60,26 +60,26 @@ class Degrees:
 
 @dataclass(frozen=True, kw_only=True)
 class Work:
-    """Work of a sampling run, and of a row (an image, in one branch).
+    """Work of a sampling run and of one row (an image in one branch).
 
     Attributes:
         shards: images per shard.
         branches: 2 with guidance, else 1.
         tokens: T.
         heads: H; 0 without a network.
-        windows: of a scene at a step; 1 for images of the network's own size.
+        windows: windows per scene and step; 1 for images of the network's native size.
         width: D.
-        depth: L, blocks.
-        linear_flops: per row, of products that tokens share.
-        uncut_flops: per row, for timestep and label: cut in shared memory, else replicated.
+        depth: L, number of blocks.
+        linear_flops: FLOPs per row of products that are shared by tokens.
+        uncut_flops: FLOPs per row for timestep and label: shared in shared memory, else replicated.
         numbers: outputs per token.
-        number_bytes: of an activation.
-        calls: of the network for a batch.
+        number_bytes: bytes per activation.
+        calls: network calls per batch.
         lone_calls: calls with one branch only, outside the guidance interval.
         batch: maximum images per call.
         decoders: maximum ranks that decode one image; 1 if each image is decoded by its owner.
         in_memory: whether ranks of a node can share keys and values in memory.
-        patches: of an image in pipeline stages; 0 for complete images.
+        patches: patches per image in pipeline stages; 0 for complete images.
         warmup_calls: calls that do not use patches.
     """
 
@@ -104,11 +104,11 @@ class Work:
 
     @classmethod
     def of(cls, config: DiTConfig, *, shards: Sequence[int], **more: Any) -> Self:
-        """The work of a network; `more` are other fields."""
+        """Return the work of a network; `more` sets other fields."""
         linear, width = flops_per_image(config).forward_linear, config.hidden_size
         uncut = (
             2 * (6 * config.depth + 3) * width**2
-        )  # adaLN of blocks and of the end, and the condition's layers, about
+        )  # approximate FLOPs of adaLN in the blocks and the final layer, and of the condition's layers
         return cls(
             shards=shards,
             tokens=config.num_tokens,
@@ -123,12 +123,12 @@ class Work:
 
     @property
     def attention_flops(self) -> float:
-        """Of a row: 4 L T^2 D."""
+        """Attention FLOPs per row: 4 L T^2 D."""
         return 4.0 * self.depth * self.tokens**2 * self.width
 
     @property
     def row_flops(self) -> float:
-        """Of a row, all of it."""
+        """Total FLOPs per row."""
         return self.linear_flops + self.attention_flops + self.uncut_flops
 
 
@@ -140,44 +140,45 @@ def fault(degrees: Degrees, work: Work, *, ranks: int, ranks_a_node: int) -> str
     if degrees.data > most:
         return f"{degrees.data} ranks for the {most} images of a shard"
     if degrees.cfg > work.branches:
-        return "there is no guidance, so one branch alone"
+        return "without guidance the network has a single branch"
     if degrees.windows > work.windows:
         return f"{degrees.windows} ranks for {work.windows} window{'s' * (work.windows > 1)} of a scene"
     if degrees.tokens > work.tokens:
         return f"{degrees.tokens} ranks for {work.tokens} tokens"
     if degrees.tokens > 1 and work.heads == 0:
-        return "there is no network whose tokens could be cut"
+        return "tokens can only be shared with a network"
     if degrees.shared > 1 and degrees.ulysses * degrees.ring > 1:
-        return "tokens go through shared memory, or by messages"
+        return "tokens are shared through memory or by messages, not both"
     if degrees.shared > 1 and not work.in_memory:
-        return "keys and values in shared memory need the C kernels"
+        return "keys and values in shared memory require the C kernels"
     if degrees.shared > ranks_a_node or ranks_a_node % degrees.shared:
-        return f"{degrees.shared} ranks do not fit whole times into the {ranks_a_node} of a node"
+        return f"{degrees.shared} does not divide the {ranks_a_node} ranks per node"
     if degrees.ulysses > 1 and work.heads % degrees.ulysses:
-        return f"{work.heads} heads are no multiple of {degrees.ulysses}"
+        return f"{work.heads} heads are not a multiple of {degrees.ulysses}"
     return _fault_of_stages(degrees, work)
 
 
 def _fault_of_stages(degrees: Degrees, work: Work) -> str | None:
     if degrees.stages > 1 and not work.patches:
-        return "there are no patches that could go through stages"
+        return "stages require patches"
     if degrees.stages > max(1, work.depth):
         return f"{degrees.stages} stages of {work.depth} blocks"
     if work.patches > work.tokens:
         return f"{work.patches} patches of {work.tokens} tokens"
     if work.patches and degrees.tokens > 1:
-        return "tokens are in patches that go through stages one after the other, and are not shared as well"
+        return "pipeline patches cannot be combined with shared tokens"
     return None
 
 
 def ways(ranks: int, *, windows: int = 1, given: int | None = None, stages: int = 1) -> Iterator[Degrees]:
-    """Yield all ways to share one image among at most `ranks` ranks, possible or not: in memory, by messages, or by stages.
+    """Yield all degrees that share one image among at most `ranks` ranks, valid or not.
 
     Args:
-        windows: of a scene. Ranks that share windows share tokens in memory only, unless `given`. Window degrees that do not
-            reduce the windows per rank are skipped.
-        given: a fixed degree of windows.
-        stages: a fixed number, without token sharing.
+        ranks: maximum number of ranks.
+        windows: windows of a scene. Ranks that share windows share tokens in memory only, unless `given` is set. Window
+            degrees that do not reduce the windows per rank are skipped.
+        given: fixed degree of windows.
+        stages: fixed number of stages, without token sharing.
     """
     if stages > 1:
         yield from (Degrees(cfg=cfg, stages=stages) for cfg in (1, 2) if cfg * stages <= ranks)
@@ -197,5 +198,5 @@ def ways(ranks: int, *, windows: int = 1, given: int | None = None, stages: int 
 
 
 def groups_of(degrees: Degrees, *, ranks: int) -> list[list[int]]:
-    """Return the ranks of each group; remaining ranks are in no group."""
+    """Return the ranks of each group; leftover ranks are in no group."""
     return [list(range(at, at + degrees.size)) for at in range(0, ranks - degrees.size + 1, degrees.size)]

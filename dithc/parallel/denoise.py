@@ -1,7 +1,7 @@
-"""The call of a network, cut among ranks: rows of its batch first, then tokens of each image.
+"""Network call distributed over ranks: by rows of its batch first, then by tokens of each image.
 
-Legend: N rows of a batch (images, or both branches of their guidance), n of this rank; Z latent channels, h, w latent; T tokens,
-t of this rank, D width, p side of a patch.
+N rows of a batch (images, or both branches of their guidance), n of this rank; Z latent channels, h, w latent; T
+tokens, t of this rank, D width, p side of a patch.
 """
 
 import torch
@@ -20,10 +20,10 @@ ALONE = Ranks()
 
 
 class Denoiser:
-    """A DiT for samplers, `(x (N, Z, h, w), t (N), y (N)) -> (N, Z or 2Z, h, w)` in fp32, by several ranks.
+    """Distributed DiT for samplers, `(x (N, Z, h, w), t (N), y (N)) -> (N, Z or 2Z, h, w)` in fp32.
 
-    Weights must not change; see `model.Chain` otherwise. With the C kernels, a row's bits depend neither on other rows nor on the
-    token layout (except ring, see `attention.Messages`).
+    Weights must not change; see `model.Chain` otherwise. With the C kernels, a row's bits depend neither on other rows
+    nor on the token layout (except with ring, see `attention.Messages`).
     """
 
     def __init__(
@@ -42,18 +42,19 @@ class Denoiser:
         """Prepare the parts of this rank.
 
         Args:
-            model: in evaluation mode.
+            model: network in evaluation mode.
             bf16: whether products use bf16 (autocast).
             rows: ranks that share the rows of a batch, each with all tokens or the part of `tokens`.
             tokens: ranks that share the tokens of an image.
-            over: their attention; None for one rank.
-            blocks: of an earlier denoiser with the same model, `over` and use of a cache (`DiT.chain`); None to create them.
-            cache: reuse across calls; all calls then belong to one sampling run, with the same rows at one timestep.
+            over: attention of these ranks; None for one rank.
+            blocks: blocks of an earlier denoiser with the same model, `over` and cache setting (`DiT.chain`); None to
+                create them.
+            cache: cache across calls; all calls then belong to one sampling run, with the same rows at one timestep.
             stages: pipeline stages of the network, each with all tokens.
-            pipefusion: the cut into patches; calls are restricted as with a cache.
+            pipefusion: settings of the patches; calls are restricted as with a cache.
         """
         self.model = model
-        # Of other networks nothing is cut, and all is called as it is.
+        # Other networks are called directly, without a partition.
         if blocks is None and isinstance(model, DiT):
             blocks = model.chain(to_patches=cache is None)
         self._blocks = blocks
@@ -71,7 +72,7 @@ class Denoiser:
     def __call__(self, x: Tensor, t: Tensor, y: Tensor) -> Tensor:
         """Return the complete output on every rank for x (N, Z, h, w), t (N), y (N)."""
         lengths = cut(len(x), self._rows.size)
-        if len(x) < self._rows.size:  # too few to be shared: everybody makes them
+        if len(x) < self._rows.size:  # too few rows to share: every rank computes all
             return self._of_rows(x, t, y)
         first = starts(lengths)[self._rows.rank]
         mine = slice(first, first + lengths[self._rows.rank])
@@ -98,7 +99,7 @@ class Denoiser:
             return vector.unpatchify(patches, config.grid[0], config.patch_size).float()
 
     def _strip(self, x: Tensor, t: Tensor, y: Tensor) -> Tensor:
-        """The patches (n, t, p*p*out) of this rank's tokens."""
+        """Return the patches (n, t, p*p*out) of this rank's tokens."""
         model, blocks = self.model, self._blocks
         assert blocks is not None
         first = starts(self._lengths)[self._tokens.rank]

@@ -13,11 +13,11 @@ from dithc.parallel.shared import Joining
 
 @dataclass(frozen=True)
 class Ranks:
-    """An ordered subset of the ranks of a run; a single rank has no group.
+    """Ordered subset of the ranks of a run; a single rank has no group.
 
     Attributes:
-        group: of torch.distributed; None for a single rank, or for all ranks.
-        joining: joins tensors in shared memory on one node; None for messages.
+        group: group of torch.distributed; None for a single rank, or for all ranks.
+        joining: concatenation in shared memory on one node; None for messages.
     """
 
     rank: int = 0
@@ -28,7 +28,7 @@ class Ranks:
     def joined(self, part: Tensor, lengths: Sequence[int], *, dim: int = 0) -> Tensor:
         """Return the concatenation of all parts along `dim`, on every rank.
 
-        `lengths` are the sizes of all parts along `dim`; other sizes and the type are equal.
+        `lengths` are the sizes of all parts along `dim`; other sizes and the data type are equal.
         """
         if self.size == 1:
             return part
@@ -40,7 +40,10 @@ class Ranks:
         return torch.cat(parts, dim=dim)
 
     def collected(self, part: Tensor, lengths: Sequence[int], *, dim: int = 0) -> Tensor | None:
-        """As `joined`, on the first rank only; None elsewhere. The first rank's part must not be empty."""
+        """Return `joined` on the first rank only.
+
+        Returns None elsewhere. The first rank's part must not be empty.
+        """
         if self.size == 1:
             return part
         if self.rank > 0:
@@ -61,13 +64,20 @@ class Ranks:
         return whole
 
     def swapped(self, parts: Sequence[Tensor], shapes: Sequence[Sequence[int]]) -> list[Tensor]:
-        """Return the dense part of each rank for this one, of the given shapes, in rank order."""
+        """Exchange parts between all ranks.
+
+        Returns the dense parts for this rank, in rank order.
+        """
         got = [parts[0].new_empty(list(shape)) for shape in shapes]
         distributed.all_to_all(got, list(parts), group=self.group)
         return got
 
     def passed_on(self, block: Tensor, shape: Sequence[int]) -> Callable[[], Tensor]:
-        """Begin to send a dense block to the next rank of the ring; the result waits for the block of the rank before."""
+        """Begin to send a dense block to the next rank of the ring.
+
+        Returns:
+            A function that waits for the block of the previous rank.
+        """
         got = block.new_empty(list(shape))
         following, before = (self.rank + 1) % self.size, (self.rank - 1) % self.size
         sending = distributed.isend(block, group=self.group, group_dst=following)
@@ -82,13 +92,13 @@ class Ranks:
         return arrived
 
     def sent(self, x: Tensor, *, to: int, tag: int) -> Callable[[], object]:
-        """Begin to send a tensor to a rank; the result waits for completion."""
+        """Begin to send a tensor to a rank; return a function that waits for completion."""
         sending = distributed.isend(x.contiguous(), group=self.group, group_dst=to, tag=tag)
         assert sending is not None
         return sending.wait
 
     def awaited(self, into: Tensor, *, source: int, tag: int) -> Callable[[], Tensor]:
-        """Begin to receive a tensor with this tag from a rank; the result waits for it."""
+        """Begin to receive a tensor with this tag; return a function that waits for it."""
         coming = distributed.irecv(into, group=self.group, group_src=source, tag=tag)
 
         def arrived() -> Tensor:
@@ -107,11 +117,12 @@ class Ranks:
     def edges(self, first: Tensor, last: Tensor) -> Callable[[], tuple[Tensor | None, Tensor | None]]:
         """Begin to send this rank's edges, of equal shape, to its neighbors.
 
-        Returns a function that waits for the last edge of the rank before and the first edge of the rank after (None without
-        such rank).
+        Returns:
+            A function that waits for the last edge of the previous rank and the first edge of the next rank (None
+            without this neighbor).
         """
         waited: list[Any] = []
-        sent: list[Tensor] = []  # kept until they have gone
+        sent: list[Tensor] = []  # kept alive until they are sent
 
         def swap(edge: Tensor, other: int) -> Tensor | None:
             if not 0 <= other < self.size:
@@ -133,18 +144,18 @@ class Ranks:
         return arrived
 
     def any(self, flag: bool) -> bool:
-        """Whether a rank's flag is set; the same answer on every rank."""
+        """Return whether any rank's flag is set; the same on every rank."""
         return bool(self.sum_(torch.tensor([float(flag)])).item())
 
     def sum_(self, x: Tensor) -> Tensor:
-        """The sum over the ranks, in place; the same bits on every rank."""
+        """Sum over the ranks in place; bitwise equal on every rank."""
         if self.size > 1:
             distributed.all_reduce(x, group=self.group)
         return x
 
 
 def cut(count: int, size: int) -> list[int]:
-    """Return the lengths of `size` nearly equal parts of `count` items, longer parts first."""
+    """Return the lengths of `size` nearly equal parts of `count` items, longer first."""
     each, more = divmod(count, size)
     return [each + (rank < more) for rank in range(size)]
 

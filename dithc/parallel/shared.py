@@ -14,21 +14,24 @@ from dithc.log import UserError, problem
 
 MEETING_SECONDS = 1800.0
 PAGE_BYTES = 4096
-WAITED_FOR = "a process that was waited for "  # with what it has done, in the words of the kernels
-LOST = 1  # a status: not of a mistake in what was given
-GROWTH = 2  # times, at least, of a memory that was too small
+WAITED_FOR = "a process that was waited for "  # the text of the kernels' error before the cause
+LOST = 1  # not an input error
+GROWTH = 2  # minimum growth factor of a segment that is too small
 
 
 class Shared:
-    """Memory for tensors of any size. Outgrown memory is kept, because recorded calls hold its address."""
+    """Shared memory for tensors of any size. Outgrown memory is kept, because recorded calls hold its address."""
 
     def __init__(self, group: Any) -> None:
-        """Start for a group of torch.distributed on one node."""
+        """Initialize for a group of torch.distributed on one node."""
         self._group = group
         self._segments: list[Any] = []
 
     def of(self, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
-        """Return a tensor at the start; all ranks request the same tensors in the same order."""
+        """Return a tensor at the start of the memory.
+
+        All ranks request the same tensors in the same order.
+        """
         num_bytes = math.prod(shape) * dtype.itemsize
         if not self._segments or num_bytes > self._segments[-1].memory.numel():
             self._segments.append(_made(num_bytes, self._group))
@@ -46,12 +49,12 @@ class Shared:
 class Joining:
     """Concatenation of tensors in memory shared by the ranks of a node, without messages.
 
-    Two buffers alternate: a rank writes to one after all have met at the other, so all have read it. Larger ones replace small
-    ones.
+    Two buffers alternate: a rank writes to one after all have met at the other, so all have read it. Larger buffers
+    replace small ones.
     """
 
     def __init__(self, group: Any) -> None:
-        """Start for a group of torch.distributed on one node."""
+        """Initialize for a group of torch.distributed on one node."""
         self._group = group
         self._memories: deque[Any] = deque([None, None])
 
@@ -73,7 +76,6 @@ class Joining:
         return whole.clone()
 
     def _segment(self, num_bytes: int) -> Any:
-        """Return the current memory, with room for this many bytes."""
         segment = self._memories[0]
         if segment is None or num_bytes > segment.memory.numel():
             known = 0 if segment is None else GROWTH * segment.memory.numel()
@@ -88,18 +90,18 @@ def _made(num_bytes: int, group: Any) -> Any:
 
 
 def tensor_in(segment: Any, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
-    """A tensor at the start of a segment that has room for it."""
+    """Return a tensor at the start of a segment."""
     memory: Tensor = segment.memory[: math.prod(shape) * dtype.itemsize]
     return memory.view(dtype).view(tuple(shape))
 
 
 def explained(error: ValueError, absent: str) -> UserError:
-    """Return the error of a meeting with a missing rank."""
+    """Return the UserError for a barrier with a missing rank."""
     told = problem(
-        f"{absent} is lost, which shares an image with others",
+        f"{absent} is lost while ranks generate an image together",
         got=f"{absent} {str(error).rpartition(WAITED_FOR)[2]}",
-        expected="all ranks that share an image, until it is made",
-        fix="see what the log says of that rank (a signal, memory), then start again: finished shards are kept",
+        expected="all ranks that share an image, until it is complete",
+        fix="find the cause in the log of that rank (a signal, memory), then restart: finished shards are kept",
     )
     told.status = LOST
     return told

@@ -1,14 +1,15 @@
 """PipeFusion: image patches pass through stages of a network in a pipeline (arXiv 2405.14430).
 
-A patch attends to earlier patches of this call and to later patches of the previous call, whose keys and values each stage
-keeps for its blocks. So the result does not depend on the number of stages, with the C kernels. Warm-up calls, and calls of one
-patch, use complete images and equal the plain network bitwise; stages then pipeline over rows of the batch.
+A patch attends to earlier patches of this call and to later patches of the previous call; each stage stores their keys
+and values for its blocks. With the C kernels, the result therefore does not depend on the number of stages. Warm-up
+calls, and calls with a single patch, use complete images and equal the plain network bitwise; stages then pipeline over
+rows of the batch.
 
-The pipeline drains at the end of each call: of M patches and N stages a share M / (M + N - 1) is busy (n / (n + N - 1) for n rows
-in warm-up). Overlapping S steps would give M S / (M S + N - 1). Each patch travels once, T D numbers per row and call at any
-depth; all stages receive the output.
+The pipeline drains at the end of each call. With M patches and N stages the utilization is M / (M + N - 1), and n / (n
++ N - 1) for n rows in warm-up. Overlapping S steps would give M S / (M S + N - 1). Each patch is sent once per stage
+boundary, T D numbers per row and call at any depth; all stages receive the output.
 
-Legend: n rows of a batch; T tokens of an image, t of a patch, D width, p side of a patch of pixels.
+n rows of a batch; T tokens of an image, t of a patch, D width, p side of a patch of pixels.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -29,7 +30,7 @@ Unit = tuple[slice, slice]
 
 
 class KeptKeys:
-    """Attention of some tokens over all keys and values, with the latest values of other tokens, per block."""
+    """Attention of a patch over all keys and values, with the latest values of other tokens, per block."""
 
     in_sequence = True
 
@@ -42,7 +43,7 @@ class KeptKeys:
         self._kept: Any = None
 
     def turn_to(self, block: int, unit: Unit, *, num_rows: int) -> None:
-        """Select the next call: a block, by number, on a part with this many rows."""
+        """Select the next call: block number, unit, and the total number of rows."""
         self._block, (self._rows, self._mine), self._num_rows = block, unit, num_rows
 
     def begin(self) -> None:
@@ -55,7 +56,7 @@ class KeptKeys:
     def attention(self, qkv: Tensor, num_heads: int) -> Tensor:
         """See `hcops.part.Across`."""
         width = qkv.shape[2] // 3
-        if self._block not in self._of_block:  # a first call, which writes all of it
+        if self._block not in self._of_block:  # the first call writes the complete memory
             self._of_block[self._block] = qkv.new_empty(self._num_rows, self._tokens, 2 * width)
         memory = self._of_block[self._block][self._rows]
         mixed, *self._kept = across.attention_with(memory, qkv, num_heads, first=self._mine.start)
@@ -70,16 +71,16 @@ class Staged:
     """Calls of a network in one sampling run on the same rows; `keys` is this stage's attention for `hcops.part.part_of`."""
 
     def __init__(self, model: DiT, settings: training.Pipefusion, stages: Ranks) -> None:
-        """Start for a network in evaluation mode and its stages; collective."""
+        """Initialize for a network in evaluation mode and its stages; collective."""
         tokens, depth = model.config.num_tokens, len(model.blocks)
         for what, got, most, of in (
             (
                 "pipefusion_parallel_degree",
                 settings.pipefusion_parallel_degree,
                 depth,
-                "blocks of the network, one a stage at least",
+                "blocks of the network, at least one per stage",
             ),
-            ("num_pipeline_patch", settings.patches, tokens, "tokens of an image, one a patch at least"),
+            ("num_pipeline_patch", settings.patches, tokens, "tokens of an image, at least one per patch"),
         ):
             if got > most:
                 fix = f"lower it to {most}"
@@ -93,17 +94,22 @@ class Staged:
         self._calls, self._rows = 0, 0
 
     def __call__(self, x: Tensor, t: Tensor, y: Tensor) -> Tensor:
-        """Return patches (n, T, p*p*out), fp32, on every stage, for latents (n, Z, h, w), timesteps (n) and labels (n).
+        """Return patches (n, T, p*p*out), fp32, on every stage.
+
+        Args:
+            x: latents (n, Z, h, w).
+            t: timesteps (n).
+            y: labels (n).
 
         Raises:
-            UserError: other rows than before.
+            UserError: rows differ from the previous call.
         """
         if self._rows not in (0, len(x)):
             raise problem(
-                "rows of a network's call in a sampling with pipefusion",
+                "rows per network call in a sampling run with pipefusion",
                 got=f"{len(x)}, {self._rows} before",
-                expected="the same rows at every call: each attends to what is kept of itself",
-                fix="leave out `pipefusion`, or what changes them (a sampler that does)",
+                expected="the same rows in every call: each row attends to its stored keys and values",
+                fix="remove `pipefusion`, or use a sampler that keeps the rows",
             )
         model, stages = self._model, self._stages
         is_last, units = stages.rank + 1 == stages.size, self._units(len(x))
@@ -117,7 +123,7 @@ class Staged:
                 tokens = embedded(model, patches[rows], mine)
             else:
                 tokens = arrived()
-                arrived = self._awaited(units, number + 1)  # which comes while this one is worked on
+                arrived = self._awaited(units, number + 1)  # arrives while this unit is computed
             tokens = self._through(tokens, c[rows], (rows, mine))
             if is_last:
                 out[rows, mine] = model.final_layer(tokens, c[rows]).float()
@@ -128,7 +134,6 @@ class Staged:
         return stages.spread(out, source=stages.size - 1)
 
     def _units(self, rows: int) -> Sequence[Unit]:
-        """Return the units that pass through the stages, in order."""
         tokens = sum(self._patches)
         if self._calls >= self._warmup and len(self._patches) > 1:
             places = zip(starts(self._patches), self._patches, strict=True)
@@ -143,7 +148,7 @@ class Staged:
             return None
         rows, mine = units[number]
         shape = rows.stop - rows.start, mine.stop - mine.start, self._model.config.hidden_size
-        empty = torch.empty(shape, dtype=self._model.pos_embed.dtype)  # that of the stream, in any autocast
+        empty = torch.empty(shape, dtype=self._model.pos_embed.dtype)  # data type of the token stream, in any autocast
         return self._stages.awaited(empty, source=self._stages.rank - 1, tag=number)
 
     def _through(self, tokens: Tensor, c: Tensor, unit: Unit) -> Tensor:

@@ -1,7 +1,7 @@
-"""The ranks that make a shard together, and what each of them makes of it.
+"""Group of ranks that generates a shard, and the part of each rank.
 
-Legend: R ranks of the group that makes a shard: data parts of its images, in each of them branches of guidance and windows of a
-scene, in each of those parts of the tokens, or stages of the network.
+A group of R ranks generates a shard. It is divided into data parts of the images; each part into branches of guidance
+and windows of a scene; each of these into parts of the tokens, or stages of the network.
 """
 
 from collections.abc import Callable, Sequence
@@ -22,14 +22,14 @@ from dithc.parallel.shared import Joining
 
 @dataclass(frozen=True, kw_only=True)
 class Team:
-    """This rank's place in the group that makes a shard; by default a single rank.
+    """This rank's place in its group; by default a single rank.
 
     Attributes:
-        number: of the group, from 0; None outside of groups.
+        number: number of the group, from 0; None outside of groups.
         members: all ranks of the group.
         data: this rank's part of a shard's images, and the number of parts.
-        part: ranks that make the same images.
-        leaders: the first rank of each part; None on others.
+        part: ranks that generate the same images.
+        leaders: first rank of each part; None on other ranks.
         rows, tokens, stages: ranks that share rows of a batch, tokens of an image, blocks of the network.
         ulysses, ring: ranks that share tokens by heads, and in sets that pass keys and values on.
     """
@@ -51,7 +51,8 @@ class Team:
         """Return this rank's team; collective.
 
         Args:
-            groups: disjoint, of `degrees.size` ranks each; tokens or stages innermost, then branches, then images.
+            groups: disjoint groups of `degrees.size` ranks each; tokens or stages innermost, then branches, then
+                images.
 
         Raises:
             UserError: ranks that share keys and values are on several nodes.
@@ -101,7 +102,10 @@ class Team:
         return cls(degrees=degrees, number=number, data=data, **found)  # type: ignore[arg-type]
 
     def over(self, num_tokens: int) -> SharedKeys | Messages | None:
-        """Their attention, of images of so many tokens."""
+        """Return the attention over the ranks' tokens; None for one rank.
+
+        `num_tokens` is the number per image.
+        """
         if self.tokens.size == 1:
             return None
         lengths = cut(num_tokens, self.tokens.size)
@@ -110,18 +114,24 @@ class Team:
         return Messages(self.ulysses, self.ring, lengths)
 
     def decoding(self, codec: Decodes, *, by_rows: ByRows) -> Decoding:
-        """Return the decoder of this rank's images, whose result is on the first rank of its part."""
+        """Return the decoder of this rank's images.
+
+        Its result is on the first rank of the part.
+        """
         return Decoding(codec, self.part, by_rows=by_rows)
 
     def mine(self, indices: Sequence[int]) -> Sequence[int]:
-        """The images of a shard that this rank makes, or has a part in."""
+        """Return the images of a shard that this rank generates, alone or jointly."""
         part, parts = self.data
         lengths = cut(len(indices), parts)
         first = starts(lengths)[part]
         return indices[first : first + lengths[part]]
 
     def both(self, one: Callable[[], Tensor], other: Callable[[], Tensor]) -> tuple[Tensor, Tensor]:
-        """Return the results of two calls, (N, ...) of equal shape, one per branch if there are two."""
+        """Return the results of two calls, (N, ...) of equal shape.
+
+        Two branches are computed in parallel.
+        """
         if self.rows.size == 1:
             return one(), other()
         mine = (one, other)[self.rows.rank]()
@@ -131,7 +141,7 @@ class Team:
     def collected(self, images: Tensor | None, of: Sequence[int]) -> Tensor | None:
         """Return the images of shard indices `of` on the group's first rank; None on others.
 
-        `images` are those of this rank's part, read on its first rank; None for none.
+        `images` are the images of this rank's part, read on its first rank; None for no images.
         """
         if self.leaders is None:
             return None
@@ -144,6 +154,6 @@ def _check_nodes(nodes: Sequence[str], parts: Sequence[Sequence[int]]) -> None:
             raise problem(
                 "machine.sampling.shared_degree",
                 got=f"ranks {', '.join(map(str, members))} on {', '.join(dict.fromkeys(nodes[rank] for rank in members))}",
-                expected="ranks of one node, which see the same memory",
+                expected="ranks of one node, which share memory",
                 fix="lower it to the ranks of a node, or share tokens by `ulysses_degree` and `ring_degree`",
             )

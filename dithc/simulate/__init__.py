@@ -1,19 +1,20 @@
-"""The training step on a described machine of any number of nodes, played as events; and how a sampling is best cut there.
+"""Simulation of the training step on a machine with any number of nodes, and prediction of sampling time there.
 
-What: `workload` (a model's gradients, their order and arithmetic), `Computing` (a measured or published time of a step),
-`Cluster` with `Links` (LogGP, shared cards, memory of a node), `Method` (how gradients become sums), and `run`, which plays
-steps on each number of nodes and returns curves for JSON; `Settings` says what to run. `sampling` predicts a sampling there: all
-ways to cut it among ranks, best first.
-Why: nobody has 1,024 nodes on the day of a decision; and a model that does not reproduce published scaling from published inputs
-should not be believed about anything else.
-Exact, within the model: buckets and their order, which sum waits for which gradient and for which sum before it, ranks that wait
-for the slowest, computing slowed down while a thread without a core of its own communicates, the same draws for the same seed.
-Approximate: a rank's speed is one draw for the whole step; the time of one sum is a closed form (LogGP with cards shared
-evenly and without contention inside the network; chunks as a pipeline with one slowest resource); gradients of a bucket are
-complete when their share of the backward pass's arithmetic is done; the time of computing is in proportion to the images, but
-for a fixed part that is given.
-How to change it: another collective is a closed form in `links.py` and a name in `COLLECTIVES`; another thing that delays ranks
-belongs into `events.py`; other published numbers into `paper.py`.
+Purpose: estimate scaling before the nodes are available. A model that reproduces published scaling from published
+inputs is credible for other inputs.
+Contents: `workload` (a model's gradients, their order and arithmetic), `Computing` (measured or published time of a
+step), `Cluster` with `Links` (LogGP, shared cards, memory of a node), `Method` (gradient exchange), and `run`, which
+simulates steps on each number of nodes and returns curves for JSON. `Settings` configures it. `sampling` predicts a
+sampling run for all partitions over ranks, best first.
+Exact within the model: buckets and their order; the gradient and the previous sum that each sum waits for; ranks that
+wait for the slowest rank; the slowdown of computation while a communication thread without a separate core is active;
+equal draws for equal seeds.
+Approximate: a rank's speed is one draw per step. The time of a sum is a closed form (LogGP with evenly shared cards and
+without contention inside the network; chunks as a pipeline with one slowest resource). Gradients of a bucket are
+complete when their share of the backward arithmetic is done. Computing time is proportional to the images, except for a
+given constant part.
+Extending: another collective is a closed form in `links.py` and a name in `COLLECTIVES`. Other delays of ranks belong
+in `events.py`, other published numbers in `paper.py`.
 """
 
 from dithc.simulate import sampling

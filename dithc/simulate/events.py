@@ -1,7 +1,9 @@
-"""One training step as events: ranks compute, buckets become ready, communication threads sum one bucket after the other.
+"""Discrete-event simulation of a training step: computation, bucket readiness, sums.
 
-A sum begins on all ranks when the last has it ready and the previous sum has ended; it ends on all at once.
-If ranks differ in speed alone, the slowest determines every start. A step of the slowest alone then takes exactly as long.
+Ranks compute, buckets become ready, and communication threads sum them in order. A sum begins on all ranks when the
+last rank has the bucket ready and the previous sum has ended. It ends on all ranks at the same time. If ranks differ in
+speed alone, the slowest determines every start, so that a step takes exactly as long as a step of the slowest rank
+alone.
 """
 
 import heapq
@@ -11,14 +13,14 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """A step of a rank of average speed; times in seconds.
+    """Step of a rank of average speed; times in seconds.
 
     Attributes:
-        before: computing before the backward pass: optimizer and forward pass.
-        ready: time from the begin of the backward pass until each bucket is ready, in order.
+        before: computing time before the backward pass: optimizer and forward pass.
+        ready: time from the start of the backward pass until each bucket is ready, in order.
         exchange: time to sum each bucket.
         overlaps: whether sums begin during the backward pass.
-        slowdown: factor on computing during a sum; 1 if communication has its own core.
+        slowdown: factor on computing time during a sum; 1 if communication has its own core.
     """
 
     before: float
@@ -35,7 +37,8 @@ class Step:
 
     Attributes:
         exposed_seconds: part after the slowest rank's backward pass.
-        waits: seconds by rank and bucket between hand-over (or the previous sum) and the end of its sum, as in a profile.
+        waits: seconds by rank and bucket between submission (or the end of the previous sum) and the end of its sum, as
+            in a profile.
     """
 
     seconds: float
@@ -44,7 +47,7 @@ class Step:
 
 
 class Clock:
-    """A queue of events by time; simultaneous events keep their order."""
+    """Event queue ordered by time; simultaneous events keep their order."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -109,7 +112,7 @@ class _Play:
         return Step(seconds, seconds - computed, waits)
 
     def _plan_next_mark(self, rank: _Rank) -> None:
-        """Schedule the next mark; the event of an older plan then ignores itself."""
+        """Schedule the next mark; an event of an older plan is ignored."""
         rank.plans += 1
         if len(rank.reached) < len(rank.marks):
             number = rank.plans

@@ -1,8 +1,8 @@
-"""Seconds of an exchange on described links: LogGP between shared network cards, and memory inside a node.
+"""Closed-form times of collectives on described links: LogGP between shared network cards, and memory inside a node.
 
-Every function is a closed form for ranks that start together; `events.py` decides the start times.
+Every function assumes ranks that start together; `events.py` determines the start times.
 
-Legend: R ranks, N nodes, P ranks of a node, L latency, o overhead of a message, g gap between messages, G seconds a byte.
+R ranks, N nodes, P ranks per node, L latency, o overhead per message, g gap between messages, G seconds per byte.
 """
 
 import math
@@ -16,7 +16,7 @@ Collective = Literal["ring", "rabenseifner", "hierarchical"]
 COLLECTIVES: tuple[Collective, ...] = ("ring", "rabenseifner", "hierarchical")
 Wire = Literal["fp32", "bf16"]
 
-# As dithc.comm has them: bytes of a chunk on the wire within a node, and where it meets others; chunks under way between nodes.
+# Constants of dithc.comm: bytes of a chunk on the wire within a node, and across nodes; chunks in flight between nodes.
 CHUNK_BYTES, ACROSS_CHUNK_BYTES, IN_FLIGHT = 512 << 10, 2 << 20, 3
 FP32_BYTES, WIRE_BYTES = 4, {"fp32": 4, "bf16": 2}
 NANO = 1e-9
@@ -24,13 +24,14 @@ NANO = 1e-9
 
 @dataclass(frozen=True, kw_only=True)
 class Links:
-    """The fields of `dithc.hardware`'s Network in seconds and seconds a byte; zero is a free link.
+    """Fields of the Network of `dithc.hardware` in seconds and seconds per byte; zero is a free link.
 
     Attributes:
-        latency, overhead, gap, byte: L, o, g and G of a card, one direction.
-        core_byte: seconds a byte that a communication core sends, receives and sums.
-        memory_byte: seconds a byte of a communication core in shared memory.
-        memory_latency: seconds until another core sees a write.
+        latency, overhead, gap, byte: L, o, g and G of a card, per direction.
+        core_byte: seconds per byte that a communication core sends, receives and sums.
+        memory_byte: seconds per byte of a communication core in shared memory.
+        memory_latency: seconds until another core can read a write.
+        cards: network cards per node.
     """
 
     latency: float = 0.0
@@ -47,13 +48,13 @@ class Links:
         """Return the links of a machine description.
 
         Raises:
-            UserError: it has no section `network`.
+            UserError: the section `network` is missing.
         """
         network = machine.network
         if network is None:
             raise problem(
                 f"the machine {machine.model_name!r} has no network to simulate",
-                got="a description without the section `network`",
+                got="no section `network`",
                 expected="its keys as in profiles/machines/lx2.yaml: cards_per_node, bandwidth, latency_ns, ...",
                 fix="add the section `network` to the description",
             )
@@ -73,7 +74,10 @@ class Links:
         return max(1.0, streams / self.cards)
 
     def message(self, size: float, *, streams: int = 1) -> float:
-        """Return seconds of a message of `size` bytes between nodes, from send call to receive end."""
+        """Return seconds of a message of `size` bytes between nodes.
+
+        The time is from the send call to the end of the receive.
+        """
         return self.latency + 2 * self.overhead + size * (self.byte * self.sharing(streams) + self.core_byte)
 
     def through_memory(self, size: float) -> float:
@@ -91,12 +95,14 @@ class Layout:
 
     @property
     def ranks(self) -> int:
-        """Return R."""
+        """Number of ranks R."""
         return self.nodes * self.ranks_per_node
 
 
 def all_reduce_seconds(size: float, *, collective: Collective, layout: Layout, links: Links, wire: Wire) -> float:
-    """Return seconds until every rank has the sum of `size` bytes of fp32, if all start together.
+    """Return seconds until every rank has the sum of `size` bytes of fp32.
+
+    All ranks start together.
 
     `wire` applies to `hierarchical`, which follows dithc.comm; ring and rabenseifner send fp32 over all ranks.
     """
@@ -108,12 +114,11 @@ def all_reduce_seconds(size: float, *, collective: Collective, layout: Layout, l
 
 
 def _inside(size: float, *, streams: int, layout: Layout, links: Links) -> float:
-    """Return seconds of a message between ranks of one node."""
     return links.through_memory(size) if layout.shares_memory else links.message(size, streams=streams)
 
 
 def _ring(size: float, layout: Layout, links: Links) -> float:
-    """2 (R - 1) steps of a rank's share; in rank order one message per node crosses nodes."""
+    """2 (R - 1) steps of a rank's share; in rank order one message per node crosses node boundaries."""
     ranks, inner = layout.ranks, layout.ranks_per_node
     streams = 1 if layout.shares_memory else inner
     steps = [links.message(size / ranks, streams=streams)] if layout.nodes > 1 else []
@@ -123,7 +128,10 @@ def _ring(size: float, layout: Layout, links: Links) -> float:
 
 
 def _rabenseifner(size: float, layout: Layout, links: Links) -> float:
-    """Halving, then doubling (Rabenseifner 2004), nearest partners first; ranks beyond a power of two delegate to a partner."""
+    """Halving, then doubling (Rabenseifner 2004), nearest partners first.
+
+    Ranks beyond a power of two delegate to a partner.
+    """
     ranks, inner = layout.ranks, layout.ranks_per_node
     levels = int(math.log2(ranks))
     seconds = 0.0
@@ -138,14 +146,16 @@ def _rabenseifner(size: float, layout: Layout, links: Links) -> float:
 
 
 def _hierarchical(size: float, *, layout: Layout, links: Links, wire: Wire) -> float:
-    """Chunks through put, combine, cross, get: the first passes all of them, each further one the slowest resource.
+    """Pipeline of chunks through put, combine, cross, get.
 
-    The core copies, sums and serves messages; the cards carry at most IN_FLIGHT chunks. An average chunk stands for all.
+    The first chunk takes all four times, each further chunk the time of the slowest resource. The core copies, sums and
+    serves messages; the cards carry at most IN_FLIGHT chunks. All chunks have the average size.
     """
     on_wire = size * WIRE_BYTES[wire] / FP32_BYTES
     chunks = math.ceil(on_wire / (CHUNK_BYTES if layout.nodes == 1 else ACROSS_CHUNK_BYTES))
     chunk = on_wire / chunks
-    # put and get copy a chunk between the gradients (fp32) and the segment (wire); combine reads every rank's part of it.
+    # put and get copy a chunk between the gradients (fp32) and the segment (wire); combine reads every rank's part of
+    # the chunk.
     copying = 2 * (chunk + size / chunks) / 2 * links.memory_byte + chunk * links.memory_byte + 3 * links.memory_latency
     if layout.nodes == 1:
         return chunks * copying
@@ -158,9 +168,10 @@ def _hierarchical(size: float, *, layout: Layout, links: Links, wire: Wire) -> f
 
 
 def _across(size: float, layout: Layout, links: Links) -> float:
-    """All ranks of a node at once sum `size` bytes each with their like on the other nodes: all-to-all, then all-gather.
+    """All ranks of a node sum `size` bytes each with the same ranks of other nodes: all-to-all, then all-gather.
 
-    All messages of the all-to-all are posted at once, so their latencies overlap; the all-gather doubles what each node has.
+    All messages of the all-to-all are posted together, so that their latencies overlap. The all-gather doubles the data
+    of each node per step.
     """
     nodes = layout.nodes
     message = links.latency + 2 * links.overhead

@@ -1,4 +1,4 @@
-"""The measured step that a simulation starts from: files of `dithc bench step` and `dithc bench scaling`."""
+"""Measured step as input of a simulation: files of `dithc bench step` and `dithc bench scaling`."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +11,7 @@ from dithc.simulate.workload import Model
 
 @dataclass(frozen=True)
 class Measured:
-    """A step on one node: `seconds` without and `whole_seconds` with the exposed exchange, for `images` on the node."""
+    """Step on one node: `seconds` without and `whole_seconds` with the exposed exchange, for `images` on the node."""
 
     seconds: float
     images: int
@@ -24,17 +24,17 @@ def read_measured(path: Path, model: str) -> Measured:
     """Read the step of a model on the fewest ranks.
 
     Raises:
-        UserError: the file is of another kind or model, or has no step that was measured.
+        UserError: the file has another type or model, or no measured step.
     """
     try:
         content = content_of(plain(path).read_text())
         found = {"step": _of_step, "scaling": _of_scaling}[content["bench"]](content, model, path)
     except (ValueError, KeyError, TypeError, StopIteration) as error:
         raise problem(
-            f"{path} says no time of a step of {model} on one node",
+            f"{path} contains no step time of {model} on one node",
             got=f"{type(error).__name__}: {error}",
-            expected="the JSON file of `dithc bench step` or `dithc bench scaling` of this model, unchanged, in which it ran",
-            fix=f"make it with `dithc bench step --model {model} --json FILE`, or give --step in seconds",
+            expected="an unmodified JSON file of `dithc bench step` or `dithc bench scaling` with a successful run",
+            fix=f"create it by `dithc bench step --model {model} --json FILE`, or set --step to seconds",
         ) from None
     if not found.seconds > 0:
         raise problem(f"seconds of a step in {path}", got=found.seconds, expected="above 0", fix="measure again")
@@ -67,7 +67,7 @@ def _expect(named: str, overrides: object, model: str) -> None:
 
 
 def measured_curve(measured: Measured, model: Model) -> dict[str, Any]:
-    """Return a curve with one point for JSON."""
+    """Return a measured curve with one point, for JSON."""
     rate = measured.images / measured.whole_seconds
     point = {
         "nodes": 1,

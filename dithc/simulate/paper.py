@@ -1,13 +1,13 @@
 """Published scaling of the paper, and its reproduction from the paper's own inputs.
 
-Inputs are the model's gradients and their order, the authors' buckets and optimizer, and the links of the described machine. Two
-models explain the same points with two fitted numbers each: seconds of computing on 1 node, and one more on 2, 4 and 8 nodes.
-All larger counts are predictions:
+Inputs are the model's gradients and their order, the authors' buckets and optimizer, and the links of the described
+machine. Two models explain the same points with two fitted numbers each: the computing time on 1 node, and one more on
+2, 4 and 8 nodes. All larger node counts are predictions:
 
-- `exposed`, the reproduction: pass durations follow the authors' profile, and the backward pass cannot hide their ring over all
-  ranks, whose time grows with (R - 1) / R. Fitted: bytes per second of a communication core.
-- `stragglers`: the passes take 1/3 and 2/3, the exchange is hidden, and the slowest of R ranks decides.
-  Fitted: the spread of ranks. It grows too fast beyond 64 nodes.
+- `exposed`, the reproduction: pass durations follow the authors' profile. The backward pass cannot hide their ring over
+  all ranks, whose time grows with (R - 1) / R. Fitted: bytes per second of a communication core.
+- `stragglers`: the passes take 1/3 and 2/3, the exchange is hidden, and the slowest of R ranks determines the time.
+  Fitted: the spread of ranks. The time grows too fast beyond 64 nodes.
 """
 
 from collections.abc import Sequence
@@ -45,11 +45,13 @@ TUNED_SECONDS = {
 TUNED_NODES, TUNED_SECONDS_THERE = 32, 13.5
 # Section 5.7.
 GLOBAL_BATCHES = (448, 3072, 16384)
-# The authors' profile: AdamW takes 0.19 s of a step; linear layers 35.3 % forward, 39.0 % backward, GELU 2.5 and 5.8 %; a bucket
-# of 50.7 MB takes 0.27 to 0.49 s on one node, over cards, not shared memory, in steps of 34.5 s (0.19 s are 0.55 % of one).
+# The authors' profile: AdamW takes 0.19 s per step; linear layers 35.3% forward, 39.0% backward, GELU 2.5 and 5.8%; a
+# bucket of 50.7 MB takes 0.27 to 0.49 s on one node, over cards, not shared memory, in steps of 34.5 s (0.19 s are
+# 0.55% of a step).
 OPTIMIZER_SECONDS, BUCKET_BYTES, BUCKET_SECONDS, PROFILED_STEP_SECONDS = 0.19, 50_700_000, (0.27, 0.49), 34.5
 PROFILED_FORWARD_SHARE = (35.3 + 2.5) / (35.3 + 2.5 + 39.0 + 5.8)
-# The spread of ranks with which dithc's exchange loses what the tuned version loses on 32 nodes; the default on this machine.
+# The spread of ranks for which dithc's exchange loses as much as the tuned version on 32 nodes; the default on this
+# machine.
 SPREAD = 0.013
 
 # Their log: 675,129,632 numbers reach the 4 ranks of a node in 10.8 s, over two hops if the tree is binomial.
@@ -64,7 +66,7 @@ AUTHORS = Method(
 OURS = Method(label="dithc's exchange")
 OURS_BF16 = Method(label="dithc's exchange, bf16 wire", wire="bf16")
 LARGEST_ERROR, LARGEST_ERROR_OF_EFFICIENCY = 0.05, 0.03
-# Of the fits: bounds and digits.
+# Bounds and resolution of the fits.
 LEAST_SECONDS, SECONDS_DIGIT = 1.0, 1e-4
 MOST_SPREAD, SPREAD_DIGIT = 0.2, 1e-4
 CORE_BANDWIDTHS, BANDWIDTH_DIGIT = (0.2e9, 2e9), 1e6
@@ -80,7 +82,10 @@ def is_of_the_paper(model_name: str) -> bool:
 
 
 def published_curves(model: Model) -> list[dict[str, Any]]:
-    """Return the printed and logged curves of XL/2; figures 10 and 11 have no further numbers in the text."""
+    """Return the printed and logged curves of XL/2.
+
+    Figures 10 and 11 have no further numbers in the text.
+    """
 
     def curve(label: str, source: str, seconds: dict[int, float]) -> dict[str, Any]:
         first = min(seconds)
@@ -163,7 +168,9 @@ def _point(model: Model, found: Fit, *, nodes: int, steps: int, seed: int) -> Po
 
 
 def reproduce(model: Model, cluster: Cluster, *, nodes: Sequence[int], steps: int, seed: int) -> dict[str, Any]:
-    """Return `curves`, `validation` and `inputs` of the JSON file: published and simulated curves, and their distance.
+    """Return `curves`, `validation` and `inputs` of the JSON file.
+
+    The curves are published and simulated, and the validation compares them.
 
     `cluster` is the paper's; each point is the mean of `steps`; `seed` draws the stragglers.
     """
@@ -214,7 +221,7 @@ def reproduce(model: Model, cluster: Cluster, *, nodes: Sequence[int], steps: in
                 "profiled_forward_share": PROFILED_FORWARD_SHARE,
                 "source": "arXiv:2601.01500 and its authors' public logs",
             },
-            "strong_scaling": "figure 11 prints no numbers to compare with; kernels are taken to be as fast with few images",
+            "strong_scaling": "figure 11 prints no numbers to compare with; kernels are assumed equally fast with few images",
         },
     }
 
@@ -224,7 +231,6 @@ def _inputs(found: Fit) -> dict[str, Any]:
 
 
 def _validation(model: Model, found: Fit, *, steps: int, seed: int) -> dict[str, Any]:
-    """Compare published and simulated points."""
     counts = [*LOGGED_SECONDS, NODES_OF_EFFICIENCY]
     points = [_point(model, found, nodes=count, steps=steps, seed=seed) for count in counts]
     rows = []
@@ -271,6 +277,6 @@ def _checks(model: Model, found: Fit, *, steps: int, seed: int) -> dict[str, Any
         f"efficiency of the tuned version on {TUNED_NODES} nodes": {
             "published": (TUNED_SECONDS[MODEL][IMAGES_PER_NODE] / TUNED_SECONDS_THERE,),
             "simulated": efficiencies(there)[-1],
-            "note": "with dithc's exchange in place of the authors' later one",
+            "note": "with dithc's exchange instead of the authors' later version",
         },
     }

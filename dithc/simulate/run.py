@@ -1,4 +1,4 @@
-"""From what a person asks for to curves: which machine, whose step, which methods; and the table of the result."""
+"""Simulation from settings to curves: machine, step time, methods; and the table of results."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -25,14 +25,15 @@ class Settings:
 
     Attributes:
         machine: description with a section `network`.
-        mode: weak fixes the images of a node, strong those of all nodes.
-        global_batches: batches of strong scaling, a curve each.
-        step: seconds of a step of one model on one node, or a JSON file of `dithc bench step` or `bench scaling`; None for the
-            paper's on its machine.
+        mode: weak keeps the images per node constant, strong the images of all nodes.
+        global_batches: batches of strong scaling, one curve each.
+        step: seconds per step of one model on one node, or a JSON file of `dithc bench step` or `bench scaling`; None
+            for the paper's on its machine.
         images_per_node: images of that step; None for the file's, or the paper's 112.
-        ranks_per_node: None for one a die.
-        wires: wire types of hierarchical collectives, a curve each.
-        bucket_mb: None for the rule of dithc.comm.
+        ranks_per_node: None for one per die.
+        wires: wire types of hierarchical collectives, one curve each.
+        bucket_mb: maximum bucket size; None for the rule of dithc.comm.
+        overlaps: whether sums begin during the backward pass.
         communication_core: whether communication threads have their own cores.
         zero1: whether the optimizer state is sharded.
         spread: standard deviation of the log of a rank's speed; None for the paper's on its machine, else 0.
@@ -66,7 +67,7 @@ def run(settings: Settings) -> dict[str, Any]:
     """Run the simulation and return its result for JSON.
 
     Raises:
-        UserError: a setting makes no sense, or the machine or the time of a step is not there.
+        UserError: a setting is invalid, or the machine or the step time is missing.
     """
     _check(settings)
     machine = description.read(settings.machine)
@@ -123,8 +124,8 @@ def _simulate(settings: Settings, machine: Machine, model: Model, cluster: Clust
         raise problem(
             "no point can be simulated",
             got=f"{settings.nodes} nodes for {settings.global_batches} images",
-            expected="at least one image for each rank",
-            fix="ask for fewer nodes or more images",
+            expected="at least one image per rank",
+            fix="set fewer nodes or more images",
         )
     if isinstance(settings.step, Path) and settings.mode == "weak":
         curves.insert(0, measured_curve(read_measured(settings.step, model.name), model))
@@ -152,7 +153,10 @@ def _methods(settings: Settings) -> list[Method]:
 
 
 def computing_of(settings: Settings, machine: Machine, model: str) -> tuple[Computing, str]:
-    """Return the time of a step and its source; waits inside a node of a published step count as computing."""
+    """Return the time of a step and its source.
+
+    Waits inside a node of a published step count as computing.
+    """
     is_paper = paper.is_of_the_paper(machine.model_name)
     spread = settings.spread if settings.spread is not None else paper.SPREAD if is_paper else 0.0
     images = settings.images_per_node or paper.IMAGES_PER_NODE
@@ -161,10 +165,10 @@ def computing_of(settings: Settings, machine: Machine, model: str) -> tuple[Comp
         seconds, images, source = measured.seconds, measured.images, f"measured: {settings.step}"
         if settings.images_per_node not in (None, images):
             raise problem(
-                "--images-per-node beside a measured step",
+                "--images-per-node with a measured step",
                 got=settings.images_per_node,
-                expected=f"{images}, as {settings.step} has it",
-                fix="leave out --images-per-node",
+                expected=f"{images}, from {settings.step}",
+                fix="remove --images-per-node",
             )
     elif settings.step is not None:
         seconds, source = settings.step, "given"
@@ -172,8 +176,8 @@ def computing_of(settings: Settings, machine: Machine, model: str) -> tuple[Comp
         known = paper.TUNED_SECONDS.get(model, {}).get(images) if is_paper else None
         if known is None:
             raise problem(
-                f"how long {model} computes with {images} images on a node of {machine.model_name!r}",
-                got="no time of a step",
+                f"step time of {model} with {images} images on a node of {machine.model_name!r}",
+                got="no step time",
                 expected="seconds, or the JSON file of `dithc bench step` or `dithc bench scaling`; published are steps of "
                 f"DiT-S/2 to XL/2 with {paper.IMAGES_PER_NODE} or 224 images on LX2",
                 fix="add --step",
@@ -182,9 +186,7 @@ def computing_of(settings: Settings, machine: Machine, model: str) -> tuple[Comp
     if settings.fixed_seconds >= seconds:
         expected = f"less than the step of {seconds:g} s"
         raise problem("--fixed-seconds", got=settings.fixed_seconds, expected=expected, fix="correct --fixed-seconds")
-    log.info(
-        "a step computes %.3f s on a node with %d images (%s); ranks' spread %.3f", seconds, images, source, spread
-    )
+    log.info("step time: %.3f s per node with %d images (%s); spread of ranks %.3f", seconds, images, source, spread)
     return Computing(seconds=seconds, images=images, fixed_seconds=settings.fixed_seconds, spread=spread), source
 
 
@@ -211,9 +213,9 @@ def _check_paper(settings: Settings, machine: Machine, ranks: int) -> None:
     if given != ((paper.MODEL,), True, paper.RANKS_PER_NODE):
         raise problem(
             "--reproduce-paper",
-            got=f"{', '.join(settings.models)}, {ranks} ranks a node of {machine.model_name}",
-            expected=f"{paper.MODEL}, {paper.RANKS_PER_NODE} ranks a node of LX2",
-            fix="leave out --models and --ranks-per-node, and use profiles/machines/lx2.yaml",
+            got=f"{', '.join(settings.models)}, {ranks} ranks per node of {machine.model_name}",
+            expected=f"{paper.MODEL}, {paper.RANKS_PER_NODE} ranks per node of LX2",
+            fix="remove --models and --ranks-per-node, and use profiles/machines/lx2.yaml",
         )
 
 
@@ -223,7 +225,7 @@ def _plain(content: Mapping[str, Any]) -> dict[str, Any]:
 
 def table(result: Mapping[str, Any]) -> str:
     """Format every curve, and the comparison with published points."""
-    lines = [f"machine: {result['machine']['model_name']}, {result['machine']['ranks_per_node']} ranks a node"]
+    lines = [f"machine: {result['machine']['model_name']}, {result['machine']['ranks_per_node']} ranks per node"]
     for curve in result["curves"]:
         batch = f", global batch {curve['global_batch']}" if curve["global_batch"] else ""
         lines += ["", f"{curve['kind']}: {curve['label']} ({curve['model']}, {curve['mode']}{batch})"]

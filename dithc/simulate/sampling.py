@@ -1,7 +1,9 @@
-"""Sampling on a described machine of any number of nodes: all partitions over ranks, by predicted seconds.
+"""Prediction of sampling time on a machine with any number of nodes, for all partitions over ranks.
 
-The formulas are those of `dithc sample` (`dithc.parallel.choosing`). FLOP/s of a rank are those of a training step. The decoder
-defaults to Stable Diffusion's, cut by rows among the ranks of an image. Legend: T tokens, p side of a patch.
+The formulas are those of `dithc sample` (`dithc.parallel.choosing`). FLOP/s of a rank come from the training step. The
+decoder defaults to Stable Diffusion's, distributed by rows over the ranks of an image.
+
+T tokens, p side of a patch.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,22 +18,22 @@ from dithc.parallel import Degrees, Work, choosing
 from dithc.simulate.links import Links
 from dithc.simulate.run import Settings, computing_of
 
-LATENT_SIDE, SHARD_IMAGES = 8, 64  # pixels of a latent pixel's side; images of a shard, as `dithc sample` has them
-# Of Stable Diffusion's decoder: multiply-adds of a pixel, channels of its attention over all latent pixels.
+LATENT_SIDE, SHARD_IMAGES = 8, 64  # pixels per side of a latent pixel; images per shard, as in `dithc sample`
+# Stable Diffusion's decoder: multiply-adds per pixel, channels of its attention over all latent pixels.
 DECODER_MACS, DECODER_CHANNELS = 4.73e6, 512
 TERA = 1e12
 
 
 @dataclass(frozen=True, kw_only=True)
 class Sampling:
-    """What to sample, besides machine, models and nodes of `Settings`.
+    """Sampling task, in addition to machine, models and nodes of `Settings`.
 
     Attributes:
         size: side in pixels.
         steps: network calls per image.
         guided: whether each call has two branches.
-        bandwidth: bytes per second of a rank between nodes; None for the description's.
-        flops: FLOP/s of a rank; None for those of the training step.
+        bandwidth: bytes per second of a rank between nodes; None for the description's value.
+        flops: FLOP/s of a rank; None for the value of the training step.
         half_tokens: tokens at which products reach half of `flops`; assumed.
         decode_tflop: TFLOP to decode an image; None for Stable Diffusion's decoder.
         shown: choices in the result.
@@ -52,10 +54,10 @@ def predict(settings: Settings, sampling: Sampling) -> dict[str, Any]:
     """Return the choices on each number of nodes for JSON.
 
     Raises:
-        UserError: a setting makes no sense, or the machine, its network or the time of a step is not there.
+        UserError: a setting is invalid, or the machine, its network or the step time is missing.
     """
     machine = description.read(settings.machine)
-    Links.of(machine)  # or a message that says what is missing
+    Links.of(machine)  # raises if the network is missing
     ranks_a_node = settings.ranks_per_node or max(1, machine.num_dies)
     curves = [_of_model(name, settings, sampling, machine, ranks_a_node) for name in settings.models]
     assert machine.network is not None
@@ -134,16 +136,19 @@ def _decoder_tflop(size: int) -> float:
 
 
 def table(result: Mapping[str, Any]) -> str:
-    """Format the best choice per number of nodes, then all choices on the fewest sufficient nodes."""
+    """Format the best choice per number of nodes, and all choices for one number.
+
+    The second table is for the fewest sufficient nodes.
+    """
     what, machine = result["sampling"], result["machine"]
-    lines = [f"machine: {machine['model_name']}, {machine['ranks_per_node']} ranks a node"]
+    lines = [f"machine: {machine['model_name']}, {machine['ranks_per_node']} ranks per node"]
     for curve in result["curves"]:
         rates = curve["rates"]
         lines += [
             "",
             f"{what['images']} image(s) of {what['size']} pixels ({curve['model']}, {curve['tokens']} tokens, "
             f"{what['steps']} steps, {'guided' if what['guided'] else 'one branch'}, decoded): "
-            f"{curve['seconds_alone']:.4g} s by one rank of {rates['flops'] / TERA:.3g} TFLOP/s ({curve['source_of_flops']}), "
+            f"{curve['seconds_alone']:.4g} s on one rank of {rates['flops'] / TERA:.3g} TFLOP/s ({curve['source_of_flops']}), "
             f"half of it with {rates['half_tokens']:g} tokens (assumed)",
             f"messages: {rates['inside']['bandwidth'] / 1e9:.3g} GB/s in a node, {rates['between']['bandwidth'] / 1e9:.3g} GB/s "
             f"between nodes; copies of a rank {rates['copying'] / 1e9:.3g} GB/s",
@@ -165,7 +170,7 @@ def table(result: Mapping[str, Any]) -> str:
 
 
 def _told(points: Sequence[Mapping[str, Any]]) -> tuple[Sequence[Mapping[str, Any]], Sequence[Mapping[str, Any]]]:
-    """Split the points at the first after which more nodes change nothing."""
+    """Split the points after the first from which more nodes change nothing."""
     last = points[-1]
     same = [point["degrees"] == last["degrees"] and point["seconds"] == last["seconds"] for point in points]
     enough = len(points) - 1

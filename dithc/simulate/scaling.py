@@ -1,6 +1,6 @@
-"""Steps on more and more nodes: a method of exchange, a time of computing, stragglers, and what comes of them.
+"""Steps on increasing numbers of nodes: method of exchange, computing time, stragglers, and the resulting curves.
 
-Legend: R ranks.
+R is the number of ranks.
 """
 
 import math
@@ -20,18 +20,20 @@ from dithc.simulate.workload import FORWARD_SHARE, Model, buckets_of
 log = logger(__name__)
 
 Mode = Literal["weak", "strong"]
-# A communication thread on a core of the compute team halves that core's part of every operation, and the team waits for it.
+# A communication thread on a core of the compute team halves the speed of that core's part of every operation, and the
+# team waits for it.
 SHARED_CORE_SLOWDOWN = 2.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Method:
-    """A method of gradient exchange.
+    """Method of gradient exchange.
 
     Attributes:
+        label: name of the curve.
         collective: ring or rabenseifner over all ranks, or hierarchical with `wire`.
         shares_memory: whether ranks of a node exchange through memory.
-        bucket_bytes: None for the rule of dithc.comm.
+        bucket_bytes: maximum bucket size; None for the rule of dithc.comm.
         overlaps: whether sums begin during the backward pass.
         communication_core: whether communication threads have their own cores.
         zero1: whether sums end as shards and the next forward pass gathers the weights.
@@ -54,7 +56,7 @@ class Computing:
     Attributes:
         seconds: time of a step with `images` on a node.
         fixed_seconds: part that does not shrink with the images, including `optimizer_seconds`.
-        forward_share: fraction of the forward pass in both passes.
+        forward_share: share of the forward pass in both passes.
         spread: standard deviation of the log of a rank's speed in a step.
     """
 
@@ -73,12 +75,12 @@ class Computing:
 
 @dataclass(frozen=True, kw_only=True)
 class Point:
-    """Simulation on a number of nodes; means over the steps, ranks and images over all nodes.
+    """Result on one number of nodes: means over the steps, ranks and images over all nodes.
 
     Attributes:
         exposed_seconds: part of `seconds` in which all ranks wait for sums.
-        straggling_seconds: part in which the slowest rank computes beyond an average one.
-        exchange_seconds: time with a sum under way.
+        straggling_seconds: part in which the slowest rank computes longer than an average rank.
+        exchange_seconds: time with an active sum.
         wait_of_bucket: mean seconds of an average rank inside the sum of a bucket.
     """
 
@@ -103,7 +105,10 @@ class Cluster:
 def plan_of(
     model: Model, method: Method, computing: Computing, cluster: Cluster, *, nodes: int, images_per_node: float
 ) -> tuple[Plan, float]:
-    """Return the plan of a step, and seconds of weight gathering beyond the forward pass (zero1)."""
+    """Return the plan of a step, and seconds of weight gathering (zero1).
+
+    Only gathering beyond the forward pass counts.
+    """
     layout = Layout(nodes=nodes, ranks_per_node=cluster.ranks_per_node, shares_memory=method.shares_memory)
     buckets = buckets_of(model.gradients, bucket_bytes=method.bucket_bytes)
     exchange = [
@@ -132,7 +137,6 @@ def plan_of(
 
 
 def _alone(plan: Plan) -> Plan:
-    """Return the plan of a single rank, without exchange."""
     return Plan(before=plan.before, ready=(), backward=plan.backward, exchange=())
 
 
@@ -147,17 +151,17 @@ def simulate_point(
     steps: int,
     seed: int,
 ) -> Point:
-    """Simulate `steps` steps on a number of nodes, each with its own stragglers drawn from `seed`.
+    """Simulate `steps` steps on a number of nodes, with stragglers from `seed`.
 
-    `images` are those of a step over all ranks; the fullest rank has images / ranks, rounded up.
+    `images` is the number per step over all ranks; the fullest rank has images / ranks, rounded up.
 
     Raises:
-        UserError: fewer images than ranks.
+        UserError: there are fewer images than ranks.
     """
     ranks = nodes * cluster.ranks_per_node
     if images < ranks:
         raise problem(
-            "images of a step", got=images, expected=f"at least one for each of {ranks} ranks", fix="fewer nodes"
+            "images per step", got=images, expected=f"at least one per rank for {ranks} ranks", fix="use fewer nodes"
         )
     images_per_node = math.ceil(images / ranks) * cluster.ranks_per_node
     plan, gathering = plan_of(model, method, computing, cluster, nodes=nodes, images_per_node=images_per_node)
@@ -166,7 +170,7 @@ def simulate_point(
     straggling: list[float] = []
     for draw in largest_draws(ranks, steps=steps, seed=seed):
         slowest = math.exp(computing.spread * draw)
-        played.append(simulate_step(plan, [slowest, min(1.0, slowest)]))  # and an average rank that looks on
+        played.append(simulate_step(plan, [slowest, min(1.0, slowest)]))  # plus an average rank, for its waits
         straggling.append(average * (slowest - 1))
     waits = [wait for step in played for wait in step.waits[1]]
     return Point(
@@ -182,10 +186,10 @@ def simulate_point(
 
 
 def largest_draws(ranks: int, *, steps: int, seed: int) -> list[float]:
-    """Return per step the largest of R normal draws; for a seed it grows with R.
+    """Return per step the largest of R normal draws; for a given seed it grows with R.
 
-    The largest of R draws is below x with probability F(x)^R, so one uniform number a step is enough; those of the steps lie in
-    equal parts of [0, 1), which makes the mean of few steps that of many.
+    The largest of R draws is below x with probability F(x)^R, so that one uniform number per step is sufficient. The
+    numbers of the steps are stratified over [0, 1), so that the mean of few steps approximates the mean of many.
     """
     uniform = (np.arange(steps) + np.random.default_rng(seed).random(steps)) / steps
     return [float(value) for value in ndtri(uniform ** (1 / ranks))]
@@ -203,12 +207,15 @@ def simulate_curve(
     steps: int,
     seed: int,
 ) -> list[Point]:
-    """Return a point per number of nodes; log and omit those with fewer images than ranks."""
+    """Return a point per number of nodes.
+
+    Logs and omits counts with fewer images than ranks.
+    """
     points = []
     for count in sorted(set(nodes)):
         images = computing.images * count if mode == "weak" else global_batch or 0
         if images < count * cluster.ranks_per_node:
-            log.warning("%d nodes are left out: %d images for %d ranks", count, images, count * cluster.ranks_per_node)
+            log.warning("skipping %d nodes: %d images for %d ranks", count, images, count * cluster.ranks_per_node)
             continue
         points.append(
             simulate_point(model, method, computing, cluster, nodes=count, images=images, steps=steps, seed=seed)

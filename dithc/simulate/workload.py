@@ -1,6 +1,6 @@
-"""What a rank has to do in a step: forward, a backward pass that completes gradients one by one, buckets, optimizer.
+"""Work of a rank in a step: forward pass, backward pass with gradients in order, buckets, optimizer.
 
-Legend: T tokens.
+T is the number of tokens.
 """
 
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ from dithc.comm import gradients as exchanged
 from dithc.model import DiT, Flops, flops_per_image
 
 FP32_BYTES = 4
-# Of a step's arithmetic, which is forward once and backward twice.
+# Share of a step's arithmetic, with one forward and a backward pass of twice the cost.
 FORWARD_SHARE = 1 / 3
 
 
@@ -39,7 +39,7 @@ class Model:
 
     @property
     def gradient_bytes(self) -> int:
-        """Return bytes of all gradients in fp32."""
+        """Bytes of all gradients in fp32."""
         return FP32_BYTES * sum(gradient.elements for gradient in self.gradients)
 
 
@@ -52,9 +52,12 @@ class Bucket:
 
 
 def describe_model(name: str, **overrides: Any) -> Model:
-    """Describe a preset: shapes from a model without storage, gradient order from a recorded pass of a narrow twin.
+    """Describe the gradients of a preset.
 
-    The share of a gradient includes its own product and that of the input; attention counts for qkv, whose gradient it precedes.
+    Shapes come from a model without storage, the gradient order from a recorded narrow twin.
+
+    The share of a gradient includes its own product and the input gradient's. Attention counts for qkv, whose gradient
+    it precedes.
 
     Raises:
         UserError: unknown preset or field.
@@ -67,7 +70,7 @@ def describe_model(name: str, **overrides: Any) -> Model:
     work: dict[str, float] = {}
     for parameter, shape in shapes.items():
         rows = 1 if "adaLN" in parameter or "t_embedder" in parameter else config.num_tokens
-        products = 1 if parameter.startswith("x_embedder") else 2  # nobody needs the gradient of the input
+        products = 1 if parameter.startswith("x_embedder") else 2  # the input requires no gradient
         is_matrix = len(shape) > 1 and "embedding_table" not in parameter
         work[parameter] = 2.0 * products * rows * torch.Size(shape).numel() if is_matrix else 0.0
         if parameter.endswith("attn.qkv.weight"):
@@ -79,7 +82,7 @@ def describe_model(name: str, **overrides: Any) -> Model:
 
 
 def _recorded_order(name: str, overrides: dict[str, Any]) -> list[str]:
-    """Return parameter names in the order in which a backward pass of plain PyTorch completes them; other backends swap some."""
+    """Return parameter names in the order in which PyTorch's backward pass completes them; other backends swap some."""
     small = {"hidden_size": 8, "num_heads": 1, "input_size": 4, "patch_size": 2, "num_classes": 1}
     twin = DiT.from_preset(name, **{**overrides, **small})
     seen: list[str] = []
@@ -98,7 +101,9 @@ def _append(seen: list[str], key: str, _: Tensor) -> None:
 
 
 def buckets_of(gradients: Sequence[Gradient], *, bucket_bytes: int | None = None) -> tuple[Bucket, ...]:
-    """Return the buckets of the dithc.comm reducer and when each is ready, from gradients in buffer order.
+    """Return the buckets of the dithc.comm reducer and when each is ready.
+
+    `gradients` are in buffer order.
 
     `bucket_bytes` limits buckets of several gradients; None selects the reducer's rule.
     """

@@ -21,9 +21,9 @@ class Cancelled(Exception):
 
 
 class Background(threading.Thread):
-    """Background work in its own thread or, by `work()`, in the calling thread.
+    """Background work in a separate thread, or in the calling thread by `work()`.
 
-    `seconds` is the duration less the time in which other threads used the core.
+    `seconds` is the duration minus the time in which other threads used the core.
     """
 
     def __init__(self, function: Callable[["Background"], Any], *, name: str) -> None:
@@ -37,13 +37,14 @@ class Background(threading.Thread):
     def run(self) -> None:
         """Lower the priority, then work.
 
-        The idle scheduling class yields at once. The lowest nice value alone delays a compute thread by milliseconds.
+        The idle scheduling class yields immediately. The lowest nice value alone delays a compute thread by
+        milliseconds.
         """
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), LOWEST_PRIORITY)
-        with suppress(OSError):  # a container may refuse it
+        with suppress(OSError):  # a container may reject the call
             os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
         if cores := free_cores():
-            with suppress(OSError):  # a core that was taken from this process meanwhile
+            with suppress(OSError):  # the core may have been removed from this process
                 os.sched_setaffinity(0, cores[-1])
         self.work()
 
@@ -52,7 +53,7 @@ class Background(threading.Thread):
         begun, waited = time.monotonic(), _seconds_waited_for_a_core()
         try:
             self.result = self._function(self)
-        except BaseException as error:  # whoever waits for the work gets it, whatever it is
+        except BaseException as error:  # waiters receive every error
             self.error = error
         self.seconds = max(0.0, time.monotonic() - begun - (_seconds_waited_for_a_core() - waited))
 
@@ -67,13 +68,16 @@ class Background(threading.Thread):
         self.wait()
 
     def wait(self) -> None:
-        """Wait until the work has ended; returns at once if no thread was started."""
+        """Wait until the work has ended; return immediately if no thread was started."""
         if self.ident is not None:
             self.join()
 
 
 def free_cores() -> list[tuple[int, ...]]:
-    """Return the logical CPUs of each allowed core that the compute threads leave free (`dithc.native`), for data movement."""
+    """Return the logical CPUs of each allowed core without compute threads.
+
+    They are free for data movement (`dithc.native`).
+    """
     machine = discover()
     allowed, (own,) = set(machine.limits.allowed_cpus), plan(machine, ranks_per_node=1).ranks
     cpus_of = {core.index: tuple(cpu for cpu in core.cpus if cpu in allowed) for core in machine.cores}

@@ -8,7 +8,7 @@ from torch import Tensor
 
 MOMENTS = ("exp_avg", "exp_avg_sq")
 
-# Given a tensor's name and another (perhaps without memory), an uninitialised one of the same shape and type.
+# Given a tensor's name and a template (perhaps without memory), returns an uninitialized tensor of its shape and type.
 Home: TypeAlias = Callable[[str, Tensor], Tensor]
 
 

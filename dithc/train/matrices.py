@@ -1,6 +1,6 @@
-"""Which weights of a DiT are matrices that Muon updates, which rank makes each update, and who holds what: pure arithmetic.
+"""Matrices of a DiT that Muon updates, their owners, and their distribution over ranks: pure arithmetic.
 
-Legend: R rows, C columns of a matrix.
+R rows, C columns of a matrix.
 """
 
 from collections.abc import Iterable, Mapping
@@ -10,14 +10,16 @@ from torch import Tensor
 
 from dithc.comm import traffic
 
-# The rule, and the only place of it: these weights of each block, as so many matrices of equal height one below the other. They
-# are the linear layers between tokens. q, k and v are three maps that happen to share a product: each is a matrix, and so are a
-# gate and what it gates. One factor of the stack, of orthogonal columns, would tie them together: its singular values say nothing
-# of those of the parts, and a part of small gradients (k beside v) would keep a small update.
-# What is not named here is AdamW's: biases, the network's ends (embeddings, the final layer; Jordan et al. 2024), and every
-# modulation: its inputs are conditions, one an image and close to a curve of times, so that most directions of its gradient hold
-# noise alone, which an orthogonal update makes as large as the rest (with it, a held-out loss of 1.164 after 160 steps of the run
-# `flow` of config/experiments/quality.yaml; without it 1.125; AdamW 1.137).
+# Weights of each block that Muon updates, as the number of stacked matrices of equal height. This is the only place of
+# the rule.
+# They are the linear layers between tokens. q, k and v are three maps that share a product, so each is a matrix, and so
+# are a gate and the gated features. A single orthogonal factor of the stack would couple the parts: its singular values
+# are unrelated to those of the parts, and a part with small gradients (k next to v) would keep a small update.
+# AdamW updates all other weights: biases, the network's ends (embeddings, final layer; Jordan et al. 2024), and every
+# modulation. Inputs of a modulation are conditions, one per image and close to a curve of times, so that most
+# directions of its gradient are noise, which an orthogonal update would amplify. With Muon on modulations the held-out
+# loss is 1.164 after 160 steps of the run `flow` of config/experiments/quality.yaml, without it 1.125, with AdamW
+# 1.137.
 HIDDEN = {
     "attn.qkv.weight": 3,
     "attn.proj.weight": 1,
@@ -42,12 +44,12 @@ class Matrix:
 
     @property
     def size(self) -> int:
-        """Elements."""
+        """Number of elements."""
         return self.rows * self.columns
 
     @property
     def cost(self) -> int:
-        """Multiply-adds of an iteration of Newton-Schulz."""
+        """Multiply-adds per iteration of Newton-Schulz."""
         short, long = sorted((self.rows, self.columns))
         return short * short * (2 * long + short)
 
@@ -64,7 +66,7 @@ class Matrix:
 
 @dataclass(frozen=True)
 class Part:
-    """A rank's part of a matrix: `count` rows (dim 0), columns (1) or flattened elements (None) from `start` on.
+    """A rank's part of a matrix: `count` rows (dim 0), columns (1) or flattened elements (None) from `start`.
 
     `own` is its position along the first dimension of the rank's tensor.
     """
@@ -83,11 +85,11 @@ class Part:
 
 @dataclass(frozen=True)
 class Holding:
-    """Distribution of the matrices over `size` ranks; here every rank holds everything.
+    """Distribution of the matrices over `size` ranks; in this class every rank holds all matrices.
 
     Attributes:
-        span: neighboring ranks, from a multiple of it, that together hold everything.
-        meter: counts the resulting traffic.
+        span: number of neighboring ranks, from a multiple of it, that together hold all parts.
+        meter: counter of the resulting traffic.
     """
 
     rank: int = 0
@@ -96,7 +98,7 @@ class Holding:
     meter: traffic.Meter = field(default_factory=traffic.Meter, compare=False)
 
     def shape(self, name: str, own: Tensor) -> tuple[int, ...]:
-        """Return the shape of the complete weight, of which the model has this part."""
+        """Return the shape of the complete weight, given this rank's part."""
         return tuple(own.shape)
 
     def part(self, matrix: Matrix, rank: int) -> Part | None:
@@ -109,7 +111,10 @@ class Holding:
         return {rank: part for rank, part in found if part is not None}
 
     def sources(self, matrix: Matrix, owner: int, parts: Mapping[int, Part]) -> list[int]:
-        """Return the ranks whose parts form the matrix at its owner: the owner only if it has everything."""
+        """Return the ranks whose parts form the matrix at its owner.
+
+        Returns only the owner if it has all elements.
+        """
         whole = {None: matrix.size, 0: matrix.rows, 1: matrix.columns}
         if owner in parts and parts[owner].count == whole[parts[owner].dim]:
             return [owner]
@@ -129,7 +134,10 @@ def matrices_of(shapes: Mapping[str, tuple[int, ...]]) -> list[Matrix]:
 
 
 def owners_of(matrices: Iterable[Matrix], ranks: int) -> dict[Matrix, int]:
-    """Assign each matrix to one rank, the most expensive first, to the least loaded rank; returns them in processing order."""
+    """Assign each matrix to the least loaded rank, the most expensive first.
+
+    Returns them in processing order.
+    """
     costs, owners = [0] * ranks, dict[Matrix, int]()
     for matrix in sorted(matrices, key=lambda matrix: -matrix.cost):
         owners[matrix] = costs.index(min(costs))

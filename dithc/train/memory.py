@@ -26,16 +26,19 @@ from dithc.train.strategies import Strategy
 
 GIB = 1 << 30
 PLAN_FILE = "automem.json"
-# What a step tells where memory is managed.
+# Metrics of a step if memory is managed.
 MEMORY = ("loaded_bytes", "offloaded_bytes", "stall_seconds", "fast_peak_bytes", "spills")
 log = logger(__name__)
 
 
 class TrainingMemory:
-    """Memories of one rank of a run, a context; `tiers` (fastest first) is None if memory is not managed."""
+    """Memory of one rank of a run, a context manager; `tiers` (fastest first) is None if memory is not managed."""
 
     def __init__(self, settings: training.Memory | None = None, *, group: Group | None = None) -> None:
-        """Open the tiers and reserve file space; `settings` is section `machine.memory`, None for unmanaged.
+        """Open the tiers and reserve file space.
+
+        Args:
+            settings: section `machine.memory`; None for unmanaged memory.
 
         Raises:
             UserError: a folder is missing, read-only or too small, or `automem: on` has one tier only.
@@ -90,24 +93,27 @@ class TrainingMemory:
 
     @property
     def home(self) -> Home:
-        """Allocate state that outlives a step."""
+        """Allocator of state that outlives a step."""
         return anywhere if self._manager is None else self._manager.home
 
     def holds(self, tensor: Tensor) -> bool:
-        """Whether a tensor lives in a tier, which then decides on which node."""
+        """Return whether a tensor is in a tier, which then determines its memory node."""
         return self.tiers is not None and self.tiers.tier_of(tensor) is not None
 
     def follow(self, state: State, *, store: Store | None = None) -> None:
-        """Move the state by the plan, once it exists, and write the plan into `store` (on the first rank).
+        """Move the state by the plan once it exists, and store the plan (first rank).
 
-        `state` is made with `home`, by a settled strategy.
+        `state` must be allocated with `home`, by a settled strategy.
         """
         self._state, self._store = state, store
         if self._manager is not None and self._strategy is not None:
             self._strategy.move(lambda name, value: self.home(name, value).copy_(value))
 
     def begin_step(self) -> None:
-        """Begin a step without held gradients: two recorded steps, then a plan for later ones."""
+        """Begin a step: two recorded steps, then a plan for later steps.
+
+        Requires that no gradients are held.
+        """
         if self._manager is None:
             return
         is_new = self._manager.plan is None
@@ -116,7 +122,10 @@ class TrainingMemory:
             self._take_up(self._manager)
 
     def metrics(self) -> dict[str, float]:
-        """Bytes moved in this step, seconds waited for copies, spilled allocations; and the most bytes ever in fast memory."""
+        """Return the memory metrics of this step, named as in `MEMORY`.
+
+        They are moved bytes, seconds of waiting for copies, spills, and the peak of fast memory.
+        """
         if self._manager is None or self.tiers is None:
             return {}
         counted = self._manager.counters()
@@ -126,13 +135,13 @@ class TrainingMemory:
 
     @property
     def kept_bytes(self) -> int | None:
-        """Bytes that the units of a recorded step kept for backward; None without a recording."""
+        """Bytes that units of a recorded step kept for backward; None without a recording."""
         if self._manager is None or self._manager.trace is None:
             return None
         return sum(saved.bytes for unit in self._manager.trace.units for saved in unit.saved if not saved.is_input)
 
     def document(self) -> dict[str, Any] | None:
-        """Tiers, trace and plan, ready for JSON; None before there is a plan."""
+        """Return tiers, trace and plan for JSON; None before a plan exists."""
         if self._manager is None or self._manager.plan is None or self._manager.trace is None or self.tiers is None:
             return None
         tiers = [
@@ -147,24 +156,24 @@ class TrainingMemory:
         return {"tiers": tiers, "trace": self._manager.trace.to_dict(), "plan": self._manager.plan.to_dict()}
 
     def _take_up(self, managed: Manager) -> None:
-        """Move the state to its planned places, between two steps."""
+        """Move the state to its planned tiers, between two steps."""
         if self._strategy is not None:
             self._strategy.move(self._moved)
         if self._state is not None:
             self._state.optimizer.move(self._moved)
             self._state.ema.move(self._moved)
         if self.tiers is not None and self.tiers.slow is not None:
-            self.tiers.slow.pool.trim()  # what has moved out of it
+            self.tiers.slow.pool.trim()  # release the memory of moved state
         if self._store is None:
             return
         path = self._store.folder / PLAN_FILE
         try:
             atomic_write(path, json.dumps(self.document()) + "\n")
         except OSError as error:
-            log.warning(f"the plan of memory could not be written to {path}: {error}")
+            log.warning(f"the memory plan could not be written to {path}: {error}")
 
     def _moved(self, name: str, value: Tensor) -> Tensor:
-        """Return the tensor itself, or its copy at a new planned home."""
+        """Return the tensor itself, or its copy in a new planned tier."""
         assert self._manager is not None
         assert self._manager.plan is not None
         assert self.tiers is not None
@@ -177,11 +186,15 @@ class TrainingMemory:
 
 
 def _chain(settings: training.Memory, *, ranks: int) -> list[TierSpec]:
-    """Return the tiers to manage, none if there is only one, and log the choice; UserError for `automem: on` with one tier."""
+    """Return the tiers to manage, and log the choice; empty if there is only one.
+
+    Raises:
+        UserError: `automem: on` with one tier.
+    """
     named = [name for name in ("fast_budget_gib", "file_folder", "allow_recompute") if getattr(settings, name)]
     if settings.automem == "off":
         if named:
-            log.warning(f"machine.memory: {', '.join(named)} without effect, as automem is off")
+            log.warning(f"machine.memory: {', '.join(named)} has no effect, because automem is off")
         return []
     chain = specs_of(
         discover(),
@@ -192,18 +205,18 @@ def _chain(settings: training.Memory, *, ranks: int) -> list[TierSpec]:
     )
     if len(chain) > 2:
         below = ", ".join(spec.name for spec in chain[2:])
-        log.info(f"memory is planned for {chain[0].name} and {chain[1].name}; what finds no room there goes to {below}")
+        log.info(f"memory is planned for {chain[0].name} and {chain[1].name}; overflow goes to {below}")
     if len(chain) > 1:
         return chain
     if settings.automem == "on":
         raise problem(
             "machine.memory.automem",
-            got=f"on, and one tier of memory ({', '.join(spec.name for spec in chain)})",
-            expected="two tiers at least",
-            fix="set fast_budget_gib, or file_folder and file_gib; or automem: auto, which then moves nothing",
+            got=f"on, with a single memory tier ({', '.join(spec.name for spec in chain)})",
+            expected="at least two tiers",
+            fix="set fast_budget_gib, or file_folder and file_gib; or automem: auto, which then does not move data",
         )
     if settings.allow_recompute:
-        log.warning("machine.memory: allow_recompute without effect, as there is one tier of memory: nothing is moved")
+        log.warning("machine.memory: allow_recompute has no effect with a single memory tier")
     return []
 
 
@@ -215,8 +228,8 @@ def _copies(tiers: Tiers) -> Copies:
     """Create both streams, each on a core without compute threads if the core plan has one."""
     cores = free_cores()
     if not cores:
-        log.info("copies between memories: no core is kept free for them, by threads beside the compute threads")
+        log.info("copies between memory tiers: no core is reserved, so copy threads share cores with compute threads")
         return Copies(tiers)
     load, offload = cores[0][0], cores[-1][0]
-    log.info(f"copies between memories: loads on CPU {load}, offloads on CPU {offload}")
+    log.info(f"copies between memory tiers: loads on CPU {load}, offloads on CPU {offload}")
     return Copies(tiers, load_core=load, offload_core=offload)

@@ -24,7 +24,7 @@ log = logger(__name__)
 
 
 class Checkpoints:
-    """Checkpoints of a custom training loop in a folder; a context that all ranks enter.
+    """Checkpoints of a custom training loop in a folder; a context manager that all ranks enter.
 
         with Checkpoints("store/mine", group, optimizer, every=100, facts={"seed": 0, "batch": 32}) as checkpoints:
             for step in range(checkpoints.step + 1, 1001):     # 1, or the step after the last checkpoint
@@ -35,13 +35,14 @@ class Checkpoints:
                     break
         sys.exit(checkpoints.status)                           # 0, or 75 if stopped
 
-    Committed folders, `step_0000100`, hold `model.safetensors`, `optimizer.safetensors` and `checkpoint.json` (facts, file
-    hashes). A resumed run is bitwise equal at the same number of ranks and threads if batches and random numbers depend on the
-    step (`torch.manual_seed(...)` of seed, step and rank). Other ranks or sharding also resume; sums then round differently.
+    Committed folders, `step_0000100`, hold `model.safetensors`, `optimizer.safetensors` and `checkpoint.json` (facts,
+    file hashes). A resumed run is bitwise equal with the same number of ranks and threads if batches and random numbers
+    depend on the step (`torch.manual_seed(...)` of seed, step and rank). A run with other ranks or sharding also
+    resumes; sums then round differently.
 
     Attributes:
-        step: the last step done: 0, the step of the loaded checkpoint, or the last argument of `after`.
-        facts: of the loaded checkpoint, or as given.
+        step: last completed step: 0, the step of the loaded checkpoint, or the last argument of `after`.
+        facts: facts of the loaded checkpoint, or as given.
         status: exit status after the block: 0 done, 75 stopped and saved.
     """
 
@@ -58,32 +59,32 @@ class Checkpoints:
         walltime_minutes: float | None = None,
         path: training.CheckpointPath = "async",
     ) -> None:
-        """Prepare; the folder is read when the block begins.
+        """Prepare; the folder is read at the start of the block.
 
         Args:
-            folder: one per run, writable by all ranks.
-            optimizer: of a settled strategy.
+            folder: folder of this run alone, writable by all ranks.
+            optimizer: optimizer of a settled strategy.
             every: steps between checkpoints; the last step is saved too.
             keep_last: number of newest checkpoints to keep.
             keep_every: multiples of these steps to keep too.
-            facts: must be equal on resume, ready for JSON: seed, batch, learning rate.
+            facts: JSON values that must be equal on resume: seed, batch, learning rate.
             walltime_minutes: limit of this process; None for the limit of `dithc launch`.
             path: whether training continues during a write.
 
         Raises:
-            UserError: numbers below 1; a strategy for ranks outside the group.
+            UserError: a number is below 1, or the strategy is for ranks outside of the group.
         """
         if min(every, keep_last, *keep_every, 1) < 1:
             got = f"every {every}, keep_last {keep_last}, keep_every {list(keep_every)}"
-            raise problem("settings of checkpoints", got=got, expected="1 and more", fix="correct them")
+            raise problem("settings of checkpoints", got=got, expected="1 or more", fix="correct the numbers")
         self._group, self._store, self._every = group, Store(Path(folder)), every
         strategy = optimizer.strategy
         if strategy.layout.size != group.size:
             raise problem(
                 "strategy of the optimizer",
-                got=f"one for {strategy.layout.size} rank(s)",
-                expected=f"one for the {group.size} rank(s) of the group",
-                fix="make it with them: Strategy(model, group)",
+                got=f"a strategy for {strategy.layout.size} rank(s)",
+                expected=f"a strategy for the {group.size} rank(s) of the group",
+                fix="create it by Strategy(model, group)",
             )
         types = TensorFile.TYPES
         strange = [
@@ -91,21 +92,22 @@ class Checkpoints:
         ]
         if strange:
             raise problem(
-                "what a checkpoint holds of this model",
+                "tensors of this model for a checkpoint",
                 got=", ".join(strange),
                 expected=f"tensors of {', '.join(str(dtype).removeprefix('torch.') for dtype in types)}",
-                fix="keep such a buffer out (`register_buffer(..., persistent=False)`), or as two of a type that is there",
+                fix="exclude the buffer (`register_buffer(..., persistent=False)`), or split it into supported types",
             )
         self._state = Kept(model=strategy.model, optimizer=optimizer, strategy=strategy)
         self._stop, self._pace = Stop(walltime_minutes=walltime_minutes), Pace()
         self._keep: dict[str, Any] = {"keep_last": keep_last, "keep_every": keep_every, "path": path}
         self._stack = ExitStack()
         self._has_moved = False
-        self.facts, self.status = json.loads(json.dumps(dict(facts or {}))), DONE  # as a checkpoint gives them back
+        # in the form that a checkpoint returns
+        self.facts, self.status = json.loads(json.dumps(dict(facts or {}))), DONE
 
     @property
     def step(self) -> int:
-        """The last step that was done."""
+        """Last completed step."""
         return self._state.step
 
     def __enter__(self) -> Self:
@@ -113,7 +115,7 @@ class Checkpoints:
 
         Raises:
             Lease.Held: another process trains into this folder.
-            UserError: the newest checkpoints are damaged, or of another run.
+            UserError: the newest checkpoints are damaged, or belong to another run.
         """
         with ExitStack() as stack:
             lease = leased(self._store, self._group, stack)
@@ -151,7 +153,7 @@ class Checkpoints:
         reason = self._stop.reason(grace_seconds=self._pace.grace_seconds)
         if not self._group.any(reason is not None):
             return True
-        log.warning(f"stopping after step {step}: {reason or 'asked on another rank'}")
+        log.warning(f"stopping after step {step}: {reason or 'requested on another rank'}")
         self.status = STOPPED
         return False
 
@@ -175,7 +177,7 @@ class Checkpoints:
             found = self._store.newest()
         found = self._group.broadcast_object(found)
         if found is None:
-            log.info(f"nothing in {self._store.folder}: starting at step 0")
+            log.info(f"no checkpoint in {self._store.folder}: starting at step 0")
             return
         self._state.take_up(found, said=said, same=(FACTS,))
         self._saver.last = self.step

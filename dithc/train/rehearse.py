@@ -1,6 +1,6 @@
-"""Steps of a training on random latents, with everything a training has but its files: what measurements run.
+"""Training steps on random latents, complete except for files, for measurements.
 
-Legend: N images of a batch, C channels.
+N images of a batch, C channels.
 """
 
 import resource
@@ -24,11 +24,11 @@ from dithc.train.step import Trainer
 from dithc.train.strategies import Strategy, layout_on
 
 SHAPE, NUM_CLASSES = (4, 32, 32), 1000  # latents of 256 x 256 images, and ImageNet's labels: the paper's setting
-LARGE_PRIME = 1_000_003  # no batch has as many images
+LARGE_PRIME = 1_000_003  # larger than any batch
 Operators = Literal["default", "products", "torch"]
-# The matrix products of linear layers with what is in their ends, and what the gradients of those ends are made with.
+# Matrix products of linear layers with their fused ends, and the operators of the ends' gradients.
 PRODUCTS = ("linear", "linear_gelu", "linear_gate_residual", "mlp", "gelu", "gate_residual")
-EXCHANGE = ("exposed_seconds", "communication_seconds", "overlap_fraction", "bytes_moved")  # of what a step tells
+EXCHANGE = ("exposed_seconds", "communication_seconds", "overlap_fraction", "bytes_moved")  # keys of a step's metrics
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,11 +38,13 @@ class Rehearsal:
     Attributes:
         model: preset and overrides, as in a run's settings.
         batch: images per step over all ranks.
-        operators: default: those of training; torch: PyTorch for everything, including AdamW and average; products: PyTorch
-            except for matrix products of linear layers with fused bias, GELU or gate.
+        strategy, sharding, gradients, memory: as in the configuration.
+        operators: default: the operators of training. torch: PyTorch for all operators, including AdamW and average. products:
+            PyTorch except for matrix products of linear layers with fused bias, GELU or gate.
+        recompute: whether blocks are recomputed in the backward pass.
         warmup: untimed steps; 2 for valid times, because memory is first touched, then reused.
         steps: timed steps.
-        pairs: further timed steps, each next to a step without communication. Weights then differ between ranks.
+        pairs: further timed steps, each paired with a step without communication. Weights then differ between ranks.
     """
 
     model: Mapping[str, Any] = field(default_factory=lambda: {"preset": "DiT-S/2"})
@@ -69,7 +71,7 @@ class _Images:
 
 
 class _RandomSource:
-    """Images of normal numbers that follow from seed, step and place in the batch: the same whatever ranks share them."""
+    """Source of random normal images, determined by seed, step and index in the batch, independent of ranks."""
 
     def __init__(self, *, seed: int) -> None:
         self._seed = seed
@@ -91,21 +93,23 @@ def rehearse(settings: Rehearsal, group: Group, *, warm: Callable[[], None] = la
     """Run the steps and return the measurements.
 
     Args:
-        group: the connected ranks, already placed on cores.
+        group: connected ranks, already placed on cores.
         warm: called on rank 0 between warm-up and timing, while all ranks wait.
 
     Returns:
-        JSON-ready, equal on all ranks: `seconds` per timed step (slowest rank); `losses` and `grad_norms` of all steps except
-        pairs; per rank `peak_rss_bytes`, `before_bytes` (peak before the model), `page_faults` per step, `operators` (kernels),
-        `sent` (bytes and calls per step, or None), exchange costs, and `memory` if managed (tiers, trace, plan, metrics per
-        step); `pairs`, if requested: seconds `together` and `alone` (slowest rank), and `exposed_seconds`.
+        JSON-ready, equal on all ranks: `seconds` per timed step (slowest rank); `losses` and `grad_norms` of all steps
+        except pairs; per rank `peak_rss_bytes`, `before_bytes` (peak before the model), `page_faults` per step,
+        `operators` (kernels), `sent` (bytes and calls per step, or None), exchange costs, and `memory` if managed
+        (tiers, trace, plan, metrics per step); `pairs`, if requested: seconds `together` and `alone` (slowest rank),
+        and `exposed_seconds`.
 
     Raises:
-        UserError: no step of warm-up or timing, ranks that cannot share the work, or pairs of ranks that share layers.
+        UserError: no step of warm-up or timing, ranks that cannot share the work, or pairs with ranks that share
+            layers.
     """
     if settings.warmup < 1 or settings.steps < 1:
         got = f"{settings.warmup} and {settings.steps}"
-        raise problem("steps of warm-up and on the clock", got=got, expected="at least 1 of each", fix="ask for more")
+        raise problem("warm-up steps and timed steps", got=got, expected="at least 1 of each", fix="raise both numbers")
     before_bytes = peak_rss_bytes()
     _choose_operators(settings.operators)
     trainer = _trainer(settings, group)
@@ -155,7 +159,6 @@ def _managed(memory: TrainingMemory, rows: Sequence[Mapping[str, float]]) -> dic
 
 
 def _choose_operators(operators: Operators) -> None:
-    """Select operators by `Rehearsal.operators`."""
     if operators == "default":
         return
     serving = hcops.describe()[0]["backend"]
@@ -165,7 +168,6 @@ def _choose_operators(operators: Operators) -> None:
 
 
 def _page_faults() -> int:
-    """Return the minor page faults of this process."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
 
 
@@ -174,11 +176,11 @@ def _slowest(ranks: Iterable[Sequence[float]]) -> list[float]:
 
 
 def _pairs(trainer: Trainer, settings: Rehearsal, group: Group) -> dict[str, list[float]]:
-    """Steps together and alone in turns, every other pair in reverse, so that a drift of the machine meets both alike."""
+    """Run steps together and alone, interleaved, with every second pair reversed to cancel drift."""
     alone = _alone(trainer, settings, group)
     first = settings.warmup + settings.steps + 1
     found: dict[str, list[float]] = {"together": [], "alone": [], "exposed_seconds": []}
-    alone.step(first)  # its first step allocates
+    alone.step(first)  # the first step allocates memory
     for pair in range(settings.pairs):
         for name in ("together", "alone") if pair % 2 == 0 else ("alone", "together"):
             group.barrier()
@@ -191,12 +193,14 @@ def _pairs(trainer: Trainer, settings: Rehearsal, group: Group) -> dict[str, lis
 
 
 def _alone(trainer: Trainer, settings: Rehearsal, group: Group) -> Trainer:
-    """Run steps on this rank's share of images without communication."""
+    """Return a trainer that runs this rank's share of images without communication."""
     layout = trainer.strategy.layout
     if layout.tensor_size > 1 or trainer.strategy.zero is not None or settings.batch % layout.data_size:
         got = f"{settings.strategy}, sharding {settings.sharding}, {settings.batch} images on {group.size} rank(s)"
-        expected = "ranks with whole layers, a state of their own and equal shares of the batch"
-        raise problem("steps without exchange", got=got, expected=expected, fix="ask for no pairs, or for others")
+        expected = "ranks with complete layers, unsharded state and equal shares of the batch"
+        raise problem(
+            "steps without exchange", got=got, expected=expected, fix="set pairs to 0, or change the strategy"
+        )
     single = Group()
     run = trainer.run.model_copy(update={"global_batch": settings.batch // layout.data_size})
     strategy = Strategy(trainer.strategy.module, layout_on(single, "cftp"))

@@ -1,4 +1,4 @@
-"""Every operation's output is covered once, whatever the sizes, and the parts are those of the C library."""
+"""Tests of operator partitions: each output is covered once for any size, and the parts equal the C library's."""
 
 import ctypes
 import math
@@ -143,7 +143,7 @@ def test_partition_is_the_rule_of_the_library(length, multiple, parts):
 
 
 def parts_of_library(context: int, threads: int, c: tuple[int, int], k: int, **blocking: int) -> list[tuple[int, ...]]:
-    """First row, row behind the last, and the same of columns, for each thread; nothing is computed."""
+    """Return first and end row, first and end column for each thread; no computation."""
     (m, n), anything = c, torch.zeros(1).data_ptr()
     fields = {"m": m, "n": n, "k": k, "compute": 0, "a_data": anything, "b_data": anything, "c_data": anything}
     strides = {"a_row_stride": k, "b_row_stride": n, "c_row_stride": n} | {f"{x}_column_stride": 1 for x in "abc"}
@@ -165,7 +165,7 @@ def test_products_are_cut_as_the_library_cuts_them(clusters, threads):
     )
     try:
         sizes_of_c = [(640, 384), (97, 1031), (1031, 97), (7, 500), (513, 3)]
-        # The tile of the kernel: every part starts at a multiple of it.
+        # Tile of the kernel: every part starts at a multiple of it.
         alone = {"row_cuts": min(cores), "column_cuts": 1, "cluster_cut": 1}
         starts = [part for c in sizes_of_c for part in parts_of_library(made.value, threads, c, 64, **alone)]
         across = {"row_cuts": 1, "column_cuts": min(cores), "cluster_cut": 2}

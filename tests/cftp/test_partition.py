@@ -1,4 +1,4 @@
-"""A cut covers the range, in order, without overlap, as evenly as can be, whatever the sizes."""
+"""Tests of `partition`: it covers the range in order, without overlap, as evenly as possible, for any size."""
 
 import pytest
 from hypothesis import given

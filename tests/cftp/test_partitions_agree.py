@@ -1,4 +1,4 @@
-"""Operators give the same bits each time on a fixed partition, and nearly the same numbers on any other."""
+"""Tests of operators on partitions: reproducible bits on one partition, and nearly equal results on others."""
 
 import ctypes
 from collections.abc import Callable
@@ -13,7 +13,7 @@ from dithc.native import contexts
 
 pytestmark = pytest.mark.skipif(native.library() is None, reason=f"C kernels: {native.load().reason}")
 
-# Clusters and threads; nodes (0, 0) let the optimizer follow the clusters' parts of each tensor.
+# Clusters and threads; with nodes (0, 0) the optimizer follows the clusters' parts of each tensor.
 PARTITIONS = [(1, 1, ()), (1, 2, ()), (2, 2, ()), (1, 3, ()), (2, 3, (0, 0)), (3, 3, ())]
 EPSILON = torch.finfo(torch.float32).eps
 
@@ -69,7 +69,7 @@ def adamw() -> list[Tensor]:
 
 @pytest.fixture
 def results_on(monkeypatch, use_backend) -> Callable[..., list[Tensor]]:
-    """Calls an operator on a context of its own partition."""
+    """Return a function that runs an operator on a context with a given partition."""
     use_backend("c")
     made: list[int] = []
 
@@ -102,14 +102,14 @@ def test_numbers_agree_across_partitions(operator, results_on):
     right = results_on(operator, *PARTITIONS[0])
     for partition in PARTITIONS[1:]:
         for ours, theirs in zip(results_on(operator, *partition), right, strict=True):
-            # A sum of up to n terms in another order differs by at most 2 n epsilon of their magnitudes: here n < 512, and the
-            # largest result stands for the magnitudes.
+            # A sum of up to n terms in another order differs by at most 2 n epsilon of their magnitudes. Here n < 512,
+            # and the largest result approximates the magnitudes.
             bound = 2 * 512 * EPSILON * float(theirs.abs().max())
             assert float((ours - theirs).abs().max()) <= bound, partition
 
 
 def test_the_partition_is_what_is_tested(results_on):
-    """The context that was made is the one that the operators ran on: its scratch memory was used."""
+    """The operators ran on the created context, because its scratch memory was used."""
     results_on(attention, 2, 3, ())
     pages, count = ctypes.c_void_p(), ctypes.c_int64()
     native.library().hc_context_scratch(native.context(), ctypes.byref(pages), ctypes.byref(count))

@@ -1,4 +1,4 @@
-"""A team runs a function on each of its threads, finishes whatever fails, and costs nothing while nobody calls it."""
+"""Tests of `Team`: it runs a function on each thread, completes despite failures, and sleeps when idle."""
 
 import os
 import subprocess
@@ -158,10 +158,10 @@ print(min(idle), seconds_of_cpu(10**11, enough=0.09))
 @needs_two_cpus
 @pytest.mark.slow
 def test_an_idle_team_uses_no_cpu():
-    # The best of three: on a loaded machine other threads of the interpreter may count too.
+    # The best of three, because on a loaded machine other threads of the interpreter may count too.
     idle, spinning = map(float, script(IDLE).stdout.split())
     assert idle < 0.04
-    assert spinning > 0.08  # what would be seen if it did not sleep
+    assert spinning > 0.08  # the expected time without sleep
 
 
 @needs_library

@@ -1,4 +1,4 @@
-"""What each rank of the tests runs: `rank_program.py <scene> [expected ranks]`; prints one line when all is well."""
+"""Rank program for tests of groups: `rank_program.py <scene> [expected ranks]`; prints one line on success."""
 
 import os
 import signal
@@ -41,7 +41,7 @@ def stop() -> str:
 
 
 def prepare(scene: str) -> None:
-    """What rank 1 alone does while it connects."""
+    """Prepare the fault of rank 1 during its connection."""
     from dithc.comm import group
 
     if scene == "fail-early":
@@ -54,7 +54,7 @@ def prepare(scene: str) -> None:
         def stopped() -> None:
             guarded()
             been.touch()
-            if scene == "paused":  # a stopped process can't continue itself
+            if scene == "paused":  # a stopped process cannot resume itself
                 subprocess.Popen(["/bin/sh", "-c", f"sleep 6; kill -CONT {os.getpid()}"])
             stop()
 

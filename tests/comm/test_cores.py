@@ -1,4 +1,4 @@
-"""Compute threads of a rank follow what it was given, in cores."""
+"""Tests of compute threads: their number follows the cores of the rank."""
 
 from types import SimpleNamespace
 

@@ -1,4 +1,4 @@
-"""A process is a rank only while its launcher serves it; ranks and the probe of MPI start in one clean environment."""
+"""Tests of launcher detection: a process is a rank only while served; ranks start in a clean environment."""
 
 import os
 import socket
@@ -180,6 +180,6 @@ def test_ranks_without_room_in_shared_memory_are_rejected(
     ranks = 2 if rank is None else None
     if is_enough:
         return litter.check_shared_memory(ranks)
-    with pytest.raises(UserError, match=r"/dev/shm has no room for 2 rank\(s\)[\s\S]*--shm-size"):
+    with pytest.raises(UserError, match=r"/dev/shm is too small for 2 rank\(s\)[\s\S]*--shm-size"):
         litter.check_shared_memory(ranks)
     return None

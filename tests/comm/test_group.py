@@ -1,4 +1,4 @@
-"""A group agrees and exchanges at 1, 2 and 4 ranks, notices a wrong start, and ends as one."""
+"""Tests of groups at 1, 2 and 4 ranks: agreement, exchange, failed starts, and joint termination."""
 
 import os
 import socket
@@ -32,12 +32,12 @@ def run_ranks(ranks: int, *words: str, **environment: str) -> "subprocess.Comple
 
 
 def run_program(program: str, ranks: int, *words: str, **environment: str) -> "subprocess.CompletedProcess[str]":
-    """A program beside this file, on several ranks."""
+    """Run a program of this folder on several ranks."""
     return run_line(ranks, str(PROGRAM.parent / program), *words, **environment)
 
 
 def run_line(ranks: int, *words: str, **environment: str) -> "subprocess.CompletedProcess[str]":
-    """Python with these words, on several ranks."""
+    """Run Python with these arguments on several ranks."""
     try:
         mpiexec = find_mpiexec()
     except UserError as error:
@@ -56,9 +56,7 @@ def run_line(ranks: int, *words: str, **environment: str) -> "subprocess.Complet
 
 
 def test_one_rank_is_a_group_without_mpi(monkeypatch):
-    monkeypatch.delitem(
-        sys.modules, "mpi4py.MPI", raising=False
-    )  # an earlier test of this process may have had a use for it
+    monkeypatch.delitem(sys.modules, "mpi4py.MPI", raising=False)  # an earlier test of this process may have used it
     with connect(1) as group:
         assert (group.rank, group.size, group.local_rank, group.local_size) == (0, 1, 0, 1)
         group.barrier()
@@ -147,7 +145,7 @@ def test_another_number_of_ranks_than_expected_is_an_error_said_once():
 
 @pytest.mark.mpi
 def test_a_launcher_of_another_mpi_is_named_as_the_cause():
-    """Ranks that another vendor's mpiexec starts see no PMI of ours: each is a world of one."""
+    """Ranks that another vendor's mpiexec starts see no PMI variables of ours: each is a world of one rank."""
     environment = {k: v for k, v in os.environ.items() if not k.startswith(LAUNCHER_VARIABLES)}
     with socket.create_server(("127.0.0.1", 0)) as server:
         address = f"prterun.0;tcp4://127.0.0.1:{server.getsockname()[1]}"
@@ -161,7 +159,7 @@ def test_a_launcher_of_another_mpi_is_named_as_the_cause():
         )
     assert done.returncode != 0
     assert '("0 of 1")' in done.stderr
-    assert "mpiexec beside this Python" in done.stderr
+    assert "mpiexec next to this Python" in done.stderr
 
 
 @pytest.mark.mpi
@@ -198,11 +196,11 @@ def test_a_killed_rank_is_named_by_its_guard_and_by_every_other_rank(ranks):
 @pytest.mark.mpi
 @pytest.mark.parametrize("where", ["after-mpi", "at-parts"])
 def test_a_rank_that_is_stopped_where_all_must_meet_ends_all(where, tmp_path):
-    """The making of a group waits for it without end."""
+    """The creation of a group waits for the stopped rank without limit."""
     begun = time.monotonic()
     done = launched(f"stopped-{where}", folder=tmp_path)
     assert done.returncode != 0
-    assert time.monotonic() - begun < 120  # on a busy machine
+    assert time.monotonic() - begun < 120  # allows for a busy machine
     assert "rank 1 (process" in done.stderr
     assert "was stopped by a signal for" in done.stderr
     assert "is done" not in done.stdout
@@ -216,7 +214,7 @@ def test_a_rank_that_is_stopped_where_all_must_meet_ends_all(where, tmp_path):
     [("stopped-before-mpi", "starting them again"), ("paused", "has been stopped by a signal for 5 s")],
 )
 def test_a_rank_that_is_stopped_before_anything_has_begun_loses_nothing(scene, words, tmp_path):
-    """MPI's own start waits for it without end: all are started again."""
+    """MPI's own start waits for it without limit, so all ranks are restarted."""
     done = launched(scene, folder=tmp_path)
     assert done.returncode == 0, done.stderr
     assert words in done.stderr
@@ -225,7 +223,7 @@ def test_a_rank_that_is_stopped_before_anything_has_begun_loses_nothing(scene, w
 
 
 def launched(scene: str, *, folder: Path) -> "subprocess.CompletedProcess[str]":
-    """Two ranks by `dithc launch`, of a command that is called as ours are."""
+    """Run two ranks by `dithc launch`, with a command that is called like dithc's commands."""
     command = folder / "dithc"
     command.write_text(f"#!/bin/sh\nexec '{sys.executable}' '{PROGRAM}' {scene} 2\n")
     command.chmod(0o755)

@@ -1,4 +1,4 @@
-"""Variables of OpenMP leave a process all of its CPUs, whichever is imported first."""
+"""Tests of OpenMP variables: a process keeps all of its CPUs, whichever library is imported first."""
 
 import importlib.util
 import os
@@ -10,7 +10,7 @@ import pytest
 
 TORCH = Path(str(importlib.util.find_spec("torch").origin)).parent  # type: ignore[union-attr]
 RUNTIME = next(iter(sorted((TORCH / "lib").glob("libgomp*.so*"))), None)
-# Loading torch's runtime is what binds a process that imports torch, without the seconds of that import.
+# The load of torch's runtime binds a process that imports torch; loading it alone saves the seconds of that import.
 PROGRAM = """
 import ctypes, logging, os, sys
 logging.basicConfig(level="INFO")

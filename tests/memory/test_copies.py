@@ -1,4 +1,4 @@
-"""Copies beside the computation: every byte, in order of priority, errors to who waits, nothing kept, no thread left behind."""
+"""Tests of background copies: content, priority, errors to waiting callers, no leaks, no remaining threads."""
 
 import ctypes
 import errno
@@ -31,7 +31,7 @@ MOST_SECONDS = 600.0
 
 
 class FileTier:
-    """A tier in a mapped file, which copies reach by its descriptor."""
+    """Tier in a mapped file, which copies access by its descriptor."""
 
     def __init__(self, path: Path, num_bytes: int):
         path.write_bytes(bytes(num_bytes))
@@ -44,7 +44,7 @@ class FileTier:
 
 
 class BrokenFile:
-    """A tier whose mapping is memory, and whose descriptor is what a test wants."""
+    """Tier with a mapping in memory and a descriptor chosen by a test."""
 
     def __init__(self, descriptor: int, num_bytes: int):
         self.descriptor = descriptor
@@ -79,7 +79,7 @@ def copies(make, request):
 
 
 def until(condition: Callable[[], bool]) -> None:
-    """Waits for what has to come; a minute is a failure."""
+    """Wait for a condition; fail after a minute."""
     end = time.monotonic() + MOST_SECONDS
     while not condition():
         assert time.monotonic() < end
@@ -99,7 +99,7 @@ def test_a_copy_is_what_torch_copies(copies, dtype):
         source, target = numbers(count + offset, dtype)[offset:], torch.zeros(count + 2 * offset, dtype=dtype)
         copies.wait(copies.submit(target[offset : offset + count], source, stream="load"))
         assert torch.equal(target[offset : offset + count], source)
-        assert not target[:offset].any()  # and nothing beside it
+        assert not target[:offset].any()  # adjacent memory is unchanged
         assert not target[offset + count :].any()
         target.zero_()
         copies.now(target[offset : offset + count], source)
@@ -143,7 +143,7 @@ def test_the_team_copies_what_it_is_given_time_for_most_urgent_first(make):
     first = copies.submit(later, source, stream="load")
     assert copies.advance(PART) == PART
     other = copies.submit(urgent, source[: PART // 4], stream="offload", priority=5)
-    assert copies.advance(PART) == PART  # overtakes in the midst of the other
+    assert copies.advance(PART) == PART  # overtakes in the middle of the other copy
     assert (copies.is_done(other), copies.is_done(first)) == (True, False)
     assert torch.equal(urgent, source[: PART // 4])
     assert copies.counters().queued_bytes == 2 * PART
@@ -168,12 +168,10 @@ def test_an_urgent_copy_overtakes_one_that_the_thread_has_begun(make):
     copies.inject(delay_seconds=1000)
     source = numbers(PART // 4 * 2)
     begun = copies.submit(torch.empty_like(source), source, stream="load")
-    until(lambda: copies.counters().queued_bytes == PART)  # its first part is under way
+    until(lambda: copies.counters().queued_bytes == PART)  # its first part is in progress
     late = copies.submit(torch.empty(10), source[:10], stream="load")
     urgent = copies.submit(torch.empty(PART // 4), source[: PART // 4], stream="load", priority=1)
-    copies.inject(
-        error=errno.EIO, after_bytes=2 * PART
-    )  # enough for the part that is under way, and for the urgent copy
+    copies.inject(error=errno.EIO, after_bytes=2 * PART)  # enough for the active part and the urgent copy
     until(lambda: all(map(copies.is_done, (begun, late, urgent))))
     copies.wait(urgent)
     for ticket in (begun, late):
@@ -188,7 +186,7 @@ def test_failures_reach_who_waits_and_nobody_else(copies):
     source = numbers(1000)
     tickets = [copies.submit(torch.empty(1000), source, stream="load") for _ in range(3)]
     copies.wait(tickets[0])
-    for ticket in tickets[1:] * 2:  # a second time too
+    for ticket in tickets[1:] * 2:  # also a second time
         with pytest.raises(OSError, match="load of 4000 bytes: Input/output error"):
             copies.wait(ticket)
     with pytest.raises(OSError, match="Input/output"):
@@ -215,7 +213,7 @@ def test_a_tensor_in_a_file_goes_by_its_descriptor(make, tmp_path, by):
     place, other = tier.tensor[8192 : 8192 + count], tier.tensor[2 * PART : 2 * PART + count]
     copies.wait(copies.submit(place, source, stream="offload"))
     assert (tmp_path / "tier").read_bytes()[8192 : 8192 + count] == source.numpy().tobytes()
-    assert torch.equal(place, source)  # the mapping sees what was written
+    assert torch.equal(place, source)  # the mapping shows the written data
     copies.now(other, place)  # within the file
     target = torch.zeros_like(source)
     copies.wait(copies.submit(target, other, stream="load"))
@@ -228,7 +226,7 @@ def test_errors_of_a_file_are_the_systems(make, tmp_path, by):
     with open("/dev/full", "r+b", buffering=0) as full, (tmp_path / "short").open("w+b") as short:
         for descriptor, target_is_file, expected in (
             (full.fileno(), True, errno.ENOSPC),
-            (short.fileno(), False, errno.EIO),  # it ends before its mapping does
+            (short.fileno(), False, errno.EIO),  # the file ends before its mapping
             (os.open(tmp_path, os.O_RDONLY), False, errno.EISDIR),
         ):
             tier = BrokenFile(descriptor, 5000)
@@ -264,7 +262,7 @@ for by in ("threads", "team"):
 
 @pytest.mark.slow
 def test_a_write_that_the_system_cuts_short_goes_on_until_it_says_why(tmp_path):
-    """Under a limit on the size of files the first write is short, and only the next one is refused."""
+    """With a limit on file sizes the first write is short, and only the next write fails."""
     done = subprocess.run(
         [sys.executable, "-c", LIMITED, str(tmp_path / "file")], capture_output=True, text=True, timeout=600
     )
@@ -339,7 +337,7 @@ def test_many_python_threads_share_one_engine(copies):
 def test_closing_cancels_what_nobody_has_begun(make):
     copies = make(by="threads")
     copies.inject(delay_seconds=1000)
-    parts = 2 + torch.get_num_threads()  # more than a waiting caller's team begins at once
+    parts = 2 + torch.get_num_threads()  # more than the team of a waiting caller begins together
     source, cancelled = numbers(parts * PART, torch.uint8), []
     begun, queued = (copies.submit(torch.empty_like(source), source, stream="load") for _ in range(2))
     until(lambda: copies.counters().queued_bytes == (2 * parts - 1) * PART)
@@ -364,10 +362,10 @@ def test_closing_cancels_what_nobody_has_begun(make):
 
 
 def tasks() -> dict[str, list[Path]]:
-    """The threads of this process by name."""
+    """Return the threads of this process by name."""
     found: dict[str, list[Path]] = {}
     for task in Path("/proc/self/task").iterdir():
-        with suppress(FileNotFoundError, ProcessLookupError):  # a thread that ended meanwhile
+        with suppress(FileNotFoundError, ProcessLookupError):  # a thread that has ended
             found.setdefault((task / "comm").read_text().strip(), []).append(task)
     return found
 
@@ -406,7 +404,7 @@ def test_a_core_that_is_not_ours_is_refused():
 
 def test_cores_for_a_team_are_said_to_stay_idle(make, caplog):
     make(by="team", load_core=discover().visible_cores[0].index)
-    assert "stay idle" in caplog.text
+    assert "are idle" in caplog.text
 
 
 def test_without_threads_the_team_copies_and_it_says_so(make, monkeypatch, caplog):

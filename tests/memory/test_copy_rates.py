@@ -1,4 +1,4 @@
-"""The rates that plans are made with: of one stream by itself, and of the disk rather than of the system's memory."""
+"""Tests of measured copy rates: of a single stream, and of the disk instead of the page cache."""
 
 import os
 
@@ -13,7 +13,7 @@ needs_library = pytest.mark.skipif(native.library() is None, reason=f"C kernels:
 
 @pytest.fixture(autouse=True)
 def forgotten(monkeypatch):
-    """Nothing was measured yet."""
+    """Reset all measurements."""
     monkeypatch.setattr(copy_rates, "_of_folder", {})
     copy_rates.into_memory.cache_clear()
     yield

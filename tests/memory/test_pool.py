@@ -1,4 +1,4 @@
-"""Tensors of the pool are ordinary tensors whose memory comes back, from any thread, when the last of them is gone."""
+"""Tests of the pool: ordinary tensors, with memory reused after the last one is freed on any thread."""
 
 import ctypes
 import itertools
@@ -114,7 +114,7 @@ def test_without_the_library_it_is_torchs_allocator(monkeypatch):
 
 @pytest.fixture
 def blocks(pool):
-    """Takes and gives by bytes and address, which tensors of the pool cannot below a megabyte."""
+    """Return functions that allocate and free by bytes and address, which tensors below a megabyte do not allow."""
     library, context = native.library(), native.context()
     return (
         lambda bytes_: library.hc_pool_take(pool._pool, context, bytes_),
@@ -132,7 +132,7 @@ def test_neighbours_that_are_given_back_serve_one_larger_block(pool, blocks):
         assert take(3 * MEBI) == first
         give(first)
         assert [take(MEBI) for _ in range(3)] == [first, second, third]
-    assert pool.counters().misses == 2  # one for each huge page that four blocks of half of one touch
+    assert pool.counters().misses == 2  # one per huge page that four blocks of half a page touch
 
 
 def test_smallest_free_block_that_holds_is_taken_and_the_lowest_of_equals(blocks):
@@ -154,7 +154,7 @@ def test_sizes_are_rounded_to_pages_and_not_to_huge_pages(pool, blocks):
 
 
 def test_pool_stays_near_the_most_that_was_in_use(pool, blocks):
-    """Every second block of growing sizes is kept, so that no idle one ever holds the next."""
+    """Every second block of growing sizes is kept, so that no idle block fits the next request."""
     take, give = blocks
     for size in range(2, 40, 2):
         gone, _ = take(size * MEBI), take(2 * MEBI)
@@ -219,7 +219,7 @@ def test_blocks_of_a_random_sequence_never_overlap_and_keep_their_content(pool, 
     assert pool.counters().used_bytes == 0
     pool.trim()
     assert pool.counters().idle_bytes == 0
-    assert take(512 * MEBI) == start  # all of it is one free block again
+    assert take(512 * MEBI) == start  # everything is one free block again
 
 
 def test_thousands_of_blocks_find_their_places_again(pool, blocks):
@@ -227,7 +227,7 @@ def test_thousands_of_blocks_find_their_places_again(pool, blocks):
     places = [take(8192) for _ in range(3000)]
     assert len(set(places)) == 3000
     for place in places[::2]:
-        give(place)  # 1,500 free blocks that join nobody
+        give(place)  # 1,500 free blocks without free neighbors
     assert sorted(take(8192) for _ in range(1500)) == places[::2]
     for place in places:
         give(place)
@@ -258,7 +258,7 @@ def test_child_of_a_fork_uses_its_own_copy(pool, blocks):
     kept = take(4 * MEBI)
     ctypes.memset(kept, 1, 4 * MEBI)
     child = os.fork()
-    if child == 0:  # no tensors here: OpenMP does not survive a fork
+    if child == 0:  # without tensors, because OpenMP does not survive a fork
         signal.alarm(20)
         other = take(4 * MEBI)
         ctypes.memset(other, 2, 4 * MEBI)
@@ -292,7 +292,7 @@ print(pool.counters().used_bytes + pool.counters().idle_bytes)
 @pytest.mark.parametrize(("limit", "count"), [(64 << 30, 4), (6 << 30, 500)])
 @pytest.mark.slow
 def test_under_a_limit_on_addresses_it_says_so_and_serves_what_the_system_has(pool, limit, count):
-    """Four blocks lie within the quarter of the limit that is reserved; of 500 the last ones are mapped one by one."""
+    """Four blocks fit into the reserved quarter of the limit; of 500 blocks the last ones are mapped separately."""
     script = LIMITED.format(limit=limit, count=count)
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=600, check=False)
     assert done.returncode == 0, done.stderr
@@ -305,7 +305,7 @@ def test_under_a_limit_on_addresses_it_says_so_and_serves_what_the_system_has(po
 def test_without_a_range_every_block_is_mapped_and_unmapped(pool, monkeypatch, caplog):
     monkeypatch.setattr(module.Pool, "range", property(lambda _: (0, 0), lambda *_: None), raising=False)
     Pool()
-    assert "the system refused a range of addresses" in caplog.text
+    assert "the system rejected an address range" in caplog.text
 
 
 def test_budget_is_never_exceeded_and_what_does_not_fit_goes_below(pool):
@@ -325,7 +325,7 @@ def test_idle_memory_makes_way_before_anything_spills():
     pool = Pool(budget_bytes=16 * MEBI)
     low, gone = pool.empty((MEBI,), torch.float32), pool.empty((2 * MEBI,), torch.float32)
     kept = pool.empty((MEBI // 2,), torch.float32)
-    del gone  # 8 MiB of idle memory, in which 10 have no room
+    del gone  # 8 MiB of idle memory, too small for 10 MiB
     assert pool.counters().idle_bytes == 8 * MEBI
     large = pool.empty((10 * MEBI // 4,), torch.float32).fill_(1)
     counters = pool.counters()
@@ -355,7 +355,7 @@ def test_peak_of_use_starts_anew_and_the_mark_of_the_budget_never_does():
 
 @pytest.mark.slow
 def test_resident_memory_never_exceeds_the_budget(pool):
-    """The system's own count of resident pages, over random blocks that are all written."""
+    """Compare with the system's count of resident pages, over random blocks that are all written."""
     budget, random, held = 24 * MEBI, Random(1), []
     pool = Pool(budget_bytes=budget, next=pool)
     start, size = pool.range
@@ -406,7 +406,7 @@ print(pool.counters().spills, pool.next.counters().num_blocks)
 
 @pytest.mark.slow
 def test_what_the_system_refuses_goes_to_the_pool_below(pool, tmp_path):
-    """A limit on the data of the process; the file is no data."""
+    """With a limit on the data segment of the process; the file does not count as data."""
     opening = f"""
 import os
 def open_file():
@@ -415,7 +415,7 @@ def open_file():
     return file
 """
     command = [sys.executable, "-c", opening + REFUSED]
-    environment = os.environ | {"OMP_NUM_THREADS": "2"}  # the stack of a second thread is data too
+    environment = os.environ | {"OMP_NUM_THREADS": "2"}  # the stack of a second thread counts as data
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600, check=False)
     assert done.returncode == 0, done.stderr
     spills, in_file = map(int, done.stdout.split())

@@ -1,4 +1,4 @@
-"""Tiers overflow into each other in their order, keep their budgets, and leave nothing behind, on disk or in memory."""
+"""Tests of tiers: they overflow in order, keep their budgets, and leave no files or memory."""
 
 import errno
 import gc
@@ -95,7 +95,7 @@ def test_reserved_huge_pages_are_used_where_the_budget_fits_into_them():
     start, size = tiers.fast.pool.range
     assert (tiers.fast.counters().backed_bytes, residence([(start, start + size)]).reserved_bytes) == (0, 0)
     kept = floats(tiers, 8)
-    assert residence([(start, start + size)]).reserved_bytes == 8 * MEBI, "the team has touched them, nobody else has"
+    assert residence([(start, start + size)]).reserved_bytes == 8 * MEBI, "only the team has touched them"
     assert kept.fill_(1).mean() == 1
     assert tiers.fast.huge_pages == "hugetlb"
     counters = tiers.fast.counters()
@@ -222,7 +222,7 @@ def test_nothing_of_a_file_is_left_after_a_kill(tmp_path):
 def test_child_of_a_fork_takes_nothing_from_the_file(tiers):
     kept = tiers.slow.empty((MEBI,), torch.float32).fill_(1)
     child = os.fork()
-    if child == 0:  # no tensors here: OpenMP does not survive a fork
+    if child == 0:  # without tensors, because OpenMP does not survive a fork
         signal.alarm(20)
         taken = native.library().hc_pool_take(tiers.slow.pool._pool, native.context(), MEBI)
         os._exit(0 if taken is None else 1)
@@ -285,9 +285,9 @@ def test_disk_without_nameless_files_gets_one_whose_name_is_gone_at_once(tmp_pat
 def test_file_in_memory_is_warned_of(caplog):
     folder = Path("/dev/shm")
     if not folder.is_dir() or not file_tier._is_memory(folder):
-        pytest.skip("/dev/shm is no tmpfs here")
+        pytest.skip("/dev/shm is not a tmpfs here")
     os.close(file_tier.create(folder, 2 * MEBI))
-    assert "keeps its files in memory" in caplog.text
+    assert "stores files in memory" in caplog.text
 
 
 @pytest.mark.parametrize(
@@ -307,7 +307,7 @@ def test_specification_without_meaning_is_refused(spec):
 
 def test_without_the_library_a_budget_is_refused_and_a_single_tier_is_torchs_allocator(monkeypatch):
     monkeypatch.setattr(module.native, "library", lambda: None)
-    with pytest.raises(UserError, match="C library, which keeps the tiers"):
+    with pytest.raises(UserError, match="C library, which implements tiers"):
         Tiers([memory(MEBI)])
     tiers = Tiers([memory(None)])
     assert tiers.fast.empty((3,), torch.float32).shape == (3,)
@@ -318,7 +318,7 @@ def test_without_the_library_a_budget_is_refused_and_a_single_tier_is_torchs_all
 
 
 class Node:
-    """A machine, as far as the rule looks at it."""
+    """Machine with the fields that the rule reads."""
 
     def __init__(self, *tiers, limit=None):
         self.tiers = tuple(MachineTier(kind=k, nodes=n, memory_bytes=b, reason="") for k, n, b in tiers)

@@ -1,4 +1,4 @@
-"""Caches across steps: exact where nothing is used again, by their own rule where something is, alike on any ranks and rows."""
+"""Tests of caches across steps: exact without reuse, by their rule with reuse, independent of ranks and rows."""
 
 from collections.abc import Callable
 from typing import Any
@@ -63,7 +63,7 @@ def test_what_uses_nothing_again_has_the_bits_of_no_cache(network, scope, bf16) 
         cached = Denoiser(network, bf16=bf16, cache=settings)
         assert torch.equal(scope["sampled"](cached), plain)
         assert cached.tally[0] == cached.tally[1] == CALLS * 5 * 3
-    for settings in SOME:  # the control: what uses something again is near, and not the same
+    for settings in SOME:  # control: reused values are close, but not equal
         cached = Denoiser(network, bf16=bf16, cache=settings)
         found = scope["sampled"](cached)
         assert 0.3 < cached.tally[0] / cached.tally[1] < 0.9
@@ -78,7 +78,7 @@ def test_a_row_has_the_same_bits_whatever_the_rows_beside_it(network, scope, set
     for rows in (slice(0, 1), slice(3, 4), slice(1, 3)):
         assert torch.equal(scope["sampled"](Denoiser(network, cache=settings), rows), whole[:, rows])
 
-    class OfAnother(ByFirstBlock):  # the control: what another row added is no substitute
+    class OfAnother(ByFirstBlock):  # control: another row's addition is not a substitute
         def _made(self, *given: Any) -> Tensor:
             if len(self._rest):
                 self._rest = self._rest.roll(1, 0)
@@ -91,7 +91,7 @@ def test_a_row_has_the_same_bits_whatever_the_rows_beside_it(network, scope, set
 
 
 def test_first_block_decides_for_each_row_by_its_rule(network, scope) -> None:
-    """Row by row in plain PyTorch: nothing is kept but what was added when all blocks were run last."""
+    """Row by row in plain PyTorch: only the additions of the last full run are stored."""
     settings = SOME[0]
     cached = Denoiser(network, cache=settings)
     found, runs = scope["sampled"](cached), 0
@@ -153,7 +153,7 @@ def test_what_blocks_add_is_exact_where_it_is_a_polynomial_of_the_order(order) -
         found = walked(taylor(**settings), block(degree), times)
         far.append((found - walked(taylor(interval=1), block(degree), times)).abs().max().item())
     assert far[0] < 2e-6
-    assert far[1] > 1e-3 / 10**order  # the control: one degree more
+    assert far[1] > 1e-3 / 10**order  # control: one degree more
 
 
 def test_error_falls_with_the_interval_and_the_order() -> None:
@@ -190,7 +190,7 @@ def test_other_rows_and_a_timestep_twice_are_refused(network, scope) -> None:
     for settings in SOME:
         denoiser = Denoiser(network, cache=settings)
         denoiser(x, t, y)
-        with pytest.raises(UserError, match="rows of a network's call"):
+        with pytest.raises(UserError, match="rows per network call"):
             denoiser(x[:2], t[:2], y[:2])
     with pytest.raises(UserError, match="500 twice"):
         denoiser(x, t, y)
@@ -296,5 +296,5 @@ def test_ranks_give_the_bits_of_one(tmp_path) -> None:
     for one in found:
         assert all(one["exact"].values()), one
         assert one["agreed"]
-    # The control: by their own tokens alone ranks would decide otherwise.
+    # Control: from their own tokens alone, ranks would decide differently.
     assert any(one["alone they part"] for one in found if one["cache"] == "first-block")

@@ -1,4 +1,4 @@
-"""Predicted seconds against the page's worked examples, arithmetic by hand, and what must hold of any choice."""
+"""Tests of predicted seconds: worked examples of the documentation, manual arithmetic, and invariants of any choice."""
 
 from dataclasses import replace
 
@@ -11,9 +11,11 @@ from dithc.parallel.choosing import Costs, Link, Rates, measure
 
 DIE = 1.51e12  # FLOP/s of a die of LX2, fp32
 FAST, SLOW = Link(latency=3e-6, bandwidth=24e9), Link(latency=3e-6, bandwidth=0.5e9)
-# As the worked examples take it: products as fast with few tokens, nothing beside exchanges; a core copies twice at 4 GB/s.
+# Assumptions of the worked examples: products as fast with few tokens, no cost in addition to exchanges; a core copies
+# twice at 4 GB/s.
 PAGE = Rates(flops=DIE, inside=Link(latency=50e-6, bandwidth=2e9), between=FAST, copying=1e15)
-# As a node is described: 40 GB/s for a die's cores, blocks that are left twice for messages, few tokens slower.
+# Typical description of a node: 40 GB/s for a die's cores, two separate attention calls per block for messages, slower
+# products for few tokens.
 NODE = replace(PAGE, copying=40e9, meeting=20e-6, leaving=500e-6, half_tokens=16.0)
 
 
@@ -65,7 +67,7 @@ def test_ten_thousand_guided_images_keep_a_thousand_ranks_busy() -> None:
     work = work_of(256, shards=[64] * 156 + [16], calls=50)
     chosen = choosing.choose(Costs(work=work, rates=NODE, ranks=1024, ranks_a_node=4))
     assert chosen.best.ideal >= 0.95
-    assert chosen.costs.alone / chosen.costs.job(Degrees()).whole / 1024 < 0.16  # the control: a rank a shard
+    assert chosen.costs.alone / chosen.costs.job(Degrees()).whole / 1024 < 0.16  # control: one rank per shard
 
 
 @pytest.mark.parametrize("tokens", [1024, 4096])
@@ -82,7 +84,7 @@ def test_an_image_of_many_tokens_on_many_nodes(between, ideal) -> None:
     assert chosen.best.degrees.ulysses > 1
     assert chosen.best.degrees.ring > 1
     assert chosen.best.ideal >= ideal
-    assert step(65_536, Degrees(cfg=2, shared=4), rates) > 10 * chosen.best.seconds  # the control: one node alone
+    assert step(65_536, Degrees(cfg=2, shared=4), rates) > 10 * chosen.best.seconds  # control: one node alone
 
 
 def test_the_best_hybrid_moves_with_the_link() -> None:
@@ -98,20 +100,20 @@ def test_the_best_hybrid_moves_with_the_link() -> None:
 
 @pytest.mark.parametrize(("bandwidth", "expected"), [(1.6e9, Degrees(ring=2)), (4e9, Degrees(ulysses=2))])
 def test_a_ring_is_taken_only_where_it_saves_much(bandwidth, expected) -> None:
-    """It rounds otherwise than one rank."""
+    """A ring rounds differently from one rank."""
     rates = replace(PAGE, inside=Link(latency=0.0, bandwidth=bandwidth))
     work = work_of(4096, branches=1, in_memory=False)
     costs = Costs(work=work, rates=rates, ranks=2, ranks_a_node=2)
     chosen = choosing.choose(costs)
     assert chosen.best.degrees == expected
     assert chosen.legal[0].degrees == Degrees(ring=2)
-    assert ("rounds otherwise" in chosen.why()) == (expected.ring == 1)
+    assert ("rounds differently" in chosen.why()) == (expected.ring == 1)
     given = least(work, ranks=2, ranks_a_node=2, fixed={"ring": 2}, rates=rates)
     assert given == Degrees(ring=2)
 
 
 def test_exchange_of_a_block_by_hand() -> None:
-    """Ulysses sends 4 (U - 1) / U T D / N s a block, a ring 2 (R - 1) T D / N s."""
+    """Ulysses sends 4 (U - 1) / U T D / N s bytes per block, a ring 2 (R - 1) T D / N s."""
     link = Link(latency=0.0, bandwidth=1e9)
     rates = Rates(flops=1e30, inside=link, between=link, copying=1e30)
     work = work_of(256, branches=1)
@@ -132,7 +134,7 @@ def test_a_whole_job_is_shards_batches_calls_and_the_decoder() -> None:
     row = work.row_flops / 1e12
     shard = 2 * (6 * (64 * row + 0.5) + 4 * (32 * row + 0.5)) + 64 * 3.0
     assert costs.job(Degrees()).whole == pytest.approx(2 * shard)
-    half = 6 * (64 * row + 0.5) + 4 * (32 * row + 0.5) + 32 * 3.0  # each makes 32 of a shard, in one batch
+    half = 6 * (64 * row + 0.5) + 4 * (32 * row + 0.5) + 32 * 3.0  # each generates 32 of a shard, in one batch
     last = 6 * (10 * row + 0.5) + 4 * (5 * row + 0.5) + 5 * 3.0
     assert costs.job(Degrees(data=2)).whole == pytest.approx(3 * half + last)
     cut = Costs(
@@ -146,11 +148,11 @@ def test_what_nobody_knows_is_refused_and_said() -> None:
     chosen = choosing.choose(Costs(work=work_of(256), rates=rates, ranks=8, ranks_a_node=4))
     assert all(4 % (c.degrees.tokens * c.degrees.cfg) == 0 for c in chosen.legal)
     text = chosen.table(most=2)
-    assert "nobody has measured or described" in text
-    assert "16 heads are no multiple of 3" in text
+    assert "neither measured nor described" in text
+    assert "16 heads are not a multiple of 3" in text
     assert "more, " in text
     assert "<- chosen" in text
-    with pytest.raises(UserError, match="nobody has measured or described"):
+    with pytest.raises(UserError, match="neither measured nor described"):
         choosing.choose(Costs(work=work_of(256), rates=rates, ranks=8, ranks_a_node=4), fixed={"ulysses": 8})
 
 
@@ -166,7 +168,7 @@ def test_images_without_a_network_are_dealt_alone() -> None:
 
 
 def test_ranks_that_share_cores_are_used_only_as_far_as_it_helps() -> None:
-    """Four ranks on two cores: all at work take twice what each takes alone, and twice the exchanges for nothing."""
+    """Four ranks on two cores: with all active, each takes twice its time alone, and the exchanges are useless."""
     alike = replace(NODE, inside=Link(latency=50e-6, bandwidth=2e9))
     crowded = replace(alike, flops=DIE / 2, crowding=[(1, 0.5), (2, 0.5), (4, 1.0)])
     work = work_of(1024, branches=2, calls=10)

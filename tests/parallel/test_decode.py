@@ -1,4 +1,4 @@
-"""Decoding by several ranks: the rows of one image, against the whole decoder, and whole images, with its bits."""
+"""Tests of decoding on several ranks: one image by rows against the complete decoder, and complete images bitwise."""
 
 import json
 import logging
@@ -37,7 +37,7 @@ def ours(info):
     net = autoencoder.Autoencoder(autoencoder.Sizes(
         bands=3, factor=4, latent_channels=4, width=16, encoder_blocks=1, decoder_blocks=3))
     for weight in [*net.parameters(), net.mean]:
-        torch.nn.init.normal_(weight, std=0.2)  # those that end in zeros would hide what convolutions add
+        torch.nn.init.normal_(weight, std=0.2)  # zero-initialized layers would hide contributions of convolutions
     return KlCodec(net, info, id="kl", scale=0.7, bands=("R", "G", "B"))
 
 def opened(folder, info):
@@ -62,8 +62,8 @@ folder, info = pickle.loads(Path(sys.argv[1]).read_bytes())
 n = int(sys.argv[2])
 decode.AT_ONCE = 1000  # several pieces of a map, also of a small one
 
-def far(found, whole):
-    return None if found is None else ((found - whole).abs().max() / whole.abs().max()).item()
+def far(found, full):
+    return None if found is None else ((found - full).abs().max() / full.abs().max()).item()
 
 def without(name):
     kept = getattr(decode, name)
@@ -97,33 +97,33 @@ with ranks(n) as group:
     for name, codec in opened(folder, info).items():
         z = torch.randn(3, codec.latent_channels, 13, 9, generator=torch.Generator().manual_seed(1))
         z[:, :, :6] *= 3.0  # so that ranks have other statistics
-        whole, before = decode.Decoding(codec, Ranks())(z), codec.decode(z[:1])
+        full, before = decode.Decoding(codec, Ranks())(z), codec.decode(z[:1])
 
         def by_rows(lengths, rows=lambda: None):
             part = decode.decoded_rows(codec, z[:1], mine, lengths=lengths)
-            factor = whole.shape[2] // 13
-            return far(mine.collected(part, [factor * length for length in lengths], dim=2), whole[:1])
+            factor = full.shape[2] // 13
+            return far(mine.collected(part, [factor * length for length in lengths], dim=2), full[:1])
 
         found = {"obstacle": decode.obstacle(codec)}
         even, uneven = cut(13, n), [1] * (n - 1) + [14 - n]
         found["rows"] = [by_rows(lengths) for lengths in (even, uneven, uneven[::-1])]
-        found["again"] = torch.equal(codec.decode(z[:1]), before)  # nothing of it is left
+        found["again"] = torch.equal(codec.decode(z[:1]), before)  # no replacement remains
         found["without"] = {}
         for part in ("_convolved", "_normed", "_of_all"):
             back = without(part)
             found["without"][part] = by_rows(even)
             back()
         alone = codec.decode(z[:1, :, sum(even[:mine.rank]):][:, :, :even[mine.rank]])  # a tile
-        found["tile"] = far(mine.collected(alone, [whole.shape[2] // 13 * length for length in even], dim=2), whole[:1])
+        found["tile"] = far(mine.collected(alone, [full.shape[2] // 13 * length for length in even], dim=2), full[:1])
         images = {way: decode.Decoding(codec, mine, by_rows=way)(z) for way in (True, "auto", False)}
         if group.rank == 0:
-            found["images"] = {str(way): [far(one, real) for one, real in zip(made, whole, strict=True)]
+            found["images"] = {str(way): [far(one, real) for one, real in zip(made, full, strict=True)]
                                for way, made in images.items()}
         else:
             found["empty"] = [len(made) for made in images.values()]
         if name == "sd":
             truth = codec.net.net.double().decode(z[:1].double() / codec.scale).sample
-            found["truth"] = far(whole[:1], truth)
+            found["truth"] = far(full[:1], truth)
         said[name] = found
     said["sampled"] = {str(degrees): sampled(Team.of(group, degrees, [range(n)])) for degrees in TEAMS[n]}
     everybody = group.gather_objects(said)
@@ -136,7 +136,7 @@ MANY = (pytest.mark.slow, pytest.mark.sampled("several ranks"))
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """Autoencoders of diffusers: one as Stable Diffusion's, one with attention in a block that doubles rows too."""
+    """Return autoencoders of diffusers: like Stable Diffusion's, and with attention in a block that doubles rows."""
     from diffusers.models.autoencoders.autoencoder_kl import AutoencoderKL
 
     made = tmp_path_factory.mktemp("networks")
@@ -199,7 +199,7 @@ def test_norms_of_channels_that_lie_last_are_exact() -> None:
     x = torch.randn(1, 8, 256, 512).add_(0.7).contiguous(memory_format=torch.channels_last)
     expected = nn.functional.group_norm(x.double(), 8)
     assert (_normed(norm, Ranks())(x) - expected).abs().max() < 2e-6
-    assert (norm(x) - expected).abs().max() > 2e-5  # the control: if PyTorch's has become exact, one rank may take it
+    assert (norm(x) - expected).abs().max() > 2e-5  # control: if PyTorch's norm becomes exact, a single rank may use it
 
 
 def test_fewer_rows_than_ranks_are_refused(opened) -> None:
@@ -220,18 +220,21 @@ def test_a_decoder_of_other_layers_is_decoded_whole_and_it_is_said_why(opened, c
     pixels = open_codec(codecs.PixelCodec(kind="pixel"), info=INFO)
     with caplog.at_level(logging.INFO, logger="dithc"):
         for codec in (Other(), pixels):
-            assert "no decoder whose layers are known" in str(obstacle(codec))
+            assert "its decoder layers are not accessible" in str(obstacle(codec))
             assert Decoding(codec, Ranks(0, 2), by_rows=True)._by_rows is False
-    assert len(re.findall(r"decode whole images in turn: (another|pixel-\w+) cannot be cut by rows", caplog.text)) == 2
+    assert (
+        len(re.findall(r"decode complete images each: (another|pixel-\w+) cannot be partitioned by rows", caplog.text))
+        == 2
+    )
     with caplog.at_level(logging.INFO, logger="dithc"):
         caplog.clear()
         assert Decoding(pixels, Ranks(0, 2), by_rows=False).obstacle == obstacle(pixels)
-        assert not caplog.text, "nobody has asked for rows"
+        assert not caplog.text, "rows were not requested"
     for change in ({"stride": (2, 2)}, {"padding": (0, 0)}, {"dilation": (2, 2)}, {"padding_mode": "reflect"}):
         layer = opened["kl"].net.decoder[0]
         kept = {name: getattr(layer, name) for name in change}
         vars(layer).update(change)
-        assert "whose layer 0 (Conv2d)" in str(obstacle(opened["kl"]))
+        assert "because layer 0 (Conv2d)" in str(obstacle(opened["kl"]))
         vars(layer).update(kept)
     assert obstacle(opened["kl"]) is None
     net = AutoencoderKL(block_out_channels=(8,), norm_num_groups=4, act_fn="gelu")

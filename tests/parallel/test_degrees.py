@@ -1,4 +1,4 @@
-"""Which degrees go together, and which are done first."""
+"""Tests of degrees: valid combinations, and the order of preference."""
 
 import pytest
 
@@ -21,7 +21,7 @@ def work_of(shards: list[int], **more: int) -> Work:
 
 
 def busy(work: Work, ranks: int, degrees: Degrees) -> float:
-    """Of the time until the last rank is done."""
+    """Return the average share of busy time until the last rank is done."""
     costs = choosing.Costs(work=work, rates=FREE, ranks=ranks, ranks_a_node=4)
     return costs.alone / ranks / costs.job(degrees).whole
 
@@ -30,7 +30,7 @@ def test_ten_thousand_images_keep_a_thousand_ranks_busy() -> None:
     work = work_of(shards(10_000), branches=2)
     found = least(work, ranks=1024, ranks_a_node=4)
     assert busy(work, 1024, found) >= 0.95
-    assert busy(work, 1024, Degrees()) < 0.16  # a rank a shard
+    assert busy(work, 1024, Degrees()) < 0.16  # one rank per shard
     assert len(groups_of(found, ranks=1024)) * found.size == 1024
 
 
@@ -54,11 +54,11 @@ def test_windows_of_a_scene_are_shared_before_tokens() -> None:
     work = work_of([1], branches=2, windows=25)
     assert least(work, ranks=2, ranks_a_node=2).rows == 2
     found = least(work, ranks=64, ranks_a_node=4)
-    assert (found.rows, found.tokens) == (50, 1)  # a branch of a window a rank
+    assert (found.rows, found.tokens) == (50, 1)  # one branch of one window per rank
     assert least(work, ranks=100, ranks_a_node=4).tokens == 2
     assert least(work, ranks=8, ranks_a_node=4, fixed={"windows": 2, "ulysses": 4}) == Degrees(windows=2, ulysses=4)
     scenes = work_of([1, 1, 1], windows=25)
-    assert least(scenes, ranks=3, ranks_a_node=3) == Degrees()  # a scene a rank, and no exchange
+    assert least(scenes, ranks=3, ranks_a_node=3) == Degrees()  # one scene per rank, without exchange
 
 
 def test_tokens_are_shared_in_memory_on_one_node_alone() -> None:
@@ -71,12 +71,12 @@ def test_tokens_are_shared_in_memory_on_one_node_alone() -> None:
 @pytest.mark.parametrize(
     ("fixed", "words"),
     [
-        ({"cfg": 2}, "no guidance"),
-        ({"shared": 3}, "whole times"),
-        ({"ulysses": 3}, "16 heads are no multiple of 3"),
+        ({"cfg": 2}, "without guidance"),
+        ({"shared": 3}, "does not divide"),
+        ({"ulysses": 3}, "16 heads are not a multiple of 3"),
         ({"ring": 5}, "5 ranks, and there are 4"),
         ({"data": 4, "shared": 2}, "there are 4"),
-        ({"shared": 2, "ring": 2}, "shared memory, or by messages"),
+        ({"shared": 2, "ring": 2}, "through memory or by messages"),
         ({"windows": 2}, "2 ranks for 1 window"),
     ],
 )

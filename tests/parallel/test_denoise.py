@@ -1,4 +1,4 @@
-"""A network's call by several ranks: the bits of one rank, but for a ring, which rounds otherwise."""
+"""Tests of a network call on several ranks: the bits of one rank, except for a ring, which rounds differently."""
 
 import json
 
@@ -33,7 +33,7 @@ def network(kind):
     model = DiT.from_preset("DiT-S/2", **(sizes | kind))
     for weight in model.parameters():
         if weight.requires_grad:
-            torch.nn.init.normal_(weight, std=0.1)  # heads and gates too: those of an untrained network are zero
+            torch.nn.init.normal_(weight, std=0.1)  # includes heads and gates, which are zero in an untrained network
     return model.eval()
 
 def far(found, expected):
@@ -67,15 +67,15 @@ with ranks(n) as group:
             if pairs:
                 usp = Messages(Ranks(group.rank % 2, 2, pairs[0]), Ranks(group.rank // 2, 2, pairs[1]), lengths)
                 found["usp"] = far(Denoiser(model, bf16=bf16, tokens=mine, over=usp)(X, T, Y), alone)
-            # The control: each rank on its own tokens alone, as if they were the image.
-            class Nobody:
+            # Control: each rank uses its own tokens only, as if they were the image.
+            class Isolated:
                 in_sequence, absent, begin, most_tokens, turn = False, lambda self: None, lambda self: None, 1, (0, 0)
                 def attention(self, qkv, num_heads):
                     from dithc.hcops.c import matrix
                     return matrix.attention_forward(qkv, num_heads)[0]
-            found["control"] = far(Denoiser(model, bf16=bf16, tokens=mine, over=Nobody())(X, T, Y), alone)
+            found["control"] = far(Denoiser(model, bf16=bf16, tokens=mine, over=Isolated())(X, T, Y), alone)
             said.append(found)
-    # An uneven cut such that one rank has more to do, and another less, than what is one call: all decide alike.
+    # Uneven partition: one rank exceeds the work of a single call and another does not. All ranks must decide equally.
     model = network({"input_size": (14, 14)})
     lengths = cut(49, n)
     weights = sum(weight.numel() for block in model.blocks for weight in block.parameters())
@@ -83,7 +83,7 @@ with ranks(n) as group:
     alone = Denoiser(model)(x, t, y)
     whole.MOST_FLOP = 2 * weights * len(x) * 49 / n
     said[0]["exact"]["uneven"] = torch.equal(Denoiser(model, tokens=mine, over=SharedKeys(mine, lengths))(x, t, y), alone)
-    # What one part of a pass reads the next one does not write.
+    # Memory read in one part of a pass is not written in the next.
     over = SharedKeys(mine, lengths)
     layers = [(block.adaLN_modulation[1].weight, block.adaLN_modulation[1].bias) for block in model.blocks]
     c = torch.ones(1, 96)
@@ -117,7 +117,7 @@ MANY = (pytest.mark.slow, pytest.mark.sampled("several ranks"))
 @pytest.mark.parametrize("ranks", [2, pytest.param(3, marks=MANY), pytest.param(4, marks=MANY)])
 def test_ranks_give_what_one_gives(ranks, tmp_path) -> None:
     found = said_by(ALL_WAYS, ranks, tmp_path)
-    assert len(found) == ranks * 4  # every rank has the whole output
+    assert len(found) == ranks * 4  # every rank has the complete output
     for one in found:
         assert all(one["exact"].values()), one
         assert one["control"] > 0.05
@@ -143,7 +143,7 @@ def test_a_row_has_the_same_bits_whatever_the_rows_beside_it(network, bf16) -> N
     with torch.no_grad(), torch.autocast("cpu", dtype=torch.bfloat16, enabled=bf16):
         plain = network(x, t, y)
         few = network(x[:2], t[:2], y[:2])
-    if not bf16:  # the control: by itself a product is made as suits its rows; rounding to bf16 may hide it
+    if not bf16:  # control: a separate product depends on its number of rows; rounding to bf16 may hide it
         assert not torch.equal(few, plain[:2])
     torch.testing.assert_close(whole, plain.float(), rtol=0, atol=0.05 if bf16 else 1e-4)
 

@@ -1,4 +1,4 @@
-"""Tensors that ranks put together in memory, against the same by messages: of any size, type and dimension, in a row."""
+"""Tests of concatenation in shared memory against messages: any size, type and dimension, in sequence."""
 
 import pickle
 
@@ -19,7 +19,7 @@ from dithc.parallel.shared import Joining
 size = int(sys.argv[2])
 with ranks(size) as group:
     by_memory = Team.of(group, Degrees(windows=size), [list(range(size))]).rows
-    assert by_memory.joining is not None, "these ranks are of one node"
+    assert by_memory.joining is not None, "these ranks are on one node"
     by_message = Ranks(by_memory.rank, size, by_memory.group)
     draw = random.Random(7)  # the same on all
     late = random.Random(group.rank)
@@ -33,9 +33,9 @@ with ranks(size) as group:
         if late.random() < 0.1:
             time.sleep(0.002)
         joined = by_memory.joined(part, lengths, dim=dim)
-        time.sleep(0.001 * (late.random() < 0.1))  # the others go on and write
+        time.sleep(0.001 * (late.random() < 0.1))  # other ranks continue and write
         wrong += not torch.equal(joined, by_message.joined(part, lengths, dim=dim)) or joined.dtype != type_
-    # Without messages in between: who is ahead must not write over what others still read.
+    # Without messages in between: a rank that is ahead must not overwrite memory that other ranks still read.
     for turn in range(3000):
         joined = by_memory.joined(torch.full((64,), float(turn * size + group.rank)), [64] * size)
         wrong += joined.view(size, 64)[:, ::63].flatten().tolist() != [float(turn * size + r) for r in range(size) for _ in "ab"]
@@ -54,7 +54,7 @@ with ranks(size) as group:
 def test_what_is_put_together_in_memory_is_what_messages_bring(ranks, tmp_path) -> None:
     done = on_ranks(PROGRAM, ranks=ranks, folder=tmp_path)
     assert done.returncode == 0, done.stderr[-2000:]
-    assert done.stdout.strip() == "0"  # tensors that were not alike
+    assert done.stdout.strip() == "0"  # number of unequal tensors
 
 
 @pytest.mark.parametrize(
@@ -72,7 +72,7 @@ def test_rank_that_is_lost_is_named_in_four_lines_without_names_of_functions(sta
     assert got == f"  got:      {said}"
     assert "all ranks" in expected
     assert "log" in fix
-    assert error.status == 1, "nobody has given anything wrong"
+    assert error.status == 1, "not an input error"
 
 
 def test_a_lost_rank_is_told_in_the_same_words_where_another_rank_hears_of_it() -> None:

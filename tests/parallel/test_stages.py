@@ -1,4 +1,4 @@
-"""Patches through stages: by their own rule, exact where that leaves nothing old, and alike on any number of stages."""
+"""Tests of pipeline stages: patches follow their rule, are exact without stale keys, for any number of stages."""
 
 from typing import Any
 
@@ -57,7 +57,7 @@ def test_one_patch_or_warm_up_of_all_calls_has_the_bits_of_whole_images(scope, k
     for settings in (way(1, 1), way(4, CALLS), way(TOKENS, CALLS + 3)):
         assert settings.is_exact(CALLS)
         assert torch.equal(scope["sampled"](Denoiser(model, bf16=bf16, pipefusion=settings)), plain)
-    for settings in (way(2, 1), way(4, CALLS - 1)):  # the control: what is old is near, and not the same
+    for settings in (way(2, 1), way(4, CALLS - 1)):  # control: stale values are close, but not equal
         assert not settings.is_exact(CALLS)
         found = scope["sampled"](Denoiser(model, bf16=bf16, pipefusion=settings))
         warm = settings.warmup_steps
@@ -67,8 +67,8 @@ def test_one_patch_or_warm_up_of_all_calls_has_the_bits_of_whole_images(scope, k
 
 
 def by_rule(model: DiT, x: Tensor, c: Tensor, owner: Tensor, old: list[Tensor]) -> Tensor:
-    """All patches at once in plain PyTorch: a mask over the new keys of all tokens, and over the old ones."""
-    fresh = owner[None, :] <= owner[:, None]  # of the token in a row, which it sees
+    """Return all patches together in plain PyTorch: a mask over the new and the old keys of all tokens."""
+    fresh = owner[None, :] <= owner[:, None]  # new keys that the token of a row attends to
     mask = torch.cat([fresh, ~fresh], dim=1)
     heads = model.config.num_heads
     for number, block in enumerate(model.blocks):
@@ -121,11 +121,11 @@ def test_a_row_has_the_same_bits_whatever_the_rows_beside_it(network, scope) -> 
     for rows in (slice(0, 1), slice(3, 4), slice(1, 3)):
         assert torch.equal(scope["sampled"](Denoiser(network, pipefusion=settings), rows), whole[:, rows])
     other = scope["sampled"](Denoiser(network, pipefusion=scope["way"](5, 1)))
-    assert not torch.equal(other, whole)  # the control
+    assert not torch.equal(other, whole)  # control
 
 
 def test_error_falls_with_warm_up_and_with_steps(network, scope) -> None:
-    """Of one path: with more warm-up fewer calls are not exact, with more steps on it each moves less."""
+    """Along one path: with more warm-up, fewer calls are approximate; with more steps, each step changes less."""
 
     def error(warmup: int, calls: int, *, of_last: bool = False) -> float:
         path = {"calls": calls, "stride": (CALLS - 1) / (calls - 1)}
@@ -143,7 +143,7 @@ def test_error_falls_with_warm_up_and_with_steps(network, scope) -> None:
 def test_other_rows_and_more_patches_than_tokens_are_refused(network, scope) -> None:
     denoiser = Denoiser(network, pipefusion=scope["way"](4, 1))
     denoiser(scope["X"], scope["T"], scope["Y"])
-    with pytest.raises(UserError, match="rows of a network's call") as error:
+    with pytest.raises(UserError, match="rows per network call") as error:
         denoiser(scope["X"][:2], scope["T"][:2], scope["Y"][:2])
     assert all(word in str(error.value) for word in ("got", "expected", "fix"))
     for wrong, said in (
@@ -194,15 +194,15 @@ def work(**more: Any) -> Work:
     ("fixed", "words"),
     [
         ({"stages": 9}, "9 ranks, and there are 8"),
-        ({"stages": 2, "shared": 2}, "tokens are in patches"),
-        ({"ring": 2}, "tokens are in patches"),
+        ({"stages": 2, "shared": 2}, "pipeline patches cannot be combined"),
+        ({"ring": 2}, "pipeline patches cannot be combined"),
         ({"stages": 2, "windows": 2}, "windows"),
     ],
 )
 def test_degrees_that_do_not_go_with_stages_are_refused(fixed, words) -> None:
     with pytest.raises(UserError, match=words):
         least(work(), ranks=8, ranks_a_node=4, fixed=fixed)
-    with pytest.raises(UserError, match="no patches"):
+    with pytest.raises(UserError, match="stages require patches"):
         least(work(patches=0), ranks=8, ranks_a_node=4, fixed={"stages": 2})
     with pytest.raises(UserError, match="30 stages of 28 blocks"):
         least(work(), ranks=32, ranks_a_node=4, fixed={"stages": 30})
@@ -227,7 +227,7 @@ def test_predicted_share_of_busy_stages_is_that_of_patches_and_stages() -> None:
         share = patches / (patches + stages - 1)
         whole, cut_up = (seconds(many, patches=patches, warmup_calls=0) for many in (1, stages))
         assert whole / stages / cut_up == pytest.approx(share, rel=0.01)
-        warm = seconds(stages, patches=patches, warmup_calls=50)  # of two rows, one behind the other
+        warm = seconds(stages, patches=patches, warmup_calls=50)  # two rows, one after the other
         assert seconds(1, patches=1) / stages / warm == pytest.approx(2 / (2 + stages - 1), rel=0.01)
     half = seconds(4, warmup_calls=25)
     assert half == pytest.approx((seconds(4, warmup_calls=0) + seconds(4, warmup_calls=50)) / 2)
@@ -269,13 +269,13 @@ with ranks(n) as group:
 @needs_kernels
 @pytest.mark.parametrize("ranks", [2, pytest.param(3, marks=MANY), pytest.param(4, marks=MANY)])
 def test_any_stages_give_the_bits_of_one_rank(ranks, tmp_path) -> None:
-    """Every number of patches ends: fewer than stages, no multiple of them, one a token."""
+    """Every number of patches works: fewer than stages, not a multiple of them, one per token."""
     everybody = said_by(ON_RANKS, ranks, tmp_path)
     assert len(everybody) == ranks
     for rank, found in enumerate(everybody):
         assert len(found) == 10 * (1 + (ranks == 4))
         for one in found:
             assert one["equal"], one
-            assert one["exact"] == one["is said"], one  # the control: what is not exact has other bits
-            if one["way"] == "stages":  # each token goes on once a call, whatever the depth; from the last stage none
+            assert one["exact"] == one["is said"], one  # control: an approximate result has other bits
+            if one["way"] == "stages":  # each token is sent once per call at any depth, and not from the last stage
                 assert one["sent"] == CALLS * 5 * TOKENS * 96 * 4 * (rank + 1 < ranks), one

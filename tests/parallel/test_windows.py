@@ -1,4 +1,4 @@
-"""Scenes by windows: one window is the network itself, ranks change no bit, and borders are not to be seen."""
+"""Tests of windows over scenes: one window equals the network, ranks change no bit, and seams are invisible."""
 
 import pytest
 import torch
@@ -35,7 +35,7 @@ with ranks(n) as group:
             alone = Windows(Denoiser(model, bf16=bf16), grid, batch=32)(SCENE, t, y)
             shared = Windows(Denoiser(model, bf16=bf16, rows=mine), grid, batch=3 * n)(SCENE, t, y)
             found[f"bf16 {bf16}, overlap {overlap}"] = torch.equal(shared, alone)
-    # The control: each rank sums its own windows, and the sums are summed.
+    # Control: each rank sums its own windows, and the sums are added.
     place = 0
     def mine_alone(x, t, y):
         global place
@@ -74,7 +74,7 @@ def test_ranks_give_the_scene_of_one(ranks, tmp_path) -> None:
     ("length", "side", "stride", "offset", "expected"),
     [
         (32, 16, 8, 0, [0, 8, 16]),
-        (37, 16, 12, 0, [0, 12, 21]),  # the last is moved inwards
+        (37, 16, 12, 0, [0, 12, 21]),  # the last window is moved inward
         (16, 16, 4, 0, [0]),
         (32, 16, 16, 5, [0, 11, 16]),
         (17, 16, 16, 15, [0, 1]),
@@ -107,7 +107,7 @@ def test_grid_moves_with_seed_and_timestep_alone() -> None:
 
 
 def field(side: int):
-    """The exact prediction of noise of a Gaussian field whose covariance falls by e in 8 places, and the schedule."""
+    """Return the exact noise prediction for a Gaussian field (covariance falls by e in 8 places), and the schedule."""
     places = torch.arange(side).double()
     variances, vectors = torch.linalg.eigh(torch.exp(-(places[:, None] - places).abs() / 8))
     both, vectors, schedule = (variances[:, None] * variances).float(), vectors.float(), Schedule.linear()
@@ -126,7 +126,7 @@ def field(side: int):
         (0.25, False, 0.95, 1.05),
         (0.5, False, 0.95, 1.05),
         (0.0, True, 0.95, 1.05),
-        (0.0, False, 2.0, 5.0),  # the control: windows that know nothing of each other
+        (0.0, False, 2.0, 5.0),  # control: independent windows
     ],
 )
 @pytest.mark.slow

@@ -193,7 +193,7 @@ def test_degrees_of_a_described_machine(words, tmp_path, capsys, monkeypatch):
     output = capsys.readouterr().out
     assert "of 64 ranks" in output
     assert "links described: LX2" in output
-    assert "2 heads are no multiple of 3" in output
+    assert "2 heads are not a multiple of 3" in output
 
 
 @pytest.mark.sampled("several ranks")

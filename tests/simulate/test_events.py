@@ -1,4 +1,4 @@
-"""A step of events takes what arithmetic says in each limit; ranks that differ only in speed may be left out."""
+"""Tests of simulated steps: they equal closed-form results in limit cases; ranks of other speed may be omitted."""
 
 from dataclasses import replace
 
@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from dithc.simulate.events import Clock, Plan, simulate_step
 
-# 4 buckets, one at each quarter of a backward pass of 8 s behind 5 s of forward pass and optimizer.
+# 4 buckets, one at each quarter of a backward pass of 8 s, after 5 s of forward pass and optimizer.
 PLAN = Plan(before=5.0, ready=(2.0, 4.0, 6.0, 8.0), backward=8.0, exchange=(1.0, 1.0, 1.0, 1.0))
 
 plans = st.builds(
@@ -53,13 +53,13 @@ def test_an_exchange_longer_than_the_backward_pass_begins_with_its_first_bucket(
 def test_a_bucket_waits_for_the_slowest_rank_and_the_others_see_it_wait():
     step = simulate_step(PLAN, [1.0, 2.0])
     assert step.seconds == pytest.approx(2 * 13 + 1)
-    assert step.waits[1][0] == pytest.approx(1.0)  # the slowest waits for the exchange alone
-    assert step.waits[0][0] == pytest.approx(2 * 7 + 1 - 7)  # the other handed its first bucket over at 7 s
-    assert step.waits[0][1] == pytest.approx(2 * 2)  # then it sees the slowest's pace
+    assert step.waits[1][0] == pytest.approx(1.0)  # the slowest rank waits for the exchange alone
+    assert step.waits[0][0] == pytest.approx(2 * 7 + 1 - 7)  # the other rank submitted its first bucket at 7 s
+    assert step.waits[0][1] == pytest.approx(2 * 2)  # afterwards it follows the slowest rank
 
 
 def test_a_shared_core_slows_computing_down_while_a_sum_is_under_way():
-    # The first three sums lie within the backward pass: each costs half a second of computing at half speed.
+    # The first three sums are within the backward pass: each costs half a second of computation at half speed.
     step = simulate_step(replace(PLAN, slowdown=2.0), [1.0])
     assert step.seconds == pytest.approx(13 + 3 * 0.5 + 1)
     assert step.exposed_seconds == pytest.approx(1.0)

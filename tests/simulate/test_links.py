@@ -1,4 +1,4 @@
-"""The time of a collective is what its closed form says where one thing alone costs, and never shrinks when anything grows."""
+"""Tests of collective times: they equal the closed form if a single cost dominates, and grow monotonically."""
 
 from dataclasses import replace
 
@@ -38,10 +38,11 @@ def test_ring_moves_two_times_all_but_a_share(ranks):
 
 
 def test_latency_alone_counts_steps():
-    links = Links(latency=2e-6, overhead=0.5e-6)  # L + 2 o = 3 microseconds a message
+    links = Links(latency=2e-6, overhead=0.5e-6)  # L + 2 o = 3 microseconds per message
     assert seconds(MIB, links, nodes=64, collective="ring") == pytest.approx(2 * 63 * 3e-6)
     assert seconds(MIB, links, nodes=64, collective="rabenseifner") == pytest.approx(2 * 6 * 3e-6)
-    # Messages to 63 nodes are posted at once, 1 microsecond of the core each, then 6 doublings follow one after the other.
+    # Messages to 63 nodes are posted together, 1 microsecond of the core each, then 6 doublings follow one after the
+    # other.
     assert seconds(4, links, nodes=64, collective="hierarchical") == pytest.approx(3e-6 + 62e-6 + 6 * 3e-6)
 
 
@@ -88,10 +89,10 @@ def test_bf16_sends_half_the_bytes():
     ],
 )
 def test_chunks_flow_as_in_a_pipeline_played_chunk_by_chunk(links, bound):
-    """Two ranks on two nodes, one a node: a chunk is copied and served by the core, carried by the card, under way for L."""
+    """Two ranks on two nodes: the core copies and serves a chunk, the card carries it, and it is in flight for L."""
     chunks = 200
     copying = 3 * ACROSS_CHUNK_BYTES * links.memory_byte
-    moved = ACROSS_CHUNK_BYTES  # with two nodes half a chunk is sent to be summed, and half that is summed
+    moved = ACROSS_CHUNK_BYTES  # with two nodes half a chunk is sent to be summed, and half a chunk of sums
     core, card, latency = copying + moved * links.core_byte, moved * links.byte, 2 * links.latency
     core_free = card_free = 0.0
     done: list[float] = []

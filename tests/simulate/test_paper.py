@@ -1,4 +1,4 @@
-"""The paper's weak scaling comes out of the paper's own inputs, and what is said of stragglers is what draws do."""
+"""Tests of the paper's weak scaling, reproduced from its own inputs, and of stragglers against random draws."""
 
 import math
 from itertools import pairwise
@@ -76,7 +76,7 @@ def test_every_curve_says_what_it_is_and_every_point_is_whole(found):
 
 def test_no_point_has_fewer_images_than_ranks(found):
     strong = {curve["global_batch"]: curve["points"] for curve in found["curves"] if curve["mode"] == "strong"}
-    assert max(point["nodes"] for point in strong[448]) == 64  # 112 at most, of those asked for
+    assert max(point["nodes"] for point in strong[448]) == 64  # 112 at most, of the requested ones
     assert max(point["nodes"] for point in strong[3072]) == 256
     assert max(point["nodes"] for point in strong[16384]) == 1024
 
@@ -114,7 +114,7 @@ def test_a_step_without_network_and_stragglers_is_its_computing(xl):
     (point,) = simulate_curve(
         xl, paper.OURS, computing, free, nodes=[8], mode="strong", global_batch=448, steps=1, seed=0
     )
-    assert point.seconds == pytest.approx(0.5 + 9.5 / 2)  # half the images a node; the optimizer takes what it takes
+    assert point.seconds == pytest.approx(0.5 + 9.5 / 2)  # half the images per node; the optimizer time is constant
     slower = Computing(seconds=10.0, images=112, spread=0.1)
     lone = Cluster(links=Links(), ranks_per_node=1)
     one = simulate_point(xl, paper.OURS, slower, lone, nodes=1, images=112, steps=1000, seed=0)
@@ -132,6 +132,4 @@ def test_switches_that_help_help_and_those_that_hurt_hurt(xl, lx2):
     assert seconds(overlaps=False) > base
     assert seconds(communication_core=False) > base
     assert seconds(collective="ring") > base
-    assert seconds(zero1=True) == pytest.approx(
-        base - 0.19, abs=0.1
-    )  # the optimizer is shared out; nothing else is in its way
+    assert seconds(zero1=True) == pytest.approx(base - 0.19, abs=0.1)  # the optimizer is sharded, without other costs

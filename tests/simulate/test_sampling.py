@@ -1,4 +1,4 @@
-"""`dithc simulate --sample`: what a sampling takes on a described machine, and how it is best cut there."""
+"""Tests of `dithc simulate --sample`: predicted sampling time on a described machine, and the best partition."""
 
 import json
 import subprocess
@@ -31,7 +31,7 @@ def test_a_guided_image_on_the_four_dies_of_a_node(tmp_path, capsys, size) -> No
     assert (found["degrees"]["cfg"], found["degrees"]["shared"]) == (2, 2)
     out = capsys.readouterr().out
     assert "cfg 2 x shared 2  <- chosen" in out
-    assert "16 heads are no multiple of 3" in out
+    assert "16 heads are not a multiple of 3" in out
 
 
 @pytest.mark.parametrize(("bandwidth", "least"), [("24e9", 0.95), ("0.5e9", 0.80)])
@@ -106,5 +106,5 @@ def test_nodes_that_make_an_image_no_faster_have_no_rows(tmp_path, capsys) -> No
     assert f"of {enough['ranks']} ranks" in out
     assert enough["ranks"] < 1024
     assert "of 2048 ranks" not in out
-    assert simulate("--model", "DiT-S/2", "--nodes", "1,2", "--images", "1000") == 0  # the control
+    assert simulate("--model", "DiT-S/2", "--nodes", "1,2", "--images", "1000") == 0  # control
     assert "take the same" not in capsys.readouterr().out

@@ -1,4 +1,4 @@
-"""`dithc simulate` writes the same curves again for the same settings, and refuses what makes no sense."""
+"""Tests of `dithc simulate`: reproducible curves for the same settings, and rejection of invalid settings."""
 
 import json
 from pathlib import Path
@@ -123,7 +123,7 @@ def test_a_file_of_something_else_is_refused(tmp_path, cluster, capsys):
     other = tmp_path / "other.json"
     other.write_text('{"bench": "ops"}')
     assert simulate("--step", str(other), machine=cluster) == 2
-    assert "says no time of a step" in capsys.readouterr().err
+    assert "contains no step time" in capsys.readouterr().err
 
 
 def test_a_machine_without_network_is_refused(tmp_path, capsys):

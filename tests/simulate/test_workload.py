@@ -1,4 +1,4 @@
-"""What a rank has to do is that of the real model and the real reducer."""
+"""Tests of the simulated work of a rank against the real model and the real reducer."""
 
 import pytest
 import torch
@@ -24,7 +24,7 @@ def test_gradients_are_those_of_the_published_model(xl):
 def test_a_share_is_the_product_for_the_weight_and_that_for_its_input(xl):
     share = {gradient.name: gradient.share for gradient in xl.gradients}
     tokens, width = 256, 1152
-    first_layer = 2 * tokens * 16 * width  # the one product for an input that nobody needs
+    first_layer = 2 * tokens * 16 * width  # a single product, because its input requires no gradient
     backward = 2 * xl.flops.forward_total - first_layer
     assert share["blocks.5.mlp.fc1.weight"] * backward == pytest.approx(4 * tokens * 4 * width * width)
     attention = 2 * (2 * 2 * tokens * tokens * width)
@@ -46,8 +46,8 @@ def test_order_of_a_narrow_twin_is_that_of_the_model_itself():
 
 @pytest.mark.parametrize("bucket_bytes", [None, 50_700_000])
 def test_buckets_are_full_and_ready_with_their_last_gradient(xl, bucket_bytes):
-    """Against a cut made here gradient by gradient."""
-    limit = bucket_bytes or 16 << 20  # a 32nd of 2.7 GB is more than a bucket may have
+    """Compare with a partition computed gradient by gradient."""
+    limit = bucket_bytes or 16 << 20  # 1/32 of 2.7 GB exceeds the limit of a bucket
     expected: list[tuple[int, float]] = []
     done = 0.0
     for gradient in xl.gradients:

@@ -1,9 +1,9 @@
-"""One rank of a training to which a fault happens: `chaos_program.py <pickled jobs> <fault as JSON>`, started on two ranks.
+"""Rank program of a training run with a fault: `chaos_program.py <pickled jobs> <fault as JSON>`.
 
-A fault is {"kind", "rank", "step", ...}: from step `step` on, `rank` is struck as its kind says:
-kill: SIGKILL after `delay` seconds; launcher: the file `reached` tells the test to kill the launcher; blocks, commit, rename:
-SIGKILL when a file of a checkpoint is half written, before the commit file is, or before the checkpoint gets its name; disk:
-files longer than `LARGEST_FILE` are refused by the kernel. Steps take at least `seconds`, so that there is time for it.
+Runs on two ranks. A fault is {"kind", "rank", "step", ...}: from step `step` on, it affects `rank` by its kind. kill:
+SIGKILL after `delay` seconds. launcher: the file `reached` makes the test kill the launcher. blocks, commit, rename:
+SIGKILL when a checkpoint file is half written, before the commit file is written, or before the checkpoint is renamed.
+disk: the kernel rejects files longer than `LARGEST_FILE`. Steps take at least `seconds`, to leave time for the fault.
 """
 
 import json
@@ -24,7 +24,7 @@ from dithc.train import train
 from dithc.train.checkpoints import saving
 from dithc.train.step.step import Trainer
 
-# Less than a rank's share of the moments of the small model, more than anything else that a training of a few steps writes.
+# Less than a rank's share of the small model's moments, more than all other files of a training run of a few steps.
 LARGEST_FILE = 150_000
 
 
@@ -39,7 +39,7 @@ def die_half_way(path: Path, content: saving.TensorFile, **_: object) -> None:
 
 
 def strike(fault: dict, folder: Path) -> None:
-    """The fault is due: it happens now, or at the next checkpoint."""
+    """Trigger the due fault now, or at the next checkpoint."""
     match fault["kind"]:
         case "kill":
             threading.Timer(fault["delay"], die).start()

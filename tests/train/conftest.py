@@ -1,4 +1,4 @@
-"""A small data set of latents, a small run, and jobs of it."""
+"""Fixtures: a small latent dataset, a small run, and jobs of it."""
 
 import json
 from collections.abc import Callable
@@ -20,9 +20,9 @@ SMALL = {"preset": "DiT-S/2", "hidden_size": 32, "depth": 2, "num_heads": 2}
 def write_latents(
     folder: Path, *, seed: int = 0, channels: int = CHANNELS, codec: str = "test-codec", held_out: int = 0
 ) -> Path:
-    """Latents of `CLASSES` classes, each with its own mean, in the layout of dithc.data; returns the manifest.
+    """Write latents of `CLASSES` classes, each with its own mean, in the layout of dithc.data; return the manifest.
 
-    The same rows are for training however many are held out behind them.
+    The training rows do not depend on the number of held-out rows after them.
     """
     folder.mkdir(parents=True)
     draws = np.random.default_rng(seed)
@@ -63,7 +63,7 @@ def write_latents(
 
 
 def small_run(**changes: Any) -> training.Run:
-    """The settings of a training that takes milliseconds a step."""
+    """Return the settings of a training run with steps of milliseconds."""
     values = {"dataset": "toy", "model": SMALL, "steps": 6, "global_batch": 8, "lr": 1e-3, "checkpoint_every": 2}
     return training.Run.model_validate(values | changes)
 
@@ -88,7 +88,10 @@ def latents(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def job(tmp_path: Path, latents: Path) -> Callable[..., Job]:
-    """Makes jobs on the small latents; `store` names a folder, everything else is a field of `Job` or of the run."""
+    """Return a factory of jobs on the small latents.
+
+    `store` names a folder; other keywords are fields of `Job` or the run.
+    """
 
     def make(store: str = "store", *, until: int = 6, **changes: Any) -> Job:
         fields = {name: changes.pop(name) for name in list(changes) if name in Job.__dataclass_fields__}

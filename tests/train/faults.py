@@ -1,4 +1,4 @@
-"""Numbers that are not finite, put into a training on purpose; for the tests of what it does about them."""
+"""Injection of numbers that are not finite into training, for tests of their handling."""
 
 import math
 from typing import Any
@@ -11,22 +11,22 @@ from dithc.train.step import step
 
 
 def inject(kind: str, *, at: int, image: int = 0, rank: int | None = None, times: int | None = None) -> None:
-    """Puts a fault into all trainings of this process from now on.
+    """Inject a fault into all training runs of this process from now on.
 
     Args:
-        kind: `latents` (NaN in an image), `weights` (NaN in the weights of a layer of the second block, as if memory were
-            broken), `gradient` (the gradient overflows, the loss does not), `update` (the update gives a weight that is NaN),
-            `once` (a loss is NaN, and with `times` 1 finite when computed again).
-        at: the optimizer step.
-        image: of the global batch, for `latents`.
-        rank: which rank has it; None for all of them.
-        times: how often; None for whenever the step comes.
+        kind: `latents` (NaN in an image), `weights` (NaN in the weights of a layer of the second block, like faulty
+            memory), `gradient` (the gradient overflows, the loss does not), `update` (the update yields a NaN weight),
+            `once` (a loss is NaN; with `times` 1 it is finite in a repeated computation).
+        at: optimizer step.
+        image: image of the global batch, for `latents`.
+        rank: affected rank; None for all.
+        times: number of faults; None for every execution of the step.
     """
     FAULTS[kind](_Fault(at, image, rank, math.inf if times is None else times))
 
 
 def heal() -> None:
-    """Takes all faults away."""
+    """Remove all faults."""
     for (owner, name), value in TRUE.items():
         setattr(owner, name, value)
 
@@ -36,7 +36,7 @@ class _Fault:
         self.at, self.image, self.rank, self.times = at, image, rank, times
 
     def strikes(self, number: int, rank: int) -> bool:
-        """Whether this is the step, and the rank; counts."""
+        """Return whether the fault affects this step and rank; count it."""
         if number != self.at or self.rank not in (None, rank) or self.times <= 0:
             return False
         self.times -= 1

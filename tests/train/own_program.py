@@ -1,6 +1,6 @@
-"""What each rank of the tests of modules of others runs: `own_program.py <ranks> <folder> <scene>...`; one line when all is well.
+"""Rank program for tests of user-defined modules: `own_program.py <ranks> <folder> <scene>...`; one line on success.
 
-Legend: N samples, T tokens, D width, C channels.
+N samples, T tokens, D width, C channels.
 """
 
 import copy
@@ -28,7 +28,8 @@ from tests.train.optimizer.zero_program import send_late
 
 SAMPLES, TOKENS, WORDS, SIDE, CLASSES, STEPS = 4, 6, 24, 8, 5, 4
 CLIP = 0.05  # below the norms of these gradients
-# Unit roundoff, times the longest sum (samples x 8 x 8 positions of a convolution's gradient), times the layers in a row.
+# Unit roundoff, times the longest sum (samples x 8 x 8 positions of a convolution's gradient), times the consecutive
+# layers.
 FP32 = 2**-24 * SAMPLES * SIDE**2 * 8
 
 
@@ -36,7 +37,7 @@ GROUPS = partial(nn.GroupNorm, 2)
 
 
 class Pictures(nn.Module):
-    """Convolutions, a norm over groups or over the batch, attention of torch's, a dropout."""
+    """Convolutions, a norm over groups or over the batch, torch's attention, a dropout."""
 
     def __init__(self, norm: Callable[[int], nn.Module] = GROUPS, dropout: float = 0.0) -> None:
         super().__init__()
@@ -53,8 +54,11 @@ class Pictures(nn.Module):
 
 
 class Words(nn.Module):
-    """Parts in a dictionary that is not called, a head with the weights of the embedding, a weight of a part that is not called,
-    and a bias that is read before its part is called."""
+    """Language model with unusual reads of weights.
+
+    Its parts are in a dictionary that is not called. The head shares the weights of the embedding, one weight belongs
+    to a part that is not called, and one bias is read before its part is called.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -82,7 +86,7 @@ class RmsNorm(nn.Module):
 
 
 class Layer(nn.Module):
-    """Of a Llama: rotated queries and keys, a gated MLP."""
+    """Llama layer: rotated queries and keys, a gated MLP."""
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
@@ -109,7 +113,7 @@ class Layer(nn.Module):
 
 
 class Decoder(nn.Module):
-    """Llama-like: its layers stand in a module inside of it, and it returns a dictionary."""
+    """Llama-like decoder: its layers are in an inner module, and it returns a dictionary."""
 
     def __init__(self, width: int = 32, heads: int = 2, depth: int = 2) -> None:
         super().__init__()
@@ -131,13 +135,13 @@ MODELS: dict[str, Callable[[], nn.Module]] = {"pictures": Pictures, "words": Wor
 
 
 def made(kind: Callable[[], nn.Module]) -> nn.Module:
-    """The same weights at every call."""
+    """Return a model with the same weights in every call."""
     torch.manual_seed(0)
     return kind()
 
 
 def batch_of(model: nn.Module, step: int, samples: int = SAMPLES) -> tuple[Tensor, Tensor]:
-    """The whole batch of a step."""
+    """Return the complete batch of a step."""
     draws = torch.Generator().manual_seed(step)
     if isinstance(model, Pictures):
         return torch.randn(samples, 3, SIDE, SIDE, generator=draws), torch.randint(CLASSES, (samples,), generator=draws)
@@ -146,13 +150,13 @@ def batch_of(model: nn.Module, step: int, samples: int = SAMPLES) -> tuple[Tenso
 
 
 def loss_of(output: Any, wanted: Tensor) -> Tensor:
-    """The mean over all that is predicted."""
+    """Return the mean over all predictions."""
     logits = output["logits"] if isinstance(output, dict) else output[0] if isinstance(output, tuple) else output
     return functional.cross_entropy(logits.flatten(0, -2), wanted)
 
 
 class Training:
-    """A loop of one's own: each rank learns from its share of the batch."""
+    """Custom training loop: each rank trains on its share of the batch."""
 
     def __init__(self, model: nn.Module, group: Group, sharding: str = "none", **settings: Any) -> None:
         self.model, self.group = model, group
@@ -162,7 +166,7 @@ class Training:
         self.losses: list[float] = []
 
     def backward(self, step: int) -> None:
-        torch.manual_seed(1000 * step + self.group.rank)  # of dropouts
+        torch.manual_seed(1000 * step + self.group.rank)  # for dropouts
         x, y = batch_of(self.model, step, SAMPLES * self.group.size)
         share = slice(self.group.rank * SAMPLES, (self.group.rank + 1) * SAMPLES)
         loss = loss_of(self.net(x[share]), y.view(len(x), -1)[share].reshape(-1))
@@ -188,7 +192,7 @@ def assert_same(found: dict[str, Tensor], truth: dict[str, Tensor]) -> None:
 
 
 def gradients(group: Group, _: Path) -> None:
-    """Gradients of the ranks are those of one process with the joined batch, in float64; to the bit the same on all ranks."""
+    """Gradients equal one process with the joined batch, in float64, and are bitwise equal on all ranks."""
     for name, kind in MODELS.items():
         training, exact = Training(made(kind), group), made(kind).double()
         training.backward(1)
@@ -207,7 +211,7 @@ def gradients(group: Group, _: Path) -> None:
 
 
 def micro_batches(group: Group, _: Path) -> None:
-    """Losses that are sums, in several passes, give the gradient of the mean over the whole batch."""
+    """Summed losses, in several passes, yield the gradient of the mean over the complete batch."""
     training, whole = Training(made(Decoder), group), Training(made(Decoder), group)
     whole.backward(1)
     x, y = batch_of(whole.model, 1, SAMPLES * group.size)
@@ -221,7 +225,7 @@ def micro_batches(group: Group, _: Path) -> None:
 
 
 def zero_is_plain(group: Group, _: Path) -> None:
-    """ZeRO-1 trains as the plain optimizer, to the bit, whatever the module."""
+    """ZeRO-1 trains bitwise like the plain optimizer, for any module."""
     for name, kind in MODELS.items():
         plain, shared = (Training(made(kind), group, sharding) for sharding in ("none", "zero1"))
         assert_same(shared.steps(1, STEPS), plain.steps(1, STEPS))
@@ -234,7 +238,7 @@ def zero_is_plain(group: Group, _: Path) -> None:
 
 
 def late_weights(group: Group, _: Path) -> None:
-    """Nothing is read before the weights of all ranks are there, wherever a module reads them: NaN until somebody waits."""
+    """No weight is read before all ranks' weights have arrived, wherever a module reads it: NaN until a wait."""
     gather = dist.all_gather_single
     for name, kind in MODELS.items():
         truth = Training(made(kind), group)
@@ -249,7 +253,7 @@ def late_weights(group: Group, _: Path) -> None:
 
 
 def changes_nothing(group: Group, _: Path) -> None:
-    """`settle` leaves weights, statistics and random numbers as they were; statistics are then those of rank 0."""
+    """`settle` does not change weights, statistics and random numbers; statistics then equal rank 0's."""
     model = made(partial(Pictures, nn.BatchNorm2d, 0.5))
     before = copy.deepcopy(model.state_dict())
     torch.manual_seed(5)
@@ -267,7 +271,7 @@ def changes_nothing(group: Group, _: Path) -> None:
 
 
 def resumed(group: Group, folder: Path) -> None:
-    """A training that goes on from a checkpoint equals one that was not interrupted, to the bit."""
+    """A run resumed from a checkpoint bitwise equals an uninterrupted run."""
 
     def channels_last() -> nn.Module:
         return Pictures(nn.BatchNorm2d, 0.5).to(memory_format=torch.channels_last)
@@ -296,7 +300,7 @@ def resumed(group: Group, folder: Path) -> None:
 
 @contextmanager
 def managed(model: nn.Module) -> Iterator[nn.Module]:
-    """The model with AutoMem, whose fast memory holds a part of its weights."""
+    """Apply AutoMem to the model, with fast memory for a part of its weights."""
     tiers = two_tiers(6.0)
     try:
         yield AutoMem(model, tiers=tiers)
@@ -308,7 +312,7 @@ def managed(model: nn.Module) -> Iterator[nn.Module]:
 
 
 def managed_memory(group: Group, _: Path) -> None:
-    """AutoMem below the strategy changes no bit, and moves what it has planned."""
+    """AutoMem below the strategy changes no bit, and executes its planned moves."""
     wide = partial(Decoder, width=256, depth=3)
     truth = Training(made(wide), group)
     wanted = truth.steps(1, STEPS)
@@ -321,7 +325,7 @@ def managed_memory(group: Group, _: Path) -> None:
 
 
 def other_optimizers(group: Group, _: Path) -> None:
-    """torch's optimizers take the summed gradients, forgotten or set to zero between steps, as those of the joined batch."""
+    """torch's optimizers use the summed gradients, cleared or zeroed between steps, like those of the joined batch."""
     alone, *several = (made(Pictures) for _ in range(3))
     optimizer = torch.optim.SGD(alone.parameters(), lr=0.1)
     for step in range(1, STEPS + 1):
@@ -340,7 +344,7 @@ def other_optimizers(group: Group, _: Path) -> None:
 
 
 def refused(group: Group, _: Path) -> None:
-    """Bad use ends with an error, on every rank."""
+    """Misuse raises an error on every rank."""
     ready = Training(made(Pictures), group)
     picture = torch.zeros(1, 3, SIDE, SIDE)
 
@@ -363,20 +367,20 @@ def refused(group: Group, _: Path) -> None:
     more = other(lambda model: setattr(model, "more", nn.Linear(1, 1)))
     refuses("different: more.weight, more.bias", lambda: Strategy(more, group))
     numbers = other(lambda model: nn.init.ones_(model.head.weight))
-    refuses("other numbers than rank 0 has in head.weight", lambda: Strategy(numbers, group))
+    refuses("other values than rank 0 in head.weight", lambda: Strategy(numbers, group))
     refuses("none of .* on rank 1", lambda: Strategy(other(uneven), group).settle(picture))
     refuses("torch.bfloat16", lambda: Strategy(made(Pictures).bfloat16(), group))
-    refuses("no parameter that is trained", lambda: Strategy(made(Pictures).requires_grad_(False), group))
+    refuses("no trainable parameter", lambda: Strategy(made(Pictures).requires_grad_(False), group))
     refuses("sparse gradients", lambda: Strategy(nn.Embedding(3, 2, sparse=True), group))
-    refuses("no numbers yet", lambda: Strategy(nn.LazyLinear(2), group))
-    refuses("not settled", lambda: Strategy(made(Pictures), group).backward(torch.ones(())))
+    refuses("uninitialized parameters", lambda: Strategy(nn.LazyLinear(2), group))
+    refuses("a strategy before `settle`", lambda: Strategy(made(Pictures), group).backward(torch.ones(())))
     frozen = Strategy(made(Pictures), group)
-    refuses("give settle `loss_of`", lambda: frozen.settle(picture, loss_of=lambda _: mean_square({"loss": 0.0})))
+    refuses("pass `loss_of` to settle", lambda: frozen.settle(picture, loss_of=lambda _: mean_square({"loss": 0.0})))
     ready.backward(1)
-    refuses("no update has used", lambda: ready.backward(2))
+    refuses("unused gradients of the previous step", lambda: ready.backward(2))
     ready.optimizer.step()
     ready.net(picture).sum().backward()
-    refuses("no gradients that the ranks have summed", ready.optimizer.step)
+    refuses("gradients that are not summed over the ranks", ready.optimizer.step)
 
 
 SCENES: dict[str, Callable[[Group, Path], None]] = {

@@ -1,4 +1,4 @@
-"""A training whose memory is managed ends in the same bytes as one whose memory is not."""
+"""Tests of managed memory: a training run ends in the same bytes with and without AutoMem."""
 
 import gc
 import json
@@ -29,17 +29,17 @@ from tests.train.strategies.test_strategies import several_ranks, train_on_ranks
 ROOT = Path(__file__).parent.parent.parent
 GIB = 1 << 30
 STEPS = 4
-# Of 1,024 tokens a rank: some activations are beyond 1 MiB, and come from the pool. Everything would take 23 MiB.
+# With 1,024 tokens per rank some activations exceed 1 MiB, and come from the pool. All tensors would take 23 MiB.
 MODEL = {"preset": "DiT-S/2", "hidden_size": 128, "depth": 2, "num_heads": 2}
 IMAGES = 64
-WARM_UP = 2  # steps that are watched before there is a plan
+WARM_UP = 2  # recorded steps before a plan exists
 BUDGET = 10 << 20
 TIGHT = training.Memory(fast_budget_gib=BUDGET / GIB)
 
 
 @pytest.fixture
 def opened(monkeypatch) -> list[Tiers]:
-    """The tiers that trainings in this process open, in turn."""
+    """Return the tiers opened by training runs of this process, in order."""
     found: list[Tiers] = []
 
     def open_and_keep(chain):
@@ -59,7 +59,7 @@ def _nothing_is_left(opened):
 
 @pytest.fixture
 def wide(job):
-    """Makes jobs of a network whose activations are worth moving."""
+    """Return a factory of jobs with activations that are worth moving."""
 
     def make(store: str, **changes):
         settings = {"model": MODEL, "steps": STEPS, "until": STEPS, "global_batch": IMAGES, "checkpoint_every": STEPS}
@@ -208,7 +208,7 @@ def test_more_than_the_disk_has_is_an_error_before_any_work(wide, tmp_path):
 
 @pytest.mark.slow
 def test_configuration_says_how_memory_is_used(wide, latents, tmp_path):
-    """As the rules of the workflow start it."""
+    """As started by the rules of the workflow."""
     run, machine = wide("store").run.model_dump(mode="json"), {"memory": TIGHT.model_dump()}
     dataset = {
         "title": "toy",
@@ -252,7 +252,7 @@ class TestOneTier:
 
     def test_recomputation_has_no_effect_and_warns(self, caplog):
         assert TrainingMemory(training.Memory(allow_recompute=True)).tiers is None
-        assert "allow_recompute without effect, as there is one tier" in caplog.text
+        assert "allow_recompute has no effect with a single memory tier" in caplog.text
 
 
 def test_file_below_unbudgeted_memory_takes_what_the_share_has_no_room_for(monkeypatch, tmp_path):
@@ -333,7 +333,7 @@ class TestOnSeveralRanks:
 
 
 def assert_same_tensors(one, other) -> None:
-    """Everything in the last checkpoints, put together from all ranks' files."""
+    """Compare all tensors in the last checkpoints, assembled from all ranks' files."""
     found, truth = (Store.of_run(job.out)[0].open(job.until) for job in (one, other))
     for kind in ("raw", "ema", OPTIMIZER_FILE):
         tensors = [

@@ -1,4 +1,4 @@
-"""Averages of lengths: what is stored of them, at any number of jobs, and that without them nothing is as it was not."""
+"""Tests of length averages: stored content, independence of jobs, and no change without them."""
 
 import pytest
 import torch
@@ -35,7 +35,7 @@ def test_stored_averages_are_those_of_the_weights_after_each_step_and_of_nothing
             for step in range(1, 7):
                 average += (1 - decay_at(step, length=length)) * (weights[step][name].double() - average)
                 found = load_file(folders[step] / Store.average_file(length))[name]
-                # Three roundings of a step, of numbers as large as the largest weight so far.
+                # Three roundings per step, of numbers as large as the largest weight so far.
                 bound = 3 * step * 2**-24 * max(float(weights[at][name].abs().max()) for at in range(step + 1))
                 assert float((found.double() - average).abs().max()) <= bound, (name, step)
 
@@ -78,6 +78,6 @@ def test_averages_of_lengths_are_counted_moved_and_follow_weights_without_a_grad
         with torch.no_grad():
             model[0].weight.add_(1.0)
         optimizer.update(step, ema=ema)
-    for average in ema.beside:  # after the first step it is the weights; of the second it has its share
+    for average in ema.beside:  # after the first step it equals the weights; the second step contributes its share
         expected = model[0].weight.detach() - decay_at(2, length=average.length)
         torch.testing.assert_close(average.state["0.weight"], expected)

@@ -1,4 +1,4 @@
-"""A training on two ranks that is killed, starved of disk and robbed of its checkpoints ends in the bytes of one that is not."""
+"""Tests of training on two ranks with kills, full disks and damaged checkpoints: it ends in the same bytes."""
 
 import json
 import os
@@ -21,7 +21,7 @@ STEPS, CHECKPOINT_EVERY = 200, 3
 STEP_SECONDS = 0.02
 LAUNCH = [sys.executable, "-m", "dithc", "launch", "--launcher", "mpiexec", "--ranks", "2", "--cpus", "1", "--"]
 STOPPED = 75
-ENDED_BY_FAULT = {"disk": {2}, "launcher": {-signal.SIGKILL}}  # any other fault: whatever status is not a success
+ENDED_BY_FAULT = {"disk": {2}, "launcher": {-signal.SIGKILL}}  # for other faults: any failure status
 FAULTS = ["kill"] * 5 + ["launcher"] * 3 + ["blocks", "blocks", "commit", "rename"] + ["disk"] * 2 + ["cut", "flip"] * 3
 
 pytestmark = [
@@ -41,7 +41,7 @@ def newest_step(job: Any) -> int:
 
 
 def wait_until_gone(folder: Path) -> None:
-    """The ranks of a killed launcher save, and end on their own."""
+    """Wait for the ranks of a killed launcher, which save and exit without it."""
     deadline = time.monotonic() + 600
     for path in folder.glob("rank-*"):
         while Path("/proc", path.name.rpartition("-")[2]).exists():
@@ -51,7 +51,7 @@ def wait_until_gone(folder: Path) -> None:
 
 
 def attempt(folder: Path, jobs: list[Any], fault: dict[str, Any]) -> tuple[int, str]:
-    """Starts the training, lets the fault happen; the launcher's status, and what was said."""
+    """Start the training run and let the fault happen; return the launcher's status and the output."""
     (folder / "jobs.pickle").write_bytes(pickle.dumps(jobs))
     (folder / "reached").unlink(missing_ok=True)
     words = [*LAUNCH, sys.executable, str(PROGRAM), str(folder / "jobs.pickle"), json.dumps(fault)]
@@ -69,7 +69,7 @@ def attempt(folder: Path, jobs: list[Any], fault: dict[str, Any]) -> tuple[int, 
 
 
 def damage(job: Any, kind: str, draws: random.Random) -> None:
-    """Cuts a file of the newest checkpoint short, or flips one bit of it."""
+    """Truncate a file of the newest checkpoint, or flip one bit of it."""
     store = store_of(job)
     assert store is not None
     path = draws.choice(sorted(store.path(store.steps()[-1]).glob("*.safetensors")))
@@ -82,7 +82,7 @@ def damage(job: Any, kind: str, draws: random.Random) -> None:
 
 
 def endure(job: Any, folder: Path, kinds: list[str], draws: random.Random) -> list[str]:
-    """Runs the training through all faults; what each attempt said."""
+    """Run the training through all faults; return the output of each attempt."""
     said, is_damaged = [], False
     for kind in kinds:
         if kind in ("cut", "flip"):
@@ -133,6 +133,6 @@ def test_twenty_random_faults_do_not_change_a_bit(job, tmp_path):
     draws = random.Random(20)
     kinds = draws.sample(FAULTS, len(FAULTS))
     first = next(index for index, kind in enumerate(kinds) if kind == "kill")
-    kinds[0], kinds[first] = kinds[first], kinds[0]  # there is something to damage after the first attempt
+    kinds[0], kinds[first] = kinds[first], kinds[0]  # the first attempt must leave a checkpoint to damage
     assert len(kinds) == 20
     check(job, tmp_path, kinds, seed=20, steps=STEPS)

@@ -1,10 +1,10 @@
-"""Ten losses pin the mathematics of training: a refactor leaves them identical, a new kernel inside the tolerance.
+"""Regression test of ten losses: a refactoring leaves them identical, a new kernel stays within the tolerance.
 
-Regenerate, only for an intended change of mathematics, with
+Regenerate them only for an intended change of the mathematics, with
 
     DITHC_WRITE_GOLDEN=1 OMP_NUM_THREADS=1 .venv/bin/pytest tests/train/test_golden.py
 
-and say in the commit what changed and why.
+and explain the change in the commit.
 """
 
 import json
@@ -26,9 +26,9 @@ from dithc.train.step import Trainer
 GOLDEN = Path(__file__).parent / "golden_losses.json"
 STEPS = 10
 LONG, TAIL = 300, 100
-# Unit roundoff of fp32, times the longest dot product (the MLP's width, 4 x 32), times the linear layers that an activation
-# passes one after another (patch, 2 blocks of 4, final): the worst case of the forward pass to first order. Updates
-# carry an error on by lr (1e-3) times its gradient, ten times: far below.
+# Unit roundoff of fp32, times the longest dot product (the MLP's width, 4 x 32), times the consecutive linear layers of
+# an activation (patch, 2 blocks of 4, final): the worst case of the forward pass to first order. Updates propagate an
+# error by lr (1e-3) times its gradient, ten times: far below.
 TOLERANCE = 2**-24 * 128 * 10
 
 
@@ -71,7 +71,7 @@ def test_three_hundred_steps_end_where_those_of_the_reference_end(job, backend, 
     truth = losses_of(job, "truth", **settings)[-TAIL:]
     use_backend(backend)
     found = losses_of(job, "found", **settings)[-TAIL:]
-    # Both see the same images and noise, so the noise of the mean is far below the spread of single losses.
+    # Both see the same images and noise, so that the noise of the mean is far below the spread of single losses.
     noise = statistics.stdev(truth) / math.sqrt(TAIL)
     assert statistics.mean(found) == pytest.approx(statistics.mean(truth), abs=noise)
 

@@ -1,4 +1,4 @@
-"""A training of two ranks loses a rank or its launcher: everybody ends at once, and the next start goes on to the same bytes."""
+"""Tests of training on two ranks with a lost rank or launcher: joint end, restart to the same bytes."""
 
 import json
 import os
@@ -22,14 +22,14 @@ pytestmark = [
 
 
 def named_memory(pid: int) -> set[str]:
-    """Shared memory that a process has mapped, by name."""
+    """Return the names of shared memory that a process has mapped."""
     lines = Path(f"/proc/{pid}/maps").read_text().splitlines()
     return {line[line.index("/") :] for line in lines if " /dev/shm/" in line}
 
 
 @pytest.fixture
 def start(tmp_path, latents, job):
-    """Starts a training of a store up to a step."""
+    """Return a function that trains a store up to a step."""
     toy = {
         "title": "toy",
         "source": {"kind": "image-folder", "synthetic": {}},
@@ -107,7 +107,7 @@ if os.environ.get("PMI_RANK") == "1" and not os.path.exists(os.environ["DITHC_TE
 
 @pytest.mark.sampled("killed ranks")
 def test_rank_interrupted_before_it_has_a_guard_is_started_again_with_all(start, tmp_path, monkeypatch):
-    """Its launcher sees a status and no signal, and waits, as the other rank does."""
+    """Its launcher receives a status instead of a signal, and waits like the other rank."""
     if launcher().vendor != "mpich":
         pytest.skip("mpiexec is not MPICH's: others end all ranks with the first")
     (tmp_path / "sitecustomize.py").write_text(INTERRUPTED_ONCE)

@@ -1,4 +1,4 @@
-"""Trainings on other objectives and schedules learn what they are told to, and end in the same numbers however often stopped."""
+"""Tests of other objectives and schedules: training converges, and interruptions do not change the numbers."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Modules of others in a loop of one's own: gradients of the joined batch, ZeRO-1 and going on to the bit, errors for bad use."""
+"""Tests of user-defined modules in custom loops: gradients of the joined batch, bitwise ZeRO-1 and resume, misuse."""
 
 import os
 import signal
@@ -31,7 +31,7 @@ class TestOnSeveralRanks:
 
 
 def trained(folder: Path, *, until: int, stop_at: int = 0) -> tuple[nn.Module, Checkpoints]:
-    """A model that one process has trained up to a step, or to where it was asked to stop."""
+    """Return a model that one process has trained up to a step, or until a stop request."""
     strategy = Strategy(made(Words), Group())
     model = strategy.settle(batch_of(strategy.model, 0)[0])
     optimizer = Optimizer(strategy, lr=lambda step: 1e-2 / step)
@@ -60,7 +60,7 @@ def test_training_that_is_asked_to_stop_saves_and_goes_on_to_the_bit(tmp_path):
 
 
 def failing(folder: Path) -> None:
-    """Three steps, of which the second is saved, and an error."""
+    """Run three steps, of which the second is saved, and raise an error."""
     optimizer = Optimizer(Strategy(nn.Linear(2, 1)))
     with Checkpoints(folder, Group(), optimizer, every=2) as checkpoints:
         for step in range(1, 4):
@@ -101,7 +101,7 @@ def test_step_of_gradients_that_are_not_finite_is_refused_and_leaves_the_weights
 
 
 class Odd(nn.Module):
-    """With buffers of every kind that modules have."""
+    """Module with buffers of every type."""
 
     def __init__(self, *types: torch.dtype) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""The parts of a training, each alone."""
+"""Tests of the individual parts of training."""
 
 import math
 import os

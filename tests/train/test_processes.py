@@ -1,4 +1,4 @@
-"""Real processes: killed, stopped by a signal, several at once."""
+"""Tests with real processes: killed, stopped by a signal, several together."""
 
 import json
 import os
@@ -28,7 +28,7 @@ with connect(3) as group, open(sys.argv[1], "rb") as file:
 
 @pytest.fixture
 def config(tmp_path: Path, job) -> Path:
-    """A configuration whose run `small` is the run of the fixture `job`."""
+    """Write a configuration in which the run `small` is the run of the fixture `job`."""
     run = job(steps=STEPS, until=1, micro_batch=3).run.model_dump(mode="json")
     dataset = {
         "title": "toy",
@@ -102,7 +102,7 @@ def test_two_ranks_learn_the_same_as_one(config, latents, tmp_path, job):
     train(one, Group())
     rows = [read_metrics(Store.of_run(out)[0].folder / "metrics") for out in (two, one.out)]
     assert len(rows[0]) == len(rows[1]) == 6
-    # The first loss is a sum over the batch in another order; later ones amplify the rounding of the updates before.
+    # The first loss is a sum over the batch in another order; later losses amplify the rounding of earlier updates.
     for left, right in zip(*rows, strict=True):
         assert left["loss"] == pytest.approx(right["loss"], rel=100 * 8 * 2**-24)
         assert left["grad_norm"] == pytest.approx(right["grad_norm"], rel=1e-3)
@@ -114,7 +114,7 @@ def test_two_ranks_learn_the_same_as_one(config, latents, tmp_path, job):
 @pytest.mark.mpi
 @needs_launcher
 def test_three_ranks_with_unequal_shares_resume_to_the_bit(tmp_path, job):
-    """Three ranks are the fewest whose sum depends on its order, and 8 images do not divide by three."""
+    """Sums of three ranks or more depend on their order, and 8 images are not divisible by three."""
     jobs = [job("whole", micro_batch=2), job("parts", micro_batch=2, until=3), job("parts", micro_batch=2)]
     done = on_ranks(THREE_TRAININGS, ranks=3, given=jobs, folder=tmp_path)
     assert done.returncode == 0, done.stderr

@@ -1,4 +1,4 @@
-"""A training ends in the same numbers however often it was stopped on the way."""
+"""Tests of training: the result does not depend on interruptions."""
 
 import dataclasses
 import logging
@@ -55,7 +55,7 @@ def test_training_learns(job):
     assert numbers["loss_last100"] < 0.97 * numbers["loss_first10"]
     assert (
         0.9 < numbers["initial_loss"] < 1.2
-    )  # a network that predicts 0: the variance of the noise, and a little bound
+    )  # a network that predicts 0: the variance of the noise, and a small bound
 
 
 def test_micro_batches_change_the_loss_by_rounding_only(job):
@@ -63,7 +63,7 @@ def test_micro_batches_change_the_loss_by_rounding_only(job):
     for one in (whole, parts):
         train(one, Group())
     a, b = (read_metrics(checkpoint(one).folder.parent / "metrics") for one in (whole, parts))
-    # A sum of 8 losses in another order: 8 roundings; five updates may amplify them, so a generous factor of 100.
+    # A sum of 8 losses in another order has 8 roundings; five updates may amplify them, hence a generous factor of 100.
     for left, right in zip(a, b, strict=True):
         assert left["loss"] == pytest.approx(right["loss"], rel=100 * 8 * 2**-24)
 
@@ -173,7 +173,7 @@ def test_ranks_leave_when_rank_0_has_written_everything(job, monkeypatch):
 def test_log_and_progress_say_the_epoch(job, caplog):
     caplog.set_level(logging.INFO)
     train(job(), Group())
-    assert "step 6/6, epoch 2.0: loss" in caplog.text  # 6 steps of 8 images, 24 images in the data set
+    assert "step 6/6, epoch 2.0: loss" in caplog.text  # 6 steps of 8 images, 24 images in the dataset
     assert ", epoch 2.0, loss" in caplog.text
 
 
@@ -189,9 +189,7 @@ def test_deadline_stops_after_a_step_and_every_start_gets_on(job):
 def test_full_disk_is_an_error_and_earlier_checkpoints_are_intact(job):
     train(job(until=2), Group())
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(
-        resource.RLIMIT_FSIZE, (50_000, before[1])
-    )  # the kernel refuses longer files, as a full disk does
+    resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, before[1]))  # the kernel rejects longer files, like a full disk
     try:
         with pytest.raises(
             UserError, match=r"step 4 could not be written[\s\S]*rank 0: .*too large: .*model.safetensors"
@@ -208,7 +206,8 @@ def test_full_disk_is_an_error_and_earlier_checkpoints_are_intact(job):
 
 def test_loss_that_is_not_finite_names_step_and_rank_and_saves_nothing(job):
     one = job(clip=None, checkpoint_every=1)
-    one = dataclasses.replace(one, run=one.run.model_copy(update={"lr": 1e30}))  # no configuration may ask for that
+    # a configuration does not accept this value
+    one = dataclasses.replace(one, run=one.run.model_copy(update={"lr": 1e30}))
     with pytest.raises(UserError, match=r"at step \d: the loss of rank 0[\s\S]*fix"):
         train(one, Group())
     store = Store(next(one.store.glob("small-*")))

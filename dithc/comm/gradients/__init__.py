@@ -1,8 +1,9 @@
-"""Gradients and weights in flat buffers: sums that overlap with the backward pass, shares that travel during the next forward.
+"""Flat buffers of gradients and weights, with communication that overlaps computation.
 
-What: `Reducer` sums the gradients of all ranks, `SharedWeights` keeps of each weight one rank's share; `buckets` lays both out.
-Invariants: where a tensor lies follows from the sizes alone, the same on every rank.
-How to change it: another cut of the buffer is a function of `buckets.py`.
+Contents: `Reducer` sums the gradients of all ranks during the backward pass. `SharedWeights` distributes the weights
+over the ranks and gathers them during the next forward pass. `buckets` lays both out.
+Invariants: the position of a tensor depends on the sizes alone, and is the same on every rank.
+Extending: another partition of the buffer is a function of `buckets.py`.
 """
 
 from dithc.comm.gradients import buckets

@@ -1,6 +1,6 @@
-"""Where tensors lie in one flat buffer, and the buckets and shares that the buffer is cut into: pure arithmetic.
+"""Layout of tensors in a flat buffer, and its partition into buckets and shares: pure arithmetic.
 
-Legend: R ranks that share a bucket.
+R is the number of ranks that share a bucket.
 """
 
 from collections.abc import Sequence
@@ -11,19 +11,21 @@ from torch import Tensor
 
 from dithc import native
 
-# Every tensor starts at a multiple of this many fp32 elements: a page, as the operators write gradients best.
+# Every tensor starts at a multiple of this number of fp32 elements: one page, the fastest alignment for gradient
+# writes.
 ALIGNMENT = 1024
-# A share is a multiple of this many fp32 elements, a cache line of 64 bytes: no two ranks' shares meet in one.
+# A share is a multiple of this number of fp32 elements, a cache line of 64 bytes, so that no cache line holds two
+# shares.
 SHARE_ELEMENTS = 16
-# A bucket is a 32nd of the buffer, within these bounds: small enough that the last one, which nothing hides, is little of the
-# whole; large enough that the latency of a collective, some tens of microseconds, does not show.
+# A bucket is 1/32 of the buffer, within these bounds. The exposed last bucket is then a small part of the buffer, and
+# the latency of a collective, some tens of microseconds, is negligible.
 BUCKETS = 32
 LEAST_BUCKET_BYTES, MOST_BUCKET_BYTES = 1 << 20, 16 << 20
 
 
 @dataclass(frozen=True)
 class Bucket:
-    """Elements start..stop of the buffer, which hold the tensors of these numbers; a multiple of R x 16 elements."""
+    """Elements start..stop of the buffer, with the numbers of their tensors; a multiple of R x 16 elements."""
 
     start: int
     stop: int
@@ -31,24 +33,24 @@ class Bucket:
 
     @property
     def megabytes(self) -> float:
-        """Size of its numbers, fp32."""
+        """Size in MB of fp32."""
         return (self.stop - self.start) * torch.float32.itemsize / 1e6
 
     def share(self, rank: int, ranks: int) -> slice:
-        """The part of a rank, in elements of the buffer."""
+        """Return the share of a rank, in elements of the buffer."""
         length = (self.stop - self.start) // ranks
         return slice(self.start + rank * length, self.start + (rank + 1) * length)
 
 
 @dataclass(frozen=True)
 class Arrangement:
-    """Where everything is.
+    """Layout of a flat buffer.
 
     Attributes:
-        order: numbers of the tensors as they follow each other.
-        starts: first element of each tensor, by its number.
-        buckets: in the order of the buffer.
-        length: of the buffer, in elements.
+        order: numbers of the tensors in buffer order.
+        starts: first element of each tensor, by number.
+        buckets: buckets in buffer order.
+        length: length of the buffer in elements.
     """
 
     order: tuple[int, ...]
@@ -57,20 +59,22 @@ class Arrangement:
     length: int
 
     def bucket_of(self, number: int) -> Bucket:
-        """The one in which a tensor lies."""
+        """Return the bucket of a tensor."""
         return next(bucket for bucket in self.buckets if number in bucket.members)
 
 
 def arrange(
     sizes: Sequence[int], order: Sequence[int], *, ranks: int = 1, bucket_bytes: int | None = None
 ) -> Arrangement:
-    """Lays tensors out one after the other and cuts them into buckets; a tensor lies in one bucket.
+    """Lay out tensors one after the other and partition them into buckets.
+
+    No tensor spans two buckets.
 
     Args:
         sizes: elements of each tensor, by number.
-        order: all numbers, in the order of the buffer.
-        ranks: R, into whose shares every bucket can be cut; 1 where nobody cuts it.
-        bucket_bytes: the most of a bucket of several tensors, fp32; None for the rule above.
+        order: all tensor numbers, in buffer order.
+        ranks: R, the number of shares per bucket; 1 without shares.
+        bucket_bytes: maximum size of a bucket of several tensors, fp32; None for the rule above.
     """
     total = sum(_up(size, ALIGNMENT) for size in sizes) * torch.float32.itemsize
     limit = (
@@ -98,7 +102,7 @@ def arrange(
 
 
 def flat_buffer(elements: int) -> Tensor:
-    """Zeros, fp32, on huge pages where the system grants them."""
+    """Return fp32 zeros, on huge pages if the system grants them."""
     buffer = torch.zeros(elements)
     handle = native.library()
     if handle is not None and elements:

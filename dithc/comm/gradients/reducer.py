@@ -1,8 +1,8 @@
-"""The gradients of all ranks become one sum while the backward pass still runs.
+"""Gradient reduction over all ranks that overlaps with the backward pass.
 
-All gradients lie in one buffer, in the order in which the backward pass makes them. It is cut into buckets; a bucket whose
-gradients are complete is handed to the communication thread, one bucket after the other in this order on every rank, whatever
-the order in which a rank gets ready (else ranks would wait for each other's buckets for ever).
+All gradients are in one buffer, in the order in which the backward pass computes them. The buffer is partitioned into
+buckets. A bucket with complete gradients is passed to the communication thread. All ranks pass their buckets in the
+same order, independent of the order of completion; otherwise ranks would deadlock on each other's buckets.
 """
 
 from collections.abc import Callable, Iterable
@@ -19,28 +19,29 @@ from dithc.log import problem
 
 
 class Reducer:
-    """Sums the gradients of some parameters over the ranks of a group.
+    """Reducer that sums the gradients of parameters over the ranks of a group.
 
-    `begin` before the backward pass whose gradients are to be exchanged, `finish` after it: then every `.grad` is the sum over
-    the ranks, or None where no rank has one. Without `begin` gradients accumulate on this rank alone.
+    Call `begin` before the backward pass whose gradients are to be exchanged, and `finish` after it. Then every `.grad`
+    is the sum over the ranks, or None if no rank has a gradient. Without `begin`, gradients accumulate on this rank
+    alone.
 
-    With `scatter` a rank gets the sums of its share of each bucket only, in `buffer`, and every `.grad` is None: what is
-    outside of the share is this rank's own gradient still.
+    With `scatter`, a rank receives the sums of its share of each bucket only, in `buffer`, and every `.grad` is None.
+    Outside of the share, the buffer holds the local gradient.
 
         reducer = Reducer(model.parameters())  # after `comm.connect` or `comm.ranks`, of several ranks
         reducer.begin()
         loss.backward()
         reducer.finish()                       # every .grad is the sum over the ranks
-        reducer.record()                       # once: from now on buckets travel in the order in which gradients are made
+        reducer.record()                       # once: buckets are sent in the order of gradient computation from now on
 
     Attributes:
-        parameters: that take part; their place in this list is their number.
-        arrangement: where they lie in the buffer.
-        buffer: all gradients, fp32, and behind them one number a parameter: how many ranks used it.
+        parameters: trained parameters; the index in this list is the parameter's number.
+        arrangement: layout of the parameters in the buffer.
+        buffer: all gradients, fp32, followed by one count per parameter: the number of ranks that used it.
         used: whether any rank had a gradient in the last exchange, by number.
-        landed: whose gradients this rank had in the last exchange, by number, in the order in which they were made.
-        meter: counts what the exchange costs.
-        exposure: what the last exchange cost.
+        landed: numbers of the parameters with a local gradient in the last exchange, in order of computation.
+        meter: accumulator of communication costs.
+        exposure: cost of the last exchange.
     """
 
     def __init__(
@@ -51,13 +52,13 @@ class Reducer:
         bucket_bytes: int | None = None,
         scatter: bool = False,
     ) -> None:
-        """Prepares the buffer, in reverse order of the parameters until a backward pass was recorded.
+        """Allocate the buffer in reverse order of the parameters, until `record`.
 
         Args:
-            parameters: that are trained; the same on every rank, fp32.
-            group: of torch.distributed; None for all ranks.
-            bucket_bytes: None for the rule of `buckets.py`.
-            scatter: leaves each rank its share of the sums.
+            parameters: parameters to train; the same on every rank, fp32.
+            group: group of torch.distributed; None for all ranks.
+            bucket_bytes: maximum size of a bucket; None for the rule of `buckets.py`.
+            scatter: whether each rank receives only its share of the sums.
         """
         self.parameters = [parameter for parameter in parameters if parameter.requires_grad]
         self._number = {id(parameter): number for number, parameter in enumerate(self.parameters)}
@@ -77,10 +78,10 @@ class Reducer:
         return f"{len(sizes)} buckets of {sizes[0]:.1f} to {sizes[-1]:.1f} MB"
 
     def record(self) -> None:
-        """Arranges the buffer in the order of the last exchanged backward pass, that of rank 0 on all ranks.
+        """Arrange the buffer in the gradient order of rank 0's last exchanged backward pass.
 
-        Gradients stay, and who has them finds them in the new buffer. With `scatter` they are forgotten: the sums of another
-        share are on another rank.
+        Gradients move to the new buffer. With `scatter` they are discarded, because the sums of another share are on
+        another rank.
         """
         landed = set(self.landed)
         box = [self.landed + [number for number in self.arrangement.order if number not in landed]]
@@ -95,18 +96,21 @@ class Reducer:
             parameter.grad = None if gradient is None else view.copy_(gradient)
 
     def move(self, moved: Callable[[Tensor], Tensor]) -> None:
-        """Has the buffer replaced by the one, of the same content, that `moved` returns for it. Forgets the gradients."""
+        """Replace the buffer by the copy that `moved(buffer)` returns.
+
+        Discards the gradients.
+        """
         self._fill(moved(self.buffer))
 
     def begin(self) -> None:
-        """The gradients of the next backward pass are exchanged."""
+        """Start an exchange: the gradients of the next backward pass are reduced."""
         self._active, self.landed, self._done = True, [], set[int]()
         self._flags.zero_()
         self._waiting = [len(bucket.members) for bucket in self.arrangement.buckets]
         self._works: list[Any] = []
 
     def finish(self) -> None:
-        """Waits until every gradient is the sum over the ranks.
+        """Wait until every gradient is the sum over the ranks.
 
         Raises:
             TimeoutError, RuntimeError: another rank is gone or late.
@@ -134,7 +138,6 @@ class Reducer:
         self._waiting, self._works = [], []
 
     def _fill(self, buffer: Tensor) -> None:
-        """Gives every gradient its place in this buffer."""
         self.buffer, self._counts = buffer, buffer[self.arrangement.length :]
         self._flags = self._counts[: len(self.parameters)]
         self._views: list[Tensor] = []
@@ -144,7 +147,6 @@ class Reducer:
             hcops.optimizer.give_place(parameter, self._views[-1])
 
     def _landed(self, parameter: Tensor) -> None:
-        """A gradient is complete on this rank."""
         if self._active:
             number = self._number[id(parameter)]
             if number in self._done:

@@ -1,4 +1,4 @@
-"""Weights of which every rank updates a share: they lie in one buffer, and travel while the next forward pass already runs."""
+"""Sharded weights: each rank updates a share of one buffer, and gathers overlap with the next forward pass."""
 
 import os
 from collections.abc import Iterable
@@ -18,38 +18,38 @@ WEIGHTS_WIRE_VARIABLE = "DITHC_WEIGHTS_WIRE"
 
 
 class SharedWeights:
-    """The parameters of a reducer as views of one buffer, in the order and the buckets of their gradients.
+    """Parameters of a reducer as views of one buffer, in the order and the buckets of their gradients.
 
-    A rank changes its share of a bucket and calls `send`; the others' shares arrive meanwhile. Parts of the model wait for
-    their own buckets when they are called, so the buckets are to be sent in reverse order: the last of the backward pass is
-    the first of the forward pass. The parts are the outermost modules inside of the model that are called; what none of them
-    holds, or is read before its part is called, the model waits for as a whole. Who else reads weights calls `wait` before.
+    A rank updates its share of a bucket and calls `send`; the shares of other ranks arrive meanwhile. Parts of the
+    model wait for their buckets when they are called. The buckets should therefore be sent in reverse order: the last
+    of the backward pass is the first of the forward pass. The parts are the outermost modules inside the model that are
+    called. The model itself waits for parameters that belong to no part, or that are read before their part is called.
+    Other readers of weights must call `wait` first.
 
-    With bf16 on the wire every rank, also the one that updates them, computes with weights rounded to bf16 (kept as fp32), so all
-    compute with the same; the exact ones of a rank's share are kept beside them, and they are what is updated and saved.
+    With bf16 on the wire, every rank computes with weights rounded to bf16 (stored as fp32), including the rank that
+    updates them, so that all ranks compute with the same weights. The exact weights of a rank's share are stored
+    separately; they are updated and saved.
 
     Attributes:
-        buffer: the weights to compute with, fp32.
-        shares: the exact weights of this rank's shares of all buckets, one after the other; None where `buffer` has them.
-        rank: of this process among those that share them.
-        size: number of those.
+        buffer: weights used for computation, fp32.
+        shares: exact weights of this rank's shares of all buckets, concatenated; None if `buffer` holds them.
     """
 
     def __init__(
         self, model: nn.Module, reducer: Reducer, *, parts: Iterable[nn.Module], early: Iterable[Tensor] = ()
     ) -> None:
-        """Moves the weights into the buffer; collective.
+        """Move the weights into the buffer; collective.
 
         Args:
-            model: that is called for a forward pass; has all parameters of the reducer.
-            reducer: with `scatter`, arranged for good.
-            parts: modules inside of the model that are called, each before any of its parameters is read.
+            model: module that is called for a forward pass; has all parameters of the reducer.
+            reducer: reducer with `scatter` in its final arrangement.
+            parts: modules inside the model that are called, each before any of its parameters is read.
             early: parameters that are read outside of the parts that hold them.
 
         Raises:
-            UserError: DITHC_WEIGHTS_WIRE is neither fp32 nor bf16, or bf16 on another backend than dithc-mpi.
+            UserError: DITHC_WEIGHTS_WIRE is neither fp32 nor bf16, or is bf16 with another backend than dithc-mpi.
         """
-        # A group of its own: what the ranks agree on between two steps must not wait for weights in the row of one group.
+        # A separate group: agreement between two steps must not queue behind weights in the order of one group.
         self._group = dist.new_group()
         self._meter, self.rank, self.size = reducer.meter, reducer.rank, reducer.size
         self._parameters, self._arrangement = reducer.parameters, reducer.arrangement
@@ -77,7 +77,10 @@ class SharedWeights:
         self._hook(model, {bucket_of[one] for one in rest | before if one in bucket_of})
 
     def adopt(self) -> None:
-        """Takes what `buffer` holds for the exact weights, the same on every rank: after they were made, or read from a file."""
+        """Adopt the content of `buffer`, equal on every rank, as exact weights.
+
+        Call it after initialization or loading.
+        """
         if self.shares is not None:
             for bucket, cut in enumerate(self._arrangement.buckets):
                 self.share(bucket).copy_(self.buffer[cut.share(self.rank, self.size)])
@@ -85,20 +88,20 @@ class SharedWeights:
                 whole.copy_(whole.bfloat16())
 
     def share(self, bucket: int) -> Tensor:
-        """The exact weights of this rank's share of a bucket: a view."""
+        """Return a view of the exact weights of this rank's share of a bucket."""
         if self.shares is not None:
             return self.shares[self._offsets[bucket] : self._offsets[bucket + 1]]
         return self.buffer[self._arrangement.buckets[bucket].share(self.rank, self.size)]
 
     def send(self, bucket: int) -> None:
-        """Starts to give a bucket's share to the other ranks, and to get theirs; the same order on every rank."""
+        """Start to gather the shares of a bucket; all ranks use the same order of buckets."""
         cut, own = self._arrangement.buckets[bucket], self.share(bucket)
         self._meter.sent(own.nbytes if self.shares is None else own.nbytes // 2)
         whole = self.buffer[cut.start : cut.stop]
         self._works[bucket] = dist.all_gather_single(whole, own, group=self._group, async_op=True)
 
     def wait(self, buckets: frozenset[int] | None = None) -> None:
-        """Returns when the weights of these buckets, or all, are complete.
+        """Wait until the weights of these buckets, or of all, are complete.
 
         Raises:
             TimeoutError, RuntimeError: another rank is gone or late.
@@ -110,7 +113,9 @@ class SharedWeights:
             torch.autograd.graph.increment_version([self._parameters[number] for number in members])
 
     def wait_for(self, parameters: Iterable[Tensor]) -> None:
-        """Returns when these weights are complete, which costs little where nothing is late; others may still travel.
+        """Wait until these weights are complete.
+
+        Cheap if no weights are in transit. Does not wait for other weights.
 
         Raises:
             TimeoutError, RuntimeError: another rank is gone or late.
@@ -125,7 +130,7 @@ class SharedWeights:
 
 
 def _is_rounded(group: Any) -> bool:
-    """Whether weights travel as bf16, as the environment says; the group is then told to round what it gathers."""
+    """Return whether the environment requests bf16 on the wire; if so, configure the group to round."""
     wire = os.environ.get(WEIGHTS_WIRE_VARIABLE) or "fp32"
     if wire not in ("fp32", "bf16"):
         fix = f"correct {WEIGHTS_WIRE_VARIABLE}"

@@ -1,10 +1,11 @@
-"""Starting ranks and ending them: the launcher's line, the process that watches over it, the guard of each rank.
+"""Start and termination of ranks: the launcher's command line, its supervisor, and a guard process per rank.
 
-What: `launch` holds the line for each launcher and MPI, `supervise` runs it, `guarded` puts a parent before a rank, which says
-how it ended, as `ending` does, and ends it where a signal has stopped it for longer than `end_when_stopped` allows;
-`check_shared_memory` rejects a small /dev/shm; `take_names_away` removes shared memory that nobody needs.
-Invariants: nothing outlives its purpose: no rank its driver, no shared memory its ranks; MPI is never loaded in this process.
-How to change it: another launcher is a line in `launch.py`.
+Contents: `launch` builds the command line for each launcher and MPI, and `supervise` runs it. `guarded` inserts a
+parent process above a rank. It reports how the rank ended, as `ending` does, and kills a rank that a signal has stopped
+for longer than `end_when_stopped` allows. `check_shared_memory` rejects a small /dev/shm; `take_names_away` removes
+unused names of shared memory.
+Invariants: no rank outlives its driver, and no shared memory outlives its ranks. The launching process never loads MPI.
+Extending: another launcher is a branch in `launch.py`.
 """
 
 from dithc.comm.launching import ending, launch

@@ -1,4 +1,4 @@
-"""What a rank that ends tells: `dithc launch` that it did, and the user why, once for all of them."""
+"""Reports of a rank that ends: to `dithc launch`, and to the user once per distinct error."""
 
 import hashlib
 import os
@@ -11,18 +11,24 @@ RANK_VARIABLES = ("PMI_RANK", "PMI_ID", "PMIX_RANK", "OMPI_COMM_WORLD_RANK", "SL
 
 
 def rank_here() -> str:
-    """The number of this rank, as its launcher says it before MPI has started."""
+    """Return the number of this rank from the launcher's variables, before MPI starts."""
     return next((os.environ[name] for name in RANK_VARIABLES if name in os.environ), "?")
 
 
 def tell_of_end(status: int) -> None:
-    """Tells `dithc launch`, where it started this rank, of a status that is not 0: also before there is a guard."""
+    """Report a nonzero status to `dithc launch` if it started this rank.
+
+    Works also before a guard exists.
+    """
     if status:
         tell_launch(f"rank {rank_here()} ended with status {status}\n{status}")
 
 
 def tell_launch(words: str) -> None:
-    """Tells `dithc launch` of a rank that ended before all had met: MPI's own start would wait for it, for ever."""
+    """Report to `dithc launch` a rank that ended before all were connected.
+
+    MPI's start would wait for it forever.
+    """
     started = os.environ.get(STARTED_VARIABLE)
     if started and not Path(started).exists():
         with suppress(OSError):
@@ -30,9 +36,10 @@ def tell_launch(words: str) -> None:
 
 
 def once(text: str) -> str:
-    """An error as this rank is to say it: whole on the first that says it, in few words on those that have the very same one.
+    """Return the full error on the first rank that logs it, else a short message.
 
-    Ranks know of each other's errors where `dithc launch` started them; else, and where nothing can be written, each says all.
+    Ranks share this information if `dithc launch` started them. Otherwise, or if the marker cannot be written, each
+    rank logs the full error.
     """
     started = os.environ.get(STARTED_VARIABLE)
     if not started:

@@ -1,12 +1,13 @@
-"""A rank's guard: a parent process that outlives the rank, so that its death is told by name.
+"""Guard of a rank: a parent process that outlives the rank and reports its death.
 
-A launcher that loses a rank kills the others at once, and names a process number at best. So each rank forks before it joins
-the others: the child is the rank, and the parent, which the launcher knows, waits for it. When the rank is ended by a
-signal, the parent says so and stays a while, in which the other ranks find out and end with an error that names it. Ranks that
-still connect do not find out: `dithc launch` is told, and ends them. The guards end with the launcher's process on their node.
+A launcher that loses a rank kills the other ranks immediately, and reports a process number at best. Therefore each
+rank forks before it connects: the child is the rank, and the parent, which the launcher monitors, waits for it. If a
+signal kills the rank, the parent logs this and stays for a grace period. During this time the other ranks detect the
+loss and exit with an error that names the lost rank. Ranks that are still connecting do not detect it; `dithc launch`
+is notified and ends them. The guards exit with the launcher's process on their node.
 
-A rank that a signal has stopped is named by its guard, and ended where the others cannot do without it: until all have met, and
-from then on as long as the rank has asked for (`end_when_stopped`).
+The guard also names a rank that a signal has stopped. It kills the rank if the other ranks depend on it: until all are
+connected, and then for the duration set by the rank (`end_when_stopped`).
 """
 
 import mmap
@@ -28,25 +29,29 @@ from dithc.log import logger
 log = logger(__name__)
 
 FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGHUP)
-# How long the guard of a dead rank keeps the launcher from killing the others: they look every second, and stop at once.
+# Time for which the guard of a dead rank keeps the launcher from killing the other ranks; they poll every second and
+# then stop.
 GRACE_SECONDS = 10.0
 OFF_VARIABLE = "DITHC_NO_GUARD"
-# Between looks at a rank that is stopped; after how long that is said; after how long it is ended where all still have to meet.
+# Poll interval for a stopped rank; time until the log entry; time until the kill while ranks are still connecting.
 LOOK_SECONDS, SAY_SECONDS, MEETING_SECONDS = 0.5, 5.0, 10.0
 
-# Statuses by which Python ends; MPI chooses others.
+# Exit statuses of Python; MPI uses others.
 STATUSES = (0, 1, 2, 75, 76, 128 + signal.SIGINT)
 
-# Shared by rank and guard: seconds for which the rank may be stopped, 0 for any time.
+# Shared by rank and guard: seconds for which the rank may be stopped, 0 for no limit.
 _most_stopped: mmap.mmap | None = None
 
 
 def guarded() -> None:
-    """Return in a child of this process, which then ends with the child's status; call it once, before threads start."""
+    """Fork, and return in the child.
+
+    The parent exits with the child's status. Call once, before threads start.
+    """
     if os.environ.get(OFF_VARIABLE):
         log.info("ranks have no guards (%s is set)", OFF_VARIABLE)
         return
-    if name_of(os.getppid()) == HYDRA_PROXY:  # of MPICH's mpiexec on this node; without it ranks would train on, unseen
+    if name_of(os.getppid()) == HYDRA_PROXY:  # MPICH's mpiexec on this node; ranks would otherwise outlive it unnoticed
         follow_parent(signal.SIGKILL)()
     global _most_stopped
     parent, _most_stopped = os.getpid(), mmap.mmap(-1, mmap.PAGESIZE)
@@ -64,9 +69,11 @@ def guarded() -> None:
 
 
 def end_when_stopped(seconds: float | None) -> None:
-    """Has the guard of this process, if it has one, end it when a signal has stopped it for so long; None: whenever it goes on.
+    """Limit the time for which a signal may stop this process; None for no limit.
 
-    Time in which the guard is stopped too, as with a job that is suspended, does not count.
+    The guard kills the process at the limit.
+
+    Time in which the guard is stopped too, as in a suspended job, does not count.
     """
     if _most_stopped is not None:
         struct.pack_into("d", _most_stopped, 0, seconds or 0.0)
@@ -99,7 +106,7 @@ def _watch(child: int) -> None:
     ended_by = os.WTERMSIG(status)
     words = f"was ended by {signal.Signals(ended_by).name}"
     if stopped:
-        words = f"was stopped by a signal for {stopped:g} s, while the others wait for it, and ended"
+        words = f"was stopped by a signal for {stopped:g} s, while other ranks waited for it, and was killed"
     cause = ": out of memory, or killed from outside" if ended_by == signal.SIGKILL and not stopped else ""
     if ended_by == signal.SIGBUS:
         cause = f": a mapped file was cut or its file system is full ({FOLDER}: {room()[1] >> 20} MiB free)"
@@ -110,7 +117,7 @@ def _watch(child: int) -> None:
 
 
 def _ended(child: int, rank: str) -> tuple[int, float]:
-    """The status with which the rank ended, and the seconds for which it was stopped where it was ended for that, else 0."""
+    """Return the wait status of the rank, and the seconds it was stopped if it was killed for that, else 0."""
     looks, is_stopped = 0, False
     while True:
         if is_stopped:

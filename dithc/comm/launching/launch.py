@@ -1,4 +1,4 @@
-"""The line that starts ranks, by launcher and MPI; `supervise` runs it."""
+"""Command line that starts ranks, by launcher and MPI; `supervise` runs it."""
 
 import os
 import shutil
@@ -26,14 +26,15 @@ Launcher = Literal["none", "mpiexec", "srun"]
 Vendor = Literal["mpich", "openmpi", "other"]
 
 MPIEXEC_VARIABLE = "DITHC_MPIEXEC"
-HYDRA = "hydra"  # ranks under `srun` meet through the launcher of MPICH's family, which srun starts on the nodes
-# Statuses by which the command says how it ended: done, wrong, again, held. Any other is an end that it did not choose.
+HYDRA = "hydra"  # ranks under `srun` connect through the launcher of MPICH's family, which srun starts on the nodes
+# Exit statuses that the command chooses: success, invalid input, run again, run is held. Any other status is an
+# unplanned end.
 WORDS_OF_THE_COMMAND = (0, 2, 75, 76)
 
 
 @dataclass(frozen=True)
 class MpiExec:
-    """A launcher of MPI programs and whose it is; vendors want different options."""
+    """MPI launcher and its vendor; the options depend on the vendor."""
 
     path: str
     vendor: Vendor
@@ -51,15 +52,17 @@ def launch_line(
     hosts: Sequence[str] = (),
     root_user: bool = False,
 ) -> list[str]:
-    """The words that start `command` on `ranks` ranks over `nodes` nodes; one rank needs no launcher.
+    """Return the command line that starts `command` on `ranks` ranks.
+
+    One rank needs no launcher.
 
     Args:
-        ranks: in all, not per node.
-        cpus: per rank; for srun, which binds. mpiexec binds nothing: the ranks place themselves.
-        mpiexec: needed for launcher mpiexec with several ranks, and for srun with `hydra`.
-        srun_mpi: the process management interface of Slurm's through which the ranks find each other, from `ranks_meet_through`.
+        ranks: total number of ranks.
+        cpus: CPUs per rank for srun, which binds. mpiexec does not bind; the ranks bind themselves.
+        mpiexec: required for launcher mpiexec with several ranks, and for srun with `hydra`.
+        srun_mpi: Slurm's process management interface, from `ranks_meet_through`.
         hosts: names of the job's nodes, for srun with `hydra`.
-        root_user: whether root starts it, which Open MPI wants confirmed.
+        root_user: whether root starts it, which Open MPI requires to be confirmed.
 
     Raises:
         UserError: several ranks without a launcher, fewer ranks than nodes, a number below one, an empty command.
@@ -73,7 +76,7 @@ def launch_line(
         where = ["-hosts", ",".join(hosts[:nodes])]
         return [mpiexec.path, "-launcher", "slurm", *where, "-ppn", str(per_node), "-n", str(ranks), *command]
     if launcher == "srun":
-        # As many on every node: Slurm would fill the first, and MPICH's ranks then do not find each other.
+        # The same number on every node: Slurm would fill the first node, and MPICH's ranks then fail to connect.
         size = ["-N", str(nodes), "-n", str(ranks), "-c", str(cpus)]
         size += [f"--ntasks-per-node={ranks // nodes}"] if ranks % nodes == 0 else []
         return ["srun", f"--mpi={srun_mpi}", *size, "--kill-on-bad-exit=1", "--wait=60", *command]
@@ -88,18 +91,20 @@ def launch_line(
 
 
 def ranks_meet_through(asked: str, explicit: str | None = None) -> tuple[str, MpiExec | None]:
-    """How ranks that srun starts find each other, and the mpiexec that it takes; logs what `auto` became, and why.
+    """Return how ranks started by srun connect, and the mpiexec to use.
 
-    MPICH's ranks do through MPICH's own mpiexec, which has one process a node started by srun. Over Slurm's pmi2 they would often
-    not: it reads a line of at most 1,024 bytes, and what MPICH says of a rank's addresses is longer as soon as there are several
-    networks, or by chance (it sends memory that it has not set; Slurm 22.05 to 25, MPICH 5.0).
+    Logs the resolution of `auto`.
+
+    MPICH's ranks connect through MPICH's own mpiexec, of which srun starts one process per node. Over Slurm's pmi2 they
+    often fail: it reads at most 1,024 bytes per line. MPICH's description of a rank's addresses is longer if there are
+    several networks, or by chance because it contains uninitialized memory (Slurm 22.05 to 25, MPICH 5.0).
 
     Args:
-        asked: `machine.srun_mpi`.
-        explicit: the mpiexec, if it was named.
+        asked: value of `machine.srun_mpi`.
+        explicit: path of mpiexec, if the user specified it.
 
     Raises:
-        UserError: hydra is asked for and there is no mpiexec.
+        UserError: hydra is requested and mpiexec does not exist.
     """
     if asked not in ("auto", HYDRA):
         return asked, None
@@ -108,7 +113,7 @@ def ranks_meet_through(asked: str, explicit: str | None = None) -> tuple[str, Mp
     except UserError:
         if asked == HYDRA or explicit:
             raise
-        log.info("ranks meet through pmix: there is no mpiexec here")
+        log.info("ranks meet through pmix: mpiexec was not found")
         return "pmix", None
     if asked == HYDRA or mpiexec.vendor == "mpich":
         log.info("ranks meet through %s, which srun starts on the nodes", mpiexec.path)
@@ -118,16 +123,15 @@ def ranks_meet_through(asked: str, explicit: str | None = None) -> tuple[str, Mp
 
 
 def environment_of(environment: Mapping[str, str], *, launcher: Launcher, nodes: int, hydra: bool) -> dict[str, str]:
-    """Return the environment for the line of `launch_line`.
+    """Return the environment for the command line of `launch_line`.
 
     Args:
-        environment: of this process.
-        launcher: what starts the ranks; `none` leaves the environment unchanged.
-        nodes: number of nodes.
-        hydra: whether srun starts a hydra mpiexec: one process on each node, with all CPUs that the job has there.
+        environment: environment of this process.
+        launcher: launcher of the ranks; `none` leaves the environment unchanged.
+        hydra: whether srun starts a hydra mpiexec: one process per node, with all CPUs of the job on that node.
 
     Raises:
-        UserError: mpiexec would need a missing srun.
+        UserError: mpiexec requires srun, which is missing.
     """
     if launcher == "none":
         return dict(environment)
@@ -139,11 +143,12 @@ def environment_of(environment: Mapping[str, str], *, launcher: Launcher, nodes:
             raise problem(
                 f"launch --launcher mpiexec --nodes {nodes}",
                 got=f"SLURM_JOB_ID={job} and no srun on PATH",
-                expected="srun, by which mpiexec starts its processes on the nodes of a job",
+                expected="srun, which mpiexec uses to start processes on the nodes of a job",
                 fix="load Slurm's commands; outside that job, unset SLURM_JOB_ID and SLURM_JOBID",
             )
         return for_ranks(environment, on_this_node=on_this_node)
-    # The job's variables describe a rank. With a number of CPUs a step gets only those; without, and unbound, all of the job.
+    # The job's variables describe a rank. A step with a number of CPUs gets only those; without one, and unbound, it
+    # gets all CPUs of the job.
     about_ranks = ("SLURM_TRES_PER_TASK", "SLURM_CPU_BIND", "SLURM_CPUS_PER_TASK", "SRUN_CPUS_PER_TASK")
     ranks = for_ranks(environment, on_this_node=False)
     kept = {name: value for name, value in ranks.items() if not name.startswith(about_ranks)}
@@ -151,16 +156,18 @@ def environment_of(environment: Mapping[str, str], *, launcher: Launcher, nodes:
 
 
 def find_mpiexec(explicit: str | None = None) -> MpiExec:
-    """The mpiexec to use: the one named, else the one beside this Python (an MPI wheel's), else the first on PATH.
+    """Return the specified mpiexec, else the one of this Python, else the first on PATH.
+
+    MPI wheels install mpiexec next to Python.
 
     Raises:
-        UserError: there is none, or the one named is not an absolute path to a program.
+        UserError: mpiexec does not exist, or the specified path is not absolute or not executable.
     """
     named = explicit or os.environ.get(MPIEXEC_VARIABLE)
     beside = Path(sys.executable).parent / "mpiexec"
     if named:
         if not Path(named).is_absolute() or not os.access(named, os.X_OK):
-            fix = f"name the mpiexec of the MPI that mpi4py loads, in --mpiexec or {MPIEXEC_VARIABLE}"
+            fix = f"set --mpiexec or {MPIEXEC_VARIABLE} to the mpiexec of the MPI that mpi4py loads"
             raise problem("mpiexec", got=named, expected="absolute path of an executable file", fix=fix)
         path = named
     elif os.access(beside, os.X_OK):
@@ -169,12 +176,12 @@ def find_mpiexec(explicit: str | None = None) -> MpiExec:
         found = shutil.which("mpiexec")
         if found is None:
             fix = (
-                "install an MPI (`pip install 'dithc[mpi]'` brings MPICH), or load your site's and set "
+                "install an MPI (`pip install 'dithc[mpi]'` installs MPICH), or load your site's and set "
                 + MPIEXEC_VARIABLE
             )
             raise problem("launcher mpiexec", got="none found", expected=f"{beside}, or one on PATH", fix=fix)
         path = found
-        log.info("mpiexec: none beside this Python, using %s from PATH", path)
+        log.info("mpiexec: using %s from PATH, none is installed next to this Python", path)
     return MpiExec(path, _vendor(path))
 
 
@@ -186,7 +193,7 @@ def _check(command: Sequence[str], *, launcher: Launcher, nodes: int, ranks: int
             raise problem(f"launch --{name}", got=value, expected="1 or more", fix=f"correct --{name}")
     if ranks < nodes:
         raise problem(
-            "launch", got=f"{ranks} rank(s) on {nodes} nodes", expected="a rank on every node", fix="lower --nodes"
+            "launch", got=f"{ranks} rank(s) on {nodes} nodes", expected="at least 1 rank per node", fix="lower --nodes"
         )
     if launcher == "none" and ranks > 1:
         raise problem(

@@ -1,7 +1,7 @@
-"""Shared memory in /dev/shm: the room that ranks need, and the removal of names that no process needs any more.
+"""Shared memory in /dev/shm: check of its size, and removal of unused names.
 
-MPICH keeps the name of what the ranks of a node share for as long as they run, and removes it at their end; ranks that are killed
-leave it, some megabytes each time. Memory that all ranks have mapped needs no name.
+MPICH keeps the name of a node's shared memory while the ranks run, and removes it when they exit. Killed ranks leave
+the file, some megabytes each time. Memory that all ranks have mapped does not require a name.
 """
 
 import os
@@ -15,34 +15,36 @@ from dithc.log import logger, problem
 log = logger(__name__)
 
 FOLDER, MIB = Path("/dev/shm"), 1 << 20
-PREFIXES = ("mpich_shm_", "ucx_shm_posix_", "dithc-")  # of MPICH, of what carries its messages, of ours
+PREFIXES = ("mpich_shm_", "ucx_shm_posix_", "dithc-")  # MPICH, its transport UCX, dithc
 
-# Of MPICH 5.0, measured for 2 to 8 ranks: its own segment, without which it fails, and those of UCX and of `exchange`.
+# Measured with MPICH 5.0 and 2 to 8 ranks: its own segment, without which it fails, and those of UCX and of `exchange`.
 RANK_BYTES, FAST_RANK_BYTES = 1_070_000, 7_500_000
 
 
 def check_shared_memory(ranks: int | None = None) -> None:
-    """Reject a /dev/shm without room for the ranks of this node, which MPICH would end by SIGBUS.
+    """Reject a /dev/shm that is too small for the ranks of this node.
+
+    MPICH would end by SIGBUS.
 
     Args:
         ranks: number of ranks, before their start; None inside a rank.
 
     Raises:
-        UserError: it is missing, read-only, too small, or full.
+        UserError: /dev/shm is missing, read-only, too small, or full.
     """
     if "MPIR_CVAR_NOLOCAL" in os.environ or (ranks is None and "PMI_RANK" not in os.environ):
         return  # MPICH without shared memory, or another MPI
     here = re.match(r"\d*", os.environ.get("MPI_LOCALNRANKS") or os.environ.get("SLURM_STEP_TASKS_PER_NODE", ""))
     number = ranks or int((here and here.group()) or 1)
-    # The first rank of a node makes the segment; the free bytes that others see may be without it.
+    # The first rank of a node creates the segment, which may already reduce the free bytes on the other ranks.
     is_first = (os.environ.get("MPI_LOCALRANKID") or os.environ.get("SLURM_LOCALID", "0")) == "0"
     size, free = room()
     if min(size, free if ranks or is_first else size) < number * RANK_BYTES or not os.access(FOLDER, os.W_OK):
         raise problem(
-            f"{FOLDER} has no room for {number} rank(s)",
+            f"{FOLDER} is too small for {number} rank(s)",
             got=f"{size / MIB:.2f} MiB in size, {free / MIB:.2f} MiB free" if size else "it does not exist",
             expected=f"writable, {number * RANK_BYTES / MIB:.2f} MiB free; {number * FAST_RANK_BYTES / MIB:.0f} MiB for speed",
-            fix=f"start the container with --shm-size=1g, or `mount -o remount,size=1g {FOLDER}`; remove old files in it",
+            fix=f"start the container with --shm-size=1g, or `mount -o remount,size=1g {FOLDER}`; delete old files",
         )
     if ranks and free < ranks * FAST_RANK_BYTES:
         needed = ranks * FAST_RANK_BYTES / MIB
@@ -59,7 +61,10 @@ def room(folder: Path = FOLDER) -> tuple[int, int]:
 
 
 def take_names_away() -> None:
-    """Removes the names of MPICH's memory that this process has mapped; once MPI has started on all ranks, nobody needs them."""
+    """Remove the names of MPICH's memory that this process has mapped.
+
+    Call it once MPI has started on all ranks.
+    """
     for path in _mapped("self"):
         if path.name.startswith(PREFIXES[0]):
             with suppress(OSError):  # another rank was faster
@@ -67,7 +72,7 @@ def take_names_away() -> None:
 
 
 def names() -> set[Path]:
-    """Shared memory of ranks that there is, of this user."""
+    """Return the existing shared memory files of ranks of this user."""
     found = set()
     for prefix in PREFIXES:
         for path in FOLDER.glob(f"{prefix}*"):
@@ -77,22 +82,25 @@ def names() -> set[Path]:
 
 
 def sweep(before: Collection[Path]) -> None:
-    """Removes what has come since `before` and no process has open or mapped: its ranks were killed while they started."""
+    """Remove files newer than `before` that no process has open or mapped.
+
+    Their ranks died during their start.
+    """
     if not (new := names() - set(before)):
         return
     processes = [folder.name for folder in Path("/proc").glob("[0-9]*")]
-    # Who makes one has it open, then maps it, then closes it: looked at in this order, it is seen.
+    # A process opens the file, maps it, then closes it. This order of checks cannot miss a user of the file.
     used = {path for process in processes for path in _open(process)}
     used |= {path for process in processes for path in _mapped(process)}
     for path in sorted(new - used):
-        log.info("removing %s: memory of ranks that were killed", path)
+        log.info("removing %s: shared memory of killed ranks", path)
         with suppress(OSError):
             path.unlink()
 
 
 def _open(process: str) -> set[Path]:
     found = set()
-    with suppress(OSError):  # a process that has ended, or is another user's
+    with suppress(OSError):  # process has ended or belongs to another user
         for handle in Path(f"/proc/{process}/fd").iterdir():
             with suppress(OSError):
                 found.add(Path(os.readlink(handle)))

@@ -1,4 +1,4 @@
-"""Asks for the MPI library's name and thread level in a process of its own: a broken MPI hangs or kills its process."""
+"""Probe of the MPI library in a separate process, because a broken MPI hangs or kills its process."""
 
 import json
 import os
@@ -11,7 +11,10 @@ PROGRAM = "import json; from dithc.comm.mpi import facts; print(json.dumps(facts
 
 
 def probe_mpi(*, timeout_seconds: float = 30.0) -> dict[str, str]:
-    """Facts about the MPI that a rank would load: vendor, library, standard, thread_level; or `error` with the reason."""
+    """Return vendor, library, standard and thread_level of the MPI of a rank.
+
+    Returns `error` with the reason if MPI does not initialize.
+    """
     try:
         done = subprocess.run(
             [sys.executable, "-c", PROGRAM],
@@ -22,7 +25,7 @@ def probe_mpi(*, timeout_seconds: float = 30.0) -> dict[str, str]:
             stdin=subprocess.DEVNULL,
         )
     except subprocess.TimeoutExpired:
-        return {"error": f"MPI did not initialise within {timeout_seconds:g} s"}
+        return {"error": f"MPI did not initialize within {timeout_seconds:g} s"}
     if done.returncode != 0:
         last = (done.stderr.strip() or f"exit status {done.returncode}").splitlines()[-1]
         return {"error": last}

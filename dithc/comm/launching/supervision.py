@@ -1,4 +1,4 @@
-"""Runs the line that starts ranks as a child, and sees to it that nothing outlives its purpose."""
+"""Supervision of the command line that starts ranks; ensures that no process outlives its purpose."""
 
 import ctypes
 import glob
@@ -22,9 +22,9 @@ log = logger(__name__)
 DRIVER_PID_VARIABLE, DRIVER_HOST_VARIABLE = "DITHC_DRIVER_PID", "DITHC_DRIVER_HOST"
 FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
 STARTS, START_SECONDS, LATE_SECONDS, CHILDLESS_SECONDS = 3, 600.0, 30.0, 5.0
-SOONEST_SECONDS = 0.1  # before them no rank has said anything: Python itself takes longer to start
-LOST_SECONDS = 10.0  # in which the launcher may end ranks of which one has ended, or the others end for the same reason
-UNMET_GRACE_SECONDS = 5.0  # ranks that have not met have nothing to save
+SOONEST_SECONDS = 0.1  # no rank writes output earlier, because Python itself takes longer to start
+LOST_SECONDS = 10.0  # grace period after the first lost rank: the launcher, or the same cause, may end the other ranks
+UNMET_GRACE_SECONDS = 5.0  # ranks that are not connected have no state to save
 SET_PARENT_DEATH_SIGNAL = 1  # prctl(2), PR_SET_PDEATHSIG
 
 
@@ -38,24 +38,25 @@ def supervise(
     poll_seconds: float = 0.5,
     meet_in: Path | None = None,
 ) -> int:
-    """Runs the line as a child in a process group of its own and returns its exit status (128 + n after signal n).
+    """Run the line in a separate process group and return its exit status.
 
-    SIGTERM, SIGINT and SIGUSR1 are passed on in the form the launcher carries to its ranks. When the workflow driver that
-    DITHC_DRIVER_PID names on this host is gone, the command is told to stop (a trainer then saves and leaves), and killed
-    after the grace time: a killed driver leaves nothing running.
+    The status is 128 + n after signal n.
 
-    What connects ranks at their start fails now and then for no fault of theirs (a port is taken, a node answers late). With
-    `meet_in`, ranks that ended or hung before they found each other are started again: the work has not begun then, and nothing
-    is lost.
+    SIGTERM, SIGINT and SIGUSR1 are forwarded in the form that the launcher passes to its ranks. If the workflow driver
+    named by DITHC_DRIVER_PID on this host exits, the command receives a stop request (a trainer then saves and exits).
+    It is killed after the grace period, so that a killed driver leaves no processes.
+
+    The connection of ranks occasionally fails for external reasons (a port is in use, a node responds late). With
+    `meet_in`, ranks that ended or hung before they were connected are restarted. Their work has not begun at that
+    point.
 
     Args:
-        line: the words of the command.
-        environment: of the command.
-        launcher: what the line begins with.
-        vendor: of mpiexec.
-        grace_seconds: to save and leave, once the driver is gone.
-        poll_seconds: between two looks at the child.
-        meet_in: a folder that all nodes share, where rank 0 leaves word once all have met; only for ranks that `connect`.
+        launcher: launcher at the start of the line.
+        vendor: vendor of mpiexec.
+        grace_seconds: time to save and exit after the driver is gone.
+        poll_seconds: poll interval of the child.
+        meet_in: folder shared by all nodes, in which rank 0 creates a file once all ranks are connected; only for ranks
+            that call `connect`.
 
     Raises:
         UserError: the program does not exist.
@@ -65,7 +66,7 @@ def supervise(
         return _supervise_once(line, environment=environment, how=how, met=None, told=[])
     _sweep(meet_in)
     for start in range(1, STARTS + 1):
-        # Of each start its own: what a rank on another node writes late is of no other.
+        # A separate file per start, so that a late write from a rank on another node does not affect the next start.
         met = meet_in / f"{_ours()}{os.getpid()}.{time.time_ns()}"
         told: list[signal.Signals] = []
         before, began = litter.names(), time.monotonic()
@@ -73,10 +74,11 @@ def supervise(
             variables = {**environment, STARTED_VARIABLE: str(met)}
             status = _supervise_once(line, environment=variables, how=how, met=met, told=told)
             has_met, soon = met.exists(), time.monotonic() < began + SOONEST_SECONDS
-            # MPICH's mpiexec ends with the number of the signal that ended it at its very start: SIGINT's is that of wrong input.
+            # MPICH's mpiexec exits with the number of a signal that ends it during its start; SIGINT's number is the
+            # status of invalid input.
             is_launchers = launcher == "mpiexec" and status == signal.SIGINT and soon
             if not has_met and (chosen := _lost(met)[1]):
-                status = chosen  # of a rank; that of the launcher says only that it was ended
+                status = chosen  # status of a rank; the launcher's status only reports that it was ended
         finally:
             for path in (met, _lost_file(met), *meet_in.glob(f"{glob.escape(met.name)}{SAID_SUFFIX}*")):
                 path.unlink(missing_ok=True)
@@ -86,13 +88,13 @@ def supervise(
         log.warning(
             "the ranks did not find each other (status %d): starting them again, %d of %d", status, start + 1, STARTS
         )
-        time.sleep(start)  # what the launcher left needs a moment to go
+        time.sleep(start)  # remains of the launcher need a moment to disappear
     return status
 
 
 @dataclass(frozen=True)
 class _How:
-    """How a command is supervised, as `supervise` says."""
+    """Supervision parameters, as documented in `supervise`."""
 
     launcher: Launcher
     vendor: Vendor
@@ -103,7 +105,7 @@ class _How:
 def _supervise_once(
     line: Sequence[str], *, environment: Mapping[str, str], how: _How, met: Path | None, told: list[signal.Signals]
 ) -> int:
-    """One start; signals that are passed on are noted in `told`."""
+    """Run the line once; record forwarded signals in `told`."""
     driver = _driver(environment)
     stop = carried_signal(signal.SIGTERM, launcher=how.launcher, vendor=how.vendor)
     try:
@@ -115,7 +117,7 @@ def _supervise_once(
             preexec_fn=follow_parent(stop),
         )
     except OSError as error:
-        fix = "check the command after `--`; a rule of the workflow finds programs on its PATH only"
+        fix = "check the command after `--`; a workflow rule only finds programs on its PATH"
         raise problem("command to launch", got=f"{line[0]}: {error}", expected="a program", fix=fix) from error
 
     def pass_on(number: int, _: object) -> None:
@@ -135,10 +137,10 @@ def _supervise_once(
 
 
 def carried_signal(received: signal.Signals, *, launcher: Launcher, vendor: Vendor) -> signal.Signals:
-    """The signal to send so that ranks get a request to stop.
+    """Return the signal that makes the launcher send its ranks a stop request.
 
-    Open MPI's mpiexec kills its ranks at once on SIGTERM and SIGINT, and so does srun on SIGTERM (the first SIGINT only asks it
-    for the status); both pass on SIGUSR1. MPICH's mpiexec and a plain child take each as it is.
+    Open MPI's mpiexec kills its ranks immediately on SIGTERM and SIGINT, and so does srun on SIGTERM (the first SIGINT
+    only requests the status); both forward SIGUSR1. MPICH's mpiexec and a plain child forward each signal unchanged.
     """
     if launcher == "srun" or (launcher == "mpiexec" and vendor == "openmpi"):
         return signal.SIGUSR1
@@ -147,7 +149,7 @@ def carried_signal(received: signal.Signals, *, launcher: Launcher, vendor: Vend
 
 @dataclass(frozen=True)
 class _Driver:
-    """A process on this host, told from a later one with the same number by its start time."""
+    """Process on this host, distinguished by its start time from a later process with the same number."""
 
     pid: int
     start: str | None
@@ -157,11 +159,12 @@ class _Driver:
 
 
 class _Start:
-    """Watch over a launcher, and over its ranks until they have met."""
+    """Monitor of a launcher, and of its ranks until they are connected."""
 
     def __init__(self, how: _How) -> None:
         self._is_mpich = how.launcher == "mpiexec" and how.vendor == "mpich"
-        self._has_children = how.launcher == "mpiexec" and how.vendor != "other"  # else they may belong to a daemon
+        # otherwise the ranks may belong to a daemon
+        self._has_children = how.launcher == "mpiexec" and how.vendor != "other"
         self._began = self._looked = time.monotonic()
         self._childless_since: float | None = None
         self._ranks: set[int] = set()  # processes of this node
@@ -173,13 +176,13 @@ class _Start:
 
         Args:
             pid: process of the launcher.
-            met: file that exists once all ranks have met; None if they have, or if nothing is known of it.
+            met: file that exists once all ranks are connected; None if they are, or if this is not reported.
         """
         now = time.monotonic()
         if met is None and (not self._has_children or now < self._looked + CHILDLESS_SECONDS):
             return ""  # the list of processes is long
         children, self._looked = _children(), now
-        # MPICH's mpiexec waits forever if the processes that it started have ended before they called back.
+        # MPICH's mpiexec waits forever if its processes end before they call back.
         is_childless = self._has_children and pid not in children
         self._childless_since = (self._childless_since or now) if is_childless else None
         if is_childless and now > (self._childless_since or now) + CHILDLESS_SECONDS:
@@ -203,7 +206,7 @@ class _Start:
         return ""
 
     def _has_lost_one(self, pid: int, children: Mapping[int, set[int]]) -> bool:
-        """Whether a rank that MPICH's mpiexec had started on this node is gone: it may not notice, nor do the others."""
+        """Return whether a local rank of MPICH's mpiexec is gone, which neither it nor other ranks may notice."""
         if not self._is_mpich:
             return False
         proxies = [child for child in children.get(pid, ()) if name_of(child) == HYDRA_PROXY]
@@ -214,7 +217,7 @@ class _Start:
 
 
 def _sweep(folder: Path) -> None:
-    """Removes what launches of this host left there that were killed, one of this very number among them."""
+    """Remove files of killed launches of this host, including one with the process number of this launch."""
     for path in folder.glob(f"{glob.escape(_ours())}*"):
         pid = path.name.removeprefix(_ours()).partition(".")[0]
         if pid.isdigit() and (int(pid) == os.getpid() or not Path(f"/proc/{pid}").exists()):
@@ -222,7 +225,7 @@ def _sweep(folder: Path) -> None:
 
 
 def _ours() -> str:
-    """How the names of files begin that launches of this host leave where ranks meet."""
+    """Return the prefix of marker files of launches of this host."""
     return f".dithc-met-{socket.gethostname()}-"
 
 
@@ -231,7 +234,7 @@ def _lost_file(met: Path) -> Path:
 
 
 def _lost(met: Path) -> tuple[str, int]:
-    """What a guard left whose rank ended before all had met: in words, and its status where it chose one; nothing, 0."""
+    """Return the message and status of a guard whose rank ended before all were connected; "" and 0 if none."""
     try:
         words, _, status = _lost_file(met).read_text().partition("\n")
     except FileNotFoundError:
@@ -247,7 +250,7 @@ def _is_rank(pid: int) -> bool:
 
 
 def name_of(pid: int) -> str:
-    """What the kernel calls a process; empty where it is gone."""
+    """Return the kernel's name of a process; empty if it is gone."""
     try:
         return Path(f"/proc/{pid}/comm").read_text().strip()
     except OSError:
@@ -255,7 +258,6 @@ def name_of(pid: int) -> str:
 
 
 def _children() -> dict[int, set[int]]:
-    """The processes that each process has started and that still run."""
     found: dict[int, set[int]] = {}
     for path in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
@@ -273,7 +275,7 @@ def _driver(environment: Mapping[str, str]) -> _Driver | None:
 
 
 def _start_time(pid: int) -> str | None:
-    """When a process started, in the kernel's ticks; None when it is gone, or dead and only not yet waited for."""
+    """Return the start time of a process in kernel ticks; None if it is gone or a zombie."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
@@ -282,13 +284,13 @@ def _start_time(pid: int) -> str | None:
 
 
 def follow_parent(number: signal.Signals) -> Callable[[], None]:
-    """Makes the kernel send `number` to the child when this process dies without a chance to pass anything on."""
+    """Return a function for a child: the kernel sends `number` if this process dies."""
     library = ctypes.CDLL(None)
     return lambda: library.prctl(SET_PARENT_DEATH_SIGNAL, int(number))
 
 
 def _send(child: "subprocess.Popen[bytes]", number: signal.Signals, *, launcher: Launcher) -> None:
-    """To a launcher alone, which tells its ranks; to the whole group of a plain command, which may be a shell."""
+    """Send a signal to a launcher, which forwards it, or to the process group of a plain command (maybe a shell)."""
     log.info("passing %s on to %s", number.name, child.args[0] if isinstance(child.args, Sequence) else child.args)
     try:
         os.killpg(child.pid, number) if launcher == "none" else child.send_signal(number)

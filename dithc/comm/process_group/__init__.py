@@ -1,9 +1,10 @@
-"""`torch.distributed` over MPI on the stock torch wheel; importing this room makes the backend "dithc-mpi" known, and loads MPI.
+"""`torch.distributed` over MPI on the stock torch wheel; the import registers the backend "dithc-mpi" and loads MPI.
 
-What: the process group (`backend`), every collective as an operation (`collectives`) of one communication thread (`service`), by
-way of shared memory within a node (`exchange`) and of MPI between nodes (`hierarchy`).
-Invariants: operations run in the order in which they were asked for, on every rank; who keeps others waiting is named (`absent`).
-How to change it: another collective is a method of `backend.py` and an operation of `collectives.py`.
+Contents: the process group (`backend`); every collective as an operation (`collectives`) of one communication thread
+(`service`), through shared memory within a node (`exchange`) and MPI between nodes (`hierarchy`).
+Invariants: collectives run in the order of their calls, on every rank. A rank for which other ranks wait is named
+(`absent`).
+Extending: another collective is a method of `backend.py` and an operation of `collectives.py`.
 """
 
 from dithc.comm.process_group.backend import communicate_on, recorded, wait_at_most

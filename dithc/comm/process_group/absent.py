@@ -1,7 +1,7 @@
-"""Ranks that others wait for in a collective: who they are, said early, and named when the wait is given up.
+"""Detection of ranks missing from a collective. Logs them early and names them in the timeout error.
 
-A rank that waits for long says in which collective, in the store where the ranks of torch.distributed met; who has not come as
-far is named. The store is a thread of one rank, which may be the one that is stopped, so nobody waits long for its answer.
+A rank that waits for long records the number of the collective in the store of torch.distributed. Ranks with a lower
+number are missing. The store is a thread of one rank, which may itself be stopped, so queries have a short timeout.
 """
 
 import threading
@@ -15,33 +15,32 @@ from dithc.log import logger
 
 log = logger(__name__)
 
-# A rank that waits for so long says so; ranks come to a collective some time apart, so others ask later.
+# Waiting time before a rank records that it waits. Ranks arrive at a collective at different times, so the query for
+# missing ranks follows later.
 SAY_AFTER_SECONDS = 2.0
-# After this share of the limit it is asked who is missing, and again after as long.
+# Share of the timeout after which missing ranks are queried, and the interval of further queries.
 ASK_AFTER, MOST_SECONDS_TO_ASK = 1 / 4, 60.0
 ANSWER_SECONDS = 5.0
 
 
 class Absent:
-    """Who is missing in the collectives of a group; `look` is called now and then by the thread that waits."""
+    """Monitor of ranks missing from the collectives of a group; the waiting thread calls `look` periodically."""
 
     def __init__(self, store: Any, *, rank: int, size: int, keeper: int | None, describe: Callable[[int], str]) -> None:
-        """Makes the list of the group; none without a store.
+        """Initialize the monitor; it is inactive without a store.
 
         Args:
-            store: of torch.distributed, for this group alone; None for none.
-            rank: of this process in the group.
-            size: of the group.
-            keeper: the rank of the group whose process keeps the store; None where it is of another group.
-            describe: what is known of the process of a rank of the group.
+            store: store of torch.distributed for this group alone; None to disable.
+            keeper: rank of the group whose process hosts the store; None if the host is outside of the group.
+            describe: function that describes the process of a rank of the group.
         """
         self._store, self._rank, self._size = store, rank, size
         self._keeper, self._describe = keeper, describe
-        self._said = 0  # the collective in which this rank has said that it waits
+        self._said = 0  # number of the last collective for which this rank has recorded that it waits
         self._asked: tuple[int, float] = (0, 0.0)
 
     def look(self, jobs: Sequence[Job]) -> None:
-        """Looks at the collective that is waited for, the first of `jobs` that has its turn."""
+        """Check the collective that is waited for: the first of `jobs` that has a number."""
         job = next((job for job in jobs if job.number is not None), None)
         if job is None or job.number is None or job.waiting_since is None or self._store is None:
             return
@@ -60,19 +59,19 @@ class Absent:
                 log.warning("%s: waiting for %s s for %s; gives up after %g s", *words)
 
     def _speaks(self, missing: Sequence[int]) -> bool:
-        """Whether this rank is the first of those that wait: one line is enough."""
+        """Return whether this rank is the first of the waiting ranks: only that rank logs."""
         return self._rank == next((rank for rank in range(self._size) if rank not in missing), self._rank)
 
     def _missing(self, number: int) -> tuple[list[int], str]:
-        """The ranks that have not said that they wait in a collective of this number or a later one, also in words."""
+        """Return the ranks without a record for this or a later collective, and their description."""
         answer = _within(ANSWER_SECONDS, lambda: [self._number_of(rank) for rank in range(self._size)])
         if answer is None:
-            who = "rank 0 of all" if self._keeper is None else self._describe(self._keeper)
-            return [self._keeper or 0], f"{who}, which does not answer"
+            who = "rank 0 of the world" if self._keeper is None else self._describe(self._keeper)
+            return [self._keeper or 0], f"{who}, which does not respond"
         missing = [rank for rank, said in enumerate(answer) if said < number and rank != self._rank]
         return missing, ", ".join(
             map(self._describe, missing)
-        ) or "ranks that all have come: what they send does not arrive"
+        ) or "no missing rank: all have arrived, but their messages do not"
 
     def _number_of(self, rank: int) -> int:
         return int(self._store.get(_key(rank))) if self._store.check([_key(rank)]) else 0
@@ -83,11 +82,11 @@ def _key(rank: int) -> str:
 
 
 def _within(seconds: float, call: Callable[[], Any]) -> Any:
-    """What a call returns, in a thread of its own; None where it has not returned in time, or has failed."""
+    """Return the result of a call in a separate thread; None if it failed or did not return in time."""
     found: list[Any] = []
 
     def run() -> None:
-        with suppress(Exception):  # a store whose rank has ended
+        with suppress(Exception):  # the rank of the store has ended
             found.append(call())
 
     thread = threading.Thread(target=run, name="dithc-absent", daemon=True)

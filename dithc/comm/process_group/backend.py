@@ -1,8 +1,8 @@
-"""`torch.distributed` over MPI on the stock torch wheel: the backend "dithc-mpi", written in Python over mpi4py.
+"""Backend "dithc-mpi" of `torch.distributed`: MPI on the stock torch wheel, in Python over mpi4py.
 
-DistributedDataParallel, DTensor, FSDP2 and distributed checkpoints call it as they call any other backend. Work goes to one
-communication thread a group; what a call returns is a Work whose future holds the tensors, or raises where the operation
-failed. Importing this module makes the backend known, and loads MPI.
+DistributedDataParallel, DTensor, FSDP2 and distributed checkpoints call it like any other backend. Each group has one
+communication thread. A call returns a Work whose future holds the tensors, or raises if the operation failed. The
+import registers the backend and loads MPI.
 """
 
 import atexit
@@ -48,18 +48,18 @@ REDUCTIONS: dict[Any, Reduction] = {
 }
 
 _living: "weakref.WeakSet[MpiProcessGroup]" = weakref.WeakSet()
-# Where the communication threads of this process run; None until a plan of its cores says.
+# CPU of the communication threads of this process; None until a core plan sets it.
 _communication_cpu: int | None = None
 _most_seconds: float | None = None
 _stopped_seconds: float | None = None
 
 
-# Typed as anything: c10d calls each method in several ways, and one signature here takes them all.
+# Typed as Any: c10d calls each method with several signatures, and one signature here accepts them all.
 _PROCESS_GROUP: Any = dist.ProcessGroup
 
 
 class MpiProcessGroup(_PROCESS_GROUP):  # type: ignore[misc]
-    """A group of ranks; every method has the meaning and the arguments of c10d's."""
+    """Group of ranks; every method has the meaning and the arguments of c10d's method."""
 
     def __init__(
         self,
@@ -73,20 +73,19 @@ class MpiProcessGroup(_PROCESS_GROUP):  # type: ignore[misc]
         cpu: int | None = None,
         store: Any = None,
     ) -> None:
-        """Connects the ranks of the group; collective over them.
+        """Connect the ranks of the group; collective over them.
 
         Args:
-            rank: of this process in the group.
-            size: of the group.
-            ranks: in the world, of the members in order; None: all of them.
-            timeout: after which an operation that other ranks take no part in fails, and the group with it.
-            mode: see `Collectives`; None takes the environment variable DITHC_MPI_MODE, else hierarchical.
-            wire: fp32 or bf16; None takes DITHC_MPI_WIRE, else fp32.
-            cpu: where the communication thread runs; None leaves it to the system.
-            store: of torch.distributed, in which ranks say that they wait; without one nobody names those that are missing.
+            ranks: numbers of the members in the world, in order; None for all.
+            timeout: time after which an operation without participation of other ranks fails, and the group with it.
+            mode: see `Collectives`; None for the environment variable DITHC_MPI_MODE, else hierarchical.
+            wire: fp32 or bf16; None for DITHC_MPI_WIRE, else fp32.
+            cpu: CPU of the communication thread; None leaves the choice to the system.
+            store: store of torch.distributed in which ranks record that they wait; without it, missing ranks are not
+                named.
 
         Raises:
-            UserError: the MPI does not let threads call it, or a mode or wire that does not exist.
+            UserError: MPI does not support calls from several threads, or the mode or wire does not exist.
         """
         super().__init__(rank, size)
         if not multiple_threads():
@@ -94,7 +93,7 @@ class MpiProcessGroup(_PROCESS_GROUP):  # type: ignore[misc]
                 "MPI's thread level",
                 got="less than MPI_THREAD_MULTIPLE",
                 expected="MPI_THREAD_MULTIPLE, for the communication thread",
-                fix="use an MPI that offers it, or let nobody initialise MPI before dithc does",
+                fix="use an MPI that supports it; do not initialize MPI before dithc",
             )
         self._group_name = self._group_desc = ""
         self._rank, self._size, self._timeout = rank, size, timeout
@@ -137,9 +136,9 @@ class MpiProcessGroup(_PROCESS_GROUP):  # type: ignore[misc]
         return self._size
 
     def shutdown(self) -> None:
-        """Ends the communication thread after what is under way."""
+        """End the communication thread after the active operations."""
         if not self.service.stop(timeout_seconds=STOP_SECONDS):
-            log.warning("communication thread: still waiting for other ranks after %g s; left alone", STOP_SECONDS)
+            log.warning("communication thread: still waiting for other ranks after %g s; abandoning it", STOP_SECONDS)
         _living.discard(self)
 
     def abort(self) -> None:
@@ -231,7 +230,7 @@ class MpiProcessGroup(_PROCESS_GROUP):  # type: ignore[misc]
     def barrier(self, opts: Any = None, timeout: timedelta | None = None) -> Any:
         return self._start("barrier", self.collectives.barrier())
 
-    # Names that these calls had before torch 2.12.
+    # Names of these methods before torch 2.12.
     _allgather_base = all_gather_single
     allgather_into_tensor_coalesced = all_gather_single_coalesced
     _reduce_scatter_base = reduce_scatter_single
@@ -239,7 +238,7 @@ class MpiProcessGroup(_PROCESS_GROUP):  # type: ignore[misc]
     alltoall_base = all_to_all_single
 
     def _start(self, name: str, operation: Operation, *, in_turn: bool = True, num_bytes: int | None = None) -> Any:
-        """Hands an operation to the communication thread; collectives run one after the other."""
+        """Pass an operation to the communication thread; collectives run one after the other."""
         future: Future[Any] = Future()
         seconds = self._timeout.total_seconds()
         seconds = seconds if _most_seconds is None else min(seconds, _most_seconds)
@@ -263,18 +262,18 @@ class MpiProcessGroup(_PROCESS_GROUP):  # type: ignore[misc]
 
 
 def wait_at_most(seconds: float | None, *, stopped_seconds: float | None = None) -> None:
-    """Operations of all groups of this process, asked for from now on, fail when they have not got on for so long.
+    """Limit the time without progress of future operations of this process.
 
     Args:
-        seconds: None for the timeout of their group, which is the most in any case.
-        stopped_seconds: after which a rank of this node that a signal has stopped is taken for one that has ended; None: never.
+        seconds: limit; None for the timeout of the group, which is the upper bound in any case.
+        stopped_seconds: time after which a local rank that a signal has stopped counts as lost; None for never.
     """
     global _most_seconds, _stopped_seconds
     _most_seconds, _stopped_seconds = seconds, stopped_seconds
 
 
 def communicate_on(cpu: int) -> None:
-    """Binds the communication threads of all groups of this process, those made later too, to a logical CPU."""
+    """Bind all present and future communication threads to a logical CPU."""
     global _communication_cpu
     _communication_cpu = cpu
     for group in list(_living):
@@ -282,14 +281,14 @@ def communicate_on(cpu: int) -> None:
 
 
 def recorded() -> AbstractContextManager[list[Span]]:
-    """What the communication threads of this process do of all that they are handed while a `with` block runs."""
+    """Record operations submitted to the communication threads in a `with` block."""
     return service.recorded(group.service for group in list(_living))
 
 
 def _create(options: Any, _: Any) -> MpiProcessGroup:
     ranks, cpu = list(options.global_ranks_in_group) or None, _communication_cpu
     if cpu is None:
-        log.debug("communication thread: not bound to a core, no plan of cores has named one")
+        log.debug("communication thread: not bound to a core, because no core plan has set one")
     known = {"timeout": options.timeout, "store": options.store}
     return MpiProcessGroup(options.group_rank, options.group_size, ranks=ranks, cpu=cpu, **known)
 
@@ -332,6 +331,6 @@ dist.Backend.register_backend(NAME, _create, extended_api=True, devices=["cpu"])
 
 @atexit.register
 def _stop_all() -> None:
-    """Before MPI ends: no thread may be inside it then. (Registered after mpi4py's own, so called before.)"""
+    """Stop all threads before MPI ends. Registered after mpi4py's handler, hence called before it."""
     for group in list(_living):
         group.shutdown()

@@ -1,6 +1,6 @@
-"""Every collective of a process group as an operation of the communication thread, on tensors of any type.
+"""Collectives of a process group as operations of the communication thread, on tensors of any type.
 
-Legend: R ranks of the group.
+R is the number of ranks of the group.
 """
 
 from collections.abc import Iterator, Sequence
@@ -18,23 +18,23 @@ Mode = Literal["blocking", "iallreduce", "hierarchical"]
 MODES: tuple[Mode, ...] = ("blocking", "iallreduce", "hierarchical")
 Reduction = Literal["sum", "mean", "product", "max", "min", "band", "bor", "bxor"]
 
-# Types whose values MPI does not know: moved as integers of the same width.
+# MPI lacks some data types; their values are moved as integers of the same width.
 MOVED_AS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-# Types that MPI's operations take as they are.
+# Data types that MPI's reductions accept directly.
 REDUCED = (torch.float32, torch.float64, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 
-# Tags of messages inside collectives; those of callers start behind them.
+# Tags of messages inside collectives; tags of callers start after them.
 ALL_TO_ALL_TAG, GATHER_TAG, SCATTER_TAG, FIRST_TAG = range(4)
 
 
 class Collectives:
-    """Makes operations for one group.
+    """Factory of operations for one group.
 
     Attributes:
-        mode: how sums of fp32 and bf16 are made. `blocking` waits inside MPI; `iallreduce` posts and polls; `hierarchical` sums
-            within a node through shared memory and sends between nodes what is summed.
-        wire: the type in which `hierarchical` moves fp32 numbers that are summed: fp32, or bf16 with sums in fp32.
-        gather_wire: the type to which `all_gather_into` rounds fp32 numbers on all ranks: fp32 for none, or bf16.
+        mode: method of fp32 and bf16 sums. `blocking` waits inside MPI; `iallreduce` posts and polls; `hierarchical`
+            sums within a node through shared memory and exchanges the sums between nodes.
+        wire: data type in which `hierarchical` moves fp32 summands: fp32, or bf16 with fp32 sums.
+        gather_wire: data type to which `all_gather_into` rounds fp32 values on all ranks: fp32 (no rounding) or bf16.
     """
 
     def __init__(self, channel: Channel, node: Node | None, *, mode: Mode, wire: torch.dtype = torch.float32) -> None:
@@ -44,7 +44,7 @@ class Collectives:
         self._hierarchy = Hierarchy(node) if node is not None and mode == "hierarchical" else None
 
     def all_reduce(self, tensor: Tensor, op: Reduction) -> Operation:
-        """The tensor becomes its combination over the ranks; returns [tensor]."""
+        """Reduce the tensor over the ranks in place; return [tensor]."""
         size = self._channel.size
         flat = _dense(tensor)
         if self._hierarchy is not None and _is_shared(flat, op):
@@ -63,7 +63,7 @@ class Collectives:
         return _give_back(tensor, flat)
 
     def all_reduce_all(self, tensors: Sequence[Tensor], op: Reduction) -> Operation:
-        """Each tensor becomes its combination; tensors of one type travel as one."""
+        """Reduce each tensor in place; tensors of one data type are packed into one."""
         for dtype in dict.fromkeys(tensor.dtype for tensor in tensors):
             chosen = [tensor for tensor in tensors if tensor.dtype is dtype]
             packed = torch.cat([tensor.reshape(-1) for tensor in chosen])
@@ -73,12 +73,11 @@ class Collectives:
         return list(tensors)
 
     def _way(self, flat: Tensor, op: Reduction) -> dict[str, Any]:
-        """How numbers travel in the hierarchy."""
         wire = self.wire if flat.dtype is torch.float32 else flat.dtype
         return {"wire": wire, "scale": 1.0 / self._channel.size if op == "mean" else 1.0}
 
     def reduce(self, tensor: Tensor, op: Reduction, *, root: int) -> Operation:
-        """The tensor of rank `root` becomes the combination; the others' stay."""
+        """Reduce into the tensor of rank `root`; the tensors of other ranks are unchanged."""
         values, _ = _reducible(_dense(tensor), op)
         out = torch.empty_like(values) if self._channel.rank == root else None
         for start in range(0, values.numel(), Channel.MOST_ELEMENTS):
@@ -92,14 +91,14 @@ class Collectives:
         return [tensor]
 
     def broadcast(self, tensor: Tensor, *, root: int) -> Operation:
-        """The tensor becomes that of rank `root`."""
+        """Copy the tensor of rank `root` to all ranks."""
         flat = _dense(tensor)
         for piece in _pieces(_movable(flat), Channel.MOST_ELEMENTS):
             yield from _until_done(self._channel.broadcast(piece.numpy(), root=root))
         return _give_back(tensor, flat)
 
     def all_gather(self, tensor: Tensor, outputs: Sequence[Tensor]) -> Operation:
-        """outputs[r] becomes the tensor of rank r; their shapes may differ from rank to rank."""
+        """Gather the tensor of rank r into outputs[r]; shapes may differ between ranks."""
         own = _movable(_dense(tensor))
         sizes = {output.numel() for output in outputs}
         if sizes == {own.numel()} and own.numel() <= Channel.MOST_ELEMENTS:
@@ -115,7 +114,7 @@ class Collectives:
         return list(outputs)
 
     def all_gather_into(self, tensor: Tensor, output: Tensor) -> Operation:
-        """The output, of R times as many elements, becomes the tensors of all ranks one after the other."""
+        """Gather all ranks' tensors into the output, which has R times as many elements."""
         if self.gather_wire is torch.bfloat16 and tensor.dtype is output.dtype is torch.float32:
             yield from self._rounded_gather(_dense(tensor), flat := _dense(output))
             return _give_back(output, flat)
@@ -137,7 +136,7 @@ class Collectives:
         return _give_back(output, flat)
 
     def _rounded_gather(self, own: Tensor, whole: Tensor) -> Operation:
-        """The same with bf16 on the wire, and on every rank also for what is its own."""
+        """Gather with bf16 on the wire; every rank also rounds its own part."""
         if _overlaps(own, whole, but=self._channel.rank):
             own = own.clone()
         if self._hierarchy is not None:
@@ -148,7 +147,7 @@ class Collectives:
         whole.copy_(rounded)
 
     def reduce_scatter_from(self, tensor: Tensor, output: Tensor, op: Reduction) -> Operation:
-        """The output becomes part r of R equal parts of the tensor, combined over the ranks."""
+        """Reduce part r of R equal parts over the ranks, into the output of rank r."""
         flat = _dense(tensor)
         if self._hierarchy is not None and _is_shared(flat, op) and output.dtype is flat.dtype:
             out = _dense(output)
@@ -162,7 +161,10 @@ class Collectives:
         return [output]
 
     def reduce_scatter(self, tensors: Sequence[Tensor], output: Tensor, op: Reduction) -> Operation:
-        """The output becomes tensors[r], combined over the ranks; the others are of any shape."""
+        """Reduce tensors[r] over the ranks, into the output of rank r.
+
+        Their shapes may differ.
+        """
         packed = torch.cat([tensor.reshape(-1) for tensor in tensors])
         yield from self.all_reduce(packed, op)
         own = parts_of(packed, [tensor.numel() for tensor in tensors])[self._channel.rank]
@@ -170,7 +172,7 @@ class Collectives:
         return [output]
 
     def all_to_all(self, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> Operation:
-        """outputs[r] becomes what rank r had as inputs[own rank]."""
+        """Copy inputs[own rank] of rank r to outputs[r]."""
         requests, arrived = [], []
         for rank, output in enumerate(outputs):
             flat = _dense(output)
@@ -188,7 +190,7 @@ class Collectives:
         return list(outputs)
 
     def gather(self, tensor: Tensor, outputs: Sequence[Tensor] | None, *, root: int) -> Operation:
-        """outputs[r] on rank `root` becomes the tensor of rank r."""
+        """Gather the tensor of rank r into outputs[r] on rank `root`."""
         if outputs is None:
             yield from self.send(tensor, to=root, tag=GATHER_TAG)
             return [tensor]
@@ -200,7 +202,7 @@ class Collectives:
         return list(outputs)
 
     def scatter(self, output: Tensor, tensors: Sequence[Tensor] | None, *, root: int) -> Operation:
-        """The output becomes what rank `root` has as tensors[own rank]."""
+        """Copy tensors[own rank] of rank `root` to the output."""
         if tensors is None:
             yield from self.receive(output, source=root, tag=SCATTER_TAG)
             return [output]
@@ -212,26 +214,26 @@ class Collectives:
         return [output]
 
     def send(self, tensor: Tensor, *, to: int, tag: int) -> Operation:
-        """Sends the tensor to rank `to`; tags from FIRST_TAG on are for callers."""
+        """Send the tensor to rank `to`; tags from FIRST_TAG on are for callers."""
         for piece in _pieces(_movable(_dense(tensor)), Channel.MOST_ELEMENTS):
             yield from _until_done(self._channel.send(piece.numpy(), to=to, tag=tag))
         return [tensor]
 
     def receive(self, tensor: Tensor, *, source: int | None, tag: int) -> Operation:
-        """The tensor becomes what rank `source` sends with this tag."""
+        """Receive the tensor from rank `source` with this tag."""
         flat = _dense(tensor)
         for piece in _pieces(_movable(flat), Channel.MOST_ELEMENTS):
             yield from _until_done(self._channel.receive(piece.numpy(), source=source, tag=tag))
         return _give_back(tensor, flat)
 
     def barrier(self) -> Operation:
-        """Ends when all ranks have started it."""
+        """Complete when all ranks have started it."""
         yield from _until_done(self._channel.barrier())
         return []
 
 
 def parts_of(tensor: Tensor, sizes: int | list[int]) -> Sequence[Tensor]:
-    """The tensor cut along its first dimension into parts of these sizes, or of one size."""
+    """Split a tensor along its first dimension into parts of the given size(s)."""
     found: Sequence[Tensor] = tensor.split(sizes)  # type: ignore[no-untyped-call]
     return found
 
@@ -242,7 +244,7 @@ def _until_done(request: Request) -> Iterator[bool]:
 
 
 def _dense(tensor: Tensor) -> Tensor:
-    """The tensor's elements in a row: its own memory where it has no gaps."""
+    """Return the elements as a dense 1D tensor, without a copy if possible."""
     return tensor.detach().contiguous().view(-1)
 
 
@@ -253,14 +255,14 @@ def _give_back(tensor: Tensor, flat: Tensor) -> list[Tensor]:
 
 
 def _movable(flat: Tensor) -> Tensor:
-    """The same memory as integers of the same width."""
+    """Return the same memory as integers of the same width."""
     if flat.is_complex():
         flat = torch.view_as_real(flat).view(-1)
     return flat.view(MOVED_AS[flat.itemsize])
 
 
 def _reducible(flat: Tensor, op: Reduction) -> tuple[Tensor, bool]:
-    """Values that MPI can combine, and whether they are a copy in another type: fp32 for half precision."""
+    """Return values that MPI can reduce, and whether they are a copy in another type (fp32 for half precision)."""
     if flat.dtype in REDUCED:
         return flat, False
     if flat.dtype in (torch.bfloat16, torch.float16):
@@ -271,7 +273,7 @@ def _reducible(flat: Tensor, op: Reduction) -> tuple[Tensor, bool]:
 
 
 def _is_shared(flat: Tensor, op: Reduction) -> bool:
-    """Whether the exchange of a node knows the type and the combination."""
+    """Return whether the node exchange supports data type and reduction."""
     return flat.dtype in TYPES and op in ("sum", "mean", "max", "min", "product")
 
 
@@ -280,7 +282,7 @@ def _combination(op: Reduction) -> Combination:
 
 
 def _overlaps(part: Tensor, whole: Tensor, *, but: int) -> bool:
-    """Whether a part lies in the memory of the whole, elsewhere than at its own place `but` among equal parts."""
+    """Return whether a part overlaps the output in memory, except at its own position `but` among equal parts."""
     start = part.data_ptr() - whole.data_ptr()
     return -part.nbytes < start < whole.nbytes and start != but * part.nbytes
 

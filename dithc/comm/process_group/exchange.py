@@ -1,4 +1,4 @@
-"""Sums over the ranks of a node through memory that they share: the Python side of the kernels' exchange."""
+"""Reductions over the ranks of a node through shared memory: Python side of the kernels' exchange."""
 
 import ctypes
 import mmap
@@ -17,7 +17,7 @@ from dithc.log import UserError, logger, problem
 
 log = logger(__name__)
 
-# Bytes that this process has put into shared memory for others.
+# Bytes that this process has written to shared memory for other ranks.
 bytes_put = 0
 
 Combination = Literal["sum", "product", "max", "min"]
@@ -27,45 +27,46 @@ DONE, PROCESS_GONE = 0, -8
 MOST_RANKS = 256
 CACHE_LINE = 64
 
-# A chunk fits a second-level cache beside what is computed there, and is long enough that the handful of calls it takes, some
-# microseconds each, do not show. With 4 of them the ranks may be 3 chunks apart before one waits.
+# A chunk fits into the second-level cache together with the working set of the computation. It is long enough to hide
+# the latency of its handful of calls, some microseconds each. With 4 slots the ranks may be 3 chunks apart before one
+# waits.
 SLOT_BYTES = 512 << 10
 NUM_SLOTS = 4
 
 
-# Rounds over the steps in one call of `whole`: about a millisecond, after which other operations get a turn.
+# Rounds over the steps in one call of `whole`: about a millisecond, after which other operations can run.
 ROUNDS_A_CALL = 64
 Whole = Literal["all_reduce", "reduce_scatter", "all_gather"]
 WHOLES: dict[Whole, int] = {"all_reduce": 0, "reduce_scatter": 1, "all_gather": 2}
 
 
 class RankGone(UserError):
-    """A process that was waited for does not exist any more, or does not go on."""
+    """Error of a rank process that has ended or hangs while other ranks wait for it."""
 
-    status = 1  # not of a mistake in what was given
+    status = 1  # not an input error
 
     def __init__(self, said: str) -> None:
         told = problem(
             "a rank is lost",
             got=said,
             expected="all ranks until the work is done",
-            fix="see what the log says of that rank (a signal, memory), then start again: what is complete is kept",
+            fix="find the cause in the log of that rank (a signal, memory), then restart: completed work is kept",
         )
         super().__init__(str(told))
         self._said = said
 
     def __reduce__(self) -> tuple[type["RankGone"], tuple[str]]:
-        return RankGone, (self._said,)  # else words would be put around those that it has
+        return RankGone, (self._said,)  # the default would format the message twice
 
 
 class _Pieces(ctypes.Structure):
-    """hc_pieces."""
+    """C structure hc_pieces."""
 
     _fields_ = [("offsets", ctypes.c_void_p), ("length", ctypes.c_int64), ("limit", ctypes.c_int64)]
 
 
 class _Whole(ctypes.Structure):
-    """hc_whole."""
+    """C structure hc_whole."""
 
     _fields_ = [
         *[(name, ctypes.c_void_p) for name in ("x", "out", "done")],
@@ -77,7 +78,10 @@ class _Whole(ctypes.Structure):
 
 
 class Pieces:
-    """Where the pieces of a chunk lie in an array: that of rank r at offsets[r], `length` elements or up to `limit`."""
+    """Positions of the pieces of a chunk in an array.
+
+    The piece of rank r starts at offsets[r] and has `length` elements, or fewer up to `limit`.
+    """
 
     def __init__(self, offsets: Sequence[int], length: int, *, limit: int = 1 << 62) -> None:
         self.offsets, self.length, self.limit = offsets, length, limit
@@ -86,14 +90,14 @@ class Pieces:
         self.address = ctypes.addressof(self._struct)
 
     def count(self, rank: int) -> int:
-        """Elements of the piece of a rank."""
+        """Return the number of elements of a rank's piece."""
         return max(0, min(self.length, self.limit - self.offsets[rank]))
 
 
 class Exchange:
-    """The segment that the ranks of a node share. All of them must do the same steps in the same order.
+    """Shared segment of the ranks of a node. All ranks must execute the same steps in the same order.
 
-    Every step returns whether it was done; False means that another rank is not there yet: try again.
+    Every step returns whether it completed; False means that another rank is not ready, and the step must be retried.
     """
 
     def __init__(
@@ -105,17 +109,16 @@ class Exchange:
         barrier: Callable[[], None],
         slot_bytes: int = SLOT_BYTES,
     ) -> None:
-        """Makes the segment and maps it; collective over the ranks of the node.
+        """Create and map the segment; collective over the ranks of the node.
 
         Args:
-            rank: of this process among those of the node.
-            names: of the node's ranks, for messages.
-            broadcast: gives every rank the value of rank 0.
-            barrier: returns when all ranks have called it.
-            slot_bytes: of a chunk.
+            names: names of the node's ranks, for messages.
+            broadcast: function that returns the value of rank 0 on every rank.
+            barrier: function that returns when all ranks have called it.
+            slot_bytes: size of a chunk.
 
         Raises:
-            OSError: there is no room for the segment.
+            OSError: the memory is not available.
         """
         handle = native.library()
         assert handle is not None, "an exchange needs the C kernels"
@@ -133,20 +136,20 @@ class Exchange:
         self._handle = attached.value
         self._number = 0
         self._gone = ctypes.c_int()
-        barrier()  # everybody is attached: a process that ends from here on is noticed
+        barrier()  # all ranks are attached: from here on, the end of a process is detected
 
     def piece_elements(self, dtype: torch.dtype) -> int:
-        """The most elements of a piece of the wire type `dtype`."""
+        """Return the maximum number of elements of a piece in the wire type."""
         return self._slot_bytes // self.ranks // CACHE_LINE * CACHE_LINE // dtype.itemsize
 
     def cut(self, count: int, dtype: torch.dtype) -> Pieces:
-        """A chunk of so many elements in a row, cut into a piece for each rank."""
+        """Partition a chunk of consecutive elements into one piece per rank."""
         line = CACHE_LINE // dtype.itemsize
         length = -(-count // self.ranks // line) * line
         return Pieces([min(rank * length, count) for rank in range(self.ranks)], length, limit=count)
 
     def reserve(self, chunks: int) -> int:
-        """Numbers for the next chunks; returns the first."""
+        """Reserve numbers for the next chunks; return the first."""
         first = self._number
         self._number = (first + chunks) % (1 << 32)
         return first
@@ -154,14 +157,15 @@ class Exchange:
     def whole(
         self, kind: Whole, x: Tensor, out: Tensor, *, wire: torch.dtype, op: Combination = "sum", scale: float = 1.0
     ) -> Operation:
-        """A whole operation of the ranks of this node.
+        """Run a complete operation over the ranks of this node.
 
         Args:
-            kind: of all_reduce, x and out are the same, which becomes its combination times scale; of reduce_scatter, out becomes
-                the combination of part r of x; of all_gather, out becomes x of every rank, and x may lie at its place there.
-            x: dense, of one dimension.
-            out: likewise, of the same type.
-            wire: type in which numbers go through the segment.
+            kind: all_reduce: x and out are the same tensor and receive the reduction times scale. reduce_scatter: out
+                receives the reduction of part r of x. all_gather: out receives x of every rank, and x may be its own
+                part of out.
+            x: dense 1D input.
+            out: dense 1D output, of the same data type.
+            wire: data type in the segment.
         """
         part = min(x.numel(), out.numel())
         chunk = self.piece_elements(wire) * (self.ranks if kind == "all_reduce" else 1)
@@ -181,7 +185,7 @@ class Exchange:
         return None
 
     def put(self, number: int, pieces: Pieces, x: Tensor, *, wire: torch.dtype, patience: int) -> bool:
-        """Copies the pieces of the other ranks into the segment, as type `wire`."""
+        """Copy the pieces of the other ranks into the segment, as type `wire`."""
         status = self._library.hc_exchange_put(
             *(self._handle, number % (1 << 32), pieces.address, x.data_ptr(), TYPES[x.dtype], TYPES[wire], patience),
             ctypes.byref(self._gone),
@@ -192,7 +196,7 @@ class Exchange:
         return True
 
     def offer(self, number: int, pieces: Pieces, x: Tensor, *, patience: int) -> bool:
-        """Copies x, the piece of this rank, into the segment, for `get` of the others."""
+        """Copy x, the piece of this rank, into the segment, for `get` on the other ranks."""
         status = self._library.hc_exchange_offer(
             *(self._handle, number % (1 << 32), pieces.address),
             *(x.data_ptr(), TYPES[x.dtype], TYPES[x.dtype], patience, ctypes.byref(self._gone)),
@@ -215,14 +219,19 @@ class Exchange:
         patience: int,
         keep: bool = True,
     ) -> Tensor | None:
-        """Combines the piece of this rank over all ranks, its own values straight from x.
+        """Reduce the piece of this rank over all ranks.
+
+        Its own values are read directly from x.
 
         Args:
-            out: takes the result too; of the type of x, or of `wire` without `keep`. It may be where the piece lies in x.
-            keep: whether the result is for the others, who `get` it after `publish`; else the chunk ends here.
+            pieces: positions of the pieces in x.
+            wire: data type in the segment.
+            out: also receives the result; of the type of x, or of `wire` without `keep`. It may be the piece in x.
+            patience: nanoseconds for which the call may wait.
+            keep: whether other ranks `get` the result after `publish`; otherwise the chunk ends here.
 
         Returns:
-            The result: the shared memory itself with `keep`, else `out`; None: try again.
+            The result (the shared memory itself with `keep`, else `out`); None if the step must be retried.
         """
         pointer = ctypes.c_void_p()
         status = self._library.hc_exchange_combine(
@@ -235,20 +244,23 @@ class Exchange:
             return None
         count = pieces.count(self.rank)
         if not keep:
-            assert out is not None, "a result that nobody keeps"
+            assert out is not None, "a result requires `keep` or `out`"
             return out
         self._count(count, wire)
         offset = (pointer.value or 0) - self._address
         return self._bytes[offset : offset + count * wire.itemsize].view(wire)
 
     def publish(self, number: int) -> None:
-        """Tells the others that the piece of this rank is complete."""
+        """Mark the piece of this rank as complete."""
         self._library.hc_exchange_publish(self._handle, number % (1 << 32))
 
     def get(
         self, number: int, pieces: Pieces, out: Tensor, *, wire: torch.dtype, with_own: bool, patience: int
     ) -> bool:
-        """Copies the pieces of the others, and that of this rank where asked for, to their places in `out`."""
+        """Copy the pieces of other ranks to their positions in `out`.
+
+        `with_own` includes this rank's piece.
+        """
         status = self._library.hc_exchange_get(
             *(self._handle, number % (1 << 32), pieces.address, TYPES[wire], with_own),
             *(out.data_ptr(), TYPES[out.dtype], patience, ctypes.byref(self._gone)),
@@ -256,7 +268,10 @@ class Exchange:
         return self._is_done(status)
 
     def fold(self, parts: Sequence[Tensor], op: Combination, out: Tensor) -> None:
-        """out, which may be one of them, becomes the combination of the parts, in their order, in fp32; all of one type."""
+        """Reduce parts of one data type in their order, in fp32, into `out`.
+
+        `out` may be one of the parts.
+        """
         rows = (ctypes.c_void_p * len(parts))(*(part.data_ptr() for part in parts))
         self._library.hc_exchange_fold(
             self._handle, len(parts), out.numel(), rows, TYPES[out.dtype], COMBINATIONS[op], out.data_ptr()
@@ -274,7 +289,10 @@ class Exchange:
 
 
 def shared_memory(size: int, *, rank: int, broadcast: Callable[[Any], Any], barrier: Callable[[], None]) -> mmap.mmap:
-    """Maps `size` bytes of zeros that all ranks share; the file behind it has no name any more when this returns."""
+    """Map `size` zero bytes shared by all ranks.
+
+    The backing file has no name after the call.
+    """
     path, failure = None, None
     if rank == 0:
         try:
@@ -293,7 +311,7 @@ def shared_memory(size: int, *, rank: int, broadcast: Callable[[Any], Any], barr
 
 
 def _file_of(size: int) -> str:
-    """A new file of `size` bytes that are there, so that no later store can fail; in /dev/shm where it has room."""
+    """Create a file of `size` allocated bytes, so that no later store fails; in /dev/shm if possible."""
     failure: OSError | None = None
     for folder in ("/dev/shm", tempfile.gettempdir()):
         if not Path(folder).is_dir():
@@ -302,7 +320,7 @@ def _file_of(size: int) -> str:
         try:
             os.posix_fallocate(file, 0, size)
             if failure is not None:
-                log.warning("shared memory of the ranks: %s; it is in %s instead", failure, folder)
+                log.warning("shared memory of the ranks: %s; using %s instead", failure, folder)
             return path
         except OSError as error:
             os.unlink(path)

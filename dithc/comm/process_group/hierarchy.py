@@ -1,9 +1,9 @@
-"""Sums and hand-outs over nodes of several ranks: within a node through shared memory, between nodes by MPI.
+"""Reductions and gathers over nodes with several ranks: shared memory within a node, MPI between nodes.
 
-Legend: R ranks of a node, M nodes. Ranks with the same place on their nodes exchange with each other, so that every rank of a
-node has its share of what leaves it. Arrays go through in chunks, several of which are under way. Values are combined over the
-ranks of a node in the order of their places, then over nodes in the order of nodes; each time in fp32, from and to the wire type.
-So an element's sum has the same bits whatever the operation and the chunk that it is made in.
+R is the number of ranks per node and M the number of nodes. Ranks with the same index on their nodes exchange with each
+other, so that every rank of a node sends its share of the data. Arrays are processed in chunks, several of which are in
+flight. Values are reduced over the ranks of a node in the order of their indices, then over nodes in order; each time
+in fp32, from and to the wire type. An element's sum therefore has the same bits for every operation and chunk.
 """
 
 from collections import deque
@@ -17,26 +17,26 @@ from torch import Tensor
 from dithc.comm.process_group.exchange import Combination, Exchange, Pieces
 from dithc.comm.process_group.service import Operation
 
-if TYPE_CHECKING:  # importing it starts MPI
+if TYPE_CHECKING:  # the import starts MPI
     from dithc.comm.mpi import Buffer, Channel, Request
 
-# Chunks that travel between nodes at the same time: enough to keep the network busy while others are summed.
+# Number of chunks in flight between nodes: enough to keep the network busy while others are summed.
 IN_FLIGHT = 3
-# A chunk of a node that meets others: their messages are to be long against the latency of a network, some microseconds.
+# Chunk size across several nodes: messages must be long compared with the network latency of some microseconds.
 ACROSS_SLOT_BYTES = 2 << 20
 
-# A step of a chunk: takes its number and how many nanoseconds it may wait; whether it was done.
+# Step of a chunk: receives its number and the nanoseconds it may wait; returns whether it completed.
 Step = Callable[[int, int], bool]
 
 
 @dataclass(frozen=True)
 class Across:
-    """The ranks with the same place on all nodes.
+    """Ranks with the same index on all nodes.
 
     Attributes:
         node: number of this node.
-        sums, gathers: two channels over them in the order of nodes. Each carries one kind of step, in the order of chunks,
-            which on one channel would meet in another order on every node.
+        sums, gathers: two channels over these ranks in the order of nodes. Each carries one type of step in the order
+            of chunks; on a single channel the steps would interleave differently on every node.
     """
 
     node: int
@@ -46,11 +46,11 @@ class Across:
 
 @dataclass(frozen=True)
 class Node:
-    """Where the ranks of a group live.
+    """Placement of the ranks of a group on nodes.
 
     Attributes:
-        exchange: the shared memory of this node's ranks of the group.
-        ranks: of the group, for each node by place.
+        exchange: shared memory of the group's ranks on this node.
+        ranks: ranks of the group, for each node by index.
         across: None with one node.
     """
 
@@ -60,20 +60,20 @@ class Node:
 
 
 class Hierarchy:
-    """Operations on dense one-dimensional tensors; one after the other, the same on all ranks."""
+    """Operations on dense 1D tensors; one after the other, the same on all ranks."""
 
     def __init__(self, node: Node) -> None:
         self._node = node
         self._spare: dict[tuple[int, torch.dtype], list[Tensor]] = {}
 
     def all_reduce(self, x: Tensor, op: Combination, *, wire: torch.dtype, scale: float) -> Operation:
-        """x becomes its combination over all ranks, times scale."""
+        """Reduce x over all ranks in place, times scale."""
         exchange, across = self._node.exchange, self._node.across
         if across is None:
             yield from exchange.whole("all_reduce", x, x, wire=wire, op=op, scale=scale)
             return
         chunks = x.split(exchange.ranks * exchange.piece_elements(wire)) if x.numel() else ()  # type: ignore[no-untyped-call]
-        if exchange.ranks == 1 and wire is x.dtype and scale == 1:  # nothing to do on this node: from x to x
+        if exchange.ranks == 1 and wire is x.dtype and scale == 1:  # a single rank per node sends directly from x to x
             crossing = self._crossing(across, dict(enumerate(chunks)), op, wire)
             yield from _pipeline(len(chunks), crossing, waiting=())
             return
@@ -110,12 +110,12 @@ class Hierarchy:
         yield from _pipeline(len(chunks), [put, combine, *crossing, publish, get], waiting=(put, combine, get))
 
     def _crossing(self, across: Across, values: dict[int, Tensor], op: Combination, wire: torch.dtype) -> list[Step]:
-        """The steps that combine values[i], a piece that is combined within this node, with those of the other nodes."""
+        """Return the steps that reduce values[i], a piece already reduced within this node, over nodes."""
         summing: deque[tuple[Request, Tensor, Tensor]] = deque()
         gathering: deque[Request] = deque()
 
         def leave(i: int, _: int) -> bool:
-            """The other nodes get their shares of the piece, and this rank theirs of its own."""
+            """Send the other nodes their shares of the piece, and receive this rank's share."""
             if len(summing) + len(gathering) >= IN_FLIGHT:
                 return False
             counts = _shares(values[i].numel(), across.sums.size)
@@ -144,7 +144,10 @@ class Hierarchy:
         return [leave, sum_up, arrive]
 
     def reduce_scatter(self, x: Tensor, out: Tensor, op: Combination, *, wire: torch.dtype, scale: float) -> Operation:
-        """out becomes the combination of part r of x, of one part for each rank of the group; it may be that part itself."""
+        """Reduce part r of x into out of rank r.
+
+        x has one part per rank of the group, and out may be this part.
+        """
         exchange, across, ranks = self._node.exchange, self._node.across, self._node.ranks
         if across is None:
             yield from exchange.whole("reduce_scatter", x, out, wire=wire, op=op, scale=scale)
@@ -190,7 +193,7 @@ class Hierarchy:
     def _shard_crossing(
         self, across: Across, stages: dict[int, Tensor], targets: Sequence[Tensor], op: Combination
     ) -> list[Step]:
-        """The steps that combine stages[i], a chunk of each node's shard, with those of the other nodes, into targets[i]."""
+        """Return the steps that reduce stages[i], a chunk of each node's shard, over nodes into targets[i]."""
         nodes = across.sums.size
         summing: deque[tuple[Request, Tensor]] = deque()
 
@@ -222,9 +225,11 @@ class Hierarchy:
         return [leave, sum_up]
 
     def all_gather(self, x: Tensor, out: Tensor, *, wire: torch.dtype = torch.float32) -> Operation:
-        """out becomes x of rank 0, x of rank 1, ... of the group, all of them rounded to `wire`. x may be its part of out.
+        """Gather x of each rank into out, in rank order, rounded to `wire`.
 
-        With fp32 on the wire bits move, whatever they mean.
+        x may be its part of out.
+
+        With fp32 on the wire the bits are copied unchanged, whatever their type.
         """
         exchange, across, ranks = self._node.exchange, self._node.across, self._node.ranks
         count, nodes = x.numel(), len(ranks)
@@ -275,7 +280,7 @@ class Hierarchy:
         yield from _pipeline(len(starts) * nodes, [leave, arrive, offer, get], waiting=(offer, get))
 
     def _take(self, count: int, dtype: torch.dtype) -> Tensor:
-        """Memory for numbers on their way: what was given back before, whose pages are there already."""
+        """Return a transfer buffer, preferably one that was returned before and whose pages are mapped."""
         spare = self._spare.get((count, dtype))
         return spare.pop() if spare else torch.empty(count, dtype=dtype)
 
@@ -284,10 +289,12 @@ class Hierarchy:
 
 
 def _pipeline(count: int, steps: Sequence[Step], *, waiting: Sequence[Step] = ()) -> Operation:
-    """Takes `count` chunks through the steps, each in the order of chunks, as far ahead as every step lets them.
+    """Run `count` chunks through the steps, each step in the order of chunks and as early as possible.
 
     Args:
-        waiting: the steps that may sleep while nothing travels between nodes, where that has to be asked to move on; none: all.
+        count: number of chunks.
+        waiting: steps that may sleep if no data is in flight between nodes, because transfers only progress when
+            polled; empty for all steps.
     """
     done = [0] * len(steps)
     patience = 0
@@ -306,12 +313,12 @@ def _pipeline(count: int, steps: Sequence[Step], *, waiting: Sequence[Step] = ()
 
 
 def _shares(count: int, nodes: int) -> list[int]:
-    """Elements of a piece that each node combines; whole cache lines but for the last."""
+    """Return the elements of a piece that each node reduces; full cache lines except for the last node."""
     share = -(-count // nodes // 32) * 32
     return [max(0, min(share, count - node * share)) for node in range(nodes)]
 
 
 def _array(tensor: Tensor) -> "Buffer":
-    """What MPI moves: bits, whatever they mean."""
+    """Return the bits as an integer array that MPI can move."""
     array: Buffer = tensor.view(torch.int16 if tensor.itemsize == 2 else torch.int32).numpy()
     return array

@@ -1,4 +1,4 @@
-"""Who of a group lives on which node: the shared memory of this one's ranks, and how their processes are."""
+"""Ranks of a group on this node: their shared memory and the state of their processes."""
 
 import os
 import time
@@ -16,9 +16,11 @@ log = logger(__name__)
 
 
 def node_of(channel: Channel, ranks: Sequence[int] | None = None) -> Node | None:
-    """The shared memory of the ranks of this node, and the ranks in the same place of the others; collective.
+    """Create this node's shared memory, and channels to other nodes.
 
-    `ranks` are the numbers of all in the world, by which people know them; None where they are the world.
+    The channels connect ranks of the same index on all nodes.
+
+    Collective. `ranks` are the numbers in the world, used in messages; None if the group is the world.
     """
     names = channel.all_gather_object(node_name())
     mine = [rank for rank, name in enumerate(names) if name == names[channel.rank]]
@@ -32,7 +34,7 @@ def node_of(channel: Channel, ranks: Sequence[int] | None = None) -> Node | None
         obstacle = f"more than {MOST_RANKS} ranks on a node"
     reasons = [reason for reason in channel.all_gather_object(obstacle) if reason]
     if reasons:
-        log.warning("dithc-mpi: %s; sums go through MPI's own all-reduce", reasons[0])
+        log.warning("dithc-mpi: %s; using MPI's own all-reduce", reasons[0])
         return None
     in_order = list(dict.fromkeys(names))  # nodes by their first rank
     number, place = in_order.index(names[channel.rank]), mine.index(channel.rank)
@@ -52,10 +54,13 @@ def node_of(channel: Channel, ranks: Sequence[int] | None = None) -> Node | None
 
 
 class Neighbours:
-    """The ranks of a group as processes, as far as those of this node can be seen."""
+    """Processes of the ranks of a group on this node."""
 
     def __init__(self, channel: Channel, ranks: Sequence[int] | None = None) -> None:
-        """Takes what connects them, and their numbers in the world; None where they are the world."""
+        """Gather host and process number of the ranks.
+
+        `ranks` are their numbers in the world (None: equal).
+        """
         self._ranks = ranks
         here = (node_name(), os.getpid())
         everybody = channel.all_gather_object(here)
@@ -66,7 +71,10 @@ class Neighbours:
         self._stopped_since: dict[int, float] = {}
 
     def look(self, *, stopped_seconds: float | None = None) -> None:
-        """Raises RankGone when one of them has ended, or a signal has stopped it for `stopped_seconds`."""
+        """Raise RankGone if a process has ended or was stopped too long.
+
+        The limit for processes stopped by a signal is `stopped_seconds`.
+        """
         for rank, pid in self._processes.items():
             try:
                 os.kill(pid, 0)
@@ -75,17 +83,17 @@ class Neighbours:
             except PermissionError:
                 continue
             if stopped_seconds is not None and self._stopped_for(rank) > stopped_seconds:
-                raise RankGone(f"{self.describe(rank)} for {stopped_seconds:g} s, while others wait for it")
+                raise RankGone(f"{self.describe(rank)} for {stopped_seconds:g} s, while other ranks wait for it")
 
     def _stopped_for(self, rank: int) -> float:
-        """Seconds for which a rank has been seen stopped."""
+        """Return the seconds since a rank was first found stopped."""
         if _state(self._processes[rank]) != "T":
             self._stopped_since.pop(rank, None)
             return 0.0
         return time.monotonic() - self._stopped_since.setdefault(rank, time.monotonic())
 
     def describe(self, rank: int) -> str:
-        """What is known of the process of a rank."""
+        """Return a description of a rank's process."""
         number = self._ranks[rank] if self._ranks else rank
         if (pid := self._processes.get(rank)) is None:
             return f"rank {number} on {self._hosts[rank]}"
@@ -93,12 +101,11 @@ class Neighbours:
 
 
 def _name(rank: int, ranks: Sequence[int] | None, *, size: int) -> str:
-    """How people know the rank of a group: by its number in the world."""
+    """Return the name of a rank for messages, by its number in the world."""
     return f"rank {ranks[rank]}" if ranks else f"rank {rank} of {size}"
 
 
 def _state(pid: int) -> str:
-    """The letter of proc(5) that says what a process does."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except OSError:

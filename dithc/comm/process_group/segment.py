@@ -1,4 +1,4 @@
-"""Memory that some ranks of a node share, and where they meet before they read in it."""
+"""Memory shared by ranks of a node, with a barrier before reads."""
 
 import ctypes
 import weakref
@@ -15,10 +15,10 @@ NANOSECONDS = 1_000_000_000
 
 
 class Segment:
-    """Bytes that all of them see, filled with zeros at first.
+    """Shared bytes of the ranks, initially zero.
 
     Attributes:
-        memory: uint8, of as many bytes as were asked for.
+        memory: uint8 tensor of the requested size.
     """
 
     def __init__(
@@ -31,18 +31,17 @@ class Segment:
         barrier: Callable[[], None],
         timeout_seconds: float,
     ) -> None:
-        """Makes the memory and maps it; collective over them.
+        """Create and map the memory; collective over the ranks.
 
         Args:
-            num_bytes: of `memory`.
-            rank: of this process among them.
-            names: of all, for messages.
-            broadcast: gives every rank the value of the first.
-            barrier: returns when all have called it.
-            timeout_seconds: after which who waits for another gives up.
+            num_bytes: size of `memory`.
+            names: names of all ranks, for messages.
+            broadcast: function that returns the value of the first rank on every rank.
+            barrier: function that returns when all ranks have called it.
+            timeout_seconds: time after which a rank stops waiting for another.
 
         Raises:
-            OSError: there is no room for the memory.
+            OSError: the memory is not available.
         """
         handle = native.library()
         assert handle is not None, "a segment needs the C kernels"
@@ -59,12 +58,15 @@ class Segment:
         )
         self._handle, self._gone = attached.value, ctypes.c_int(-1)
         weakref.finalize(self, handle.hc_exchange_detach, attached).atexit = False
-        barrier()  # everybody is attached: a process that ends from here on is noticed
+        barrier()  # all ranks are attached: from here on, the end of a process is detected
 
     def meet(self, calls: Any) -> None:
-        """Has `calls`, the library or what records calls of it, wait until all ranks are here: what they wrote can be read."""
+        """Wait through `calls` until all ranks have written.
+
+        `calls` is the library or a recorder of its calls.
+        """
         calls.hc_exchange_meet(self._handle, self._timeout, self._gone)
 
     def absent(self) -> str | None:
-        """Who was waited for in vain; None where all came."""
+        """Return the rank that was missing at the timeout; None if all arrived."""
         return None if self._gone.value < 0 else self._names[self._gone.value]

@@ -1,7 +1,7 @@
-"""The communication thread of a process group: runs its operations in the order in which they were asked for.
+"""Communication thread of a process group: runs operations in the order of their submission.
 
-An operation is a generator. It yields whether it got on since the last yield, receives how long it may wait, and returns its
-result; so several operations are under way at once, and a send that was asked for after a collective is not held up by it.
+An operation is a generator. It yields whether it progressed, receives the time it may wait, and returns its result.
+Several operations are active simultaneously, so that a collective does not block a later send.
 """
 
 import os
@@ -21,13 +21,13 @@ from dithc.log import logger
 
 log = logger(__name__)
 
-# An operation: yields whether it got on, is sent the nanoseconds it may wait.
+# An operation yields whether it progressed, and receives the nanoseconds that it may wait.
 Operation = Generator[bool, int, Any]
 
-# A thread with one operation to wait for may sleep this long at a time; it then looks for new ones.
+# Maximum sleep of a thread with a single operation; it then polls for new ones.
 PATIENCE_NANOSECONDS = 200_000
-# After this many looks without progress (about 100 microseconds) the thread sleeps between looks, so that a core that it shares
-# goes to computing.
+# After this number of polls without progress (about 100 microseconds) the thread sleeps between polls, to free a core
+# that it shares with computing threads.
 LOOKS_BEFORE_SLEEP = 50
 SLEEP_SECONDS = 50e-6
 SECONDS_BETWEEN_LOOKS = 1.0
@@ -36,22 +36,21 @@ THREAD_NAME = "dithc-mpi"
 
 @dataclass(eq=False)
 class Job:
-    """An operation on its way.
+    """Submitted operation.
 
     Attributes:
-        name: for messages.
-        operation: the generator.
         done: called once, on the communication thread, with the result and None, or with None and the error.
-        timeout_seconds: it fails when it has not got on for so long.
-        number: its place in the row of the group's collectives, from 1; None for what is none.
-        in_turn: waits for the jobs in turn before it: collectives are made of several steps, and MPI and the exchange know a
-            step by its place in the row of all steps of the group, which two collectives at once would mix.
-        waiting_since: `time.monotonic` when it began, or got on last; None before.
-        missing: who it waits for, in words; empty where nobody has asked.
-        begun: `time.perf_counter` when the thread took it up, after its turn came; None before.
-        ended: `time.perf_counter` when it was done or had failed; None before.
-        num_bytes: handed over by this rank; None where nobody has counted.
-        spans: gets a span when the job has ended; None for no record.
+        timeout_seconds: time without progress after which it fails.
+        number: index among the group's collectives, from 1; None for other operations.
+        in_turn: whether it waits for earlier jobs with `in_turn`. A collective has several steps. MPI and the exchange
+            identify a step by its position among all steps of the group, which two interleaved collectives would mix
+            up.
+        waiting_since: `time.monotonic` of its start or last progress; None before.
+        missing: description of the ranks that it waits for; empty before the first query.
+        begun: `time.perf_counter` of its first step; None before.
+        ended: `time.perf_counter` of its completion or failure; None before.
+        num_bytes: bytes sent by this rank; None if they were not counted.
+        spans: receives a span when the job has ended; None for no record.
     """
 
     name: str
@@ -68,7 +67,7 @@ class Job:
     ended: float | None = field(default=None, init=False)
 
     def advance(self, patience: int) -> tuple[bool, bool]:
-        """One step; returns whether it got on, and whether it is finished."""
+        """Run one step; return whether it progressed and whether it finished."""
         try:
             if self.begun is not None:
                 progressed = self.operation.send(patience)
@@ -78,7 +77,7 @@ class Job:
         except StopIteration as end:
             self._end(end.value, None)
             return True, True
-        except BaseException as error:  # the caller gets it, whatever it is; the thread goes on
+        except BaseException as error:  # the caller receives every error, and the thread continues
             self._end(None, error)
             return True, True
         now = time.monotonic()
@@ -94,7 +93,7 @@ class Job:
         return f"{self.name}: not all ranks took part within {self.timeout_seconds:g} s{named}"
 
     def fail(self, error: BaseException) -> None:
-        """Ends the operation with an error."""
+        """End the operation with an error."""
         self.operation.close()
         self._end(None, error)
 
@@ -106,10 +105,10 @@ class Job:
 
 
 class Service:
-    """A thread that runs jobs until it is stopped.
+    """Thread that runs jobs until it is stopped.
 
     Attributes:
-        spans: gets a span of every job that is handed over, when it has ended; None for no record.
+        spans: receives a span of every submitted job when it has ended; None for no record.
     """
 
     spans: list[Span] | None = None
@@ -117,12 +116,11 @@ class Service:
     def __init__(
         self, name: str, *, cpu: int | None = None, watch: Callable[[Sequence[Job]], None] | None = None
     ) -> None:
-        """Starts the thread.
+        """Start the thread.
 
         Args:
-            name: of the thread.
-            cpu: logical CPU to run on; None leaves it to the system.
-            watch: called with the jobs under way every second in which nothing gets on; what it raises ends them all.
+            cpu: logical CPU to run on; None leaves the choice to the system.
+            watch: called with the active jobs every second without progress; an exception ends all jobs.
         """
         self._watch, self._next_look = watch, 0.0
         self._queue: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
@@ -133,7 +131,7 @@ class Service:
             self.bind(cpu)
 
     def bind(self, cpu: int) -> None:
-        """Lets the thread run on this logical CPU alone; where the system refuses, it stays as it is, with a warning."""
+        """Bind the thread to this logical CPU; log a warning if the system rejects it."""
         thread = self._thread.native_id
         assert thread is not None, "the thread has been started"
         try:
@@ -144,7 +142,7 @@ class Service:
             log.info("communication thread: bound to CPU %d", cpu)
 
     def submit(self, job: Job) -> None:
-        """Hands a job to the thread.
+        """Submit a job to the thread.
 
         Raises:
             RuntimeError: the service was stopped.
@@ -155,15 +153,15 @@ class Service:
         self._queue.put(job)
 
     def stop(self, *, timeout_seconds: float) -> bool:
-        """Lets the jobs under way finish and ends the thread; returns whether it has ended in time."""
+        """Complete the active jobs and end the thread; return whether it ended in time."""
         self._stopped = True
         self._queue.put(None)
         self._thread.join(timeout_seconds)
         return not self._thread.is_alive()
 
     def _run(self) -> None:
-        torch.set_num_threads(1)  # else the first torch operator here starts a second OpenMP pool
-        # The system's name for it, in top and in the report of where threads run; 15 characters.
+        torch.set_num_threads(1)  # otherwise the first torch operator here starts a second OpenMP pool
+        # Kernel name of the thread, in top and in the report of thread placement; at most 15 characters.
         Path(f"/proc/self/task/{threading.get_native_id()}/comm").write_text(THREAD_NAME)
         active: list[Job] = []
         stopping, idle_looks = False, 0
@@ -176,7 +174,7 @@ class Service:
                 time.sleep(SLEEP_SECONDS)
 
     def _take(self, active: list[Job], *, wait: bool) -> bool:
-        """Moves new jobs into `active`; returns whether the thread was asked to end."""
+        """Move new jobs into `active`; return whether the thread should end."""
         stopping = False
         while True:
             try:
@@ -215,7 +213,7 @@ class Service:
 
 @contextmanager
 def recorded(services: Iterable[Service]) -> Iterator[list[Span]]:
-    """What the threads do of all that they are handed while a `with` block runs."""
+    """Record all jobs submitted to the threads during a `with` block."""
     spans: list[Span] = []
     chosen = list(services)
     for service in chosen:

@@ -1,4 +1,4 @@
-"""What a call of the process group returns: an operation on its way, as torch.distributed knows it."""
+"""Work object of the process group, as torch.distributed defines it."""
 
 from datetime import timedelta
 from typing import Any
@@ -8,26 +8,27 @@ from torch.futures import Future
 
 from dithc.comm.process_group.service import Job
 
-# Typed as anything: torch says little about it.
+# Typed as Any because torch has few annotations for it.
 _WORK: Any = Work
 
 
 class MpiWork(_WORK):  # type: ignore[misc]
-    """An operation on its way. Its future is a list of tensors; `wait` raises what the operation raised."""
+    """Active operation. Its future is a list of tensors; `wait` raises the error of the operation."""
 
     def __init__(self, ended: "Future[Any]", job: Job) -> None:
         super().__init__()
-        # An exception set on a future crashes torch's C++ side; one that a callback raises arrives as it should.
+        # An exception set on a future crashes torch's C++ side; an exception raised by a callback is passed on
+        # correctly.
         self._ended, self._future, self._job = ended, ended.then(_unwrap), job
 
     @property
     def begun(self) -> float | None:
-        """When the communication thread took it up, of `time.perf_counter`; None before."""
+        """`time.perf_counter` of the first step; None before."""
         return self._job.begun
 
     @property
     def ended(self) -> float | None:
-        """When it was done or had failed, of `time.perf_counter`; None before."""
+        """`time.perf_counter` of completion or failure; None before."""
         return self._job.ended
 
     def wait(self, timeout: timedelta | None = None) -> bool:

@@ -1,6 +1,6 @@
-"""What computing takes on the ranks that are here: seconds of blocks, timed while the other ranks do the same, and while few do.
+"""Measured computing times on the connected ranks: seconds per block, with all ranks active and with few.
 
-Legend: T tokens of an image, t of a strip, D width, L blocks.
+T tokens of an image, t of a strip, D width, L blocks.
 """
 
 import time
@@ -21,16 +21,18 @@ from dithc.parallel.degrees import Work
 from dithc.parallel.denoise import Denoiser
 from dithc.parallel.strips import rotated_from
 
-MOST_TOKENS, PART, BLOCKS = 1024, 4, 2  # of the longer strip; of it in the shorter one; blocks that are timed
+MOST_TOKENS, PART, BLOCKS = 1024, 4, 2  # tokens of the long strip; divisor for the short strip; number of timed blocks
 ROUNDS, WINDOW_SECONDS, LONG_SECONDS = 3, 0.05, 0.5
 
-# Something to time: entered, it is what is called again and again.
+# Timed work: a context manager that yields the action to repeat.
 Timed = Callable[[], AbstractContextManager[Callable[[], object]]]
 
 
 def computing(model: DiT, work: Work, *, bf16: bool) -> dict[str, float]:
-    """Return seconds of a block with a long and a short strip of one image (`long`, `short`), the extra time in two calls
-    (`leaving`), and the time of a network call outside of blocks (`call`).
+    """Return seconds of blocks and calls by name.
+
+    `long` and `short` are the seconds of a block with a long and a short strip of one image. `leaving` is the extra
+    time of a block in two calls, and `call` the time of a network call outside of blocks.
     """
     long, short = strips(work)
     blocks = model.chain()[:BLOCKS]
@@ -45,7 +47,7 @@ def computing(model: DiT, work: Work, *, bf16: bool) -> dict[str, float]:
 
 
 def crowds(model: DiT, work: Work, group: Group, *, place: int, most: int, bf16: bool) -> dict[int, float]:
-    """Return seconds of a block by the number of first ranks per node that compute while others wait.
+    """Return seconds of a block by the number of active first ranks per node.
 
     Collective over `group`; `place` is this rank's index on its node, `most` the ranks of the largest node.
     """
@@ -66,8 +68,6 @@ def strips(work: Work) -> tuple[int, int]:
 
 
 def _block(model: DiT, blocks: Blocks, work: Work, tokens: int, *, in_sequence: bool = True) -> Timed:
-    """Some blocks, with a strip of so many tokens."""
-
     @contextmanager
     def entered() -> Iterator[Callable[[], object]]:
         with part.part_of(work.tokens, over), rotated_from(model, slice(0, tokens)):
@@ -80,7 +80,7 @@ def _block(model: DiT, blocks: Blocks, work: Work, tokens: int, *, in_sequence: 
 
 
 def _ends(model: DiT, work: Work, block: float, *, bf16: bool) -> float:
-    """Return seconds of a call outside of blocks; empty if a call takes too long."""
+    """Return seconds of a call outside of blocks; 0 if a call takes too long to measure."""
     if work.tokens > MOST_TOKENS or work.depth * block > LONG_SECONDS:
         return 0.0
     config = model.config
@@ -93,7 +93,7 @@ def _ends(model: DiT, work: Work, block: float, *, bf16: bool) -> float:
 def _typical(timed: Sequence[Timed]) -> list[float]:
     """Return the median seconds of rounds that repeat short work; long work is timed once.
 
-    The minimum would be misleading, because on shared cores it is a lucky try.
+    The minimum would be misleading, because on shared cores it reflects a lucky round.
     """
     found: list[list[float]] = [[] for _ in timed]
     begun = time.perf_counter()
@@ -125,7 +125,7 @@ class _AllKeys:
     def __init__(self, tokens: int, *, in_sequence: bool) -> None:
         self._tokens, self.in_sequence = tokens, in_sequence
         self.turn = (0, 0)
-        self.most_tokens = 0  # of short strips, which are always one call where they may be
+        self.most_tokens = 0  # short strips: always one call if supported
         self._memory = torch.empty(0)
         self._kept: Any = None
 
@@ -133,7 +133,7 @@ class _AllKeys:
         """See `hcops.part.Across`."""
 
     def linears(self, x: Tensor, layers: Sequence[tuple[Tensor, Tensor]], dtype: torch.dtype) -> Iterator[Tensor]:
-        """See `hcops.part.Across`; all of their columns."""
+        """See `hcops.part.Across`; computes all columns."""
         self._outputs = torch.empty(len(layers), len(x), len(layers[0][0]), dtype=dtype)
         across.linears_in(self._outputs, x, layers, columns=slice(None), meet=lambda calls: None)
         return iter(self._outputs)

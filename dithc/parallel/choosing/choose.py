@@ -1,4 +1,4 @@
-"""All valid degrees by predicted seconds of the job, and reasons against others."""
+"""Valid degrees ordered by predicted seconds of the job, and reasons against other degrees."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -8,11 +8,11 @@ from dithc.log import problem
 from dithc.parallel.choosing.costs import NOMINAL, Costs, Rates
 from dithc.parallel.degrees import Degrees, Work, fault, ways
 
-# A ring rounds otherwise than one rank: it is taken where it takes less than this share of the seconds without it.
+# A ring rounds differently from one rank. It is chosen only if it takes less than this share of the seconds without it.
 RING_SHARE = 0.9
-ALIKE = 0.005  # share of the least seconds, in steps of which predictions are told apart
-UNKNOWN = "nobody has measured or described the links that it needs"
-MOST_RANKS = 1 << 14  # whose ways are gone through in seconds
+ALIKE = 0.005  # resolution of predictions, as a share of the least seconds
+UNKNOWN = "the required links are neither measured nor described"
+MOST_RANKS = 1 << 14  # limit for enumeration within seconds
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,10 +20,10 @@ class Choice:
     """Degrees and their prediction.
 
     Attributes:
-        seconds: until the last group is done.
-        exchange: of these, seconds of communication without computing in the busiest group.
-        speedup: over one rank.
-        ideal: the speed-up over the number of ranks.
+        seconds: time until the last group is done.
+        exchange: part of `seconds` in which the busiest group only communicates.
+        speedup: speedup over one rank.
+        ideal: speedup divided by the number of ranks.
     """
 
     degrees: Degrees
@@ -33,7 +33,7 @@ class Choice:
     ideal: float
 
     def order(self, least: float) -> tuple[int, int, int, int, float]:
-        """Return the sort key: seconds in steps of ALIKE, then the smallest inner degree, rows and group."""
+        """Return the sort key: seconds in steps of ALIKE, then inner degree, rows, size."""
         later = int((self.seconds / least - 1) / ALIKE) if least > 0 else 0
         return later, self.degrees.inner, self.degrees.rows, self.degrees.size, self.seconds
 
@@ -59,14 +59,14 @@ class Chosen:
         others = [choice for choice in self.legal if choice is not best]
         next_best = f"; next: {others[0].degrees}, {others[0].seconds:.3g} s" if others else ""
         if others and others[0].order(best.seconds) < best.order(best.seconds):
-            next_best = f"; {others[0].degrees}, {others[0].seconds:.3g} s, rounds otherwise and saves too little"
+            next_best = f"; {others[0].degrees}, {others[0].seconds:.3g} s, rounds differently and saves too little"
         return (
-            f"{best.degrees}: {best.seconds:.3g} s predicted, {best.exchange / best.seconds if best.seconds else 0:.1%} of it "
-            f"exchange, {best.speedup:.3g} times one rank, {best.ideal:.0%} of {costs.ranks} ranks{next_best}"
+            f"{best.degrees}: {best.seconds:.3g} s predicted ({best.exchange / best.seconds if best.seconds else 0:.1%} "
+            f"exchange), {best.speedup:.3g} times one rank, {best.ideal:.0%} of {costs.ranks} ranks{next_best}"
         )
 
     def table(self, most: int = 16) -> str:
-        """Return lines for the user: the best degrees, then rejected ones, limited in number."""
+        """Return lines for the user: the best degrees, then rejected ones."""
         lines = [f"   seconds  exchange  times one rank  of {self.costs.ranks} ranks  degrees"]
         lines += [
             f"{choice.seconds:10.4g}  {choice.exchange / choice.seconds if choice.seconds else 0:8.1%}  {choice.speedup:14.4g}"
@@ -80,30 +80,30 @@ class Chosen:
         return "\n".join([*lines, *self._refusals()])
 
     def _refusals(self) -> Iterator[str]:
-        """A line for each kind of reason, with the first that has it."""
+        """Yield one line per type of reason, with its first example."""
         kinds: dict[str, list[tuple[Degrees, str]]] = {}
         for degrees, why in self.refused:
             kinds.setdefault(re.sub(r"\d+", "N", why), []).append((degrees, why))
         if kinds:
-            yield f"refused: {len(self.refused)}"
+            yield f"rejected: {len(self.refused)}"
         for (degrees, why), *others in kinds.values():
-            yield f"  {degrees}: {why}{f'; and {len(others)} like it' if others else ''}"
+            yield f"  {degrees}: {why}{f'; and {len(others)} more' if others else ''}"
 
 
 def choose(costs: Costs, *, fixed: dict[str, int] | None = None) -> Chosen:
-    """Predict all valid degrees; of data degrees with equal largest parts, only the smallest.
+    """Predict all valid degrees.
+
+    Of data degrees with equal largest parts, only the smallest is considered.
 
     `fixed` degrees are given. Raises UserError with the reason if none is possible.
     """
     if costs.ranks > MOST_RANKS:
-        fix = "start fewer, or ask for fewer"
-        raise problem("ranks that share a sampling", got=costs.ranks, expected=f"at most {MOST_RANKS}", fix=fix)
+        fix = "start fewer ranks, or set lower degrees"
+        raise problem("ranks that share a sampling run", got=costs.ranks, expected=f"at most {MOST_RANKS}", fix=fix)
     fixed = fixed or {}
     legal, refused = [], []
     stages, work = fixed.get("stages", 1), costs.work
-    useful = (
-        2 * stages * work.windows * work.tokens
-    )  # beyond these each way has more ranks than there are parts of an image
+    useful = 2 * stages * work.windows * work.tokens  # with more ranks than this, some have no part of an image
     for way in ways(min(costs.ranks, useful), windows=costs.work.windows, given=fixed.get("windows"), stages=stages):
         if any(getattr(way, name) != degree for name, degree in fixed.items() if name != "data"):
             continue
@@ -129,12 +129,16 @@ def choose(costs: Costs, *, fixed: dict[str, int] | None = None) -> Chosen:
 def least(
     work: Work, *, ranks: int, ranks_a_node: int, fixed: dict[str, int] | None = None, rates: Rates = NOMINAL
 ) -> Degrees:
-    """Return the fastest degrees for some work; `fixed` degrees are given. UserError with the reason if none is possible."""
+    """Return the fastest degrees for some work; `fixed` degrees are given.
+
+    Raises:
+        UserError: no degrees are possible, with the reason.
+    """
     return choose(Costs(work=work, rates=rates, ranks=ranks, ranks_a_node=ranks_a_node), fixed=fixed).best.degrees
 
 
 def _parts(costs: Costs, way: Degrees, fixed: dict[str, int]) -> Iterator[int]:
-    """Return for each number of images per part the smallest data degree."""
+    """Yield the smallest data degree for each number of images per part."""
     if "data" in fixed:
         yield fixed["data"]
         return
@@ -161,11 +165,11 @@ def _predicted(costs: Costs, degrees: Degrees) -> Choice:
 
 def _none(costs: Costs, fixed: dict[str, int], refused: Sequence[tuple[Degrees, str]]) -> Exception:
     why = fault(Degrees(**fixed), costs.work, ranks=costs.ranks, ranks_a_node=costs.ranks_a_node)
-    why = why or (refused[0][1] if refused else "nothing is left to choose")
+    why = why or (refused[0][1] if refused else "no degrees are left")
     said = ", ".join(f"{name} {degree}" for name, degree in fixed.items()) or "no degrees"
     return problem(
         "machine.sampling",
         got=f"{said}: {why}",
-        expected=f"degrees of at most {costs.ranks} ranks, {costs.ranks_a_node} a node, that fit the work",
-        fix="leave a degree out (auto), or start another number of ranks",
+        expected=f"degrees of at most {costs.ranks} ranks, {costs.ranks_a_node} per node, that fit the work",
+        fix="set a degree to auto, or start another number of ranks",
     )

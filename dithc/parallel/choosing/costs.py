@@ -1,9 +1,9 @@
-"""Predicted seconds of a network call and of a sampling run for degrees: closed forms of rates.
+"""Predicted seconds of a network call and of a sampling run for degrees: closed-form functions of rates.
 
-Legend: n rows of a batch on a rank, t tokens of a rank, T of an image, D width, L blocks; s bytes of a number; U, R ranks of
+n rows of a batch on a rank, t tokens of a rank, T of an image, D width, L blocks; s bytes of a number; U, R ranks of
 Ulysses and ring; F FLOP/s of a rank, B bytes/s.
-Included: products and attention, cut among the ranks that share tokens, and slower for few tokens; per-row work, per rank or
-shared in memory; all exchanges; pipeline waits; the decoder. Not included: sampler arithmetic and writing.
+Included: products and attention, shared by tokens, and slower for few tokens; per-row work, per rank or shared in
+memory; all communication; pipeline waits; the decoder. Not included: sampler arithmetic and writing.
 """
 
 from collections import Counter
@@ -19,9 +19,9 @@ from dithc.hardware import Machine
 from dithc.parallel.degrees import Degrees, Work
 
 FP32_BYTES, NANO = 4, 1e-9
-# Numbers of fp32 that are read or written for each that a ring joins; a copy reads and writes.
+# fp32 values that are read or written per value that a ring combines; a copy reads one and writes one.
 JOIN_PASSES, COPY_PASSES = 7, 2
-# Numbers of a token, over D, that are copied beside what Ulysses and a ring exchange.
+# Values per token, in units of D, that are copied in addition to the communication of Ulysses and ring.
 ULYSSES_COPIES, RING_COPIES = 8, 2
 
 
@@ -33,7 +33,7 @@ class Link:
     bandwidth: float
 
     def seconds(self, size: float) -> float:
-        """An exchange in which a rank sends so many bytes."""
+        """Return the seconds of an exchange in which a rank sends this number of bytes."""
         return self.latency + size / self.bandwidth
 
 
@@ -43,16 +43,17 @@ class Rates:
 
     Attributes:
         flops: F, with many tokens.
-        half_tokens: tokens of all rows at which products reach half of F; attention does not depend on them.
-        inside, between: messages within and between nodes; None if unknown.
+        half_tokens: total tokens of all rows at which products reach half of F; attention does not depend on it.
+        inside, between: links within and between nodes; None if unknown.
         copying: bytes per second of a rank's copies in memory.
         meeting: seconds of a barrier within a node.
-        leaving: extra seconds per block if attention is a separate call, as with messages; half of it per further ring step.
-        hidden: share of a message hidden behind computing: 1 with a core for communication threads.
+        leaving: extra seconds per block if attention is a separate call, as with messages; half of it per further ring
+            step.
+        hidden: share of a message hidden behind computation: 1 with a core for communication threads.
         call: seconds of a network call outside of blocks.
         decoding: seconds per image and rank.
-        crowding: active ranks per node, ascending, and the relative seconds of computing, interpolated; empty for no effect.
-        source: description of their origin.
+        crowding: active ranks per node, ascending, and the relative computing time, interpolated; empty for no effect.
+        source: origin of the rates.
     """
 
     flops: float
@@ -69,14 +70,14 @@ class Rates:
     source: str = ""
 
     def crowded(self, ranks: int) -> float:
-        """Return computing seconds with this many active ranks per node, relative to all ranks."""
+        """Return the computing time with `ranks` active ranks per node, relative to all."""
         if not self.crowding:
             return 1.0
         counts, seconds = zip(*self.crowding, strict=True)
         return float(np.interp(ranks, counts, seconds))
 
 
-# For whoever asks what goes together, and not how long it takes: a rank of some cores of a present server.
+# Rates for checks of validity rather than time: a rank with some cores of a current server.
 NOMINAL = Rates(
     flops=1e12,
     half_tokens=16,
@@ -85,14 +86,16 @@ NOMINAL = Rates(
     copying=10e9,
     meeting=10e-6,
     leaving=250e-6,
-    source="nobody measured: a present server",
+    source="assumed: a current server",
 )
 
-MEETING_SECONDS, LEAVING_SECONDS = 20e-6, 500e-6  # where a description is all there is; assumed
+MEETING_SECONDS, LEAVING_SECONDS = 20e-6, 500e-6  # assumed if only a description is available
 
 
 def described(machine: Machine, *, ranks_a_node: int, bandwidth: float | None = None, **more: Any) -> Rates:
-    """Return the rates of a described network; `more` sets rates that `machine.network` lacks.
+    """Return the rates of a described network.
+
+    `more` sets rates that `machine.network` lacks.
 
     `bandwidth` overrides that of a rank's messages between nodes; `ranks_a_node` share its cards.
     """
@@ -114,14 +117,14 @@ def described(machine: Machine, *, ranks_a_node: int, bandwidth: float | None = 
 
 @dataclass(frozen=True)
 class Seconds:
-    """Of a call: in which a rank computes, and in which it exchanges beyond that."""
+    """Seconds of a call: computing time of a rank, and communication time in addition."""
 
     computing: float
     exchange: float
 
     @property
     def whole(self) -> float:
-        """Both."""
+        """Total seconds."""
         return self.computing + self.exchange
 
 
@@ -136,7 +139,10 @@ class Costs:
     _groups: dict[int, Sequence[Counter[int]]] = field(default_factory=dict, repr=False, compare=False)
 
     def call(self, degrees: Degrees, rows: int) -> Seconds:
-        """Return the seconds of a network call with these rows, over both branches and all windows."""
+        """Return the seconds of a network call with these rows.
+
+        The rows include both branches and all windows.
+        """
         work, rates = self.work, self.rates
         if work.heads == 0:
             return Seconds(0.0, 0.0)
@@ -152,9 +158,9 @@ class Costs:
         return Seconds(computing + rates.call, exchange)
 
     def _staged(self, degrees: Degrees, n: int, rows: int) -> Seconds:
-        """As `call` for pipeline stages: the mean over all calls, with warm-up calls on complete rows."""
+        """Return `call` for pipeline stages: the mean over all calls, with warm-up calls on complete rows."""
         work, warm = self.work, self.work.warmup_calls / self.work.calls if self.work.patches > 1 else 1.0
-        row = (n, 1) if degrees.stages > 1 else (1, n)  # what follows each other, and the rows of each
+        row = (n, 1) if degrees.stages > 1 else (1, n)  # number of consecutive units, and rows of each
         kinds = ((warm, *row, work.tokens), (1 - warm, work.patches, n, -(-work.tokens // work.patches)))
         computing, exchange = self.rates.call, self._of_branches(degrees, n, rows)
         for share, units, of_unit, t in kinds:
@@ -167,7 +173,7 @@ class Costs:
         return Seconds(computing, exchange)
 
     def _through(self, stages: int, units: int, n: int, t: int) -> Seconds:
-        """So many units of n rows of t tokens through stages, which fill up first, and wait for each other."""
+        """Return the seconds of `units` units of n rows of t tokens in the pipeline, including fill and stalls."""
         work, rates = self.work, self.rates
         deepest, share = -(-work.depth // stages) / work.depth, t / work.tokens
         products = share * work.linear_flops * (1 + rates.half_tokens / (n * t))
@@ -180,7 +186,7 @@ class Costs:
         return Seconds(turns * one, (stages - 1) * message + (units - 1) * exposed)
 
     def job(self, degrees: Degrees) -> Seconds:
-        """Until the busiest group has made its shards."""
+        """Return the seconds until the busiest group has generated its shards."""
         groups = min(self.ranks // degrees.size, len(self.work.shards))
         crowded = self.rates.crowded(min(self.ranks_a_node, groups * degrees.size))
         of_shard = {images: self._shard(degrees, images) for images in set(self.work.shards)}
@@ -193,7 +199,7 @@ class Costs:
 
     @cached_property
     def alone(self) -> float:
-        """Seconds on one rank while the others wait."""
+        """Seconds on one rank while the other ranks are idle."""
         whole = sum(self._shard(Degrees(), images).whole * count for images, count in Counter(self.work.shards).items())
         return self.rates.crowded(1) * whole
 
@@ -203,7 +209,7 @@ class Costs:
         return all((self.rates.inside if self._is_inside(span) else self.rates.between) is not None for span in spans)
 
     def _shard(self, degrees: Degrees, images: int) -> Seconds:
-        """A shard of so many images, by a group."""
+        """Return the seconds of a group for a shard with this number of images."""
         work = self.work
         computing = exchange = 0.0
         whole, rest = divmod(-(-images // degrees.data), work.batch)
@@ -214,13 +220,13 @@ class Costs:
                 seconds = self.call(degrees, size * branches * work.windows)
                 computing += times * calls * seconds.computing
                 exchange += times * calls * seconds.exchange
-            together = degrees.rows * degrees.inner  # whole images are dealt to them, or rows of each
+            together = degrees.rows * degrees.inner  # complete images are distributed, or rows of each image
             decoded = size / min(work.decoders, together) if work.decoders > 1 else -(-size // together)
             computing += times * decoded * self.rates.decoding
         return Seconds(computing, exchange)
 
     def _dealt(self, groups: int) -> Sequence[Counter[int]]:
-        """The shards that groups get, by their images; groups that get the same are there once."""
+        """Return the distinct distributions of shards to groups, by images per shard."""
         if groups not in self._groups:
             shards = self.work.shards
             dealt = {tuple(sorted(shards[group::groups])) for group in range(min(groups, len(shards)))}
@@ -233,7 +239,7 @@ class Costs:
 
     def _link(self, span: int) -> Link:
         link = self.rates.inside if self._is_inside(span) else self.rates.between
-        assert link is not None, "ask `knows` before"
+        assert link is not None, "call `knows` before"
         return link
 
     def _of_branches(self, degrees: Degrees, n: int, rows: int) -> float:
@@ -244,7 +250,7 @@ class Costs:
         return self._joined(degrees.rows, whole, span=degrees.rows * degrees.inner)
 
     def _joined(self, members: int, whole: float, *, span: int) -> float:
-        """A tensor of so many bytes, of which each has a part and gets all: by memory they share, or in messages."""
+        """Return the seconds to gather a tensor of this number of bytes on all ranks, in memory or by messages."""
         part = whole / members
         if self.work.in_memory and self._is_inside(span):
             return self.rates.meeting + (part + whole) / self.rates.copying

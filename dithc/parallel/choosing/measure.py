@@ -1,4 +1,7 @@
-"""Measured rates of the connected ranks, in a few seconds: blocks, copies, barriers, messages; the slowest rank counts."""
+"""Measured rates of the connected ranks: blocks, copies, barriers, messages. The slowest rank counts.
+
+The measurement takes a few seconds.
+"""
 
 import time
 from collections.abc import Callable, Sequence
@@ -19,9 +22,9 @@ from dithc.parallel.ranks import Ranks, cut
 
 COPY_BYTES, SMALL_BYTES, LARGE_BYTES = 16 << 20, 4 << 10, 2 << 20
 REPEATS, MATRIX = 9, 256
-# A long strip takes at most so many times what its tokens do: whatever disturbed one of the two measurements.
+# A long strip takes at most this multiple of its tokens' time, also if one of the two measurements was disturbed.
 MOST_FIXED = 20
-MOST_NODES = 4  # that a message between nodes is tried among
+MOST_NODES = 4  # nodes per measurement of messages between nodes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,10 +56,10 @@ def measured(
     """Return the measured rates of the connected ranks; collective, equal on all.
 
     Args:
-        model: in evaluation mode; None without a network.
+        model: network in evaluation mode; None without a network.
         bf16: whether products use bf16.
-        decode: decodes a part of an image, and returns the number of parts per image.
-        nodes: the ranks of each node.
+        decode: function that decodes a part of an image and returns the number of parts per image.
+        nodes: ranks of each node.
     """
     group.barrier()
     found: dict[str, Any] = {}
@@ -78,7 +81,7 @@ def measured(
 
 
 def _exchanges(group: Group, nodes: Sequence[Sequence[int]], work: Work, model: DiT | None) -> dict[str, Any]:
-    """A meeting, and messages inside a node and between some nodes, by all ranks at once."""
+    """Measure a barrier, and messages within a node and between some nodes, with all ranks active."""
     found: dict[str, Any] = {}
     for name, parts in (("inside", nodes), ("between", _across(nodes))):
         made = group.part(parts)
@@ -94,13 +97,13 @@ def _exchanges(group: Group, nodes: Sequence[Sequence[int]], work: Work, model: 
 
 
 def _across(nodes: Sequence[Sequence[int]]) -> list[list[int]]:
-    """Ranks of the same place on some nodes that follow each other."""
+    """Return the ranks with the same index on consecutive nodes, in sets of nodes."""
     some = [nodes[at : at + MOST_NODES] for at in range(0, len(nodes), MOST_NODES)]
     return [list(part) for these in some for part in zip(*these, strict=False)] if len(nodes) > 1 else []
 
 
 def _link(ranks: Ranks) -> tuple[float, float]:
-    """(seconds, seconds a byte) of the slower of both patterns: a round of a ring, and an exchange of everybody with all."""
+    """Return (seconds, seconds per byte) of the slower of two patterns: a ring step, and an all-to-all exchange."""
 
     def passed(size: int) -> None:
         block = torch.zeros(size, dtype=torch.uint8)
@@ -140,7 +143,7 @@ def _hidden(ranks: Ranks) -> float:
 
 
 def _meeting(ranks: Ranks, work: Work) -> float:
-    """Seconds of a meeting: attention to a token of each rank."""
+    """Return the seconds of a barrier: attention to one token per rank."""
     over = SharedKeys(ranks, cut(ranks.size, ranks.size))
     qkv = torch.zeros(1, 1, 3 * work.width)
     return _middle(lambda: over.attention(qkv, work.heads))
@@ -158,7 +161,7 @@ def _middle(action: Callable[[], Any]) -> float:
 
 
 def _agreed(everybody: Sequence[_Found], work: Work) -> Rates:
-    """The slowest of all ranks, as rates."""
+    """Return rates from the slowest measurement of all ranks."""
     each = [asdict(one) for one in everybody]
 
     def slowest(name: str) -> float:
@@ -174,8 +177,8 @@ def _agreed(everybody: Sequence[_Found], work: Work) -> Rates:
     rates: dict[str, Any] = {"flops": NOMINAL.flops}
     if work.heads and slowest("long") > 0:
         long, short = strips(work)
-        token = (work.row_flops - work.uncut_flops) / work.tokens / work.depth  # FLOP of a token in a block
-        # Seconds of t tokens: fixed + slope t.
+        token = (work.row_flops - work.uncut_flops) / work.tokens / work.depth  # FLOPs per token and block
+        # Seconds for t tokens: fixed + slope t.
         slope = (slowest("long") - slowest("short")) / (long - short) if long > short else 0.0
         slope = min(max(slope, slowest("long") / long / MOST_FIXED), slowest("long") / long)
         fixed = slowest("long") - slope * long
@@ -197,7 +200,7 @@ def _agreed(everybody: Sequence[_Found], work: Work) -> Rates:
 
 
 def _crowding(each: Sequence[dict[str, Any]]) -> Sequence[tuple[int, float]]:
-    """See `Rates`; with fewer ranks at work none is slower, whatever disturbed a measurement."""
+    """Return `Rates.crowding`; fewer active ranks are never slower, also if a measurement was disturbed."""
     seconds = {ranks: max(one["crowded"].get(ranks, 0.0) for one in each) for one in each for ranks in one["crowded"]}
     found: list[tuple[int, float]] = []
     for ranks in sorted(seconds, reverse=True):

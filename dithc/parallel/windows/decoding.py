@@ -1,9 +1,9 @@
-"""Image of a scene's latent by rows of tiles, which all ranks decode.
+"""Decoding of a scene's latent by rows of tiles, on all ranks.
 
-If a codec has a bounded receptive field (`reach`: convolutions only), tiles are decoded with a margin that is cut off, and the
-image equals that of the complete latent up to rounding. Otherwise (norms over the image, attention) no bounded decoding does:
-tiles of the network's image size overlap by half and are blended.
-Legend: Z latent channels, H, W latent of a scene; C bands, f factor of the codec, P rows of pixels of a tile.
+If a codec has a bounded receptive field (`reach`: convolutions only), tiles are decoded with a margin that is cropped,
+and the image equals the decoded complete latent up to rounding. Otherwise (norms over the image, attention) no bounded
+decoding is equal: tiles of the network's image size overlap by half and are blended.
+Z latent channels, H, W latent of a scene; C bands, f factor of the codec, P rows of pixels of a tile.
 """
 
 from collections.abc import Iterator, Sequence
@@ -24,7 +24,7 @@ class Decoder(Protocol):
 
     @property
     def factor(self) -> int:
-        """Side of an image over side of its latent."""
+        """Side of an image divided by the side of its latent."""
 
     @property
     def reach(self) -> int | None:
@@ -36,7 +36,7 @@ class Decoder(Protocol):
 
 @dataclass(frozen=True)
 class Span:
-    """A tile along an axis: places first..end of the latent, and its pixel weights (f (end - first))."""
+    """Tile along an axis: latent positions first..end, and its pixel weights (f (end - first))."""
 
     first: int
     end: int
@@ -44,7 +44,7 @@ class Span:
 
 
 def spans(length: int, side: int, *, factor: int, reach: int | None) -> list[Span]:
-    """The tiles along an axis of a latent; of all tiles each pixel counts 1."""
+    """Return the tiles along an axis of a latent; the weights of each pixel sum to 1."""
     if reach is None:
         begins = firsts(length, side, stride=max(1, side // 2))
         of_pixels = shares([first * factor for first in begins], side * factor, length * factor)
@@ -60,14 +60,16 @@ def spans(length: int, side: int, *, factor: int, reach: int | None) -> list[Spa
 
 @torch.no_grad()
 def decoded(codec: Decoder, latent: Tensor, *, tile: tuple[int, int], ranks: Ranks = ALONE) -> Iterator[Tensor]:
-    """Yield the image of a latent in row blocks (C, rows, f W) on the first rank; none on others.
+    """Yield the image of a latent in row blocks (C, rows, f W) on the first rank.
 
-    Memory holds one row of tiles. The layout follows from the sizes only, so ranks change no bit.
+    Other ranks yield no blocks.
+
+    Memory holds one row of tiles. The layout depends on the sizes only, so the number of ranks does not change any bit.
 
     Args:
-        latent: (Z, H, W), scaled, on every rank.
-        tile: rows and columns in the latent; at most its size.
-        ranks: decode the tiles of a row together; all must exhaust the iterator.
+        latent: scaled latent (Z, H, W), on every rank.
+        tile: rows and columns of a tile in the latent; at most its size.
+        ranks: ranks that decode the tiles of a row together; all must exhaust the iterator.
     """
     f, done, width = codec.factor, 0, latent.shape[2] * codec.factor
     rows, columns = (
@@ -104,7 +106,7 @@ def _tiles(
             column = part[ranks.rank]
             cut = latent[None, :, row.first : row.end, column.first : column.end].contiguous()
             tile = codec.decode(cut).float()
-            mine = tile.new_zeros(*tile.shape[:3], widest)  # of one shape on all ranks
+            mine = tile.new_zeros(*tile.shape[:3], widest)  # of equal shape on all ranks
             mine[..., : tile.shape[3]] = tile
         tiles = ranks.collected(mine, [int(rank < len(part)) for rank in range(ranks.size)])
         if tiles is not None:

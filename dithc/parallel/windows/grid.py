@@ -1,6 +1,6 @@
-"""Where the windows of a scene lie, what each of them counts, and whether their borders are to be seen.
+"""Window layout of a scene, weights of windows, and a measure of visible seams.
 
-Legend: H, W latent of a scene; h, w window, W windows of a scene.
+H, W latent of a scene; h, w window, W windows of a scene.
 """
 
 from collections.abc import Sequence
@@ -19,10 +19,10 @@ class Grid:
 
     Attributes:
         size: H, W.
-        window: h, w; not larger.
+        window: h, w; not larger than the scene.
         overlap: minimum shared fraction of a window's side; below 1.
         shift: whether the grid moves between timesteps, by less than the stride.
-        seed: of the moves, each a function of (seed, timestep).
+        seed: seed of the moves, each a function of (seed, timestep).
     """
 
     size: tuple[int, int]
@@ -38,7 +38,10 @@ class Grid:
         return height, width
 
     def at(self, timestep: float) -> tuple[list[int], list[int]]:
-        """Return start rows and columns of the windows at a timestep; edge windows move inward."""
+        """Return start rows and columns of the windows at a timestep.
+
+        Edge windows move inward.
+        """
         offsets = [0, 0]
         if self.shift:
             bits = int(np.float32(timestep).view(np.uint32))
@@ -52,25 +55,29 @@ class Grid:
 
     @property
     def most(self) -> int:
-        """Number W of windows of an unshifted grid; a shifted one may have one more row and column."""
+        """Number W of windows of an unshifted grid; a shifted one may have one more per axis."""
         rows, columns = Grid(size=self.size, window=self.window, overlap=self.overlap).at(0.0)
         return len(rows) * len(columns)
 
 
 def firsts(length: int, side: int, *, stride: int, offset: int = 0) -> list[int]:
-    """Return the starts of windows that cover `length` (at least `side`), at most `stride` apart; end windows move inward.
+    """Return the starts of windows that cover `length`, at most `stride` apart.
 
-    `offset` (below `stride`) is the distance of the first start before 0.
+    End windows move inward.
+
+    `length` is at least `side`. `offset` (below `stride`) is the distance of the first start before 0.
     """
     last = length - side
     return sorted({min(max(0, first), last) for first in range(-offset, last + stride, stride)})
 
 
 def shares(begins: Sequence[int], side: int, length: int) -> list[Tensor]:
-    """Return the weights of each window along an axis, fp32 (side): falling to its ends, with sum 1 everywhere.
+    """Return the weights of each window along an axis, fp32 (side).
 
-    The fade is quadratic in the distance, because equal or linear weights leave a seam in fields of known distribution. A single
-    window has weight 1 exactly.
+    Weights decrease to the ends of a window and sum to 1 everywhere.
+
+    The fade is quadratic in the distance, because equal or linear weights leave a seam in fields of known distribution.
+    A single window has weight 1 exactly.
     """
     places = torch.arange(side, dtype=torch.float64)
     weight = (torch.minimum(places, side - 1 - places) + 0.5) ** 2
@@ -81,7 +88,9 @@ def shares(begins: Sequence[int], side: int, length: int) -> list[Tensor]:
 
 
 def seam_ratio(x: Tensor, rows: Sequence[int], columns: Sequence[int], *, window: tuple[int, int]) -> float:
-    """Return the mean neighbor difference of x (..., H, W) across window borders over all others; 1 if seamless.
+    """Return the mean neighbor difference at window borders over all others.
+
+    x is (..., H, W). The ratio is 1 without seams.
 
     `rows` and `columns` are window starts, `window` is (h, w).
     """

@@ -1,8 +1,8 @@
-"""A network called on a scene larger than its own images: by windows of its size, averaged where they overlap.
+"""Network call on a scene larger than its native images: in windows, averaged where they overlap.
 
-Legend: N scenes of a call, Z latent channels, H, W latent of a scene; h, w window, n windows of a batch.
-Sources: Bar-Tal et al. 2023 (arXiv 2302.08113): every window is denoised at each step, and overlapping predictions are averaged;
-Frolov et al. 2024 (arXiv 2407.15507): windows that need not overlap, and a grid that is shifted from step to step.
+N scenes per call, Z latent channels, H, W latent of a scene; h, w window, n windows of a batch.
+Sources: Bar-Tal et al. 2023 (arXiv 2302.08113): every window is denoised at each step, and overlapping predictions are
+averaged. Frolov et al. 2024 (arXiv 2407.15507): windows need not overlap, and the grid shifts from step to step.
 """
 
 from collections.abc import Callable, Iterator
@@ -18,11 +18,11 @@ Predictor = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
 class Windows:
-    """A network for samplers, `(x (N, Z, H, W), t (N), y (N)) -> (N, Z or 2Z, H, W)`, on scenes.
+    """Network for samplers on scenes, `(x (N, Z, H, W), t (N), y (N)) -> (N, Z or 2Z, H, W)`.
 
-    Windows are rows of the network's batches, shared like other rows, and summed in grid order. So the bits depend neither on
-    ranks nor on `batch` if those of a row do not. A single window is returned unchanged. `last` holds the start rows and
-    columns of the last call's windows.
+    Windows are rows of the network's batches, shared like other rows, and summed in grid order. The bits depend neither
+    on ranks nor on `batch` if those of a row do not. A single window is returned unchanged. `last` holds the start rows
+    and columns of the last call's windows.
     """
 
     def __init__(self, denoise: Predictor, grid: Grid, *, batch: int) -> None:
@@ -32,7 +32,7 @@ class Windows:
 
     @torch.no_grad()
     def __call__(self, x: Tensor, t: Tensor, y: Tensor) -> Tensor:
-        """x (N, Z, H, W), t (N) all alike, y (N)."""
+        """Return the output for x (N, Z, H, W), equal timesteps t (N) and labels y (N)."""
         (height, width), (rows, columns) = self._grid.window, self._grid.at(float(t[0]))
         self.last = rows, columns
         down, across = shares(rows, height, self._grid.size[0]), shares(columns, width, self._grid.size[1])
@@ -47,7 +47,7 @@ class Windows:
             for (scene, i, j), output in zip(part, outputs, strict=True):
                 target = _window(result[scene], rows[i], columns[j], height, width)
                 target += output * (down[i][:, None] * across[j])
-        assert result is not None, "a call of no scene"
+        assert result is not None, "a call without scenes"
         return result
 
 

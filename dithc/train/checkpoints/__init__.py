@@ -1,7 +1,7 @@
-"""Checkpoints of a training run, and weights from and for other programs.
+"""Checkpoints of a training run, and import and export of weights.
 
 Contents: `State` (for other modules `Kept`) is saved and resumed; `Saver` writes it; `read_weights` and `export`.
-Invariants: every rank writes its own pieces from a copy between two steps; any number of ranks can load them.
+Invariants: every rank writes its own pieces from a copy taken between two steps; any number of ranks can load them.
 Extending: contents are in `content.py`, writing is in `saving.py`.
 """
 

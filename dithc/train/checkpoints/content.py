@@ -34,7 +34,7 @@ class Kept:
     kind: Mapping[str, str] = field(default_factory=dict)
 
     def pieces(self) -> dict[str, list[Piece]]:
-        """Return this rank's pieces by checkpoint file, as views that the next step changes."""
+        """Return this rank's pieces by checkpoint file; the next step overwrites them."""
         self.strategy.ready()
         zero, weights = self.strategy.zero, tensors_of(self.model)
         whole = [Piece.whole(name, value) for name, value in weights.items()]
@@ -56,16 +56,16 @@ class Kept:
         for key in same:
             if checkpoint.meta.get(key) != said[key]:
                 raise problem(
-                    f"checkpoint {checkpoint.folder} does not belong to this training: {key} differs",
+                    f"checkpoint {checkpoint.folder} does not belong to this training run: {key} differs",
                     got=checkpoint.meta.get(key),
                     expected=said[key],
-                    fix="use what it was trained on and with, or another store",
+                    fix="use the data and settings of the checkpoint, or another store",
                 )
         for key in [key for key in ("ranks", "threads", "micro_batch") if key in said]:
             if (before := checkpoint.meta.get(key, said[key])) != said[key]:
                 log.warning(
-                    f"the checkpoint was written with {key} {before}, this job has {said[key]}: the order of samples is the "
-                    "same, sums are rounded differently"
+                    f"the checkpoint was written with {key} {before}, this job has {said[key]}: the order of "
+                    "samples is the same, but sums round differently"
                 )
         if (before := checkpoint.meta.get("strategy", said["strategy"])) != said["strategy"]:
             log.info(f"the checkpoint was written under strategy {before}, this job has {said['strategy']}")
@@ -75,7 +75,7 @@ class Kept:
         """Load an intact checkpoint.
 
         Raises:
-            UserError: it is of another model, or damaged.
+            UserError: the checkpoint belongs to another model, or is damaged.
         """
         self.strategy.ready()
         cut = self.strategy.cut
@@ -87,19 +87,19 @@ class Kept:
 
 @dataclass(kw_only=True)
 class State(Kept):
-    """All that changes during a training of a DiT; under dp+tp, this rank's part of it."""
+    """Complete state of a training run of a DiT; under dp+tp, this rank's part."""
 
     model: DiT
     ema: Ema
 
     def pieces(self) -> dict[str, list[Piece]]:
-        """As `Kept.pieces`, with the averages."""
+        """Return `Kept.pieces` and the averages."""
         averages = {Store.WEIGHTS["ema"]: self.ema.pieces()}
         averages |= {Store.average_file(one.length): one.pieces() for one in self.ema.beside}
         return super().pieces() | {file: self.strategy.pieces(pieces) for file, pieces in averages.items()}
 
     def load(self, checkpoint: Store.Checkpoint) -> None:
-        """As `Kept.load`, with the averages."""
+        """Load `Kept` and the averages."""
         super().load(checkpoint)
         cut = self.strategy.cut
         self.ema.load(cut(read_tensors(checkpoint.weights("ema"))))
@@ -116,7 +116,9 @@ def state_of(model: DiT, run: training.Run, strategy: Strategy, *, home: Home = 
 
 
 def tensors_of(model: nn.Module) -> dict[str, Tensor]:
-    """Return the tensors of a model's state dictionary, tied weights under their first name.
+    """Return the tensors of a model's state dictionary, tied weights only once.
+
+    Tied weights have their first name.
 
     Raises:
         UserError: the dictionary holds a value that is not a tensor.
@@ -127,8 +129,8 @@ def tensors_of(model: nn.Module) -> dict[str, Tensor]:
             raise problem(
                 f"state dictionary of {type(model).__name__}",
                 got=f"{name}, a {type(value).__name__}",
-                expected="tensors alone",
-                fix="keep it in a buffer, or give it to the checkpoints as one of their facts",
+                expected="tensors only",
+                fix="keep it in a buffer, or pass it to the checkpoints as a fact",
             )
         if id(value) not in seen:
             seen.add(id(value))
@@ -139,7 +141,10 @@ def tensors_of(model: nn.Module) -> dict[str, Tensor]:
 def facts(
     *, run: training.Run, seed: int, model: DiT, codec: str, scale: float, layout: Layout, threads: int
 ) -> dict[str, Any]:
-    """Return the facts stored in every checkpoint: they rebuild `model` (before a strategy cuts it) and resume the run."""
+    """Return the facts stored in every checkpoint.
+
+    They rebuild `model` (before a strategy shards it) and resume the run.
+    """
     trainable = sum(value.numel() for value in model.parameters())
     return {
         "seed": seed,
@@ -161,12 +166,11 @@ def facts(
 
 
 def _load(model: nn.Module, weights: Mapping[str, Tensor], *, origin: Path) -> None:
-    """Load all weights into the model, one tensor at a time."""
     own = tensors_of(model)
     if others := sorted(own.keys() ^ weights.keys()):
         raise problem(
             f"weights of checkpoint {origin}",
-            got=f"{len(others)} tensors too many or missing, such as {others[0]}",
+            got=f"{len(others)} extra or missing tensors, such as {others[0]}",
             expected=f"the {len(own)} tensors of this model",
             fix="start in an empty store",
         )
@@ -176,7 +180,7 @@ def _load(model: nn.Module, weights: Mapping[str, Tensor], *, origin: Path) -> N
             raise problem(
                 f"weights of checkpoint {origin}",
                 got=f"{name} of {saved.dtype} {tuple(saved.shape)}",
-                expected=f"{value.dtype} {tuple(value.shape)}, as this model has it",
+                expected=f"{value.dtype} {tuple(value.shape)}, as in this model",
                 fix="start in an empty store",
             )
         value.copy_(saved)

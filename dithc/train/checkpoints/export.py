@@ -1,4 +1,4 @@
-"""Writes a checkpoint's weights for other programs: safetensors, the original DiT code, or diffusers."""
+"""Export of a checkpoint's weights: safetensors, the original DiT code, or diffusers."""
 
 import json
 from pathlib import Path
@@ -16,21 +16,24 @@ from dithc.weights import DIFFUSERS_FILE, files_of
 
 Layout = Literal["safetensors", "official", "diffusers"]
 SAME_FREQUENCIES = "block.norm1.emb.time_proj.downscale_freq_shift = 0"
-# What a scheduler of diffusers has to be told of a network that predicts something else than noise.
+# Scheduler settings of diffusers for a network that does not predict noise.
 SCHEDULERS = {
     "v": "prediction_type: v_prediction",
-    "flow": "prediction_type: flow_prediction, use_flow_sigmas: true (DPMSolverMultistepScheduler is one that knows both)",
+    "flow": "prediction_type: flow_prediction, use_flow_sigmas: true (for example DPMSolverMultistepScheduler)",
 }
 log = logger(__name__)
 
 
 def export(manifest: Path, *, weights: Literal["ema", "raw"], layout: Layout, out: Path) -> dict[str, Any]:
-    """Export the checkpoint of a run's manifest atomically to `out`, a file (for diffusers a folder).
+    """Export the checkpoint of a run's manifest atomically to `out`.
 
     Args:
-        layout: `safetensors` holds the chosen weights under the official names. `official` is written by torch.save: averaged
-            weights as {"model": raw, "ema": averaged}, raw weights as a plain state dictionary (as a dictionary only if the
-            network does not predict noise). `diffusers` is a folder for `DiTTransformer2DModel.from_pretrained`.
+        weights: averaged (`ema`) or raw weights.
+        layout: `safetensors` holds the chosen weights under the official names. `official` is written by torch.save:
+            averaged weights as {"model": raw, "ema": averaged}, raw weights as a plain state dictionary (as a
+            dictionary only if the network does not predict noise). `diffusers` is a folder for
+            `DiTTransformer2DModel.from_pretrained`.
+        out: file or folder to write.
 
     Returns:
         step, tensors, bytes (of the weights), prediction type and model settings.
@@ -65,7 +68,7 @@ def export(manifest: Path, *, weights: Literal["ema", "raw"], layout: Layout, ou
         raise problem(
             f"weights could not be written to {out}",
             got=error,
-            expected="a writable folder with room for them",
+            expected="a writable folder with enough space",
             fix="free space or choose another --out",
         ) from error
     log.info(f"{weights} weights of step {step} written to {out} ({layout})")
@@ -76,8 +79,8 @@ def export(manifest: Path, *, weights: Literal["ema", "raw"], layout: Layout, ou
         )
     if predicts != "noise":
         log.warning(
-            f"the network predicts {predicts}, which no other program reads from a file: those that expect noise make no images "
-            f"of it, and diffusers' DiTPipeline does with a scheduler of {SCHEDULERS[predicts]}"
+            f"the network predicts {predicts}, which other programs do not read from the file: programs that expect "
+            f"noise cannot use it; diffusers' DiTPipeline can, with a scheduler of {SCHEDULERS[predicts]}"
         )
     size = files_of(out)[0].stat().st_size
     facts = {"step": step, "tensors": len(chosen), "bytes": size, "predicts": predicts}
@@ -88,11 +91,11 @@ def _tell_of_blocks(config: DiTConfig, layout: Layout) -> None:
     """Reject the official layout for blocks that the original code lacks (UserError), and warn for other layouts."""
     if layout == "official":
         raise problem(
-            "the original DiT code cannot hold blocks of another kind",
+            "the original DiT code does not support these blocks",
             got=config.block,
             expected=training.BlockKind(),
             fix="export it as safetensors",
         )
     log.warning(
-        f"the network has blocks of {config.block}, which no other program reads from the file: who uses it has to know"
+        f"the network has blocks of {config.block}, which other programs do not read from the file: configure them"
     )

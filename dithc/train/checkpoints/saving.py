@@ -1,4 +1,4 @@
-"""Background writer of checkpoints: snapshot between steps, files by every rank, then the commit."""
+"""Background writer of checkpoints: snapshot between steps, files of every rank, then the commit."""
 
 import time
 from collections.abc import Callable, Collection
@@ -24,9 +24,9 @@ log = logger(__name__)
 
 @dataclass
 class _Save:
-    """A checkpoint in progress: every rank writes its files to `folder`, then rank 0 commits.
+    """Checkpoint in progress: every rank writes its files to `folder`, then rank 0 commits.
 
-    `stalled` and `busy` are seconds: the loop waited for the snapshot; this rank worked on it.
+    `stalled` and `busy` are seconds: the wait of the loop for the snapshot, and the work of this rank.
     """
 
     step: int
@@ -42,8 +42,8 @@ class _Save:
 class Saver:
     """Writer of a run's checkpoints, at most one at a time, while this process holds the lease.
 
-    Every rank writes its own pieces in the background. Call all methods on all ranks between the same two steps.
-    `last` is the step of the latest checkpoint begun or written.
+    Every rank writes its own pieces in the background. Call all methods on all ranks between the same two steps. `last`
+    is the step of the latest checkpoint begun or written.
     """
 
     def __init__(
@@ -62,12 +62,12 @@ class Saver:
         """Prepare to write.
 
         Args:
-            lease: of the store, on rank 0.
-            said: facts stored in every checkpoint, ready for JSON.
+            lease: lease of the store, on rank 0.
+            said: JSON facts stored in every checkpoint.
             pace: receives the durations.
             keep_last: number of newest checkpoints to keep.
             keep_every: multiples of these steps to keep too.
-            position: returns the position in the data at a step; None if unknown.
+            position: function that returns the position in the data at a step; None if unknown.
             path: whether training continues during a write.
         """
         self.store, self.lease, self.group = store, lease, group
@@ -81,7 +81,9 @@ class Saver:
         self._save: _Save | None = None
 
     def save(self, state: Kept) -> None:
-        """Snapshot the state and begin to write it, after the previous checkpoint is complete.
+        """Snapshot the state and begin to write it.
+
+        Waits until the previous checkpoint is complete.
 
         Raises:
             Lease.Held: another trainer has taken over the store.
@@ -110,7 +112,9 @@ class Saver:
             self.finish()
 
     def poll(self) -> None:
-        """Commit the checkpoint in progress if every rank has written its files; does not wait.
+        """Commit the checkpoint in progress if every rank has written its files.
+
+        Does not wait.
 
         Raises:
             Lease.Held: another trainer has taken over the store.
@@ -129,7 +133,7 @@ class Saver:
             self._end(self._save)
 
     def finish(self) -> None:
-        """Wait for the checkpoint in progress; raises as `poll`."""
+        """Wait for the checkpoint in progress; raises like `poll`."""
         while self._save is not None:
             self._save.task.wait()
             self.poll()
@@ -140,7 +144,7 @@ class Saver:
             self._save.task.cancel()
             if self.group.rank == 0:
                 self.store.discard(self._save.folder)
-            log.warning(f"the checkpoint of step {self._save.step} that was being written is given up")
+            log.warning(f"abandoning the unfinished checkpoint of step {self._save.step}")
             self._save = None
 
     def _wait_for_the_one_before(self) -> None:
@@ -151,9 +155,7 @@ class Saver:
         waited = time.monotonic() - begun
         if self.group.rank == 0:
             self.store.event("waited for a checkpoint", step=step, seconds=round(waited, 3))
-        log.info(
-            f"waited {waited:.1f} s for the checkpoint of step {step} before the next: they are as dense as the disk allows"
-        )
+        log.info(f"waited {waited:.1f} s for the checkpoint of step {step} before the next: the disk limits their rate")
 
     def _overtaken(self) -> bool:
         return self.lease is not None and not self.lease.holds()
@@ -164,12 +166,12 @@ class Saver:
                 f"the lease of {self.store.folder} was lost before the checkpoint of step {step}",
                 got="another trainer, or a lease file that was removed",
                 expected="the lease of this process",
-                fix="nothing to do: the other trainer continues from the last checkpoint",
+                fix="no action: the other trainer continues from the last checkpoint",
             )
         )
 
     def _begin(self, step: int) -> Path:
-        """The folder to write to, from rank 0; its error, on every rank."""
+        """Return the folder to write to, created on rank 0; raise its error on every rank."""
         found: Path | UserError | None = None
         if self.group.rank == 0:
             try:
@@ -183,7 +185,6 @@ class Saver:
         return found
 
     def _contents(self, state: Kept) -> dict[str, TensorFile]:
-        """Return this rank's tensors by file name."""
         pieces = state.pieces()
         if self._share is None:
             held = {key_of(file, piece): piece.values.nbytes for file, parts in pieces.items() for piece in parts}
@@ -210,13 +211,12 @@ class Saver:
             if self._overtaken():
                 raise self._held(save.step)
             self.store.commit(save.step, save.folder, files=entries, meta=save.meta)
-            if not self._overtaken():  # all ranks hear of it at the next checkpoint
+            if not self._overtaken():  # all ranks detect it at the next checkpoint
                 self.store.prune(saved=save.step, keep_last=self._keep_last, keep_every=self._keep_every)
 
         return commit
 
     def _end(self, save: _Save) -> None:
-        """The checkpoint is there."""
         self._save = None
         seconds = time.monotonic() - save.begun
         self.pace.save(save.stalled + save.busy + save.task.seconds)
@@ -224,12 +224,12 @@ class Saver:
             times = {"seconds": round(seconds, 3), "stalled_seconds": round(save.stalled, 3)}
             self.store.event("checkpoint", step=save.step, **times)
         log.info(
-            f"checkpoint of step {save.step} written to {self.store.path(save.step)} in {seconds:.1f} s, of which the training "
+            f"checkpoint of step {save.step} written to {self.store.path(save.step)} in {seconds:.1f} s; training "
             f"waited {save.stalled:.2f} s"
         )
 
     def _fail(self, save: _Save) -> None:
-        """Raise the errors of any rank on every rank."""
+        """Raise the error of any rank on every rank."""
         self._save = None
         save.task.cancel()
         error = None if isinstance(save.task.error, Cancelled) else save.task.error
@@ -238,7 +238,7 @@ class Saver:
         errors = self.group.gather_objects(error if isinstance(error, OSError | UserError | None) else repr(error))
         if self.group.rank == 0:
             self.store.discard(save.folder)
-        if self.group.any(self._overtaken()):  # the other trainer swept what was half written
+        if self.group.any(self._overtaken()):  # the other trainer has removed the incomplete folder
             raise self._held(save.step)
         if said := [error for error in errors if isinstance(error, UserError)]:
             raise said[0]
@@ -247,7 +247,6 @@ class Saver:
 
 
 def _write(files: dict[Path, TensorFile], task: Background) -> list[dict[str, Any]]:
-    """Write a rank's files and return their entries."""
     entries = []
     for path, content in files.items():
         try:

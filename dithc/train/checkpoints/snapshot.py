@@ -1,4 +1,4 @@
-"""Which rank writes which piece of a checkpoint, and a copy of its pieces that the next steps do not touch."""
+"""Assignment of checkpoint pieces to writing ranks, and a copy of the pieces that later steps do not change."""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -12,9 +12,9 @@ from dithc.log import logger
 from dithc.pages import available_bytes
 from dithc.tensors import Piece, TensorFile
 
-# File, name, dimension of the cut (-1 for none), start and count: what tells a piece from every other one.
+# File, name, dimension of the cut (-1 for none), start and count: the identity of a piece.
 Key: TypeAlias = tuple[str, str, int, int, int]
-# Of what is available; the rest is for what the training itself still takes: the first copy may be made before its first step.
+# Share of the available memory; the rest is for the training itself, because the first copy may precede the first step.
 FREE_SHARE = 0.5
 ALIGNMENT = 64
 MIB = 1 << 20
@@ -28,16 +28,16 @@ def key_of(file: str, piece: Piece) -> Key:
 
 
 def share_out(held: Sequence[Mapping[Key, int]]) -> list[set[Key]]:
-    """Return for each rank the pieces that it writes: each is held by that rank, and bytes are balanced.
+    """Return the pieces that each rank writes: pieces it holds, with balanced bytes.
 
-    `held` gives for each rank the bytes of every piece that it holds.
+    `held` contains for each rank the bytes of every piece that it holds.
     """
     holders: dict[Key, list[int]] = defaultdict(list)
     for rank, keys in enumerate(held):
         for key in keys:
             holders[key].append(rank)
     written, shares = [0] * len(held), [set[Key]() for _ in held]
-    # Pieces that few ranks hold come first, for they leave little choice; then large ones, so that small ones even out.
+    # Pieces with few holders come first, because they leave little choice; then large ones, so that small ones balance.
     for key in sorted(holders, key=lambda key: (len(holders[key]), -held[holders[key][0]][key], key)):
         rank = min(holders[key], key=lambda rank: (written[rank], rank))
         written[rank] += held[rank][key]
@@ -52,7 +52,11 @@ class Snapshot:
         self._buffer: Tensor | None = None
 
     def take(self, contents: Mapping[str, TensorFile], *, ranks_on_node: int) -> dict[str, TensorFile] | None:
-        """Copy the contents, by file name, with all torch threads; `ranks_on_node` processes do so at once.
+        """Copy the contents, by file name, with all torch threads.
+
+        Args:
+            contents: contents by file name.
+            ranks_on_node: number of processes that copy simultaneously.
 
         Returns:
             The contents in private memory, valid until the next call; None if memory is insufficient.
@@ -75,7 +79,7 @@ class Snapshot:
         return copies
 
     def _reserve(self, num_bytes: int, *, ranks_on_node: int) -> bool:
-        """Whether there is a buffer of at least so many bytes."""
+        """Ensure a buffer of at least this size; return False if memory is insufficient."""
         if self._buffer is not None and self._buffer.numel() >= num_bytes:
             return True
         self._buffer, available = None, available_bytes()
@@ -85,15 +89,15 @@ class Snapshot:
         else:
             try:
                 self._buffer = torch.zeros(num_bytes, dtype=torch.uint8)
-            except RuntimeError as error:  # what torch makes of a failed allocation
+            except RuntimeError as error:  # torch's error for a failed allocation
                 reason = str(error).splitlines()[0]
         if reason is not None:
             log.warning(
-                f"checkpoints are written while the training waits: no {num_bytes / MIB:.0f} MiB for a copy of this rank's "
-                f"share of the state ({reason})"
+                f"checkpoints are written while training waits: {num_bytes / MIB:.0f} MiB are missing for a copy of "
+                f"this rank's share of the state ({reason})"
             )
             return False
-        log.info(f"checkpoints are written beside the training, from a copy of {num_bytes / MIB:.1f} MiB on each rank")
+        log.info(f"checkpoints are written in the background, from a copy of {num_bytes / MIB:.1f} MiB per rank")
         return True
 
 

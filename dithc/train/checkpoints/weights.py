@@ -17,19 +17,22 @@ from dithc.sealed import parse, plain
 from dithc.tensors import read_external
 from dithc.weights import files_of
 
-CONFIG_FILE = "config.json"  # of a folder of diffusers
+CONFIG_FILE = "config.json"  # in a diffusers folder
 FREQUENCIES = (
     "diffusers' DiTTransformer2DModel spaces the frequencies of the timestep by i / 127, the official DiT and dithc by "
-    "i / 128; outputs differ by some percent, how many depends on the weights"
+    "i / 128; outputs differ by some percent, depending on the weights"
 )
 PREDICT = "predict"
 ORIGINAL = {PREDICT: training.Objective().predict, **training.BlockKind()._asdict()}
-KIND_PREFIX = "dithc."  # of the names in a file's metadata
+KIND_PREFIX = "dithc."  # prefix of names in a file's metadata
 log = logger(__name__)
 
 
 def network_kind(predict: str, block: training.BlockKind) -> dict[str, str]:
-    """Return the file metadata of a network, for all but noise prediction and the original blocks."""
+    """Return the file metadata of a network.
+
+    The metadata is empty for noise prediction and the original blocks.
+    """
     own = {PREDICT: predict, **block._asdict()}
     return {f"{KIND_PREFIX}{name}": str(value).lower() for name, value in own.items() if value != ORIGINAL[name]}
 
@@ -37,38 +40,40 @@ def network_kind(predict: str, block: training.BlockKind) -> dict[str, str]:
 def read_weights(
     path: Path, config: DiTConfig, *, weights: Literal["ema", "raw"]
 ) -> tuple[dict[str, Tensor], DiTConfig | None]:
-    """Return the weights under the official names, and the model they were made for if the file specifies it.
+    """Return the weights under the official names, and their model if specified.
 
-    Files are memory-mapped, so unused contents cost nothing. Only torch.save files before version 1.6 are read completely.
+    Files are memory-mapped, so that unused contents cost nothing. Only torch.save files from before version 1.6 are
+    read completely.
 
     Args:
-        path: a safetensors or torch.save file, or a folder or index of diffusers shards.
-        config: the model to start; used for settings that files without `config.json` lack.
-        weights: the choice in a file with several sets.
+        path: safetensors or torch.save file, or folder or index of diffusers shards.
+        config: model to start; used for settings that files without `config.json` lack.
+        weights: choice in a file with several sets.
 
     Raises:
-        UserError: the file is unreadable, holds no DiT weights, or declares a prediction type or blocks that `init_file` rejects.
+        UserError: the file is unreadable, holds no DiT weights, or declares a prediction type or blocks that
+            `init_file` rejects.
     """
     content, metadata = read_external(path)
     _refuse_other_kind(path, metadata or content)
     if not diffusers_keys.are_diffusers_keys(content):
         return official_state(content, weights="ema" if weights == "ema" else "model"), None
     source = _source(files_of(path)[0].with_name(CONFIG_FILE))
-    log.info(f"weights for diffusers: {FREQUENCIES}; right for weights that were converted from official ones")
+    log.info(f"weights for diffusers: {FREQUENCIES}; correct for weights converted from official ones")
     return diffusers_keys.from_diffusers(content, source or config), source
 
 
 def _refuse_other_kind(path: Path, said: Any) -> None:
-    """Reject weights of another declared kind, which would load but be meaningless."""
+    """Reject weights of another declared type, which would load but be meaningless."""
     if not isinstance(said, Mapping):
         return
     kind = {str(name).removeprefix(KIND_PREFIX): said[name] for name in said if str(name).startswith(KIND_PREFIX)}
     if kind:
         raise problem(
-            f"weights in {path} have the expected names and shapes, and are of a network of another kind",
+            f"weights in {path} have the expected names and shapes, but belong to another type of network",
             got=", ".join(f"{name} {value}" for name, value in sorted(kind.items())),
             expected=f"{PREDICT} {ORIGINAL[PREDICT]}, {training.BlockKind()}",
-            fix="start from its run by `init`, which takes up its kind, or choose another file",
+            fix="start from its run by `init`, which supports its type, or choose another file",
         )
 
 
@@ -76,24 +81,24 @@ def _source(path: Path) -> DiTConfig | None:
     """Return the model of a config.json, or None without the file."""
     try:
         if path.exists() and not path.is_file():
-            raise ValueError("no plain file")
+            raise ValueError("not a regular file")
         content = parse(plain(path).read_text())
         if not isinstance(content, dict):
             raise ValueError(f"a {type(content).__name__} at the top")
     except FileNotFoundError:
-        log.info(f"no {CONFIG_FILE} beside the weights: heads and size are taken to be those of this run's model")
+        log.info(f"no {CONFIG_FILE} next to the weights: assuming heads and size of this run's model")
         return None
     except (OSError, ValueError) as error:
         raise problem(
             f"{path} cannot be read",
             got=error,
             expected="the settings of the model, a JSON object",
-            fix="copy it again",
+            fix="restore the file",
         ) from error
     source = diffusers_keys.source_of(content)
     eps = content.get("norm_eps", diffusers_keys.DEFAULTS["norm_eps"])
     if eps != diffusers_keys.NORM_EPS:
         log.info(
-            f"weights for diffusers: norm_eps is {eps} there; here, as in the official DiT, {diffusers_keys.NORM_EPS}"
+            f"weights for diffusers: norm_eps is {eps}; dithc, like the official DiT, uses {diffusers_keys.NORM_EPS}"
         )
     return source

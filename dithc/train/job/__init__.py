@@ -1,8 +1,9 @@
 """One job of a training run: request, lease, stop requests, exit status.
 
-Contents: `Job`; its statuses `DONE`, `STOPPED`, `HELD`; `leased`; `Stop` (signals, walltime); `Pace` (timeouts between ranks).
+Contents: `Job`; its statuses `DONE`, `STOPPED`, `HELD`; `leased`; `Stop` (signals, walltime); `Pace` (timeouts between
+ranks).
 Invariants: all ranks exit with one status; signal handlers are restored.
-Extending: a reason to stop is a method of `Stop`; the workflow's driver also interprets statuses.
+Extending: a reason to stop is a method of `Stop`; the workflow's driver also interprets the statuses.
 """
 
 from dithc.train.job.job import DONE, HELD, STOPPED, Job

@@ -8,7 +8,7 @@ from dithc.config import training
 from dithc.log import problem
 
 DONE = 0
-STOPPED = 75  # stopped and saved: run me again (EX_TEMPFAIL of sysexits.h)
+STOPPED = 75  # stopped and saved: run again (EX_TEMPFAIL of sysexits.h)
 HELD = 76  # another trainer holds the run
 
 
@@ -17,16 +17,16 @@ class Job:
     """One segment of a training run.
 
     Attributes:
-        spec: the semantic settings of digest and manifest.
+        spec: semantic settings of digest and manifest.
         latents: manifest of the training latents.
-        init: manifest of the run whose weights are the start of a fine-tuning.
+        init: manifest of the run with the initial weights of a fine-tuning.
         store: folder of all stores; the run uses `<name>-<digest>` in it.
-        until: the last optimizer step of this job.
-        out: the manifest to write.
+        until: last optimizer step of this job.
+        out: manifest to write.
         strategy, gradients, sharding, checkpoints, memory: as in the configuration, not part of the digest.
         walltime_minutes: limit since the process started; the job saves and stops before.
-        trace_step: the optimizer step to trace on each rank; None for no trace.
-        go_back: allow an old checkpoint, or a new start, if several newer checkpoints are damaged.
+        trace_step: optimizer step to trace on each rank; None for no trace.
+        go_back: whether an old checkpoint, or a new start, is allowed if several newer checkpoints are damaged.
     """
 
     name: str

@@ -7,7 +7,11 @@ from dithc.runs import Lease, Store
 
 
 def leased(store: Store, group: Group, stack: ExitStack) -> Lease | None:
-    """Acquire the lease on rank 0 (None elsewhere); raises Lease.Held on all ranks if another trainer holds it."""
+    """Acquire the lease on rank 0 (None elsewhere).
+
+    Raises:
+        Lease.Held: on all ranks, if another trainer holds it.
+    """
     lease, refusal = None, None
     if group.rank == 0:
         try:

@@ -1,4 +1,4 @@
-"""Requests to stop: signals, and the end of the walltime that draws near."""
+"""Stop requests: signals, and the approaching end of the walltime."""
 
 import os
 import signal
@@ -11,14 +11,18 @@ from dithc.cluster import deadline
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
 RECENT_STEPS = 20
-# After the last save: leaving the group, the interpreter's end, the launcher's and the workflow engine's own bookkeeping.
+# Time after the last save: leaving the group, exit of the interpreter and the launcher, bookkeeping of the workflow
+# engine.
 LEAVING_SECONDS = 10.0
-# A rank that others wait for is given up after so many of the longest step seen, or save, and not before so many seconds.
+# A rank counts as lost after this multiple of the longest step or save, and at least after this number of seconds.
 TIMES_TO_WAIT, LEAST_SECONDS_TO_WAIT, LEAST_SECONDS_FOR_DISKS = 5, 60.0, 600.0
 
 
 def seconds_since_process_start() -> float:
-    """Return the age of this process, when the batch system began to count; 0 if unavailable."""
+    """Return the age of this process, which the batch system also counts.
+
+    Returns 0 if unavailable.
+    """
     try:
         ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
         return float(Path("/proc/uptime").read_text().split()[0]) - ticks / os.sysconf("SC_CLK_TCK")
@@ -29,7 +33,7 @@ def seconds_since_process_start() -> float:
 class Stop:
     """Handler of stop requests during a `with` block; restores the earlier signal handlers after it.
 
-    A second SIGINT interrupts at once. Without `walltime_minutes` the deadline of `dithc launch` applies, if any.
+    A second SIGINT interrupts immediately. Without `walltime_minutes` the deadline of `dithc launch` applies, if any.
     """
 
     def __init__(self, *, walltime_minutes: float | None = None) -> None:
@@ -43,13 +47,16 @@ class Stop:
         self._deadline = None if left is None else time.monotonic() + left
 
     def reason(self, *, grace_seconds: float | None) -> str | None:
-        """Return the reason to stop now, or None; `grace_seconds` covers saving and leaving (None ignores the deadline)."""
+        """Return the reason to stop now, or None.
+
+        `grace_seconds` is the time to save and exit; None ignores the deadline.
+        """
         if self._signal is not None:
             return f"signal {self._signal.name}"
         if self._deadline is not None and grace_seconds is not None:
             left = self._deadline - time.monotonic()
             if left < grace_seconds:
-                return f"{max(left, 0.0):.0f} s of the walltime left, {grace_seconds:.0f} s needed to save and leave"
+                return f"{max(left, 0.0):.0f} s of the walltime left, {grace_seconds:.0f} s required to save and exit"
         return None
 
     def _hear(self, number: int, frame: FrameType | None) -> None:
@@ -69,7 +76,7 @@ class Stop:
 
 
 class Pace:
-    """How long steps and checkpoints take here, measured, and the grace before a deadline that follows."""
+    """Measured durations of steps and checkpoints, and the resulting grace period before a deadline."""
 
     def __init__(self) -> None:
         self._steps: list[float] = []
@@ -81,7 +88,7 @@ class Pace:
         self._longest_step = max(self._longest_step, seconds)
 
     def save(self, seconds: float) -> None:
-        """Record the duration of writing a checkpoint (before the first write, of reading one)."""
+        """Record the duration of a checkpoint write (initially of a read)."""
         self._slowest_save = max(self._slowest_save, seconds)
 
     def validation(self, seconds: float) -> None:
@@ -90,12 +97,17 @@ class Pace:
 
     @property
     def grace_seconds(self) -> float:
-        """Twice the slowest recent step (including the current), plus its follow-up, the slowest save and the exit."""
+        """Twice the slowest recent step with validation and the slowest save, plus the exit."""
         beside_saves = max(self._steps, default=0.0) + self._slowest_validation
         return 2 * beside_saves + 2 * self._slowest_save + LEAVING_SECONDS
 
     def patience_seconds(self, *, saving: bool = False) -> float | None:
-        """Return how long a rank may delay the others (None before the first step); `saving` allows for disk waits."""
+        """Return the time for which a rank may delay other ranks.
+
+        Returns None before the first step.
+
+        `saving` allows for slow disks.
+        """
         if not self._steps:
             return None
         longest = max(self._longest_step, self._slowest_save) if saving else self._longest_step

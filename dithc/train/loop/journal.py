@@ -14,7 +14,7 @@ from dithc.log import MetricsWriter, logger, problem, progress
 from dithc.runs import Store
 from dithc.train.job import Job
 
-# What a step tells, by name; None where there is no number to tell.
+# Metrics of a step by name; None if a metric has no value.
 Values = dict[str, float | None]
 METRICS_FOLDER = "metrics"
 ATTEMPTS_FOLDER = "attempts"
@@ -49,7 +49,7 @@ class Journal:
         self._stack.close()
 
     def back_to(self, number: int) -> None:
-        """Rewind to `number`: later steps are repeated or dropped, and their records replaced."""
+        """Rewind to `number`: records of later steps are replaced."""
         if number == self._last:
             return
         self._bar.update(number - self._last)
@@ -76,11 +76,11 @@ class Journal:
             raise problem(
                 f"metrics of step {number} could not be written to {self._store.folder / METRICS_FOLDER}",
                 got=error,
-                expected="a writable folder with room for them",
+                expected="a writable folder with enough space",
                 fix="free space, then start again: training continues from the last complete checkpoint",
             ) from error
         if is_left_out:
-            log.info(f"step {number}/{self._until}, epoch {epoch}: left out, its numbers were not finite")
+            log.info(f"step {number}/{self._until}, epoch {epoch}: left out, because its numbers were not finite")
         elif number % self._run.log_every == 0 or number == self._until:
             log.info(
                 f"step {number}/{self._until}, epoch {epoch}: loss {values['loss']:.4f} "

@@ -15,7 +15,7 @@ from dithc.train.loop.validate import Validation
 from dithc.train.step import NotFinite, Recovery, Trainer
 
 log = logger(__name__)
-# What a step tells whose update is left out.
+# Metrics of a step without an update.
 NOTHING: Values = dict.fromkeys(("loss", "mse", "vb", "grad_norm", "lr", "ema_decay"))
 
 
@@ -35,9 +35,9 @@ def loop(
 ) -> int:
     """Train from `state.step` to step `until` and save the last state.
 
-    A stop request on any rank stops all ranks between two steps. The walltime is checked after the first step, so that restarts
-    make progress. `recovery` handles steps that are not finite. A rank that hangs in a step ends all ranks, after a timeout
-    derived from earlier steps.
+    A stop request on any rank stops all ranks between two steps. The walltime is checked after the first step, so that
+    restarts make progress. `recovery` handles steps that are not finite. A rank that hangs in a step ends all ranks,
+    after a timeout derived from earlier steps.
 
     Returns:
         DONE or STOPPED, the same on every rank.
@@ -52,7 +52,7 @@ def loop(
         group.wait_at_most(pace.patience_seconds())
         reason = stop.reason(grace_seconds=pace.grace_seconds if has_moved else None)
         if group.any(reason is not None):
-            log.warning(f"stopping after step {state.step} of {until}: {reason or 'asked on another rank'}")
+            log.warning(f"stopping after step {state.step} of {until}: {reason or 'requested on another rank'}")
             break
         saver.poll()
         number = state.step + 1
@@ -84,7 +84,7 @@ def loop(
             trainer.check_weights(state.step)
         except NotFinite as error:
             saver.finish()
-            recovery.after(error)  # the state is that of a checkpoint again, or this raises
+            recovery.after(error)  # this restores the state of a checkpoint, or raises
         else:
             saver.save(state)
     saver.finish()
@@ -92,7 +92,7 @@ def loop(
 
 
 def _step(trainer: Trainer, number: int, *, recovery: Recovery, pace: Pace, group: Group) -> Values:
-    """Make a step, or drop it if it is known to be bad; returns its metrics."""
+    """Make a step, or skip it if it was dropped before; return its metrics."""
     begun = time.perf_counter()
     is_left_out = number in recovery.left_out.steps
     values: Values = NOTHING | {"left_out": 1.0} if is_left_out else {**trainer.step(number)}

@@ -18,9 +18,9 @@ from dithc.train.step import Trainer
 
 TRACES_FOLDER = "traces"
 CLOCK = "dithc clock"
-# A thread may lose its core between two lines: of so many looks at both clocks, the quickest counts.
+# A thread may lose its core between two reads. The fastest of this number of reads of both clocks counts.
 CLOCK_LOOKS = 7
-FIRST_TRACK = 1  # no thread of a process has so small a number, but that of the first process
+FIRST_TRACK = 1  # only the first process has a thread with this number
 log = logger(__name__)
 
 
@@ -33,7 +33,7 @@ class Tracer:
     def __init__(self, number: int | None, *, store: Store, group: Group, first: int, until: int) -> None:
         self._number, self._store, self._group = number, store, group
         if number is not None and not first < number <= until:
-            log.warning(f"no trace: step {number} is none of this job, which makes steps {first + 1} to {until}")
+            log.warning(f"no trace: step {number} is not in this job, which runs steps {first + 1} to {until}")
 
     @contextmanager
     def step(self, number: int, trainer: Trainer) -> Iterator[None]:
@@ -48,7 +48,7 @@ class Tracer:
                 with record_function(f"step {number}"):
                     yield
         finally:
-            del trainer.span  # that of the class shows again
+            del trainer.span  # restores the class attribute
         self._write(profiler, spans, looks=looks)
 
     def _write(self, profiler: profile, spans: list[traffic.Span], *, looks: list[tuple[float, float]]) -> None:
@@ -64,7 +64,7 @@ class Tracer:
 
 
 def _look_at_both_clocks() -> tuple[float, float]:
-    """Add an event CLOCK to the trace; returns `time.perf_counter` before and after it."""
+    """Add an event CLOCK to the trace; return `time.perf_counter` before and after it."""
     before = time.perf_counter()
     with record_function(CLOCK):
         pass
@@ -75,7 +75,7 @@ def _complete(path: Path, spans: list[traffic.Span], *, looks: list[tuple[float,
     """Add the spans of the communication thread to a trace of torch's profiler (Chrome format, microseconds).
 
     Args:
-        spans: in seconds of `time.perf_counter`.
+        spans: spans in seconds of `time.perf_counter`.
         looks: `time.perf_counter` before and after each event CLOCK of the trace, which relates both clocks.
     """
     trace: dict[str, Any] = parse(plain(path).read_text())
@@ -88,12 +88,12 @@ def _complete(path: Path, spans: list[traffic.Span], *, looks: list[tuple[float,
     events.append(process | {"name": "process_name", "tid": 0, "args": {"name": f"rank {rank}"}})
     for number, lane in enumerate(_lanes(spans)):
         track = {"pid": os.getpid(), "tid": FIRST_TRACK + number}
-        name = "communication thread" if number == 0 else f"communication, beside it ({number})"
+        name = "communication thread" if number == 0 else f"communication, concurrent ({number})"
         events.append(process | track | {"name": "thread_name", "args": {"name": name}})
         for span in lane:
             times = {"ts": origin + (span.begun - clock) * 1e6, "dur": (span.ended - span.begun) * 1e6}
             args = {} if span.num_bytes is None else {"bytes": span.num_bytes}
-            name, _, _ = span.name.partition(" of ")  # which backend and rank is said by the file
+            name, _, _ = span.name.partition(" of ")  # the file name identifies backend and rank
             events.append({"ph": "X", "cat": "communication", "name": name, "args": args, **track, **times})
     path.write_text(json.dumps(trace | {"traceEvents": events}))
 

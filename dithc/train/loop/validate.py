@@ -1,6 +1,6 @@
-"""The loss on tiles that are not learnt, while a training runs: at fixed times, with fixed noise, so that it compares over steps.
+"""Validation loss on held-out tiles during a training run, at fixed times with fixed noise, for comparison over steps.
 
-Legend: N images of a micro-batch, C channels, K times.
+N images of a micro-batch, C channels, K times.
 """
 
 import time
@@ -28,7 +28,7 @@ log = logger(__name__)
 class Validation:
     """Squared prediction error of the raw weights on held-out tiles, without effect on the run.
 
-    The times are the midpoints of equal intervals from image to noise, equally weighted, so runs are comparable.
+    The times are the midpoints of equal intervals from image to noise, equally weighted, so that runs are comparable.
     """
 
     def __init__(
@@ -41,7 +41,10 @@ class Validation:
         group: Group,
         memory: TrainingMemory | None = None,
     ) -> None:
-        """Choose the tiles; `is_due` stays false if the run has or requests none. `seed` determines the noise."""
+        """Select the tiles.
+
+        `is_due` stays False if the run has or requests none. `seed` determines the noise.
+        """
         self._run, self._state, self._group, self._memory = run, state, group, memory or TrainingMemory()
         self._objective = Objective.of(training.Objective(predict=run.objective.predict))
         self._tiles = HeldOut(latents, seed=seed, draws=NUM_TIMES)
@@ -49,12 +52,15 @@ class Validation:
             log.warning(f"no loss on held-out tiles: {latents.folder} has none in the split val")
 
     def is_due(self, step: int, *, until: int) -> bool:
-        """Whether the loss is to be measured after a step of a job that ends at `until`."""
+        """Return whether the loss is due after a step of a job that ends at `until`."""
         every = self._run.validate_every
         return every is not None and len(self._tiles.rows) > 0 and (step % every == 0 or step == until)
 
     def values(self, pace: Pace) -> dict[str, float]:
-        """Return `val_loss`, the mean of `val_loss_0` (least noise) to `val_loss_7`; collective. `pace` receives the duration."""
+        """Return `val_loss`, the mean of `val_loss_0` (least noise) to `val_loss_7`.
+
+        Collective; `pace` receives the duration.
+        """
         begun = time.monotonic()
         layout, num_tiles = self._state.strategy.layout, len(self._tiles.rows)
         share = partition(num_tiles, layout.data_size)[layout.data_rank]
@@ -66,7 +72,7 @@ class Validation:
                 sums += self._errors(slice(start, min(start + at_once, share.stop)))
         sums = self._group.all_reduce_(sums) / (
             layout.tensor_size * num_tiles
-        )  # ranks that share the layers have the same
+        )  # ranks that share layers have equal errors
         pace.validation(time.monotonic() - begun)
         return {NAME: float(sums.mean()), **{f"{NAME}_{k}": value for k, value in enumerate(sums.tolist())}}
 

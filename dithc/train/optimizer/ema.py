@@ -15,12 +15,15 @@ from dithc.train.strategies import Zero
 
 
 def decay_at(step: int, *, decay: float, warmup: bool) -> float:
-    """The decay used after optimizer step `step` (1 is the first): min(decay, (1 + step) / (10 + step)) with warm-up."""
+    """Return the decay after optimizer step `step` (from 1).
+
+    With warm-up it is min(decay, (1 + step) / (10 + step)).
+    """
     return min(decay, (1 + step) / (10 + step)) if warmup else decay
 
 
 def initial_share(step: int, *, decay: float, warmup: bool) -> float:
-    """The share of the initial weights that is left in the average after `step` steps."""
+    """Return the share of the initial weights in the average after `step` steps."""
     share = 1.0
     for number in range(1, step + 1):
         share *= decay_at(number, decay=decay, warmup=warmup)
@@ -48,11 +51,11 @@ class Average:
         return [piece(name, value) for name, value in self.state.items()]
 
     def move(self, moved: Home) -> None:
-        """Replace every tensor by the equal copy that `moved` returns for its name and value."""
+        """Replace every tensor by the copy that `moved` returns for its name and value."""
         self.state = {name: moved(f"{self._label}.{name}", value) for name, value in self.state.items()}
 
     def load(self, state: Mapping[str, Tensor]) -> None:
-        """Load a saved average, or the start weights of a fine-tuning, from complete tensors by name."""
+        """Load a saved average, or start weights, from complete tensors by name."""
         for name, value in self.state.items():
             value.copy_(self._cut(name, state[name]))
 
@@ -61,7 +64,7 @@ class Average:
 
 
 class LengthAverage(Average):
-    """The average of a length: the relative standard deviation of its power-function profile."""
+    """Average of a length: the relative standard deviation of its power-function profile."""
 
     def __init__(self, model: nn.Module, length: float, *, zero: Zero | None = None, home: Home = anywhere) -> None:
         super().__init__(model, label=f"ema-{length}", zero=zero, home=home)
@@ -85,16 +88,16 @@ class Ema(Average):
         self.beside = [LengthAverage(model, length, zero=zero, home=home) for length in settings.lengths or ()]
 
     def decay(self, step: int) -> float:
-        """The decay with which `Optimizer.step` moves the average towards the weights after optimizer step `step`."""
+        """Return the decay of the average after optimizer step `step`, for `Optimizer.step`."""
         return decay_at(step, decay=self.settings.decay, warmup=self.settings.warmup)
 
     def tensors(self) -> Iterator[Tensor]:
-        """All numbers of all averages."""
+        """Yield all tensors of all averages."""
         for average in (self, *self.beside):
             yield from average.state.values()
 
     def move(self, moved: Home) -> None:
-        """As `Average.move`, of all averages."""
+        """Apply `Average.move` to all averages."""
         super().move(moved)
         for average in self.beside:
             average.move(moved)

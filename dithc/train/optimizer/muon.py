@@ -1,8 +1,8 @@
 """Muon (Jordan et al. 2024) for the matrices of a DiT, with updates of AdamW's size (Liu et al. 2025, section 2.2).
 
-One rank owns each matrix: it keeps the momentum and computes the update. Other ranks send their parts of the gradient and
-receive their parts of the update. Decay and average are elementwise, on each rank's own part.
-Legend: R rows, C columns of a matrix.
+One rank owns each matrix: it keeps the momentum and computes the update. Other ranks send their parts of the gradient
+and receive their parts of the update. Decay and average are elementwise, on each rank's own part. R rows, C columns of
+a matrix.
 """
 
 import math
@@ -21,8 +21,8 @@ from dithc.train.homes import Home
 from dithc.train.matrices import HIDDEN, Holding, Matrix, matrices_of, owners_of
 
 MOMENTUM = "momentum"
-# Root mean square of an update of AdamW in practice, to which those of matrices are scaled (Liu et al. 2025, equation 4): an
-# orthogonal (R, C) has one of sqrt(1 / max(R, C)).
+# Typical root mean square of an AdamW update, to which updates of matrices are scaled (Liu et al. 2025, equation 4). An
+# orthogonal (R, C) has a root mean square of sqrt(1 / max(R, C)).
 RMS = 0.2
 
 
@@ -30,9 +30,14 @@ class Muon:
     """Momentum and updates of the matrices that this rank owns; `owners` is in processing order."""
 
     def __init__(self, named: Mapping[str, Tensor], run: training.Run, *, holding: Holding, home: Home) -> None:
-        """Prepare zero momenta for the trained parameters `named` of this rank.
+        """Prepare zero momenta.
 
-        `run` gives momentum, iterations and the `dtype` of the products, so results do not depend on machine features.
+        Args:
+            named: trained parameters of this rank by name.
+            run: sets momentum, iterations and the `dtype` of products, so that results do not depend on machine
+                features.
+            holding: distribution of the matrices over ranks.
+            home: allocator of the momenta.
         """
         self._settings, self._holding = run.optimizer, holding
         self._dtype = torch.bfloat16 if run.dtype == "bf16" else torch.float32
@@ -57,9 +62,9 @@ class Muon:
         most = max(costs.values(), default=0) / max(1, costs.total())
         products = "bf16" if self._dtype is torch.bfloat16 else "fp32"
         return (
-            f"Muon updates {len(self.owners)} matrices of {weights:,} weights ({layers or 'none'}), AdamW the others; this rank "
-            f"of {self._holding.size} owns {len(self._momentum)} of them, none does more than {100 * most:.0f} % of their "
-            f"arithmetic, products are in {products}"
+            f"Muon updates {len(self.owners)} matrices of {weights:,} weights ({layers or 'none'}), AdamW the other "
+            f"weights; this rank of {self._holding.size} owns {len(self._momentum)} matrices; the largest share per "
+            f"rank is {100 * most:.0f}% of the arithmetic; products are in {products}"
         )
 
     @torch.no_grad()
@@ -67,7 +72,7 @@ class Muon:
         """Replace this rank's part of each matrix gradient by its update; collective.
 
         Args:
-            gradients: by weight name.
+            gradients: gradients by weight name.
             used: weights with a gradient on any rank; others stay unchanged.
             scale: clipping factor of the gradients.
         """
@@ -82,13 +87,14 @@ class Muon:
             matrix, parts = boxes.popitem(last=False)
             whole = self._join(matrix, parts)
             whole.copy_(self._update(matrix, whole.mul_(scale)))
-            works += self._deal(matrix, whole, gradients)  # on its way while the next one is made
+            works += self._deal(matrix, whole, gradients)  # sent while the next update is computed
         self._wait(works)
 
     def _update(self, matrix: Matrix, gradient: Tensor) -> Tensor:
-        """(R, C) -> (R, C): momentum with Nesterov's step ahead, orthogonalised, of the size of AdamW's updates."""
+        """(R, C) -> (R, C): momentum with Nesterov's look-ahead, orthogonalized, scaled to AdamW's updates."""
         decay, momentum = self._settings.momentum, self._momentum[matrix]
-        momentum.lerp_(gradient, 1.0 - decay)  # the size of it does not matter: this one stays that of gradients
+        # the scale has no effect on the update; this one keeps the scale of gradients
+        momentum.lerp_(gradient, 1.0 - decay)
         ahead = gradient.lerp(momentum, decay)
         factor = hcops.optimizer.orthogonalise(ahead, iterations=self._settings.iterations, dtype=self._dtype)
         return factor.float() * (RMS * math.sqrt(max(matrix.rows, matrix.columns)))
@@ -96,7 +102,7 @@ class Muon:
     def _gather(
         self, gradients: Mapping[str, Tensor], used: Collection[str]
     ) -> "OrderedDict[Matrix, dict[int, Tensor]]":
-        """The parts of the gradients of the matrices that this rank owns, by rank."""
+        """Gather the gradient parts of the matrices that this rank owns, by rank."""
         rank, works, boxes = self._holding.rank, list[Any](), OrderedDict[Matrix, dict[int, Tensor]]()
         for matrix, owner in self.owners.items():
             sources = self._sources[matrix] if matrix.name in used else []
@@ -117,7 +123,7 @@ class Muon:
         return torch.empty(self._parts[matrix][source].of(whole).shape)
 
     def _join(self, matrix: Matrix, parts: Mapping[int, Tensor]) -> Tensor:
-        """(R, C), from the parts of ranks; the memory of a part that is all of it."""
+        """Return the matrix (R, C) from the parts of ranks; without a copy if one part is complete."""
         if len(parts) == 1:
             return next(iter(parts.values())).view(matrix.rows, matrix.columns)
         whole = torch.empty(matrix.rows, matrix.columns)
@@ -126,7 +132,7 @@ class Muon:
         return whole
 
     def _deal(self, matrix: Matrix, update: Tensor, gradients: Mapping[str, Tensor]) -> list[Any]:
-        """Send each rank its part of an update; returns pending messages."""
+        """Send each rank its part of an update; return the pending messages."""
         works = []
         for rank, held in self._parts[matrix].items():
             if rank != self._holding.rank:
@@ -136,7 +142,6 @@ class Muon:
         return works
 
     def _part(self, matrix: Matrix, tensors: Mapping[str, Tensor]) -> Tensor:
-        """Return this rank's part of a matrix as a contiguous view."""
         return tensors[matrix.name][self._parts[matrix][self._holding.rank].own]
 
     def _send(self, part: Tensor, rank: int, tag: int) -> Any:
@@ -151,15 +156,15 @@ class Muon:
         return 2 * self._number[matrix] + is_update
 
     def state(self) -> dict[str, Tensor]:
-        """Momenta of this rank's matrices, by their own names."""
+        """Return the momenta of this rank's matrices, by matrix name."""
         return {f"{MOMENTUM}.{matrix}": value for matrix, value in self._momentum.items()}
 
     def move(self, moved: Home) -> None:
-        """Replace every momentum by the equal copy that `moved` returns for its name and value."""
+        """Replace every momentum by the copy that `moved` returns."""
         self._momentum = {matrix: moved(f"{MOMENTUM}.{matrix}", value) for matrix, value in self._momentum.items()}
 
     def pieces(self) -> list[Piece]:
-        """The same as pieces of `momentum.<name>`, of the weight's shape."""
+        """Return the momenta as pieces of `momentum.<name>`, of the weight's shape."""
         held = [(f"{MOMENTUM}.{matrix.name}", matrix, value) for matrix, value in self._momentum.items()]
         return [
             Piece(name=name, values=value, shape=matrix.weight_shape, dim=0, start=matrix.lines.start)

@@ -17,17 +17,19 @@ from dithc.train.optimizer.ema import Ema
 from dithc.train.optimizer.muon import MOMENTUM, Muon
 from dithc.train.strategies import Strategy
 
-EPSILON = 1e-8  # torch's default, and that of DiT's training
-# Beyond it a gradient's square may not be a number of fp32, and its second moment would be infinite for good.
+EPSILON = 1e-8  # default of torch and of DiT's training
+# The square of a larger gradient may overflow fp32, and its second moment would stay infinite.
 LARGEST_GRADIENT = math.sqrt(torch.finfo(torch.float32).max)
-NORM_EPSILON = 1e-6  # as torch.nn.utils.clip_grad_norm_ adds it to the norm
+NORM_EPSILON = 1e-6  # added to the norm, as in torch.nn.utils.clip_grad_norm_
 log = logger(__name__)
 
 
 def learning_rate_at(step: int, settings: training.Run) -> float:
-    """Return the learning rate of step `step` (from 1): linear warm-up, then the schedule.
+    """Return the learning rate of step `step` (from 1).
 
-    cosine is that of Loshchilov & Hutter 2017 (equation 5), without restarts.
+    It is a linear warm-up, then the schedule.
+
+    cosine follows Loshchilov & Hutter 2017 (equation 5), without restarts.
     """
     warmup, last = settings.warmup_steps, settings.steps
     rate = settings.lr * min(1.0, step / warmup) if warmup else settings.lr
@@ -39,7 +41,7 @@ def learning_rate_at(step: int, settings: training.Run) -> float:
 
 
 class Optimizer:
-    """AdamW (Loshchilov & Hutter 2019) by `hcops`: one pass for the norm, one for all else.
+    """AdamW (Loshchilov & Hutter 2019) by `hcops`: one pass for the norm, one for the update.
 
     The result does not depend on threads. Weights that consist of matrices have no moments here if `Muon` updates them.
 
@@ -63,14 +65,15 @@ class Optimizer:
         """Prepare zero moments.
 
         Args:
-            weights: a settled strategy, or a model that this process trains alone.
+            weights: settled strategy, or model that this process trains alone.
             lr: learning rate, or a function of the step (from 1).
-            weight_decay: decoupled.
-            clip: largest norm of all gradients together; None for no clipping.
-            muon: returns the Muon of some of these weights; None for AdamW alone.
-            flat: accumulate gradients of linear layers in one persistent buffer, for micro-batches. It wastes memory without
-                micro-batches. No effect if the strategy has its own gradient buffers.
-            home: allocates moments (`exp_avg.<name>`, `exp_avg_sq.<name>`, `momentum.<matrix>`) and `gradients`; None: AutoMem.
+            weight_decay: decoupled weight decay.
+            clip: maximum norm of all gradients together; None for no clipping.
+            muon: function that returns the Muon of some of these weights; None for AdamW alone.
+            flat: whether gradients of linear layers accumulate in one persistent buffer, for micro-batches. It wastes
+                memory without micro-batches. No effect if the strategy has its own gradient buffers.
+            home: allocator of moments (`exp_avg.<name>`, `exp_avg_sq.<name>`, `momentum.<matrix>`) and `gradients`;
+                None for AutoMem's.
 
         Raises:
             UserError: a number is out of range, or no parameter is trainable.
@@ -104,7 +107,7 @@ class Optimizer:
     def of_run(
         cls, weights: Strategy | nn.Module, run: training.Run, *, flat: bool = True, home: Home = anywhere
     ) -> Self:
-        """The optimizer that the settings of a run ask for."""
+        """Return the optimizer for the settings of a run."""
         strategy = weights if isinstance(weights, Strategy) else Strategy(weights)
         is_muon = run.optimizer.kind == "muon"
         return cls(
@@ -125,7 +128,10 @@ class Optimizer:
         self.strategy.is_summed = False
 
     def move(self, moved: Home) -> None:
-        """Replace every moment by the copy that `moved` returns for its name; requires that no gradient is held."""
+        """Replace every moment by the copy that `moved` returns for its name.
+
+        Requires that no gradient is held.
+        """
         for moment, values in self._moments.items():
             self._moments[moment] = {name: moved(f"{moment}.{name}", value) for name, value in values.items()}
         if self._muon is not None:
@@ -140,18 +146,24 @@ class Optimizer:
             )
 
     def clip(self) -> float:
-        """Let the next step scale the gradients to the largest allowed norm; returns their norm over all parameters."""
+        """Let the next step scale the gradients to the maximum norm.
+
+        Returns their norm over all parameters.
+        """
         norm = self.strategy.norm(self._gradients())
         if self._clip is not None:
             self._gradient_scale = min(1.0, self._clip / (norm + NORM_EPSILON))
         return norm
 
     def takes(self, norm: float) -> bool:
-        """Whether an update can be made of gradients of this norm, which `clip` returned: they and their squares are finite."""
+        """Return whether gradients of this norm (from `clip`) and their squares are finite."""
         return math.isfinite(norm) and norm * self._gradient_scale <= LARGEST_GRADIENT
 
     def step(self) -> dict[str, float]:
-        """Clip the gradients, update the weights and clear the gradients; returns grad_norm (before clipping) and lr.
+        """Clip the gradients, update the weights and clear the gradients.
+
+        Returns:
+            grad_norm (before clipping) and lr.
 
         Raises:
             UserError: gradients are not finite (weights are unchanged), or are not summed over the ranks.
@@ -159,8 +171,8 @@ class Optimizer:
         if self.strategy.is_exchanging and not self.strategy.is_summed:
             raise problem(
                 "optimizer step",
-                got="no gradients that the ranks have summed",
-                expected="those of a backward pass through the strategy",
+                got="gradients that are not summed over the ranks",
+                expected="gradients of a backward pass through the strategy",
                 fix="call `strategy.backward(loss)` instead of `loss.backward()`, with `last=True` in the last pass of a step",
             )
         if self._zero is None and not self._gradients():
@@ -168,22 +180,25 @@ class Optimizer:
                 "optimizer step",
                 got="no gradient of any parameter",
                 expected="a backward pass before each step",
-                fix="call `strategy.backward(loss)` first, and do not forget the gradients in between",
+                fix="call `strategy.backward(loss)` first, and do not clear the gradients before the step",
             )
         norm = self.clip()
         if not self.takes(norm):
             raise problem(
                 f"gradients of update {self._updates + 1}",
                 got=f"a norm of {norm}",
-                expected=f"a finite one, of which the update is at most {LARGEST_GRADIENT:.3g}",
-                fix="lower the learning rate, clip, or look at the batch; the last checkpoint is as it was",
+                expected=f"a finite norm, at most {LARGEST_GRADIENT:.3g} after clipping",
+                fix="lower the learning rate, set clip, or check the batch; the last checkpoint is intact",
             )
         rate = self.update(self._updates + 1)
         self.zero()
         return {"grad_norm": norm, "lr": rate}
 
     def update(self, number: int, *, ema: Ema | None = None) -> float:
-        """Update parameters and averages for optimizer step `number`; returns the learning rate."""
+        """Update parameters and averages for optimizer step `number`.
+
+        Returns the learning rate.
+        """
         rate = self._lr(number) if callable(self._lr) else self._lr
         weights, gradients = self._weights(), self._gradients()
         self._updates += 1
@@ -193,11 +208,12 @@ class Optimizer:
         if self._zero is None:
             self._update(weights, gradients, rate=rate, number=number, ema=ema)
         else:
-            self._zero.ready()  # also those of layers that the forward pass left out: nothing changes while it travels
+            # Also wait for weights of layers that the forward pass skipped, because weights in transit must not change.
+            self._zero.ready()
             for place, names in enumerate(self._zero.names):
                 own = {name: weights[name] for name in names}
                 self._update(own, gradients, rate=rate, number=number, ema=ema)
-                self._zero.send(place)  # on their way while the next bucket is updated
+                self._zero.send(place)  # sent while the next bucket is updated
         for average in () if ema is None else ema.beside:
             average.follow(weights, number)
         return rate
@@ -211,7 +227,10 @@ class Optimizer:
         number: int,
         ema: Ema | None,
     ) -> None:
-        """Update these weights in one pass: scaling, decay, moments, weights, average; matrix gradients are Muon updates."""
+        """Update these weights in one pass: scaling, decay, moments, weights, average.
+
+        Matrix gradients are updates of Muon.
+        """
         decay = 0.0 if ema is None else ema.decay(number)
         names = [name for name in weights if name in gradients and name not in self._matrices]
         hcops.optimizer.adamw(
@@ -229,13 +248,13 @@ class Optimizer:
         )
         for name in (weights.keys() & gradients.keys()) - set(names):
             weights[name].mul_(1.0 - rate * self._weight_decay).sub_(gradients[name], alpha=rate)
-        if ema is not None:  # weights without a gradient stay as they are; their average still moves towards them
+        if ema is not None:  # weights without a gradient are unchanged, but their average still moves towards them
             for name in weights.keys() - set(names):
                 ema.state[name].lerp_(weights[name], 1.0 - decay)
 
     @property
     def _matrices(self) -> Collection[str]:
-        """Names of the weights that are not AdamW's."""
+        """Names of the weights that Muon updates instead of AdamW."""
         return () if self._muon is None else self._muon.names
 
     def _weights(self) -> dict[str, Tensor]:
@@ -251,13 +270,19 @@ class Optimizer:
         return {name: parameter.grad for name, parameter in self._named.items() if parameter.grad is not None}
 
     def state(self) -> dict[str, Tensor]:
-        """Return `exp_avg.<name>` and `exp_avg_sq.<name>` of this rank, `step`, and Muon's `momentum.<matrix>`."""
+        """Return `step` and this rank's moments by name.
+
+        Names are `exp_avg.<name>`, `exp_avg_sq.<name>` and Muon's `momentum.<matrix>`.
+        """
         moments = {f"{moment}.{name}": value for moment in MOMENTS for name, value in self._moments[moment].items()}
         momenta = {} if self._muon is None else self._muon.state()
         return {"step": torch.tensor(float(self._updates)), **moments, **momenta}
 
     def pieces(self) -> list[Piece]:
-        """Return this rank's pieces of the state, named as in `state`; under ZeRO-1 the first rank adds `step`."""
+        """Return this rank's pieces of the state, named as in `state`.
+
+        Under ZeRO-1 the first rank adds `step`.
+        """
         zero = self._zero
         step = [Piece.whole("step", torch.tensor(float(self._updates)))] if zero is None or zero.is_first else []
         moments = [(f"{moment}.", *item) for moment in MOMENTS for item in self._moments[moment].items()]
@@ -271,7 +296,10 @@ class Optimizer:
         ]
 
     def load(self, tensors: Mapping[str, Tensor]) -> None:
-        """Load a saved state from complete tensors by name; UserError if it is of other parameters."""
+        """Load a saved state from complete tensors by name.
+
+        Raises UserError if it belongs to other parameters.
+        """
         others = self._named.keys() - self._matrices
         wanted = {"step", *(f"{MOMENTUM}.{name}" for name in self._matrices)}
         wanted |= {f"{moment}.{name}" for moment in MOMENTS for name in others}
@@ -279,8 +307,8 @@ class Optimizer:
             raise problem(
                 "optimizer state of the checkpoint",
                 got=f"{len(set(tensors) - wanted)} unknown and {len(wanted - set(tensors))} missing tensors",
-                expected=f"the moments of this model's parameters, of optimizer {'adamw' if self._muon is None else 'muon'}",
-                fix="start from a checkpoint of this run that this version wrote, or in an empty store",
+                expected=f"moments of this model's parameters of {'adamw' if self._muon is None else 'muon'}",
+                fix="start from a checkpoint of this run written by this version, or in an empty store",
             )
         self._updates = round(float(tensors["step"]))
         for moment in MOMENTS:
@@ -297,4 +325,4 @@ def _check(*, betas: tuple[float, float], weight_decay: float, clip: float | Non
     wrong += [f"clip {clip}"] if clip is not None and clip <= 0.0 else []
     if wrong:
         expected = "betas from 0 to below 1, weight_decay of 0 or more, clip above 0 or None"
-        raise problem("settings of the optimizer", got=", ".join(wrong), expected=expected, fix="correct them")
+        raise problem("settings of the optimizer", got=", ".join(wrong), expected=expected, fix="correct the settings")

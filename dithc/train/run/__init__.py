@@ -1,7 +1,7 @@
 """A training job from start to manifest.
 
 Contents: `train` (`compose`): weights from a seed, a run or a file (`setup`), a memory check (`room`), the manifest (`finish`).
-Invariants: those of `dithc.train`; a finished run is not repeated.
+Invariants: as in `dithc.train`; a finished run is not repeated.
 Extending: a part is a line of `compose.py`, after its inputs and before its users.
 """
 

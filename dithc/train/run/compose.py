@@ -43,7 +43,9 @@ class _Inputs:
 
 
 def train(job: Job, group: Group) -> int:
-    """Train `job.run` up to step `job.until` and write the manifest; continues an earlier job.
+    """Train `job.run` up to step `job.until` and write the manifest.
+
+    Continues an earlier job.
 
     Returns:
         DONE, STOPPED or HELD, the same on every rank.
@@ -56,7 +58,7 @@ def train(job: Job, group: Group) -> int:
     store = inputs.store
     status: int = DONE
     if group.broadcast_object(_is_done(store, job.until) if group.rank == 0 else None):
-        log.info(f"step {job.until} is in {store.folder} already: only the manifest is written")
+        log.info(f"step {job.until} exists in {store.folder}: writing only the manifest")
     else:
         try:
             with TrainingMemory(job.memory, group=group) as memory:
@@ -67,18 +69,18 @@ def train(job: Job, group: Group) -> int:
     if status == DONE and group.rank == 0:
         seconds = time.monotonic() - begun
         write_manifest(job, store=store, checkpoint=store.open(job.until), inputs=inputs.digests, seconds=seconds)
-    group.barrier()  # launchers kill the ranks that are left a while after the first has ended: rank 0 may still be writing
+    # launchers kill the remaining ranks soon after the first has ended, but rank 0 may still be writing
+    group.barrier()
     return status
 
 
 def _is_done(store: Store, step: int) -> bool:
-    """Return whether the last step's checkpoint is intact."""
     if step not in store.steps():
         return False
     try:
         return store.open(step).step == step
     except UserError as error:
-        log.warning(f"training that step again: {error}")
+        log.warning(f"repeating that step: {error}")
         return False
 
 
@@ -100,13 +102,13 @@ def _hash_of_weights(path: Path, *, run: str) -> str:
         raise problem(
             f"runs.{run}.init_file {path} cannot be read",
             got=error,
-            expected="a file of weights (safetensors, or an official DiT .pt), or a folder that diffusers wrote",
-            fix="put it there, or correct the path; it is relative to the working folder",
+            expected="a weights file (safetensors, or an official DiT .pt), or a diffusers folder",
+            fix="provide the file, or correct the path, which is relative to the working folder",
         ) from error
 
 
 def _train(job: Job, group: Group, store: Store, memory: TrainingMemory) -> int:
-    """Everything between the inputs and the manifest, under the lease."""
+    """Run the job between inputs and manifest, under the lease."""
     with ExitStack() as stack:
         if job.run.backend != "auto":
             stack.enter_context(hcops.use(job.run.backend))
@@ -169,7 +171,6 @@ def _train(job: Job, group: Group, store: Store, memory: TrainingMemory) -> int:
 
 
 def _position(step: int, *, global_batch: int, num_samples: int) -> dict[str, float]:
-    """Return the position in the data at a step."""
     sample = step * global_batch
     return {"sample": sample, "epoch": sample / num_samples}
 
@@ -241,7 +242,7 @@ def trainer_of(
 
 
 def _place(state: State, memory: TrainingMemory, guide: Guide | None) -> None:
-    """Place weights, average, moments and gradients near the cores that update them, on huge pages; tiers place their own."""
+    """Place weights, average, moments and gradients near their cores, on huge pages; tiers place their own."""
     team = Team.of()
     log.info(team.describe())
     weights = list(state.model.parameters())
@@ -261,7 +262,7 @@ def _resume(store: Store, state: State, *, job: Job, group: Group, saver: Saver,
         found = store.newest(at_most=job.until, go_back=job.go_back)
     found = group.broadcast_object(found)
     if found is None:
-        log.info(f"nothing in {store.folder}: starting at step 0")
+        log.info(f"no checkpoint in {store.folder}: starting at step 0")
         saver.save(state)
     else:
         state.take_up(found, said=saver.said)
@@ -273,15 +274,15 @@ def _resume(store: Store, state: State, *, job: Job, group: Group, saver: Saver,
 
 
 def _back(store: Store, state: State, *, job: Job, group: Group, saver: Saver) -> int:
-    """Load the newest complete checkpoint into the state of a resumed run; returns its step."""
+    """Load the newest complete checkpoint into the state of a resumed run; return its step."""
     newest = store.newest(at_most=state.step, go_back=job.go_back) if group.rank == 0 else None
     found = group.broadcast_object(newest)
     if found is None:
         raise problem(
             f"roll-back from step {state.step}: no complete checkpoint in {store.folder}",
             got=f"damaged or removed checkpoints of steps {store.steps()}",
-            expected="at least one that is whole",
-            fix="start again: training begins anew where there is none",
+            expected="at least one intact checkpoint",
+            fix="start again: without a checkpoint, training restarts at step 0",
         )
     state.take_up(found, said=saver.said)
     saver.last = state.step

@@ -1,4 +1,4 @@
-"""The manifest of a segment: made of the checkpoint and of the metrics in the store, so it can be made again at any time."""
+"""Manifest of a segment, derived from the checkpoint and the metrics in the store; it can be rewritten at any time."""
 
 import math
 import os
@@ -13,15 +13,17 @@ from dithc.train.loop import METRICS_FOLDER
 from dithc.train.optimizer import initial_share
 
 FIRST, LAST = 10, 100
-WARMUP_STEPS = 2  # steps after a start that are slower than the rest: first touch of memory, caches of the kernels
+WARMUP_STEPS = 2  # first steps after a start are slower: first touch of memory, caches of the kernels
 
 
 def write_manifest(
     job: Job, *, store: Store, checkpoint: Store.Checkpoint, inputs: dict[str, str], seconds: float
 ) -> None:
-    """Write the manifest of a run at `checkpoint`, as the last output, and protect that checkpoint.
+    """Write the manifest of a run at `checkpoint`, and protect the checkpoint.
 
-    `inputs` gives the digest of each input manifest by path, `seconds` the wall time of this job.
+    The manifest is the last output.
+
+    `inputs` is the digest of each input manifest by path, `seconds` the wall time of this job.
     """
     store.pin(checkpoint.step)
     Manifest(
@@ -41,7 +43,7 @@ def write_manifest(
 def _numbers(store: Store, checkpoint: Store.Checkpoint) -> outcome.Train:
     meta = checkpoint.meta
     rows = [row for row in read_metrics(store.folder / METRICS_FOLDER) if row["step"] <= checkpoint.step]
-    losses = [row["loss"] for row in rows if math.isfinite(row["loss"])]  # a step left out has none
+    losses = [row["loss"] for row in rows if math.isfinite(row["loss"])]  # a dropped step has no loss
     times = [row["step_seconds"] for row in rows]
     settled = times[WARMUP_STEPS:] or times
     per_step = median(settled) if settled else None
@@ -88,6 +90,6 @@ def _median_of(rows: list[dict[str, float]], name: str) -> float | None:
 def _ema_note(settings: training.Ema, step: int) -> str:
     share = initial_share(step, decay=settings.decay, warmup=settings.warmup)
     how = "with warm-up" if settings.warmup else "without warm-up"
-    beside = f"; beside it averages of lengths {settings.lengths}" if settings.lengths is not None else ""
-    left = f"{100 * share:.2g} % of the initial weights are left after {step} steps"
+    beside = f"; also averages of lengths {settings.lengths}" if settings.lengths is not None else ""
+    left = f"{100 * share:.2g}% of the initial weights are left after {step} steps"
     return f"EMA of decay {settings.decay:g} {how}: {left}{beside}"

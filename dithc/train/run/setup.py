@@ -1,4 +1,4 @@
-"""Makes the model a training starts from: fresh from the seed, or the weights of an earlier run or of a file."""
+"""Initial model of a training run: fresh from the seed, or with weights of an earlier run or a file."""
 
 from pathlib import Path
 from typing import Literal
@@ -17,7 +17,9 @@ log = logger(__name__)
 
 
 def fresh_model(run: training.Run, *, shape: tuple[int, int, int], num_classes: int, seed: int) -> DiT:
-    """Return the network of a run, initialized from `seed` alone, so equal on every rank.
+    """Return the network of a run, initialized from `seed` alone.
+
+    The weights are therefore equal on every rank.
 
     `shape` is (C, height, width) of a latent. A label dropout above 0 adds the null label.
     """
@@ -43,13 +45,17 @@ def fresh_model(run: training.Run, *, shape: tuple[int, int, int], num_classes: 
 
 
 def start_from_run(model: DiT, manifest: Path, *, weights: Weights, codec: str) -> None:
-    """Load another run's last checkpoint into `model` and log all changes; UserError if damaged or of another architecture."""
+    """Load another run's last checkpoint into `model` and log all changes.
+
+    Raises:
+        UserError: the checkpoint is damaged, or of another architecture.
+    """
     store, step = Store.of_run(manifest)
     checkpoint = store.open(step, manifest=manifest)
     if checkpoint.meta["codec"] != codec:
         log.warning(
             f"the initial weights were trained on latents of codec {checkpoint.meta['codec']}, these are of {codec}: "
-            "what was learnt carries over only as far as the two spaces are alike"
+            "they are useful only if the two latent spaces are similar"
         )
     source = DiTConfig(**checkpoint.meta["model"])
     state, changes = adapt(read_tensors(checkpoint.weights(weights)), model, source=source)
@@ -58,25 +64,25 @@ def start_from_run(model: DiT, manifest: Path, *, weights: Weights, codec: str) 
 
 
 def start_from_file(model: DiT, path: Path, *, weights: Weights, guides: bool = False) -> None:
-    """Load weights of another program into `model` (see `read_weights`) and log the changes.
+    """Load weights of another program into `model` (`read_weights`), log changes.
 
     Raises:
-        UserError: the file is unreadable, of another architecture, or lacks the null label although `guides`.
+        UserError: the file is unreadable, of another architecture, or lacks the null label although `guides` is set.
     """
     found, source = read_weights(path, model.config, weights=weights)
     if guides and source is not None and source.null_label is None:
         raise problem(
-            f"weights in {path}, from which `guide.by: start` is to guide",
+            f"weights in {path} for `guide.by: start`",
             got="a network without a null label",
-            expected="one that predicts without a label",
-            fix="start from weights that were trained with dropped labels, or leave `guide` out",
+            expected="a network that predicts without a label",
+            fix="start from weights that were trained with dropped labels, or remove `guide`",
         )
     state, changes = adapt(found, model, source=source)
     model.load_state_dict(state)
     _say(f"weights in {path}", changes)
     log.info(
-        "initial weights: the file does not say on latents of which codec they were trained; what was learnt carries over "
-        "only as far as that space and this one are alike"
+        "initial weights: the file does not specify the codec of their latents; they are useful only if that "
+        "latent space is similar to this one"
     )
 
 
@@ -85,4 +91,4 @@ def _say(origin: str, changes: list[str]) -> None:
     for change in changes:
         log.info(f"initial weights: {change}")
     if not changes:
-        log.info("initial weights: they fit without a change")
+        log.info("initial weights: loaded without changes")

@@ -1,8 +1,9 @@
-"""One optimizer step, and what is done where its numbers are not finite.
+"""One optimizer step, and recovery from steps with numbers that are not finite.
 
-What: `Trainer` makes steps, with a `Guide` where guidance is trained in; `Recovery` deals with a step that is `NotFinite`.
-Invariants: the gradient is the mean over the global batch, whatever the micro-batches and ranks.
-How to change it: a new metric is a key of `Trainer.step`.
+Contents: `Trainer` makes steps, with a `Guide` if the run trains guidance; `Recovery` handles a step that is
+`NotFinite`.
+Invariants: the gradient is the mean over the global batch, for any micro-batches and ranks.
+Extending: a metric is a key of `Trainer.step`.
 """
 
 from dithc.train.step.guide import Guide, start_of

@@ -1,9 +1,10 @@
 """Guidance in one pass: moves the targets of labeled images away from a prediction without label.
 
-Legend: N images of a micro-batch, n of them guided, C channels.
-Sources: Model-guidance (Tang et al. 2025, arXiv 2502.12154): by the network itself, at times below 0.75. DogFit (Bahram et al.
-2025, arXiv 2508.05685): by the weights before the fine-tuning. Both use averaged weights; this module uses the raw weights and
-the labeled prediction of the trained pass. That saves a pass and has the same fixed point (see `guidance_offset`).
+N images of a micro-batch, n of them guided, C channels.
+Sources: Model-guidance (Tang et al. 2025, arXiv 2502.12154) guides by the network itself, at times below 0.75. DogFit
+(Bahram et al. 2025, arXiv 2508.05685) guides by the weights before the fine-tuning. Both use averaged weights; this
+module uses the raw weights and the labeled prediction of the trained pass. That saves a pass and has the same fixed
+point (see `guidance_offset`).
 """
 
 import copy
@@ -35,7 +36,7 @@ class Guide:
         `start` is the result of `start_of`. `memory` is suspended in the second pass.
         """
         assert run.guide is not None
-        assert model.config.null_label is not None, "refused with the configuration"
+        assert model.config.null_label is not None, "checked with the configuration"
         if start is not None:
             strategy.share(start)
         self.start = start
@@ -49,12 +50,12 @@ class Guide:
         """Predict without labels in the active arithmetic, before the trained pass.
 
         Args:
-            x_t: (N, C, h, w), noisy images.
-            t: (N), timesteps.
-            y: (N), labels, the null label if dropped.
+            x_t: noisy images (N, C, h, w).
+            t: timesteps (N).
+            y: labels (N), the null label if dropped.
 
         Returns:
-            Predictions (n, C or 2C, h, w) and their indices (n) among the N images: labeled, at guided times.
+            Predictions (n, C or 2C, h, w) and their indices (n) among the N images: labeled images at guided times.
         """
         rows = ((y != self._null) & (t >= self._low) & (t <= self._high)).nonzero().squeeze(1)  # (n)
         if not len(rows):
@@ -65,12 +66,18 @@ class Guide:
         return predicted, rows
 
     def offset(self, output: Tensor, away: Tensor, rows: Tensor) -> Tensor:
-        """Return the shift of the targets (N, C, h, w), from the trained output (N, C or 2C, h, w) and the result of `away`."""
+        """Return the shift of the targets (N, C, h, w).
+
+        It depends on the trained output (N, C or 2C, h, w) and the result of `away`.
+        """
         return guidance_offset(output, away, rows, channels=self._channels, share=self._share)
 
 
 def start_of(model: DiT, run: training.Run) -> DiT | None:
-    """Return a copy of the initial model for `by: start`, its matrices in the compute type and all else in fp32."""
+    """Return a copy of the initial model for `by: start`.
+
+    Matrices have the compute type, other weights fp32.
+    """
     if run.guide is None or run.guide.by != "start":
         return None
     start = copy.deepcopy(model).requires_grad_(False)

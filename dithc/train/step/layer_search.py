@@ -1,6 +1,6 @@
-"""Which layer first made a number that is not finite: a look at a step that is computed again on this rank.
+"""Search for the first layer with a number that is not finite, in a step repeated on this rank.
 
-Legend: n images of a micro-batch.
+n is the number of images of a micro-batch.
 """
 
 from collections.abc import Mapping
@@ -21,8 +21,8 @@ class Search:
     Order: weights, then per micro-batch images, layer outputs, loss and parameter gradients.
 
     Attributes:
-        found: description of the first place; None if all are finite.
-        in_weights: whether the weights contain such a number.
+        found: description of the first location; None if all numbers are finite.
+        in_weights: whether the weights contain a number that is not finite.
     """
 
     def __init__(self, module: nn.Module) -> None:
@@ -51,9 +51,12 @@ class Search:
         self._stack.close()
 
     def images(self, x: Tensor, noise: Tensor, *, part: slice) -> list[int]:
-        """Begin a micro-batch of images and noise (n, C, height, width), images `part` of the global batch.
+        """Begin a micro-batch of images and noise (n, C, height, width).
 
-        Returns the indices of images with a bad value if these come first.
+        They are images `part` of the global batch.
+
+        Returns:
+            The indices of images with bad values if these come first, else an empty list.
         """
         self._part = part
         for name, values in (("latents", x), ("noise", noise)):
@@ -76,7 +79,7 @@ class Search:
                 return
             given = [value for value in (*args, *kwargs.values()) if isinstance(value, Tensor)]
             side = "output" if all(_is_finite(value) for value in given) else "input"
-            where = f"layer {name}" if name else "the whole model"
+            where = f"layer {name}" if name else "the model"
             self.found = f"the {side} of {where}, of {self._images_in(output)}"
 
         return look
@@ -94,7 +97,6 @@ class Search:
         return look
 
     def _images_in(self, values: Tensor) -> str:
-        """Return the images with values that are not finite."""
         if values.dim() == 0 or values.shape[0] != self._part.stop - self._part.start:
             return f"images {self._part.start} to {self._part.stop - 1} of the global batch"
         numbers = [self._part.start + place for place in _bad_rows(values)]
@@ -103,17 +105,17 @@ class Search:
 
 
 def weights_of(module: nn.Module) -> dict[str, nn.Parameter]:
-    """The parameters of a network by name."""
+    """Return the parameters of a network by name."""
     return dict(_network(module).named_parameters())
 
 
 def bad_weights(weights: Mapping[str, Tensor]) -> list[str]:
-    """Names of the weights that hold a number that is not finite."""
+    """Return the names of weights with a number that is not finite."""
     return [name for name, value in weights.items() if not _is_finite(value)]
 
 
 def weights_in_words(names: list[str]) -> str:
-    """Name the weights that are not finite."""
+    """Return a description of the weights that are not finite."""
     more = f" and of {len(names) - 1} more" if len(names) > 1 else ""
     return f"the weights of {names[0]}{more}, before any layer"
 

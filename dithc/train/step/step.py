@@ -30,41 +30,44 @@ PARTS = ("loss", "mse", "vb")
 
 
 class Batch(Protocol):
-    """Images to learn from, with everything random about them drawn already."""
+    """Training images with all random draws made."""
 
     @property
     def x(self) -> Tensor:
-        """(N, C, height, width), clean latents."""
+        """Clean latents (N, C, height, width)."""
 
     @property
     def y(self) -> Tensor:
-        """(N) labels, the null label if dropped."""
+        """Labels (N), the null label if dropped."""
 
     @property
     def t(self) -> Tensor:
-        """(N) timesteps, as the objective draws them."""
+        """Timesteps (N), as the objective draws them."""
 
     @property
     def noise(self) -> Tensor:
-        """(N, C, height, width), standard normal."""
+        """Standard normal noise (N, C, height, width)."""
 
 
 class Source(Protocol):
     """Source of batches."""
 
     def batch(self, step: int, part: slice) -> Batch:
-        """Images `part` of the global batch of `step` (0 is the first)."""
+        """Return images `part` of the global batch of `step` (from 0)."""
 
 
 class Span(Protocol):
     """Context that marks a phase of a step."""
 
     def __call__(self, name: str, /) -> AbstractContextManager[object]:
-        """The phase `name`."""
+        """Enter the phase `name`."""
 
 
 def settle(strategy: Strategy, source: Source, run: training.Run) -> None:
-    """Settle a strategy with one image, before optimizer and average exist; weights stay unchanged."""
+    """Settle a strategy with one image, before optimizer and average exist.
+
+    Weights stay unchanged.
+    """
     batch = source.batch(0, slice(0, 1))
     with arithmetic(run):
         strategy.settle(batch.x, batch.t, batch.y)
@@ -90,9 +93,9 @@ class Trainer:
         layout = strategy.layout
         if layout.data_size > run.global_batch:
             raise problem(
-                "ranks of the training",
+                "ranks of the training run",
                 got=f"{layout.data_size} ranks for a global batch of {run.global_batch}",
-                expected="at least one image a rank",
+                expected="at least one image per rank",
                 fix="start fewer ranks, or raise `global_batch`",
             )
         self.run, self.source, self.strategy = run, source, strategy
@@ -109,11 +112,11 @@ class Trainer:
         """Run optimizer step `number` (from 1).
 
         Returns:
-            loss, mse and vb (means over the global batch), grad_norm (before clipping), lr, ema_decay, data_seconds (waiting for
-            images), and the values of `Strategy.finish` and `TrainingMemory.metrics`.
+            loss, mse and vb (means over the global batch), grad_norm (before clipping), lr, ema_decay, data_seconds
+            (time spent waiting for images), and the values of `Strategy.finish` and `TrainingMemory.metrics`.
 
         Raises:
-            NotFinite: loss or gradient is not finite, on all ranks at once; the weights are unchanged.
+            NotFinite: loss or gradient is not finite, on all ranks together; the weights are unchanged.
         """
         self.optimizer.zero()
         if self.memory.tiers is not None:
@@ -150,7 +153,11 @@ class Trainer:
         return values | exchange | self.memory.metrics()
 
     def check_weights(self, number: int) -> None:
-        """Check the weights after step `number`; raises NotFinite for the next step if any rank has a bad number."""
+        """Check the weights after step `number`.
+
+        Raises:
+            NotFinite: for the next step, if any rank has a bad number.
+        """
         self.strategy.ready()
         weights = weights_of(self.strategy.module)
         is_finite = math.isfinite(hcops.optimizer.sum_of_squares([value.detach() for value in weights.values()]))
@@ -172,7 +179,8 @@ class Trainer:
 
     def _losses(self, batch: Batch) -> dict[str, Tensor]:
         x_t = self.objective.noisy(batch.x, batch.t, batch.noise)  # (N, C, h, w)
-        with arithmetic(self.run):  # its own: what autocast keeps of weights in a pass without gradients has none
+        # a separate context: weights that autocast caches in a pass without gradients do not support gradients
+        with arithmetic(self.run):
             away = None if self.guide is None else self.guide.away(x_t, batch.t, batch.y)
         with arithmetic(self.run):
             output: Tensor = self.strategy.module(x_t, batch.t, batch.y)  # (N, C or 2C, h, w)
@@ -181,7 +189,7 @@ class Trainer:
         return training_loss(output, objective=self.objective, **known, offset=offset)  # (N) each
 
     def _not_finite(self, number: int, *, own_loss: float, loss: float, norm: float) -> NotFinite:
-        """Repeat the step on every rank, without exchange except in shared layers, to locate the error."""
+        """Repeat the step on every rank to locate the error, without communication except in shared layers."""
         self.strategy.ready()
         self.optimizer.zero()
         with Search(self.strategy.module) as search:
@@ -203,18 +211,17 @@ class Trainer:
         return NotFinite(
             number,
             what=f"the loss of rank {ranks}" if ranks else f"the gradient ({cause})",
-            got=f"loss {loss}, gradient norm {norm}; first, when computed again: {_places(found)}",
+            got=f"loss {loss}, gradient norm {norm}; first, in a repeated computation: {_places(found)}",
             in_weights=any(in_weights for _, in_weights, _ in told),
             found={rank: place for rank, place in found.items() if place},
         )
 
 
 def _places(found: Mapping[int, str | None]) -> str:
-    """Each rank's place, in words."""
     places = [f"rank {rank}: {place}" for rank, place in found.items() if place]
-    return "; ".join(places) or "nothing on any rank: the sum over ranks, or a fault of the machine that has passed"
+    return "; ".join(places) or "none on any rank: the sum over ranks, or a transient fault of the machine"
 
 
 def arithmetic(run: training.Run) -> torch.autocast:
-    """For the forward passes of a run, in its compute type."""
+    """Return the autocast context for forward passes of a run, in its compute type."""
     return torch.autocast("cpu", dtype=torch.bfloat16, enabled=run.dtype == "bf16")

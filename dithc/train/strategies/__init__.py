@@ -1,9 +1,9 @@
-"""Strategies to share training between ranks: cftp, dp, dp+tp (DiT only); ZeRO-1 for the optimizer state.
+"""Strategies to share a training run between ranks: cftp, dp, dp+tp (DiT only); ZeRO-1 for the optimizer state.
 
 Contents: `Strategy` is the interface; `Layout` the pure rank grid; `Zero` the shards of the optimizer state.
 Invariants: a strategy changes the place of work, and results only by rounding.
-Extending: a strategy is a branch of `strategy.py`; `tensor.py` cuts layers, `alike.py` compares ranks, `settling.py` observes
-passes.
+Extending: a strategy is a branch of `strategy.py`; `tensor.py` shards layers, `alike.py` compares ranks, `settling.py`
+observes passes.
 """
 
 from dithc.train.strategies.layout import Layout

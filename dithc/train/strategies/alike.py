@@ -1,4 +1,4 @@
-"""Checks that ranks agree before training: the model, and its use by an example; collective."""
+"""Checks that ranks agree before training: on the model, and on its use by an example; collective."""
 
 import zlib
 from collections.abc import Iterable
@@ -16,17 +16,21 @@ Told = TypeVar("Told")
 
 
 def check_model(model: nn.Module) -> None:
-    """Compare parameters and buffers with rank 0 (names, shapes, types, values); UserError on every rank if any differ."""
+    """Compare parameters and buffers with rank 0: names, shapes, types, values.
+
+    Raises:
+        UserError: on every rank, if any differ.
+    """
     told = _gathered({name: _told(value) for name, value in _tensors(model).items()})
     for rank, other in enumerate(told):
         if list(other) != list(told[0]):
             names = list(dict.fromkeys([*other, *told[0]]))
-            odd = [name for name in names if (name in other) != (name in told[0])] or ["the order of all"]
+            odd = [name for name in names if (name in other) != (name in told[0])] or ["their order"]
             raise problem(
                 f"model of rank {rank}",
-                got=f"{len(other)} parameters and buffers, where rank 0 has {len(told[0])}; different: {_named(odd)}",
+                got=f"{len(other)} parameters and buffers, {len(told[0])} on rank 0; different: {_named(odd)}",
                 expected="the same model on every rank",
-                fix="make it of the same settings everywhere, and by nothing that the rank decides",
+                fix="create it from the same settings on all ranks, independent of the rank",
             )
         odd = [name for name, kind in other.items() if kind[0] != told[0][name][0]]
         if odd:
@@ -35,40 +39,42 @@ def check_model(model: nn.Module) -> None:
             raise problem(
                 f"model of rank {rank}",
                 got=got,
-                expected=f"{wanted}, as rank 0 has it",
-                fix="make it of the same settings everywhere, and by nothing that the rank decides",
+                expected=f"{wanted}, as on rank 0",
+                fix="create it from the same settings on all ranks, independent of the rank",
             )
         if odd := [name for name, kind in other.items() if kind[1] != told[0][name][1]]:
             raise problem(
                 f"weights of rank {rank}",
-                got=f"other numbers than rank 0 has in {_named(odd)}",
+                got=f"other values than rank 0 in {_named(odd)}",
                 expected="the same weights on every rank before the first step",
-                fix="call torch.manual_seed(...) with the same number on all ranks before the model is made, or load the same "
-                "file on all",
+                fix="call torch.manual_seed(...) with the same number on all ranks before creating the model, or load "
+                "the same file on all",
             )
 
 
 def check_trained(model: nn.Module) -> None:
-    """Raise UserError if no parameter is trainable, or a trainable one is not fp32 in CPU memory."""
+    """Raise UserError if no parameter is trainable, or one is not fp32 on the CPU."""
     trained = {name: value for name, value in model.named_parameters() if value.requires_grad}
     lazy = [name for name, value in trained.items() if isinstance(value, nn.parameter.UninitializedParameter)]
     odd = lazy or [name for name, value in trained.items() if not value.is_cpu or value.dtype is not torch.float32]
     sparse = [name for name, part in model.named_modules() if isinstance(part, EMBEDDINGS) and part.sparse]
     if trained and not odd and not sparse:
         return
-    got, fix = "no parameter that is trained", "set requires_grad of what is to be trained"
+    got, fix = "no trainable parameter", "set requires_grad of the parameters to train"
     if sparse:
-        got, fix = f"sparse gradients of {_named(sparse)}", "make the embedding with sparse=False"
+        got, fix = f"sparse gradients of {_named(sparse)}", "create the embedding with sparse=False"
     elif lazy:
-        got, fix = f"no numbers yet in {_named(lazy)}", "call the model once before it is given to a strategy"
+        got, fix = f"uninitialized parameters: {_named(lazy)}", "call the model once before creating a strategy"
     elif odd:
         kinds = ", ".join(f"{name} of {trained[name].dtype} on {trained[name].device}" for name in odd[:MOST_NAMED])
-        got, fix = kinds, "call model.float(); arithmetic in bf16 is torch.autocast's, around the forward pass"
+        got, fix = kinds, "call model.float(); for bf16 arithmetic use torch.autocast around the forward pass"
     raise problem("parameters of the model", got=got, expected="fp32 on the CPU, with dense gradients", fix=fix)
 
 
 def check_used(names: Iterable[str], used: Iterable[str]) -> list[str]:
-    """Return the trained parameters `names` without a gradient on any rank; `used` have one on this rank.
+    """Return the trained parameters `names` without a gradient on any rank.
+
+    `used` are the names with a gradient on this rank.
 
     Raises:
         UserError: on every rank, if a parameter has a gradient on some ranks only.
@@ -78,11 +84,11 @@ def check_used(names: Iterable[str], used: Iterable[str]) -> list[str]:
     if odd := [name for name in names if name in anywhere - everywhere]:
         ranks = [str(rank) for rank, one in enumerate(told) if odd[0] not in one]
         raise problem(
-            f"gradients of the example given to settle: {_named(odd)}",
+            f"gradients of the example for settle: {_named(odd)}",
             got=f"none of {odd[0]} on rank {', '.join(ranks)}",
             expected="a gradient of the same parameters on every rank",
-            fix="give settle an example on each rank that uses all that is trained; in later steps a layer may be used by "
-            "some ranks alone, and has no gradient then from the others",
+            fix="pass settle an example on each rank that uses all trained parameters; later steps may use a layer on "
+            "some ranks only",
         )
     return [name for name in names if name not in anywhere]
 
@@ -97,14 +103,13 @@ def _tensors(model: nn.Module) -> dict[str, Tensor]:
 
 
 def _told(value: Tensor) -> tuple[str, int]:
-    """Type and shape in words, and a checksum of the numbers."""
+    """Return a description of type and shape, and a checksum of the numbers."""
     kind = f"{value.dtype} {tuple(value.shape)}, {'trained' if value.requires_grad else 'not trained'}"
     own = value.detach().cpu().contiguous().reshape(-1)
     return kind, zlib.crc32(own.view(torch.uint8).numpy().data) if own.numel() else 0
 
 
 def _gathered(own: Told) -> list[Told]:
-    """Return the values of every rank."""
     told: list[Told] = [own] * dist.get_world_size()
     dist.all_gather_object(told, own)
     return told

@@ -6,8 +6,8 @@ from dithc.config import training
 from dithc.log import problem
 
 MEANING: dict[training.StrategyName, str] = {
-    "cftp": "a rank is a die, its clusters share every operation inside the process",
-    "dp": "a rank is a cluster with a replica of everything",
+    "cftp": "a rank is a die, and its clusters share every operation inside the process",
+    "dp": "a rank is a cluster with a full replica",
     "dp+tp": "a rank is a cluster, the ranks of a die share every layer by tensor parallelism",
 }
 
@@ -31,12 +31,12 @@ class Layout:
 
     @property
     def data_rank(self) -> int:
-        """Which share of the global batch this rank learns from."""
+        """Index of this rank's share of the global batch."""
         return self.rank // self.tensor_size
 
     @property
     def data_size(self) -> int:
-        """Shares of the global batch."""
+        """Number of shares of the global batch."""
         return self.size // self.tensor_size
 
 
@@ -44,8 +44,8 @@ def layout_of(name: training.StrategyName, *, rank: int, size: int, first_ranks:
     """Return the grid of a strategy.
 
     Args:
-        first_ranks: per rank, its number less its number within the node; equal on a node with neighboring ranks.
-        dies: of this rank's node, used by its ranks.
+        first_ranks: per rank, its number minus its index on the node; equal on a node with neighboring ranks.
+        dies: dies of this rank's node that its ranks use.
 
     Raises:
         UserError: dp+tp on ranks that are not neighbors or that the dies of a node cannot share equally.
@@ -59,8 +59,8 @@ def layout_of(name: training.StrategyName, *, rank: int, size: int, first_ranks:
         raise problem(
             "ranks of strategy dp+tp",
             got=f"{on_node} rank(s) on a node of {dies} die(s), first ranks of the nodes {sorted(set(first_ranks))}",
-            expected="the same number of neighbouring ranks on every die",
-            fix="start one rank a cluster, node after node (srun --distribution=block), or use strategy dp or cftp",
+            expected="the same number of neighboring ranks on every die",
+            fix="start one rank per cluster, node after node (srun --distribution=block), or use strategy dp or cftp",
         )
     return Layout(name=name, rank=rank, size=size, tensor_size=tensor_size)
 
@@ -70,8 +70,8 @@ def sentence(layout: Layout, *, dies: int, clusters: int, ranks_on_node: int) ->
     per_rank = "1 cluster or less" if ranks_on_node >= clusters else f"{clusters / ranks_on_node:g} clusters"
     text = (
         f"strategy {layout.name} ({MEANING[layout.name]}): {layout.size} rank(s), {ranks_on_node} on this node of {dies} die(s) "
-        f"and {clusters} cluster(s), {per_rank} a rank; {layout.data_size} share(s) of the global batch, "
-        f"{layout.tensor_size} rank(s) to a layer"
+        f"and {clusters} cluster(s), {per_rank} per rank; {layout.data_size} share(s) of the global batch, "
+        f"{layout.tensor_size} rank(s) per layer"
     )
     wanted = dies if layout.name == "cftp" else clusters
-    return text if ranks_on_node == wanted else f"{text}; the strategy is meant for {wanted} rank(s) on this node"
+    return text if ranks_on_node == wanted else f"{text}; the strategy is designed for {wanted} rank(s) on this node"

@@ -1,4 +1,4 @@
-"""The first passes of a model, before it is trained: which of its modules are called, and which weights are read by whom."""
+"""Observation of a model's first passes before training: called modules, and early reads of weights."""
 
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -59,7 +59,10 @@ class Watch(TorchFunctionMode):
 
 @contextmanager
 def unchanged(model: nn.Module) -> Iterator[list[str]]:
-    """Restore buffers and torch's random state after the block; the yielded list then names the buffers that changed."""
+    """Restore buffers and torch's random state after the block.
+
+    The yielded list then contains the names of the buffers that changed.
+    """
     before = {name: value.detach().clone() for name, value in model.named_buffers()}
     changed: list[str] = []
     with torch.random.fork_rng(devices=[]):
@@ -69,13 +72,13 @@ def unchanged(model: nn.Module) -> Iterator[list[str]]:
             if name in before and value.shape == before[name].shape and not torch.equal(value, before[name]):
                 value.copy_(before[name])
                 changed.append(name)
-    # A mean of zeros may stay 0 while the other numbers of its module move.
+    # The mean of zeros may stay 0 while other buffers of its module change.
     owners = {name.rpartition(".")[0] for name in changed}
     changed[:] = [name for name in before if name.rpartition(".")[0] in owners]
 
 
 def mean_square(output: Any) -> Tensor:
-    """Return a scalar that depends on all tensors of an output (nested tuples, lists, dictionaries).
+    """Return a scalar that depends on all tensors of a (nested) output.
 
     Raises:
         UserError: none of them has a gradient.
@@ -83,10 +86,10 @@ def mean_square(output: Any) -> Tensor:
     values = [value for value in tree_leaves(output) if isinstance(value, Tensor) and value.requires_grad]
     if not values:
         raise problem(
-            "output of the module on the example given to settle",
+            "output of the module for settle",
             got=f"{type(output).__name__} without a tensor that has a gradient",
             expected="a tensor, or tuples, lists and dictionaries of tensors",
-            fix="give settle `loss_of`, a function that makes one number of that output",
+            fix="pass `loss_of` to settle, a function that returns a scalar of the output",
         )
     return _sum(value.float().square().mean() for value in values)
 

@@ -1,4 +1,4 @@
-"""How ranks share a training: cftp, dp, dp+tp; the model, the loop and the checkpoints know of it only through this file."""
+"""Distribution of a training run over ranks: cftp, dp, dp+tp. Model, loop and checkpoints only use this interface."""
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -34,11 +34,15 @@ MESH = ("dies", "clusters")
 
 
 def layout_on(group: Group, name: training.StrategyName) -> Layout:
-    """Return the grid of a strategy on a group and log it; collective. UserError if dp+tp cannot share the dies equally."""
+    """Return the grid of a strategy on a group and log it; collective.
+
+    Raises:
+        UserError: dp+tp cannot share the dies equally.
+    """
     cores = discover().visible_cores
     own = (group.node, group.rank - group.local_rank, {core.die for core in cores}, {core.cluster for core in cores})
     seen = group.gather_objects(own)
-    # A rank that is bound to its cores sees no other: together the ranks of a node see all that they use.
+    # A bound rank only detects its own cores; the ranks of a node together detect all cores in use.
     dies = set[int]().union(*(dies for node, _, dies, _ in seen if node == group.node))
     clusters = set[int]().union(*(clusters for node, _, _, clusters in seen if node == group.node))
     firsts = [first for _, first, _, _ in seen]
@@ -59,13 +63,14 @@ class Strategy:
                 strategy.backward(cross_entropy(net(x), y))    # gradients of the mean over all shares
                 optimizer.step()
 
-    After each step, buffers (batch norm) equal those of rank 0. Only some ranks may use a layer; its gradient is their sum.
+    After each step, buffers (batch norm) equal those of rank 0. A layer may be used on some ranks only; its gradient is
+    their sum.
 
     Attributes:
-        module: the callable for a forward pass of `model`.
+        module: callable for a forward pass of `model`.
         is_summed: whether summed gradients await an update.
         scale: factor on a rank's loss, so that gradients are sums over the shares.
-        meter: exchange costs of a step; `finish` resets it.
+        meter: communication costs of a step; `finish` resets it.
         zero: this rank's share of the optimizer state after `settle`; None if unsharded.
     """
 
@@ -80,9 +85,10 @@ class Strategy:
         """Prepare a model that is equal on every rank; collective.
 
         Args:
-            model: trained parameters are fp32. dp+tp requires a DiT and keeps this rank's shards. Apply AutoMem before.
-            ranks: a group (strategy cftp), the layout of another strategy, or None for this process alone.
-            gradients: the reduction: dithc's reducer, or DistributedDataParallel.
+            model: module with trained parameters in fp32. dp+tp requires a DiT and keeps this rank's shards. Apply
+                AutoMem before.
+            ranks: group (strategy cftp), layout of another strategy, or None for this process alone.
+            gradients: reduction: dithc's reducer, or DistributedDataParallel.
             sharding: zero1 shards the optimizer state over the ranks.
 
         Raises:
@@ -103,7 +109,7 @@ class Strategy:
         self._mesh: DeviceMesh | None = None
         over = None
         if layout.tensor_size > 1:
-            # Imported here: loading DTensor's modules takes time and memory that no other strategy needs.
+            # Imported here because DTensor takes time and memory that no other strategy needs.
             from torch.distributed.device_mesh import init_device_mesh
 
             from dithc.train.strategies.tensor import share_layers
@@ -129,11 +135,11 @@ class Strategy:
 
     @property
     def owns_gradients(self) -> bool:
-        """Whether gradients stay where the backward pass leaves them, outside of other buffers."""
+        """True if gradients stay outside of the buffers of reducers."""
         return self._parallel is None and self._reducer is None
 
     def share(self, other: nn.Module) -> None:
-        """Cut an untrained second network with the same layers, if ranks share layers."""
+        """Shard an untrained second network with the same layers, if ranks share layers."""
         if self._mesh is not None:
             from dithc.train.strategies.tensor import share_layers
 
@@ -150,7 +156,8 @@ class Strategy:
     def finish(self) -> dict[str, float]:
         """Wait for the gradients of the other shares after the last micro-batch.
 
-        Returns the exchange costs of the step, including weights and matrices; empty if not measured.
+        Returns:
+            The communication costs of the step, including weights and matrices; empty if not measured.
         """
         if self._reducer is None:
             measured = self.meter.take().metrics()
@@ -163,18 +170,21 @@ class Strategy:
         return self._reducer.exposure.metrics()
 
     def backward(self, loss: Tensor, *, over: float | None = None, last: bool = True) -> dict[str, float]:
-        """Run the backward pass of this rank's share; gradients are then those of the global batch on all ranks.
+        """Run the backward pass of this rank's share.
+
+        Gradients are then the global batch's on all ranks.
 
             for part in parts:                                              # micro-batches
                 strategy.backward(mean_loss(part), over=group.size * len(parts), last=part is parts[-1])
 
         Args:
             loss: scalar; the mean, for equal shares.
-            over: divisor of the sum of all losses of a step, None for the number of shares. Sums over samples: the global batch.
+            over: divisor of the sum of all losses of a step, None for the number of shares. Sums over samples: the
+                global batch.
             last: whether this is the last pass of the step, after which gradients are exchanged.
 
         Returns:
-            The exchange costs, as `finish`.
+            The communication costs, as `finish`.
 
         Raises:
             UserError: `settle` was not called, or no update used the previous gradients.
@@ -184,17 +194,17 @@ class Strategy:
         if not self._is_settled and not self._is_alone:
             raise problem(
                 "backward pass on several ranks",
-                got="a strategy that was not settled",
+                got="a strategy before `settle`",
                 expected="one call of `strategy.settle(example)` before the first step",
-                fix="call it once, with what the module takes, before the optimizer is made",
+                fix="call it once, with arguments of the module, before creating the optimizer",
             )
         if self.is_summed and self._has_gradients():
             raise problem(
                 "backward pass of a further step",
-                got="gradients of the step before that no update has used",
+                got="unused gradients of the previous step",
                 expected="an update after each step",
                 fix="call `optimizer.step()` after the backward pass (another optimizer's step() and zero_grad()); for "
-                "micro-batches give `last=False` to all passes of a step but the last",
+                "micro-batches pass `last=False` except in the last pass of a step",
             )
         self.is_summed = False
         with self.accumulating(last=last):
@@ -207,7 +217,7 @@ class Strategy:
 
     @property
     def is_exchanging(self) -> bool:
-        """Whether this object exchanges the gradients between ranks."""
+        """True if this object exchanges the gradients between ranks."""
         return self._reducer is not None
 
     @property
@@ -222,7 +232,7 @@ class Strategy:
         return any(bool(gradient.any()) for gradient in held)
 
     def ready(self) -> None:
-        """Wait until this rank's weights are complete, before access outside of a forward pass."""
+        """Wait until this rank's weights are complete, before access outside of a pass."""
         if self.zero is not None:
             self.zero.ready()
 
@@ -232,7 +242,7 @@ class Strategy:
             self.zero.adopt()
 
     def ready_for(self, parameters: Iterable[Tensor]) -> None:
-        """Wait until these weights are complete on this rank, before access ahead of their layer."""
+        """Wait until these weights are complete, before access ahead of their layer."""
         if self.zero is not None:
             self.zero.ready_for(parameters)
 
@@ -242,31 +252,32 @@ class Strategy:
             self._reducer.move(partial(moved, "gradients"))
 
     def settle(self, *example: Any, loss_of: Callable[[Any], Tensor] = mean_square, **named: Any) -> nn.Module:
-        """Run a few passes to fix the gradient buckets, without effect on weights, buffers and random state; collective, once.
+        """Run a few passes to fix the gradient buckets; collective, once.
 
-        The order of a backward pass determines the buckets, and so the rounding of sums over more than two ranks. Without this
-        call a resumed run would round its first step differently. It also makes the ZeRO-1 shares: create moments after it.
+        Weights, buffers and random state are unchanged. The order of a backward pass determines the buckets, and
+        thereby the rounding of sums over more than two ranks. Without this call a resumed run would round its first
+        step differently. The call also creates the ZeRO-1 shares: create moments after it.
 
             net = strategy.settle(tokens)
             net = strategy.settle(input_ids=tokens, labels=tokens, loss_of=lambda output: output.loss)
 
         Args:
-            example: arguments of the module, for example one sample, of the same kind on every rank.
-            loss_of: returns a scalar that depends on the complete output.
+            example: arguments of the module, for example one sample, of the same type on every rank.
+            loss_of: function that returns a scalar that depends on the complete output.
             named: keyword arguments of the module.
 
         Returns:
             `module`, the callable for a forward pass.
 
         Raises:
-            UserError: it was called before, or ranks have gradients of different parameters.
+            UserError: `settle` was called before, or ranks have gradients of different parameters.
         """
         if self._is_settled:
             raise problem(
                 "settle of a strategy",
                 got="a second call",
-                expected="one, before the first step",
-                fix="call it once, when the strategy is made; a new model needs a new strategy",
+                expected="one call, before the first step",
+                fix="call it once, after creating the strategy; a new model requires a new strategy",
             )
         self._is_settled = True
         if self._is_alone:
@@ -274,7 +285,7 @@ class Strategy:
         watch, manager = Watch(self.model), automem.manager(self.model)
         with unchanged(self.model) as statistics, nullcontext() if manager is None else manager.paused():
             if self.zero is not None:
-                with torch.no_grad(), watch:  # in a pass of its own: a module with hooks may compute in another way
+                with torch.no_grad(), watch:  # a separate pass: a module with hooks may compute differently
                     self.module(*example, **named)
             for _ in range(2):
                 with self.accumulating(last=True):
@@ -299,12 +310,15 @@ class Strategy:
         names = [name_of[id(value)] for value in self._reducer.parameters]
         if unused := check_used(names, [names[number] for number in self._reducer.landed]):
             log.warning(
-                f"{len(unused)} of {len(names)} parameters, {unused[0]} among them, have no gradient of the example that was "
-                "given to settle: they stay as they are for as long as that is so"
+                f"{len(unused)} of {len(names)} parameters, including {unused[0]}, have no gradient of the example "
+                "passed to settle: they are not updated until they have one"
             )
 
     def norm(self, gradients: Mapping[str, Tensor]) -> float:
-        """Return the norm of the complete gradient, each number counted once, from this rank's part by name."""
+        """Return the norm of the complete gradient from this rank's part by name.
+
+        Each number counts once.
+        """
         if self.zero is not None:
             return self.zero.norm(gradients)
         if self.shards is None:
@@ -334,11 +348,11 @@ class Strategy:
 
 
 def _is_shared(sharding: training.Sharding, *, layout: Layout, gradients: training.GradientPath) -> bool:
-    """Return whether the ranks shard the optimizer state; logs a request that cannot be met."""
+    """Return whether the ranks shard the optimizer state; log a request that cannot be met."""
     if sharding == "none":
         return False
     if layout.size == 1:
-        log.info(f"sharding {sharding} is off: one rank has nobody to share the optimizer's state with")
+        log.info(f"sharding {sharding} is off: a single rank cannot share the optimizer state")
         return False
     if layout.name == "dp+tp" or gradients == "ddp":
         raise problem(

@@ -1,9 +1,10 @@
 """Tensor parallelism of a DiT: torch's `parallelize_module`, with `hcops` operators on the shards.
 
-Column-parallel layers (qkv by heads, the first of the MLP) keep rows of their weight, row-parallel layers (proj, fc2) columns.
-DTensor sums outputs and input gradients by Partial -> Replicate (Shoeybi et al. 2019, Megatron-LM, section 3). All else is
-replicated. Norms of queries and keys are replicated over sharded heads, so their gradients are summed.
-Legend: N batch, T tokens, D width, F output features of a layer, P ranks of a group.
+Column-parallel layers (qkv by heads, the first layer of the MLP) keep rows of their weight, row-parallel layers (proj,
+fc2) columns. DTensor sums outputs and input gradients by Partial -> Replicate (Shoeybi et al. 2019, Megatron-LM,
+section 3). All other layers are replicated. Norms of queries and keys are replicated over sharded heads, so that their
+gradients are summed.
+N batch, T tokens, D width, F output features of a layer, P ranks of a group.
 """
 
 from collections.abc import Iterator, Mapping
@@ -26,8 +27,8 @@ from dithc.tensors import Piece
 from dithc.train.homes import MOMENTS
 from dithc.train.matrices import Holding, Matrix, Part
 
-PACKED = 3  # q, k and v stand one after the other in the rows of the weight of qkv, each head by head
-GATED = 2  # a gate and what it gates in those of gate_up: a rank has both of a hidden feature
+PACKED = 3  # q, k and v are stacked in the rows of qkv's weight, each ordered by heads
+GATED = 2  # gate and gated features are stacked in gate_up's weight; a rank has both of a hidden feature
 
 
 @dataclass(frozen=True)
@@ -38,12 +39,12 @@ class Cut:
     parts: int = 1
 
     def shard(self, whole: Tensor, *, rank: int, size: int) -> Tensor:
-        """The share of a rank, in memory of its own."""
+        """Return the shard of a rank, in separate memory."""
         split = torch.unflatten(whole, self.dim, (self.parts, size, -1)).select(self.dim + 1, rank)
         return torch.flatten(split, self.dim, self.dim + 1).clone(memory_format=torch.contiguous_format)
 
     def whole_shape(self, shard: Tensor, *, size: int) -> tuple[int, ...]:
-        """Of the tensor that a share is of."""
+        """Return the shape of the complete tensor of a shard."""
         return tuple(length * (size if dim == self.dim else 1) for dim, length in enumerate(shard.shape))
 
     def pieces(self, name: str, shard: Tensor, *, rank: int, size: int) -> list[Piece]:
@@ -65,7 +66,7 @@ class Cut:
 class Shards:
     """Sharding of a model over the `size` (P) ranks of a group.
 
-    `cuts` gives the cut of each parameter and its moments by name; other parameters are replicated.
+    `cuts` contains the cut of each parameter and its moments by name; other parameters are replicated.
     """
 
     group: ProcessGroup
@@ -91,7 +92,7 @@ class Shards:
         return self.cuts.get(parameter if moment in MOMENTS else name)
 
     def sum_over_group(self, value: float) -> float:
-        """The sum of a number over the ranks of the group, in fp64."""
+        """Return the sum of a number over the ranks of the group, in fp64."""
         total = torch.tensor(value, dtype=torch.float64)
         distributed.all_reduce(total, group=self.group)
         return float(total)
@@ -109,11 +110,11 @@ class ShardHolding(Holding):
         return tuple(own.shape) if cut is None else cut.whole_shape(own, size=self.shards.size)
 
     def part(self, matrix: Matrix, rank: int) -> Part | None:
-        """Rows or columns, as the weight is cut."""
+        """Return the rows or columns of a matrix, following the cut of its weight."""
         cut = self.shards.cuts.get(matrix.name)
         if cut is None:
             return super().part(matrix, rank)
-        assert cut.parts == matrix.count, "matrices are cut each alike"
+        assert cut.parts == matrix.count, "matrices are cut equally"
         count = (matrix.rows, matrix.columns)[cut.dim] // self.shards.size
         lines = slice(matrix.number * count, (matrix.number + 1) * count) if cut.dim == 0 else matrix.lines
         return Part(cut.dim, rank % self.shards.size * count, count, lines)
@@ -138,12 +139,14 @@ class _Shares(Mapping[str, Tensor]):
 
 
 def share_layers(model: nn.Module, mesh: DeviceMesh) -> Shards:
-    """Keep this rank's share of every block of `model`, a DiT equal on all ranks of the one-dimensional `mesh`.
+    """Keep this rank's share of every block of a DiT.
+
+    `model` is equal on all ranks of the one-dimensional `mesh`.
 
     Raises:
         UserError: the ranks cannot share the heads or the hidden layer of the MLP equally.
     """
-    assert isinstance(model, DiT), "the plan below names the layers of a DiT"
+    assert isinstance(model, DiT), "the plan below contains the layers of a DiT"
     _check(model, mesh.size())
     shards = Shards(mesh.get_group(), mesh.get_local_rank(), mesh.size())
     whole = {id(value): name for name, value in model.named_parameters()}
@@ -167,7 +170,7 @@ def _check(model: DiT, size: int) -> None:
                 f"strategy dp+tp: {name} of the model",
                 got=f"{value} for {size} ranks that share a layer",
                 expected=f"a multiple of {size}",
-                fix="use strategy dp or cftp, which ask for no divisibility, or a model that divides",
+                fix="use strategy dp or cftp, which do not require divisibility, or a divisible model",
             )
 
 
@@ -187,7 +190,8 @@ class _Shared(ParallelStyle):
     """Replacement of a linear layer's weights by plain shard parameters.
 
     Args:
-        names: of the complete parameters, by identity.
+        shards: sharding to extend.
+        names: names of the complete parameters, by identity.
         parts: number of matrices stacked in the rows of the weight.
     """
 
@@ -233,7 +237,7 @@ def _enter(mesh: DeviceMesh, _: nn.Module, inputs: tuple[Any, ...]) -> tuple[Ten
 
 
 def _sum_over(group: ProcessGroup, gradient: Tensor) -> Tensor:
-    """The sum over the ranks of the gradients of their heads."""
+    """Sum the gradients of each rank's heads over the ranks."""
     summed = gradient.clone(memory_format=torch.contiguous_format)
     distributed.all_reduce(summed, group=group)
     return summed

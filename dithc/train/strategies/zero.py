@@ -1,8 +1,10 @@
-"""ZeRO-1 (Rajbhandari et al. 2020, section 5.1): each rank keeps and updates moments and average of a share of the weights.
+"""ZeRO-1 (Rajbhandari et al. 2020, section 5.1): each rank keeps and updates moments and average of a share of the
+weights.
 
-A share is a run of each bucket of the flat weight buffer, so one run, or none, of each parameter: a one-dimensional tensor by
-parameter name. Elementwise operations (AdamW, average) are bitwise equal to unsharded ones. If weights travel as bf16, all ranks
-compute with rounded weights, and the owner of a share keeps, updates, averages and saves the exact weights.
+A share is one run of each bucket of the flat weight buffer, and therefore at most one run of each parameter: a
+one-dimensional tensor by parameter name. Elementwise operations (AdamW, average) are bitwise equal to unsharded ones.
+If weights are sent as bf16, all ranks compute with rounded weights, and the owner of a share keeps, updates, averages
+and saves the exact weights.
 """
 
 import math
@@ -21,7 +23,7 @@ from dithc.train.matrices import Holding, Matrix, Part
 
 @dataclass(frozen=True)
 class Run:
-    """Elements start..start + count of a parameter of this shape, flattened; the number is the reducer's."""
+    """Elements start..start + count of a flattened parameter of this shape; the number is the reducer's."""
 
     number: int
     shape: tuple[int, ...]
@@ -33,15 +35,15 @@ class Zero:
     """One rank's share, and the distribution of updated weights.
 
     Attributes:
-        reducer: leaves each rank its share of the gradients.
-        runs: of this rank's parameters, by name.
-        names: per bucket, first needed bucket of the forward pass first.
+        reducer: reducer that leaves each rank its share of the gradients.
+        runs: runs of this rank by parameter name.
+        names: names per bucket, in the order in which the forward pass needs them.
         trained: names of trained parameters.
         is_first: whether this rank keeps unshared state: averages of untrained tensors, the update count.
     """
 
     def __init__(self, model: nn.Module) -> None:
-        """Prepare the gradient exchange; `share` makes the shards."""
+        """Prepare the gradient exchange; `share` creates the shards."""
         self._model = model
         self.reducer = Group.reducer(model.parameters(), scatter=True)
         self.is_first = self.reducer.rank == 0
@@ -53,9 +55,11 @@ class Zero:
         self._own: dict[str, Tensor] = {}
 
     def share(self, *, parts: Iterable[nn.Module], early: Iterable[Tensor] = ()) -> None:
-        """Move the weights into one buffer, in gradient order, and assign the shares; collective.
+        """Move the weights into one buffer, in gradient order, and assign the shares.
 
-        `parts` are submodules called before their parameters are read; `early` are parameters read without such a call.
+        Collective.
+
+        `parts` are submodules called before their parameters are read; `early` are parameters read without a call.
         """
         reducer = self.reducer
         self._weights = Group.shared_weights(self._model, reducer, parts=parts, early=early)
@@ -74,7 +78,7 @@ class Zero:
                     self.names[-1].append(name)
 
     def run_of(self, name: str, rank: int) -> Run | None:
-        """The elements of a parameter that lie in a rank's share; None for none of them."""
+        """Return the elements of a parameter in a rank's share; None if the share has none."""
         number, arrangement = self._numbers[name], self.reducer.arrangement
         parameter, begin = self.reducer.parameters[number], arrangement.starts[number]
         share = arrangement.bucket_of(number).share(rank, self.reducer.size)
@@ -83,15 +87,15 @@ class Zero:
 
     def __str__(self) -> str:
         held, size = sum(run.count for run in self.runs.values()), self.reducer.size
-        wire = "bf16, and all ranks compute with rounded ones" if self.is_rounded else "fp32"
+        wire = "bf16, and all ranks compute with rounded weights" if self.is_rounded else "fp32"
         return (
             f"ZeRO-1: {size} ranks, this one updates {held:,} of {self._weights.buffer.numel():,} weights (padding included); "
-            f"weights travel in {wire}"
+            f"weights are sent in {wire}"
         )
 
     @property
     def is_rounded(self) -> bool:
-        """Whether the model holds bf16-rounded weights, and this object the exact ones."""
+        """True if the model holds bf16-rounded weights, and this object the exact weights."""
         return self._weights.shares is not None
 
     def weights(self) -> dict[str, Tensor]:
@@ -113,24 +117,33 @@ class Zero:
         return self._own.get(name, value)
 
     def gradients(self) -> dict[str, Tensor]:
-        """Return this rank's runs of the summed gradients, without parameters that have no gradient on any rank."""
+        """Return this rank's runs of the summed gradients.
+
+        Omits parameters without a gradient on any rank.
+        """
         used = self.reducer.used
         return {name: self.reducer.buffer[self._places[name]] for name, run in self.runs.items() if used[run.number]}
 
     @property
     def used(self) -> set[str]:
-        """Names of the parameters that any rank has a gradient of."""
+        """Names of the parameters with a gradient on any rank."""
         return {name for name, number in self._numbers.items() if self.reducer.used[number]}
 
     def norm(self, gradients: Mapping[str, Tensor]) -> float:
-        """The norm over the runs of all ranks, the same number on each: their squares are summed in the order of the ranks."""
+        """Return the norm over the runs of all ranks, equal on each rank.
+
+        Squares are summed in rank order.
+        """
         own = torch.tensor([hcops.optimizer.sum_of_squares(list(gradients.values()))], dtype=torch.float64)
         every = own.new_empty(self.reducer.size)
         dist.all_gather_single(every, own)
         return math.sqrt(sum(every.tolist()))
 
     def send(self, place: int) -> None:
-        """Send the weights of `names[place]` to other ranks; `ready`, or the use of a layer, waits for them."""
+        """Send the weights of `names[place]` to other ranks.
+
+        `ready`, or the use of a layer, waits for them.
+        """
         self._weights.send(len(self.names) - 1 - place)
 
     def ready(self) -> None:
@@ -142,11 +155,14 @@ class Zero:
         self._weights.wait_for(parameters)
 
     def keeps(self, name: str) -> bool:
-        """Whether this rank has a part of the tensors of this name."""
+        """Return whether this rank has a part of the tensors of this name."""
         return name in self.runs or (self.is_first and name not in self.trained)
 
     def cut(self, name: str, whole: Tensor) -> Tensor:
-        """Return this rank's run of a complete tensor of a parameter's shape; all of it if untrained."""
+        """Return this rank's run of a complete tensor of a parameter's shape.
+
+        Returns the complete tensor if untrained.
+        """
         run = self.runs.get(name)
         return whole if run is None else whole.reshape(-1)[run.start : run.start + run.count]
 
@@ -160,7 +176,7 @@ class Zero:
 
 @dataclass(frozen=True)
 class RunHolding(Holding):
-    """Each rank has a run of the elements of a matrix, or none of it."""
+    """Distribution in which each rank has at most one run of the elements of a matrix."""
 
     zero: Zero = field(kw_only=True)
 

@@ -1,4 +1,4 @@
-"""Buckets hold every tensor once and can be shared out; what an exchange cost is added up as it was."""
+"""Tests of gradient buckets and communication costs: buckets hold every tensor once and can be sharded."""
 
 from itertools import pairwise
 from types import SimpleNamespace

@@ -1,4 +1,4 @@
-"""An error that several ranks have is said once; one that another rank does not have is never hidden."""
+"""Tests of error reports: ranks with the same error log it once, and a different error is never hidden."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""The launch line is right for every launcher; signals, statuses and a dead driver reach the command."""
+"""Tests of the launch line for every launcher; signals, statuses and a dead driver reach the command."""
 
 import os
 import shutil
@@ -19,7 +19,7 @@ from dithc.log import UserError
 
 COMMAND = ["python", "train.py"]
 LIMIT_SECONDS = 600
-# Stops on SIGTERM as a trainer does: notes it, leaves with "saved, run me again". Writes a file when ready.
+# Stops on SIGTERM like a trainer: logs it and exits with "saved, run again". Writes a file when ready.
 STOPPABLE = """
 import os, pathlib, signal, sys, time
 folder = pathlib.Path(sys.argv[1])
@@ -143,7 +143,7 @@ def test_open_mpi_may_run_as_root_with_more_ranks_than_cores():
     ("settings", "message"),
     [
         ({"launcher": "none", "ranks": 2}, "use --launcher mpiexec"),
-        ({"launcher": "srun", "ranks": 1, "nodes": 2}, "a rank on every node"),
+        ({"launcher": "srun", "ranks": 1, "nodes": 2}, "at least 1 rank per node"),
         ({"launcher": "srun", "ranks": 2, "cpus": 0}, "1 or more"),
     ],
 )
@@ -193,7 +193,7 @@ def test_what_a_killed_launch_left_is_removed_by_the_next(tmp_path):
     gone.wait()
     host = socket.gethostname()
     stale = [tmp_path / f".dithc-met-{host}-{gone.pid}{ending}" for ending in ("", ".lost", ".17", ".17.said-ab")]
-    stale += [tmp_path / f".dithc-met-{host}-{os.getpid()}.17.said-ab"]  # of one whose number this process has now
+    stale += [tmp_path / f".dithc-met-{host}-{os.getpid()}.17.said-ab"]  # of a process with the current process number
     others = [tmp_path / f".dithc-met-{host}-{os.getppid()}", tmp_path / f".dithc-met-another-{gone.pid}"]
     for path in (*stale, *others):
         path.touch()
@@ -291,7 +291,7 @@ def test_the_command_stops_when_its_driver_is_killed(tmp_path):
     launch = start_launch("--", sys.executable, "-c", STOPPABLE, str(tmp_path), **driven(driver))
     wait_for((tmp_path / "ready-0").exists, "the command")
     driver.kill()
-    assert launch.wait(LIMIT_SECONDS) == 75  # the driver is a zombie meanwhile: dead, though not yet waited for
+    assert launch.wait(LIMIT_SECONDS) == 75  # the driver is a zombie: dead, but not reaped
     assert driver.wait() == -signal.SIGKILL
 
 

@@ -1,4 +1,4 @@
-"""Shared memory that killed ranks left is removed, and nothing else."""
+"""Tests of the cleanup of shared memory: it removes files of killed ranks only."""
 
 import mmap
 import subprocess

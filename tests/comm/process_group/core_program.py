@@ -1,4 +1,4 @@
-"""A rank whose plan, made up here, gives the communication threads the last CPU; says `apart` when they are there."""
+"""Rank program with a fixed core plan: communication threads use the last CPU; prints `apart` if they do."""
 
 import dataclasses
 import os
@@ -30,7 +30,7 @@ def planned(machine, *, ranks_per_node, cpus_per_rank, own_mask):
 
 
 def masks() -> dict[str, set[frozenset[int]]]:
-    """The masks of the threads of this process, those of communication apart."""
+    """Return the masks of this process's threads, with communication threads separate."""
     found: dict[str, set[frozenset[int]]] = {"communication": set(), "others": set()}
     for task in Path("/proc/self/task").iterdir():
         kind = "communication" if (task / "comm").read_text().startswith("dithc-mpi") else "others"
@@ -48,4 +48,4 @@ with ranks(Experiment(), expected=2, timeout_seconds=600) as group:
     assert found["communication"] == {frozenset({last})}, found
     assert found["others"] == {everything - {last}}, found
     assert torch.get_num_threads() == len(everything) - 1
-    sys.stdout.write("apart\n")  # one write: lines of ranks must not mix
+    sys.stdout.write("apart\n")  # a single write, because lines of ranks must not interleave

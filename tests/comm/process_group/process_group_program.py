@@ -1,4 +1,4 @@
-"""What each rank of the tests of the process group runs: `process_group_program.py <scene>`; prints one line when all is well."""
+"""Rank program for tests of the process group: `process_group_program.py <scene>`; prints one line on success."""
 
 import logging
 import os
@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 from mpi4py import MPI
 
-if "DITHC_TEST_NODES" in os.environ:  # as if the ranks were on several nodes
+if "DITHC_TEST_NODES" in os.environ:  # emulates ranks on several nodes
     os.environ["DITHC_NODE"] = f"node{MPI.COMM_WORLD.rank * int(os.environ['DITHC_TEST_NODES']) // MPI.COMM_WORLD.size}"
 
 from torch import Tensor, nn
@@ -35,7 +35,7 @@ LENGTHS = (0, 1, 7, 4099, 300_001)
 
 
 def values(length: int, dtype: torch.dtype, rank: int) -> Tensor:
-    """Small whole numbers, whose sums every type holds."""
+    """Return small integers with sums that every type represents exactly."""
     return ((torch.arange(length) * 7 + rank * 3) % 5 + 1).to(dtype)
 
 
@@ -118,7 +118,7 @@ def movements() -> None:
 
 
 def shards() -> None:
-    """A shard of a sum has the bits of the sum, in place or not; gathered, the shards are the sum."""
+    """A shard of a sum has the bits of the sum, in place or not; the gathered shards are the sum."""
     for dtype in (torch.float32, torch.bfloat16, torch.float64):
         for length in (0, 1, 513, 300_001):
             generator = torch.Generator().manual_seed(RANK)
@@ -137,7 +137,7 @@ def shards() -> None:
                 assert torch.equal(inside, total)
     elsewhere = torch.arange(4.0 * SIZE) + RANK
     before = elsewhere.clone()
-    other = (RANK + 1) % SIZE  # the output lies where another rank's shard comes from
+    other = (RANK + 1) % SIZE  # the output is at the position of another rank's shard
     dist.reduce_scatter_single(elsewhere[4 * other : 4 * other + 4], elsewhere)
     wanted = torch.arange(4.0 * SIZE)[4 * RANK : 4 * RANK + 4] * SIZE + sum(range(SIZE))
     assert torch.equal(elsewhere[4 * other : 4 * other + 4], wanted)
@@ -152,7 +152,7 @@ def messages() -> None:
     dist.broadcast_object_list(box, src=SIZE - 1)
     assert box == [SIZE - 1]
     dist.barrier()
-    if SIZE > 1:  # both send before they receive: neither may wait for the other; and a collective is in between
+    if SIZE > 1:  # both send before they receive, with a collective in between: neither may wait for the other
         other = RANK ^ 1 if (RANK ^ 1) < SIZE else RANK
         received, total = torch.zeros(200_000), torch.ones(1000)
         sending = dist.isend(torch.full((200_000,), float(RANK)), other) if other != RANK else None
@@ -163,7 +163,7 @@ def messages() -> None:
             assert torch.equal(received, torch.full_like(received, float(other)))
         reducing.wait()
         assert torch.equal(total, torch.full_like(total, float(SIZE)))
-    Channel.MOST_ELEMENTS = 1000  # as if MPI counted with ten bits
+    Channel.MOST_ELEMENTS = 1000  # emulates counts of ten bits
     long = values(4099, torch.float32, RANK)
     dist.broadcast(long, 0)
     assert torch.equal(long, values(4099, torch.float32, 0))
@@ -190,7 +190,7 @@ def subgroups() -> None:
 
 
 def parallel_training() -> None:
-    """Four steps of DistributedDataParallel; every rank ends with the weights of one process that had the whole batch."""
+    """Four steps of DistributedDataParallel; every rank ends with the weights of one process with the full batch."""
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(40, 300), nn.Tanh(), nn.Linear(300, 10))
     alone = nn.Sequential(nn.Linear(40, 300), nn.Tanh(), nn.Linear(300, 10))
@@ -210,7 +210,7 @@ def parallel_training() -> None:
 
 
 class Branching(nn.Module):
-    """Layers of which one is used on rank 0 alone and one nowhere; gradients come in another order on every other rank."""
+    """Layers of which one is used on rank 0 alone and one on no rank; every second rank has another gradient order."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -225,7 +225,7 @@ class Branching(nn.Module):
 
 
 def fully_sharded() -> None:
-    """FSDP2 trains as one process does on the whole batch; what DCP saves of it comes back."""
+    """FSDP2 trains like one process on the full batch; DCP restores what it saved."""
     mesh = init_device_mesh("cpu", (SIZE,))
     torch.manual_seed(0)
     model, plain = (nn.Sequential(nn.Linear(16, 32), nn.GELU(), nn.Linear(32, 8)) for _ in range(2))
@@ -256,7 +256,7 @@ def fully_sharded() -> None:
 
 
 def reduced_gradients() -> None:
-    """Sums of the reducer, over two micro-batches, are those of one process that does the work of all ranks."""
+    """Sums of the reducer, over two micro-batches, equal one process that does the work of all ranks."""
     torch.manual_seed(0)
     model, alone = Branching(), Branching()
     alone.load_state_dict(model.state_dict())
@@ -273,7 +273,7 @@ def reduced_gradients() -> None:
         reducer.finish()
         exchanged = reducer.exposure.bytes_moved, reducer.buffer.nbytes
         if step == 0:
-            reducer.record()  # which keeps the gradients
+            reducer.record()  # keeps the gradients
         for number, batch in enumerate(batches):
             alone(batch, rank=number // 2).square().sum().backward()
         for (name, own), wanted in zip(model.named_parameters(), alone.parameters(), strict=True):
@@ -292,12 +292,12 @@ def failures() -> None:
     with pytest.raises(TypeError, match="not supported"):
         dist.all_reduce(torch.zeros(3, dtype=torch.float8_e4m3fn))
     total = torch.ones(2)
-    dist.all_reduce(total)  # the group goes on
+    dist.all_reduce(total)  # the group still works
     assert total[0].item() == SIZE
 
 
 def failing_hook(group: dist.ProcessGroup, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
-    """A communication hook of DistributedDataParallel whose all-reduce fails."""
+    """Communication hook of DistributedDataParallel with a failing all-reduce."""
     work = group.allreduce([bucket.buffer().to(torch.float8_e4m3fn)])
     return work.get_future().then(lambda future: future.value()[0])
 
@@ -311,7 +311,7 @@ def failing_backward() -> None:
 
 
 def long_arrays() -> None:
-    """More elements than MPI's counts hold; the last ones tell whether all of them travelled."""
+    """More elements than MPI's counts allow; the last elements show whether all were sent."""
     length = 2**31 + 3
     x = torch.zeros(length, dtype=torch.uint8)
     x[[0, 2**31 - 1, -1]] = RANK + 1
@@ -329,14 +329,14 @@ def long_arrays() -> None:
 
 
 def absent() -> None:
-    """The last rank does not take part: the others are told, in time, and by name."""
+    """The last rank does not participate: the other ranks get an error in time that names it."""
     processes = WORLD.allgather(os.getpid())
     wait_at_most(10.0)
     if RANK < SIZE - 1:
         last = f"rank {SIZE - 1} \\(process {processes[-1]}\\)"
         with pytest.raises(TimeoutError, match=f"not all ranks took part within 10 s: {last}$"):
             dist.all_reduce(torch.ones(10))
-    WORLD.Barrier()  # a rank that ends ends all
+    WORLD.Barrier()  # the end of one rank ends all
     sys.stdout.write(f"rank {RANK} of {SIZE} is done\n")
     sys.stdout.flush()
     os._exit(0)
@@ -344,7 +344,7 @@ def absent() -> None:
 
 def main() -> None:
     logging.basicConfig(level=logging.INFO)
-    dist.init_process_group(NAME, timeout=timedelta(seconds=600))  # the ranks meet through MPI
+    dist.init_process_group(NAME, timeout=timedelta(seconds=600))  # the ranks connect through MPI
     assert (dist.get_rank(), dist.get_world_size()) == (RANK, SIZE)
     for scene in sys.argv[1:]:
         globals()[scene]()

@@ -1,4 +1,4 @@
-"""The backend dithc-mpi: every collective on every type in every mode, stock DDP and DTensor on top, errors that arrive."""
+"""Tests of the backend dithc-mpi: every collective, type and mode; stock DDP and DTensor; error propagation."""
 
 import os
 import re
@@ -90,7 +90,8 @@ def test_the_two_documented_lines_start_a_group_and_a_store_of_ones_own_still_do
     for ranks in (1, 2):
         done = run_line(ranks, "-c", program)
         assert (done.returncode, done.stdout.split()) == (0, [str(ranks)] * ranks), done.stderr
-    done = run_line(1, "-c", program, MASTER_ADDR="127.0.0.1")  # half of what env:// wants is an error, as ever
+    # half of the env:// variables is an error, as without dithc
+    done = run_line(1, "-c", program, MASTER_ADDR="127.0.0.1")
     assert done.returncode != 0
     assert "RANK expected, but not set" in done.stderr
 

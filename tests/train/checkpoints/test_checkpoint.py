@@ -1,4 +1,4 @@
-"""Checkpoints are written beside the training, by all ranks, and taken up by any other number of them."""
+"""Tests of checkpoints: written in the background by all ranks, and loaded by any other number of ranks."""
 
 import errno
 import os
@@ -41,7 +41,7 @@ with connect(2, timeout_seconds=600) as group, open(sys.argv[1], "rb") as file:
         saving.write_file = full
     assert all(train(job, group) == 0 for job in jobs)
 """
-# Takes up a checkpoint and writes it again at the same step.
+# Loads a checkpoint and rewrites it at the same step.
 REWRITE = """
 import pickle, sys
 import torch
@@ -74,7 +74,7 @@ def store_of(job) -> Store:
 
 
 def state(job, step: int) -> dict[str, torch.Tensor]:
-    """All tensors of a checkpoint, by kind and name."""
+    """Return all tensors of a checkpoint, by kind and name."""
     folder = store_of(job).open(step).folder
     tensors = {kind: read_tensors(folder / f"{kind}.safetensors") for kind in KINDS}
     return {f"{kind} {name}": value for kind, held in tensors.items() for name, value in held.items()}
@@ -86,7 +86,7 @@ def assert_equal(found: dict[str, torch.Tensor], truth: dict[str, torch.Tensor])
 
 
 def test_steps_made_during_a_save_do_not_reach_the_checkpoint(job, monkeypatch):
-    """The writer is held until two more steps are made; each of them changes every number that it writes."""
+    """The writer is blocked for two more steps; each of them changes every number that it writes."""
     whole, slow = job("whole", keep_last=9), job("slow", keep_last=9)
     train(whole, Group())
     gate, write, step, made = threading.Event(), saving.write_file, Trainer.step, []
@@ -128,7 +128,7 @@ def test_without_memory_for_a_copy_the_training_waits_and_says_so(job, monkeypat
     monkeypatch.setattr(snapshot, "available_bytes", lambda: 100_000)
     one, whole = job("poor", until=2), job("rich", until=2)
     train(one, Group())
-    assert "checkpoints are written while the training waits" in caplog.text
+    assert "checkpoints are written while training waits" in caplog.text
     monkeypatch.undo()
     train(whole, Group())
     assert_equal(state(one, 2), state(whole, 2))
@@ -216,7 +216,7 @@ def test_weights_of_another_type_or_shape_are_refused(other):
     torch.manual_seed(0)
     model = torch.nn.Linear(3, 2)
     before = {name: value.clone() for name, value in model.state_dict().items()}
-    with pytest.raises(UserError, match="as this model has it"):
+    with pytest.raises(UserError, match="as in this model"):
         content._load(model, before | {"weight": other(before["weight"])}, origin=Path("x"))
 
 
@@ -230,7 +230,8 @@ def test_every_nth_checkpoint_is_kept(job):
 
 def test_grace_before_the_walltime_holds_a_whole_save(job, monkeypatch):
     saves, write = [], saving.write_file
-    monkeypatch.setattr(background, "_seconds_waited_for_a_core", lambda: 0.0)  # a loaded machine counts in leaps
+    # the counter of a loaded machine is coarse
+    monkeypatch.setattr(background, "_seconds_waited_for_a_core", lambda: 0.0)
     monkeypatch.setattr(Pace, "save", lambda self, seconds: saves.append(seconds))
     monkeypatch.setattr(saving, "write_file", lambda *c, **g: (time.sleep(0.5), write(*c, **g))[1])
     train(job(until=2), Group())
@@ -279,7 +280,7 @@ class TestOnSeveralRanks:
 
     @pytest.mark.sampled("several ranks")
     def test_any_ranks_and_strategies_go_on_with_the_same_state(self, job, tmp_path):
-        """Loading and saving again, without a step between, changes no number, whatever holds it."""
+        """Loading and saving, without a step in between, changes no number for any distribution."""
         first = job("a", until=4, strategy="dp", checkpoint_every=4)
         done = on_two_ranks(tmp_path, [first])
         assert done.returncode == 0, done.stderr

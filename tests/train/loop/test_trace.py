@@ -1,4 +1,4 @@
-"""The trace of a step: a file a rank, with phases, operators and the communication thread on one clock."""
+"""Tests of step traces: one file per rank, with phases, operators and the communication thread on one clock."""
 
 import json
 import logging
@@ -40,13 +40,13 @@ def spans(events, **wanted) -> list[dict]:
 
 
 def is_inside(event, outer, *, slack=0.0) -> bool:
-    """Whether an event lies in another, both in microseconds."""
+    """Return whether an event is inside another, both in microseconds."""
     begin, end = outer["ts"] - slack, outer["ts"] + outer["dur"] + slack
     return begin <= event["ts"] and event["ts"] + event["dur"] <= end
 
 
 def overlap(one, other) -> float:
-    """Microseconds in which both were on."""
+    """Return the microseconds in which both events were active."""
     end = min(one["ts"] + one["dur"], other["ts"] + other["dur"])
     return float(end - max(one["ts"], other["ts"]))
 
@@ -82,7 +82,7 @@ def test_metrics_say_how_long_a_step_waited_for_its_images(job, monkeypatch):
     one = job(micro_batch=4)
     train(one, Group())
     rows = read_metrics(Store.of_run(one.out)[0].folder / "metrics")
-    assert [row["data_seconds"] for row in rows] == [6.0, *(len(rows) - 1) * [4.0]]  # of two micro-batches each
+    assert [row["data_seconds"] for row in rows] == [6.0, *(len(rows) - 1) * [4.0]]  # two micro-batches per step
 
 
 def test_trace_changes_no_number(job):
@@ -97,7 +97,7 @@ def test_step_of_another_job_is_said_to_have_no_trace(job, caplog):
     caplog.set_level(logging.WARNING)
     one = job(trace_step=7)
     train(one, Group())
-    assert "no trace: step 7 is none of this job, which makes steps 1 to 6" in caplog.text
+    assert "no trace: step 7 is not in this job, which runs steps 1 to 6" in caplog.text
     assert not list(one.store.glob("small-*/traces"))
 
 

@@ -1,4 +1,4 @@
-"""The loss on held-out tiles: what it is, on any number of ranks, and that a training does not notice it."""
+"""Tests of the validation loss: its value, on any number of ranks, and without effect on training."""
 
 import logging
 from pathlib import Path
@@ -26,12 +26,12 @@ NAMES = [f"val_loss_{k}" for k in range(NUM_TIMES)]
 
 @pytest.fixture
 def held(make_latents, tmp_path: Path) -> Path:
-    """Latents of which some are held out."""
+    """Return latents with held-out rows."""
     return make_latents(tmp_path / "held-out", held_out=HELD_OUT)
 
 
 def measured(latents: Path, *, seed: int = 0, rank: int = 0, ranks: int = 1, group: object = None, **run: object):
-    """The values of a network that gives a share of what it sees, and the timestep and the label added."""
+    """Return the values of a network that outputs a share of its input, plus timestep and label."""
 
     def model(x_t, t, y):
         return SLOPE * x_t + (t.float() / 1000 + y.float()).reshape(-1, 1, 1, 1)
@@ -43,7 +43,10 @@ def measured(latents: Path, *, seed: int = 0, rank: int = 0, ranks: int = 1, gro
 
 
 def expected(latents: Path, *, predict: str) -> list[float]:
-    """The same in float64, from the definitions: Ho et al. 2020 (eq. 4), Salimans & Ho 2022 (v), Liu et al. 2023 (flow)."""
+    """Return the same values in float64 from the definitions.
+
+    Ho et al. 2020 (eq. 4), Salimans & Ho 2022 (v), Liu et al. 2023 (flow).
+    """
     x, y, noise = (
         value.double().numpy() for value in HeldOut(Latents(latents.parent), seed=0, draws=8).batch(slice(None))
     )
@@ -98,7 +101,7 @@ def test_draws_follow_from_seed_and_row_and_differ_between_the_times(held, make_
     assert not torch.equal(HeldOut(latents, seed=4, draws=8).batch(slice(None))[2], noise)
     flat = noise.reshape(8 * HELD_OUT, -1).double()
     correlation = flat @ flat.T / flat.shape[1] - torch.eye(len(flat))
-    assert float(correlation.abs().max()) < 6 / flat.shape[1] ** 0.5 * 2**0.5  # the diagonal's spread is the larger one
+    assert float(correlation.abs().max()) < 6 / flat.shape[1] ** 0.5 * 2**0.5  # the diagonal has the larger spread
     many = HeldOut(Latents(make_latents(tmp_path / "many", held_out=600).parent), seed=0, draws=1).rows - ROWS
     assert (len(many), len(set(many.tolist()))) == (256, 256)
     assert many.max() > 590

@@ -1,4 +1,4 @@
-"""What each rank of the tests of Muon runs: `muon_program.py <ranks> <scene>...`; prints one line when all is well."""
+"""Rank program for tests of Muon: `muon_program.py <ranks> <scene>...`; prints one line on success."""
 
 from typing import Any
 
@@ -24,9 +24,9 @@ from dithc.config import training
 from dithc.train.checkpoints.content import State
 from dithc.train.step.step import Trainer
 
-# Unit roundoff of fp32 times the longest dot product (the MLP's width, 4 x 32) times the 10 products of a forward pass and the 20
-# of a backward pass: the worst rounding of a gradient, to first order and relative to its norm. That of an update is of the same
-# order: the iteration enlarges what is small, signal and rounding alike.
+# Unit roundoff of fp32 times the longest dot product (the MLP's width, 4 x 32) times the 10 products of a forward pass
+# and the 20 of a backward pass: the worst rounding of a gradient, to first order and relative to its norm. The rounding
+# of an update is of the same order, because the iteration amplifies small signal and small rounding equally.
 ROUNDING = 2**-24 * 128 * 30
 
 
@@ -35,20 +35,20 @@ def muon_of(group: Group, **changes: Any) -> training.Run:
 
 
 def alike(group: Group, run: training.Run, sharding: training.Sharding = "none") -> tuple[Trainer, State]:
-    """A training in which every rank calls the same layers."""
+    """Return a trainer and state in which every rank calls the same layers."""
     trainer, state = prepare(group, sharding, run)
     state.model.rank = group.size
     return trainer, state
 
 
 def muon_sharded(group: Group) -> None:
-    """Losses, weights, averages, moments and momenta with and without ZeRO-1 are the same to the bit."""
+    """Losses, weights, averages, moments and momenta are bitwise equal with and without ZeRO-1."""
     for changes in ({}, {"dtype": "bf16", "micro_batch": 1}):
         assert_same_training(group, muon_of(group, **changes), until=STEPS)
 
 
 def muon_alone(group: Group) -> None:
-    """The weights of several ranks are those of one within rounding."""
+    """The weights of several ranks equal those of one rank within rounding."""
     run = muon_of(group)
     alone, together = alike(Group(), run), alike(group, run)
     truth, rows = losses(train(*alone, until=STEPS)), losses(train(*together, until=STEPS))
@@ -68,7 +68,7 @@ def distance(found: Tensor, truth: Tensor) -> float:
 
 
 def muon_owned(group: Group) -> None:
-    """Each momentum is on one rank, all have about as much to do, and what is replicated is the same on all to the bit."""
+    """Each momentum is on one rank, ranks have similar work, and replicated tensors are bitwise equal on all ranks."""
     trainer, state = alike(group, muon_of(group))
     first, second = (row["bytes_moved"] for row in train(trainer, state, until=2))
     own = {name: value for name, value in state.optimizer.state().items() if name.startswith("momentum.")}
@@ -86,7 +86,7 @@ def muon_owned(group: Group) -> None:
 
 
 def muon_resumed(group: Group) -> None:
-    """What one began the other continues to the bit, and one rank continues what several began."""
+    """Runs with and without ZeRO-1 continue each other bitwise, and one rank continues a run of several ranks."""
     run = muon_of(group)
     uninterrupted = prepare(group, "none", run)
     train(*uninterrupted, until=STEPS)
@@ -105,7 +105,7 @@ def muon_resumed(group: Group) -> None:
 
 
 def muon_rounded(group: Group) -> None:
-    """With bf16 on the wire the exact weights are kept and updated: a step is that of fp32, but for rounding."""
+    """With bf16 on the wire the exact weights are kept and updated: a step equals the fp32 step except for rounding."""
     run = muon_of(group)
     exact, rounded = alike(group, run), alike(group, run, "zero1")
     train(*exact, until=1)

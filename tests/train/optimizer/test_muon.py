@@ -1,4 +1,4 @@
-"""Muon: torch's steps and a closed form by SVD, one owner of each matrix whoever holds it, states that go from ranks to ranks."""
+"""Tests of Muon: torch's steps, a closed form by SVD, one owner per matrix, transfer between rank counts."""
 
 import math
 from pathlib import Path
@@ -137,7 +137,7 @@ def test_a_step_is_momentum_then_the_orthogonal_factor_at_the_size_of_adamw(back
         give_gradients(model, step)
         gradient, norm = trained(model)[name].grad.double(), optimizer.clip()
         gradient *= 1.0 if clip is None else clip / (norm + 1e-6)
-        momentum = 0.8 * momentum + gradient  # Jordan's form; its size is not seen
+        momentum = 0.8 * momentum + gradient  # Jordan's form; its scale has no effect
         weight = weight * (1 - lr * decay) - lr * 0.2 * math.sqrt(4 * WIDTH) * by_svd(gradient + 0.8 * momentum, 4)
         average = 0.5 * average + 0.5 * weight
         optimizer.update(step, ema=ema)
@@ -228,12 +228,13 @@ def test_each_matrix_has_one_owner_and_the_work_is_shared_as_evenly_as_matrices_
     assert owners.keys() == set(matrices)
     work = [sum(matrix.cost for matrix, owner in owners.items() if owner == rank) for rank in range(ranks)]
     dearest = max(matrix.cost for matrix in matrices)
-    assert max(work) <= sum(work) / ranks + dearest  # Graham 1966: the last one given went to who had least
+    # Graham 1966: the last matrix was assigned to the least loaded rank
+    assert max(work) <= sum(work) / ranks + dearest
     assert owners == owners_of(matrices, ranks)
 
 
 class Cutter:
-    """Stands in for Zero: weights one after the other in a row of elements, of which each rank has a run."""
+    """Stand-in for Zero: weights in one row of elements, of which each rank has a run."""
 
     def __init__(self, shapes, ranks):
         self.shapes, self.starts, end = shapes, {}, 0
@@ -273,7 +274,7 @@ def test_the_parts_of_the_ranks_make_up_every_matrix(holding):
     weights = {name: torch.randn(shape, generator=draws) for name, shape in shapes.items()}
 
     def own(name: str, rank: int) -> torch.Tensor:
-        """What a rank has of a weight."""
+        """Return a rank's run of a weight."""
         if isinstance(holding, RunHolding):
             run = holding.zero.run_of(name, rank)
             return weights[name].reshape(-1)[run.start : run.start + run.count]

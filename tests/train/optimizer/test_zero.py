@@ -1,4 +1,4 @@
-"""ZeRO-1 trains as without it, to the bit; each rank keeps its share of the state; one continues what the other began."""
+"""Tests of ZeRO-1: bitwise equal to unsharded training, sharded state, and resumption in both directions."""
 
 from pathlib import Path
 
@@ -85,7 +85,7 @@ class TestOnSeveralRanks:
         ]
         done = train_on_ranks(tmp_path, [whole, *parts])
         assert done.returncode == 0, done.stderr
-        assert done.stderr.count("ZeRO-1: 2 ranks") == 2, "two of the four jobs, said by rank 0"
+        assert done.stderr.count("ZeRO-1: 2 ranks") == 2, "two of the four jobs, logged by rank 0"
         truth, wanted = rows(whole), tensors_of(whole)
         for last in (parts[1], parts[3]):
             assert [row["loss"] for row in rows(last)] == [row["loss"] for row in truth]
@@ -97,7 +97,7 @@ class TestOnSeveralRanks:
 
 
 def tensors_of(job):
-    """Everything in the last checkpoint, whole."""
+    """Return all tensors of the last checkpoint."""
     checkpoint = Store.of_run(job.out)[0].open(STEPS)
     paths = [checkpoint.weights("raw"), checkpoint.weights("ema"), checkpoint.folder / OPTIMIZER_FILE]
     found = {f"{path.name} {name}": value for path in paths for name, value in read_tensors(path).items()}

@@ -1,4 +1,4 @@
-"""What each rank of the tests of ZeRO-1 runs: `zero_program.py <ranks> <scene>...`; prints one line when all is well."""
+"""Rank program for tests of ZeRO-1: `zero_program.py <ranks> <scene>...`; prints one line on success."""
 
 import importlib
 import os
@@ -38,7 +38,7 @@ class Images:
 
 
 class Source:
-    """Images that follow from the step."""
+    """Source of images determined by the step."""
 
     def __init__(self, images: int) -> None:
         self._images = images
@@ -53,7 +53,7 @@ class Source:
 
 
 class Uneven(DiT):
-    """A DiT with a layer that nobody uses, and one that rank 0 alone uses, in every other step."""
+    """DiT with an unused layer, and with a layer that only rank 0 uses, in every second step."""
 
     rank, step = 0, 0
 
@@ -110,14 +110,14 @@ def train(trainer: Trainer, state: State, *, until: int) -> list[dict[str, float
 
 
 def whole(state: State, group: Group) -> dict[str, Tensor]:
-    """Weights, average and optimizer state, put together from what all ranks hold."""
+    """Return weights, average and optimizer state, assembled from all ranks."""
     state.strategy.ready()
     found, zero = {f"weight {name}": value for name, value in state.model.state_dict().items()}, state.strategy.zero
     exact = [("weight", zero.weight_pieces(state.model.state_dict()))] if zero is not None and zero.is_rounded else []
     beside = [(f"ema-{one.length}", one.pieces()) for one in state.ema.beside]
     for kind, pieces in (*exact, ("ema", state.ema.pieces()), *beside, ("adam", state.optimizer.pieces())):
         held = [piece for rank in group.gather_objects(pieces) for piece in rank]
-        each = {(piece.name, piece.dim, piece.start): piece for piece in held}  # several ranks may hold the same
+        each = {(piece.name, piece.dim, piece.start): piece for piece in held}  # several ranks may hold the same piece
         found |= {f"{kind} {name}": value for name, value in assemble(each.values()).items()}
     return {name: value.clone() for name, value in found.items()}
 
@@ -148,14 +148,14 @@ def losses(rows: list[dict[str, float]]) -> list[float]:
 
 
 def same_training(group: Group) -> None:
-    """Losses, weights, averages and moments with and without ZeRO-1 are the same to the bit."""
+    """Losses, weights, averages and moments are bitwise equal with and without ZeRO-1."""
     lengths = {"ema": {"lengths": [0.05, 0.1]}}
     for changes in ({}, {"dtype": "bf16", "micro_batch": 1}, {"recompute": "block", "clip": None, **lengths}):
         assert_same_training(group, run_of(group, **changes), until=STEPS)
 
 
 def few_steps(group: Group) -> None:
-    """The same, of one run."""
+    """Compare `same_training` for a single run."""
     assert_same_training(group, run_of(group, micro_batch=1), until=3)
 
 
@@ -173,7 +173,7 @@ def assert_same_training(group: Group, run: training.Run, *, until: int) -> None
 
 
 def late_weights(group: Group) -> None:
-    """No layer computes before the weights of all ranks are there: here they arrive when somebody waits, and are NaN before."""
+    """No layer computes before the weights of all ranks have arrived; here they are NaN until a wait."""
     gather = dist.all_gather_single
     run = run_of(group, recompute="block")
     plain = prepare(group, "none", run)
@@ -193,7 +193,7 @@ def late_weights(group: Group) -> None:
 
 
 def late_copied_weights(group: Group) -> None:
-    """The same where each layer runs on a copy of its weights, which is begun while the layer before it runs."""
+    """As `late_weights`, with each layer on a copy of its weights that starts during the previous layer."""
 
     def copied(*args: Any, **kwargs: Any) -> Any:
         found = true_plan(*args, **kwargs)
@@ -220,7 +220,7 @@ def late_copied_weights(group: Group) -> None:
 
 
 def send_late(gather: Any, whole: Tensor, own: Tensor, *, group: Any = None, async_op: bool = False) -> Any:
-    """Stands in for all_gather: the others' shares are NaN until somebody waits for them."""
+    """Replace all_gather: the shares of other ranks are NaN until a wait."""
     if not async_op:
         return gather(whole, own, group=group)
     kept = own.clone()
@@ -235,7 +235,7 @@ class Late:
 
 
 def resumed_training(group: Group) -> None:
-    """What one began the other continues, to the bit."""
+    """Sharded and unsharded runs continue each other bitwise."""
     run = run_of(group, ema={"lengths": [0.05, 0.1]})
     uninterrupted = prepare(group, "none", run)
     train(*uninterrupted, until=STEPS)
@@ -249,7 +249,7 @@ def resumed_training(group: Group) -> None:
 
 
 def rounded_weights(group: Group) -> None:
-    """With bf16 on the wire the training is, to the bit, that of one rank's exact weights computed with rounded to bf16."""
+    """With bf16 on the wire, training bitwise equals one rank with exact weights that computes with rounded weights."""
     run = run_of(group)
     sharded, played = prepare(group, "zero1", run), prepare(group, "none", run)
     play_rounding(played[1])
@@ -264,8 +264,8 @@ def rounded_weights(group: Group) -> None:
             f"{name} is not what all ranks compute with"
         )
     assert any(not torch.equal(value, found[f"weight {name}"]) for name, value in held.items())
-    # An exact loss differs by the rounding of the weights of each of the layers in a row (patch, 2 blocks of 4, final), to first
-    # order, twice because it is squared.
+    # An exact loss differs by the rounding of the weights of each consecutive layer (patch, 2 blocks of 4, final), to
+    # first order, twice because it is squared.
     plain = losses(train(*prepare(group, "none", run), until=STEPS))
     assert all(abs(a / b - 1) < 2 * 10 * 2**-9 for a, b in zip(losses(rows), plain, strict=True)), (rows, plain)
     begun, ended = prepare(group, "zero1", run), prepare(group, "zero1", run)
@@ -276,7 +276,7 @@ def rounded_weights(group: Group) -> None:
 
 
 def play_rounding(state: State, *, exact: bool = False) -> None:
-    """From now on the model holds rounded weights but while it is updated; with `exact` it gets the exact ones back."""
+    """Let the model hold rounded weights except during updates; with `exact` it gets the exact weights back."""
     model, optimizer = state.model, state.optimizer
     if exact:
         model.load_state_dict(optimizer.exact)
@@ -301,7 +301,7 @@ def play_rounding(state: State, *, exact: bool = False) -> None:
 
 
 def shared_memory(group: Group) -> None:
-    """Moments and average of a rank are its share of those of one rank without ZeRO-1."""
+    """Moments and average of a rank are its share of the unsharded ones."""
     run = run_of(group)
     plain, sharded = (prepare(group, sharding, run, hidden_size=128)[1] for sharding in ("none", "zero1"))
     held = [
@@ -317,7 +317,7 @@ def shared_memory(group: Group) -> None:
 
 
 def measured_exchange(group: Group) -> None:
-    """A step tells what its exchange cost, the sums of this step and the weights of the one before."""
+    """A step reports its communication costs: the sums of this step and the weights of the previous step."""
     trainer, state = prepare(group, "zero1", run_of(group))
     rows = train(trainer, state, until=3)
     reducer = trainer.strategy.zero.reducer
@@ -346,12 +346,12 @@ SCENES: dict[str, Callable[[Group], None]] = {
 
 
 def rank_of(environment: Mapping[str, str]) -> int:
-    """This process's number, as the launcher of any MPI tells it."""
+    """Return this process's rank from the variables of any launcher."""
     return next(int(environment[name]) for name in ending.RANK_VARIABLES if name in environment)
 
 
 def main() -> None:
-    if "DITHC_TEST_NODES" in os.environ:  # played: the first ranks are on one, the last on another
+    if "DITHC_TEST_NODES" in os.environ:  # emulated: the first ranks are on one node, the last on another
         number = rank_of(os.environ) * int(os.environ["DITHC_TEST_NODES"]) // int(sys.argv[1])
         os.environ["DITHC_NODE"] = f"node{number}"
     buckets.LEAST_BUCKET_BYTES = 1 << 14  # several buckets, of one or several parameters

@@ -1,4 +1,4 @@
-"""Where memory runs out, a training says what was asked, what there is and what would fit, without a traceback."""
+"""Tests of exhausted memory: the error names request, available memory and fitting settings."""
 
 import logging
 import subprocess
@@ -41,7 +41,7 @@ def test_a_refusal_is_told_with_what_would_fit(job, monkeypatch, error, asked):
     assert refusal.asked(error) == asked
     text = told(job, monkeypatch, free=2 * GIB, error=error, model={"preset": "DiT-S/2"})
     assert f"got:      {asked} was asked of the system, which refused" in text
-    assert "2.00 GiB before it began" in text
+    assert "2.00 GiB before its start" in text
     for words in ("`micro_batch: ", "`recompute: block` with `micro_batch: ", "fast_budget_gib"):
         assert words in text
 
@@ -54,7 +54,7 @@ def test_what_fits_is_less_than_what_did_not_and_grows_with_the_room(job, monkey
 
     assert largest(int(1.3 * GIB)) == 0  # the state alone is 1.1 GiB
     assert 0 < largest(2 * GIB) < 64
-    assert largest(64 * GIB) == 32  # the rule is wrong here: half of what failed
+    assert largest(64 * GIB) == 32  # the rule is wrong here: half of the failed size
     assert largest(64 * GIB, at_once=1) == 0
 
 
@@ -74,7 +74,7 @@ def test_a_training_that_may_not_fit_says_so_before_its_first_step(job, monkeypa
         room.within(job(model={"preset": "DiT-S/2"}), tokens=256, at_once=64, memory=memory),
     ):
         pass
-    assert "and may take 1.00 GiB: it may be ended for it" in caplog.text
+    assert "and only 1.00 GiB are available: the system may kill it" in caplog.text
 
 
 PROGRAM = """

@@ -1,4 +1,4 @@
-"""Fine-tuning starts from what another training, or a file, holds; and what is exported can be read back."""
+"""Tests of fine-tuning from another run or a file, and of re-import of exported weights."""
 
 import logging
 import shutil
@@ -116,7 +116,7 @@ def test_start_from_a_file_says_that_its_codec_is_unknown(job, base, tmp_path, c
     path = tmp_path / "weights.safetensors"
     export(base.out, weights="ema", layout="safetensors", out=path)
     train(job("tuned", until=1, run=job().run.model_copy(update={"init_file": str(path)})), Group())
-    assert "does not say on latents of which codec" in caplog.text
+    assert "does not specify the codec" in caplog.text
 
 
 @pytest.mark.parametrize("layout", ["safetensors", "official", "raw official", "diffusers", "checkpoint"])
@@ -136,13 +136,13 @@ def test_file_of_a_network_of_another_kind_is_no_start_although_names_and_shapes
         store, step = Store.of_run(one.out)
         path = store.open(step).weights("raw")
     elif layout != "safetensors" and "objective" not in changes:
-        return  # such blocks are not exported to other programs
+        return  # these blocks are not exported to other programs
     else:
         weights, layout = ("raw", "official") if layout == "raw official" else ("ema", layout)
         path = tmp_path / {"safetensors": "w.safetensors", "official": "w.pt", "diffusers": "transformer"}[layout]
         export(one.out, weights=weights, layout=layout, out=path)
     run = job().run.model_copy(update={"init_file": str(path), "model": training.Model(**SMALL, learn_sigma=False)})
-    with pytest.raises(UserError, match=rf"network of another kind\n.*got: +{words}"):
+    with pytest.raises(UserError, match=rf"another type of network\n.*got: +{words}"):
         train(job("tuned", until=1, run=run), Group())
 
 
@@ -182,7 +182,7 @@ def test_broken_weights_file_is_refused(job, tmp_path, name):
 
 
 def test_latents_of_another_codec_than_the_stores_are_refused_on_resume(job, base):
-    """A store is found by the digest of its latents; this one was filled from others."""
+    """A store is found by the digest of its latents; this store was filled from other latents."""
     store, step = Store.of_run(base.out)
     path = store.path(step) / "checkpoint.json"
     content = unseal(path.read_text())
@@ -194,7 +194,7 @@ def test_latents_of_another_codec_than_the_stores_are_refused_on_resume(job, bas
 
 
 def test_finetuning_on_another_codec_of_as_many_channels_is_allowed_and_said(job, base, make_latents, tmp_path, caplog):
-    """Each data set has its own codec: weights carry over, what they were trained on is said."""
+    """Each dataset has its own codec: weights are loaded, and the log names the codec of their training."""
     other = make_latents(tmp_path / "other", codec="another-codec")
     assert train(job("tuned", until=1, init=base.out, run=tune_run(job), latents=other), Group()) == DONE
     assert "trained on latents of codec test-codec, these are of another-codec" in caplog.text

@@ -1,4 +1,4 @@
-"""Guidance trained into one pass: its formula, whom it reaches, where it ends, and that it leaves nothing else as a trace."""
+"""Tests of guidance trained into one pass: its formula, affected images, fixed point, and no other traces."""
 
 import copy
 from dataclasses import dataclass
@@ -37,7 +37,7 @@ BOTH = pytest.mark.parametrize("guide", [SELF, START], ids=["self", "start"])
 
 
 def network(seed: int = 0, *, learn_sigma: bool = True) -> DiT:
-    """A small one all of whose weights are drawn, so that labels matter."""
+    """Return a small network with random weights only, so that labels matter."""
     torch.manual_seed(seed)
     sizes = {key: SMALL[key] for key in ("hidden_size", "depth", "num_heads")}
     model = DiT.from_preset("DiT-S/2", **sizes, input_size=8, num_classes=NULL, learn_sigma=learn_sigma)
@@ -57,7 +57,7 @@ class Images:
 
 
 class Source:
-    """Six images, two without a label."""
+    """Source of six images, two without a label."""
 
     def __init__(self, predict: str) -> None:
         draws = torch.Generator().manual_seed(1)
@@ -96,7 +96,7 @@ def trainer_of(run: training.Run, model: DiT, start: DiT | None = None) -> Train
 
 
 def exact_loss(run: training.Run, model: DiT, start: DiT | None, images: Images) -> Tensor:
-    """The mean squared error of the batch in float64, written out, all its passes whole and nothing of `dithc.diffusion`."""
+    """Return the mean squared error of the batch in float64 with complete passes, without `dithc.diffusion`."""
     kept = torch.from_numpy(np.cumprod(1 - np.linspace(1e-4, 2e-2, 1000)))[images.t.long()].reshape(-1, 1, 1, 1)
     x, noise, time = images.x.double(), images.noise.double(), (images.t.double() / 1000).reshape(-1, 1, 1, 1)
     predict = run.objective.predict
@@ -122,7 +122,7 @@ def exact_loss(run: training.Run, model: DiT, start: DiT | None, images: Images)
     ids=["noise", "v", "flow"],
 )
 def test_loss_and_gradient_are_those_of_the_formula_in_float64(guide, predict, more):
-    """Whose gradient has both predictions that move the target as constants; the variance has the loss that it has without."""
+    """Both predictions that move the target are constants; the variance has its loss without guidance."""
     model, run = network(learn_sigma=predict != "flow"), run_of(guide | more, predict)
     start = network(5, learn_sigma=predict != "flow") if guide is START else None
     exact, other = copy.deepcopy(model).double(), None if start is None else copy.deepcopy(start).double()
@@ -134,7 +134,7 @@ def test_loss_and_gradient_are_those_of_the_formula_in_float64(guide, predict, m
     for (name, weight), (_, right) in zip(model.named_parameters(), exact.named_parameters(), strict=True):
         if right.grad is not None:
             assert ((weight.grad.double() - right.grad).abs() <= 2e-4 * right.grad.abs().max()).all(), name
-    assert exact.y_embedder.embedding_table.weight.grad[NULL].any()  # of the dropped images
+    assert exact.y_embedder.embedding_table.weight.grad[NULL].any()  # of the images with dropped labels
     assert start is None or all(weight.grad is None for weight in start.parameters())
     plain = trainer_of(run.model_copy(update={"guide": None}), copy.deepcopy(model)).step(1)
     for micro_batch in (None, 1):
@@ -161,7 +161,7 @@ def test_without_labels_or_outside_the_interval_there_is_no_second_pass():
 
 @pytest.mark.parametrize("backend", ["reference", None])
 def test_in_bf16_every_weight_has_its_gradient_and_the_start_predicts_the_same_bits(backend):
-    """Autocast keeps the bf16 copies of weights, those of a pass without gradients too."""
+    """Autocast caches bf16 copies of weights, also in a pass without gradients."""
     with hcops.use(backend or hcops.describe()[0]["backend"]):
         reached = []
         for guide in (None, SELF):
@@ -186,7 +186,7 @@ CENTRES = torch.linspace(-2.8, 2.8, 9)
 
 
 class Bumps(nn.Module):
-    """Predicts the velocity of a number by bell curves around `CENTRES`, weighed by label; label 2 is none."""
+    """Prediction of a scalar velocity by bell curves around `CENTRES`, weighted by label; label 2 means no label."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -208,7 +208,7 @@ class Exact(Bumps):
 
 
 def velocity(x: Tensor, y: Tensor) -> Tensor:
-    """The mean of noise - image at a point of the straight path, of a normal class, or for label 2 of both mixed."""
+    """Return the mean of noise - image on the straight path, for a normal class or for label 2, both mixed."""
     gap = x.double()[:, None] - (1 - TIME) * MEANS  # (N, 2)
     spread = (1 - TIME) ** 2 * SPREAD**2 + TIME**2
     each = TIME / spread * gap - (MEANS + (1 - TIME) * SPREAD**2 / spread * gap)
@@ -218,7 +218,7 @@ def velocity(x: Tensor, y: Tensor) -> Tensor:
 
 @pytest.mark.parametrize("by", ["self", "start"])
 def test_what_is_learnt_in_one_pass_is_guidance_of_two_normal_classes_in_closed_form(by):
-    """The start is one that knows the mixture. Newton's steps, as the loss is quadratic: each halves what is left."""
+    """The start network predicts the mixture. Newton steps, because the loss is quadratic: each halves the error."""
     guidance, model, draws = 2.0, Bumps(), torch.Generator().manual_seed(0)
     run = run_of({"by": by, "guidance": guidance}, "flow")
     guide = Guide(run, model, Strategy(model, Layout()), start=Exact() if by == "start" else None)
@@ -240,7 +240,8 @@ def test_what_is_learnt_in_one_pass_is_guidance_of_two_normal_classes_in_closed_
         with torch.no_grad():
             model.weight -= torch.einsum("lij,lj->li", inverses, gradient.double() / 2).float()
     label, none = torch.arange(2).repeat_interleave(81), torch.full((162,), 2)
-    x = (1 - TIME) * MEANS[label].float() + torch.linspace(-1.0, 1.0, 81).repeat(2)  # where nearly all noisy images lie
+    # the range of nearly all noisy images
+    x = (1 - TIME) * MEANS[label].float() + torch.linspace(-1.0, 1.0, 81).repeat(2)
     with torch.no_grad():
         found, free = (model(x.reshape(-1, 1, 1, 1), t, one).reshape(-1).double() for one in (label, none))
     labelled, both = velocity(x, label), velocity(x, none)
@@ -266,7 +267,7 @@ def rows(job) -> list[dict[str, float]]:
 
 @pytest.fixture
 def guided(job):
-    """Makes jobs that are guided, and start from what six steps of another run have learnt."""
+    """Return a factory of guided jobs that start from six steps of another run."""
     base = job("base", lr=5e-3)
 
     def make(store: str, guide: dict[str, Any], **changes: Any) -> Job:
@@ -377,7 +378,7 @@ def _named(guided, guide, store, **changes):
 
 
 def test_start_without_a_null_label_is_refused_before_the_first_step(job, tmp_path, monkeypatch):
-    """From a file; of a run in the same configuration it is known before."""
+    """From a file; for a run in the same configuration, the configuration is rejected."""
     sizes = {key: SMALL[key] for key in ("hidden_size", "depth", "num_heads")}
     found = DiT.from_preset("DiT-S/2", **sizes, input_size=8, num_classes=NULL, class_dropout_prob=0.0)
     (tmp_path / "weights.pt").touch()

@@ -1,4 +1,4 @@
-"""Numbers that are not finite: the step, the rank and the layer are named; the run stops, skips the step, or goes back."""
+"""Tests of numbers that are not finite: step, rank and layer are named; the run stops, skips, or rolls back."""
 
 import dataclasses
 import json
@@ -25,7 +25,7 @@ from tests.train import faults
 
 ROOT = Path(__file__).parents[3]
 FILES = ("model.safetensors", "ema.safetensors", "optimizer.safetensors")
-# Trains each job under its fault; what is not finite ends the job alone, and every rank writes down how it ended.
+# Trains each job under its fault. A number that is not finite ends only its job, and every rank records how it ended.
 PROGRAM = """
 import pathlib, pickle, sys
 import torch
@@ -67,7 +67,7 @@ def tensors(job, step):
 
 
 def rows(job) -> list[dict]:
-    """Every line of the metrics, as strict JSON, which has no NaN."""
+    """Return every line of the metrics, parsed as strict JSON without NaN."""
 
     def refuse(word):
         raise AssertionError(word)
@@ -87,7 +87,7 @@ def events(job, what: str) -> list[dict]:
         ({"kind": "latents", "image": 5}, r"the loss of rank 0[\s\S]*rank 0: the latents of image 5 of the global batch, before"),
         ({"kind": "weights"}, r"the loss of rank 0[\s\S]*rank 0: the weights of blocks\.1\.attn\.qkv\.weight, before any"),
         ({"kind": "gradient"}, r"the gradient[\s\S]*the gradient of the \w+ of layer blocks\.0\.mlp\.fc2, in the backward"),
-        ({"kind": "once", "times": 1}, r"the loss of rank 0[\s\S]*nothing on any rank"),
+        ({"kind": "once", "times": 1}, r"the loss of rank 0[\s\S]*none on any rank"),
         ({"kind": "update"}, r"at step 4: the weights after step 3, although[\s\S]*rank 0: the weights of x_embedder"),
     ],
 )  # fmt: skip
@@ -122,7 +122,7 @@ def test_row_of_the_latents_is_named(job):
 
 
 class TestFirstLayer:
-    """The first layer in the order in which they run, whatever the order in which they were made."""
+    """The first layer in execution order, for any order of creation."""
 
     class Net(torch.nn.Module):
         def __init__(self):
@@ -240,7 +240,7 @@ def test_rollback_takes_everything_from_the_checkpoint_and_says_so(job, caplog):
 
 @pytest.mark.parametrize(("at", "checkpoint"), [(3, 2), (4, 2), (6, 4)])
 def test_update_that_spoils_the_weights_is_rolled_back_and_left_out(job, at, checkpoint):
-    """In the middle, at a checkpoint, and at the very end: in no case are such weights kept."""
+    """In the middle, at a checkpoint, and at the end: bad weights are never kept."""
     one = job(nonfinite="rollback", keep_last=9)
     faults.inject("update", at=at)
     assert train(one, Group()) == DONE
@@ -262,11 +262,11 @@ def test_skip_ends_where_weights_are_not_finite(job, caplog):
     faults.inject("weights", at=3)
     with pytest.raises(NotFinite):
         train(job(nonfinite="skip"), Group())
-    assert "`nonfinite: rollback` would" in caplog.text
+    assert "set `nonfinite: rollback`" in caplog.text
 
 
 def diverging(one):
-    """A job whose steps are longer than a configuration may ask for."""
+    """Return a job with a larger learning rate than a configuration accepts."""
     return dataclasses.replace(one, run=one.run.model_copy(update={"lr": 1e30}))
 
 
@@ -274,9 +274,9 @@ def test_training_that_has_diverged_is_not_skipped_for_ever(job, caplog):
     one = diverging(job(nonfinite="skip", clip=None, steps=30, until=30))
     with pytest.raises(NotFinite):
         train(one, Group())
-    assert f"{nonfinite.MOST_IN_A_ROW} steps in a row are left out already" in caplog.text
+    assert f"{nonfinite.MOST_IN_A_ROW} consecutive steps are already left out" in caplog.text
     assert len(events(one, "skipped")) == nonfinite.MOST_IN_A_ROW
-    with pytest.raises(NotFinite):  # nor by starting it again
+    with pytest.raises(NotFinite):  # nor by restarting it
         train(one, Group())
 
 
@@ -305,7 +305,7 @@ def test_damaged_list_of_steps_left_out_is_refused(job):
 @pytest.mark.slow
 @needs_launcher
 def test_two_ranks_name_the_one_and_go_on_together(job, tmp_path):
-    bad = {"kind": "latents", "at": 4, "image": 5}  # of the second half of the batch
+    bad = {"kind": "latents", "at": 4, "image": 5}  # in the second half of the batch
     jobs = [
         ("latents", bad, job("latents")),
         ("weights", {"kind": "weights", "at": 3, "rank": 1}, job("weights", micro_batch=2)),
@@ -323,7 +323,7 @@ def test_two_ranks_name_the_one_and_go_on_together(job, tmp_path):
     done = on_ranks(PROGRAM, given=jobs, folder=tmp_path)
     assert done.returncode == 0, done.stderr
     for name, at, *places in (
-        ("latents", 4, "the loss of rank 1", "; first, when computed again: rank 1: the latents of image 5 "),
+        ("latents", 4, "the loss of rank 1", "; first, in a repeated computation: rank 1: the latents of image 5 "),
         ("weights", 3, "the loss of rank 1", "again: rank 1: the weights of blocks.1.attn.qkv.weight, before"),
         ("gradient", 3, "the gradient (", "again: rank 0: the gradient of the ", "blocks.0.mlp.fc2, in the backward"),
         ("ddp", 4, "the loss of rank 1", "again: rank 1: the latents of image 5 "),

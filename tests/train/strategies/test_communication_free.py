@@ -1,4 +1,4 @@
-"""A training on one die exchanges nothing: no call of MPI and no byte on a connection, counted where a call would count."""
+"""Tests of training on one die: no MPI call and no byte on a connection, measured by the traffic counters."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""cftp, dp and dp+tp train the same: losses, checkpoints, and nothing that grows apart between ranks."""
+"""Tests of cftp, dp and dp+tp: equal losses and checkpoints, without divergence between ranks."""
 
 import subprocess
 from pathlib import Path
@@ -16,10 +16,11 @@ from dithc.train.strategies.tensor import Cut
 from tests.ranks import needs_launcher, on_ranks
 
 STEPS = 10
-# Unit roundoff, times the longest dot product (the MLP's width, 4 x 32), times the linear layers that an activation passes one
-# after another (patch, 2 blocks of 4, final): the worst case of the forward pass to first order, as in test_golden.
+# Unit roundoff, times the longest dot product (the MLP's width, 4 x 32), times the consecutive linear layers of an
+# activation (patch, 2 blocks of 4, final): the worst case of the forward pass to first order, as in test_golden.
 FP32 = 2**-24 * 128 * 10
-# bf16 products differ between strategies in the rounding of the sum over ranks, once a row-parallel layer (2 blocks of 2).
+# bf16 products differ between strategies in the rounding of the sum over ranks, once per row-parallel layer (2 blocks
+# of 2).
 BF16 = 2**-8 * 4
 PROGRAM = """
 import dataclasses, pickle, sys
@@ -87,7 +88,7 @@ def assert_alike(found, truth, *, tolerance):
     assert len(found) == len(truth) == STEPS
     for left, right in zip(found, truth, strict=True):
         assert left["loss"] == pytest.approx(right["loss"], rel=tolerance)
-        # The norm sums squares of gradients that pass the layers twice, and grows apart with the weights.
+        # The norm sums squares of gradients that pass the layers twice, and diverges with the weights.
         assert left["grad_norm"] == pytest.approx(right["grad_norm"], rel=10 * tolerance)
 
 
@@ -117,9 +118,9 @@ class TestOnSeveralRanks:
         train(one, Group())
         done = train_on_ranks(tmp_path, [grid], ranks=4, dies=2)
         assert done.returncode == 0, done.stderr
-        assert "2 share(s) of the global batch, 2 rank(s) to a layer" in done.stderr
+        assert "2 share(s) of the global batch, 2 rank(s) per layer" in done.stderr
         assert_alike(rows(grid), rows(one), tolerance=FP32)
-        assert rows(grid)[-1]["val_loss"] == pytest.approx(rows(one)[-1]["val_loss"], rel=FP32)  # of one tile
+        assert rows(grid)[-1]["val_loss"] == pytest.approx(rows(one)[-1]["val_loss"], rel=FP32)  # a single tile
 
     @pytest.mark.sampled("several ranks")
     @pytest.mark.parametrize("first", ["cftp", "dp+tp"])
@@ -145,13 +146,14 @@ class TestOnSeveralRanks:
                 assert found[key].shape == value.shape
         ema = [read_tensors(folder / "ema.safetensors") for folder in folders]
         for key, value in ema[0].items():
-            # An average over ten steps of at most lr = 1e-3 each; Adam divides by gradients, so rounding decides small ones.
+            # An average over ten steps of at most lr = 1e-3 each; Adam divides by gradients, so that rounding decides
+            # small ones.
             torch.testing.assert_close(ema[1][key], value, rtol=0, atol=1e-4)
 
     @pytest.mark.sampled("several ranks")
     @pytest.mark.parametrize("optimizer", [{}, MUON], ids=["adamw", "muon"])
     def test_other_kinds_of_blocks_train_as_one_however_ranks_share_them(self, job, tmp_path, optimizer):
-        """A rank has whole hidden features of a gated MLP, and the norms of its heads are those of all heads."""
+        """A rank has complete hidden features of a gated MLP; norms of its heads equal the norms of all heads."""
         settings = {"model": MODERN, "clip": 0.1, "micro_batch": 3, **optimizer}
         one = ten(job, "one", **settings)
         several = [
@@ -221,9 +223,9 @@ def test_ranks_that_dies_cannot_share_are_refused(firsts):
 
 def test_the_log_says_what_a_strategy_means_here():
     said = sentence(Layout(name="dp", rank=0, size=4), dies=1, clusters=4, ranks_on_node=4)
-    assert "a rank is a cluster with a replica of everything" in said
-    assert "meant for" not in said
-    assert "meant for 1 rank(s)" in sentence(Layout(size=4), dies=1, clusters=4, ranks_on_node=4)
+    assert "a rank is a cluster with a full replica" in said
+    assert "designed for" not in said
+    assert "designed for 1 rank(s)" in sentence(Layout(size=4), dies=1, clusters=4, ranks_on_node=4)
 
 
 def test_a_step_after_the_block_of_the_ranks_is_a_user_error():

@@ -17,10 +17,10 @@ def problem(what: str, *, got: object, expected: object, fix: str) -> UserError:
     """Build a user error. Every part is escaped; a line break stays if at least four spaces follow it.
 
     Args:
-        what: title: the wrong file, key or option, and its fault.
-        got: the value or the error that was found. The limit on the size of files has its own fix.
-        expected: the values that are allowed.
-        fix: an imperative or a command.
+        what: Title: the wrong file, key or option, and its fault.
+        got: The value or the error that was found. The limit on the size of files has its own fix.
+        expected: The allowed values.
+        fix: An imperative or a command.
 
     Returns:
         The error, for the caller to raise.

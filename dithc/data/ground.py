@@ -189,6 +189,6 @@ def _no_dem(
     return problem(
         f"{path} (`source.dem`) cannot be used as heights",
         got=got,
-        expected=f"a GeoTIFF with one band of heights from {LOWEST_M:g} to {HIGHEST_M:g} meters and a coordinate reference system",
+        expected=f"a GeoTIFF with one band of heights from {LOWEST_M:g} to {HIGHEST_M:g} meters and a coordinate system",
         fix=fix,
     )

@@ -20,7 +20,7 @@ KINDS = {
 """Kinds of splits, in the order in which the fix prefers them, and their names."""
 WORDS = {word: kind for kind, words in KINDS.items() for word in words}
 WEAK = {"unlabeled"}
-"""Kinds that are also names of classes, next to a class of trains. They count only if every folder is a split."""
+"""Kinds that are also class names, next to a class of trains. They count only if every folder is a split."""
 NOISE = r"set|split|data|images?|imgs?|part|shard"
 SPLIT, DROPPED = re.compile(rf"({'|'.join(WORDS)})(?:{NOISE})*"), re.compile(rf"(?:{NOISE}|of|tar|parquet)+")
 BETWEEN, HELD_OUT = re.compile(r"[-=_.\s\d]+"), re.compile(r"\b(hold|held)[-_. ]out")
@@ -42,7 +42,7 @@ def check_apart(folder: Path, folders: list[Path]) -> None:
 
 def _within(inner: Path, outer: Path) -> UserError:
     return problem(
-        f"the content of {printable(str(inner))} is in another class folder too",
+        f"the content of {printable(str(inner))} is also in another class folder",
         got=f"{printable(str(outer))}, which leads to {printable(str(outer.resolve()))}",
         expected="separate class folders, so that each image has one label",
         fix="remove the link, or link a folder of one class",

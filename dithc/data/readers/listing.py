@@ -39,7 +39,7 @@ log = logger(__name__)
 
 
 class Paths(Sequence[Path]):
-    """Many paths as one text: a million take 60 MB, in every process that reads them, and not 600."""
+    """Sequence of paths in one buffer: a million paths take 60 MB per process instead of 600 MB."""
 
     def __init__(self, paths: Iterable[Path]) -> None:
         self._text, self._ends = bytearray(), array("q", [0])
@@ -62,7 +62,7 @@ class Paths(Sequence[Path]):
 
 
 def scene_id(path: Path, folder: Path) -> str:
-    """The path of a scene below the source's folder, with `/`; its name if the source is one file."""
+    """Return the path of a scene below the source's folder, with `/`; its name if the source is one file."""
     return printable(path.name if path == folder else path.relative_to(folder).as_posix())
 
 
@@ -70,10 +70,10 @@ class Listing:
     """Selection of a source's files, with a record of the files that no reader opens.
 
     Attributes:
-        folder: source folder, or the single file of the source.
-        unread: files that are neither scenes nor companions. `Scenes` removes further inputs of scenes.
-        masks: files with the name of a mask that no setting uses.
-        excluded: number of files that `include` and `exclude` remove.
+        folder: Source folder, or the single file of the source.
+        unread: Files that are neither scenes nor companions. `Scenes` removes further inputs of scenes.
+        masks: Files with the name of a mask that no setting uses.
+        excluded: Number of files that `include` and `exclude` remove.
     """
 
     def __init__(self, source: datasets.Source, folder: Path) -> None:
@@ -230,19 +230,19 @@ def check_name(path: Path, folder: Path) -> None:
         raise problem(
             "the name of the file is not UTF-8",
             got=printable(named),
-            expected="a name that every program reads alike",
-            fix="rename it (convmv -f latin1 -t utf-8 --notest), or take it out of the folder",
+            expected="a name that every program reads identically",
+            fix="rename it (convmv -f latin1 -t utf-8 --notest), or remove it from the folder",
         )
 
 
 def exists(folder: Path, *, wanted: str) -> None:
-    """Raises a UserError where `folder` does not exist."""
+    """Raise UserError if `folder` does not exist."""
     if not folder.exists():
         raise problem(
-            f"the data at {folder} (`source.path`) is not there",
+            f"the data at {folder} (`source.path`) does not exist",
             got="no such file or folder",
             expected=wanted,
-            fix="put your files there (a link will do) or correct `source.path`; it is relative to the working folder",
+            fix="put your files or a link there, or correct `source.path`, which is relative to the working folder",
         )
 
 

@@ -9,8 +9,7 @@ Item = TypeVar("Item")
 
 
 def ahead(items: Iterator[Item]) -> Generator[Item, None, None]:
-    """Yield the items of an iterator in order while another thread computes the next; an exception replaces its item.
-    """
+    """Yield items of an iterator in order while another thread computes the next; an exception replaces its item."""
     with ThreadPoolExecutor(1) as pool:
         following = pool.submit(_next, items)
         while found := following.result():

@@ -25,8 +25,7 @@ LEAST_STEP_M = 100.0
 
 
 def north_up(*, left: float, top: float, gsd: float) -> GeoTransform:
-    """Return affine coefficients (a, b, c, d, e, f) of a north-up grid with upper-left corner (left, top), in meters.
-    """
+    """Return coefficients (a, b, c, d, e, f) of a north-up grid with upper-left corner (left, top), in meters."""
     return (gsd, 0.0, left, 0.0, -gsd, top)
 
 
@@ -92,8 +91,7 @@ class Grid:
         return left, right, bottom, top
 
     def times(self, shape: tuple[int, int], transform: GeoTransform) -> int:
-        """Return the pixels per side that make up one pixel of an aligned band (h, w); 0 if the grids are not aligned.
-        """
+        """Return the pixels per side in one pixel of an aligned band (h, w); 0 if the grids are not aligned."""
         a, b, left, d, e, top = transform
         times = max(1, round(a / self.transform[0]))
         fine = (a / times, b, left, d, e / times, top)

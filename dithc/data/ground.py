@@ -47,8 +47,7 @@ class Heights:
     grid: Grid | None = None
 
     def extremes(self, longitudes: npt.NDArray[Any], latitudes: npt.NDArray[Any]) -> tuple[float, float]:
-        """Return least and greatest height in the bounding box of the points; OSError if the DEM has no height there.
-        """
+        """Return least and greatest height in the bounding box of points; OSError without a height in the DEM."""
         part = self.values
         if self.grid is not None:
             with _told("its geometry leads off the Earth"):
@@ -64,7 +63,7 @@ class Heights:
 
 
 def read_heights(dem: Path | None, *, height_m: float) -> Heights:
-    """Read heights for `orthorectify` once, into memory: those of a DEM plus `height_m`, or `height_m` everywhere without a DEM.
+    """Read heights for `orthorectify` into memory: a DEM plus `height_m`, or `height_m` everywhere without a DEM.
 
     Raises UserError unless the DEM is a raster of one band of heights in meters with a coordinate reference system.
     """
@@ -189,6 +188,6 @@ def _no_dem(
     return problem(
         f"{path} (`source.dem`) cannot be used as heights",
         got=got,
-        expected=f"a GeoTIFF with one band of heights from {LOWEST_M:g} to {HIGHEST_M:g} meters and a coordinate system",
+        expected=f"a GeoTIFF with coordinate system and one band of heights, {LOWEST_M:g} to {HIGHEST_M:g} meters",
         fix=fix,
     )

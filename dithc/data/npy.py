@@ -164,7 +164,8 @@ def release(array: npt.NDArray[Any]) -> None:
 def read_npy(path: Path) -> npt.NDArray[Any]:
     """Read a .npy file of the user in native byte order, after a comparison of header and length.
 
-    Raises OSError if it is not a .npy file of numbers or has another length, UserError if it is not regular or too large.
+    Raises OSError if it is not a .npy file of numbers or has another length, UserError if it is not regular or too
+    large.
     """
     with open_regular(path) as file:
         try:
@@ -172,7 +173,9 @@ def read_npy(path: Path) -> npt.NDArray[Any]:
             header = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}[version]
             shape, fortran, dtype = header(file)
         except Exception as error:  # numpy parses the header as Python: syntax, tokens, types, nesting, encodings
-            raise OSError(f"it does not start with a valid .npy header: {str(error) or type(error).__name__}") from error
+            raise OSError(
+                f"it does not start with a valid .npy header: {str(error) or type(error).__name__}"
+            ) from error
         if dtype.kind not in "biufc":
             raise OSError(f"its type {dtype} is not numeric")
         count, held = math.prod(shape), path.stat().st_size - file.tell()

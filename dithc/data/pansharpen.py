@@ -16,11 +16,12 @@ Q_BLOCK = 32
 
 
 def gsa(bands: F32, pan: F32, *, coarse_bands: F32, coarse_pan: F32, valid: Mask, coarse_valid: Mask) -> F32:
-    """Sharpen bands (C, H, W), interpolated to the panchromatic grid, by adaptive Gram-Schmidt (Aiazzi, Baronti and Selva 2007).
+    """Sharpen interpolated bands (C, H, W) by adaptive Gram-Schmidt (Aiazzi, Baronti and Selva 2007).
 
-    The intensity is the combination of the bands nearest to the panchromatic image (H, W) at the coarse pixel size (IEEE TGRS
-    45(10), section III-B), from `coarse_bands` (C, h, w) and `coarse_pan` (h, w). Each band receives the remaining detail by
-    its covariance with the intensity (equation 3). Pixels that are not valid have no influence, and any value in the result.
+    The intensity is the combination of the bands nearest to the panchromatic image (H, W) at the coarse pixel size
+    (IEEE TGRS 45(10), section III-B), from `coarse_bands` (C, h, w) and `coarse_pan` (h, w). Each band receives the
+    remaining detail by its covariance with the intensity (equation 3). Pixels that are not valid have no influence,
+    and any value in the result.
     """
     samples = [band[coarse_valid].astype(np.float64) for band in coarse_bands]
     design = np.stack([*samples, np.ones_like(samples[0])], axis=1)  # (n, C + 1)

@@ -133,7 +133,9 @@ def write_jpeg(path: Path, pixels: Pixels, *, quality: int = 92) -> None:
 
 def _encoded(pixels: Pixels, kind: Literal["PNG", "JPEG"], **options: Any) -> bytes:
     if pixels.dtype != np.uint8 or not (pixels.ndim == 2 or (pixels.ndim == 3 and pixels.shape[2] == 3)):
-        raise ValueError(f"an image must be uint8 (H, W, 3) or (H, W), got {pixels.dtype} {pixels.shape}; convert it first")
+        raise ValueError(
+            f"an image must be uint8 (H, W, 3) or (H, W), got {pixels.dtype} {pixels.shape}; convert it first"
+        )
     buffer = io.BytesIO()
     Image.fromarray(np.ascontiguousarray(pixels)).save(buffer, format=kind, **options)
     return buffer.getvalue()
@@ -201,7 +203,7 @@ def _as_rgb(image: Image.Image) -> Image.Image:
 
 
 def _unreadable(path: Path, content: bytes, error: Exception, *, name: str) -> UserError:
-    """Return the error for a file that cannot be decoded, with a fix for its cause: a limit, damage, or another format."""
+    """Return the error for an undecodable file, with a fix for its cause: a limit, damage, or another format."""
     got, expected = (
         str(error).replace(name, "it") or type(error).__name__,
         "a JPEG, PNG or TIFF file, gray or RGB, of unsigned 8-bit or 16-bit pixels",

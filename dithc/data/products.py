@@ -114,7 +114,7 @@ class Bands:
         return values
 
     def stored(self, physical: Array) -> tuple[Array, npt.NDArray[np.int64]]:
-        """Round values (N, C, H, W) in `units` to stored numbers; also return the clipped values per band (C).
+        """Round values (N, C, H, W) in `units` to stored numbers; also return the count of clipped values per band (C).
 
         Values outside the type are clipped to its ends, which exclude `nodata`.
         """
@@ -122,7 +122,7 @@ class Bands:
         return self.kept(np.rint((physical.astype(np.float64) - offset) / scale))
 
     def kept(self, numbers: Array) -> tuple[Array, npt.NDArray[np.int64]]:
-        """Cast integers (N, C, H, W) to the stored type; also return the clipped values per band (C)."""
+        """Cast integers (N, C, H, W) to the stored type; also return the count of clipped values per band (C)."""
         limits = np.iinfo(np.dtype(self.dtype))
         low = limits.min + (self.nodata == limits.min)
         high = limits.max - (self.nodata == limits.max)

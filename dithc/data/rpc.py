@@ -67,7 +67,7 @@ class Rpc:
         return line * self.line_scale + self.line_off, sample * self.samp_scale + self.samp_off
 
     def locate(self, line: F64, sample: F64, height: F64) -> tuple[F64, F64]:
-        """Return longitude and latitude of pixels at these heights, by Newton's method; UserError without a solution."""
+        """Return longitude and latitude of pixels at given heights by Newton's method; UserError without a solution."""
         longitude, latitude = np.full_like(line, self.long_off), np.full_like(line, self.lat_off)
         far = np.inf
         for _ in range(NEWTON_STEPS):
@@ -177,8 +177,7 @@ def _spelled(name: str) -> str:
 
 
 def check_covers(rpc: Rpc, path: Path, *, height: int, width: int) -> None:
-    """Raise UserError if the center of the coefficients is outside of the image: they belong to another camera or cut.
-    """
+    """Raise UserError if the center of the coefficients is outside of the image, as for another camera or cut."""
     if not (0.0 <= rpc.line_off <= height and 0.0 <= rpc.samp_off <= width):
         raise problem(
             f"the coefficients in {path} belong to another image",

@@ -93,10 +93,10 @@ def column_names(path: Path) -> list[str]:
 
 
 def read_columns(path: Path, *names: str, most: int | None = None) -> dict[str, list[Any]]:
-    """Return the named columns of a table (default: all) as lists in row order; OSError if the file is missing or incomplete.
+    """Return columns of a table (default: all) as lists in row order; OSError if missing or incomplete.
 
-    With `most`, missing columns are omitted, and a table longer than about that many rows is sampled by evenly spaced row
-    groups.
+    With `most`, missing columns are omitted, and a table longer than about that many rows is sampled by evenly spaced
+    row groups.
     """
     try:
         if most is None:

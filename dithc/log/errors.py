@@ -8,7 +8,7 @@ RAISE_FILE_LIMIT = "raise the limit on the size of files (`ulimit -f unlimited`)
 
 
 class UserError(ValueError):
-    """A mistake in input, configuration or environment; the command line prints it without a traceback and ends with `status`."""
+    """An error in input, configuration or environment, printed without a traceback; the exit status is `status`."""
 
     status = 2
 

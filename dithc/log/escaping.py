@@ -1,5 +1,4 @@
-"""Escaping of text from files, servers and other programs, which could otherwise control the terminal or forge lines.
-"""
+"""Escaping of external text, which could otherwise control the terminal or forge lines."""
 
 from typing import TextIO
 

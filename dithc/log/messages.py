@@ -8,7 +8,7 @@ from dithc.log.escaping import escaped
 
 
 class _Line(logging.Formatter):
-    """Lines such as `12:03:41 train: message`, prefixed with `r3 |` on ranks other than 0; unprintable characters escaped."""
+    """Formatter of escaped lines such as `12:03:41 train: message`, prefixed with `r3 |` on ranks other than 0."""
 
     def __init__(self, *, rank: int) -> None:
         super().__init__()

@@ -19,9 +19,10 @@ log = logger(__name__)
 class MetricsWriter:
     """Writer of named numbers per step: JSON lines and TensorBoard events in `folder`.
 
-    Each step is in both files when `write` returns, so that a full disk is an `OSError` of the calling thread. Readers skip a
-    torn last line. A run that resumes after step `after` writes later steps a second time: readers use the last line of a step,
-    and TensorBoard discards the earlier events after that step. A value that is None or not finite is null.
+    Each step is in both files when `write` returns, so that a full disk is an `OSError` of the calling thread. Readers
+    skip a torn last line. A run that resumes after step `after` writes later steps a second time: readers use the last
+    line of a step, and TensorBoard discards the earlier events after that step. A value that is None or not finite is
+    null.
 
     Args:
         folder: folder of the files.

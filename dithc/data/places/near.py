@@ -146,8 +146,7 @@ class Near:
 
 
 def _distinct(cells: Ints, hashes: Hashes, small: Small) -> tuple[Ints, Hashes, Small, list[Ints]]:
-    """Keep one of all tiles with identical features; also return pairs (2, P) of its cell and the cells of the others.
-    """
+    """Keep one of all tiles with identical features; also return cell pairs (2, P) with the others."""
     rows = np.concatenate([hashes[:, np.newaxis].view(np.int8), small], axis=1)
     _, first, group = np.unique(rows.view(f"V{rows.shape[1]}").ravel(), return_index=True, return_inverse=True)
     return cells[first], hashes[first], small[first], [np.stack([cells, cells[first][group.ravel()]])]

@@ -23,7 +23,7 @@ BROKEN = (zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError, EOF
 
 
 def names_in(path: Path) -> list[str]:
-    """Return the names of files in a zip file; OSError if it is invalid or truncated, UserError if it is not regular."""
+    """Return the names of files in a zip file; OSError if it is damaged, UserError if it is not regular."""
     try:
         with open_regular(path) as file, zipfile.ZipFile(file) as archive:
             return [name for name in archive.namelist() if not is_clutter(name)]
@@ -114,4 +114,6 @@ def _unpack(archive: zipfile.ZipFile, entry: zipfile.ZipInfo, folder: Path) -> N
 
 def _hostile(path: Path, *, got: str, expected: str) -> Refused:
     fix = "download it again; if you created it, pack the product's folder unchanged (zip -r)"
-    return Refused(Reason.READ_ERROR, f"{path.name} is not a zip file of a product", got=got, expected=expected, fix=fix)
+    return Refused(
+        Reason.READ_ERROR, f"{path.name} is not a zip file of a product", got=got, expected=expected, fix=fix
+    )

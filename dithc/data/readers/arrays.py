@@ -102,7 +102,9 @@ class Sentinel2ArrayReader:
 def check_type(pixels: Array, *, units: str) -> None:
     """Raise Refused for reflectance in an integer type, or digital numbers in 8 bits or with fractions."""
     kind, fix = pixels.dtype.kind, "correct `units`, or save the file again"
-    expected = f"{'integers of 16 bits or more, or integral floats,' if units == 'dn' else 'floats'} for `units: {units}`"
+    expected = (
+        f"{'integers of 16 bits or more, or integral floats,' if units == 'dn' else 'floats'} for `units: {units}`"
+    )
     got = f"{pixels.dtype}"
     if units == "reflectance":
         fits = kind == "f"

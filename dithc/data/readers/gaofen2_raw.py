@@ -188,7 +188,7 @@ def xml_beside(raster: Path) -> Path | None:
 
 
 def panchromatic_files(path: Path) -> list[Path]:
-    """Return panchromatic image, coefficients and optional metadata of a product; raise Refused without exactly one of each."""
+    """Return panchromatic image, coefficients and optional metadata of a product; Refused if one is not unique."""
     name = MULTISPECTRAL.sub("", path.name)
     found = [
         one for one in sorted(path.parent.iterdir()) if PANCHROMATIC.sub("", one.name) == name and one.name != name

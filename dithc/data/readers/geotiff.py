@@ -166,7 +166,7 @@ class GeoTiffReader:
                     "the type of the pixels contradicts the declared units",
                     got=f"{pixels.dtype}, values {pixels.min()} to {pixels.max()}",
                     expected=f"{DTYPES[source.units]} for `units: {source.units}`",
-                    fix="set `units` to the units of the numbers (reflectance and radiance accept any type), or save them again",
+                    fix="correct `units` (reflectance and radiance accept any type), or save the numbers again",
                 )
             return np.ascontiguousarray(pixels)
         if pixels.dtype.kind not in "iuf":

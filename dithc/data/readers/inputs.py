@@ -17,7 +17,7 @@ class Beside:
         self._names: dict[Path, list[str]] = {}
 
     def __call__(self, path: Path, stem: str | None = None) -> list[Path]:
-        """Return the scene's file and all files with the same start of the name: metadata, masks, coefficients, world files.
+        """Return all files with the start of the scene's name: the scene, metadata, masks, coefficients, world files.
 
         `stem` is that start, by default the scene's name without its last suffix, then without one of `ENDS`.
         """

@@ -67,7 +67,9 @@ class InstalledReader:
         outside = [path for path in self.paths if not (isinstance(path, Path) and path.is_relative_to(folder))]
         if outside or len(set(self.paths)) < len(self.paths):
             got = f"{outside[0]!r}" if outside else "a path twice"
-            raise source.fault("lists a path that is not one of its scenes", got=got, expected=f"paths in {folder}, each once")
+            raise source.fault(
+                "lists a path that is not one of its scenes", got=got, expected=f"paths in {folder}, each once"
+            )
         self.classes: list[str] = source.called(source.classes, folder)
         for path in {place / name for place, _, names in walk(folder) for name in names} - {*self.paths}:
             self.listing.leave(path)
@@ -109,7 +111,9 @@ class InstalledReader:
 
     def _check(self, found: Any) -> None:
         if not isinstance(found, Raster):
-            raise _refused("the result is not a raster", got=type(found).__name__, expected="dithc.data.readers.installed.Raster")
+            raise _refused(
+                "the result is not a raster", got=type(found).__name__, expected="dithc.data.readers.installed.Raster"
+            )
         pixels, bands = found.pixels, self.source.bands
         if not isinstance(pixels, np.ndarray) or pixels.ndim != 3 or len(pixels) != len(bands) or not pixels.size:
             expected = f"({len(bands)}, H, W), by `bands` {', '.join(bands)}"

@@ -99,8 +99,9 @@ class Listing:
     ) -> list[Path]:
         """Return all files with one of the suffixes (any case) that `use` and the patterns accept, sorted.
 
-        Entries that are not folders count as files. The reader rejects broken links, pipes and devices with a row. `wanted`
-        and `fix` are for error messages. `below` is a folder in the source; `masks` accepts names of masks as scenes.
+        Entries that are not folders count as files. The reader rejects broken links, pipes and devices with a row.
+        `wanted` and `fix` are for error messages. `below` is a folder in the source; `masks` accepts names of masks as
+        scenes.
 
         Raises:
             UserError: The folder does not exist or contains no scene.
@@ -122,7 +123,7 @@ class Listing:
         return found
 
     def takes(self, path: Path, *, masks: bool = True) -> bool:
-        """Return whether the patterns select a file or product, and count it otherwise; `masks` accepts names of masks."""
+        """Return whether the patterns select a file or product, else count it; `masks` accepts names of masks."""
         if masks and not self._include and not self._exclude:
             return True
         parts = [part.casefold() for part in path.relative_to(self.folder).parts or (path.name,)]
@@ -204,8 +205,8 @@ def tidy(folder: Path, pattern: str) -> list[Path]:
 def walk(folder: Path) -> Iterator[tuple[Path, list[str], list[str]]]:
     """Walk a folder like `os.walk`, without hidden and system entries; OSError if a folder cannot be listed.
 
-    Links to folders are not followed, because their targets may be anywhere. The log names them, unless the caller removes
-    them from the list of folders.
+    Links to folders are not followed, because their targets may be anywhere. The log names them, unless the caller
+    removes them from the list of folders.
     """
 
     def stop(error: OSError) -> None:

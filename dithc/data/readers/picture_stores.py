@@ -317,8 +317,7 @@ def _label_of(archive: Path, sample: list[Member]) -> object:
 
 
 def _class_names(folder: Path, labels: Iterable[object]) -> list[str]:
-    """Return class names from `class_index.json` next to the shards ({"0": ["n01440764", "tench"], ...}), else numbers.
-    """
+    """Return class names from `class_index.json` next to the shards ({"0": ["n01440764", "tench"]}), else numbers."""
     whole = [label for label in labels if type(label) is int and 0 <= label < MOST_CLASSES]
     beside = sorted((folder if folder.is_dir() else folder.parent).glob("*class_index.json"))
     if not beside:
@@ -331,8 +330,8 @@ def _class_names(folder: Path, labels: Iterable[object]) -> list[str]:
     except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
         raise problem(
             f"{beside[0]} does not name the classes",
+            got=repr(error),
             expected='every number from 0 with its names, {"0": ["n01440764", "tench"], ...}',
-            expected='every number from 0 on with its names, {"0": ["n01440764", "tench"], ...}',
             fix="write it again, or remove it: classes are then named by their numbers",
         ) from error
 
@@ -371,7 +370,7 @@ def _checked_shard(file: Path, *, one: bool) -> tuple[Shard, list[object]]:
             f"{file} lacks the columns of images",
             got=", ".join(f"{name}: {kind}" for name, kind in (shard.kinds | wrong).items()),
             expected=f"`{IMAGE}`, bytes or a struct with `bytes`, and `{LABEL}`, integers",
-            fix="rename and convert the columns (datasets: rename_column, cast_column); without labels set `classes: one`",
+            fix="rename and convert them (datasets: rename_column, cast_column); without labels set `classes: one`",
         )
     for group in shard.groups:
         check_room(file, group.num_bytes, said=f"a group of {group.rows} rows")

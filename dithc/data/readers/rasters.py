@@ -128,7 +128,8 @@ def as_chw(array: Array, *, bands: list[str], layout: Literal["chw", "hwc"], alp
     raise Refused(
         Reason.BAND_COUNT,
         "the number of bands in the file differs from the declaration",
-        got=f"{declared} bands ({axes})" + (", and an alpha band, which defines the validity of pixels" if alpha else ""),
+        got=f"{declared} bands ({axes})"
+        + (", and an alpha band, which defines the validity of pixels" if alpha else ""),
         expected=wanted,
         fix="name all bands of the file except alpha in `bands`, in its order, or remove the other bands from the file",
     )
@@ -144,7 +145,7 @@ def _place(info: RasterInfo, *, gsd_m: float, georeferenced: bool) -> Place:
                 else "the raster has a coordinate reference system and no geotransform",
                 got=f"transform {info.transform}, {info.points} control points, system {info.crs}",
                 expected="an orthorectified GeoTIFF in a projected system, such as UTM, with its grid or a world file (.tfw)",
-                fix="orthorectify it: with its .rpb next to it set `height_m` or `dem` (kind gaofen2), else with gdalwarp; "
+                fix="orthorectify it: with its .rpb next to it set `height_m` or `dem` (kind gaofen2), else use gdalwarp; "
                 "restore a lost grid (gdal_edit -a_ullr); or cut it to .npy if its place does not matter",
             )
         return Place(gsd_m=gsd_m)
@@ -156,8 +157,9 @@ def _place(info: RasterInfo, *, gsd_m: float, georeferenced: bool) -> Place:
 def ground_gsd_m(info: RasterInfo) -> float:
     """Return the side of a pixel on the ground in meters, at the center of the raster.
 
-    Systems with a scale true within `TOLERANCE`, such as UTM, keep the declared side. Others, such as Web Mercator, return
-    the mean of both sides on the ellipsoid. Raises Refused as `square_pixel`, and if the center is not on the Earth.
+    Systems with a scale true within `TOLERANCE`, such as UTM, keep the declared side. Others, such as Web Mercator,
+    return the mean of both sides on the ellipsoid. Raises Refused as `square_pixel`, and if the center is not on the
+    Earth.
     """
     side = square_pixel(info.transform)
     assert info.crs is not None

@@ -156,7 +156,7 @@ class SafeReader(Painter):
             if len(parts := granules(product)) > 1:
                 raise Refused(
                     Reason.WRONG_LAYOUT,
-                    "the zip file contains several granules (the format before December 2016), each of which is a scene",
+                    "the zip file contains several granules (format before December 2016), each of which is a scene",
                     got=f"{len(parts)} folders GRANULE/*/IMG_DATA",
                     expected="one granule per zip file",
                     fix="unpack it: in a folder each granule is read as a scene",
@@ -198,7 +198,9 @@ class SafeReader(Painter):
             return ()
         listed = listed_files(product)
         if listed is None:
-            log.warning(f"{product.name} has no manifest.safe: its files cannot be verified, only their hashes are kept")
+            log.warning(
+                f"{product.name} has no manifest.safe: its files cannot be verified, only their hashes are kept"
+            )
             return ()
         others = tuple(f"GRANULE/{other.name}/" for other in granules(product) if other != granule)
         listed = {name: entry for name, entry in listed.items() if not name.startswith(others)}

@@ -55,9 +55,7 @@ def products(folder: Path, leave: Callable[[Path], None] = lambda path: None) ->
         files = [name for name in names if name.upper().endswith(".SAFE") and name != "manifest.safe"]
         packed = [name for name in names if name.lower().endswith(SUFFIX) and _is_packed(place / name)]
         if twice := [name for name in packed if _is_unpacked(there.get(_stem(name)))]:
-            log.info(
-                f"reading {len(twice)} products from folders next to their zip files, such as {twice[0]}"
-            )
+            log.info(f"reading {len(twice)} products from folders next to their zip files, such as {twice[0]}")
         yield from (place / name for name in (*files, *linked, *(name for name in packed if name not in twice)))
         for name in {*names} - {*files, *packed}:
             leave(place / name)
@@ -111,8 +109,8 @@ def packed_product(folder: Path) -> Path:
 def band_files(product: Path, granule: Path | None, level: Level, *, source: datasets.Sentinel2) -> dict[str, BandFile]:
     """Return one file of each band, of the classification if available, and of the requested masks.
 
-    Its pixel size is that of the grid, or the next finer; for coarser bands, the finest. `granule` is the folder of images,
-    None if absent.
+    Its pixel size is that of the grid, or the next finer; for coarser bands, the finest. `granule` is the folder of
+    images, None if absent.
 
     Raises:
         Refused: A band or mask has no file that is fine enough, or two of one size.
@@ -161,7 +159,7 @@ def _masks(granule: Path | None, clouds: datasets.ProductClouds) -> dict[str, di
             f"the product has no file of {' and '.join(absent)}",
             got="none in GRANULE/*/QI_DATA",
             expected="MSK_CLDPRB_20m of L2A, MSK_CLASSI_B00 of products from baseline 04.00 on",
-            fix=f"download it completely, or remove {' and '.join(f'`{settings[name]}`' for name in absent)} from the source",
+            fix=f"download it again, or remove {' and '.join(f'`{settings[name]}`' for name in absent)} from the source",
         )
     return found
 
@@ -195,8 +193,7 @@ def _serves(sizes: Collection[float], name: str, gsd_m: float) -> bool:
 def _lacking(
     there: dict[str, dict[float, Path]], missing: list[str], wanted: list[str], *, level: Level, gsd_m: float
 ) -> Refused:
-    """Return the error for missing bands, with settings that suit the existing files: the finest grid with most bands.
-    """
+    """Return the error for missing bands, with settings for the existing files: the finest grid with most bands."""
     fix, most = "download or unpack the product again", 0
     for grid in sorted({gsd_m, *(size for size in GRIDS_M if size > gsd_m)}):
         usable = [band for band in wanted if _serves(there.get(band, {}), band, grid)]

@@ -49,7 +49,8 @@ def paint_band(
 ) -> None:
     """Write a band as stored reflectance int16 (H, W) to `into`, and mark invalid pixels in `mask` (H, W).
 
-    `native` uint16 (h, w) is changed. `offset` is added to digital numbers; `per_unit` are digital numbers of reflectance 1.
+    `native` uint16 (h, w) is changed. `offset` is added to digital numbers; `per_unit` are digital numbers of
+    reflectance 1.
     """
     np.copyto(native, np.uint16(NODATA), where=native == SATURATED)
     for rows, digital, invalid in on_grid(native, info, grid, band=band):
@@ -60,7 +61,7 @@ def paint_band(
 
 
 def decoded(files: Sequence[BandFile], known: dict[str, Decoded]) -> Generator[Decoded, None, None]:
-    """Yield the pixels (h, w) of files while another thread decodes the next; consumes bands in `known`, decoded (1, h, w)."""
+    """Yield pixels (h, w) of files while another thread decodes the next; pops decoded bands (1, h, w) from `known`."""
 
     def native(file: BandFile) -> Decoded:
         (pixels,), info = known.pop(file.band) if file.band in known else read_file(file)
@@ -103,7 +104,7 @@ def read_file(file: BandFile) -> tuple[Array, RasterInfo]:
             fix="use the original product; this one was resampled",
         )
     if info.driver != "JP2OpenJPEG" and file.path.suffix.lower() == ".jp2":
-        log.warning(f"{file.path.name} is named as JPEG 2000 but is {info.driver}: reading it as {info.driver}")
+        log.warning(f"{file.path.name} is named as JPEG 2000, but is read as {info.driver}")
     if info.masked is not None or info.nodata not in (None, NODATA):
         fill = ABSENT if file.band in LAYERS else NODATA
         pixels[find_invalid(pixels, info.nodata, masked=info.masked)] = fill
@@ -121,7 +122,7 @@ def common_grid(info: RasterInfo, *, gsd_m: float) -> Grid:
 
 
 def on_grid(native: Array, info: RasterInfo, grid: Grid, *, band: str) -> Iterator[tuple[slice, Array, Array]]:
-    """Yield strips of a band (h, w) on the common grid: rows, digital numbers (n, W), and where there is no data (n, W).
+    """Yield strips of a band (h, w) on the common grid: rows, digital numbers (n, W), no-data mask (n, W).
 
     Interpolation is bilinear without no data. A pixel has no data if the nearest of the band has none, or none is near.
     Raises Refused if the band is in another system or does not cover the grid.

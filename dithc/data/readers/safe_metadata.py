@@ -178,7 +178,8 @@ def sun_angles(granule: Path | None) -> dict[str, float]:
 def listed_files(product: Path) -> dict[str, tuple[str, str]] | None:
     """Return algorithm and digest of every file in manifest.safe, by path in the product; None without a manifest.
 
-    Raises Refused for files outside or two digests, UserError if the manifest is not a complete XML file in the product.
+    Raises Refused for files outside or two digests, UserError if the manifest is not a complete XML file in the
+    product.
     """
     manifest = product / "manifest.safe"
     if not os.path.lexists(manifest):
@@ -197,9 +198,7 @@ def listed_files(product: Path) -> dict[str, tuple[str, str]] | None:
             if os.path.isabs(path) or path.split(os.sep)[0] in ("..", "."):
                 raise _mismatch(product, manifest, got=f"it lists {href!r}", expected="files inside the product")
             if listed.setdefault(path, entry) != entry:
-                raise _mismatch(
-                    product, manifest, got=f"it lists {href!r} twice", expected="one checksum per file"
-                )
+                raise _mismatch(product, manifest, got=f"it lists {href!r} twice", expected="one checksum per file")
     return listed
 
 

@@ -91,6 +91,6 @@ def _contradiction(what: str, *, got: str, expected: str) -> Refused:
         what,
         got=got,
         expected=expected,
-        fix="check dark water: values of 1000 and more include the offset, set `offset: -1000`; else `offset: 0`; use a "
-        "separate dataset for these scenes",
+        fix="check dark water: values of 1000 and more include the offset, set `offset: -1000`; else `offset: 0`; "
+        "use a separate dataset for these scenes",
     )

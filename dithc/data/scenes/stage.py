@@ -31,10 +31,11 @@ log = logger(__name__)
 
 
 def stage_scenes(dataset: datasets.Dataset, folder: Path, *, out: Path, threads: int = 1) -> outcome.Stage:
-    """Read all scenes of a source, write stacks, `scenes.parquet` and `scenes.json`, and return values for the manifest.
+    """Stage all scenes of a source: stacks, `scenes.parquet` and `scenes.json`; return values for the manifest.
 
-    Scenes from `out`, or from an interrupted run with the same settings, are reused if their files are unchanged. Neither
-    reuse nor `threads` changes a byte of the result. Several threads read with processes. `out` is replaced on success only.
+    Scenes from `out`, or from an interrupted run with the same settings, are reused if their files are unchanged.
+    Neither reuse nor `threads` changes a byte of the result. Several threads read with processes. `out` is replaced on
+    success only.
 
     Raises:
         UserError: There are no scenes, too many are rejected, one contradicts the declaration, or the disk is full.
@@ -179,8 +180,7 @@ def _index(dataset: datasets.Dataset, scenes: Scenes, stacks: Stacks, tally: Tal
 
 
 def _check_declared(folder: Path, tally: Tally) -> None:
-    """Reject a dataset if some of its files contradict the declared offset, because the other files are then doubtful.
-    """
+    """Reject a dataset if some files contradict the declared offset, because the other files are then doubtful."""
     reason = str(Reason.OFFSET_CONTRADICTION)
     if not tally.reasons[reason]:
         return

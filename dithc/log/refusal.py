@@ -45,7 +45,7 @@ def out_of_memory(what: str, *, wanted: str, there_is: str, fix: str) -> UserErr
     """
     return problem(
         f"{what}: out of memory",
-        got=f"the system refused {wanted}",
+        got=f"allocation refused by the system: {wanted}",
         expected=there_is,
         fix=fix,
     )

@@ -1,4 +1,4 @@
-"""Pictures: every mode becomes RGB, broken files are named, and the crop follows the ADM steps to the pixel."""
+"""Images: every mode becomes RGB, errors name broken files, and the crop follows the ADM steps exactly."""
 
 import warnings
 import zlib
@@ -24,7 +24,7 @@ def write_tiff(path: Path, pixels: np.ndarray, **settings: Any) -> None:
 
 
 def _ramp(height: int, width: int) -> np.ndarray:
-    """Red counts columns, green counts rows, blue is 7."""
+    """Create an image whose red counts columns and green counts rows; blue is 7."""
     rows, columns = np.indices((height, width))
     return np.stack([columns % 256, rows % 256, np.full_like(rows, 7)], axis=-1).astype(np.uint8)
 
@@ -92,7 +92,7 @@ def test_floating_point_pictures_are_refused(tmp_path: Path) -> None:
 def test_tiff_files_are_rejected_by_their_type(
     tmp_path: Path, dtype: str, bands: int, settings: Any, cause: str
 ) -> None:
-    """Not by their values, which may all be in 0 to 100."""
+    """The type decides, because all values may be in 0 to 100."""
     write_tiff(tmp_path / "a.tif", np.full((bands, 8, 8), 100, dtype), **settings)
     with pytest.raises(UserError, match=f"got: .*{cause}"):
         read_rgb(tmp_path / "a.tif")
@@ -201,7 +201,7 @@ def test_only_8_bit_pictures_are_written(tmp_path: Path, pixels: np.ndarray) -> 
 
 
 def png_with(path: Path, *, profile: int = 0, text: int = 0) -> Path:
-    """Write an image with a color profile and a compressed text of so many bytes."""
+    """Write an image with a color profile and a compressed text of the given sizes."""
     info = PngImagePlugin.PngInfo()
     info.add_text("title", "x" * text, zip=True)
     Image.fromarray(_ramp(8, 8)).save(path, icc_profile=bytes(profile) or None, pnginfo=info)

@@ -124,7 +124,7 @@ def judgeable(coarse_valid: Mask, ratio: int) -> bool:
 
 
 def _inner(coarsest_valid: Mask, ratio: int) -> Mask:
-    """Return the pixels (h, w) whose coarser pixel (h / r, w / r) and its neighbors are valid."""
+    """Return a mask (h, w), true if the coarser pixel (h / r, w / r) and its neighbors are valid."""
     blocks = np.kron(coarsest_valid, np.ones((ratio, ratio), dtype=bool))
     return np.asarray(scipy.ndimage.binary_erosion(blocks, iterations=ratio), dtype=np.bool_)
 

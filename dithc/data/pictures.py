@@ -156,7 +156,7 @@ def _decoded(content: bytes, path: Path) -> tuple[Image.Image, dict[str, bool]]:
             return rgb, {"16-bit": is_deep, **_notes(image, mode)}
     except (MemoryError, UserError):
         raise
-    except Exception as error:  # decoders of hostile pictures end in errors of many types
+    except Exception as error:  # decoders raise many exception types for hostile images
         raise _unreadable(path, content, error, name=repr(file)) from error
 
 
@@ -186,7 +186,7 @@ def _tiff_fault(tags: Mapping[int, Any], tiles: Iterable[Any] = ()) -> str:
     if 8 < bits < 16:
         return f"{bits}-bit pixels, which Pillow does not scale"
     if count > 2 and tags.get(PHOTOMETRIC) in (0, 1):
-        return f"a TIFF file of {count} {bits}-bit samples per pixel, whose PhotometricInterpretation is gray instead of RGB"
+        return f"a TIFF file of {count} {bits}-bit samples per pixel with PhotometricInterpretation gray instead of RGB"
     if count > 1 and bits > 8 and tags.get(PLANAR) == 2 and any(tile[0] == "raw" for tile in tiles):
         return "uncompressed 16-bit samples in separate planes (PlanarConfiguration 2), which Pillow misreads"
     return ""

@@ -35,7 +35,7 @@ class Piece:
 
     @property
     def is_whole(self) -> bool:
-        """Whether the piece contains all elements."""
+        """True if the piece contains all elements."""
         return self.values.numel() == math.prod(self.shape)
 
 

@@ -24,7 +24,7 @@ def write_tiff(path: Path, pixels: np.ndarray, **settings: Any) -> None:
 
 
 def _ramp(height: int, width: int) -> np.ndarray:
-    """Create an image whose red counts columns and green counts rows; blue is 7."""
+    """Create an image with columns counted in red, rows in green, and blue 7."""
     rows, columns = np.indices((height, width))
     return np.stack([columns % 256, rows % 256, np.full_like(rows, 7)], axis=-1).astype(np.uint8)
 
@@ -156,7 +156,7 @@ def test_a_crop_without_scaling_takes_the_middle_rounded_down() -> None:
 
 def test_halving_uses_a_box_filter_while_the_short_side_is_at_least_twice_the_size() -> None:
     # 32 x 40 -> 16 x 20 -> 8 x 10 (two halvings for size 8), scale 1, left = 1. Red is the column number: the mean of
-    # source columns 4k..4k+3 is 4k + 1.5; Pillow rounds 2 x 2 means of whole numbers up: 2k + 0.5 -> 2k + 1 and then
+    # source columns 4k..4k+3 is 4k + 1.5; Pillow rounds 2 x 2 means of integers up: 2k + 0.5 -> 2k + 1 and then
     # (4j + 1 + 4j + 3) / 2 = 4j + 2. The crop starts at column 1 of 10.
     crop = center_crop(_ramp(32, 40), 8)
     assert crop[0, :, 0].tolist() == [4 * j + 2 for j in range(1, 9)]

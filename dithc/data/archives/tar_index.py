@@ -78,7 +78,7 @@ def _entries(file: BufferedReader, start: int, end: int, said: Path) -> Iterator
     """Yield every header up to the required end marker; tarfile itself treats a damaged header as the end."""
     file.seek(start)
     if tool := COMPRESSED.get(file.peek(2)[:2]):
-        raise _refused(said, got="a compressed archive, whose files cannot be read in place", fix=f"unpack it: {tool}")
+        raise _refused(said, got="a compressed archive, which cannot be read in place", fix=f"unpack it: {tool}")
     try:
         file.seek(start)
         archive = tarfile.TarFile(fileobj=file, mode="r", tarinfo=Entry)

@@ -44,7 +44,7 @@ class Entry(tarfile.TarInfo):
 
 
 def unpack(archive: Path, folder: Path, *, wanted: Callable[[str], bool]) -> list[Path]:
-    """Unpack the files of a `.tar.gz` whose last name is `wanted` into an empty folder; return them, sorted.
+    """Unpack the files of a `.tar.gz` with `wanted` last names into an empty folder; return them, sorted.
 
     The archive is read to its end to compare gzip's checksum.
 

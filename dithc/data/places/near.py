@@ -67,7 +67,7 @@ def _averaging(count: int, side: int) -> npt.NDArray[np.float32]:
 def candidates(hashes: Hashes) -> Iterator[tuple[Ints, Ints]]:
     """Yield all pairs of hashes within `RADIUS` bits, many more than once, as two index arrays (P,).
 
-    Sorting by a part without one of its bits groups hashes whose part differs at most in that bit (multi-index
+    Sorting by a part without one of its bits groups hashes with parts that differ at most in that bit (multi-index
     hashing: Norouzi, Punjani and Fleet 2012, proposition 1).
     """
     for bit in range(64):

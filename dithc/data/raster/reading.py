@@ -97,7 +97,7 @@ class RasterInfo:
 
     @property
     def has_grid(self) -> bool:
-        """Whether the file or its world file has a geotransform."""
+        """True if the file or its world file has a geotransform."""
         return self.transform not in NO_GRID
 
 

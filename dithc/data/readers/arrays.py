@@ -26,8 +26,8 @@ some band.
 """
 DARKEST, DARKEST_SHARE = -0.02, 0.1
 """Lowest median of a band, and the largest share of pixels below it. Atmospheric correction makes some dark pixels
-slightly negative, but less. Of 480 real L2A chips without an offset, 455 have such a median with offset -1000, and 23
-of the other 25 such a share. Without it, none has.
+slightly negative, but less. Of 480 real L2A chips without an offset, 455 are below the median with offset -1000, and 23
+of the other 25 exceed the share. Without that offset, all 480 pass.
 """
 IMPOSSIBLE_REFLECTANCE = 10.0
 

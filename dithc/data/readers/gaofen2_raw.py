@@ -246,7 +246,7 @@ def pixel_m(rpc: Rpc) -> float:
 
 
 def coarser(grid: Grid, ratio: int) -> Grid:
-    """Return the grid with the same corner whose pixels are `ratio` by `ratio` pixels of this grid."""
+    """Return the grid with the same corner and pixels of `ratio` by `ratio` pixels of this grid."""
     a, b, c, d, e, f = grid.transform
     height, width = grid.shape
     return replace(grid, transform=(a * ratio, b, c, d, e * ratio, f), shape=(height // ratio, width // ratio))

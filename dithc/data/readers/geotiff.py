@@ -117,7 +117,7 @@ class GeoTiffReader:
                 Reason.WRONG_LAYOUT,
                 "the files of the scene are ambiguous",
                 got=", ".join(sorted({path.name, *twice})),
-                expected="one file per band, or one whose name ends exactly as in `suffixes`",
+                expected="one file per band, or one with exactly the name ending in `suffixes`",
                 fix="remove the other files from the folder",
             )
         return [path.with_name(fitting[0]) for fitting in found]

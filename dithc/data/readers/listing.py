@@ -34,7 +34,7 @@ COMPANION = re.compile(
     r"|^(?:readme|licen[cs]e|copying|notice|authors|citation|changelog|version|manifest|checksums?|(?:md5|sha\d+)sums?)(?:\.|$)",
     re.IGNORECASE,
 )
-"""Names of metadata, world files, overviews, checksums and licenses, which hold no pixels of their own."""
+"""Names of metadata, world files, overviews, checksums and licenses, which contain no scene pixels."""
 log = logger(__name__)
 
 

@@ -24,7 +24,7 @@ from dithc.data.table import Shard, read_cell, read_columns, read_shard
 from dithc.log import UserError, logger, problem
 
 WANTED = "images (" + ", ".join(sorted(SUFFIXES)) + ")"
-FOLDERS = "point `source.path` at the folder whose sub-folders are the classes, or set `classes: one` for a flat folder"
+FOLDERS = "point `source.path` at the folder that contains the class folders, or set `classes: one` for a flat folder"
 SHARDS = "point `source.path` at the archive, or at the folder that contains the shards"
 LABEL_SUFFIXES = (".cls", ".json")  # in order of preference
 MOST_LABEL_BYTES = 64 << 20

@@ -109,7 +109,7 @@ def packed_product(folder: Path) -> Path:
 def band_files(product: Path, granule: Path | None, level: Level, *, source: datasets.Sentinel2) -> dict[str, BandFile]:
     """Return one file of each band, of the classification if available, and of the requested masks.
 
-    Its pixel size is that of the grid, or the next finer; for coarser bands, the finest. `granule` is the folder of
+    Its pixel size is the size of the grid, or the next finer; for coarser bands, the finest. `granule` is the folder of
     images, None if absent.
 
     Raises:

@@ -152,7 +152,7 @@ def on_grid(native: Array, info: RasterInfo, grid: Grid, *, band: str) -> Iterat
 def doubled(native: Array, rows: slice) -> Array:
     """Return `rows` (both ends even) of a uint16 band (h, w) on a grid of half the pixel size, (n, 2w).
 
-    The bits are those of GDAL's bilinear warp. The weights are 9, 3, 3 and 1 sixteenths of neighbors with data (not 0);
+    The result equals GDAL's bilinear warp bit for bit. The weights are 9, 3, 3 and 1 sixteenths of neighbors with data (not 0);
     halves are rounded up. No data stays where the nearest pixel has none.
     """
     first, last = rows.start // 2, rows.stop // 2

@@ -36,7 +36,7 @@ class Numbers:
 
 
 def numbers_of(item: Item, assets: Mapping[str, Asset], *, declared: float | None) -> Numbers:
-    """Return the meaning of the digital numbers of bands; a `declared` offset replaces that of item and assets.
+    """Return the meaning of the digital numbers of bands; a `declared` offset replaces the offsets of item and assets.
 
     Raises Refused if they contradict each other, or have no information.
     """

@@ -117,7 +117,7 @@ def _pieces(
 
 
 def _broken(statuses: Sequence[int | None], *, memory: int) -> UserError:
-    """Return the error of a pool whose process ended early; a process needs `memory` bytes.
+    """Return the error of a pool after the early end of a process; a process needs `memory` bytes.
 
     `statuses` are exit statuses, -n after signal n. SIGTERM ended the remaining processes. A process that failed to
     start has logged the cause and has status 0.

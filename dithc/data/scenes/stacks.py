@@ -15,7 +15,7 @@ from dithc.data.scene import Array, Canvas, Mask
 
 SCENES_PER_STACK = 4096
 OPEN_STACKS = 16
-"""Most open stacks. A dataset whose scenes all differ in shape must not hold a file open for each."""
+"""Most open stacks. Scenes of many different shapes must not hold a file open for each."""
 
 
 class Stacks:

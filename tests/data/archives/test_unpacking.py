@@ -1,4 +1,4 @@
-"""Folders of unpacked archives: staging removes those of killed processes, but not those of live processes."""
+"""Folders of unpacked archives: staging removes folders of killed processes only."""
 
 import shutil
 import signal

@@ -37,7 +37,7 @@ COLORS = [ColorInterp.gray, *[ColorInterp.undefined] * 7]
 
 
 def drawn_raster(draws: random.Random, path: Path) -> str:
-    """Write a raster whose validity is declared in a drawn way; return a description."""
+    """Write a raster with validity declared in a drawn way; return a description."""
     dtype, mask, count = draws.choice(DTYPES), draws.choice(MASKS), draws.randint(1, 5)
     height, width = draws.randint(1, 70), draws.randint(1, 70)
     random_of = np.random.default_rng(draws.getrandbits(32))

@@ -237,7 +237,7 @@ def test_disk_that_becomes_full_ends_staging(packed: Path, monkeypatch: pytest.M
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(archive.shutil, "copyfileobj", full)
-    with pytest.raises(UserError, match=r"no room to unpack[\s\S]*TMPDIR"):
+    with pytest.raises(UserError, match=r"insufficient to unpack[\s\S]*TMPDIR"):
         read_all(packed.parent)
 
 

@@ -13,7 +13,7 @@ from dithc.log import UserError
 
 
 class Deadly:
-    """Two scenes whose reading kills the process."""
+    """Two scenes that kill the process when they are read."""
 
     folder = Path()
 

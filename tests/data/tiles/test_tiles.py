@@ -233,7 +233,7 @@ def test_cloudy_tiles_of_a_product_are_rejected(safe_folder: Path, tmp_path: Pat
 
 
 def _pixels_that_tell_their_place(places: np.ndarray, *, date: int) -> np.ndarray:
-    """Create a scene (4, H, W) whose bands B and G encode the place (H, W) of each pixel, and R the date."""
+    """Create a scene (4, H, W) with the place (H, W) of each pixel in bands B and G, and the date in R."""
     bands = np.full((4, *places.shape), 100, np.uint16)
     bands[0], bands[1], bands[2] = 50 + places % 900, 50 + places // 900, 50 + date
     return bands

@@ -47,9 +47,7 @@ class NpyWriter:
         self.count += len(samples)
 
     def close(self, *, count: int | None = None) -> None:
-        """Write the final header and flush to disk; `count` overrides the number of samples if another process writes
-        them.
-        """
+        """Write the final header and flush to disk; set `count` if another process writes the samples."""
         self.count = self.count if count is None else count
         self._file.seek(0)
         self._header()

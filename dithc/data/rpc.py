@@ -155,9 +155,7 @@ def read_rpc(path: Path) -> Rpc:
 
 
 def _numbers(text: str) -> dict[str, tuple[float, ...]]:
-    """Return numbers by normalized name: `lineOffset = 1;`, `lineNumCoef = (1, 2);`, `LINE_OFF: 1`, `LINE_NUM_COEFF_1:
-    1`.
-    """
+    """Return numbers by normalized name, from `lineOffset = 1;`, `lineNumCoef = (1, 2);` or `LINE_NUM_COEFF_1: 1`."""
     found: dict[str, tuple[float, ...]] = {}
     for name, listed, single in re.findall(rf"\b(\w{{1,40}})[ \t]*=\s*(?:\(([^()]*)\)|({NUMBER}))\s*;", text):
         numbers = tuple(float(number) for number in re.findall(NUMBER, listed or single))

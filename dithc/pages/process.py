@@ -39,9 +39,7 @@ def pss_bytes(process: int | str = "self", *, proc: Path = Path("/proc")) -> int
 
 
 def available_bytes(*, root: Path = Path("/")) -> int | None:
-    """Return the memory that is still available to this process on the machine or in its control group; None if
-    unknown.
-    """
+    """Return the memory still available to this process, by machine and control group; None if unknown."""
     return Limits.read(root).memory_available_bytes
 
 

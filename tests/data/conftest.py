@@ -30,9 +30,7 @@ def real_data() -> Callable[[str], Path]:
 
 @pytest.fixture
 def config(tmp_path: Path) -> Callable[..., Path]:
-    """Return a function that writes a configuration with one dataset `set` and returns its path: `config(source={...},
-    ...)`.
-    """
+    """Return a function that writes a configuration with one dataset `set`: `config(source={...}, ...)`."""
 
     def write(*, source: dict[str, Any], seed: int = 0, **parts: Any) -> Path:
         shown = parts.pop("rendering", {"bands": source.get("bands", ["R", "G", "B"])[:3], "low": 0.0, "high": 255.0})
@@ -73,7 +71,7 @@ def _raw_gaofen(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def raw_gaofen(_raw_gaofen: Path, tmp_path: Path) -> Path:
-    """Create two Gaofen-2 products of level 1A (`products/`: a folder and a .tar.gz) with `terrain/`, which tests may
-    damage.
+    """Create two Gaofen-2 products of level 1A (`products/`: folder and .tar.gz) with `terrain/`; tests may damage
+    them.
     """
     return Path(shutil.copytree(_raw_gaofen, tmp_path / "gaofen"))

@@ -110,9 +110,7 @@ def test_every_number_of_the_table_is_plausible_and_has_a_source() -> None:
 
 
 def black_body(first_nm: float, last_nm: float) -> float:
-    """Return the mean irradiance of the Sun as a black body between two wavelengths at one astronomical unit, W m-2
-    um-1.
-    """
+    """Return the mean black-body irradiance of the Sun between wavelengths at one astronomical unit, W m-2 um-1."""
     metres = np.linspace(first_nm, last_nm, 201) * 1e-9
     radiance = (
         2 * 6.62607e-34 * 2.99792e8**2 / metres**5 / np.expm1(6.62607e-34 * 2.99792e8 / (metres * 1.380649e-23 * 5778))

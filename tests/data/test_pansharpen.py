@@ -179,9 +179,7 @@ def test_a_packed_product_is_sharpened_and_staged(raw_gaofen: Path, product: Pat
 
 
 def test_real_images_of_both_cameras_lie_upon_each_other_and_sharpen(real_data: Callable[[str], Path]) -> None:
-    """The bands of the four real scenes are at the panchromatic grid, so that the protocol makes them four times
-    coarser.
-    """
+    """The bands of the four real scenes are at the panchromatic grid, so the protocol makes them four times coarser."""
     folder = real_data("gf2_4band")
     for path in sorted((folder / "ms").glob("*.npy")):
         bands = np.moveaxis(np.load(path), 2, 0).astype(np.float32)

@@ -57,9 +57,7 @@ def test_the_other_format_says_the_same(tmp_path: Path) -> None:
 
 
 def test_gdal_reads_the_file_alike_and_projects_alike(tmp_path: Path) -> None:
-    """GDAL finds the file by its name next to a raster. It runs in a separate process, because the settings here
-    prevent that.
-    """
+    """GDAL finds the file by its name. It runs in a separate process, because the settings here prevent that."""
     one = rpc()
     (tmp_path / "image.rpb").write_text(rpb_text(one))
     script = """

@@ -1,6 +1,4 @@
-"""Staging of all generated variants of Sentinel-2 products: level, baseline, satellite, and format before December
-2016.
-"""
+"""Staging of all generated Sentinel-2 variants: level, baseline, satellite, and format before December 2016."""
 
 from collections.abc import Callable
 from pathlib import Path

@@ -22,9 +22,7 @@ WIDEST_DEGREES = 90.0
 
 
 def _authalic(latitudes: Floats) -> Floats:
-    """Return q of Snyder, Map Projections - A Working Manual (1987), equation 3-12: q(90) times the sine of authalic
-    latitude.
-    """
+    """Return q(90) times the sine of the authalic latitude (Snyder, Map Projections, 1987, equation 3-12)."""
     e, sine = np.sqrt(ECCENTRICITY_2), np.sin(np.radians(latitudes))
     found: Floats = (1 - ECCENTRICITY_2) * (sine / (1 - ECCENTRICITY_2 * sine**2) + np.arctanh(e * sine) / e)
     return found
@@ -55,9 +53,7 @@ class EarthGrid:
         return found
 
     def columns(self, rows: Ints, longitudes: Floats) -> Ints:
-        """Return the column of each longitude in its row, without wrapping at 180 degrees, to keep the order from west
-        to east.
-        """
+        """Return the column of each longitude in its row, not wrapped at 180 degrees to keep the order."""
         found: Ints = np.floor((longitudes + 180.0) / 360.0 * self.count(rows)).astype(np.int64)
         return found
 

@@ -54,9 +54,7 @@ def looks(pictures: npt.NDArray[np.uint8]) -> tuple[Hashes, Small, npt.NDArray[n
 
 
 def _averaging(count: int, side: int) -> npt.NDArray[np.float32]:
-    """Return the matrix (count, side) that averages a line of pixels over `count` equal parts, with fractions of
-    pixels.
-    """
+    """Return the matrix (count, side) that averages a line of pixels over `count` equal parts."""
     ends = np.arange(count + 1) * side / count
     pixels = np.arange(side)
     shares = np.minimum(ends[1:, np.newaxis], pixels + 1) - np.maximum(ends[:-1, np.newaxis], pixels)

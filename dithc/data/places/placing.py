@@ -14,9 +14,7 @@ PARTS = 8
 
 @dataclass(frozen=True, kw_only=True)
 class Placed:
-    """Tiles of a scene: row and column of their first pixels (n,), cells and splits; the last `moved` tiles left the
-    lattice.
-    """
+    """Tiles of a scene: row and column of first pixels (n,), cells and splits; the last `moved` left the lattice."""
 
     y: Ints
     x: Ints

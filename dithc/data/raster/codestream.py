@@ -79,9 +79,7 @@ def _main_header(file: BinaryIO, start: int) -> tuple[int, int, int]:
 
 
 def _packets(file: BinaryIO, place: int, tile: tuple[int, int]) -> int:
-    """Return the most packets of a component of a tile (width, height): one per layer, resolution and precinct (A.6.1,
-    B.6).
-    """
+    """Return the most packets of a tile component: one per layer, resolution and precinct (A.6.1, B.6)."""
     style, _, layers, _, levels = _read(file, place, ">BBHBB")
     sizes = _read(file, place + 10, f">{levels + 1}B") if style & 1 else (0xFF,) * (levels + 1)
     count = 0

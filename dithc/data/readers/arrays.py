@@ -21,9 +21,7 @@ CIRRUS_MOST = 0.05
 """Largest median reflectance of the cirrus band: a few 1e-3 from water vapor, without ground. The offset alone is 0.1.
 """
 FLOOR_LEAST, FLOOR_MOST = 0.09, 0.2
-"""With the offset still included, the darkest valid pixel of every band is above 0.1 minus noise, and just above in
-some band.
-"""
+"""With the offset included, the darkest valid pixel is above 0.1 less noise in all bands, just above in some."""
 DARKEST, DARKEST_SHARE = -0.02, 0.1
 """Lowest median of a band, and the largest share of pixels below it. Atmospheric correction makes some dark pixels
 slightly negative, but less. Of 480 real L2A chips without an offset, 455 are below the median with offset -1000, and 23

@@ -191,9 +191,7 @@ class SafeReader(Painter):
         return self._product_of[path].with_name(path.name) if path in self._product_of else path
 
     def _verify(self, product: Path, granule: Path | None, used: list[Path]) -> tuple[str, ...]:
-        """Compare the product with its manifest, except granules that are other scenes; return notes on absent or
-        damaged files.
-        """
+        """Compare the product, without other granules, with its manifest; note absent and damaged files."""
         if self.source.checksum == "skip":
             return ()
         listed = listed_files(product)

@@ -161,9 +161,7 @@ def _altered(what: str, *, got: str, expected: str) -> Refused:
 
 
 def sun_angles(granule: Path | None) -> dict[str, float]:
-    """Return mean elevation and azimuth of the sun in degrees from a granule's metadata; empty without plausible
-    values.
-    """
+    """Return mean elevation and azimuth of the sun in degrees from a granule; empty without plausible values."""
     found: dict[str, float] = {}
     for path in tidy(granule, "*.xml") if granule is not None else ():
         with suppress(OSError, UserError, ValueError):

@@ -139,9 +139,7 @@ def _broken(statuses: Sequence[int | None], *, memory: int) -> UserError:
 
 
 def _cut(seen: Seen, fresh: list[int], *, processes: int) -> list[list[int]]:
-    """Divide positions into pieces, limited in scenes and bytes, with at least `PIECES_EACH` pieces per process if
-    possible.
-    """
+    """Divide positions into pieces of limited scenes and bytes, at least `PIECES_EACH` per process if possible."""
     most = max(1, min(PIECE_SCENES, len(fresh) // (PIECES_EACH * processes)))
     pieces: list[list[int]] = []
     held = 0

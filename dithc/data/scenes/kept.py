@@ -164,9 +164,7 @@ class Kept:
         return len(self._lines)
 
     def state(self, scene_id: str) -> str | None:
-        """Return the state of the scene's files before reading; None if the scene is missing or has no observable
-        state.
-        """
+        """Return the state of the scene's files when it was read; None if missing or without observable state."""
         return self._lines.get(scene_id, (None, 0))[0]
 
     def take(self, scene_id: str, path: Path) -> Found | Rejection | None:

@@ -27,9 +27,7 @@ class Stacks:
         self._open: OrderedDict[tuple[int, ...], _Stack] = OrderedDict()
 
     def append(self, pixels: Array | Path, mask: Array | None, *, shape: tuple[int, ...], dtype: str) -> "Placed":
-        """Append a scene (C, H, W), an array or the file of a complete stack, and its mask (H, W), None if all is
-        valid.
-        """
+        """Append a scene (C, H, W), as array or stack file, and its mask (H, W), None if all is valid."""
         if shape in self._open and self._open[shape].is_full:
             self._close(shape)
         if shape not in self._open:

@@ -118,9 +118,7 @@ class Conditions:
             self.model += brought.model
 
     def _try(self, brought: Added) -> None:
-        """Compute the first tile of the first and last scene twice, and one of them alone, to detect inconsistent
-        conditions.
-        """
+        """Compute two tiles twice, and one of them alone, to detect inconsistent conditions."""
         ends, start = [0, self._source.count - 1], np.zeros(2, np.int64)
         both, again, alone = (
             brought.of(self._said_of(ends[:count], start[:count], start[:count]), count) for count in (2, 2, 1)

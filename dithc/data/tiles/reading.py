@@ -56,9 +56,7 @@ class Stretch:
         return unit * (self._high - self._low) + self._low  # (N, C, H, W)
 
     def display(self, physical: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
-        """Convert values (N, C, H, W) in the dataset's units to RGB (N, 3, H, W): linear from low to high, floor(255 v
-        + 0.5).
-        """
+        """Convert values (N, C, H, W) in the dataset's units to RGB (N, 3, H, W): linear, floor(255 v + 0.5)."""
         return self.levels(physical[:, self._shown])[0]
 
     def ends(self, bands: list[int]) -> tuple[list[float], list[float]]:
@@ -143,9 +141,7 @@ class Tiles:
 
     @cached_property
     def _columns(self) -> dict[str, npt.NDArray[Any]]:
-        """Split (index in `SPLITS`) and label of accepted tiles, mapped; from the table if an older version wrote the
-        dataset.
-        """
+        """Split (index in `SPLITS`) and label of accepted tiles, mapped; older datasets have them in the table."""
         if "columns" in self.info:
             return {name: self.column(name) for name in ("split", "label")}
         columns = self.accepted("split", "label")

@@ -17,9 +17,7 @@ SCENES_AT_ONCE = 64
 
 @dataclass(frozen=True, kw_only=True)
 class Cut:
-    """Tiles of a stack: pixels (N, C, S, S), mask (N, S, S), row of the scene in its stack, position in it, cell and
-    split.
-    """
+    """Tiles of a stack: pixels (N, C, S, S), mask (N, S, S), scene row in the stack, position, cell and split."""
 
     pixels: Array
     mask: Array
@@ -71,9 +69,7 @@ def covered_length(side: int, *, size: int, stride: int) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class Measured:
-    """Measurements per tile: share of valid and of cloudy pixels (N,), mean and deviation of each band's valid pixels
-    (N, C).
-    """
+    """Measurements per tile: share of valid and cloudy pixels (N,), mean and deviation of valid pixels (N, C)."""
 
     valid: Array
     valid_frac: Array

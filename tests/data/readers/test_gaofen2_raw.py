@@ -94,9 +94,7 @@ def test_pixels_lie_within_half_a_pixel_of_the_truth(
 
 
 def test_the_dem_is_what_brings_them_there(product: Path, dem: str, coordinates: tuple[float, float]) -> None:
-    """With a constant height, hills are displaced. The height of the land's center leaves one pixel, height 0 leaves
-    six.
-    """
+    """A constant height displaces hills. The height of the land's center leaves one pixel, height 0 leaves six."""
     errors = [geolocation_error_px(read_one(product, height_m=height), *coordinates).mean() for height in (120.0, 0.0)]
     assert errors[0] > 0.5
     assert errors[1] > 4.0

@@ -43,9 +43,7 @@ def scene(path: Path, *, epsg: int, gsd: float, side: int, seed: int, at: tuple[
 
 
 def points_of(rows: list[dict[str, Any]], folder: Path, split: str) -> np.ndarray:
-    """Return east and north (n, 2) in meters of the pixel centers of a split's tiles, from the tables of tiles and
-    scenes.
-    """
+    """Return east and north (n, 2) in meters of the pixel centers of a split's tiles, from both tables."""
     scenes = {row["scene_id"]: row for row in read_rows(folder / "scenes" / "scenes.parquet")}
     found = []
     for row in rows:

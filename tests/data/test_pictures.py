@@ -84,8 +84,8 @@ def test_floating_point_pictures_are_refused(tmp_path: Path) -> None:
         ("int8", 1, {}, "8-bit signed integer"),
         ("float32", 3, {}, "32-bit floating-point"),
         ("uint16", 1, {"nbits": 12}, "12-bit"),
-        ("uint16", 3, {"photometric": "MINISBLACK"}, "PhotometricInterpretation is gray"),
-        ("uint8", 4, {"photometric": "MINISBLACK", "bigtiff": "YES"}, "PhotometricInterpretation is gray"),
+        ("uint16", 3, {"photometric": "MINISBLACK"}, "PhotometricInterpretation gray"),
+        ("uint8", 4, {"photometric": "MINISBLACK", "bigtiff": "YES"}, "PhotometricInterpretation gray"),
         ("uint16", 3, {"photometric": "RGB", "interleave": "band"}, "PlanarConfiguration"),
     ],
 )

@@ -100,7 +100,7 @@ def test_pieces_that_do_not_make_a_whole_are_refused(fault):
     values = torch.arange(6.0)
     start = {"gap": 4, "overlap": 2}.get(fault, 3)
     second = Piece(name="w", values=values[start:], shape=(6,) if fault != "shape" else (2, 3), dim=None, start=start)
-    with pytest.raises(UserError, match="tensor w cannot be put together"):
+    with pytest.raises(UserError, match="tensor w cannot be assembled"):
         assemble([Piece(name="w", values=values[:3], shape=(6,), dim=None), second])
 
 

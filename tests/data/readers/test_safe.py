@@ -209,7 +209,7 @@ def test_geotiff_named_jp2_is_read_with_a_warning(
     rewrite(band(safe_product, "B05_20m"))
     with caplog.at_level("WARNING"):
         after = read_one(safe_folder, checksum="skip")
-    assert "named as JPEG 2000 but is GTiff" in caplog.text
+    assert "named as JPEG 2000, but is read as GTiff" in caplog.text
     np.testing.assert_array_equal(before.pixels.values, after.pixels.values)
 
 

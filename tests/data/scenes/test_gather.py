@@ -37,7 +37,7 @@ class Deadly:
 @pytest.mark.slow
 def test_a_process_that_is_killed_is_told_with_its_signal(tmp_path: Path) -> None:
     scenes: Any = Deadly()
-    with pytest.raises(UserError, match="signal SIGKILL: a kernel") as told:
+    with pytest.raises(UserError, match="signal SIGKILL: sent by a kernel") as told:
         list(gather(scenes, [], partial=tmp_path, settings="s", threads=2))
     assert "more memory" in str(told.value)
     assert "scenes already read are kept" in str(told.value)

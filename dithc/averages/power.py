@@ -1,7 +1,7 @@
-"""Power-function profiles of averages, and the average of any length as a sum of stored ones.
+"""Power-function profiles of averages, and averages of any length as sums of stored averages.
 
-Source: Karras et al. 2024, "Analyzing and Improving the Training Dynamics of Diffusion Models" (arXiv 2312.02696), sections 3.1
-and 3.2, appendix C. The average of length sigma_rel after step T counts what the weights were at time t <= T by
+Source: Karras et al. 2024, "Analyzing and Improving the Training Dynamics of Diffusion Models" (arXiv 2312.02696),
+sections 3.1 and 3.2, appendix C. The average of length sigma_rel after step T weights the parameters of time t <= T by
 p(t) = (gamma + 1) t^gamma / T^(gamma + 1).
 
 Legend: K stored averages.
@@ -13,19 +13,20 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, TypeAlias
 
-if TYPE_CHECKING:  # numpy is loaded where a length is asked for: every job and driver reads the configuration
+if TYPE_CHECKING:  # numpy is imported on use, because every job and driver reads the configuration
     import numpy.typing as npt
     from numpy import float64
 
     Float64: TypeAlias = npt.NDArray[float64]
 
-# 0.289 would be the mean of all weights since the start (gamma 0), and 0.005 (gamma 197) is that of the last hundredth.
+# Length 0.289 (gamma 0) is the mean of all weights since the start, and 0.005 (gamma 197) the mean of the last
+# hundredth.
 SHORTEST, LONGEST = 0.005, 0.28
-# Of the norm of a profile; those of 0.05 and 0.07 are 0.3 apart. Averages of 0.05 and 0.1 at the last step alone miss 0.07
-# by 0.05 and 0.15 by 0.25; at 8 steps of equal distances, by 0.013 and 0.033.
+# Relative to the norm of a profile; the profiles of 0.05 and 0.07 differ by 0.3. Averages of 0.05 and 0.1 at the last
+# step alone miss 0.07 by 0.05 and 0.15 by 0.25; at 8 equidistant steps, by 0.013 and 0.033.
 LARGEST_MISFIT = 0.2
-# Added to the squared norm of each stored profile, which is 1 there: stored profiles that are nearly the same (of steps close
-# together) then share their weight and do not cancel. Far above the rounding of float64; makes a misfit of 10^-6 at most.
+# Added to the squared norm of each stored profile, which is normalized to 1. Nearly equal profiles (of close steps)
+# then share their weight instead of canceling. Far above the rounding of float64; causes a misfit of 10^-6 at most.
 RIDGE = 1e-12
 
 
@@ -42,13 +43,13 @@ def gamma_of(length: float) -> float:
 
 
 def decay_at(step: int, *, length: float) -> float:
-    """The decay used after optimizer step `step` (1 is the first, of which nothing older is left): (1 - 1 / t)^(gamma + 1)."""
+    """Return the decay after optimizer step `step` (from 1, which discards older weights): (1 - 1 / t)^(gamma + 1)."""
     return float((1.0 - 1.0 / step) ** (gamma_of(length) + 1.0))
 
 
 @dataclass(frozen=True)
 class Profile:
-    """How much an average counts the weights of each time: that of a length, after a step (1 is the first)."""
+    """Profile of an average of one length after a step (from 1)."""
 
     step: int
     length: float
@@ -56,11 +57,11 @@ class Profile:
 
 @dataclass(frozen=True)
 class Combination:
-    """A profile as a sum of others.
+    """A profile as a sum of stored profiles.
 
     Attributes:
-        shares: of each stored average; together 1.
-        misfit: norm of what is missing, as a share of the norm of the profile that is wanted.
+        shares: Share of each stored average; the sum is 1.
+        misfit: Norm of the residual relative to the norm of the requested profile.
     """
 
     shares: tuple[float, ...]
@@ -68,11 +69,11 @@ class Combination:
 
 
 def combine(wanted: Profile, stored: Sequence[Profile]) -> Combination:
-    """The sum of stored profiles, of shares that are together 1, with the least squared distance from one that is wanted.
+    """Return the sum of stored profiles with the least squared distance from a requested profile; the shares sum to 1.
 
     Args:
-        wanted: the profile.
-        stored: K >= 1 of them, all different.
+        wanted: Requested profile.
+        stored: K >= 1 distinct profiles.
     """
     import numpy as np
 
@@ -90,7 +91,7 @@ def combine(wanted: Profile, stored: Sequence[Profile]) -> Combination:
 
 
 def _products(gammas: "Float64", ends: "Float64") -> "Float64":
-    """Integrals over time of the products of all pairs of profiles (appendix C): (K), (K) -> (K, K)."""
+    """Return the integrals over time of the products of all pairs of profiles (appendix C): (K), (K) -> (K, K)."""
     import numpy as np
 
     one, other, first, last = gammas[:, None], gammas, np.minimum.outer(ends, ends), ends

@@ -1,4 +1,4 @@
-"""One thing made while the one before is worked on."""
+"""Prefetching of one item of an iterator in another thread."""
 
 from collections.abc import Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -9,7 +9,7 @@ Item = TypeVar("Item")
 
 
 def ahead(items: Iterator[Item]) -> Generator[Item, None, None]:
-    """Yield items of an iterator in order while another thread makes the next; its exception replaces the item."""
+    """Yield items of an iterator in order while another thread computes the next; an exception replaces its item."""
     with ThreadPoolExecutor(1) as pool:
         following = pool.submit(_next, items)
         while found := following.result():
@@ -18,5 +18,5 @@ def ahead(items: Iterator[Item]) -> Generator[Item, None, None]:
 
 
 def _next(items: Iterator[Item]) -> list[Item]:
-    """The next item alone, and nothing behind the last; a list, which lets go of what is taken out."""
+    """Return the next item in a list, empty at the end. Popping the list releases the item."""
     return list(islice(items, 1))

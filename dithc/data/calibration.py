@@ -1,7 +1,7 @@
-"""Digital numbers of the Gaofen cameras as radiance or as reflectance above the air, by the producer's published coefficients.
+"""Calibration of Gaofen digital numbers to radiance or top-of-atmosphere reflectance.
 
-`calibration.json` holds them by satellite, camera and year, each with its source; there is none for a year or camera that is
-not in it. Bands are those of the files: blue, green, red, near infrared.
+`calibration.json` lists the producer's published coefficients by satellite, camera and year, with their sources.
+Cameras and years that are not listed cannot be calibrated. Bands are in file order: blue, green, red, near infrared.
 """
 
 import json
@@ -25,7 +25,7 @@ F64 = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, kw_only=True)
 class Acquisition:
-    """What the metadata says that decides a calibration; None where it does not."""
+    """Acquisition metadata that a calibration requires; None for values missing in the product."""
 
     satellite: str | None = None
     sensor: str | None = None
@@ -35,7 +35,7 @@ class Acquisition:
 
 @dataclass(frozen=True, kw_only=True)
 class Calibrated:
-    """Stored pixels (C, H, W) int16, and what was done, for the table."""
+    """Stored pixels (C, H, W) int16 and the facts of the calibration for the table of scenes."""
 
     pixels: Array
     units: Units
@@ -44,9 +44,9 @@ class Calibrated:
 
 
 def calibrate(pixels: Array, invalid: Array, *, source: datasets.Gaofen2, of: Acquisition) -> Calibrated:
-    """Calibrate digital numbers (C, H, W) as `source.calibrate` says; 0 where `invalid` (H, W).
+    """Calibrate digital numbers (C, H, W) by `source.calibrate`; 0 in `invalid` pixels (H, W).
 
-    Raises Refused without coefficients or required metadata of the acquisition.
+    Raises Refused without coefficients or required acquisition metadata.
     """
     gain, offset, said = _coefficients(source, of)
     facts: dict[str, Any] = {"offset_source": said, "offsets": offset.tolist(), "gains": gain.tolist()}
@@ -58,23 +58,24 @@ def calibrate(pixels: Array, invalid: Array, *, source: datasets.Gaofen2, of: Ac
         per_radiance = pi / _sunlight(source, of)
     stored = np.empty(pixels.shape, dtype=np.int16)  # (C, H, W)
     for band, target, *numbers in zip(pixels, stored, gain, offset, per_radiance, strict=True):
-        values = (band * numbers[0] + numbers[1]) * numbers[
-            2
-        ]  # (H, W), a band at a time: float64 takes four times the room
+        # One band at a time, because float64 needs four times the memory.
+        values = (band * numbers[0] + numbers[1]) * numbers[2]  # (H, W)
         target[:] = stored_physical(values, scale=scale, invalid=invalid, units=units)
     return Calibrated(pixels=stored, units=units, scale=scale, facts=facts)
 
 
 def sun_distance(time: datetime) -> float:
-    """Distance of the Earth from the Sun in astronomical units, to 1e-4 (The Astronomical Almanac, section C, low-precision
-    formulas for the Sun)."""
+    """Return the Earth-Sun distance in astronomical units, to 1e-4.
+
+    Low-precision formulas for the Sun from The Astronomical Almanac, section C.
+    """
     days = (time.replace(tzinfo=None) - datetime(2000, 1, 1, 12)).total_seconds() / 86_400
     anomaly = radians(357.528 + 0.9856003 * days)
     return 1.00014 - 0.01671 * cos(anomaly) - 0.00014 * cos(2 * anomaly)
 
 
 def _coefficients(source: datasets.Gaofen2, of: Acquisition) -> tuple[F64, F64, str]:
-    """Gain and offset of each band, and where they are from."""
+    """Return gain and offset per band, and their source."""
     if source.coefficients is not None:
         gain = np.array(source.coefficients.gain)
         return gain, np.array(source.coefficients.offset or [0.0] * len(gain)), "config"
@@ -84,10 +85,10 @@ def _coefficients(source: datasets.Gaofen2, of: Acquisition) -> tuple[F64, F64, 
     if found is None:
         raise Refused(
             Reason.NOT_CALIBRATED,
-            "no calibration is known",
+            "the acquisition has no published calibration",
             got=f"satellite {of.satellite}, camera {of.sensor}, year {year}",
-            expected=f"a year of {', '.join(of_camera) or 'a camera that is known'} and XML beside the file that says so",
-            fix="give the producer's numbers as `coefficients: {gain, offset}` in a data set for these scenes, "
+            expected=f"XML next to the file, with a published year: {', '.join(of_camera) or 'none for this camera'}",
+            fix="set `coefficients: {gain, offset}` from the producer in a dataset for these scenes, "
             "or set `calibrate: none`",
         )
     gain = np.array(found["gain"])
@@ -95,29 +96,29 @@ def _coefficients(source: datasets.Gaofen2, of: Acquisition) -> tuple[F64, F64, 
 
 
 def _sunlight(source: datasets.Gaofen2, of: Acquisition) -> F64:
-    """Sunlight on level ground above the air, for each band: irradiance at this distance, by the cosine of its angle."""
+    """Return top-of-atmosphere irradiance on level ground per band, at this Earth-Sun distance and solar zenith."""
     if of.time is None or of.solar_zenith is None or not 0.0 <= of.solar_zenith <= MOST_ZENITH_DEGREES:
         raise Refused(
             Reason.NOT_CALIBRATED,
-            "the sun's height is not known",
+            "the solar zenith angle is unknown",
             got=f"time {of.time}, solar zenith {of.solar_zenith}",
-            expected=f"CenterTime and SolarZenith (0 to {MOST_ZENITH_DEGREES:g} degrees) in the XML beside the file",
-            fix="put the product's XML beside it, or set `calibrate: radiance`",
+            expected=f"CenterTime and SolarZenith (0 to {MOST_ZENITH_DEGREES:g} degrees) in the XML next to the file",
+            fix="put the product's XML next to it, or set `calibrate: radiance`",
         )
     given = None if source.coefficients is None else source.coefficients.irradiance
     known = given or table()["irradiance"].get(of.satellite, {}).get(of.sensor)
     if known is None:
         raise Refused(
             Reason.NOT_CALIBRATED,
-            "no solar irradiance of these bands is known",
+            "the solar irradiance of these bands is unknown",
             got=f"satellite {of.satellite}, camera {of.sensor}",
-            expected="a camera whose bands are known",
-            fix="give it as `coefficients: {gain, irradiance}`, or set `calibrate: radiance`",
+            expected="a camera with published irradiance",
+            fix="set `coefficients: {gain, irradiance}`, or set `calibrate: radiance`",
         )
     return np.array(known) * cos(radians(of.solar_zenith)) / sun_distance(of.time) ** 2
 
 
 @cache
 def table() -> Any:
-    """The published coefficients with their sources."""
+    """Return the published coefficients with their sources."""
     return json.loads(TABLE.read_text(encoding="utf-8"))

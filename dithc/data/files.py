@@ -1,4 +1,4 @@
-"""Which of a user's files are opened: regular ones, inside the product that names them, of pixels that fit into memory."""
+"""Checks of user files before use: regular files inside their product, with pixels that fit into memory."""
 
 import os
 import resource
@@ -11,7 +11,7 @@ from dithc.hardware import Limits
 from dithc.log import UserError, problem
 
 SCENE_BYTES = 32 << 30
-"""Most bytes of pixels in one scene, whatever the memory: above the largest that satellites deliver by a factor of 50."""
+"""Most bytes of pixels per scene, on any machine: 50 times the largest scene that satellites deliver."""
 KINDS = {
     stat.S_IFDIR: "a folder",
     stat.S_IFIFO: "a pipe (FIFO)",
@@ -19,8 +19,8 @@ KINDS = {
     stat.S_IFBLK: "a device",
     stat.S_IFSOCK: "a socket",
 }
-WHOLE = "copy the file again from its source, or take it out of the folder"
-CONTAINED = "copy the product with its files in the place of links (cp -rL), or download it again"
+WHOLE = "copy the file again from its source, or remove it from the folder"
+CONTAINED = "copy the product with files instead of links (cp -rL), or download it again"
 
 
 def open_regular(path: Path, *, inside: Path | None = None) -> BufferedReader:
@@ -39,21 +39,21 @@ def open_regular(path: Path, *, inside: Path | None = None) -> BufferedReader:
 def check_regular(path: Path, *, inside: Path | None = None) -> None:
     """Raise UserError unless `path` is a regular file, or a link to one, in the folder `inside` (None: anywhere).
 
-    The file is not opened: a pipe may block, and a device never end. `..`, absolute paths and links may not lead out of
-    `inside`.
+    The file is not opened, because opening a pipe may block and a device may never end. `..`, absolute paths and links
+    must not lead out of `inside`.
     """
     check_inside(path, inside)
     try:
         mode = path.stat().st_mode
     except OSError as error:
-        got = f"a link to {os.readlink(path)}, which is not there" if path.is_symlink() else error.strerror
+        got = f"a link to {os.readlink(path)}, which does not exist" if path.is_symlink() else error.strerror
         raise _not_used(path, got=got, expected="a file", fix=WHOLE) from error
     if not stat.S_ISREG(mode):
         raise _not_used(path, got=KINDS.get(stat.S_IFMT(mode), "no file"), expected="a regular file", fix=WHOLE)
 
 
 def check_inside(path: Path, folder: Path | None) -> None:
-    """Raise UserError if a path, with its links, leads out of a folder; nothing is opened."""
+    """Raise UserError if a path or its links lead out of a folder; no file is opened."""
     if folder is None:
         return
     real = os.path.realpath(path)
@@ -63,24 +63,24 @@ def check_inside(path: Path, folder: Path | None) -> None:
 
 
 def check_room(path: Path, num_bytes: int, *, said: str) -> None:
-    """Raise UserError if `num_bytes` of pixels, by the header of `path`, exceed `room_bytes`; `said` is their shape and type."""
+    """Raise UserError if `num_bytes` of pixels exceed `room_bytes`; `said` is their shape and type in the header."""
     if num_bytes > room_bytes():
         raise _not_used(
             path,
             got=f"{said}: {num_bytes / 2**30:.1f} GiB of pixels",
-            expected=f"at most {room_bytes() / 2**30:.1f} GiB: half of the memory that may be used here, and 32 GiB",
-            fix="cut it into smaller scenes (gdal_translate -srcwin), or stage it where there is more memory",
+            expected=f"at most {room_bytes() / 2**30:.1f} GiB: half of the available memory, and 32 GiB",
+            fix="cut it into smaller scenes (gdal_translate -srcwin), or stage it on a machine with more memory",
         )
 
 
 def room_bytes() -> int:
-    """Most bytes of pixels of one scene: half of the memory that this process may use, at most `SCENE_BYTES`."""
+    """Return the most bytes of pixels per scene: half of the available memory, at most `SCENE_BYTES`."""
     return min(2 * SCENE_BYTES, memory_bytes()) // 2
 
 
 @cache
 def memory_bytes() -> int:
-    """The memory that this process may use: of the machine, of its control group, by its limits."""
+    """Return the memory available to this process, by machine, control group and resource limits."""
     of_machine = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     soft = [resource.getrlimit(kind)[0] for kind in (resource.RLIMIT_AS, resource.RLIMIT_DATA)]
     limits = [limit for limit in soft if limit != resource.RLIM_INFINITY]
@@ -88,7 +88,7 @@ def memory_bytes() -> int:
 
 
 def printable(text: str) -> str:
-    """Text with the bytes of names that are not UTF-8 written as `\\udcff`, as tables and logs cannot hold them."""
+    """Escape the undecodable bytes of a file name as `\\udcff`, because tables and logs require UTF-8."""
     return text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 

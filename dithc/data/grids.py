@@ -1,4 +1,4 @@
-"""Grids of georeferenced pixels: affine coefficients, points from one system to another, a band brought onto another grid."""
+"""Grids of georeferenced pixels: affine coefficients, coordinate transformations, and resampling of bands."""
 
 import os
 from dataclasses import dataclass
@@ -15,23 +15,24 @@ from rasterio.warp import transform as warp_points
 
 GeoTransform = tuple[float, float, float, float, float, float]
 NO_DRIVERS = "HTTP WMS WMTS WCS STACIT STACTA EEDA EEDAI PLMOSAIC DAAS VRT GTI MRF KMLSUPEROVERLAY"
-"""Drivers that go to the network or to other files; read when GDAL registers its drivers, before the first file."""
+"""Drivers that access the network or other files. GDAL reads the list when it registers drivers, before the first file.
+"""
 os.environ["GDAL_SKIP"] = NO_DRIVERS
 SEMI_MAJOR_M, ECCENTRICITY_2 = 6378137.0, 0.00669437999014
-"""WGS84: radius of the equator and squared eccentricity. The least radius of curvature is a (1 - e^2), at the equator."""
+"""WGS84: equatorial radius and squared eccentricity. The least radius of curvature is a (1 - e^2), at the equator."""
 LEAST_STEP_M = 100.0
 """Shortest distance between transformed points: PROJ iterates some projections to about a millimeter."""
 
 
 def north_up(*, left: float, top: float, gsd: float) -> GeoTransform:
-    """Affine coefficients (a, b, c, d, e, f) of a north-up grid with its upper-left corner at (left, top), in metres."""
+    """Return coefficients (a, b, c, d, e, f) of a north-up grid with upper-left corner (left, top), in meters."""
     return (gsd, 0.0, left, 0.0, -gsd, top)
 
 
 def reproject_points(
     first: list[float], second: list[float], *, source_epsg: int, target_epsg: int
 ) -> tuple[list[float], list[float]]:
-    """Points from one coordinate system to another; always (x or longitude, y or latitude)."""
+    """Transform points between coordinate systems; the order is always (x or longitude, y or latitude)."""
     xs, ys = warp_points(CRS.from_epsg(source_epsg), CRS.from_epsg(target_epsg), first, second)
     return list(xs), list(ys)
 
@@ -39,10 +40,10 @@ def reproject_points(
 def degrees(
     xs: npt.NDArray[Any], ys: npt.NDArray[Any], *, crs: str
 ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-    """Longitudes and latitudes (WGS84) of points (N,) of a system (`EPSG:n` or well-known text); NaN where there are none."""
+    """Return WGS84 longitudes and latitudes of points (N,) of a system (`EPSG:n` or WKT); NaN outside of the system."""
     try:
         found = np.array(warp_points(_system(crs), _system("EPSG:4326"), xs.tolist(), ys.tolist()))
-    except Exception:  # GDAL's own have no public ancestor: one of them is outside of the system
+    except Exception:  # GDAL's exceptions have no public base class; a point is outside of the system
         found = np.full((2, len(xs)), np.nan)
     found[:, ~np.isfinite(found).all(0)] = np.nan
     return found[0], found[1]
@@ -75,7 +76,7 @@ def _system(crs: str) -> CRS:
 
 @dataclass(frozen=True, kw_only=True)
 class Grid:
-    """A grid of square pixels: its system (`EPSG:n` or well-known text), affine coefficients and shape (H, W)."""
+    """Grid of square pixels: coordinate system (`EPSG:n` or WKT), affine coefficients and shape (H, W)."""
 
     crs: str
     epsg: int | None
@@ -84,13 +85,13 @@ class Grid:
 
     @property
     def bounds(self) -> tuple[float, float, float, float]:
-        """Left, right, bottom, top."""
+        """Bounds (left, right, bottom, top)."""
         a, _, c, _, e, f = self.transform
         (left, right), (bottom, top) = sorted((c, c + a * self.shape[1])), sorted((f, f + e * self.shape[0]))
         return left, right, bottom, top
 
     def times(self, shape: tuple[int, int], transform: GeoTransform) -> int:
-        """How many of its pixels along each side make up one of a band (h, w), corner to corner; 0 if none do."""
+        """Return the pixels per side in one pixel of an aligned band (h, w); 0 if the grids are not aligned."""
         a, b, left, d, e, top = transform
         times = max(1, round(a / self.transform[0]))
         fine = (a / times, b, left, d, e / times, top)
@@ -110,7 +111,7 @@ def regrid(
     `nodata` pixels are excluded from interpolation; a target pixel without other neighbors becomes `nodata`.
     """
     if how == "nearest" and (times := grid.times((band.shape[0], band.shape[1]), transform)):
-        return band.repeat(times, axis=0).repeat(times, axis=1)  # (H, W), the same pixels in a tenth of the time
+        return band.repeat(times, axis=0).repeat(times, axis=1)  # (H, W), same result in a tenth of the time
     target = np.full(grid.shape, nodata, dtype=band.dtype)
     reproject(
         band,

@@ -1,4 +1,4 @@
-"""Images in the sensor's own geometry brought to the ground: heights, grids, and GDAL's transformer by rational polynomials."""
+"""Orthorectification: heights, ground grids, and GDAL's transformer with rational polynomials."""
 
 import weakref
 from collections.abc import Iterator
@@ -25,10 +25,11 @@ from dithc.data.scene import find_invalid
 from dithc.log import UserError, problem
 
 BORDER_POINTS = 11
-"""Points along each side of an image that is brought to the ground, to find the box that holds it."""
+"""Points along each side of an image, from which its bounding box on the ground is computed."""
 METRE = ("", "m", "metre", "metres", "meter", "meters")
 LOWEST_M, HIGHEST_M = -1000.0, 9000.0
-"""The shore of the Dead Sea lies at -430, Everest's top at 8849; values for no data that nobody declared lie beyond."""
+"""Bounds of plausible heights: the Dead Sea shore is at -430, Everest at 8849. Undeclared no-data values lie outside.
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,9 +37,9 @@ class Heights:
     """Heights of the ground above the WGS84 ellipsoid (`read_heights`).
 
     Attributes:
-        options: as GDAL's transformer takes them.
-        values: of the DEM (H, W), NaN where it has none, with what was added; one where there is no DEM.
-        grid: of the DEM; None where there is none.
+        options: Options of GDAL's transformer.
+        values: Heights (H, W) of the DEM plus the constant, NaN without data; (1, 1) without a DEM.
+        grid: Grid of the DEM; None without a DEM.
     """
 
     options: dict[str, Any]
@@ -46,23 +47,23 @@ class Heights:
     grid: Grid | None = None
 
     def extremes(self, longitudes: npt.NDArray[Any], latitudes: npt.NDArray[Any]) -> tuple[float, float]:
-        """Return least and greatest height in the box around these points; OSError without a height in the DEM."""
+        """Return least and greatest height in the bounding box of points; OSError without a height in the DEM."""
         part = self.values
         if self.grid is not None:
             with _told("its geometry leads off the Earth"):
                 xs, ys = warp_points(CRS.from_epsg(4326), self.grid.crs, longitudes.tolist(), latitudes.tolist())
             if not np.isfinite([xs, ys]).all():
-                raise OSError("its geometry leads where the DEM (`source.dem`) has no coordinates")
+                raise OSError("its geometry leads to points without coordinates in the DEM (`source.dem`)")
             columns, rows = ~Affine(*self.grid.transform) * (np.array(xs), np.array(ys))
             rows, columns = np.sort(rows), np.sort(columns)
             part = part[max(floor(rows[0]), 0) : ceil(rows[-1]) + 1, max(floor(columns[0]), 0) : ceil(columns[-1]) + 1]
         if not np.isfinite(part).any():
-            raise OSError("the DEM (`source.dem`) has no height where the image lies")
+            raise OSError("the DEM (`source.dem`) has no height in the area of the image")
         return float(np.nanmin(part)), float(np.nanmax(part))
 
 
 def read_heights(dem: Path | None, *, height_m: float) -> Heights:
-    """Read heights for `orthorectify` once, into memory: those of a DEM plus `height_m`, or `height_m` everywhere without a DEM.
+    """Read heights for `orthorectify` into memory: a DEM plus `height_m`, or `height_m` everywhere without a DEM.
 
     Raises UserError unless the DEM is a raster of one band of heights in meters with a coordinate reference system.
     """
@@ -70,7 +71,7 @@ def read_heights(dem: Path | None, *, height_m: float) -> Heights:
         return Heights(options={"RPC_HEIGHT": height_m}, values=np.full((1, 1), height_m, np.float32))
     try:
         heights, info = read_raster(dem)
-    except (OSError, UserError) as error:  # of the four lines of the latter, what it is and what was got
+    except (OSError, UserError) as error:  # keeps title and value of a UserError
         raise _no_dem(dem, got=": ".join(line.strip() for line in str(error).splitlines()[:2])) from error
     values = _judged(dem, heights, info) + np.float32(height_m)
     grid = Grid(crs=info.crs or "", epsg=info.epsg, transform=info.transform, shape=values.shape)
@@ -79,7 +80,7 @@ def read_heights(dem: Path | None, *, height_m: float) -> Heights:
     memory = rasterio.MemoryFile()
     with rasterio.Env(**READING), memory.open(driver="GTiff", **profile, **place) as target:
         target.write(values, 1)
-    # No shift between vertical systems: it would depend on grids that may be installed or not; `height_m` says it.
+    # A vertical datum shift would depend on installed grids. `height_m` supplies it instead.
     options = {"RPC_DEM": memory.name, "RPC_DEM_APPLY_VDATUM_SHIFT": "NO"}
     found = Heights(options=options, values=values, grid=grid)
     weakref.finalize(found, memory.close)
@@ -95,7 +96,7 @@ def _judged(dem: Path, heights: npt.NDArray[Any], info: RasterInfo) -> npt.NDArr
         raise _no_dem(dem, got=f"heights in {label.units!r}, scale {label.scale:g}, offset {label.offset:g}")
     a, b, c, d, e, f = info.transform
     if not (np.isfinite([a, b, c, d, e, f]).all() and a * e - b * d and info.has_grid):
-        raise _no_dem(dem, got=f"transform {info.transform}, which is no grid")
+        raise _no_dem(dem, got=f"transform {info.transform}, which does not define a grid")
     values: npt.NDArray[np.float32] = heights[0].astype(np.float32)
     values[find_invalid(heights, info.nodata, masked=info.masked)[0]] = np.nan
     if np.isnan(values).all():
@@ -105,24 +106,25 @@ def _judged(dem: Path, heights: npt.NDArray[Any], info: RasterInfo) -> npt.NDArr
         raise _no_dem(
             dem,
             got=f"heights of {low:g} to {high:g}, no data {info.nodata}",
-            fix="write the value that means no data into the file (gdal_edit -a_nodata), or bring the heights to metres",
+            fix="store the no-data value in the file (gdal_edit -a_nodata), or convert the heights to meters",
         )
     return values
 
 
 def ortho_grid(rpc: Rpc, *, shape: tuple[int, int], gsd_m: float, multiple: int, heights: Heights) -> Grid:
-    """Return the north-up UTM grid of an image of `shape` lines and samples, with sides in multiples of `multiple` pixels.
+    """Return the north-up UTM grid of an image of `shape` lines and samples, with sides in multiples of `multiple`
+    pixels.
 
-    The corner is a multiple too, so that grids of several dates have the same pixels.
+    The corner is aligned to the same multiple, so that grids of several dates share their pixels.
 
     Raises:
         UserError: The geometry has no solution.
-        OSError: It leads off the Earth, or the DEM is elsewhere.
+        OSError: The geometry leads off the Earth, or the DEM covers another area.
     """
     sides = [np.linspace(-0.5, side - 0.5, BORDER_POINTS) for side in shape]
     lines, samples = (points.ravel() for points in np.meshgrid(*sides, indexing="ij"))
     low, high = float(np.nanmin(heights.values)), float(np.nanmax(heights.values))
-    for _ in range(2):  # the heights of the whole DEM at first, then those of the box that they lead to
+    for _ in range(2):  # first the heights of the entire DEM, then those in the resulting box
         ends = [rpc.locate(lines, samples, np.full_like(lines, height)) for height in (low, high)]
         longitudes, latitudes = (np.concatenate(parts) for parts in zip(*ends, strict=True))
         low, high = heights.extremes(longitudes, latitudes)
@@ -141,10 +143,10 @@ def ortho_grid(rpc: Rpc, *, shape: tuple[int, int], gsd_m: float, multiple: int,
 
 
 def orthorectify(pixels: npt.NDArray[Any], rpc: Rpc, *, grid: Grid, heights: Heights) -> npt.NDArray[Any]:
-    """Resample an image (C, h, w) in sensor geometry to a grid on the ground (C, H, W), each pixel at its height.
+    """Resample an image (C, h, w) in sensor geometry to a ground grid (C, H, W), each pixel at its height.
 
-    Bilinear, over as many pixels as one of a coarser grid contains. Pixels of 0 in all bands are no data. A target pixel
-    without data, or outside of the DEM, is 0 in all bands. The dtype stays.
+    Resampling is bilinear; for a coarser grid it covers all source pixels of a target pixel. Pixels of 0 in all bands
+    are no data. Target pixels without data or outside the DEM are 0 in all bands. The dtype stays.
     """
     target = np.zeros((len(pixels), *grid.shape), dtype=pixels.dtype)  # (C, H, W)
     with _told("it cannot be orthorectified"), rasterio.Env(**READING):
@@ -158,7 +160,7 @@ def orthorectify(pixels: npt.NDArray[Any], rpc: Rpc, *, grid: Grid, heights: Hei
             dst_crs=grid.crs,
             dst_nodata=0,
             resampling=Resampling.bilinear,
-            tolerance=0.0,  # every pixel's own height, none interpolated along a row
+            tolerance=0.0,  # exact height for every pixel, without interpolation along a row
             UNIFIED_SRC_NODATA="YES",
             **heights.options,
         )
@@ -167,7 +169,7 @@ def orthorectify(pixels: npt.NDArray[Any], rpc: Rpc, *, grid: Grid, heights: Hei
 
 @contextmanager
 def _told(what: str) -> Iterator[None]:
-    """Whatever GDAL comes to with coefficients of no camera, as an OSError that says what."""
+    """Convert errors of GDAL for implausible coefficients to an OSError with `what` as its message."""
     try:
         yield
     except (UserError, MemoryError):
@@ -181,11 +183,11 @@ def _rasterio_rpc(rpc: Rpc) -> RPC:
 
 
 def _no_dem(
-    path: Path, *, got: str, fix: str = "correct `source.dem`, or give one height with `source.height_m`"
+    path: Path, *, got: str, fix: str = "correct `source.dem`, or set a constant height with `source.height_m`"
 ) -> UserError:
     return problem(
         f"{path} (`source.dem`) cannot be used as heights",
         got=got,
-        expected=f"a GeoTIFF of one band, heights of {LOWEST_M:g} to {HIGHEST_M:g} metres, with its coordinate reference system",
+        expected=f"a GeoTIFF with coordinate system and one band of heights, {LOWEST_M:g} to {HIGHEST_M:g} meters",
         fix=fix,
     )

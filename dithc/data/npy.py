@@ -1,4 +1,4 @@
-"""Long arrays in .npy files that grow sample by sample."""
+"""Reading and incremental writing of large .npy files."""
 
 import io
 import math
@@ -16,14 +16,14 @@ from dithc.log import problem
 from dithc.runs import outputs
 
 SHARD_BYTES = 1 << 30
-"""Largest shard: small enough to copy and re-hash alone, large enough that a data set has few files."""
+"""Largest shard: small enough to copy and hash separately, large enough to keep the number of files low."""
 NO_SPACE = outputs.NO_SPACE
 
 
 class NpyWriter:
-    """A plain .npy file (n, *shape) whose n grows as samples are appended; nothing of it stands in memory.
+    """Writer of a .npy file (n, *shape) that grows by appended samples without holding them in memory.
 
-    numpy leaves room in the header for the first axis to grow, so that the final header replaces the first in place.
+    numpy pads the header for growth of the first axis, so that the final header replaces the first in place.
     """
 
     def __init__(self, path: Path, *, shape: tuple[int, ...], dtype: npt.DTypeLike) -> None:
@@ -36,18 +36,18 @@ class NpyWriter:
 
     @staticmethod
     def header_bytes(shape: tuple[int, ...], dtype: npt.DTypeLike) -> int:
-        """Length of the header of a file (n, *shape), whatever n is."""
+        """Return the header length of a file (n, *shape), which is the same for every n."""
         return len(_header_of((0, *shape), np.dtype(dtype)))
 
     def append(self, samples: npt.NDArray[Any]) -> None:
-        """Appends samples (n, *shape) of the declared dtype."""
+        """Append samples (n, *shape) of the declared dtype."""
         assert samples.shape[1:] == self.shape, f"samples {samples.shape[1:]} for a file of {self.shape}"
         assert samples.dtype == self.dtype, f"samples {samples.dtype} for a file of {self.dtype}"
         self._file.write(np.ascontiguousarray(samples).data)
         self.count += len(samples)
 
     def close(self, *, count: int | None = None) -> None:
-        """Writes the final header, of `count` samples where others will write them, and flushes to disk."""
+        """Write the final header and flush to disk; set `count` if another process writes the samples."""
         self.count = self.count if count is None else count
         self._file.seek(0)
         self._header()
@@ -56,7 +56,7 @@ class NpyWriter:
         self._file.close()
 
     def discard(self) -> None:
-        """Lets go of a file that will not be completed; a second error (the disk is full) must not hide the first."""
+        """Close an incomplete file; a second error (the disk is full) must not hide the first."""
         with suppress(OSError):
             self._file.close()
 
@@ -69,9 +69,9 @@ def _header_of(shape: tuple[int, ...], dtype: np.dtype[Any]) -> bytes:
 
 
 class ShardWriter:
-    """Appends samples to `<stem>-00000.npy`, `<stem>-00001.npy`, ... of at most `limit_bytes` each.
+    """Writer of samples to `<stem>-00000.npy`, `<stem>-00001.npy`, ... of at most `limit_bytes` each.
 
-    A full shard holds a multiple of 64 samples where that is possible.
+    A full shard holds a multiple of 64 samples if its capacity is at least 64.
     """
 
     def __init__(
@@ -90,7 +90,7 @@ class ShardWriter:
         self._open: NpyWriter | None = None
 
     def append(self, samples: npt.NDArray[Any]) -> list[tuple[int, int]]:
-        """Appends samples (n, *shape); returns (shard, row) of each."""
+        """Append samples (n, *shape); return (shard, row) of each."""
         places: list[tuple[int, int]] = []
         while len(samples):
             writer = self._writer()
@@ -108,7 +108,7 @@ class ShardWriter:
         return self._open
 
     def close(self) -> list[dict[str, Any]]:
-        """Completes the shard that is open; returns file and count of every shard."""
+        """Complete the open shard; return file and count of every shard."""
         if self._open is not None:
             self._open.close()
             self.files.append({"file": self._open.path.name, "count": self._open.count})
@@ -127,7 +127,7 @@ def check_length(path: Path, held: int) -> None:
         raise problem(
             f"{path} cannot be read",
             got=got,
-            expected=f"the whole array that its stage wrote, {held} bytes after a header of 64 or 128",
+            expected=f"the complete array that its stage wrote, {held} bytes after a header of 64 or 128",
             fix="remove the folder's manifest.json and run the stage again",
         )
 
@@ -140,12 +140,12 @@ def open_npy(path: Path, *, count: int | None = None) -> npt.NDArray[Any]:
         raise problem(
             f"{path} cannot be read",
             got=error,
-            expected="the whole array that its stage wrote",
+            expected="the complete array that its stage wrote",
             fix="remove the folder's manifest.json and run the stage again",
         ) from error
     if count is not None and len(array) != count:
         raise problem(
-            f"{path} has another length than its index says",
+            f"the length of {path} differs from its index",
             got=f"{len(array)} samples",
             expected=f"{count} samples",
             fix="remove the folder's manifest.json and run the stage again",
@@ -154,7 +154,7 @@ def open_npy(path: Path, *, count: int | None = None) -> npt.NDArray[Any]:
 
 
 def release(array: npt.NDArray[Any]) -> None:
-    """Lets go of the memory that a mapped file takes (`open_npy`); what is looked at again is read again."""
+    """Release the memory of a mapped file (`open_npy`); later accesses read it from disk."""
     if isinstance(array.base, mmap.mmap):
         array.base.madvise(mmap.MADV_DONTNEED)
 
@@ -162,7 +162,8 @@ def release(array: npt.NDArray[Any]) -> None:
 def read_npy(path: Path) -> npt.NDArray[Any]:
     """Read a .npy file of the user in native byte order, after a comparison of header and length.
 
-    Raises OSError if it is not a .npy file of numbers or has another length, UserError if it is not regular or too large.
+    Raises OSError if it is not a .npy file of numbers or has another length, UserError if it is not regular or too
+    large.
     """
     with open_regular(path) as file:
         try:
@@ -170,12 +171,14 @@ def read_npy(path: Path) -> npt.NDArray[Any]:
             header = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}[version]
             shape, fortran, dtype = header(file)
         except Exception as error:  # numpy parses the header as Python: syntax, tokens, types, nesting, encodings
-            raise OSError(f"it does not begin as a .npy file does: {str(error) or type(error).__name__}") from error
+            raise OSError(
+                f"it does not start with a valid .npy header: {str(error) or type(error).__name__}"
+            ) from error
         if dtype.kind not in "biufc":
-            raise OSError(f"it holds {dtype}, no numbers")
+            raise OSError(f"its type {dtype} is not numeric")
         count, held = math.prod(shape), path.stat().st_size - file.tell()
         if any(side < 1 for side in shape) or count * dtype.itemsize != held:
-            raise OSError(f"its header says {shape} of {dtype}, {count * dtype.itemsize} bytes; it holds {held}")
+            raise OSError(f"its header declares {shape} of {dtype}, {count * dtype.itemsize} bytes; it contains {held}")
         check_room(path, held, said=f"{shape} of {dtype}")
         array = np.fromfile(file, dtype=dtype, count=count).astype(dtype.newbyteorder("="), copy=False)
         return array.reshape(shape, order="F" if fortran else "C")

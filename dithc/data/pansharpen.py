@@ -1,6 +1,6 @@
-"""Multispectral bands sharpened with a panchromatic image, and how far off that is where the truth is known.
+"""Pansharpening of multispectral bands, and its quality at reduced resolution.
 
-Legend: C bands, H, W of the panchromatic grid; h, w of one that is `ratio` times coarser; r the ratio.
+Legend: C bands, H, W of the panchromatic grid; h, w of a grid that is `ratio` times coarser; r the ratio.
 """
 
 from dataclasses import dataclass
@@ -16,11 +16,12 @@ Q_BLOCK = 32
 
 
 def gsa(bands: F32, pan: F32, *, coarse_bands: F32, coarse_pan: F32, valid: Mask, coarse_valid: Mask) -> F32:
-    """Sharpen bands (C, H, W), interpolated to the panchromatic grid, by adaptive Gram-Schmidt (Aiazzi, Baronti and Selva 2007).
+    """Sharpen interpolated bands (C, H, W) by adaptive Gram-Schmidt (Aiazzi, Baronti and Selva 2007).
 
-    The intensity is the combination of the bands nearest to the panchromatic image (H, W) at the coarse pixel size (IEEE TGRS
-    45(10), section III-B), from `coarse_bands` (C, h, w) and `coarse_pan` (h, w). Each band receives the remaining detail by
-    its covariance with the intensity (equation 3). Pixels that are not valid have no influence, and any value in the result.
+    The intensity is the combination of the bands nearest to the panchromatic image (H, W) at the coarse pixel size
+    (IEEE TGRS 45(10), section III-B), from `coarse_bands` (C, h, w) and `coarse_pan` (h, w). Each band receives the
+    remaining detail by its covariance with the intensity (equation 3). Pixels that are not valid have no influence,
+    and any value in the result.
     """
     samples = [band[coarse_valid].astype(np.float64) for band in coarse_bands]
     design = np.stack([*samples, np.ones_like(samples[0])], axis=1)  # (n, C + 1)
@@ -40,7 +41,7 @@ def gsa(bands: F32, pan: F32, *, coarse_bands: F32, coarse_pan: F32, valid: Mask
 
 @dataclass(frozen=True, kw_only=True)
 class Quality:
-    """How far an image is from its truth: ERGAS (0 is best), mean spectral angle in degrees, and Q (1 is best)."""
+    """Error measures against the truth: ERGAS (0 is best), mean spectral angle in degrees, and Q (1 is best)."""
 
     ergas: float
     sam_degrees: float
@@ -48,10 +49,10 @@ class Quality:
 
 
 def quality(image: F32, truth: F32, *, ratio: int, valid: Mask) -> Quality:
-    """Compares (C, H, W) with its truth over the valid pixels (H, W).
+    """Compare an image (C, H, W) with its truth over the valid pixels (H, W).
 
-    ERGAS after Wald (Data Fusion, 2002, equation 8.9); spectral angle after Yuhas et al. (1992); Q after Wang and Bovik (IEEE
-    Signal Processing Letters 9(3), 2002, equation 2), in blocks of 32 pixels, over all bands.
+    ERGAS after Wald (Data Fusion, 2002, equation 8.9); spectral angle after Yuhas et al. (1992); Q after Wang and
+    Bovik (IEEE Signal Processing Letters 9(3), 2002, equation 2), in blocks of 32 pixels, over all bands.
     """
     seen, true = image[:, valid].astype(np.float64), truth[:, valid].astype(np.float64)  # (C, n)
     relative = ((seen - true) ** 2).mean(axis=1) / true.mean(axis=1) ** 2
@@ -65,7 +66,7 @@ def quality(image: F32, truth: F32, *, ratio: int, valid: Mask) -> Quality:
 
 
 def _q(image: F32, truth: F32, valid: Mask) -> float:
-    """Mean of Q over bands and blocks that are wholly valid; of all valid pixels where there is no such block."""
+    """Return the mean Q over bands and completely valid blocks, or over all valid pixels if no block is valid."""
     height, width = valid.shape
     corners = [(y, x) for y in range(0, height - Q_BLOCK + 1, Q_BLOCK) for x in range(0, width - Q_BLOCK + 1, Q_BLOCK)]
     blocks = [np.s_[y : y + Q_BLOCK, x : x + Q_BLOCK] for y, x in corners]
@@ -93,7 +94,7 @@ def reduced_resolution(coarse_bands: F32, pan: F32, *, ratio: int, coarse_valid:
     All images are `ratio` r times coarser, so that the truth is known: coarse_bands (C, h, w), with pan (h r, w r).
     """
     count, height, width = coarse_bands.shape
-    height, width = height // ratio * ratio, width // ratio * ratio  # whole pixels of the coarsest grid
+    height, width = height // ratio * ratio, width // ratio * ratio  # complete pixels of the coarsest grid
     truth, valid = coarse_bands[:, :height, :width], coarse_valid[:height, :width]
     coarse_pan = averaged(pan[: height * ratio, : width * ratio], ratio)  # (h, w)
     coarsest = averaged(truth, ratio)  # (C, h / r, w / r)
@@ -116,20 +117,20 @@ def reduced_resolution(coarse_bands: F32, pan: F32, *, ratio: int, coarse_valid:
 
 
 def judgeable(coarse_valid: Mask, ratio: int) -> bool:
-    """Whether pixels are left whose neighbours are known too when everything is `ratio` times coarser."""
+    """Return whether reduced resolution leaves pixels with valid neighbors."""
     height, width = (side // ratio * ratio for side in coarse_valid.shape)
     coarsest = averaged(coarse_valid[:height, :width].astype(np.float32), ratio) == 1.0
     return bool(_inner(coarsest, ratio).any())
 
 
 def _inner(coarsest_valid: Mask, ratio: int) -> Mask:
-    """Pixels (h, w) whose coarser pixel (h / r, w / r) and its neighbours are valid."""
+    """Return a mask (h, w), true if the coarser pixel (h / r, w / r) and its neighbors are valid."""
     blocks = np.kron(coarsest_valid, np.ones((ratio, ratio), dtype=bool))
     return np.asarray(scipy.ndimage.binary_erosion(blocks, iterations=ratio), dtype=np.bool_)
 
 
 def averaged(image: npt.NDArray[np.float32], ratio: int) -> F32:
-    """Means of squares of `ratio` pixels; (..., H, W) to (..., H / r, W / r), sides whole multiples."""
+    """Average squares of `ratio` pixels: (..., H, W) to (..., H / r, W / r), for sides divisible by `ratio`."""
     *front, height, width = image.shape
     blocks = image.reshape(*front, height // ratio, ratio, width // ratio, ratio)
     return np.asarray(blocks.mean(axis=(-3, -1), dtype=np.float32))

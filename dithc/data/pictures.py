@@ -1,4 +1,4 @@
-"""The one place Pillow enters: pictures read as RGB, cropped as the ImageNet protocol asks, and written."""
+"""Image decoding, cropping by the ImageNet protocol, and encoding: the only use of Pillow."""
 
 import io
 import re
@@ -45,12 +45,12 @@ PngImagePlugin.MAX_TEXT_CHUNK, PngImagePlugin.MAX_TEXT_MEMORY = 64 << 20, 256 <<
 
 
 class Prepared(NamedTuple):
-    """A picture as training sees it.
+    """An image as training uses it.
 
     Attributes:
         pixels: uint8 (3, size, size).
-        notes: what was lost or changed on the way, in words that are counted: `grayscale`, `enlarged`, `rotated` (a tag asks for
-            it and the protocol does not), `alpha`, `animated` (the first picture is taken), `16-bit`, `cmyk`.
+        notes: Losses and changes, counted per dataset: `grayscale`, `enlarged`, `rotated` (the protocol ignores an
+            orientation tag), `alpha`, `animated` (only the first frame is used), `16-bit`, `cmyk`.
     """
 
     pixels: Pixels
@@ -58,9 +58,9 @@ class Prepared(NamedTuple):
 
 
 def prepare(content: bytes, size: int, *, path: Path) -> Prepared:
-    """Decode a picture of any mode as RGB, scaled and cropped to a square of `size` pixels; messages name `path`.
+    """Decode an image of any mode as RGB, scaled and cropped to a square of `size` pixels; messages name `path`.
 
-    Raises UserError if it is truncated, not a picture, of a floating-point mode, or too large.
+    Raises UserError if it is truncated, not an image, of a floating-point mode, or too large.
     """
     image, notes = _decoded(content, path)
     ratio = max(image.size) // min(image.size)
@@ -68,32 +68,33 @@ def prepare(content: bytes, size: int, *, path: Path) -> Prepared:
         path, 4 * size * size * ratio, said=f"{image.height} x {image.width}, with the short side scaled to {size}"
     )
     crop = _cropped(image, size)  # (3, size, size)
-    # Of a grey picture the crop is grey too, and sooner looked at.
+    # The crop of a gray image is gray too, and is cheaper to test.
     notes["grayscale"] = _is_grey(crop.transpose(1, 2, 0)) and _is_grey(np.asarray(image))
     notes["enlarged"] = min(image.size) < size
     return Prepared(crop, tuple(note for note in NOTES if notes.get(note)))
 
 
 def read_rgb(path: Path) -> Pixels:
-    """Read a picture as uint8 RGB (H, W, 3), without orientation tags and alpha; 16-bit gray levels are divided by 257.
+    """Read an image as uint8 RGB (H, W, 3), without orientation tags and alpha; 16-bit gray levels are divided by 257.
 
-    Raises UserError if it is missing, not regular, truncated, not a picture, or of a floating-point mode.
+    Raises UserError if it is missing, not regular, truncated, not an image, or of a floating-point mode.
     """
     return np.asarray(_decoded(read_file(path), path)[0], dtype=np.uint8)  # (H, W, 3)
 
 
 def read_file(path: Path) -> bytes:
-    """Return the bytes of a picture's file; raise UserError if it is missing, not regular, or larger than the memory."""
+    """Return the bytes of an image file; raise UserError if it is missing, not regular, or larger than the memory."""
     with open_regular(path) as file:
         check_room(path, path.stat().st_size, said="a file")
         return file.read()
 
 
 def center_crop(rgb: Pixels, size: int) -> Pixels:
-    """Scale the short side of uint8 RGB (H, W, 3) to `size` and cut the middle square, as ADM (Dhariwal and Nichol 2021).
+    """Scale the short side of uint8 RGB (H, W, 3) to `size` and cut the middle square, as ADM (Dhariwal and Nichol
+    2021).
 
-    A box filter halves the image while the short side is at least 2 * size. One bicubic step to short side = size follows (up
-    for small pictures), then the central window, with its corner rounded down.
+    A box filter halves the image while the short side is at least 2 * size. One bicubic step to short side = size
+    follows (up for small images), then the central window, with its corner rounded down.
     """
     if size < 1:
         raise problem("the crop size is wrong", got=size, expected="at least 1 pixel", fix="set a positive size")
@@ -101,7 +102,7 @@ def center_crop(rgb: Pixels, size: int) -> Pixels:
 
 
 def _cropped(image: Image.Image, size: int) -> Pixels:
-    """The steps of `center_crop`; (3, size, size)."""
+    """Return the crop of `center_crop` as (3, size, size)."""
     while min(image.size) >= 2 * size:
         image = image.resize((image.width // 2, image.height // 2), resample=Image.Resampling.BOX)
     scale = size / min(image.size)
@@ -113,7 +114,7 @@ def _cropped(image: Image.Image, size: int) -> Pixels:
 
 
 def _is_grey(rgb: Pixels) -> bool:
-    """Whether all pixels are, (H, W, 3); a few of them are looked at first."""
+    """Return whether all pixels (H, W, 3) are gray; a sparse sample is tested first."""
     return all(
         bool((part[..., 0] == part[..., 1]).all() and (part[..., 1] == part[..., 2]).all())
         for part in (rgb[::16, ::16], rgb)
@@ -121,25 +122,27 @@ def _is_grey(rgb: Pixels) -> bool:
 
 
 def write_png(path: Path, pixels: Pixels) -> None:
-    """Writes uint8 (H, W, 3) or grey (H, W) as PNG, atomically."""
+    """Write uint8 RGB (H, W, 3) or gray (H, W) as PNG, atomically."""
     atomic_write(path, _encoded(pixels, "PNG", optimize=False))
 
 
 def write_jpeg(path: Path, pixels: Pixels, *, quality: int = 92) -> None:
-    """Writes uint8 (H, W, 3) or grey (H, W) as JPEG, atomically; grey stays a one-channel file."""
+    """Write uint8 RGB (H, W, 3) or gray (H, W) as JPEG, atomically; gray stays a one-channel file."""
     atomic_write(path, _encoded(pixels, "JPEG", quality=quality))
 
 
 def _encoded(pixels: Pixels, kind: Literal["PNG", "JPEG"], **options: Any) -> bytes:
     if pixels.dtype != np.uint8 or not (pixels.ndim == 2 or (pixels.ndim == 3 and pixels.shape[2] == 3)):
-        raise ValueError(f"a picture is uint8 (H, W, 3) or (H, W), got {pixels.dtype} {pixels.shape}; convert it first")
+        raise ValueError(
+            f"an image must be uint8 (H, W, 3) or (H, W), got {pixels.dtype} {pixels.shape}; convert it first"
+        )
     buffer = io.BytesIO()
     Image.fromarray(np.ascontiguousarray(pixels)).save(buffer, format=kind, **options)
     return buffer.getvalue()
 
 
 def _decoded(content: bytes, path: Path) -> tuple[Image.Image, dict[str, bool]]:
-    """A picture as 8-bit RGB, and what is to be noted of it."""
+    """Return an image as 8-bit RGB, with its notes."""
     file = io.BytesIO(content)
     Image.MAX_IMAGE_PIXELS = room_bytes() // 8  # Pillow rejects twice as many pixels, of 4 bytes each
     try:
@@ -153,13 +156,13 @@ def _decoded(content: bytes, path: Path) -> tuple[Image.Image, dict[str, bool]]:
             return rgb, {"16-bit": is_deep, **_notes(image, mode)}
     except (MemoryError, UserError):
         raise
-    except Exception as error:  # decoders of hostile pictures end in errors of many types
+    except Exception as error:  # decoders raise many exception types for hostile images
         raise _unreadable(path, content, error, name=repr(file)) from error
 
 
 def _notes(image: Image.Image, mode: str) -> dict[str, bool]:
     notes = {"alpha": mode in ALPHA_MODES or "transparency" in image.info, "cmyk": mode == "CMYK"}
-    with suppress(Exception):  # damaged tags and later frames beside whole pixels
+    with suppress(Exception):  # tags and later frames may be damaged although the pixels are intact
         notes["rotated"] = image.getexif().get(ORIENTATION_TAG, UPRIGHT) != UPRIGHT
     with suppress(Exception):
         notes["animated"] = bool(getattr(image, "is_animated", False))
@@ -183,14 +186,14 @@ def _tiff_fault(tags: Mapping[int, Any], tiles: Iterable[Any] = ()) -> str:
     if 8 < bits < 16:
         return f"{bits}-bit pixels, which Pillow does not scale"
     if count > 2 and tags.get(PHOTOMETRIC) in (0, 1):
-        return f"a TIFF file of {count} {bits}-bit samples per pixel, whose PhotometricInterpretation is gray instead of RGB"
+        return f"a TIFF file of {count} {bits}-bit samples per pixel with PhotometricInterpretation gray instead of RGB"
     if count > 1 and bits > 8 and tags.get(PLANAR) == 2 and any(tile[0] == "raw" for tile in tiles):
         return "uncompressed 16-bit samples in separate planes (PlanarConfiguration 2), which Pillow misreads"
     return ""
 
 
 def _as_rgb(image: Image.Image) -> Image.Image:
-    """Converts every mode to 8-bit RGB; Pillow itself would clip 16-bit grey at 255 instead of scaling it."""
+    """Convert any mode to 8-bit RGB; Pillow clips 16-bit gray at 255 instead of scaling it."""
     if image.mode.startswith("I"):
         levels = np.asarray(image).astype(np.int64)  # up to 65535
         return Image.fromarray(((levels + 128) // 257).astype(np.uint8)).convert("RGB")
@@ -200,7 +203,7 @@ def _as_rgb(image: Image.Image) -> Image.Image:
 
 
 def _unreadable(path: Path, content: bytes, error: Exception, *, name: str) -> UserError:
-    """Return the error for a file that cannot be decoded, with a fix for its cause: a limit, damage, or another format."""
+    """Return the error for an undecodable file, with a fix for its cause: a limit, damage, or another format."""
     got, expected = (
         str(error).replace(name, "it") or type(error).__name__,
         "a JPEG, PNG or TIFF file, gray or RGB, of unsigned 8-bit or 16-bit pixels",
@@ -213,13 +216,13 @@ def _unreadable(path: Path, content: bytes, error: Exception, *, name: str) -> U
         )
         fix = "remove the metadata of the image (mogrify -strip), or list it in `source.exclude`"
     elif isinstance(error, Image.DecompressionBombError):
-        expected = f"at most {room_bytes() // 4} pixels, for which half of the memory has room"
+        expected = f"at most {room_bytes() // 4} pixels, which fill half of the memory"
         fix = "scale it down, cut it, or stage it on a machine with more memory"
     elif not content or DAMAGE.search(got):
         fix = "copy the file again from its source, or list it in `source.exclude`"
     elif isinstance(error, UnidentifiedImageError):
         got = _tiff_words(content) or f"an unknown or unsupported format, first bytes {content[:12]!r}"
-    return problem(f"{path} cannot be read as a picture", got=got, expected=expected, fix=fix)
+    return problem(f"{path} cannot be read as an image", got=got, expected=expected, fix=fix)
 
 
 def _tiff_words(content: bytes) -> str:

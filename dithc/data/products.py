@@ -1,4 +1,4 @@
-"""What leaves the room as products: bands with their units, the integers that hold their values, and files of them.
+"""Export of images: bands with units, stored number types, and GeoTIFF files.
 
 Legend: N images, C bands, H, W image.
 """
@@ -22,9 +22,9 @@ __all__ = ["Bands", "Image", "Mask", "Scenes", "marked", "open_npy", "write_geot
 Colour = Literal["red", "green", "blue"]
 COLOURS: tuple[Colour, ...] = get_args(Colour)
 NODATA = {"int16": -32768, "uint16": 65535}
-"""Value that means no data, beyond what sensors deliver; bytes have none to spare."""
-# Centres of bands in nm. Sentinel-2A: its MTD_MSIL2A.xml (Spectral_Information); B and C differ by less than 17 nm. Gaofen-2:
-# middles of 450-520, 520-590, 630-690 and 770-890 nm, the sensor's published ranges.
+"""Stored number for missing data, outside the range that sensors deliver. uint8 has no spare number."""
+# Band centers in nm. Sentinel-2A: MTD_MSIL2A.xml (Spectral_Information); B and C differ by less than 17 nm. Gaofen-2:
+# centers of the published ranges 450-520, 520-590, 630-690 and 770-890 nm.
 SENTINEL2_NM = {
     "B01": 442.7,
     "B02": 492.7,
@@ -50,16 +50,16 @@ WAVELENGTHS_NM: dict[str, dict[str, float]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Bands:
-    """The bands of a set of images and how their values are stored: physical = stored * scale + offset.
+    """Bands of a set of images and the storage of their values: physical = stored * scale + offset.
 
     Attributes:
-        names: of the bands (C).
-        units: of physical values: `reflectance`, `dn` or `byte`.
-        dtype: of stored numbers: int16, uint16 or uint8.
-        scale: of each band.
-        offset: of each band.
-        wavelengths_nm: centre of each band, None where it is not known.
-        shown: numbers of the bands that are displayed as red, green and blue.
+        names: Names of the bands (C).
+        units: Units of physical values: `reflectance`, `dn` or `byte`.
+        dtype: Type of stored numbers: int16, uint16 or uint8.
+        scale: Scale per band.
+        offset: Offset per band.
+        wavelengths_nm: Center wavelength per band, None if unknown.
+        shown: Indices of the bands displayed as red, green and blue.
     """
 
     names: tuple[str, ...]
@@ -72,7 +72,7 @@ class Bands:
 
     @classmethod
     def of(cls, info: dict[str, Any]) -> "Bands":
-        """Those of a data set, stored as its source stores them; from its dataset.json, or the scenes' index."""
+        """Return the bands of a dataset as stored, from its dataset.json or the index of its scenes."""
         names, known = tuple(info["bands"]), WAVELENGTHS_NM.get(info.get("kind", ""), {})
         return cls(
             names=names,
@@ -86,7 +86,10 @@ class Bands:
 
     @classmethod
     def displayed(cls, info: dict[str, Any]) -> "Bands":
-        """The display bands of a data set as bytes, for codecs that see and give pictures; the display stretch is the scale."""
+        """Return the display bands of a dataset as bytes, for codecs of RGB images.
+
+        The display stretch defines scale and offset.
+        """
         low, high = (np.broadcast_to(np.asarray(info["display"][end], float), 3) for end in ("low", "high"))
         names, known = tuple(info["display"]["bands"]), WAVELENGTHS_NM.get(info.get("kind", ""), {})
         return cls(
@@ -101,25 +104,25 @@ class Bands:
 
     @property
     def nodata(self) -> int | None:
-        """Stored number that means no data; None where the type has none to spare."""
+        """Stored number for missing data, None if the type has no spare number."""
         return NODATA.get(self.dtype)
 
     def physical(self, stored: Array) -> npt.NDArray[np.float32]:
-        """Stored numbers (..., C, H, W) as float32 in `units`."""
+        """Convert stored numbers (..., C, H, W) to float32 in `units`."""
         scale, offset = (np.array(values, np.float32)[:, None, None] for values in (self.scale, self.offset))
         values: npt.NDArray[np.float32] = stored.astype(np.float32) * scale + offset
         return values
 
     def stored(self, physical: Array) -> tuple[Array, npt.NDArray[np.int64]]:
-        """Values in `units` (N, C, H, W) as the nearest stored numbers, and how many of each band (C) were beyond the type.
+        """Round values (N, C, H, W) in `units` to stored numbers; also return the count of clipped values per band (C).
 
-        Those are clipped to its ends; `nodata` is beyond.
+        Values outside the type are clipped to its ends, which exclude `nodata`.
         """
         scale, offset = (np.array(values, np.float64)[:, None, None] for values in (self.scale, self.offset))
         return self.kept(np.rint((physical.astype(np.float64) - offset) / scale))
 
     def kept(self, numbers: Array) -> tuple[Array, npt.NDArray[np.int64]]:
-        """Whole numbers (N, C, H, W) in the stored type, and how many of each band (C) were clipped to its ends."""
+        """Cast integers (N, C, H, W) to the stored type; also return the count of clipped values per band (C)."""
         limits = np.iinfo(np.dtype(self.dtype))
         low = limits.min + (self.nodata == limits.min)
         high = limits.max - (self.nodata == limits.max)
@@ -127,7 +130,7 @@ class Bands:
         return np.clip(numbers, low, high).astype(self.dtype), clipped  # (N, C, H, W)
 
     def labels(self) -> list[BandLabel]:
-        """What a file says of each band."""
+        """Return the labels of all bands for a file."""
         shown = {band: COLOURS[place] for place, band in enumerate(self.shown)}
         columns = zip(self.names, self.scale, self.offset, self.wavelengths_nm, strict=True)
         return [
@@ -143,14 +146,14 @@ class Image:
     """One image of a product.
 
     Attributes:
-        name: of its file, without a suffix.
-        pixels: (C, H, W), stored numbers; of one that is never whole in memory its rows from the first to the last, (C, rows, W)
-            each, to be read once.
-        tags: what is said of it.
-        valid: (H, W), where it has data; None for everywhere.
-        shape: (C, H, W), of an image by rows.
-        crs: where it is; None for generated images, which are nowhere, but for the grid of a scene.
-        transform: affine coefficients, with `crs`.
+        name: File name without suffix.
+        pixels: Stored numbers (C, H, W). An image that exceeds memory is an iterator over consecutive rows (C, rows,
+            W), which can be read once.
+        tags: Metadata tags of the file.
+        valid: Mask (H, W) of pixels with data; None if all have data.
+        shape: (C, H, W) of an image passed by rows.
+        crs: Coordinate reference system; None for generated images without the grid of a scene.
+        transform: Affine coefficients, set together with `crs`.
     """
 
     name: str
@@ -163,8 +166,8 @@ class Image:
 
 
 def marked(image: Image, *, bands: Bands) -> Array:
-    """The pixels (C, H, W) of an image, those that are not valid with the number that means no data, if there is one."""
-    assert isinstance(image.pixels, np.ndarray), "an image by rows is written by `write_geotiff` alone"
+    """Return the pixels (C, H, W) of an image, with `nodata` in invalid pixels if the type has it."""
+    assert isinstance(image.pixels, np.ndarray), "only `write_geotiff` accepts an image by rows"
     if image.valid is None or bands.nodata is None:
         return image.pixels
     return np.where(image.valid, image.pixels, np.array(bands.nodata, image.pixels.dtype))

@@ -1,4 +1,4 @@
-"""How far one image lies beside another of the same place, to hundredths of a pixel, by phase correlation."""
+"""Registration of two images of one place to hundredths of a pixel, by phase correlation."""
 
 from dataclasses import dataclass
 
@@ -7,19 +7,19 @@ import numpy.typing as npt
 
 F64 = npt.NDArray[np.float64]
 SIDES = (256, 128, 64, 32)
-"""Windows tried, in pixels; the largest of which one lies within what is valid."""
+"""Window sides in pixels, largest first. The first side with a completely valid window is used."""
 MOST_WINDOWS = 25
 HIGHEST = 0.3
-"""Cycles a pixel above which two cameras see other things (noise, aliasing)."""
+"""Highest frequency used, in cycles per pixel. Above it, noise and aliasing differ between cameras."""
 FINE = 100
-"""Steps a pixel."""
+"""Steps per pixel of the refined peak search."""
 LEAST_PEAK = 0.15
-"""Of 1, of two images that are the same; that of two that have nothing in common is 0.05 in a window of 64 pixels."""
+"""Lowest accepted peak. Identical images reach 1; unrelated images reach 0.05 in windows of 64 pixels."""
 
 
 @dataclass(frozen=True)
 class Shift:
-    """Pixels by which the second image lies below and to the right of the first, and in how many windows it was seen."""
+    """Shift of the second image in pixels down and right, and the number of windows that were measured."""
 
     down: float
     right: float
@@ -27,7 +27,7 @@ class Shift:
 
 
 def shift_between(first: F64, second: F64, valid: npt.NDArray[np.bool_]) -> Shift | None:
-    """Return the median shift of (H, W) over completely valid windows across the image; None without detail in any."""
+    """Return the median shift of images (H, W) over completely valid windows; None if no window has detail."""
     for side in SIDES:
         corners = _corners(valid, side)
         if corners:
@@ -47,10 +47,11 @@ def shift_between(first: F64, second: F64, valid: npt.NDArray[np.bool_]) -> Shif
 
 
 def window_shift(first: F64, second: F64) -> tuple[float, float, float]:
-    """Shift (down, right) of `second` against `first` (both (S, S)), and how sure it is: 1 for the same image, 0 for none.
+    """Return the shift (down, right) of `second` against `first`, both (S, S), and the peak height.
 
-    The peak of the normalised cross power spectrum (Kuglin and Hines 1975), refined around it by a matrix Fourier transform
-    of finer steps (Guizar-Sicairos, Thurman and Fienup 2008, section 2).
+    The peak is 1 for identical images and near 0 for unrelated images. It is the maximum of the normalized cross power
+    spectrum (Kuglin and Hines 1975), refined by a matrix Fourier transform with finer steps (Guizar-Sicairos, Thurman
+    and Fienup 2008, section 2).
     """
     side = len(first)
     taper = np.hanning(side)[:, None] * np.hanning(side)
@@ -71,7 +72,7 @@ def window_shift(first: F64, second: F64) -> tuple[float, float, float]:
 
 
 def _corners(valid: npt.NDArray[np.bool_], side: int) -> list[tuple[int, int]]:
-    """Upper-left corners of windows that are wholly valid, half a side apart, at most `MOST_WINDOWS` spread over them all."""
+    """Return at most `MOST_WINDOWS` evenly spread corners of completely valid windows, half a side apart."""
     tops, lefts = (range(0, length - side + 1, side // 2) for length in valid.shape)
     found = [(top, left) for top in tops for left in lefts if valid[top : top + side, left : left + side].all()]
     if len(found) <= MOST_WINDOWS:

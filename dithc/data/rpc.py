@@ -1,8 +1,9 @@
-"""Rational polynomial coefficients: where on the ground a pixel of an image in the sensor's own geometry lies.
+"""Rational polynomial coefficients (RPC): the map between sensor pixels and places on the ground.
 
-Line and sample are quotients of cubic polynomials of longitude, latitude and height above the ellipsoid, all normalised to
-about [-1, 1] (NIMA, The Compendium of Controlled Extensions for the NITF, STDI-0002, 8.2.4: RPC00B). Read from the `.rpb` of
-the producer or an `_rpc.txt`; GDAL reads neither here, as it is kept from files beside a raster.
+Line and sample are quotients of cubic polynomials of longitude, latitude and height above the ellipsoid, all
+normalized to about [-1, 1] (NIMA, The Compendium of Controlled Extensions for the NITF, STDI-0002, 8.2.4: RPC00B).
+They are read from the producer's `.rpb` or `_rpc.txt`. GDAL does not read them, because its access to sidecar files is
+disabled.
 """
 
 import os
@@ -20,23 +21,24 @@ from dithc.log import UserError, problem
 F64 = npt.NDArray[np.float64]
 TERMS = 20
 STEP = 1e-4
-"""Of the normalised coordinates, for differences: a pixel or less."""
+"""Difference of normalized coordinates for derivatives: at most a pixel."""
 NEWTON_STEPS = 20
 CLOSE_PIXELS = 1e-4
 MOST_BYTES = 1 << 16
-"""Twenty times the largest of either format."""
+"""Twenty times the largest file of either format."""
 NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
 ENDINGS = (".rpb", ".RPB", "_rpc.txt", "_RPC.TXT", "_rpc.TXT")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Rpc:
-    """Coefficients of one image; field names are those of the RPC00B extension in small letters.
+    """Coefficients of one image, named as in the RPC00B extension in lower case.
 
     Attributes:
-        line_num_coeff: coefficients of the line's numerator, in the order of RPC00B; the others likewise.
-        line_off: line of the middle, where 0 is the centre of the first pixel; `samp_off` likewise.
-        height_off: metres above the WGS84 ellipsoid.
+        line_num_coeff: Numerator coefficients of the line in the order of RPC00B. The other coefficients have the same
+            order.
+        line_off: Line of the image center; 0 is the center of the first pixel. `samp_off` is its sample.
+        height_off: Meters above the WGS84 ellipsoid.
     """
 
     line_off: float
@@ -55,7 +57,7 @@ class Rpc:
     samp_den_coeff: tuple[float, ...]
 
     def project(self, longitude: F64, latitude: F64, height: F64) -> tuple[F64, F64]:
-        """Line and sample of points on the ground (degrees, metres above the ellipsoid), any one shape."""
+        """Return line and sample of ground points (degrees, meters above the ellipsoid) of any common shape."""
         x = (longitude - self.long_off) / self.long_scale
         y = (latitude - self.lat_off) / self.lat_scale
         z = (height - self.height_off) / self.height_scale
@@ -65,7 +67,7 @@ class Rpc:
         return line * self.line_scale + self.line_off, sample * self.samp_scale + self.samp_off
 
     def locate(self, line: F64, sample: F64, height: F64) -> tuple[F64, F64]:
-        """Return longitude and latitude of pixels at these heights, by Newton's method; UserError without a solution."""
+        """Return longitude and latitude of pixels at given heights by Newton's method; UserError without a solution."""
         longitude, latitude = np.full_like(line, self.long_off), np.full_like(line, self.lat_off)
         far = np.inf
         for _ in range(NEWTON_STEPS):
@@ -83,7 +85,7 @@ class Rpc:
                 latitude = latitude + (right * line_x - down * sample_x) / area * self.lat_scale
         if not far < CLOSE_PIXELS:
             raise problem(
-                "the coefficients lead to no place on the ground",
+                "the coefficients do not lead to a place on the ground",
                 got=f"pixels missed by {far:g} after {NEWTON_STEPS} steps",
                 expected="one place for every pixel at a height",
                 fix="unpack or download the product again",
@@ -92,13 +94,13 @@ class Rpc:
 
     @property
     def epsg(self) -> int:
-        """The UTM zone of its middle on the ground."""
+        """EPSG code of the UTM zone at the center of the image."""
         zone = int((self.long_off + 180.0) // 6.0) % 60 + 1
         return (32600 if self.lat_off >= 0.0 else 32700) + zone
 
 
 def _terms(x: F64, y: F64, z: F64) -> list[F64]:
-    """The 20 terms in the order of RPC00B; x is the longitude, y the latitude, z the height."""
+    """Return the 20 terms in the order of RPC00B; x is the longitude, y the latitude, z the height."""
     xx, yy, zz = x * x, y * y, z * z
     second = [x * y, x * z, y * z, xx, yy, zz]
     third = [x * y * z, x * xx, x * yy, x * zz, xx * y, y * yy, y * zz, xx * z, yy * z, z * zz]
@@ -114,15 +116,15 @@ def _sum(coefficients: tuple[float, ...], terms: list[F64]) -> F64:
 
 
 def rpc_beside(raster: Path) -> Path | None:
-    """Return the coefficients' file beside a raster, or None; raise UserError for several with different content."""
+    """Return the coefficient file next to a raster, or None; raise UserError for several with different content."""
     candidates = (raster.with_name(f"{raster.stem}{ending}") for ending in ENDINGS)
     found = [path for path in candidates if os.path.lexists(path)]
     if any(read_rpc(path) != read_rpc(found[0]) for path in found[1:]):
         raise problem(
-            f"two files beside {raster} say different things of its geometry",
+            f"several files next to {raster} specify different geometries",
             got=", ".join(path.name for path in found),
             expected="one file of coefficients",
-            fix="take those out of the folder that are not of the image",
+            fix="remove the files of other images from the folder",
         )
     return found[0] if found else None
 
@@ -142,7 +144,7 @@ def read_rpc(path: Path) -> Rpc:
         numbers = found.get(field.name, ())
         wanted = TERMS if field.name.endswith("coeff") else 1
         if len(numbers) != wanted:
-            raise _refused(path, got=f"{len(numbers)} numbers for {field.name}, where {wanted} belong")
+            raise _refused(path, got=f"{len(numbers)} numbers for {field.name} instead of {wanted}")
         if not all(map(isfinite, numbers)) or (field.name.endswith("scale") and numbers[0] <= 0.0):
             raise _refused(path, got=f"{field.name} {numbers[0]:g}")
         values[field.name] = numbers if wanted > 1 else numbers[0]
@@ -153,7 +155,7 @@ def read_rpc(path: Path) -> Rpc:
 
 
 def _numbers(text: str) -> dict[str, tuple[float, ...]]:
-    """Numbers by name in one spelling: `lineOffset = 1;`, `lineNumCoef = (1, 2);`, `LINE_OFF: 1`, `LINE_NUM_COEFF_1: 1`."""
+    """Return numbers by normalized name, from `lineOffset = 1;`, `lineNumCoef = (1, 2);` or `LINE_NUM_COEFF_1: 1`."""
     found: dict[str, tuple[float, ...]] = {}
     for name, listed, single in re.findall(rf"\b(\w{{1,40}})[ \t]*=\s*(?:\(([^()]*)\)|({NUMBER}))\s*;", text):
         numbers = tuple(float(number) for number in re.findall(NUMBER, listed or single))
@@ -161,25 +163,25 @@ def _numbers(text: str) -> dict[str, tuple[float, ...]]:
     listed_alone = rf"^[ \t]*([A-Z_]{{1,40}}?)(?:_(\d{{1,2}}))?[ \t]*:[ \t]*({NUMBER})"
     for name, index, number in re.findall(listed_alone, text, re.MULTILINE):
         earlier = found.get(name.lower(), ())
-        in_order = not index or int(index) == len(earlier) + 1  # those that are not are too few, and refused
+        in_order = not index or int(index) == len(earlier) + 1  # other orders leave too few numbers and are rejected
         found[name.lower()] = (*earlier, float(number)) if in_order else ()
     return found
 
 
 def _spelled(name: str) -> str:
-    """`lineNumCoef` as line_num_coeff, `longOffset` as long_off."""
+    """Convert `lineNumCoef` to line_num_coeff and `longOffset` to long_off."""
     words = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()
     return re.sub(r"_coef$", "_coeff", re.sub(r"_offset$", "_off", words))
 
 
 def check_covers(rpc: Rpc, path: Path, *, height: int, width: int) -> None:
-    """Raise UserError if the middle of the coefficients is outside of the image: they belong to another camera or cut."""
+    """Raise UserError if the center of the coefficients is outside of the image, as for another camera or cut."""
     if not (0.0 <= rpc.line_off <= height and 0.0 <= rpc.samp_off <= width):
         raise problem(
-            f"the coefficients in {path} are those of another image",
-            got=f"their middle at line {rpc.line_off:g}, pixel {rpc.samp_off:g} of {height} x {width} pixels",
-            expected="a middle inside of the image",
-            fix="unpack the product again: each image has the file of its own name, and is not cut",
+            f"the coefficients in {path} belong to another image",
+            got=f"their center at line {rpc.line_off:g}, sample {rpc.samp_off:g} of {height} x {width} pixels",
+            expected="a center inside the image",
+            fix="unpack the product again: each image has a coefficient file of the same name, and is not cropped",
         )
 
 

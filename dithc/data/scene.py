@@ -1,4 +1,4 @@
-"""A scene in memory: an xarray.DataArray on one grid with its mask, or the reason why there is none."""
+"""A scene in memory: an xarray.DataArray on one grid with its mask, or the reason for its rejection."""
 
 from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
@@ -15,18 +15,18 @@ Array = npt.NDArray[Any]
 Units = Literal["reflectance", "radiance", "dn", "byte"]
 
 REFLECTANCE_SCALE = 1e-4
-"""Reflectance is stored as int16 in units of Sentinel-2's own digital numbers, whatever the file's quantification."""
+"""Step of int16 reflectance, equal to Sentinel-2's digital numbers for any quantification of the file."""
 
 RADIANCE_SCALE = 0.02
-"""Radiance (W m-2 sr-1 um-1) is stored as int16 in these steps, an eighth of a digital number of Gaofen-2; up to 655."""
+"""Step of int16 radiance (W m-2 sr-1 um-1): an eighth of a Gaofen-2 digital number, up to 655."""
 
 
 NODATA_TOLERANCE = 2.0**-22
-"""Largest difference of floats that GDAL takes as equal no-data values, relative to their sum (ARE_REAL_EQUAL)."""
+"""Largest difference of floats that GDAL treats as equal no-data values, relative to their sum (ARE_REAL_EQUAL)."""
 
 
 class Reason(StrEnum):
-    """Why a scene file (first group) or a tile (second group) is not used."""
+    """Reasons why a scene file (first group) or a tile (second group) is not used."""
 
     READ_ERROR = "read_error"
     CHECKSUM_MISMATCH = "checksum_mismatch"
@@ -57,7 +57,7 @@ class Reason(StrEnum):
 
 
 class Mask(IntEnum):
-    """What a pixel of a scene's mask says."""
+    """Values of a scene's mask."""
 
     INVALID = 0
     VALID = 1
@@ -65,18 +65,18 @@ class Mask(IntEnum):
 
 
 class Canvas:
-    """Where a reader paints the pixels of a scene, a band at a time: in memory, or (`stacks.FileCanvas`) in their final file."""
+    """Allocator of pixel arrays for readers: in memory, or in the final file (`stacks.FileCanvas`)."""
 
     def blank(self, shape: tuple[int, ...], dtype: npt.DTypeLike) -> Array:
-        """An array for the pixels (C, H, W) of one scene, to be filled."""
+        """Return an array for the pixels (C, H, W) of one scene."""
         return np.empty(shape, dtype)
 
     def release(self) -> None:
-        """Says that what was painted so far is not looked at again."""
+        """Declare that the pixels written so far are not read again."""
 
 
 class Refused(Exception):
-    """Raised by a reader for a file that must not be used; staging records it and goes on."""
+    """Rejection of a file by a reader; staging records it and continues."""
 
     def __init__(self, reason: Reason, what: str, *, got: object, expected: object, fix: str) -> None:
         super().__init__(f"{reason}: {what}; got {got}; expected {expected}; fix: {fix}")
@@ -86,13 +86,13 @@ class Refused(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class Place:
-    """Where the pixels are.
+    """Georeference of pixels.
 
     Attributes:
-        gsd_m: side of a pixel in metres (0 for pictures, which have none).
+        gsd_m: Pixel side in meters; 0 for images without georeference.
         crs: `EPSG:n` or well-known text; None for pixels without georeference.
-        epsg: the code, if there is one.
-        transform: affine coefficients (a, b, c, d, e, f), None without georeference.
+        epsg: EPSG code, if it exists.
+        transform: Affine coefficients (a, b, c, d, e, f); None without georeference.
     """
 
     gsd_m: float
@@ -106,16 +106,16 @@ class Scene:
     """One scene, ready to be stacked.
 
     Attributes:
-        scene_id: path of the file below the source's folder (stable when the folder moves), or the product's name.
-        path: the file or product.
-        sha256: of the file's bytes; of a product, over its files' hashes.
-        pixels: (band, y, x) in the stored dtype, coordinates of pixel centres, and attributes units, scale, offset
-            (physical = stored * scale + offset), crs, crs_epsg, transform, gsd_m.
+        scene_id: File path below the source folder (unchanged if the folder moves), or the product name.
+        path: The file or product.
+        sha256: Hash of the file's bytes; for a product, the hash over its files' hashes.
+        pixels: (band, y, x) in the stored dtype, with coordinates of pixel centers. The attributes are units, scale,
+            offset (physical = stored * scale + offset), crs, crs_epsg, transform and gsd_m.
         mask: (y, x) uint8 of `Mask`.
-        place: where it is.
-        label: index of its class.
-        facts: what its metadata says: product_id, satellite, sensing_time, baseline, level, offset_source, offsets.
-        notes: words that are counted over a data set, such as `grayscale`.
+        place: Georeference of the pixels.
+        label: Class index.
+        facts: Metadata: product_id, satellite, sensing_time, baseline, level, offset_source, offsets.
+        notes: Keywords that are counted per dataset, such as `grayscale`.
     """
 
     scene_id: str
@@ -131,7 +131,7 @@ class Scene:
 
 @dataclass(frozen=True, kw_only=True)
 class Rejection:
-    """One scene file that is not used, and why."""
+    """A scene file that is not used, with its reason."""
 
     scene_id: str
     path: Path
@@ -155,7 +155,7 @@ def located(
             "no pixel is valid",
             got=f"{mask.size} pixels of no data, NaN or saturation",
             expected="pixels with data",
-            fix="take the file out of the folder, or check which value means no data (`nodata`)",
+            fix="remove the file from the folder, or check the declared no-data value (`nodata`)",
         )
     height, width = mask.shape
     a, b, c, d, e, f = place.transform or (1.0, 0.0, 0.0, 0.0, 1.0, 0.0)
@@ -177,7 +177,7 @@ def located(
 
 
 def find_invalid(pixels: Array, *nodata: float | None, masked: Array | None) -> Array:
-    """Return where pixels (C, H, W) are not finite, equal one of the no-data values, or are masked (H, W)."""
+    """Return a mask of pixels (C, H, W) that are not finite, equal a no-data value, or are masked (H, W)."""
     invalid = ~np.isfinite(pixels) if pixels.dtype.kind in "fc" else np.zeros(pixels.shape, dtype=bool)
     for value in nodata:
         if value is not None:
@@ -189,10 +189,11 @@ def find_invalid(pixels: Array, *nodata: float | None, masked: Array | None) -> 
 
 
 def _equals(pixels: Array, value: float) -> Any:
-    """Return where pixels are the no-data value `value` as GDAL compares, in the type of the pixels.
+    """Return a mask of pixels equal to the no-data value, by GDAL's comparison in the type of the pixels.
 
-    Floats are equal within `NODATA_TOLERANCE`, so that texts with fewer digits than the pixels match. Sums of two of the largest
-    numbers overflow, and these are equal too. Integers equal the integer part; a value beyond their range equals none.
+    Floats are equal within `NODATA_TOLERANCE`, so that text with fewer digits than the pixels matches. Sums of two of
+    the largest numbers overflow, and these are equal too. Integers are compared with the integer part; a value outside
+    their range never matches.
     """
     kind, dtype = pixels.dtype.kind, pixels.dtype
     if kind == "f":
@@ -219,7 +220,7 @@ def stored_physical(values: Array, *, scale: float, invalid: Array, units: Units
             f"a {units} does not fit the stored type int16",
             got=f"{low * scale:.4g} to {high * scale:.4g}",
             expected=f"{limits.min * scale:.4g} to {limits.max * scale:.4g}",
-            fix="check the coefficients, `units`, and which value means no data",
+            fix="check the coefficients, `units` and `nodata`",
         )
     return steps.astype(np.int16)
 
@@ -240,12 +241,12 @@ def stored_reflectance(digital: Array, *, offset: float, per_unit: float, invali
     values = np.where(invalid, 0, values)
     low, high = values.min(), values.max()
     limits = np.iinfo(np.int16)
-    if not (limits.min <= low and high <= limits.max):  # also where they are no numbers
+    if not (limits.min <= low and high <= limits.max):  # true for NaN too
         raise Refused(
             Reason.OVERFLOW,
             f"{what} does not fit the stored type int16",
             got=f"reflectance {low * REFLECTANCE_SCALE:.4g} to {high * REFLECTANCE_SCALE:.4g}",
             expected=f"{limits.min * REFLECTANCE_SCALE:.4g} to {limits.max * REFLECTANCE_SCALE:.4g}",
-            fix="check `units`, `offset` and `quantification`; declare the value that means no data as `nodata`",
+            fix="check `units`, `offset` and `quantification`; declare the no-data value as `nodata`",
         )
     return values.astype(np.int16)

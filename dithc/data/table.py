@@ -1,4 +1,4 @@
-"""The one place pyarrow enters: tables of rows written to parquet as they come, read back by column or by cell."""
+"""Parquet tables, written row by row and read by column or cell: the only use of pyarrow."""
 
 import json
 from contextlib import suppress
@@ -20,23 +20,24 @@ TYPES: dict[Kind, Any] = {
     "floats": pyarrow.list_(pyarrow.float64()),
 }
 GROUPS_HELD = 2
-"""Groups of rows of shards that stay in memory: cells are read in their order, and one group is done when the next begins."""
+"""Row groups of shards kept in memory. Cells are read in order, so a group is finished when the next begins."""
 
 
 class Group(NamedTuple):
-    """Rows of a parquet file that are read together: how many, and the bytes of one column of them in memory."""
+    """A row group of a parquet file: its rows, and the bytes of one of its columns in memory."""
 
     rows: int
     num_bytes: int
 
 
 class Shard(NamedTuple):
-    """What a parquet file of a user's says of itself.
+    """Metadata of a user's parquet file.
 
     Attributes:
-        kinds: type of each column, `int`, `bytes` (a struct with `bytes` in it too), or pyarrow's word for any other.
-        groups: its groups of rows, with the bytes of the column that was asked for.
-        names: what the numbers of columns stand for, where Hugging Face's metadata say.
+        kinds: Type per column: `int`, `bytes` (also for a struct with a field `bytes`), or pyarrow's name of any other
+            type.
+        groups: Row groups, with the bytes of the requested column.
+        names: Class names per column, from the metadata of Hugging Face.
     """
 
     kinds: dict[str, str]
@@ -45,11 +46,11 @@ class Shard(NamedTuple):
 
 
 class TableWriter:
-    """Writes rows to one parquet file in groups, so that a table of millions of rows never stands in memory.
+    """Writer of one parquet file in row groups, so that a table of millions of rows never resides in memory.
 
     Args:
-        path: file to write; the caller chooses a temporary folder if it must appear atomically.
-        columns: kind of each column by name; a value may be None in any of them.
+        path: File to write; the caller selects a temporary folder if it must appear atomically.
+        columns: Type of each column by name; all columns accept None.
     """
 
     def __init__(self, path: Path, *, columns: dict[str, Kind]) -> None:
@@ -59,7 +60,7 @@ class TableWriter:
         self._rows: list[dict[str, Any]] = []
 
     def add(self, **row: Any) -> None:
-        """Appends one row; columns not given are None, an unknown column is a mistake of the caller."""
+        """Append one row. Missing columns are None; unknown columns are a caller error."""
         assert row.keys() <= self.columns.keys(), f"unknown columns {row.keys() - self.columns.keys()}"
         self._rows.append(row)
         if len(self._rows) >= ROWS_PER_GROUP:
@@ -88,14 +89,14 @@ def column_names(path: Path) -> list[str]:
     try:
         return list(pyarrow.parquet.read_schema(path).names)
     except pyarrow.ArrowInvalid as error:
-        raise OSError(f"{path} is no whole parquet file: {error}") from error
+        raise OSError(f"{path} is not a complete parquet file: {error}") from error
 
 
 def read_columns(path: Path, *names: str, most: int | None = None) -> dict[str, list[Any]]:
-    """Return the named columns of a table (default: all) as lists in row order; OSError if the file is missing or incomplete.
+    """Return columns of a table (default: all) as lists in row order; OSError if missing or incomplete.
 
-    With `most`, missing columns are omitted, and a table longer than about that many rows is sampled by evenly spaced row
-    groups.
+    With `most`, missing columns are omitted, and a table longer than about that many rows is sampled by evenly spaced
+    row groups.
     """
     try:
         if most is None:
@@ -108,12 +109,12 @@ def read_columns(path: Path, *names: str, most: int | None = None) -> dict[str, 
                     chosen, columns=[name for name in file.schema_arrow.names if name in names]
                 )
     except pyarrow.ArrowInvalid as error:
-        raise OSError(f"{path} is no whole parquet file: {error}") from error
+        raise OSError(f"{path} is not a complete parquet file: {error}") from error
     return {name: table.column(name).to_pylist() for name in table.column_names}
 
 
 def read_rows(path: Path) -> list[dict[str, Any]]:
-    """All rows of a table as mappings."""
+    """Return all rows of a table as dictionaries."""
     columns = read_columns(path)
     return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
 
@@ -130,13 +131,13 @@ def read_shard(path: Path, column: str) -> Shard:
                 of_column = [part for part in parts if part.path_in_schema.split(".")[0] == column]
                 groups.append(Group(group.num_rows, sum(part.total_uncompressed_size for part in of_column)))
     except pyarrow.ArrowException as error:
-        raise OSError(f"it is no whole parquet file: {error}") from error
+        raise OSError(f"it is not a complete parquet file: {error}") from error
     kinds = {field.name: _kind(field.type) for field in schema}
     return Shard(kinds, groups, _names((schema.metadata or {}).get(b"huggingface", b"{}")))
 
 
 def read_cell(path: Path, column: str, *, group: int, row: int) -> bytes | None:
-    """Return the bytes of a row of a group, or None; checksums of pages are compared if present. OSError if unreadable."""
+    """Return the bytes of one cell, or None, after verifying page checksums if present; OSError if unreadable."""
     value = _group(path, column, group)[row].as_py()
     content: bytes | None = value["bytes"] if isinstance(value, dict) else value
     return content
@@ -148,7 +149,7 @@ def _group(path: Path, column: str, group: int) -> Any:
         with pyarrow.parquet.ParquetFile(path, page_checksum_verification=True) as file:
             return file.read_row_group(group, columns=[column], use_threads=False).column(column)
     except (pyarrow.ArrowException, OSError) as error:
-        raise OSError(f"group {group} of rows cannot be read: {error}") from error
+        raise OSError(f"row group {group} cannot be read: {error}") from error
 
 
 def _kind(of: Any) -> str:

@@ -1,4 +1,4 @@
-"""The only use of lxml: product metadata, read without network or entities."""
+"""Product metadata in XML, read without network or entities: the only use of lxml."""
 
 from pathlib import Path
 
@@ -32,12 +32,12 @@ def read_xml(path: Path) -> Element:
 
 
 def find_all(root: Element, name: str) -> list[Element]:
-    """All elements of this local name below `root` in document order, whatever their namespace."""
+    """Return all elements of this local name below `root` in document order, in any namespace."""
     return list(root.iter(f"{{*}}{name}"))
 
 
 def find_text(root: Element, name: str) -> str | None:
-    """Text of the first element of this local name below `root`, stripped; None where there is none."""
+    """Return the stripped text of the first element of this local name below `root`; None without such element."""
     found = next(iter(root.iter(f"{{*}}{name}")), None)
     return None if found is None else (found.text or "").strip()
 

@@ -1,10 +1,13 @@
-"""Messages, errors, progress and metrics: how dithc speaks.
+"""Log messages, user errors, progress and metrics.
 
-What: the logger with a rank prefix, the one shape of a user error (what, got, expected, fix), memory that the system refuses
-(`refusal`), a progress bar that becomes plain lines in a log file, and the metrics writer (JSON lines and TensorBoard).
-Why: on a cluster the log is the only window; one room decides how it reads.
-Invariants: rank 0 speaks at INFO, other ranks only from WARNING, prefixed `r3 |`. Nothing here knows what is trained.
-How to change it: a new kind of output (say, OpenMetrics) is a new writer behind `MetricsWriter`.
+Contents: the logger with a rank prefix, user errors in four lines (title, got, expected, fix), out-of-memory errors
+(`refusal`), a progress bar that becomes plain lines in a log file, and the metrics writer (JSON lines and
+TensorBoard).
+
+Invariants: rank 0 logs from INFO on, other ranks from WARNING on, prefixed `r3 |`. The package does not depend on the
+training code.
+
+Extending: a new output format, such as OpenMetrics, is a further writer in `MetricsWriter`.
 """
 
 from dithc.log import refusal

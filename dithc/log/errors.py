@@ -8,7 +8,7 @@ RAISE_FILE_LIMIT = "raise the limit on the size of files (`ulimit -f unlimited`)
 
 
 class UserError(ValueError):
-    """A mistake in input, configuration or environment; the command line prints it without a traceback and ends with `status`."""
+    """An error in input, configuration or environment, printed without a traceback; the exit status is `status`."""
 
     status = 2
 
@@ -17,10 +17,10 @@ def problem(what: str, *, got: object, expected: object, fix: str) -> UserError:
     """Build a user error. Every part is escaped; a line break stays if at least four spaces follow it.
 
     Args:
-        what: title: the wrong file, key or option, and its fault.
-        got: the value or the error that was found. The limit on the size of files has its own fix.
-        expected: the values that are allowed.
-        fix: an imperative or a command.
+        what: Title: the wrong file, key or option, and its fault.
+        got: The value or the error that was found. The limit on the size of files has its own fix.
+        expected: The allowed values.
+        fix: An imperative or a command.
 
     Returns:
         The error, for the caller to raise.

@@ -1,4 +1,4 @@
-"""Escapes for texts of files, servers and other programs, which could otherwise control the terminal or forge lines."""
+"""Escaping of external text, which could otherwise control the terminal or forge lines."""
 
 from typing import TextIO
 
@@ -15,8 +15,8 @@ def escaped(text: str, *, indent: int | None = None) -> str:
     r"""Replace control, bidirectional, invisible and undecodable characters by Python's escapes, such as `\x1b`.
 
     Args:
-        text: any text.
-        indent: spaces that a line must begin with to stay a line of its own; None escapes every line break.
+        text: Any text.
+        indent: Least indentation of a line that stays separate; None escapes every line break.
     """
     if text.isprintable():
         return text

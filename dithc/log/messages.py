@@ -1,4 +1,4 @@
-"""The logger: one line per event, the rank in front where there are several."""
+"""Logger with one line per event, and the rank in front if there are several."""
 
 import logging
 import sys
@@ -8,7 +8,7 @@ from dithc.log.escaping import escaped
 
 
 class _Line(logging.Formatter):
-    """Lines such as `12:03:41 train: message`, prefixed with `r3 |` on ranks other than 0; unprintable characters escaped."""
+    """Formatter of escaped lines such as `12:03:41 train: message`, prefixed with `r3 |` on ranks other than 0."""
 
     def __init__(self, *, rank: int) -> None:
         super().__init__()
@@ -23,14 +23,14 @@ class _Line(logging.Formatter):
 
 
 def logger(name: str) -> logging.Logger:
-    """The logger of a module; pass `__name__`."""
+    """Return the logger of a module, named by `__name__`."""
     return logging.getLogger(name)
 
 
 def setup(*, rank: int = 0, level: int = logging.INFO) -> None:
-    """Sends dithc's messages to standard error: from `level` on rank 0, from WARNING on the others.
+    """Send dithc's messages to standard error: from `level` on rank 0, from WARNING on other ranks.
 
-    Calling it again (when the rank becomes known) replaces the earlier set-up.
+    A later call, for example with the rank, replaces the earlier configuration.
     """
     root = logging.getLogger("dithc")
     root.handlers.clear()

@@ -19,9 +19,10 @@ log = logger(__name__)
 class MetricsWriter:
     """Writer of named numbers per step: JSON lines and TensorBoard events in `folder`.
 
-    Each step is in both files when `write` returns, so that a full disk is an `OSError` of the calling thread. Readers skip a
-    torn last line. A run that resumes after step `after` writes later steps a second time: readers use the last line of a step,
-    and TensorBoard discards the earlier events after that step. A value that is None or not finite is null.
+    Each step is in both files when `write` returns, so that a full disk is an `OSError` of the calling thread. Readers
+    skip a torn last line. A run that resumes after step `after` writes later steps a second time: readers use the last
+    line of a step, and TensorBoard discards the earlier events after that step. A value that is None or not finite is
+    null.
 
     Args:
         folder: folder of the files.
@@ -57,7 +58,7 @@ class MetricsWriter:
         """Append the values of one step.
 
         Raises:
-            OSError: the disk is full or fails.
+            OSError: The disk is full or fails.
         """
         known = {name: value for name, value in values.items() if value is not None and math.isfinite(value)}
         row = {"step": step, "time": round(time.time(), 3), **dict.fromkeys(values), **known}
@@ -93,14 +94,17 @@ def _append(file: io.FileIO, data: bytes) -> None:
 
 
 def read_metrics(folder: Path) -> list[dict[str, float]]:
-    """The metrics of a run in step order, one entry per step (the last written), torn and altered lines skipped; null is NaN."""
+    """Read the metrics of a run in step order, one entry per step (the last written); null becomes NaN.
+
+    Torn and altered lines are skipped.
+    """
     path = folder / METRICS_FILE
     if not path.exists():
         return []
     rows: dict[int, dict[str, float]] = {}
     written, altered = unseal_lines(plain(path).read_text(errors="replace"))
     if altered:
-        log.warning(f"{path}: {len(altered)} lines are not what was written, and are passed over: {altered[:8]}")
+        log.warning(f"{path}: skipped {len(altered)} altered lines: {altered[:8]}")
     for row in written:
         try:
             rows[int(row["step"])] = {name: math.nan if value is None else float(value) for name, value in row.items()}

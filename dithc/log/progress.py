@@ -1,4 +1,4 @@
-"""Progress of long work: a bar on a terminal, a plain line now and then in a log."""
+"""Progress of long operations: a bar on a terminal, occasional plain lines in a log."""
 
 import sys
 import time
@@ -20,10 +20,10 @@ def _span(seconds: float) -> str:
 
 
 class progress:
-    """Shows how far long work has come, its rate and the time left.
+    """Progress report of a long operation with rate and remaining time.
 
-    Used as `with progress(total=n, label="tiles", unit="tile") as bar: ... bar.update(1, loss="0.12")`. On a terminal it is
-    a bar; elsewhere one line every 15 seconds and one at the end.
+    Used as `with progress(total=n, label="tiles", unit="tile") as bar: ... bar.update(1, loss="0.12")`. A terminal
+    shows a bar; other outputs get one line every 15 seconds and one at the end.
     """
 
     def __init__(self, *, total: int, label: str, unit: str = "it", done: int = 0, quiet: bool = False) -> None:
@@ -38,7 +38,7 @@ class progress:
         )
 
     def update(self, count: int = 1, **notes: str) -> None:
-        """Counts `count` more units; `notes` (name=text) are shown behind the rate."""
+        """Count `count` more units; `notes` (name=text) are shown after the rate."""
         self.done += count
         notes = {name: escaped(text) for name, text in notes.items()}
         self._notes = "".join(f", {name} {text}" for name, text in notes.items())

@@ -1,4 +1,4 @@
-"""Memory that the system refuses: how it is told from other errors, and said."""
+"""Detection of memory refusals by the system, and their error message."""
 
 import errno
 import re
@@ -15,7 +15,7 @@ ASKED = re.compile(r"allocate (\d+) bytes|Unable to allocate ([\d.]+ [KMGTPE]?i?
 
 
 def asked(error: BaseException) -> str | None:
-    """What was asked of the system, where an error is that it refused memory; None for every other error."""
+    """Return the refused request if an error is a memory refusal; None for every other error."""
     text = (str(error).splitlines() or [""])[0]
     is_refusal = (
         isinstance(error, MemoryError)
@@ -30,22 +30,22 @@ def asked(error: BaseException) -> str | None:
 
 
 def gib(num_bytes: float) -> str:
-    """Bytes as people say them: 2.3 GiB, 40 MiB."""
+    """Format bytes for humans: 2.3 GiB, 40 MiB."""
     return f"{num_bytes / 2**30:.2f} GiB" if abs(num_bytes) >= 2**30 else f"{num_bytes / 2**20:.1f} MiB"
 
 
 def out_of_memory(what: str, *, wanted: str, there_is: str, fix: str) -> UserError:
-    """The error of a refusal.
+    """Build the error of a memory refusal.
 
     Args:
-        what: what could not go on.
-        wanted: as the function of that name gave it.
-        there_is: what this process may take and has, in words.
-        fix: what needs less.
+        what: Operation that failed.
+        wanted: Result of `asked`.
+        there_is: Memory that the process may use and has, as text.
+        fix: Change that reduces the memory.
     """
     return problem(
         f"{what}: out of memory",
-        got=f"{wanted} was asked of the system, which refused",
+        got=f"allocation refused by the system: {wanted}",
         expected=there_is,
         fix=fix,
     )

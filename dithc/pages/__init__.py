@@ -1,12 +1,14 @@
-"""What memory this process uses, and where its pages are.
+"""Memory use of this process, and the placement of its pages.
 
-What: `place`, which puts each cluster's part of weights, gradients and optimizer state on its own memory node and on huge pages;
-`residence`, where pages are; and the truth about resident memory, now and at its peak.
-Why: memory is a result of this project (the peak of a training step is compared between strategies), so it is read from the
-kernel, inside the process, not from a launcher that only measures itself.
-Invariants: bytes everywhere; a number that the kernel does not offer is None, never an estimate.
-How to change it: what the kernel says of mappings is parsed in `residence.py`, of the process in `process.py`. Where memory comes
-from is the room `memory`.
+Contents: `place` puts each cluster's part of weights, gradients and optimizer state on its own memory node and on huge
+pages. `residence` returns the location of pages. Further functions return resident memory, current and peak.
+
+Invariants: memory is a result of this project, because the peaks of training steps are compared between strategies. It
+is therefore read from the kernel inside the process; a launcher would measure only itself. All sizes are in bytes. A
+number that the kernel does not provide is None, never an estimate.
+
+Extending: `residence.py` parses the kernel's data about mappings, `process.py` its data about the process. Allocation
+belongs to the package `memory`.
 """
 
 from dithc.pages.placement import Placement, place

@@ -1,7 +1,6 @@
-"""Puts each cluster's part of long-lived tensors on the cluster's own memory node and on huge pages, and reads both back.
+"""Binding of long-lived tensors to the memory nodes of core clusters and to huge pages.
 
-A tensor stays where it is in the address space; only the pages below it move. So it may be called at any time, and a tensor
-does not notice.
+A tensor keeps its virtual address and only its physical pages move, so that `place` may be called at any time.
 """
 
 import mmap
@@ -16,8 +15,8 @@ from dithc.pages.residence import Range, Residence, residence
 
 log = logger(__name__)
 
-# The optimizer cuts tensors at the same places (kernels/optimizer/adamw.c: PAGE_ELEMENTS of fp32). Whole pages of the system are
-# bound, which may be larger: Arm's kernels often have 64 KiB.
+# The optimizer cuts tensors at the same positions (kernels/optimizer/adamw.c: PAGE_ELEMENTS of fp32). Complete system
+# pages are bound, which may be larger: Arm kernels often use 64 KiB.
 PAGE_BYTES = 4096
 SYSTEM_PAGE_BYTES = mmap.PAGESIZE
 MIB = 1 << 20
@@ -25,13 +24,13 @@ MIB = 1 << 20
 
 @dataclass(frozen=True, kw_only=True)
 class Placement:
-    """What `place` found afterwards.
+    """Result of `place`.
 
     Attributes:
-        num_tensors: distinct tensors.
-        num_bytes: of their elements.
-        nodes: memory node that each cluster's parts were to be on; empty where nothing was bound.
-        clusters: where each cluster's parts are; of all tensors, as one, where nothing was bound.
+        num_tensors: Distinct tensors.
+        num_bytes: Bytes of their elements.
+        nodes: Target memory node of each cluster; empty if no memory was bound.
+        clusters: Residence of each cluster's parts; a single entry for all tensors if no memory was bound.
     """
 
     num_tensors: int
@@ -41,7 +40,7 @@ class Placement:
 
     @property
     def far_bytes(self) -> int:
-        """Bytes of a cluster that are on another node than its own."""
+        """Bytes of all clusters that are on a remote node."""
         return sum(
             found.resident_bytes - found.bytes_of_node.get(node, 0)
             for node, found in zip(self.nodes, self.clusters, strict=False)
@@ -53,7 +52,7 @@ class Placement:
         return sum(found.huge_bytes or 0 for found in self.clusters)
 
     def describe(self) -> str:
-        """One line for a person."""
+        """Return a one-line summary."""
         huge = (
             f"{self.huge_bytes / MIB:.0f} of {self.num_bytes / MIB:.0f} MiB in {self.num_tensors} tensors on huge pages"
         )
@@ -67,11 +66,12 @@ class Placement:
 
 
 def place(tensors: Iterable[Tensor], *, nodes: Sequence[int] = ()) -> Placement:
-    """Binds the parts of each cluster to its memory node, has huge pages used, logs and returns where the pages are then.
+    """Bind the parts of each cluster to its memory node, use huge pages, and log and return the placement.
 
     Args:
-        tensors: contiguous tensors on the CPU, touched already; others are left alone, and views of the same elements count once.
-        nodes: the memory node of each cluster (`Team.nodes`); fewer than two: the machine has one, and nothing is bound.
+        tensors: Tensors that have been touched. Only contiguous CPU tensors are placed, and views of the same elements
+            count once.
+        nodes: Memory node of each cluster (`Team.nodes`). With fewer than two, no memory is bound.
     """
     ranges = sorted(
         {_range_of(tensor) for tensor in tensors if tensor.is_cpu and tensor.is_contiguous() and tensor.nbytes}
@@ -97,16 +97,17 @@ def place(tensors: Iterable[Tensor], *, nodes: Sequence[int] = ()) -> Placement:
     log.info("%s", placement.describe())
     if placement.far_bytes > placement.num_bytes // 10:
         log.warning(
-            "%.0f MiB are not on the node of the cluster that works on them: the node may be full, or binding refused",
+            "%.0f MiB are not on the node of their cluster: the node may be full, or binding was denied",
             placement.far_bytes / MIB,
         )
     return placement
 
 
 def cluster_parts(start: int, stop: int, clusters: int) -> list[Range]:
-    """The part of a tensor at addresses start to stop of each cluster: cut by whole pages of its elements.
+    """Return the address range of each cluster's part of a tensor from start to stop, in complete pages of its
+    elements.
 
-    An edge that is not the tensor's own is rounded up to the next page of the address space, so that no page has two owners.
+    An inner edge is rounded up to the next page of the address space, so that no page has two owners.
     """
     units, edges = -(-(stop - start) // PAGE_BYTES), [start]
     for cluster in range(1, clusters):
@@ -118,7 +119,7 @@ def cluster_parts(start: int, stop: int, clusters: int) -> list[Range]:
 
 
 def _bind(handle: object, part: Range, node: int) -> None:
-    """Binds the whole pages of a part; those at its ends belong to a neighbour too."""
+    """Bind the complete pages of a part; those at its ends are shared with a neighbor."""
     first = -(-part[0] // SYSTEM_PAGE_BYTES) * SYSTEM_PAGE_BYTES
     last = part[1] // SYSTEM_PAGE_BYTES * SYSTEM_PAGE_BYTES
     if first < last:

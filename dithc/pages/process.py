@@ -1,4 +1,4 @@
-"""Resident memory of this process, now and at its peak, and what is left on the machine."""
+"""Resident memory of this process, current and peak, and the available memory of the machine."""
 
 import ctypes
 import resource
@@ -10,17 +10,17 @@ KIB = 1024
 
 
 def peak_rss_bytes(*, proc: Path = Path("/proc")) -> int:
-    """Highest resident size of this process so far, or since `reset_peak_rss`.
+    """Return the highest resident size of this process so far, or since `reset_peak_rss`.
 
-    The kernel's VmHWM is the program's own; getrusage, the fallback, also counts what was resident before exec.
+    The kernel's VmHWM covers the program only. The fallback getrusage also counts memory from before exec.
     """
     peak = _field_bytes(proc / "self/status", key="VmHWM:")
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * KIB if peak is None else peak
 
 
 def reset_peak_rss(*, proc: Path = Path("/proc")) -> bool:
-    """Gives free heap back and starts the peak anew from the current size; False where the kernel does not allow it."""
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc's; others return memory by themselves
+    """Return free heap memory and reset the peak to the current size; False if the kernel does not allow it."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc only; other libraries return memory automatically
     if trim is not None:
         trim(0)
     try:
@@ -31,15 +31,15 @@ def reset_peak_rss(*, proc: Path = Path("/proc")) -> bool:
 
 
 def pss_bytes(process: int | str = "self", *, proc: Path = Path("/proc")) -> int | None:
-    """Proportional size of a process: pages shared by n processes count 1/n, so a sum over ranks counts each page once.
+    """Return the proportional set size of a process; None if the kernel has no smaps_rollup.
 
-    None where the kernel has no smaps_rollup.
+    A page shared by n processes counts 1/n, so that a sum over ranks counts each page once.
     """
     return _field_bytes(proc / str(process) / "smaps_rollup", key="Pss:")
 
 
 def available_bytes(*, root: Path = Path("/")) -> int | None:
-    """What can still be taken before the machine, or this process's control group, runs out; None when unknown."""
+    """Return the memory still available to this process, by machine and control group; None if unknown."""
     return Limits.read(root).memory_available_bytes
 
 
@@ -47,7 +47,7 @@ _ranks = 1
 
 
 def ranks_on_node(told: int | None = None) -> int:
-    """How many ranks share the memory of this node: 1, until those who have connected tell."""
+    """Return the number of ranks that share the memory of this node, or set it: 1 until the ranks are connected."""
     global _ranks
     _ranks = _ranks if told is None else told
     return _ranks

@@ -1,4 +1,4 @@
-"""Where pages of this process are, as the kernel says: memory nodes, policies and huge pages of its mappings."""
+"""Location of this process's pages from the kernel: memory nodes, policies and huge pages of its mappings."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -15,13 +15,13 @@ Range = tuple[int, int]
 
 @dataclass(frozen=True, kw_only=True)
 class Residence:
-    """What the kernel says of some memory. A mapping that holds other memory too counts by its share of addresses.
+    """Kernel data about memory ranges. A mapping with other memory counts by its share of addresses.
 
     Attributes:
-        bytes_of_node: resident bytes on each memory node; empty where the kernel keeps no numa_maps.
-        huge_bytes: of them on transparent huge pages; None where the kernel keeps no smaps.
-        reserved_bytes: on huge pages that the administrator reserved (hugetlb); None where the kernel keeps no smaps.
-        policies: mappings by policy, such as `default` or `prefer:0`.
+        bytes_of_node: Resident bytes per memory node; empty if the kernel has no numa_maps.
+        huge_bytes: Part of them on transparent huge pages; None if the kernel has no smaps.
+        reserved_bytes: Bytes on huge pages reserved by the administrator (hugetlb); None if the kernel has no smaps.
+        policies: Number of mappings per policy, such as `default` or `prefer:0`.
     """
 
     bytes_of_node: Mapping[int, int] = field(default_factory=dict)
@@ -36,7 +36,7 @@ class Residence:
 
 
 def residence(ranges: Iterable[Range], *, proc: Path = Path("/proc")) -> Residence:
-    """Where the pages of address ranges (start, stop) are, from smaps and numa_maps of this process."""
+    """Return the residence of address ranges (start, stop), from smaps and numa_maps of this process."""
     wanted = sorted(ranges)
     mappings = _mappings(_text(proc / "self/smaps"))
     if not mappings:
@@ -66,7 +66,7 @@ def residence(ranges: Iterable[Range], *, proc: Path = Path("/proc")) -> Residen
 
 
 def _mappings(smaps: str) -> dict[int, tuple[int, int, int]]:
-    """Start of each mapping: its end, and its bytes on transparent and on reserved huge pages."""
+    """Return end, transparent and reserved huge-page bytes of each mapping, by its start."""
     mappings: dict[int, tuple[int, int, int]] = {}
     start = None
     for line in smaps.splitlines():

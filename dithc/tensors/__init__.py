@@ -1,15 +1,16 @@
-"""Named tensors in files: whole, or in pieces over several files, in the safetensors format.
+"""Named tensors in safetensors files, complete or in pieces over several files.
 
-What: `Piece`, a part of a named tensor, and `assemble`, which puts whole ones together; `TensorFile`, the content of a file, and
-`write_file`, which writes one in blocks and hashes it on the way; `read_tensors`, whole tensors by name however many files they
-are in, and `read_external`, weights that other programs wrote; `write_tensors`, one file of whole tensors.
-Why: every rank of a training writes its own part of a checkpoint, at any number of ranks and under any strategy; who reads it
-wants whole tensors and need not know.
-Invariants: a file of whole tensors is one that any safetensors reader takes; where a tensor is cut, the pieces stand in the
-file's metadata. Several files of one name are numbered `model-00001-of-00002.safetensors`. Reading maps files into memory and
-holds at most one tensor that had to be put together. Equal content gives equal bytes.
-How to change it: another way to cut a tensor is a field of `Piece`, said in the metadata by `files.py` and understood by
-`reading.py`.
+Contents: `Piece` is a part of a named tensor, and `assemble` joins pieces. `TensorFile` is the content of a file.
+`write_file` writes and hashes it in blocks; `write_tensors` writes complete tensors. `read_tensors` reads complete
+tensors from any number of files, and `read_external` reads weights of other programs.
+
+Invariants: every rank writes its own part of a checkpoint, for any number of ranks and any strategy; readers get
+complete tensors. Any safetensors reader accepts a file of complete tensors. If a tensor is cut, the file's metadata
+describe its pieces. Files of one name are numbered `model-00001-of-00002.safetensors`. Reading maps files into memory
+and holds at most one assembled tensor. Equal content produces equal bytes.
+
+Extending: another partitioning of tensors is a field of `Piece`, which `files.py` stores in the metadata and
+`reading.py` reads.
 """
 
 from dithc.tensors.files import TensorFile, numbered, write_file, write_tensors

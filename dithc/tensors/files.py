@@ -1,7 +1,7 @@
-"""The content of a safetensors file, and the file written in blocks that are hashed on their way.
+"""Content of a safetensors file, and its writing in hashed blocks.
 
-The format: 8 bytes with the length of the head, the head (JSON: type, shape and bytes from-to of each tensor, and metadata), the
-bytes of all tensors without a gap.
+Format: 8 bytes with the length of the header, the header (JSON: type, shape and byte range of each tensor, and
+metadata), then the bytes of all tensors without gaps.
 """
 
 import hashlib
@@ -18,7 +18,7 @@ from dithc.tensors.pieces import Piece
 from dithc.tensors.writing import NewFile, whole_blocks
 
 PIECES_KEY = "pieces"
-ALIGNMENT = 8  # of the first tensor's bytes, as the format asks for
+ALIGNMENT = 8  # of the first tensor's bytes, required by the format
 TYPES = {
     torch.float64: "F64",
     torch.float32: "F32",
@@ -37,17 +37,17 @@ TYPES = {
     torch.uint8: "U8",
     torch.bool: "BOOL",
 }
-"""Names of the types that the format has."""
+"""Type names in the format."""
 
 
 @dataclass(frozen=True)
 class TensorFile:
-    """What one file holds.
+    """Content of one file.
 
     Attributes:
-        TYPES: of tensors that a file can hold, with their names there.
-        pieces: contiguous, in the order of the file.
-        said: what else its metadata says, by name.
+        TYPES: Supported tensor types, with their names in the format.
+        pieces: Contiguous pieces in file order.
+        said: Further metadata by name.
     """
 
     TYPES: ClassVar[Mapping[torch.dtype, str]] = TYPES
@@ -56,18 +56,18 @@ class TensorFile:
 
     @classmethod
     def of(cls, pieces: Iterable[Piece], *, said: Mapping[str, str] | None = None) -> "TensorFile":
-        """Puts pieces in order: wide types first, so that each begins at a multiple of its width, then by name and place."""
+        """Sort pieces: wide types first, which aligns each piece to its width, then by name and position."""
         held = [piece for piece in pieces if piece.is_whole or piece.values.numel()]
         held.sort(key=lambda piece: (-piece.values.element_size(), piece.name, piece.start))
         return cls(tuple(held), said or {})
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of the tensors, without the head."""
+        """Bytes of the tensors, without the header."""
         return sum(piece.values.nbytes for piece in self.pieces)
 
     def head(self) -> bytes:
-        """The bytes before the first tensor's."""
+        """Return the bytes before the first tensor."""
         tensors: dict[str, Any] = {}
         cut: dict[str, Any] = {}
         at = 0
@@ -85,25 +85,25 @@ class TensorFile:
         return len(text).to_bytes(8, "little") + text
 
     def parts(self) -> Iterator[memoryview]:
-        """All bytes of the file in order: the head's, then each tensor's."""
+        """Yield the bytes of the file in order: header, then tensors."""
         yield memoryview(self.head())
         for piece in self.pieces:
             yield piece.values.detach().contiguous().reshape(-1).view(torch.uint8).numpy().data
 
 
 def write_file(path: Path, content: TensorFile, *, check: Callable[[], None] = lambda: None) -> dict[str, Any]:
-    """Writes a file and forces it to disk; nothing is read back.
+    """Write a file and flush it to disk without reading it back.
 
     Args:
-        path: the file, in a folder that exists.
-        content: what to write; must not change meanwhile.
-        check: called before every block; what it raises ends the writing.
+        path: File in an existing folder.
+        content: Content, which must not change during the call.
+        check: Called before every block; an exception aborts the writing.
 
     Returns:
-        The file's entry in a list of files: path (its name), sha256, bytes.
+        Entry of the file for a list of files: path (name only), sha256, bytes.
 
     Raises:
-        OSError: the disk is full or not writable.
+        OSError: The disk is full or not writable.
     """
     digest, size = hashlib.sha256(), 0
     with NewFile(path) as file:
@@ -117,15 +117,15 @@ def write_file(path: Path, content: TensorFile, *, check: Callable[[], None] = l
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], *, said: Mapping[str, str] | None = None) -> None:
-    """Writes a file of whole tensors; `said` goes into its metadata.
+    """Write a file of complete tensors; `said` is added to its metadata.
 
     Raises:
-        OSError: the disk is full or not writable.
+        OSError: The disk is full or not writable.
     """
     write_file(path, TensorFile.of((Piece.whole(name, value) for name, value in tensors.items()), said=said))
 
 
 def numbered(name: str, number: int, count: int) -> str:
-    """The name of file `number` (0 is the first) of `count` that share the content of `name`; `name` itself of one."""
+    """Return the name of shard `number` (from 0) of `count`; a single file keeps `name`."""
     path = Path(name)
     return name if count == 1 else f"{path.stem}-{number + 1:05d}-of-{count:05d}{path.suffix}"

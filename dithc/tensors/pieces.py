@@ -1,4 +1,4 @@
-"""Parts of named tensors, as ranks hold them: cut along a dimension, or a run of elements; and the whole put together again."""
+"""Pieces of named tensors as ranks hold them, sliced along a dimension or flattened, and their assembly."""
 
 import math
 from collections.abc import Iterable
@@ -15,11 +15,11 @@ class Piece:
     """A part of a tensor.
 
     Attributes:
-        name: of the whole tensor.
-        values: the numbers of this part; of shape (count) where `dim` is None.
-        shape: of the whole tensor.
-        dim: dimension along which the whole is cut; None for a run of elements of the whole, flattened.
-        start: index of the first of `values` along `dim`, or number of the first element.
+        name: Name of the complete tensor.
+        values: Values of this part; shape (count) if `dim` is None.
+        shape: Shape of the complete tensor.
+        dim: Dimension along which the tensor is sliced; None for a range of its flattened elements.
+        start: Index of the first slice along `dim`, or of the first element.
     """
 
     name: str
@@ -30,20 +30,20 @@ class Piece:
 
     @classmethod
     def whole(cls, name: str, values: Tensor) -> "Piece":
-        """A tensor that is not cut."""
+        """Return a piece that contains the complete tensor."""
         return cls(name=name, values=values, shape=tuple(values.shape), dim=None if values.dim() == 0 else 0)
 
     @property
     def is_whole(self) -> bool:
-        """Whether nothing is missing."""
+        """True if the piece contains all elements."""
         return self.values.numel() == math.prod(self.shape)
 
 
 def assemble(pieces: Iterable[Piece]) -> dict[str, Tensor]:
-    """Whole tensors by name, from all of their pieces in any order.
+    """Assemble complete tensors by name from all of their pieces, in any order.
 
     Raises:
-        UserError: pieces of a tensor overlap, leave a gap, or disagree about its shape.
+        UserError: Pieces of a tensor overlap, leave a gap, or disagree about its shape.
     """
     by_name: dict[str, list[Piece]] = {}
     for piece in pieces:
@@ -66,8 +66,8 @@ def _whole(parts: list[Piece]) -> Tensor:
         if at == length:
             return torch.cat([part.values for part in parts], dim=dim).reshape(first.shape)
     raise problem(
-        f"tensor {first.name} cannot be put together",
+        f"tensor {first.name} cannot be assembled",
         got=", ".join(f"{tuple(part.values.shape)} at {part.start} along {part.dim} of {part.shape}" for part in parts),
-        expected=f"parts that follow each other up to {length}",
-        fix="the files of the ranks are not of one checkpoint: use another checkpoint",
+        expected=f"contiguous parts up to {length}",
+        fix="use another checkpoint: the files of the ranks are from different checkpoints",
     )

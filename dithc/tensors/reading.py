@@ -1,4 +1,4 @@
-"""Complete tensors by name from one file or from several that contain pieces, and weights that other programs wrote."""
+"""Reading of complete tensors by name from one file or several files of pieces, and of weights of other programs."""
 
 import warnings
 from argparse import Namespace
@@ -29,7 +29,7 @@ def read_tensors(path: Path) -> Mapping[str, Tensor]:
         path: A file such as `model.safetensors`, or the name whose shards `model-00001-of-00002.safetensors` exist.
 
     Raises:
-        UserError: A file is missing, truncated or of another format, or pieces do not make complete tensors.
+        UserError: A file is missing, truncated or of another format, or pieces do not form complete tensors.
     """
     try:
         return _Tensors(files_of(path))
@@ -40,14 +40,15 @@ def read_tensors(path: Path) -> Mapping[str, Tensor]:
 def read_external(path: Path) -> tuple[Any, dict[str, str]]:
     """Read weights that another program wrote; the bytes of a file decide its format, not its name.
 
-    Files are mapped into memory where their format allows it. Names have no wrapper prefixes (see `weights.unwrapped`).
+    Files are mapped into memory if their format allows it. Names have no wrapper prefixes (see `weights.unwrapped`).
 
     Args:
-        path: A safetensors file or a file of torch.save; or shards of safetensors in any form that `weights.files_of` accepts.
+        path: A safetensors file or a file of torch.save; or shards of safetensors in any form that `weights.files_of`
+            accepts.
 
     Returns:
-        Names to tensors, or the object that torch.save wrote: tensors, containers and an argparse.Namespace only. Then the
-        metadata of the first safetensors file.
+        Names to tensors, or the object that torch.save wrote: tensors, containers and an argparse.Namespace only. Then
+        the metadata of the first safetensors file.
 
     Raises:
         UserError: A file is missing or does not contain weights; the message names its content.
@@ -91,7 +92,7 @@ def _unreadable(path: Path, error: object) -> UserError:
 
 
 class _Tensors(Mapping[str, Tensor]):
-    """The tensors of files, each put together when it is asked for."""
+    """Tensors of files, each assembled on access."""
 
     def __init__(self, files: list[Path]) -> None:
         self._path = files[0]
@@ -102,7 +103,7 @@ class _Tensors(Mapping[str, Tensor]):
             said = handle.metadata() or {}
             self.metadata = self.metadata or dict(said)
             cut: dict[str, dict[str, Any]] = parse(said.get(PIECES_KEY, "{}"))
-            for key in handle.keys():  # noqa: SIM118  it is no mapping
+            for key in handle.keys():  # noqa: SIM118  it is not a mapping
                 piece = cut.get(key, {})
                 self.where.setdefault(piece.get("name", key), []).append((handle, key, piece))
 

@@ -1,7 +1,7 @@
-"""A new file, written from start to end past the system's page cache where its file system can.
+"""Sequential file writing that bypasses the page cache if the file system supports it.
 
-Through the cache a GiB takes 1.5 to 3 seconds of a core (a copy, and pages to find, to book and to clean), which a training
-beside it has to do without; past it a tenth of a second.
+Writing through the page cache costs 1.5 to 3 core-seconds per GiB for copying and page management, which a concurrent
+training run loses. Direct writing costs 0.1.
 """
 
 import errno
@@ -17,20 +17,21 @@ import numpy as np
 
 from dithc.log import logger
 
-# A block is long beside the time to change between threads, and short beside what a cancelled write may still take; whole pages.
+# A block is long compared with a thread switch, and short enough that a cancelled write ends soon. It consists of
+# complete pages.
 BLOCK_BYTES = 8 << 20
-# Bytes in the cache go to the disk this many at a time: a flush of everything at the end would hold up other writers of the disk.
+# Cached bytes are flushed in these steps, because a single flush at the end would delay other writers to the disk.
 FLUSH_BYTES = 64 << 20
-DIRECT = getattr(os, "O_DIRECT", 0)  # Linux has it
+DIRECT = getattr(os, "O_DIRECT", 0)  # Linux only
 FLAGS = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | getattr(os, "O_CLOEXEC", 0)
 log = logger(__name__)
 
 
 def whole_blocks(parts: Iterable[memoryview]) -> Iterator[memoryview]:
-    """The same bytes as blocks of `BLOCK_BYTES`, the last one shorter: views of memory that starts with a page and is used again.
+    """Yield the bytes as blocks of `BLOCK_BYTES`, the last one shorter, in one page-aligned buffer that is reused.
 
     Args:
-        parts: of any length, contiguous bytes.
+        parts: Contiguous bytes of any length.
     """
     memory = mmap(-1, BLOCK_BYTES)
     block, filled = np.frombuffer(memory, dtype=np.uint8), 0
@@ -38,7 +39,7 @@ def whole_blocks(parts: Iterable[memoryview]) -> Iterator[memoryview]:
         rest = np.frombuffer(part, dtype=np.uint8)
         while len(rest):
             count = min(len(rest), BLOCK_BYTES - filled)
-            np.copyto(block[filled : filled + count], rest[:count])  # lets other Python threads run meanwhile
+            np.copyto(block[filled : filled + count], rest[:count])  # releases the GIL
             rest, filled = rest[count:], filled + count
             if filled == BLOCK_BYTES:
                 yield block.data
@@ -48,13 +49,13 @@ def whole_blocks(parts: Iterable[memoryview]) -> Iterator[memoryview]:
 
 
 class NewFile:
-    """A file to write, to be used in a `with`; what was there is gone."""
+    """Context manager of a file that is written from the start; existing content is discarded."""
 
     def __init__(self, path: Path) -> None:
-        """Opens the file.
+        """Open the file.
 
         Raises:
-            OSError: the folder is missing or not writable.
+            OSError: The folder is missing or not writable.
         """
         self._is_direct, self._unflushed = bool(DIRECT), 0
         try:
@@ -76,10 +77,10 @@ class NewFile:
         os.close(self._file)
 
     def write(self, block: memoryview) -> None:
-        """Adds a block: of any length at the end of the file, of whole pages before it, in memory that starts with a page.
+        """Append a page-aligned block of complete pages; only the last block may have another length.
 
         Raises:
-            OSError: the disk is full or not writable.
+            OSError: The disk is full or not writable.
         """
         if len(block) % PAGESIZE:
             self._go_through_cache()
@@ -89,26 +90,26 @@ class NewFile:
             except OSError as error:
                 if not self._is_direct or error.errno != errno.EINVAL:
                     raise
-                self._go_through_cache()  # a file system that wants more than a page, or says only now that it cannot
+                self._go_through_cache()  # the file system requires larger alignment, or rejects direct writes only now
                 continue
             block = block[written:]
             if written % PAGESIZE:
-                self._go_through_cache()  # the disk is nearly full: the next write says so
+                self._go_through_cache()  # the disk is nearly full, and the next write raises
             self._unflushed += written
         if not self._is_direct and self._unflushed >= FLUSH_BYTES:
             os.fdatasync(self._file)
             self._unflushed = 0
 
     def flush(self) -> None:
-        """Forces all of it to the disk.
+        """Flush the file to disk.
 
         Raises:
-            OSError: the disk is full or not writable.
+            OSError: The disk is full or not writable.
         """
         os.fsync(self._file)
 
     def _go_through_cache(self) -> None:
-        """For the rest of the file."""
+        """Use the page cache for the rest of the file."""
         if self._is_direct:
             self._is_direct = False
             flags = fcntl.fcntl(self._file, fcntl.F_GETFL)
@@ -117,4 +118,4 @@ class NewFile:
 
 @cache
 def _say_cached(folder: Path) -> None:
-    log.info(f"files in {folder} are written through the page cache: its file system has no direct writes")
+    log.info(f"files in {folder} are written through the page cache: its file system does not support direct writes")

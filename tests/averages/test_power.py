@@ -1,4 +1,4 @@
-"""Profiles of averages against their closed forms, and averages made of stored ones against averages that were kept."""
+"""Profiles of averages against closed forms, and combined averages against averages kept during the walk."""
 
 import math
 
@@ -53,7 +53,7 @@ def test_products_are_the_integrals_of_two_profiles() -> None:
 
 
 def walk() -> dict[float, np.ndarray]:
-    """Averages of lengths over a random walk, after each step: kept by their decays, (steps, weights) in float64."""
+    """Return a random walk of weights and its averages after each step by their decays; (steps, weights) in float64."""
     draws = np.random.default_rng(0)
     weights = np.cumsum(draws.normal(size=(STEPS, 64)), axis=0)
     kept = {length: np.zeros_like(weights) for length in (0.03, 0.05, 0.07, 0.1, 0.15, 0.2)}

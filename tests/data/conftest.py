@@ -1,4 +1,4 @@
-"""Small stand-ins that several tests of the data room use."""
+"""Fixtures shared by tests of the package `data`."""
 
 import json
 import os
@@ -18,7 +18,7 @@ DATA = Path(os.environ.get("DITHC_DATA", ROOT.parent / "shared" / "data"))
 
 @pytest.fixture
 def real_data() -> Callable[[str], Path]:
-    """Folder of real test data by name; the test is skipped where it is absent."""
+    """Return the folder of a real test dataset by name; skip the test if it is missing."""
 
     def find(name: str) -> Path:
         if not (DATA / name).exists():
@@ -30,7 +30,7 @@ def real_data() -> Callable[[str], Path]:
 
 @pytest.fixture
 def config(tmp_path: Path) -> Callable[..., Path]:
-    """Writes a configuration with one data set, `set`: `config(source={...}, tiles={...}, ...)`; returns its path."""
+    """Return a function that writes a configuration with one dataset `set`: `config(source={...}, ...)`."""
 
     def write(*, source: dict[str, Any], seed: int = 0, **parts: Any) -> Path:
         shown = parts.pop("rendering", {"bands": source.get("bands", ["R", "G", "B"])[:3], "low": 0.0, "high": 255.0})
@@ -46,19 +46,19 @@ def config(tmp_path: Path) -> Callable[..., Path]:
 def _safe_products(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("safe") / "products"
     synthesize("sentinel2", folder, seed=3, scenes=2, size=96)
-    shutil.rmtree(min(folder.glob("*.SAFE")))  # the first has an unseen corner, which would blur what tests spoil
+    shutil.rmtree(min(folder.glob("*.SAFE")))  # its corner without data would interfere with damage made by tests
     return folder
 
 
 @pytest.fixture
 def safe_folder(_safe_products: Path, tmp_path: Path) -> Path:
-    """A folder with one generated Level 2A product of 96 pixels at 10 m, for the test to spoil."""
+    """Create a folder with one generated Level 2A product of 96 pixels at 10 m, which the test may damage."""
     return Path(shutil.copytree(_safe_products, tmp_path / "products"))
 
 
 @pytest.fixture
 def safe_product(safe_folder: Path) -> Path:
-    """The product in `safe_folder`."""
+    """Return the product in `safe_folder`."""
     return next(safe_folder.glob("*.SAFE"))
 
 
@@ -71,5 +71,7 @@ def _raw_gaofen(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def raw_gaofen(_raw_gaofen: Path, tmp_path: Path) -> Path:
-    """Two generated Gaofen-2 products of level 1A, `products/` with a folder and a .tar.gz, and their `terrain/`, to spoil."""
+    """Create two Gaofen-2 products of level 1A (`products/`: folder and .tar.gz) with `terrain/`; tests may damage
+    them.
+    """
     return Path(shutil.copytree(_raw_gaofen, tmp_path / "gaofen"))

@@ -1,4 +1,4 @@
-"""Calibration: the published numbers, the closed form of radiance and reflectance, and refusals where nothing is known."""
+"""Calibration: published numbers, closed forms of radiance and reflectance, and rejections without coefficients."""
 
 import json
 from datetime import datetime
@@ -43,7 +43,7 @@ def test_radiance_is_gain_times_number_plus_offset() -> None:
 def test_reflectance_follows_its_definition() -> None:
     source = settings(calibrate="reflectance", coefficients={"gain": [0.1] * 4, "irradiance": [2000, 1800, 1500, 1000]})
     done = calibrate(DN, NONE_INVALID, source=source, of=PMS1_2018)
-    distance = 1.01403  # of the first of June
+    distance = 1.01403  # 1 June
     expected = pi * np.array([10, 20, 30, 40]) * distance**2 / (np.array([2000, 1800, 1500, 1000]) * cos(radians(30)))
     np.testing.assert_allclose(done.pixels.ravel() * done.scale, expected, atol=1e-4)
     assert done.units == "reflectance"
@@ -102,7 +102,7 @@ def test_every_number_of_the_table_is_plausible_and_has_a_source() -> None:
                 assert len(numbers["gain"]) == 4
                 assert all(0.02 < gain < 0.25 for gain in numbers["gain"])
                 assert all(-1 < offset < 0 for offset in numbers.get("offset", []))
-    # Solar irradiance of the two cameras from their bands and a black body of 5778 K: no more than 12 % away.
+    # Solar irradiance of both cameras against a black body of 5778 K over their bands: at most 12% apart.
     for light in known["irradiance"]["GF2"].values():
         np.testing.assert_allclose(
             light, [black_body(*band) for band in ((450, 520), (520, 590), (630, 690), (770, 890))], rtol=0.12
@@ -110,7 +110,7 @@ def test_every_number_of_the_table_is_plausible_and_has_a_source() -> None:
 
 
 def black_body(first_nm: float, last_nm: float) -> float:
-    """Mean irradiance of the Sun at one astronomical unit between two wavelengths, W m-2 um-1, as of a black body."""
+    """Return the mean black-body irradiance of the Sun between wavelengths at one astronomical unit, W m-2 um-1."""
     metres = np.linspace(first_nm, last_nm, 201) * 1e-9
     radiance = (
         2 * 6.62607e-34 * 2.99792e8**2 / metres**5 / np.expm1(6.62607e-34 * 2.99792e8 / (metres * 1.380649e-23 * 5778))

@@ -1,4 +1,4 @@
-"""Products that lack files, lead out of themselves or say numbers that cannot be: refused, each with its reason."""
+"""Products that lack files, lead out of their folder or contain implausible numbers are rejected with a reason."""
 
 import os
 import re
@@ -125,7 +125,7 @@ def test_paths_of_the_manifest_that_leave_the_product_are_not_opened(
 ) -> None:
     outside = safe_folder.parent / "outside"
     outside.mkdir()
-    os.mkfifo(outside / "pipe")  # opened, it would wait for ever
+    os.mkfifo(outside / "pipe")  # opening it would block forever
     replace(safe_product, "manifest.safe", r'href="[^"]*_60m\.jp2"', f'href="{href.format(outside=outside)}"')
     assert "manifest.safe" in refusal(safe_folder).what
 
@@ -191,7 +191,7 @@ def test_real_product_cut_to_its_bands_lacks_what_its_manifest_lists(
 def test_a_band_of_another_area_is_refused_also_where_it_is_the_finest(
     safe_folder: Path, safe_product: Path, change: str
 ) -> None:
-    """The grid is that of the finest band: a cut one would make a smaller scene without a word."""
+    """The finest band defines the grid, so that a cropped finest band would silently make a smaller scene."""
     (path,) = images(safe_product, "R10m/*_B02_10m.jp2")
     pixels, info = read_raster(path)
     a, b, c, d, e, f = info.transform

@@ -1,4 +1,4 @@
-"""Sharpening: measures against closed forms, the method where it is exact, and products whose truth is known."""
+"""Pansharpening: measures against closed forms, cases with exact results, and products with available truth."""
 
 import shutil
 from collections.abc import Callable
@@ -68,7 +68,7 @@ def test_measures_follow_their_definitions() -> None:
     seen = truth[:, valid].astype(np.float64)
     relative = 0.1 * np.sqrt((seen**2).mean(axis=1)) / seen.mean(axis=1)
     assert found.ergas == pytest.approx(100 / 4 * np.sqrt((relative**2).mean()), rel=1e-4)
-    assert found.sam_degrees < 0.01  # brightness turns no spectrum
+    assert found.sam_degrees < 0.01  # brightness does not change the spectral angle
     assert found.q == pytest.approx((2 * 1.1 / (1 + 1.1**2)) ** 2, rel=1e-4)  # luminance times contrast
     turned = np.stack([truth[1], truth[0], truth[2]])
     first, second = seen, seen[[1, 0, 2]]
@@ -78,7 +78,7 @@ def test_measures_follow_their_definitions() -> None:
 
 
 def test_bands_that_are_one_pattern_are_sharpened_exactly() -> None:
-    """Where every band is a straight line of one pattern, and so is the panchromatic image, the detail is all there."""
+    """The detail is complete if every band and the panchromatic image are linear functions of one pattern."""
     pattern = textured(1, 96)[0]
     truth = np.stack([pattern * np.float32(slope) + 100 for slope in (0.5, 1.0, 2.0)])
     pan = pattern * np.float32(1.3) + 20
@@ -179,7 +179,7 @@ def test_a_packed_product_is_sharpened_and_staged(raw_gaofen: Path, product: Pat
 
 
 def test_real_images_of_both_cameras_lie_upon_each_other_and_sharpen(real_data: Callable[[str], Path]) -> None:
-    """Four real scenes; their bands are at the panchromatic grid, so that the protocol has them four times coarser."""
+    """The bands of the four real scenes are at the panchromatic grid, so the protocol makes them four times coarser."""
     folder = real_data("gf2_4band")
     for path in sorted((folder / "ms").glob("*.npy")):
         bands = np.moveaxis(np.load(path), 2, 0).astype(np.float32)

@@ -1,4 +1,4 @@
-"""Pictures: every mode becomes RGB, broken files are named, and the crop follows the ADM steps to the pixel."""
+"""Images: every mode becomes RGB, errors name broken files, and the crop follows the ADM steps exactly."""
 
 import warnings
 import zlib
@@ -24,7 +24,7 @@ def write_tiff(path: Path, pixels: np.ndarray, **settings: Any) -> None:
 
 
 def _ramp(height: int, width: int) -> np.ndarray:
-    """Red counts columns, green counts rows, blue is 7."""
+    """Create an image with columns counted in red, rows in green, and blue 7."""
     rows, columns = np.indices((height, width))
     return np.stack([columns % 256, rows % 256, np.full_like(rows, 7)], axis=-1).astype(np.uint8)
 
@@ -84,15 +84,15 @@ def test_floating_point_pictures_are_refused(tmp_path: Path) -> None:
         ("int8", 1, {}, "8-bit signed integer"),
         ("float32", 3, {}, "32-bit floating-point"),
         ("uint16", 1, {"nbits": 12}, "12-bit"),
-        ("uint16", 3, {"photometric": "MINISBLACK"}, "PhotometricInterpretation is gray"),
-        ("uint8", 4, {"photometric": "MINISBLACK", "bigtiff": "YES"}, "PhotometricInterpretation is gray"),
+        ("uint16", 3, {"photometric": "MINISBLACK"}, "PhotometricInterpretation gray"),
+        ("uint8", 4, {"photometric": "MINISBLACK", "bigtiff": "YES"}, "PhotometricInterpretation gray"),
         ("uint16", 3, {"photometric": "RGB", "interleave": "band"}, "PlanarConfiguration"),
     ],
 )
 def test_tiff_files_are_rejected_by_their_type(
     tmp_path: Path, dtype: str, bands: int, settings: Any, cause: str
 ) -> None:
-    """Not by their values, which may all be in 0 to 100."""
+    """The type decides, because all values may be in 0 to 100."""
     write_tiff(tmp_path / "a.tif", np.full((bands, 8, 8), 100, dtype), **settings)
     with pytest.raises(UserError, match=f"got: .*{cause}"):
         read_rgb(tmp_path / "a.tif")
@@ -156,7 +156,7 @@ def test_a_crop_without_scaling_takes_the_middle_rounded_down() -> None:
 
 def test_halving_uses_a_box_filter_while_the_short_side_is_at_least_twice_the_size() -> None:
     # 32 x 40 -> 16 x 20 -> 8 x 10 (two halvings for size 8), scale 1, left = 1. Red is the column number: the mean of
-    # source columns 4k..4k+3 is 4k + 1.5; Pillow rounds 2 x 2 means of whole numbers up: 2k + 0.5 -> 2k + 1 and then
+    # source columns 4k..4k+3 is 4k + 1.5; Pillow rounds 2 x 2 means of integers up: 2k + 0.5 -> 2k + 1 and then
     # (4j + 1 + 4j + 3) / 2 = 4j + 2. The crop starts at column 1 of 10.
     crop = center_crop(_ramp(32, 40), 8)
     assert crop[0, :, 0].tolist() == [4 * j + 2 for j in range(1, 9)]
@@ -201,7 +201,7 @@ def test_only_8_bit_pictures_are_written(tmp_path: Path, pixels: np.ndarray) -> 
 
 
 def png_with(path: Path, *, profile: int = 0, text: int = 0) -> Path:
-    """Write an image with a color profile and a compressed text of so many bytes."""
+    """Write an image with a color profile and a compressed text of the given sizes."""
     info = PngImagePlugin.PngInfo()
     info.add_text("title", "x" * text, zip=True)
     Image.fromarray(_ramp(8, 8)).save(path, icc_profile=bytes(profile) or None, pnginfo=info)

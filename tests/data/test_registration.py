@@ -1,4 +1,4 @@
-"""Shifts between images: found where they are known, and nothing claimed where nothing is seen."""
+"""Shifts between images: known shifts are measured, and images without detail return None."""
 
 import numpy as np
 import numpy.typing as npt
@@ -11,7 +11,7 @@ RNG = np.random.default_rng(11)
 
 
 def scene(side: int) -> npt.NDArray[np.float64]:
-    """A smooth random image, periodic, so that a shift by its Fourier transform is exact."""
+    """Create a smooth, periodic random image, so that a shift by Fourier transform is exact."""
     return np.asarray(scipy.ndimage.gaussian_filter(RNG.standard_normal((side, side)), 1.5, mode="wrap"))
 
 

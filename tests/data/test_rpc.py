@@ -1,4 +1,4 @@
-"""Coefficients of images in the sensor's geometry: read as producers write them, and what they say about the ground."""
+"""Rational polynomial coefficients: reading of producers' files, and the resulting ground geometry."""
 
 import subprocess
 import sys
@@ -15,7 +15,7 @@ RNG = np.random.default_rng(3)
 
 
 def rpc() -> Rpc:
-    """A camera over 116.5 degrees east, 40.2 degrees north, with all 80 coefficients."""
+    """Create a camera over 116.5 degrees east, 40.2 degrees north, with all 80 coefficients."""
     small = RNG.uniform(-1e-4, 1e-4, (4, 20))
     small[0, 2], small[2, 1], small[0, 1], small[2, 2] = -1.1, 1.05, -0.2, -0.19
     small[0, 3], small[2, 3] = 0.002, 0.03
@@ -57,7 +57,7 @@ def test_the_other_format_says_the_same(tmp_path: Path) -> None:
 
 
 def test_gdal_reads_the_file_alike_and_projects_alike(tmp_path: Path) -> None:
-    """GDAL finds the file by its name beside a raster: in a process of its own, as it is kept from such files here."""
+    """GDAL finds the file by its name. It runs in a separate process, because the settings here prevent that."""
     one = rpc()
     (tmp_path / "image.rpb").write_text(rpb_text(one))
     script = """
@@ -81,7 +81,7 @@ print(*line, *sample)
         check=True,
     )
     line, sample = one.project(*(np.array([number]) for number in (longitude, latitude, height)))
-    # GDAL counts from the corner of the first pixel, the coefficients from its centre.
+    # GDAL counts from the corner of the first pixel, the coefficients from its center.
     np.testing.assert_allclose([float(n) for n in done.stdout.split()], [line[0] + 0.5, sample[0] + 0.5], atol=1e-6)
 
 
@@ -120,7 +120,7 @@ def test_a_long_file_is_not_read(tmp_path: Path) -> None:
 
 def test_coefficients_of_no_camera_lead_nowhere() -> None:
     flat = Rpc(**{**vars(rpc()), "line_num_coeff": (0.1, *[0.0] * 19)})
-    with pytest.raises(UserError, match="no place"):
+    with pytest.raises(UserError, match="do not lead to a place"):
         flat.locate(np.array([10.0]), np.array([10.0]), np.array([0.0]))
 
 

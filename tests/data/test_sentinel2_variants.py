@@ -1,4 +1,4 @@
-"""Every kind of Sentinel-2 product that is invented, staged: level, baseline, satellite, and the format before December 2016."""
+"""Staging of all generated Sentinel-2 variants: level, baseline, satellite, and format before December 2016."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -20,7 +20,7 @@ LEVEL1C = ["B01", "B02", "B03", "B04", "B05", "B06", "B07", "B08", "B8A", "B09",
 
 @pytest.fixture(scope="session")
 def invented(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    """A folder with one product of a variant."""
+    """Create a folder with one product of a variant."""
     root = tmp_path_factory.mktemp("variants")
 
     def make(variant: str) -> Path:

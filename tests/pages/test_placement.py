@@ -1,4 +1,4 @@
-"""Parts of tensors are bound to the nodes of clusters and put on huge pages, content untouched; the kernel says where."""
+"""Parts of tensors are bound to the nodes of core clusters and put on huge pages, with unchanged content."""
 
 import ctypes
 import logging
@@ -20,7 +20,7 @@ from dithc.native.signatures import Machine
 from dithc.pages import place, placement, residence
 
 MIB = 1 << 20
-MADV_COLLAPSE = 25  # of Linux 6.1 on; the mmap module has no name for it
+MADV_COLLAPSE = 25  # from Linux 6.1 on; the mmap module does not define it
 HUGE = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 needs_library = pytest.mark.skipif(native.library() is None, reason=f"C kernels: {native.load().reason}")
 needs_numa_maps = pytest.mark.skipif(
@@ -30,7 +30,7 @@ needs_numa_maps = pytest.mark.skipif(
 
 @pytest.fixture
 def binds():
-    """Skips where the system refuses mbind, as containers' seccomp filters do."""
+    """Skip if the system rejects mbind, like the seccomp filters of containers."""
     page = mmap.mmap(-1, mmap.PAGESIZE)
     try:
         native.library().hc_bind(ctypes.addressof(ctypes.c_char.from_buffer(page)), mmap.PAGESIZE, 0)
@@ -146,7 +146,7 @@ def test_parts_are_bound_to_the_nodes_of_their_clusters(binds, caplog):
 @needs_library
 def test_a_machine_of_one_node_binds_nothing_and_says_so(caplog, monkeypatch):
     monkeypatch.setattr(logging.getLogger("dithc"), "propagate", True)
-    # Pages of its own: what the allocator has may have been bound by somebody before.
+    # Separate pages, because pages of the allocator may have been bound before.
     tensor = torch.frombuffer(mmap.mmap(-1, 4 << 20), dtype=torch.float32).fill_(1.0)
     with caplog.at_level(logging.INFO, logger="dithc"):
         found = place([tensor], nodes=())
@@ -173,7 +173,7 @@ def test_what_cannot_be_bound_is_refused(offset, length, node):
 
 
 def system_collapses(num_bytes: int) -> bool:
-    """Whether so many bytes of a mapping made here can be put on huge pages at once."""
+    """Return whether this many bytes of a new mapping can be put on huge pages immediately."""
     with mmap.mmap(-1, num_bytes + 2 * MIB, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as memory:
         memory[:] = b"\1" * len(memory)
         try:
@@ -186,7 +186,7 @@ def system_collapses(num_bytes: int) -> bool:
 @needs_library
 @pytest.mark.skipif("[never]" in (HUGE.read_text() if HUGE.exists() else "[never]"), reason="huge pages are off")
 def test_weights_come_to_lie_on_huge_pages():
-    for _ in range(3):  # the system may be short of them at one moment
+    for _ in range(3):  # the system may temporarily lack huge pages
         tensor = torch.ones(8 << 20)
         found = place([tensor])
         if found.huge_bytes >= 28 * MIB:

@@ -1,4 +1,4 @@
-"""Memory numbers come from the kernel and follow what the process really takes."""
+"""Memory numbers come from the kernel and follow the actual memory of the process."""
 
 import subprocess
 import sys
@@ -39,12 +39,12 @@ else:
 
 @pytest.mark.slow
 def test_the_peak_stays_after_memory_is_returned_until_it_is_reset():
-    # In a process of its own: the block has to be larger than all that the process ever held.
+    # In a separate process, because the block must be larger than the previous peak of the process.
     in_a_process_of_its_own(PEAK_OF_A_BLOCK)
 
 
 def test_touched_pages_count_in_the_proportional_size():
-    # In a process of its own: one that has freed as much, and kept it, would be no larger.
+    # In a separate process, because one that has retained freed memory would not grow.
     if "none" in in_a_process_of_its_own(PSS_OF_A_BLOCK):
         pytest.skip("this kernel has no smaps_rollup")
 

@@ -1,4 +1,4 @@
-"""Tensors in files: any reader takes whole ones, pieces become whole again, and what is missing is said."""
+"""Tensor files: any reader accepts complete tensors, pieces are assembled, and missing parts are errors."""
 
 import hashlib
 import itertools
@@ -63,7 +63,7 @@ def test_equal_content_gives_equal_bytes_in_any_order(tmp_path):
 @settings(max_examples=40, deadline=None)
 @given(st.data())
 def test_pieces_in_any_number_of_files_are_whole_again(tmp_path_factory, data):
-    """Cut along a dimension or as runs of elements, at any places, over any files: the reader gives the whole."""
+    """Tensors are sliced along a dimension or as ranges of elements, at any positions, over any files."""
     folder = tmp_path_factory.mktemp("pieces")
     count, whole, parts = data.draw(st.integers(2, 4)), {}, [[] for _ in range(4)]
     for number in range(data.draw(st.integers(1, 4))):
@@ -100,7 +100,7 @@ def test_pieces_that_do_not_make_a_whole_are_refused(fault):
     values = torch.arange(6.0)
     start = {"gap": 4, "overlap": 2}.get(fault, 3)
     second = Piece(name="w", values=values[start:], shape=(6,) if fault != "shape" else (2, 3), dim=None, start=start)
-    with pytest.raises(UserError, match="tensor w cannot be put together"):
+    with pytest.raises(UserError, match="tensor w cannot be assembled"):
         assemble([Piece(name="w", values=values[:3], shape=(6,), dim=None), second])
 
 

@@ -1,4 +1,4 @@
-"""Files of every length hold what was written, past the page cache or through it; what the system refuses is an error."""
+"""Files of every length contain the written bytes, with and without the page cache; system errors are raised."""
 
 import errno
 import fcntl
@@ -61,7 +61,7 @@ def test_file_of_any_length_holds_what_was_written(tmp_path, length):
 @pytest.mark.parametrize("length", LENGTHS)
 @pytest.mark.parametrize("refused_at", ["open", "write"])
 def test_file_system_without_direct_writes_is_written_through_the_cache(tmp_path, monkeypatch, length, refused_at):
-    """At `open`, as most say it, or only when the first block comes."""
+    """Most file systems fail at `open`, some only at the first block."""
     opened, written, flags = os.open, os.write, []
 
     def refusing_open(path, how, *rest):
@@ -95,7 +95,7 @@ def test_whole_blocks_are_written_past_the_cache_where_it_can_be(tmp_path, monke
 
 
 def test_part_of_a_block_is_followed_by_its_rest(tmp_path, monkeypatch):
-    """As when a signal or a disk nearly full ends a write early."""
+    """A signal or a nearly full disk can end a write early."""
     written = os.write
     monkeypatch.setattr(os, "write", lambda file, block: written(file, block[: max(PAGESIZE, len(block) // 2)]))
     write(tmp_path / "a", content(3 * BLOCK))

@@ -1,8 +1,12 @@
-"""Archives: products as they are delivered, read in place or unpacked for as long as they are read.
+"""Archives of products and images, read in place or unpacked temporarily.
 
-What: `members` finds the files of tar archives where they lie; `unpack` unpacks what is wanted of a `.tar.gz` into `scratch`.
-Invariants: every entry is judged before one is written; nothing unpacked outlives its reading, and what a killed run left goes.
-How to change it: another kind of archive is a file like `tarball.py`.
+Contents: `members` lists the files of tar archives in place. `unpack` unpacks selected files of a `.tar.gz` into
+`scratch`.
+
+Invariants: all entries are checked before any is written. Unpacked files are removed after reading; a later run
+removes those of a killed run.
+
+Extending: another archive format is a module like `tarball.py`.
 """
 
 from dithc.data.archives.tar_index import Member, members

@@ -1,7 +1,8 @@
-"""Tar archives read in place: where the bytes of each file in one lie, an archive inside an archive included.
+"""Index of tar archives for reading in place, including archives inside an archive.
 
-Nothing is unpacked. A header is a stranger's word: an entry that is no plain file, leads out of the archive, reaches beyond its
-end or is there twice refuses the archive, and so does an end that is missing or followed by anything, as then files are lost.
+No files are unpacked, and headers are not trusted. An archive is rejected if an entry is not a plain file, leads out
+of the archive, exceeds its end or is a duplicate. It is also rejected without an end marker or with data after it,
+because files are then lost.
 """
 
 import tarfile
@@ -17,7 +18,7 @@ from dithc.log import UserError, problem
 
 SUFFIX = ".tar"
 MOST_PADDING = 1 << 20
-"""Zeros behind the last entry: tar fills its blocks of 10 KiB, other programs up to a tape's record."""
+"""Most zeros after the last entry: tar fills its blocks of 10 KiB, other programs up to a tape record."""
 COMPRESSED = {b"\x1f\x8b": "gunzip", b"BZ": "bunzip2", b"\xfd7": "unxz", b"(\xb5": "unzstd"}
 
 
@@ -25,9 +26,9 @@ class Member(NamedTuple):
     """A file in an archive.
 
     Attributes:
-        name: its path there, of a file in an inner archive behind that one's.
-        offset: of its first byte in the outer archive.
-        size: in bytes.
+        name: Path in the archive; for a file of an inner archive, appended to the path of the inner archive.
+        offset: Offset of the first byte in the outer archive.
+        size: Size in bytes.
     """
 
     name: PurePosixPath
@@ -56,7 +57,7 @@ def _inner(file: BufferedReader, outer: Member, said: Path) -> Iterator[Member]:
 
 
 def _files(file: BufferedReader, start: int, end: int, said: Path) -> Iterator[Member]:
-    """The files of the archive that lies in the bytes from `start` to `end`."""
+    """Yield the files of the archive between the bytes `start` and `end`."""
     names = set[PurePosixPath]()
     for entry in _entries(file, start, end, said):
         name = PurePosixPath(entry.name)
@@ -74,10 +75,10 @@ def _files(file: BufferedReader, start: int, end: int, said: Path) -> Iterator[M
 
 
 def _entries(file: BufferedReader, start: int, end: int, said: Path) -> Iterator[tarfile.TarInfo]:
-    """Every header, to the end that an archive must have; tarfile itself takes a damaged header for the end."""
+    """Yield every header up to the required end marker; tarfile itself treats a damaged header as the end."""
     file.seek(start)
     if tool := COMPRESSED.get(file.peek(2)[:2]):
-        raise _refused(said, got="a compressed archive, whose files cannot be read in place", fix=f"unpack it: {tool}")
+        raise _refused(said, got="a compressed archive, which cannot be read in place", fix=f"unpack it: {tool}")
     try:
         file.seek(start)
         archive = tarfile.TarFile(fileobj=file, mode="r", tarinfo=Entry)
@@ -95,7 +96,7 @@ def _entries(file: BufferedReader, start: int, end: int, said: Path) -> Iterator
         file.seek(at)
         rest = file.read(min(end - at, MOST_PADDING))
         if rest.strip(b"\0") or len(rest) < end - at:
-            raise tarfile.ReadError(f"{end - at} bytes behind its end, as of archives that were joined")
+            raise tarfile.ReadError(f"{end - at} bytes after its end, as in concatenated archives")
     except (tarfile.TarError, ValueError, EOFError, RecursionError, OverflowError) as error:
         text = printable(str(error)) or type(error).__name__
         raise _refused(said, got=f"{text}, at byte {file.tell() - start} of {end - start}") from error
@@ -103,8 +104,9 @@ def _entries(file: BufferedReader, start: int, end: int, said: Path) -> Iterator
 
 def _refused(archive: Path, *, got: str, fix: str = "") -> UserError:
     return problem(
-        f"{printable(str(archive))} cannot be read as an archive of pictures",
+        f"{printable(str(archive))} cannot be read as an archive of images",
         got=got,
-        expected="a whole tar archive, not compressed, of plain files with relative names, each once",
-        fix=fix or "copy or download it again, and look at it (tar -tvf); pack links as files (tar --dereference)",
+        expected="a complete tar archive, not compressed, of plain files with unique relative names",
+        fix=fix
+        or "copy or download it again, and list its content (tar -tvf); pack links as files (tar --dereference)",
     )

@@ -1,7 +1,7 @@
-"""Products as they are delivered, `.tar.gz`: what is wanted of one is unpacked, after its every entry was judged.
+"""Unpacking of delivered products (`.tar.gz`), selected files only, with checks of every entry.
 
-An archive is a stranger's program for writing files. Nothing but regular files of wanted names is written, under their last
-name alone; entries that leave the archive, links and devices, and archives that unfold to far more than they are, are refused.
+An archive is untrusted input. Only regular files with requested names are written, by their last name component.
+Links, devices, entries that leave the archive, and archives with an extreme compression ratio are rejected.
 """
 
 import gzip
@@ -17,10 +17,10 @@ from dithc.data.files import check_room, open_regular
 from dithc.log import UserError, problem
 
 MOST_ENTRIES = 1000
-"""A product has ten to thirty."""
+"""Most entries of an archive; a product has ten to thirty."""
 MOST_UNFOLDING = 100
 SLACK_BYTES = 16 << 20
-"""Images unfold two- to fourfold; a plain one of zeros, gzip's most, a thousandfold."""
+"""Limits of expansion: images expand two- to fourfold, zeros in gzip a thousandfold."""
 BLOCK_BYTES = 1 << 20
 MOST_NAME_BYTES = 1 << 16
 NAME_TYPES = (
@@ -33,18 +33,18 @@ NAME_TYPES = (
 
 
 class Entry(tarfile.TarInfo):
-    """An entry whose long name, which is read whole before the entry can be judged, has an end, and whose size is one."""
+    """Entry with a limited length of long names, which are read before the entry can be checked, and a valid size."""
 
     def _proc_member(self, archive: tarfile.TarFile) -> tarfile.TarInfo:
         if self.type in NAME_TYPES and self.size > MOST_NAME_BYTES:
             raise tarfile.ReadError(f"a name of {self.size} bytes")
-        if self.size < 0:  # which would lead back to where it stands, again and again
+        if self.size < 0:  # would lead back to the same header in an endless loop
             raise tarfile.ReadError(f"an entry of {self.size} bytes")
         return super()._proc_member(archive)  # type: ignore[misc,no-any-return]
 
 
 def unpack(archive: Path, folder: Path, *, wanted: Callable[[str], bool]) -> list[Path]:
-    """Unpack the files of a `.tar.gz` whose last name is `wanted` into an empty folder; return them, sorted.
+    """Unpack the files of a `.tar.gz` with `wanted` last names into an empty folder; return them, sorted.
 
     The archive is read to its end to compare gzip's checksum.
 
@@ -73,11 +73,11 @@ def unpack(archive: Path, folder: Path, *, wanted: Callable[[str], bool]) -> lis
                     assert source is not None, "a regular file has content"
                     written[name] = folder / name
                     _copy(source, written[name], entry.size)
-            while content.read(BLOCK_BYTES):  # the padding, and the checksum behind it
+            while content.read(BLOCK_BYTES):  # the padding, and the checksum after it
                 total += BLOCK_BYTES
                 _check_total(archive, total, entries=len(written), limit=limit)
     except (tarfile.TarError, zlib.error, EOFError, RecursionError) as error:
-        raise OSError(f"the archive is cut short or damaged: {error}") from error
+        raise OSError(f"the archive is truncated or damaged: {error}") from error
     return sorted(written.values())
 
 
@@ -109,8 +109,8 @@ def _copy(source: IO[bytes], target: Path, size: int) -> None:
 
 def _refused(archive: Path, *, got: str) -> UserError:
     return problem(
-        f"{archive} is no archive of a product",
+        f"{archive} is not an archive of a product",
         got=got,
-        expected=f"files and folders inside of it, at most {MOST_ENTRIES}, that unfold at most {MOST_UNFOLDING}-fold",
-        fix="download it again from its source, and look at it before you unpack it (tar -tvf)",
+        expected=f"at most {MOST_ENTRIES} files and folders inside it, expanding at most {MOST_UNFOLDING}-fold",
+        fix="download it again from its source, and list its content before you unpack it (tar -tvf)",
     )

@@ -1,7 +1,7 @@
-"""Where archives are unpacked, for as long as what is in them is read.
+"""Temporary folders for unpacked archives.
 
-A folder there belongs to a process that lives: it holds a lock of it (flock), which the kernel ends with the process, however it
-ends. The name of the machine is in the folder's name, as other machines may share the place and not the locks.
+A live process holds a lock (flock) on its folder, which the kernel releases when the process ends. The folder's name
+contains the host name, because hosts may share the file system without sharing locks.
 """
 
 import errno
@@ -20,11 +20,11 @@ from dithc.log import UserError, problem
 from dithc.runs import outputs
 
 SPARE_BYTES = 1 << 30
-"""Of the disk, left alone."""
+"""Disk space that stays free."""
 
 
 class NoRoom(UserError):
-    """The disk lacks, not the archive: nothing to go on with the next one for."""
+    """Insufficient disk space, which also affects all further archives."""
 
 
 @contextmanager
@@ -49,9 +49,9 @@ def scratch(archive: Path) -> Iterator[Path]:
 
 
 def remove_abandoned() -> None:
-    """Removes the folders that processes of this user on this machine left when they were killed."""
+    """Remove the folders that killed processes of this user left on this machine."""
     for path in Path(tempfile.gettempdir()).glob(f"{glob.escape(_prefix())}*"):
-        with suppress(OSError):  # it is held by a process that lives, it is gone by now, or nothing is locked here
+        with suppress(OSError):  # locked by a live process, already removed, or without lock support
             if path.lstat().st_uid != os.getuid():
                 continue
             lock = _locked(path)
@@ -64,15 +64,15 @@ def remove_abandoned() -> None:
 
 @contextmanager
 def _locked_folder() -> Iterator[str]:
-    """A new folder that no other process takes for abandoned."""
+    """Yield a new folder that no other process considers abandoned."""
     while True:
         with tempfile.TemporaryDirectory(prefix=_prefix(), ignore_cleanup_errors=True) as name:
             lock = None
             try:
                 lock = _locked(Path(name))
-            except (FileNotFoundError, BlockingIOError):  # taken for abandoned before it was locked
+            except (FileNotFoundError, BlockingIOError):  # another process considered it abandoned before the lock
                 continue
-            except OSError:  # nothing is locked here, and nothing taken for abandoned
+            except OSError:  # without lock support, no folder is considered abandoned
                 pass
             files = Path(name) / "files"
             files.mkdir()
@@ -86,17 +86,17 @@ def _locked_folder() -> Iterator[str]:
 
 
 def _locked(folder: Path) -> int:
-    """Locks a folder; the lock ends when the descriptor is closed, or its process ends.
+    """Lock a folder until the descriptor is closed or the process ends.
 
     Raises:
-        BlockingIOError: another process has it.
-        FileNotFoundError: the folder is gone.
-        OSError: it is no folder, or the file system has no locks.
+        BlockingIOError: Another process holds the lock.
+        FileNotFoundError: The folder was removed.
+        OSError: The path is not a folder, or the file system has no locks.
     """
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        folder.lstat()  # else it was removed before the lock was had
+        folder.lstat()  # fails if the folder was removed before the lock was acquired
     except OSError:
         os.close(descriptor)
         raise
@@ -108,21 +108,21 @@ def _prefix() -> str:
 
 
 def check_disk(archive: Path, num_bytes: int, folder: Path) -> None:
-    """Raise NoRoom if the disk has no room for the bytes to unpack."""
+    """Raise NoRoom if the disk space is insufficient for the bytes to unpack."""
     free = shutil.disk_usage(folder).free - SPARE_BYTES
     if num_bytes > free:
         raise no_room(archive, got=f"{num_bytes / 2**30:.1f} GiB to unpack")
 
 
 def no_room(archive: Path, *, got: str) -> NoRoom:
-    """What is said where the disk lacks."""
+    """Return the error for insufficient disk space."""
     return NoRoom(
         str(
             problem(
-                f"there is no room to unpack {archive.name}",
+                f"the disk space is insufficient to unpack {archive.name}",
                 got=got,
-                expected=f"that much free in {tempfile.gettempdir()}, and {SPARE_BYTES / 2**30:g} GiB that is left alone",
-                fix="let the variable TMPDIR name a folder with room, or unpack the product yourself",
+                expected=f"that much free in {tempfile.gettempdir()}, and {SPARE_BYTES / 2**30:g} GiB that stay free",
+                fix="set TMPDIR to a folder with more space, or unpack the product yourself",
             )
         )
     )

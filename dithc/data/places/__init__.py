@@ -1,9 +1,11 @@
-"""Where on Earth a tile is, and what follows: its cell, its split, tiles near it or like it.
+"""Geographic assignment of tiles: Earth cells, splits, and joining of tiles that look the same.
 
-What: `Splitter` puts cells of `EarthGrid` into splits, `place_tiles` lays a lattice over a scene, `Near` finds tiles that look
-the same.
-Invariants: a split follows from the place and the seed: more scenes move none, and no cell is in two splits.
-How to change it: another rule of splitting is in `split.py`, pure.
+Contents: `Splitter` assigns the cells of `EarthGrid` to splits. `place_tiles` places a lattice of tiles on a scene.
+`Near` finds tiles that look the same.
+
+Invariants: place and seed determine the split. New scenes do not change it, and every cell is in one split.
+
+Extending: further split rules belong in `split.py`, as pure functions.
 """
 
 from dithc.data.places.earth import EarthGrid, Ints

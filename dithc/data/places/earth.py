@@ -1,6 +1,7 @@
-"""One grid over the whole Earth: rows between parallels, each cut into cells of one area, about as wide as they are high.
+"""A grid over the entire Earth: rows between parallels, each divided into nearly square cells of equal area.
 
-A cylindrical grid of equal areas would have cells half as wide and twice as high at 60 degrees as where it is true.
+At 60 degrees, cells of a cylindrical equal-area grid have half the width and twice the height of cells at its standard
+parallel.
 
 Legend: N places, P points of each; longitudes and latitudes in degrees (WGS84).
 """
@@ -17,11 +18,11 @@ Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.floating[Any]]
 
 WIDEST_DEGREES = 90.0
-"""Longitudes that a place may span to either side of its middle; more is at a pole, which has all of them."""
+"""Largest longitude span of a place to either side of its center. A larger span contains a pole and all longitudes."""
 
 
 def _authalic(latitudes: Floats) -> Floats:
-    """q of Snyder, Map Projections - A Working Manual (1987), equation 3-12: its sine of the authalic latitude times q(90)."""
+    """Return q(90) times the sine of the authalic latitude (Snyder, Map Projections, 1987, equation 3-12)."""
     e, sine = np.sqrt(ECCENTRICITY_2), np.sin(np.radians(latitudes))
     found: Floats = (1 - ECCENTRICITY_2) * (sine / (1 - ECCENTRICITY_2 * sine**2) + np.arctanh(e * sine) / e)
     return found
@@ -29,40 +30,40 @@ def _authalic(latitudes: Floats) -> Floats:
 
 POLE = float(_authalic(np.array(90.0)))
 RADIUS_M = SEMI_MAJOR_M * np.sqrt(POLE / 2)
-"""Of the sphere that has the Earth's area (equation 3-13)."""
+"""Radius of the sphere with the Earth's area (equation 3-13)."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class EarthGrid:
-    """Cells of `side_m` x `side_m` square metres; a cell is a row, counted from the equator, and a column, from 180 W."""
+    """Cells of `side_m` x `side_m` square meters, by row from the equator and column from 180 W."""
 
     side_m: float
 
     def rows(self, latitudes: Floats) -> Ints:
-        """The row of each latitude, of any shape."""
+        """Return the row of each latitude, of any shape."""
         beta = np.arcsin(np.clip(_authalic(latitudes) / POLE, -1.0, 1.0))
         found: Ints = np.floor(RADIUS_M * beta / self.side_m).astype(np.int64)
         return found
 
     def count(self, rows: Ints) -> Ints:
-        """Cells of each row: as many as make its area over theirs, at least one."""
+        """Return the cells per row: its area divided by the cell area, at least one."""
         ends = np.clip(np.stack([rows, rows + 1]) * self.side_m / RADIUS_M, -np.pi / 2, np.pi / 2)
         area = 2 * np.pi * RADIUS_M**2 * (np.sin(ends[1]) - np.sin(ends[0]))
         found: Ints = np.maximum(np.rint(area / self.side_m**2), 1).astype(np.int64)
         return found
 
     def columns(self, rows: Ints, longitudes: Floats) -> Ints:
-        """The column of each longitude in its row; not wrapped at 180 degrees, so that what is west of another stays so."""
+        """Return the column of each longitude in its row, not wrapped at 180 degrees to keep the order."""
         found: Ints = np.floor((longitudes + 180.0) / 360.0 * self.count(rows)).astype(np.int64)
         return found
 
     def cells(self, longitudes: Floats, latitudes: Floats) -> tuple[Ints, Ints]:
-        """Row and column of the cells that points are in, of any shape."""
+        """Return row and column of the cells that contain points of any shape."""
         rows = self.rows(latitudes)
         return rows, self.columns(rows, longitudes) % self.count(rows)
 
     def bounds(self, row: int, column: int) -> tuple[float, float, float, float]:
-        """West, south, east and north of a cell in degrees (Snyder's series 3-18, good to a millimetre)."""
+        """Return west, south, east and north of a cell in degrees (Snyder's series 3-18, accurate to a millimeter)."""
         beta = np.clip(np.array([row, row + 1]) * self.side_m / RADIUS_M, -np.pi / 2, np.pi / 2)
         e2, e4, e6 = ECCENTRICITY_2, ECCENTRICITY_2**2, ECCENTRICITY_2**3
         terms = (e2 / 3 + 31 * e4 / 180 + 517 * e6 / 5040, 23 * e4 / 360 + 251 * e6 / 3780, 761 * e6 / 45360)
@@ -71,15 +72,15 @@ class EarthGrid:
         return column * width - 180.0, float(south), (column + 1) * width - 180.0, float(north)
 
     def touched(self, longitudes: Floats, latitudes: Floats, *, buffer_m: float) -> tuple[Ints, Ints, Ints]:
-        """All cells that places touch: those of the box of longitudes and latitudes around the points of each.
+        """Return all cells touched by the bounding boxes of places.
 
         Args:
-            longitudes: (N, P), the first of which is in the middle of its place.
+            longitudes: (N, P); the first point is the center of its place.
             latitudes: (N, P).
-            buffer_m: metres by which boxes are grown to all sides.
+            buffer_m: Meters by which boxes grow on all sides.
 
         Returns:
-            Number of the place, row and column of each pair of a place and a cell that it touches; none of a place at a pole.
+            Index of the place, row and column for each pair of a place and a touched cell; none for a place at a pole.
         """
         middle = longitudes[:, :1]
         around = (longitudes - middle + 180.0) % 360.0 - 180.0  # (N, P)
@@ -99,7 +100,7 @@ class EarthGrid:
 
 
 def _ranges(numbers: Ints, first: Ints, last: Ints) -> tuple[Ints, Ints]:
-    """Each number as often as its range has values, and the values of all ranges, first to last."""
+    """Repeat each number for every value of its range; also return the values of all ranges, first to last."""
     lengths = last - first + 1
     starts = np.cumsum(lengths) - lengths
     return np.repeat(numbers, lengths), np.arange(lengths.sum()) - np.repeat(starts - first, lengths)

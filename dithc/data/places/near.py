@@ -1,4 +1,4 @@
-"""Tiles that look the same: a perceptual hash finds candidates, small pictures decide, and the cells of such tiles are joined.
+"""Detection of tiles that look the same, to join their cells: a perceptual hash finds candidates, thumbnails decide.
 
 Legend: N tiles, S side of a tile, P pairs.
 """
@@ -17,25 +17,29 @@ Hashes = npt.NDArray[np.uint64]
 Small = npt.NDArray[np.int8]
 
 RADIUS, PART = 7, 16
-"""Bits of 64 in which the hashes of candidates may differ, so many that one of the parts of 16 differs in one bit at most. Of 200
-photographs saved as JPEG of quality 75, 99 % are within 7 bits of what they were, and 92 % within 3."""
+"""Largest Hamming distance of candidates (of 64 bits), and bits per part. At distance 7, one of the four parts differs
+in at most one bit. Of 200 photographs saved as JPEG of quality 75, 99% are within 7 bits of the original and 92%
+within 3.
+"""
 LEAST_CORRELATION = 0.97
-"""Of the small pictures of two tiles that look the same."""
+"""Least correlation of the thumbnails of two tiles that look the same."""
 LEAST_TEXTURE = 3.0
-"""Standard deviation of a small picture, in levels of 255, from which on tiles are compared. Hashes of water or snow are those of
-their noise, and would join all of it."""
+"""Least standard deviation of a thumbnail, in levels of 255, for comparison. Hashes of water or snow depend on noise,
+and would join all such tiles.
+"""
 SIDE, STEPS = 16, 32.0
-"""Of a small picture, in pixels; and how many steps its standard deviation is kept in."""
+"""Side of a thumbnail in pixels, and quantization steps per standard deviation."""
 AT_ONCE = 1 << 16
 
 
 def looks(pictures: npt.NDArray[np.uint8]) -> tuple[Hashes, Small, npt.NDArray[np.bool_]]:
-    """What is compared of pictures (N, 3, S, S).
+    """Compute the features that are compared, from images (N, 3, S, S).
 
     Returns:
-        The difference hash (N,) of 64 bits: whether each of 8 x 9 averages of the grey picture is brighter than its left
-        neighbour (Krawetz, "Kind of like that", 2013); 16 x 16 averages (N, 256), without their mean and in 32nds of their
-        standard deviation, so that brightness and contrast do not count; and which have texture enough to be compared (N,).
+        The 64-bit difference hash (N,): each bit compares one of 8 x 9 averages of the gray image with its left
+        neighbor (Krawetz, "Kind of like that", 2013). Thumbnails of 16 x 16 averages (N, 256), without mean and in
+        32nds of the standard deviation, which removes brightness and contrast. A mask (N,) of tiles with enough
+        texture for comparison.
     """
     grey = pictures.mean(axis=1, dtype=np.float32)  # (N, S, S)
     side = grey.shape[1]
@@ -50,7 +54,7 @@ def looks(pictures: npt.NDArray[np.uint8]) -> tuple[Hashes, Small, npt.NDArray[n
 
 
 def _averaging(count: int, side: int) -> npt.NDArray[np.float32]:
-    """The matrix (count, side) that averages a line of pixels over `count` equal parts, shares of pixels included."""
+    """Return the matrix (count, side) that averages a line of pixels over `count` equal parts."""
     ends = np.arange(count + 1) * side / count
     pixels = np.arange(side)
     shares = np.minimum(ends[1:, np.newaxis], pixels + 1) - np.maximum(ends[:-1, np.newaxis], pixels)
@@ -59,10 +63,10 @@ def _averaging(count: int, side: int) -> npt.NDArray[np.float32]:
 
 
 def candidates(hashes: Hashes) -> Iterator[tuple[Ints, Ints]]:
-    """All pairs of hashes that differ in at most `RADIUS` bits, many more than once: numbers (P,) of one and the other.
+    """Yield all pairs of hashes within `RADIUS` bits, many more than once, as two index arrays (P,).
 
-    Sorted by a part without one of its bits, words whose part differs in that bit alone, or in none, stand in one run
-    (multi-index hashing: Norouzi, Punjani and Fleet 2012, proposition 1).
+    Sorting by a part without one of its bits groups hashes with parts that differ at most in that bit (multi-index
+    hashing: Norouzi, Punjani and Fleet 2012, proposition 1).
     """
     for bit in range(64):
         part = np.uint64(((1 << PART) - 1) << bit // PART * PART & ~(1 << bit))
@@ -81,12 +85,12 @@ def candidates(hashes: Hashes) -> Iterator[tuple[Ints, Ints]]:
 
 @dataclass
 class Near:
-    """Gathers what tiles look like and joins the cells of those that look the same.
+    """Collector of tile features that joins the cells of tiles that look the same.
 
     Attributes:
-        compared: tiles with texture enough.
-        groups: groups of more than one cell, once `joined` was asked for.
-        largest: cells of the largest of them.
+        compared: Tiles with enough texture.
+        groups: Groups of several cells, set by `joined`.
+        largest: Cells of the largest group.
     """
 
     compared: int = 0
@@ -98,7 +102,7 @@ class Near:
     _numbers: dict[str, int] = field(default_factory=dict)
 
     def add(self, pictures: npt.NDArray[np.uint8], cells: list[str]) -> None:
-        """Takes tiles (N, 3, S, S) as they are displayed, each with its cell."""
+        """Add tiles (N, 3, S, S) as displayed, each with its cell."""
         hashes, small, textured = looks(pictures)
         numbers = np.array([self._numbers.setdefault(cell, len(self._numbers)) for cell in cells], np.int64)
         self._hashes.append(hashes[textured])
@@ -108,11 +112,11 @@ class Near:
 
     @property
     def cells(self) -> int:
-        """All cells that tiles are in."""
+        """Number of cells that contain tiles."""
         return len(self._numbers)
 
     def joined(self) -> dict[str, str]:
-        """The first cell of its group, by name, for each cell of a group of several."""
+        """Return the first cell by name for each cell of a group of several."""
         if not self.compared:
             return {}
         cells, hashes, small, pairs = _distinct(
@@ -140,14 +144,14 @@ class Near:
 
 
 def _distinct(cells: Ints, hashes: Hashes, small: Small) -> tuple[Ints, Hashes, Small, list[Ints]]:
-    """One of all tiles that look alike to the last step, and the pairs (2, P) of its cell and those of the others."""
+    """Keep one of all tiles with identical features; also return cell pairs (2, P) with the others."""
     rows = np.concatenate([hashes[:, np.newaxis].view(np.int8), small], axis=1)
     _, first, group = np.unique(rows.view(f"V{rows.shape[1]}").ravel(), return_index=True, return_inverse=True)
     return cells[first], hashes[first], small[first], [np.stack([cells, cells[first][group.ravel()]])]
 
 
 def _correlation(one: Small, other: Small) -> npt.NDArray[np.float32]:
-    """Of pairs of small pictures (P, 256), whose means are 0."""
+    """Return the correlation of pairs of thumbnails (P, 256) with zero mean."""
     a, b = one.astype(np.float32), other.astype(np.float32)
     lengths = np.sqrt(np.einsum("pk,pk->p", a, a) * np.einsum("pk,pk->p", b, b))
     found: npt.NDArray[np.float32] = np.einsum("pk,pk->p", a, b) / np.maximum(lengths, 1e-6)

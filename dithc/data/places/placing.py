@@ -1,4 +1,4 @@
-"""Where the tiles of a scene are: a lattice from its upper left corner on, of which some are moved into one split."""
+"""Placement of tiles: a lattice from the upper-left corner of a scene, with some tiles moved into one split."""
 
 from dataclasses import dataclass
 
@@ -9,12 +9,12 @@ from dithc.data.places.earth import Ints
 from dithc.data.places.split import Splits, Splitter
 
 PARTS = 8
-"""Of a tile's side: the steps by which it is moved, up to half of the side."""
+"""Steps per tile side for moves, which cover at most half of the side."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Placed:
-    """The tiles of a scene: row and column of their first pixels (n,), cells and splits; the last `moved` left the lattice."""
+    """Tiles of a scene: row and column of first pixels (n,), cells and splits; the last `moved` left the lattice."""
 
     y: Ints
     x: Ints
@@ -24,7 +24,7 @@ class Placed:
 
 
 def lattice(shape: tuple[int, int], *, size: int, stride: int) -> tuple[Ints, Ints]:
-    """Rows and columns of the first pixels of all tiles of a scene (H, W), row by row."""
+    """Return rows and columns of the first pixels of all tiles of a scene (H, W), row by row."""
     tops, lefts = (np.arange(0, side - size + 1, stride, dtype=np.int64) for side in shape)
     y, x = np.meshgrid(tops, lefts, indexing="ij")
     return y.ravel(), x.ravel()
@@ -35,10 +35,10 @@ def place_tiles(
 ) -> Placed:
     """Return the tiles of a scene (H, W), of `size` pixels at distances of `stride`.
 
-    Cells of the whole Earth cross the grid of every scene. A tile of the lattice in two splits moves by at most half its
-    side, the shortest way to the split of its middle. It then overlaps its neighbors, and no pixel is in tiles of two splits.
-    Without such a position it stays, without a split. `place` is the coordinate reference system, or the scene's name without
-    georeference; `transform` is None then.
+    Cells of the Earth grid do not align with the scene. A lattice tile in two splits moves by at most half its side,
+    the shortest way to the split of its center. It then overlaps its neighbors, but no pixel is in tiles of two
+    splits. Without a suitable position it stays, without a split. `place` is the coordinate reference system, or the
+    scene's name without georeference; `transform` is None then.
     """
     y, x = lattice(shape, size=size, stride=stride)
     cells, splits = splitter.assign(y, x, size=size, place=place, transform=transform)
@@ -72,7 +72,7 @@ def place_tiles(
 
 
 def _shifts(size: int, stride: int) -> Ints:
-    """Moves (k, 2) down and right, nearest first, none of which leads to another tile of the lattice."""
+    """Return moves (k, 2) down and right, nearest first, without moves onto other tiles of the lattice."""
     step = size // PARTS
     steps = np.array([k * step for k in range(-PARTS // 2, PARTS // 2 + 1) if abs(k * step) < stride], np.int64)
     moves = np.stack(np.meshgrid(steps, steps, indexing="ij"), axis=-1).reshape(-1, 2)

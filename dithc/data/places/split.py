@@ -1,4 +1,4 @@
-"""Which split a place belongs to: a hash of its geographic cell and the seed, so that adding scenes moves none."""
+"""Assignment of places to splits by a hash of cell and seed, so that new scenes change no assignment."""
 
 import hashlib
 from collections.abc import Mapping
@@ -19,11 +19,11 @@ Splits = list[str | None]
 
 
 class Splitter:
-    """Assigns cells to splits by `seed`; a cell in `joined` has the split of another.
+    """Splitter of cells by `seed`; a cell in `joined` gets the split of another.
 
-    With `cell_m`, cells are those of the grid over the whole Earth (`earth.py`), for every coordinate reference system and
-    pixel size. Otherwise they are squares of `cell_tiles` tiles in the scene's system. The same place on another date or in
-    an overlapping scene is in the same cell. Without georeference, a cell is a square in the scene.
+    With `cell_m`, cells belong to the grid over the entire Earth (`earth.py`), for every coordinate reference system
+    and pixel size. Otherwise they are squares of `cell_tiles` tiles in the scene's system. The same place on another
+    date or in an overlapping scene is in the same cell. Without georeference, a cell is a square in the scene.
     """
 
     def __init__(self, settings: datasets.Split, *, seed: int, joined: Mapping[str, str] | None = None) -> None:
@@ -38,23 +38,24 @@ class Splitter:
         return "val" if share < self.settings.train + self.settings.val else "test"
 
     def wanted(self) -> tuple[str, ...]:
-        """Splits whose share is not zero."""
+        """Return the splits with a nonzero share."""
         shares = (self.settings.train, self.settings.val, 1.0 - self.settings.train - self.settings.val)
         return tuple(name for name, share in zip(SPLITS, shares, strict=True) if share > 1e-9)
 
     def assign(
         self, y: Ints, x: Ints, *, size: int, place: str, transform: GeoTransform | None
     ) -> tuple[list[str], Splits]:
-        """Return the cell of each tile's middle and its split, None for a tile that touches cells of different splits.
+        """Return the cell of each tile's center and its split, None for a tile that touches cells of different splits.
 
-        y and x (n,) are the first rows and columns of tiles of `size` pixels. `place` and `transform` are as in `place_tiles`.
+        y and x (n,) are the first rows and columns of tiles of `size` pixels. `place` and `transform` are as in
+        `place_tiles`.
         """
         if transform is not None and self.settings.cell_m is not None:
             return self._on_earth(y, x, size=size, crs=place, transform=transform)
         side = self.settings.cell_tiles * size * (1.0 if transform is None else abs(transform[0]))
         corners = [
             _cells(y + dy, x + dx, transform=transform or PIXELS, side=side, place=place)
-            for dy in (0.5, size - 0.5)  # centres of the corner pixels: a tile that fills its cell stays inside
+            for dy in (0.5, size - 0.5)  # centers of corner pixels, so that a tile that fills its cell stays inside
             for dx in (0.5, size - 0.5)
         ]
         half = size // 2 + 0.5
@@ -66,21 +67,21 @@ class Splitter:
         return middles, splits
 
     def _on_earth(self, y: Ints, x: Ints, *, size: int, crs: str, transform: GeoTransform) -> tuple[list[str], Splits]:
-        """Whole tiles count, not the centres of their pixels: an edge bends by less than half a pixel between its points."""
+        """Assign entire tiles instead of pixel centers; an edge bends by less than half a pixel between its points."""
         assert self.settings.cell_m is not None
         grid = EarthGrid(side_m=self.settings.cell_m)
         longitudes, latitudes = outline(y, x, size=size, crs=crs, transform=transform)  # (n, 9)
         if not np.isfinite(longitudes).all():
             raise problem(
-                "a scene is nowhere on the Earth",
+                "a scene is outside of the Earth",
                 got=f"coefficients {transform} in the system {crs}",
-                expected="a place, from which the cell of each tile follows (`split.cell_m`)",
-                fix="correct the georeference of that scene, take it out of the source, or leave `split.cell_m` out",
+                expected="a place on the Earth, which determines the cell of each tile (`split.cell_m`)",
+                fix="correct the georeference of that scene, remove it from the source, or omit `split.cell_m`",
             )
         tile, rows, columns = grid.touched(longitudes, latitudes, buffer_m=self.settings.buffer_m / 2)
         kinds, kind = np.unique(np.stack([rows, columns]), axis=1, return_inverse=True)
         numbers = np.array([SPLITS.index(self.split_of(self._name(*cell))) for cell in kinds.T.tolist()], np.int64)
-        found = numbers[kind.ravel()]  # of each pair of a tile and a cell
+        found = numbers[kind.ravel()]  # per pair of a tile and a cell
         least, most = np.full(len(y), len(SPLITS)), np.full(len(y), -1)
         np.minimum.at(least, tile, found)
         np.maximum.at(most, tile, found)
@@ -95,7 +96,7 @@ class Splitter:
 def outline(
     y: Ints, x: Ints, *, size: int, crs: str, transform: GeoTransform
 ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-    """Longitudes and latitudes, (n, 9) each, of the middle of tiles, of their corners, and of the middles of their edges."""
+    """Return longitudes and latitudes (n, 9) of tile centers, corners and edge midpoints."""
     a, b, c, d, e, f = transform
     places = [(0.5, 0.5), *((v, u) for v in (0.0, 0.5, 1.0) for u in (0.0, 0.5, 1.0) if (v, u) != (0.5, 0.5))]
     rows = y[:, np.newaxis] + size * np.array([v for v, _ in places])  # (n, 9)

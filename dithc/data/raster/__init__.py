@@ -1,13 +1,17 @@
-"""Raster files: the entrance of rasterio (with `grids.py` and `ground.py`) to read and write georeferenced images.
+"""Reading and writing of georeferenced raster files: the only use of rasterio besides `grids.py` and `ground.py`.
 
-Purpose: `read_raster` returns the pixels of a GeoTIFF or JPEG 2000 file and its metadata (`RasterInfo`). `write_geotiff`,
-`write_cog` and `write_cog_by_rows` write losslessly, with a `BandLabel` for each band. GDAL's decoders stop early, and they
-follow names in a file to other files and to the network.
-Contents: `reading` decodes, `companions` finds mask and world file, `labels` reads and writes metadata of bands, `codestream`
-and `tiff` verify files, `writing` writes.
-Invariants: GDAL opens single files with the settings `READING`. Before decoding, every tile part of a JPEG 2000 file is followed
-to its end and every deflated block of a TIFF file is compared with its checksum. Validity follows GDAL: a mask replaces the
-no-data value, and an alpha band is never data. Written files are read back and compared, a GeoTIFF on request.
+Purpose: `read_raster` returns the pixels of a GeoTIFF or JPEG 2000 file and its metadata (`RasterInfo`).
+`write_geotiff`, `write_cog` and `write_cog_by_rows` write losslessly, with a `BandLabel` for each band. GDAL's
+decoders stop early, and they follow names in a file to other files and to the network.
+
+Contents: `reading` decodes, `companions` finds mask and world file, `labels` reads and writes metadata of bands,
+`codestream` and `tiff` verify files, `writing` writes.
+
+Invariants: GDAL opens single files with the settings `READING`. Before decoding, every tile part of a JPEG 2000 file
+is followed to its end and every deflated block of a TIFF file is compared with its checksum. Validity follows GDAL: a
+mask replaces the no-data value, and an alpha band is never data. Written files are read back and compared, a GeoTIFF
+on request.
+
 Extending: another format is a driver with its signature in `reading.py` and its options in `writing.py`.
 """
 

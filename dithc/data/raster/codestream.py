@@ -1,9 +1,8 @@
-"""Whether a JPEG 2000 file is whole: every tile part where the header before it says, none missing, the end at the end,
-no page of zeros in the place of data.
+"""Completeness check of JPEG 2000 files: tile parts, end marker, and pages of zeros instead of data.
 
-Decoders are lenient: what is missing of a tile becomes wrong pixels, in some builds and settings without an error. Marker
-codes, segments and boxes are those of ISO/IEC 15444-1, annexes A and I; nothing of the image is decoded here, so that single
-altered bytes of its data pass: the format has no checksum, and only one of the whole file sees them.
+Decoders are lenient. Missing parts of a tile become wrong pixels, in some builds and settings without an error. Marker
+codes, segments and boxes follow ISO/IEC 15444-1, annexes A and I. The image is not decoded, and the format has no
+checksum. Single altered bytes of image data are therefore only detected by a checksum of the entire file.
 """
 
 import struct
@@ -13,10 +12,11 @@ from typing import BinaryIO
 
 SOC, SIZ, COD, SOT, EOC = 0xFF4F, 0xFF51, 0xFF52, 0xFF90, 0xFFD9
 MOST_BOXES, MOST_SEGMENTS, MOST_PARTS = 1000, 100_000, 1 << 20
-"""Far above what encoders write; a file made of empty ones must not keep the reader busy."""
+"""Limits far above real files, so that files of empty elements cannot occupy the reader."""
 HOLE_BYTES, CHUNK_BYTES = 4096, 1 << 22
-"""A page: what a download that was preallocated, or a failing disk, leaves as zeros. Coded data has no such run (the coder
-adapts to zeros within a few bytes), except for empty packets, of which each is a byte of zero."""
+"""A page of zeros, as left by a preallocated download or a failing disk. Coded data has no run of this length, because
+the coder adapts to zeros within a few bytes. Empty packets are an exception, with one zero byte each.
+"""
 
 
 def check_codestream(path: Path) -> None:
@@ -31,7 +31,7 @@ def check_codestream(path: Path) -> None:
             _tile_parts(file, first, end, num_tiles=num_tiles)
             _no_hole(file, first, end, longer_than=max(HOLE_BYTES - 1, num_packets))
         except struct.error as error:
-            raise OSError("the JPEG 2000 file is cut short: it ends within a header") from error
+            raise OSError("the JPEG 2000 file is truncated: it ends within a header") from error
 
 
 def _read(file: BinaryIO, place: int, form: str) -> tuple[int, ...]:
@@ -40,7 +40,7 @@ def _read(file: BinaryIO, place: int, form: str) -> tuple[int, ...]:
 
 
 def _codestream(file: BinaryIO, *, size: int) -> tuple[int, int]:
-    """First byte of the codestream and the byte behind it: the box `jp2c`, or the file where it has no boxes."""
+    """Return start and end of the codestream: the box `jp2c`, or the entire file without boxes."""
     if _read(file, 0, ">H")[0] == SOC:
         return 0, size
     place = 0
@@ -51,7 +51,7 @@ def _codestream(file: BinaryIO, *, size: int) -> tuple[int, int]:
             (length,), header = _read(file, place + 8, ">Q"), 16
         end = size if length == 0 else place + length
         if end > size:
-            raise OSError(f"the JPEG 2000 file is cut short: a box ends at byte {end}, the file at {size}")
+            raise OSError(f"the JPEG 2000 file is truncated: a box ends at byte {end}, the file at {size}")
         if kind == int.from_bytes(b"jp2c"):
             return place + header, end
         if end < place + header:
@@ -61,11 +61,11 @@ def _codestream(file: BinaryIO, *, size: int) -> tuple[int, int]:
 
 
 def _main_header(file: BinaryIO, start: int) -> tuple[int, int, int]:
-    """Number of tiles, most packets of one, and where the first tile part begins."""
+    """Return the number of tiles, the most packets of a tile, and the offset of the first tile part."""
     found = _read(file, start, ">HHHHIIIIIIIIH")
     marker, size, _, _, right, bottom, _, _, width, height, left, top, components = found
     if (marker, size) != (SOC, SIZ) or not width or not height:
-        raise OSError("the JPEG 2000 codestream does not begin with its size")
+        raise OSError("the JPEG 2000 codestream does not start with its size")
     tile = min(width, right - left), min(height, bottom - top)
     place, num_packets = start + 2, 0
     for _ in range(MOST_SEGMENTS):
@@ -79,7 +79,7 @@ def _main_header(file: BinaryIO, start: int) -> tuple[int, int, int]:
 
 
 def _packets(file: BinaryIO, place: int, tile: tuple[int, int]) -> int:
-    """Most packets of a component of a tile (width, height): one for each layer, resolution and precinct (A.6.1, B.6)."""
+    """Return the most packets of a tile component: one per layer, resolution and precinct (A.6.1, B.6)."""
     style, _, layers, _, levels = _read(file, place, ">BBHBB")
     sizes = _read(file, place + 10, f">{levels + 1}B") if style & 1 else (0xFF,) * (levels + 1)
     count = 0
@@ -87,7 +87,7 @@ def _packets(file: BinaryIO, place: int, tile: tuple[int, int]) -> int:
         scale = levels - level
         wide, high = (
             (side >> scale >> power) + 2 for side, power in zip(tile, (size & 15, size >> 4), strict=True)
-        )  # one begun at either end
+        )  # plus a partial precinct at either end
         count += wide * high
     return layers * count
 
@@ -100,13 +100,13 @@ def _tile_parts(file: BinaryIO, place: int, end: int, *, num_tiles: int) -> None
             break
         marker, _, tile, length, _, count = _read(file, place, ">HHHIBB")
         if marker != SOT:
-            raise OSError(f"the JPEG 2000 codestream is cut short or damaged: no tile part at byte {place}")
-        place = place + length if length else end - 2  # 0: the last one, up to the end marker
+            raise OSError(f"the JPEG 2000 codestream is truncated or damaged: no tile part at byte {place}")
+        place = place + length if length else end - 2  # 0: the last part, up to the end marker
         parts[tile] += 1
         promised[tile] = max(count, promised.get(tile, 0))
         if place + 2 > end:
             raise OSError(
-                f"the JPEG 2000 codestream is cut short: a part of tile {tile} ends at byte {place} of {end - 2}"
+                f"the JPEG 2000 codestream is truncated: a part of tile {tile} ends at byte {place} of {end - 2}"
             )
         if length and length < 12:
             raise OSError(f"the JPEG 2000 codestream is damaged: a part of tile {tile} has {length} bytes")
@@ -115,18 +115,18 @@ def _tile_parts(file: BinaryIO, place: int, end: int, *, num_tiles: int) -> None
     lacking = [tile for tile, count in promised.items() if parts[tile] < count]
     if lacking or len(parts) != num_tiles:
         raise OSError(
-            f"the JPEG 2000 codestream lacks parts of tiles: {len(parts) - len(lacking)} of {num_tiles} are whole"
+            f"the JPEG 2000 codestream lacks parts of tiles: {len(parts) - len(lacking)} of {num_tiles} are complete"
         )
 
 
 def _no_hole(file: BinaryIO, place: int, end: int, *, longer_than: int) -> None:
-    """Refuses a run of more than `longer_than` bytes of zero between two places."""
+    """Raise OSError for a run of more than `longer_than` zero bytes between two offsets."""
     hole, kept = bytes(longer_than + 1), b""
     file.seek(place)
     while place < end and (chunk := file.read(min(CHUNK_BYTES, end - place))):
         found = (kept + chunk).find(hole)
         if found >= 0:
             at = place - len(kept) + found
-            raise OSError(f"the JPEG 2000 codestream has a hole: {len(hole)} bytes of zero and more from byte {at}")
+            raise OSError(f"the JPEG 2000 codestream has a hole: at least {len(hole)} bytes of zero from byte {at}")
         place += len(chunk)
         kept = (kept + chunk)[-longer_than:]

@@ -16,9 +16,10 @@ AUX_BYTES, WORLD_BYTES = 1 << 20, 1 << 10
 
 
 def companion(path: Path, *ends: str) -> Path | None:
-    """Return the first file next to a raster, or next to the target of a link, that ends so (`.msk`, or `/wld` for NAME.wld).
+    """Return the first file next to a raster, or next to the target of a link, with one of the ends (`.msk`; `/wld`:
+    NAME.wld).
 
-    None if there is none. Raises UserError for a link to another folder than the raster's.
+    None if no such file exists. Raises UserError for a link to another folder than the raster's.
     """
     rasters = (path, Path(os.path.realpath(path)))
     places = [
@@ -30,7 +31,7 @@ def companion(path: Path, *ends: str) -> Path | None:
     folders = {os.path.realpath(raster.parent) for raster in rasters}
     if beside is not None and os.path.dirname(os.path.realpath(beside)) not in folders:
         raise problem(
-            f"a file beside {path} is a link to another folder",
+            f"a file next to {path} is a link to another folder",
             got=f"{beside.name}, which leads to {os.path.realpath(beside)}",
             expected="a file in the folder of the raster",
             fix="copy the file there, or remove the link if the raster does not need it",
@@ -39,7 +40,7 @@ def companion(path: Path, *ends: str) -> Path | None:
 
 
 def check_aux(path: Path) -> None:
-    """Raise UserError if NAME.aux.xml declares place, no-data value or scale, which are not evaluated."""
+    """Raise UserError if NAME.aux.xml declares place, no-data value or scale, because the file is not evaluated."""
     aux = companion(path, ".aux.xml")
     if aux is None or not aux.is_file():
         return
@@ -47,7 +48,7 @@ def check_aux(path: Path) -> None:
         text = file.read(AUX_BYTES)
     if len(text) == AUX_BYTES or any(word in text for word in (*AUX_PLACE, *AUX_NUMBERS)):
         raise problem(
-            f"the place, the no-data value or the scale of {path} is declared in a file beside it",
+            f"the place, the no-data value or the scale of {path} is declared in a file next to it",
             got=aux.name,
             expected="one file with all of them; GDAL's .aux.xml is not evaluated",
             fix="write them into one file (gdal_translate IN.tif OUT.tif), or remove the .aux.xml if it is wrong",
@@ -55,7 +56,7 @@ def check_aux(path: Path) -> None:
 
 
 def read_world(path: Path) -> tuple[Path, GeoTransform] | None:
-    """Return the world file of a raster (.tfw, .tifw, .wld) and its coefficients, or None; UserError without six numbers."""
+    """Return the world file (.tfw, .tifw, .wld) of a raster and its coefficients, or None; UserError if invalid."""
     end = path.suffix[1:].lower() or "tif"
     ends = [f"/{end[0]}{end[-1]}w", f"/{end}w", "/wld"]
     world = companion(path, *ends, *map(str.upper, ends))

@@ -17,12 +17,12 @@ class BandLabel:
     """Metadata of one band of a file.
 
     Attributes:
-        name: description, such as B04; empty if the file has none.
-        units: units of physical values.
-        scale: physical = stored * scale + offset.
-        offset: see `scale`.
-        wavelength_nm: central wavelength, None if unknown.
-        shown: color interpretation, such as `red`; None if undefined.
+        name: Description, such as B04; empty if the file has none.
+        units: Units of physical values.
+        scale: Scale in physical = stored * scale + offset.
+        offset: Offset in the same equation.
+        wavelength_nm: Central wavelength, None if unknown.
+        shown: Color interpretation, such as `red`; None if undefined.
     """
 
     name: str

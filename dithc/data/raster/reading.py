@@ -1,7 +1,7 @@
 """Georeferenced rasters read back exactly.
 
-The first bytes of a file select one of two drivers. GDAL opens single files only, because it would follow names in and next to
-a raster to other files and to the network. `companions` finds the mask and the world file of a raster instead.
+The first bytes of a file select one of two drivers. GDAL opens single files only, because it would follow names in and
+next to a raster to other files and to the network. `companions` finds the mask and the world file of a raster instead.
 """
 
 import os
@@ -39,7 +39,7 @@ SIGNATURES: dict[bytes, Driver] = {
     b"\xff\x4f\xff\x51": "JP2OpenJPEG",
 }
 READING: dict[str, str | int] = {
-    "GDAL_CACHEMAX": 128 << 20,  # bytes; else a twentieth of the machine, for blocks that are read once
+    "GDAL_CACHEMAX": 128 << 20,  # bytes; the default of a twentieth of the memory is useless for blocks read once
     "GDAL_NUM_THREADS": "1",  # GDAL's own threads lose the errors of the tiles that they decode
     "GTIFF_IGNORE_READ_ERRORS": "NO",
     "GDAL_ERROR_ON_LIBJPEG_WARNING": "YES",
@@ -48,10 +48,10 @@ READING: dict[str, str | int] = {
     "GDAL_GEOREF_SOURCES": "PAM,INTERNAL",  # without PAM, JP2OpenJPEG returns uninitialized memory for a missing grid
     "CPL_VSIL_CURL_ALLOWED_FILENAME": "none",
 }
-"""Settings under which files are read, whatever the environment says."""
+"""GDAL settings for reading, which override the environment."""
 MOST_THREADS = 16
 MOST_PARTIAL = 0.5
-"""Largest share of partly transparent pixels in an alpha band. GDAL tags the fourth of four byte bands as alpha by default."""
+"""Largest share of partly transparent pixels in an alpha band. By default GDAL tags a fourth byte band as alpha."""
 LEAST_BLOCK_BYTES = 1 << 20
 NO_GRID = ((1.0, 0.0, 0.0, 0.0, 1.0, 0.0), (1.0, 0.0, 0.0, 0.0, -1.0, 0.0))
 """The identity, which GDAL returns for rasters without geotransform, and the identity with rows from north to south."""
@@ -64,18 +64,18 @@ class RasterInfo:
 
     Attributes:
         driver: GDAL driver of the content; the suffix of the file may differ.
-        count: number of data bands; alpha bands are not counted.
+        count: Number of data bands; alpha bands are not counted.
         crs: `EPSG:n`, or well-known text of a system without code; None without a system.
-        epsg: the code, None without one.
-        metric: whether the system is projected with the meter as its unit.
-        transform: affine coefficients (a, b, c, d, e, f), of the file or of its world file.
-        nodata: declared no-data value; None if a mask replaces it, as in GDAL.
-        points: number of ground control points.
-        labels: metadata of each data band.
-        masked: (H, W), true where the mask or the alpha band of the raster excludes a pixel; None without both.
-        alpha: number of alpha bands.
-        pages: number of further images in the file, which are neither overviews nor masks and are not read.
-        companions: other files that were read: mask and world file.
+        epsg: EPSG code, None without code.
+        metric: Whether the system is projected with the meter as its unit.
+        transform: Affine coefficients (a, b, c, d, e, f), of the file or of its world file.
+        nodata: Declared no-data value; None if a mask replaces it, as in GDAL.
+        points: Number of ground control points.
+        labels: Metadata of each data band.
+        masked: (H, W), true if the mask or the alpha band of the raster excludes a pixel; None without both.
+        alpha: Number of alpha bands.
+        pages: Number of further images in the file, which are neither overviews nor masks and are not read.
+        companions: Other files that were read: mask and world file.
     """
 
     driver: str
@@ -97,16 +97,16 @@ class RasterInfo:
 
     @property
     def has_grid(self) -> bool:
-        """Whether the file or its world file has a geotransform."""
+        """True if the file or its world file has a geotransform."""
         return self.transform not in NO_GRID
 
 
 def read_raster(path: Path, *, bands: Sequence[str] = ()) -> tuple[npt.NDArray[Any], RasterInfo]:
     """Read the data bands (C, H, W) and metadata of a GeoTIFF or JPEG 2000 file, recognized by content.
 
-    Other drivers are excluded: SENTINEL2 returns zeros without an error if band files are missing, and others open documents
-    that name servers. Alpha bands become part of `RasterInfo.masked`. `bands` are expected names, to recognize data in a band
-    tagged as alpha.
+    Other drivers are excluded: SENTINEL2 returns zeros without an error if band files are missing, and others open
+    documents that name servers. Alpha bands become part of `RasterInfo.masked`. `bands` are expected names, to
+    recognize data in a band tagged as alpha.
 
     Raises:
         OSError: The file is truncated, damaged or of another format.
@@ -137,7 +137,7 @@ def _read(path: Path, driver: Driver, source: Any, *, bands: Sequence[str]) -> t
     blocks = [block for _, block in source.block_windows(1)] if driver == "JP2OpenJPEG" else []
     pixels = source.read(numbers) if len(blocks) < 2 else _decoded(path, driver, source, numbers, blocks)
     if alpha and not _is_alpha(path, pixels[-1], number=alpha[-1], count=source.count, bands=bands):
-        pixels, numbers, alpha = pixels[np.argsort(numbers)], sorted(numbers), []  # (C, H, W), in the order of the file
+        pixels, numbers, alpha = pixels[np.argsort(numbers)], sorted(numbers), []  # (C, H, W), in file order
     count, flags = len(numbers) - len(alpha), source.mask_flag_enums[numbers[0] - 1]
     valid = [pixels[count:] != 0] if alpha else []
     beside = companion(path, ".msk", ".MSK")
@@ -172,7 +172,7 @@ def _read(path: Path, driver: Driver, source: Any, *, bands: Sequence[str]) -> t
 
 
 def _is_alpha(path: Path, pixels: npt.NDArray[Any], *, number: int, count: int, bands: Sequence[str]) -> bool:
-    """Return whether a band that is tagged as alpha is one: `bands` may declare it as data, and its values confirm that."""
+    """Return whether a band tagged as alpha is one; `bands` may declare data, which its values must confirm."""
     if len(bands) != count or bands[number - 1].casefold() in ("a", "alpha"):
         return True
     opaque = np.iinfo(pixels.dtype).max if pixels.dtype.kind in "iu" else 1
@@ -186,8 +186,8 @@ def _is_alpha(path: Path, pixels: npt.NDArray[Any], *, number: int, count: int, 
 
 
 def _mask_beside(path: Path, beside: Path, *, shape: tuple[int, int]) -> npt.NDArray[np.bool_]:
-    """Return validity, (1, H, W) or (C, H, W), from a mask of GDAL in NAME.msk; UserError for other content or shape."""
-    got = "no mask of GDAL (INTERNAL_MASK_FLAGS_1)"
+    """Return validity (1, H, W) or (C, H, W) from GDAL's mask in NAME.msk; UserError for other content or shape."""
+    got = "not a mask of GDAL (INTERNAL_MASK_FLAGS_1)"
     try:
         with opened(beside, _driver(beside)) as source:
             if "INTERNAL_MASK_FLAGS_1" in source.tags() and source.shape == shape:
@@ -201,7 +201,7 @@ def _mask_beside(path: Path, beside: Path, *, shape: tuple[int, int]) -> npt.NDA
     raise problem(
         f"{beside} is not the mask of {path.name}",
         got=got,
-        expected=f"a GeoTIFF mask of {shape[0]} x {shape[1]} pixels, as GDAL writes it beside a raster",
+        expected=f"a GeoTIFF mask of {shape[0]} x {shape[1]} pixels, as GDAL writes it next to a raster",
         fix="write the mask again (gdal_translate -mask), copy it again, or remove it",
     )
 
@@ -211,21 +211,22 @@ def _driver(path: Path) -> Driver:
         start = file.read(8)
     driver = next((driver for signature, driver in SIGNATURES.items() if start.startswith(signature)), None)
     if driver is None:
-        raise OSError(
-            f"its first bytes {start!r} are those of another format than {', '.join(dict.fromkeys(SIGNATURES.values()))}"
-        )
+        raise OSError(f"its first bytes {start!r} do not match {' or '.join(dict.fromkeys(SIGNATURES.values()))}")
     return driver
 
 
 @contextmanager
 def opened(path: Path, driver: Driver) -> Iterator[Any]:
-    """The file open for reading; the settings hold for this thread and as long."""
-    with rasterio.Env(**READING), rasterio.open(os.path.abspath(path), driver=driver) as source:  # no name is a server
+    """Open a file; the GDAL settings apply to this thread until it is closed."""
+    with (
+        rasterio.Env(**READING),
+        rasterio.open(os.path.abspath(path), driver=driver) as source,
+    ):  # excludes server names
         yield source
 
 
 def _check_size(path: Path, source: Any) -> int:
-    """Return an upper limit of the bytes of one block of all bands or of a mask; reject a header that exceeds the memory."""
+    """Return an upper limit of the bytes per block of all bands or a mask; UserError if memory is exceeded."""
     if len(set(source.dtypes)) > 1:
         raise OSError(f"its bands are of several types: {', '.join(source.dtypes)}")
     height, width = (max(sides) for sides in zip((source.height, source.width), *source.block_shapes, strict=True))
@@ -239,7 +240,7 @@ def _check_size(path: Path, source: Any) -> int:
 
 
 def _decoded(path: Path, driver: Driver, source: Any, numbers: list[int], blocks: list[Window]) -> npt.NDArray[Any]:
-    """Decode blocks of bands with own threads, each with its own open file; the first error ends all."""
+    """Decode blocks of bands with threads that each open the file; the first error is raised."""
     pixels = np.empty((len(numbers), source.height, source.width), source.dtypes[0])  # (C, H, W)
 
     def decode(share: list[Window]) -> None:

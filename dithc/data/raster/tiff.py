@@ -1,8 +1,9 @@
-"""Whether the deflated blocks of a TIFF file are whole: each ends where it says, with the checksum of what it unfolds to.
+"""Completeness check of deflated TIFF blocks, including their checksums.
 
-Decoders stop when they have the pixels of a block, before its checksum, so that altered bytes become wrong pixels without an
-error. Tags and types are those of TIFF 6.0, sections 2 and 8, and BigTIFF; a block is a zlib stream (RFC 1950), whose last four
-bytes are the Adler-32 of its content. Other ways of packing, and none, have no checksum: what is altered there cannot be seen.
+Decoders stop when they have the pixels of a block, before its checksum, so that altered bytes become wrong pixels
+without an error. Tags and types follow TIFF 6.0, sections 2 and 8, and BigTIFF. A block is a zlib stream (RFC 1950),
+which ends with the Adler-32 of its content. Other compressions, and uncompressed data, have no checksum, so that
+alterations cannot be detected.
 """
 
 import struct
@@ -16,7 +17,7 @@ COMPRESSION, DEFLATE = 259, ((8,), (32946,))
 SUBFILE, REDUCED, MASK = 254, 1, 4
 TILE_SIDES, MOST_DIRECTORIES = (322, 323), 64
 OFFSETS, LENGTHS = (273, 324), (279, 325)
-"""Of strips, of tiles."""
+"""Tags of strips and of tiles."""
 TYPES = {3: ("H", 2), 4: ("I", 4), 13: ("I", 4), 16: ("Q", 8), 18: ("Q", 8)}
 CHUNK_BYTES = 1 << 20
 
@@ -30,9 +31,9 @@ def check_blocks(path: Path, *, block_bytes: int) -> None:
         try:
             blocks = list(_blocks(file, size=path.stat().st_size, most=block_bytes))
         except struct.error as error:
-            raise OSError("the TIFF file is cut short: it ends within its directory") from error
+            raise OSError("the TIFF file is truncated: it ends within its directory") from error
         for number, (offset, length) in enumerate(blocks):
-            if length:  # a block that is not there is of no data
+            if length:  # a missing block has no data
                 _check_block(file, offset, length, said=f"block {number} of {len(blocks)}", most=block_bytes)
 
 
@@ -49,7 +50,7 @@ def _check_block(file: BinaryIO, offset: int, length: int, *, said: str, most: i
     except zlib.error as error:
         raise OSError(f"{said} of the TIFF file is damaged: {error}") from error
     if not stream.eof:
-        raise OSError(f"{said} of the TIFF file is cut short or damaged: it does not end after {total} bytes of pixels")
+        raise OSError(f"{said} of the TIFF file is truncated or damaged: it does not end after {total} bytes of pixels")
 
 
 def _blocks(file: BinaryIO, *, size: int, most: int) -> Iterator[tuple[int, int]]:

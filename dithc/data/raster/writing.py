@@ -1,4 +1,4 @@
-"""Georeferenced rasters written losslessly, and compared with what they read back as."""
+"""Lossless writing of georeferenced rasters, with comparison of the written file."""
 
 import hashlib
 import warnings
@@ -20,14 +20,14 @@ from dithc.data.grids import GeoTransform
 from dithc.data.raster.labels import BandLabel, write_labels
 from dithc.data.raster.reading import READING, Driver, opened
 
-# JPEG 2000 is only lossless with the reversible 5/3 wavelet, every quality layer kept, and no chroma subsampling.
+# JPEG 2000 is lossless only with the reversible 5/3 wavelet, all quality layers, and no chroma subsampling.
 CREATION_OPTIONS: dict[Driver, dict[str, str]] = {
     # By default GDAL tags three byte bands as red, green and blue, and a fourth as alpha.
     "GTiff": {"compress": "deflate", "predictor": "2", "photometric": "minisblack"},
     "JP2OpenJPEG": {"QUALITY": "100", "REVERSIBLE": "YES", "YCBCR420": "NO"},
 }
-COG_BLOCK, COG_SMALLEST_BLOCK = 512, 128  # pixels; GDAL's own, and the least that it takes
-CACHE_MB = 64  # of blocks that GDAL holds at least, where a file is written by rows
+COG_BLOCK, COG_SMALLEST_BLOCK = 512, 128  # pixels; GDAL's default and minimum
+CACHE_MB = 64  # least block cache of GDAL for files written by rows
 
 
 def write_geotiff(
@@ -40,18 +40,21 @@ def write_geotiff(
     driver: Driver = "GTiff",
     verify: bool = False,
 ) -> None:
-    """Write one raster (C, H, W) losslessly to an existing folder; the caller chooses a temporary name for atomic results.
+    """Write one raster (C, H, W) losslessly to an existing folder; the caller selects a temporary name for atomic
+    results.
 
-    GTiff stores all dtypes, JP2OpenJPEG uint8, uint16 and int16. `transform` (a, b, c, d, e, f) maps x = a*col + b*row + c, y
-    = d*col + e*row + f; transform and epsg are None without georeference. `verify` reads the file back and compares every
-    pixel.
+    GTiff stores all dtypes, JP2OpenJPEG uint8, uint16 and int16. `transform` (a, b, c, d, e, f) maps x = a*col + b*row
+    + c, y = d*col + e*row + f; transform and epsg are None without georeference. `verify` reads the file back and
+    compares every pixel.
 
     Raises:
-        ValueError: array_chw has not three dimensions.
+        ValueError: array_chw does not have three dimensions.
         OSError: The file cannot be written, or has other content.
     """
     if array_chw.ndim != 3:
-        raise ValueError(f"write_geotiff takes an array (C, H, W), got the shape {array_chw.shape}; add the band axis")
+        raise ValueError(
+            f"write_geotiff requires an array (C, H, W), got the shape {array_chw.shape}; add the band axis"
+        )
     count, height, width = array_chw.shape
     profile = {"count": count, "height": height, "width": width, "dtype": array_chw.dtype, "nodata": nodata}
     place = _place(None if epsg is None else f"EPSG:{epsg}", transform)
@@ -94,9 +97,8 @@ def write_cog(
         OSError: The file cannot be written, or has other content.
     """
     count, height, width = array_chw.shape
-    block = min(
-        COG_BLOCK, max(COG_SMALLEST_BLOCK, -(-max(height, width) // 16) * 16)
-    )  # TIFF counts blocks in 16 pixels
+    # TIFF block sides are multiples of 16 pixels.
+    block = min(COG_BLOCK, max(COG_SMALLEST_BLOCK, -(-max(height, width) // 16) * 16))
     profile = {"count": count, "height": height, "width": width, "dtype": array_chw.dtype, "nodata": nodata}
     options = {"compress": "deflate", "predictor": "yes", "blocksize": str(block), "overviews": "auto"}
     try:
@@ -110,7 +112,7 @@ def write_cog(
             with opened(path, "GTiff") as source:
                 same = np.array_equal(source.read(), array_chw)
                 same &= valid is None or np.array_equal(source.dataset_mask() != 0, valid)
-    except Exception as error:  # what GDAL says at closing has no public ancestor
+    except Exception as error:  # GDAL's exceptions at closing have no public base class
         raise OSError(f"cannot write {path}: {error}") from error
     if not same:
         raise OSError(f"{path} reads back other pixels than were written: is the disk full or failing?")
@@ -128,13 +130,13 @@ def write_cog_by_rows(
     crs: str | None = None,
     transform: GeoTransform | None = None,
 ) -> None:
-    """Write as `write_cog` an image of `shape` (C, H, W) from strips (C, rows, W), never complete in memory.
+    """Write an image of `shape` (C, H, W) like `write_cog`, from strips (C, rows, W), never complete in memory.
 
-    An uncompressed copy is temporarily beside `path`, because GDAL's driver makes such files only from others.
-    Raises OSError if the file cannot be written, or has other content.
+    An uncompressed copy is temporarily next to `path`, because GDAL's COG driver only converts existing files. Raises
+    OSError if the file cannot be written, or has other content.
     """
     count, height, width = shape
-    of_blocks = 2 * COG_BLOCK * width * count * np.dtype(dtype).itemsize  # two rows of them
+    of_blocks = 2 * COG_BLOCK * width * count * np.dtype(dtype).itemsize  # two rows of blocks
     cache_mb = max(CACHE_MB, of_blocks >> 20)
     plain = path.with_name(f"{path.name}.rows")
     profile = {"count": count, "height": height, "width": width, "dtype": dtype, "nodata": nodata}
@@ -158,7 +160,7 @@ def write_cog_by_rows(
                     found.update(source.read(window=Window(0, top, width, rows_read)).data)
     except OSError:
         raise
-    except Exception as error:  # what GDAL says at closing has no public ancestor
+    except Exception as error:  # GDAL's exceptions at closing have no public base class
         raise OSError(f"cannot write {path}: {error}") from error
     finally:
         plain.unlink(missing_ok=True)

@@ -1,12 +1,14 @@
-"""Readers: one module per kind of source, each giving scenes on one grid or the reason why a file is not used.
+"""Readers of scenes, one module per `kind` of source.
 
-What: `read_scenes` lists a source's files and reads them one by one, in sorted order.
-Why: every kind of product lies in its own way; what is known of a kind stands in one file.
-Invariants: nothing is guessed (bands, units, layout and offset come from metadata or from the configuration); a file that
-is unreadable or contradicts its declaration becomes a `Rejection` with what, got, expected and fix; a folder without any
-file of the kind is an error at once.
-How to change it: a new kind is a class with `paths`, `classes` and `read(path) -> Scene` (raising `Refused`) and its case
-in `_reader`.
+Contents: `read_scenes` lists the files of a source in sorted order. `Scenes` reads them one at a time, onto one grid,
+or returns the reason for a rejection.
+
+Invariants: no property is guessed. Bands, units, layout and offset come from metadata or from the configuration. A
+file that is unreadable or contradicts its declaration becomes a `Rejection` with what, got, expected and fix. A folder
+without files of the kind is an error.
+
+Extending: a new kind is a class with `paths`, `classes` and `read(path) -> Scene` (raising `Refused`) and its case in
+`_reader`.
 """
 
 from collections.abc import Iterator, Sequence
@@ -34,15 +36,18 @@ __all__ = ["Scenes", "read_scenes", "scene_id", "state_of"]
 
 SCENE_MEMORY_BYTES = 256 << 20
 UNFOLDED = 12
-"""What a file holds may be packed to a third, and stand in memory as numbers of four bytes."""
+"""Memory per byte of a file: content may be compressed to a third, and needs four bytes per number in memory."""
 
 
 class Reader(Protocol):
-    """What a kind's reader offers; it can be pickled, as several processes read with copies of it.
+    """Interface of readers, which must be picklable because several processes read with copies.
 
-    It may also have `columns`, facts of its scenes alone for their table; `inputs(path)`, all files that decide what is read of a
-    path, without which its scenes are read anew in every run; `size(path)`, how many bytes of these are read, where not all are;
-    `memory_bytes`, what reading one takes at most; and `canvas`, which is set before each scene and where large ones are painted.
+    Optional members:
+    - `columns`: additional facts of its scenes for the table.
+    - `inputs(path)`: all files that affect the scene of a path. Without it, every run reads the scenes again.
+    - `size(path)`: bytes that are read, if not the entire files.
+    - `memory_bytes`: most memory for reading one scene.
+    - `canvas`: set before each scene, as the allocator of large scenes.
     """
 
     classes: list[str]
@@ -50,19 +55,19 @@ class Reader(Protocol):
 
     @property
     def paths(self) -> Sequence[Path]:
-        """Of the scenes, in the order in which they are read."""
+        """Paths of the scenes in reading order."""
 
     def read(self, path: Path) -> Scene:
-        """Reads one of `paths`; raises Refused, UserError or OSError where it must not be used."""
+        """Read one of `paths`; raise Refused, UserError or OSError if it must not be used."""
 
 
 class Scenes:
-    """The scenes of a source: its length is the number of files; iterating reads them, one at a time.
+    """Scenes of a source: the length is the number of files, and iteration reads them one at a time.
 
     Attributes:
-        folder: of the source.
-        classes: names of the classes that labels index.
-        columns: facts of these scenes alone, for their table, beside those that all have.
+        folder: Folder of the source.
+        classes: Names of the classes that labels index.
+        columns: Additional facts of these scenes for the table.
     """
 
     def __init__(self, reader: Reader, folder: Path) -> None:
@@ -78,20 +83,20 @@ class Scenes:
             yield self.read(position, Canvas())
 
     def path(self, position: int) -> Path:
-        """Of a scene, by its place in the order."""
+        """Return the path of a scene by its position."""
         return self._reader.paths[position]
 
     def scene_id(self, position: int) -> str:
-        """Name of a scene, by its place in the order."""
+        """Return the name of a scene by its position."""
         return scene_id(self.path(position), self.folder)
 
     def look(self, position: int) -> tuple[str | None, int]:
-        """What is seen of a scene's files without reading them, None where they are not known; and how many bytes are read."""
+        """Return the state of a scene's files without reading them (None if unknown), and the bytes that are read."""
         inputs = getattr(self._reader, "inputs", None)
         path = self.path(position)
         try:
             found: list[Path] = [path] if inputs is None else inputs(path)
-        except (Refused, UserError, OSError):  # told when it is read
+        except (Refused, UserError, OSError):  # reported by `read`
             return None, 0
         self._reader.listing.read(found)
         state, size = state_of(found, relative_to=path.parent)
@@ -106,12 +111,12 @@ class Scenes:
         return self._reader.listing.report()
 
     def memory_bytes(self, largest: int) -> int:
-        """Most memory that reading one scene takes, where the largest has so many bytes of files."""
+        """Return the most memory for reading one scene, if the largest scene has so many bytes of files."""
         stated: int | None = getattr(self._reader, "memory_bytes", None)
         return stated or max(SCENE_MEMORY_BYTES, UNFOLDED * largest)
 
     def read(self, position: int, canvas: Canvas) -> Scene | Rejection:
-        """Reads a scene, by its place in the order; a large one may be painted on the canvas."""
+        """Read a scene by its position; the reader may allocate a large scene on the canvas."""
         if hasattr(self._reader, "canvas"):
             self._reader.canvas = canvas
         return self._one(self.path(position))
@@ -129,19 +134,19 @@ class Scenes:
         except MemoryError as error:
             refused = Refused(
                 Reason.READ_ERROR,
-                "there is not enough memory for the file",
+                "the memory is too small for the file",
                 got=str(error) or "an allocation that failed",
-                expected="memory for its pixels and what is computed of them",
-                fix="cut it into smaller scenes, or stage it where there is more memory",
+                expected="memory for its pixels and intermediate results",
+                fix="cut it into smaller scenes, or stage it on a machine with more memory",
             )
         except (OSError, ValueError, EOFError) as error:
-            if isinstance(error, OSError) and error.errno in NO_SPACE:  # of the canvas: the scene has no fault
+            if isinstance(error, OSError) and error.errno in NO_SPACE:  # the canvas failed, not the scene
                 raise
             refused = Refused(
                 Reason.READ_ERROR,
                 "the file cannot be read",
                 got=str(error) or type(error).__name__,
-                expected="a whole file of this kind",
+                expected="a complete file of this kind",
                 fix="replace the file if it is damaged; otherwise convert it, or list it in `source.exclude`",
             )
         return Rejection(scene_id=scene_id(path, self.folder), path=path, refused=refused)
@@ -175,13 +180,13 @@ def _reader(source: datasets.Source, folder: Path) -> Reader:
 
 
 def _retold(error: UserError) -> Refused:
-    """A user error of another module (what, then lines `got:`, `expected:`, `fix:`) as a refusal to read."""
+    """Convert a user error of another module (title, then `got:`, `expected:`, `fix:`) to a rejection."""
     what, *lines = str(error).splitlines()
     said = {key.strip(): text.strip() for key, _, text in (line.partition(":") for line in lines)}
     return Refused(
         Reason.READ_ERROR,
         what,
         got=said.get("got", ""),
-        expected=said.get("expected", "a whole file of this kind"),
+        expected=said.get("expected", "a complete file of this kind"),
         fix=said.get("fix", "copy the file again from its source"),
     )

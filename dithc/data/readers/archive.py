@@ -1,4 +1,4 @@
-"""Zip files as archives deliver products: judged by their directory, then unpacked for as long as they are read."""
+"""Zip files of products, checked by their directory and unpacked while they are read."""
 
 import shutil
 import stat
@@ -15,13 +15,15 @@ from dithc.data.scene import Reason, Refused
 
 SUFFIX = ".zip"
 MOST_FILES, MOST_RATIO = 100_000, 100
-"""Products have some hundreds of files, those of many granules some thousands; XML is packed by 20, JPEG 2000 hardly at all."""
+"""Limits of a zip file. Products have hundreds of files, with many granules thousands. The compression ratio is 20 for
+XML and about 1 for JPEG 2000.
+"""
 BROKEN = (zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError, EOFError, UnicodeError)
-"""What zipfile comes to by a damaged, encrypted or mad archive, beside OSError and ValueError."""
+"""Exceptions of zipfile for damaged, encrypted or invalid archives, besides OSError and ValueError."""
 
 
 def names_in(path: Path) -> list[str]:
-    """Return the names of files in a zip file; OSError if it is invalid or truncated, UserError if it is not regular."""
+    """Return the names of files in a zip file; OSError if it is damaged, UserError if it is not regular."""
     try:
         with open_regular(path) as file, zipfile.ZipFile(file) as archive:
             return [name for name in archive.namelist() if not is_clutter(name)]
@@ -51,7 +53,7 @@ def unpacked(path: Path) -> Iterator[Path]:
 
 
 def _judged(entries: list[zipfile.ZipInfo], path: Path, folder: Path) -> list[zipfile.ZipInfo]:
-    """The entries, if all of them may be unpacked: by their names, kinds and sizes, and by what is left of the disk."""
+    """Return the entries if names, types, sizes and free disk space allow unpacking."""
     if odd := next((entry for entry in entries if not _is_plain(entry)), None):
         raise _hostile(
             path,
@@ -72,7 +74,7 @@ def _judged(entries: list[zipfile.ZipInfo], path: Path, folder: Path) -> list[zi
     if packed > size or real > MOST_RATIO * size:
         raise _hostile(
             path,
-            got=f"{real} bytes in {size}, of which its entries take {packed}",
+            got=f"{real} bytes in {size}, of which its entries use {packed}",
             expected=f"at most {MOST_RATIO} times its size",
         )
     check_disk(path, real, folder)
@@ -80,8 +82,11 @@ def _judged(entries: list[zipfile.ZipInfo], path: Path, folder: Path) -> list[zi
 
 
 def _is_plain(entry: zipfile.ZipInfo) -> bool:
-    """Other ways of packing than deflate can unfold a block of a megabyte to gigabytes before its size is looked at; and of an
-    entry with two names (newer zipfile takes one from an extra field) one could be judged and the other written."""
+    """Return whether an entry is a plain, safely named file or folder.
+
+    Methods other than deflate can expand a block of a megabyte to gigabytes before its size is checked. An entry with
+    two names (newer zipfile reads one from an extra field) could be checked by one and written by the other.
+    """
     name, kind = entry.orig_filename, stat.S_IFMT(entry.external_attr >> 16)
     known = entry.compress_type in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED) and name == entry.filename
     inside = not name.startswith("/") and not {"", ".", ".."} & set(name.rstrip("/").split("/"))
@@ -95,7 +100,7 @@ def _is_plain(entry: zipfile.ZipInfo) -> bool:
 
 
 def _unpack(archive: zipfile.ZipFile, entry: zipfile.ZipInfo, folder: Path) -> None:
-    """Writes one entry; zipfile gives no more bytes than the directory says, and compares the checksum at their end."""
+    """Write one entry; zipfile limits it to the size in the directory and compares its checksum."""
     target = folder / PurePosixPath(entry.filename)
     if entry.is_dir():
         target.mkdir(parents=True, exist_ok=True)
@@ -104,9 +109,11 @@ def _unpack(archive: zipfile.ZipFile, entry: zipfile.ZipInfo, folder: Path) -> N
     with archive.open(entry) as source, target.open("xb") as file:
         shutil.copyfileobj(source, file, 1 << 20)
         if file.tell() != entry.file_size:
-            raise OSError(f"the zip file is cut short: {entry.filename} has {file.tell()} of {entry.file_size} bytes")
+            raise OSError(f"the zip file is truncated: {entry.filename} has {file.tell()} of {entry.file_size} bytes")
 
 
 def _hostile(path: Path, *, got: str, expected: str) -> Refused:
-    fix = "download it again; if it is yours, pack the product's folder as it is (zip -r)"
-    return Refused(Reason.READ_ERROR, f"{path.name} is no zip file of a product", got=got, expected=expected, fix=fix)
+    fix = "download it again; if you created it, pack the product's folder unchanged (zip -r)"
+    return Refused(
+        Reason.READ_ERROR, f"{path.name} is not a zip file of a product", got=got, expected=expected, fix=fix
+    )

@@ -1,4 +1,4 @@
-"""Sentinel-2 pixels without their product: GeoTIFF or .npy files, believed only as far as they do not contradict."""
+"""Sentinel-2 pixels without their product: GeoTIFF or .npy files, checked for contradictions to their declaration."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -18,17 +18,20 @@ SATURATED = 65535
 CIRRUS_BAND = "B10"
 VISIBLE_BANDS = {"B02", "B03", "B04"}
 CIRRUS_MOST = 0.05
-"""Median reflectance of the cirrus band is a few 1e-3 (it sees water vapour, not ground); the offset alone is 0.1."""
+"""Largest median reflectance of the cirrus band: a few 1e-3 from water vapor, without ground. The offset alone is 0.1.
+"""
 FLOOR_LEAST, FLOOR_MOST = 0.09, 0.2
-"""With the offset still in it, the darkest valid pixel of every band is above 0.1 less noise, and of some band just above."""
+"""With the offset included, the darkest valid pixel is above 0.1 less noise in all bands, just above in some."""
 DARKEST, DARKEST_SHARE = -0.02, 0.1
-"""Atmospheric correction makes some dark pixels slightly negative; never a band's median by this much, nor this share of it. Of
-480 real L2A chips without an offset, 455 have with -1000 such a median, and 23 of the other 25 such a share; none has without."""
+"""Lowest median of a band, and the largest share of pixels below it. Atmospheric correction makes some dark pixels
+slightly negative, but less. Of 480 real L2A chips without an offset, 455 are below the median with offset -1000, and 23
+of the other 25 exceed the share. Without that offset, all 480 pass.
+"""
 IMPOSSIBLE_REFLECTANCE = 10.0
 
 
 class Sentinel2ArrayReader:
-    """Reads files whose bands, units, offset and layout the configuration declares."""
+    """Reader of files with declared bands, units, offset and layout."""
 
     def __init__(self, source: datasets.Sentinel2Array, folder: Path) -> None:
         self.source, self.folder, self.classes = source, folder, ["sentinel2"]
@@ -45,7 +48,7 @@ class Sentinel2ArrayReader:
         return [*self._beside(path), *self._masks.of(path)]
 
     def read(self, path: Path) -> Scene:
-        """Reads one file and checks that its values fit what is declared."""
+        """Read one file and check its values against the declaration."""
         source = self.source
         raw = read_pixels(path, bands=source.bands, layout=source.layout, gsd_m=source.gsd_m)
         check_type(raw.pixels, units=source.units)
@@ -97,14 +100,16 @@ class Sentinel2ArrayReader:
 def check_type(pixels: Array, *, units: str) -> None:
     """Raise Refused for reflectance in an integer type, or digital numbers in 8 bits or with fractions."""
     kind, fix = pixels.dtype.kind, "correct `units`, or save the file again"
-    expected = f"{'integers of 16 bits or more, or whole floats,' if units == 'dn' else 'floats'} for `units: {units}`"
+    expected = (
+        f"{'integers of 16 bits or more, or integral floats,' if units == 'dn' else 'floats'} for `units: {units}`"
+    )
     got = f"{pixels.dtype}"
     if units == "reflectance":
         fits = kind == "f"
         fix = "set `units: dn` and declare `offset`" if kind in "iu" else fix
     elif kind in "iu":
         fits = pixels.dtype.itemsize > 1
-        fix = "8-bit files are stretched pictures; use the digital numbers" if not fits else fix
+        fix = "8-bit files are stretched images; use the digital numbers" if not fits else fix
     else:
         finite = pixels[np.isfinite(pixels)] if kind == "f" else pixels[:0]
         fits = kind == "f" and bool((finite == np.rint(finite)).all())
@@ -122,7 +127,7 @@ def check_type(pixels: Array, *, units: str) -> None:
 
 
 def check_range(pixels: Array, invalid: Array) -> None:
-    """Refuses digital numbers declared as reflectance."""
+    """Reject digital numbers declared as reflectance."""
     highest = pixels.max(where=~invalid, initial=0)
     if highest > IMPOSSIBLE_REFLECTANCE:
         raise Refused(
@@ -139,9 +144,10 @@ def check_offset(
 ) -> None:
     """Raise Refused, with the values, if the declared offset contradicts them.
 
-    The offset of processing baseline 04.00 is -1000 DN (-0.1 in reflectance). Unless it is applied, no band is darker than
-    about 0.1, and the whole cirrus band has values. Applied twice, whole bands are negative. `pixels` are stored (C, H, W),
-    or bands in turn, as is `invalid`, not all true; `per_unit` are stored units per reflectance 1.
+    The offset of processing baseline 04.00 is -1000 DN (-0.1 in reflectance). Unless it is applied, no band is darker
+    than about 0.1, and the entire cirrus band has values. If it is applied twice, entire bands are negative. `pixels`
+    (C, H, W) are stored numbers or an iterable of bands, as is `invalid`, which must not be all true; `per_unit` are
+    stored units per reflectance 1.
     """
     lowest, medians, dark = {}, {}, {}
     for band, values, bad in zip(bands, pixels, invalid, strict=True):
@@ -154,21 +160,21 @@ def check_offset(
     if reflectance < DARKEST or dark[sunken] > DARKEST_SHARE:
         median = f"median of {darkest} {medians[darkest]:g}, which would be reflectance {reflectance:.3f}"
         got = median if reflectance < DARKEST else f"{dark[sunken]:.0%} of {sunken} below reflectance {DARKEST:g}"
-        taken = "the offset was already taken off: set `offset: 0`"
-        fix = taken if offset else "these are no reflectances: check `quantification`, and declare what means `nodata`"
+        taken = "the offset was already applied: set `offset: 0`"
+        fix = taken if offset else "these are not reflectances: check `quantification`, and declare the `nodata` value"
     elif offset == 0 and medians.get(CIRRUS_BAND, 0.0) / per_unit > CIRRUS_MOST:
-        got = f"median of {CIRRUS_BAND} {medians[CIRRUS_BAND]:g}, where clear air gives a few tens"
-        fix = "the offset is still in: set `offset: -1000`"
+        got = f"median of {CIRRUS_BAND} {medians[CIRRUS_BAND]:g}, compared with a few tens in clear air"
+        fix = "the offset is still included: set `offset: -1000`"
     elif offset == 0 and VISIBLE_BANDS & lowest.keys() and FLOOR_LEAST <= floor / per_unit < FLOOR_MOST:
         got = f"no valid value below {floor:g} in any of {len(lowest)} bands"
-        fix = "the offset is still in: set `offset: -1000`"
+        fix = "the offset is still included: set `offset: -1000`"
     else:
         return
     raise Refused(
         Reason.OFFSET_CONTRADICTION,
         f"the values contradict the declared `offset: {offset:g}`",
         got=got,
-        expected="values as of the processing baseline declared: `offset: -1000` from 04.00, 0 before or where it is applied",
-        fix=f"{fix}; keep files of the two kinds in data sets of their own; "
-        "for a scene that is truly so, `check_offset: false`",
+        expected="values of the declared processing baseline: `offset: -1000` from 04.00, 0 before or if it is applied",
+        fix=f"{fix}; keep files of the two types in separate datasets; "
+        "for a scene that really has these values, set `check_offset: false`",
     )

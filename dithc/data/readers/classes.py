@@ -20,7 +20,7 @@ KINDS = {
 """Kinds of splits, in the order in which the fix prefers them, and their names."""
 WORDS = {word: kind for kind, words in KINDS.items() for word in words}
 WEAK = {"unlabeled"}
-"""Kinds that are also names of classes, next to a class of trains. They count only if every folder is a split."""
+"""Kinds that are also class names, next to a class of trains. They count only if every folder is a split."""
 NOISE = r"set|split|data|images?|imgs?|part|shard"
 SPLIT, DROPPED = re.compile(rf"({'|'.join(WORDS)})(?:{NOISE})*"), re.compile(rf"(?:{NOISE}|of|tar|parquet)+")
 BETWEEN, HELD_OUT = re.compile(r"[-=_.\s\d]+"), re.compile(r"\b(hold|held)[-_. ]out")
@@ -42,7 +42,7 @@ def check_apart(folder: Path, folders: list[Path]) -> None:
 
 def _within(inner: Path, outer: Path) -> UserError:
     return problem(
-        f"the content of {printable(str(inner))} is in another class folder too",
+        f"the content of {printable(str(inner))} is also in another class folder",
         got=f"{printable(str(outer))}, which leads to {printable(str(outer.resolve()))}",
         expected="separate class folders, so that each image has one label",
         fix="remove the link, or link a folder of one class",
@@ -50,11 +50,11 @@ def _within(inner: Path, outer: Path) -> UserError:
 
 
 def check_splits(folder: Path, paths: Iterable[Path], *, one: bool = False) -> None:
-    """Raise UserError for images of several splits below `folder`: each would become a class, or validation images be trained on.
+    """Raise UserError for images of several splits below `folder`, which would become classes or be trained on.
 
-    This applies to folders or archives with one parent whose names differ in the split, and to a folder of classes as the only
-    content of `folder`. A single split name next to other names is a class, such as `train` of CIFAR-100. If all images are `one`
-    class, the log names the splits instead.
+    This applies to folders or archives with one parent whose names differ in the split, and to a folder of classes as
+    the only content of `folder`. A single split name next to other names is a class, such as `train` of CIFAR-100. If
+    all images are `one` class, the log names the splits instead.
     """
     places = set[Path]()
     for place in {path.parent for path in paths}:
@@ -88,7 +88,7 @@ def check_splits(folder: Path, paths: Iterable[Path], *, one: bool = False) -> N
 
 
 def _splits(name: str) -> Iterator[tuple[str, str]]:
-    """Yield the kind of each split that a name contains, and the name without it, numbers and words such as `images`."""
+    """Yield the kind of each split in a name, and the name without it, numbers and words such as `images`."""
     words = [word for word in BETWEEN.split(HELD_OUT.sub("holdout", name.casefold())) if word]
     for index, word in enumerate(words):
         if match := SPLIT.fullmatch(word):
@@ -97,6 +97,6 @@ def _splits(name: str) -> Iterator[tuple[str, str]]:
 
 
 def _is_alone(split: Path, folder: Path, inside: Mapping[Path, int]) -> bool:
-    """Return whether all images below `folder` are in class folders of a split: some at the top, several if it is deeper."""
+    """Return whether all images below `folder` are in class folders of a split: one at the top, several if deeper."""
     above = [place for place in split.parents if folder in (place, *place.parents)]
     return all(inside[place] == 1 for place in above) and inside[split] >= (1 if split.parent == folder else 2)

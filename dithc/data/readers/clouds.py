@@ -20,9 +20,9 @@ from dithc.data.readers.safe_grid import ABSENT, STRIP_ROWS, check_cover, read_f
 from dithc.data.scene import Array, Mask, Place, Reason, Refused
 
 INVALID_CLASSES = (0, 1)
-"""Of the scene classification: no data, saturated or defective."""
+"""Values of the scene classification: no data, saturated or defective."""
 OPAQUE_AND_CIRRUS = 2
-"""The first layers of MSK_CLASSI; the third is snow."""
+"""Number of cloud layers at the start of MSK_CLASSI; the third layer is snow."""
 SUFFIXES = RASTERS | {".safe", ".zip", ".json"}
 """Suffixes of scenes that are not part of the scene's name. Other dots belong to the names of granules."""
 
@@ -31,7 +31,7 @@ def mark_clouds(files: Mapping[str, BandFile], clouds: datasets.ProductClouds, g
     """Mark invalid and cloudy pixels of a product's masks in (H, W); raise Refused for another grid or type."""
     if SCENE_CLASSIFICATION in files:
         (classes,) = _layers(files[SCENE_CLASSIFICATION], grid)
-        for top in range(0, len(mask), STRIP_ROWS):  # a strip at a time: numpy looks classes up with 8 bytes a pixel
+        for top in range(0, len(mask), STRIP_ROWS):  # by strips, because numpy classifies with 8 bytes per pixel
             rows = slice(top, top + STRIP_ROWS)
             _mark(mask[rows], np.isin(classes[rows], clouds.classes))
             mask[rows][np.isin(classes[rows], (*INVALID_CLASSES, ABSENT))] = Mask.INVALID

@@ -1,4 +1,4 @@
-"""Gaofen-2 multispectral scenes: orthorectified 4-band GeoTIFF with its XML, .npy cut from one, or products of level 1A."""
+"""Gaofen-2 multispectral scenes: orthorectified 4-band GeoTIFF with its XML, .npy excerpts, or products of level 1A."""
 
 import re
 from contextlib import suppress
@@ -55,17 +55,17 @@ log = logger(__name__)
 
 
 class Gaofen2Reader:
-    """Reads the multispectral files under a folder; the panchromatic file of a product is taken for sharpening alone.
+    """Reader of multispectral files; the panchromatic file of a product is only used for pansharpening.
 
     Attributes:
-        columns: of the table of scenes, that only these settings have.
+        columns: Additional columns of the table of scenes with these settings.
     """
 
     def __init__(self, source: datasets.Gaofen2, folder: Path) -> None:
         self.source, self.folder = source, folder
         self.classes: list[str] = [source.kind]
         self._beside = Beside()
-        # On the ground a product of level 1A may be as large as there is memory for: two would not have it.
+        # An orthorectified product of level 1A may fill the memory, so that two do not fit.
         self.memory_bytes = memory_bytes() if source.takes_raw else None
         self.columns: dict[str, Kind] = {"orthorectified": "text"} if source.takes_raw else {}
         if source.takes_raw or tidy(folder if folder.is_dir() else folder.parent, "**/*.[xX][mM][lL]"):
@@ -82,19 +82,19 @@ class Gaofen2Reader:
                 not PANCHROMATIC.search(path.stem) and (path.suffix.lower() not in ARCHIVES or is_archive(path))
             ),
             wanted=f"{len(source.bands)}-band GeoTIFF (.tif, .tiff) or .npy files of multispectral scenes",
-            fix="point `source.path` at a folder with the orthorectified MSS files; for products of level 1A as they are "
-            "delivered (GF2_..._L1A....tar.gz) set `height_m` or `dem`; unpack .tar.gz of other names first",
+            fix="point `source.path` at a folder with the orthorectified MSS files; for delivered products of level 1A "
+            "(GF2_..._L1A....tar.gz) set `height_m` or `dem`; unpack .tar.gz of other names first",
         )
         self.listing.read([path for path in self.listing.unread if PANCHROMATIC.search(path.stem)])
         unpacked = {product_of(path) for path in found if not is_archive(path)}
         self.paths = [path for path in found if not is_archive(path) or product_of(path) not in unpacked]
         if len(self.paths) < len(found):
             log.info(
-                f"{len(found) - len(self.paths)} archives in {folder} are not read: their products lie there unpacked"
+                f"skipping {len(found) - len(self.paths)} archives in {folder}: their products are also there unpacked"
             )
 
     def inputs(self, path: Path) -> list[Path]:
-        """The file and all that is named as it is, or of a product of level 1A all files of it."""
+        """Return the file and all files with its name, or all files of its product of level 1A."""
         return self._beside(path, product_of(path) if self.source.takes_raw else None)
 
     def read(self, path: Path) -> Scene:
@@ -144,7 +144,7 @@ class Gaofen2Reader:
         if source.pansharpen != "none":
             raise Refused(
                 Reason.CRS_WRONG,
-                "only products of level 1A are sharpened",
+                "only products of level 1A are pansharpened",
                 got=f"an image in {info.crs}",
                 expected="multispectral and panchromatic images with their .rpb",
                 fix="point `source.path` at the products of level 1A, or set `pansharpen: none`",
@@ -172,17 +172,17 @@ def _wrong_type(pixels: Array, *, wanted: str, units: str) -> Refused:
 
 
 def _xml_of(path: Path) -> Path | None:
-    """The XML beside the file; None for .npy and for files that came without."""
+    """Return the XML next to the file; None for .npy and for files without XML."""
     if path.suffix.lower() == ".npy":
         return None
     found = xml_beside(path)
     if found is None:
-        log.warning(f"{path} has no XML beside it: its satellite, sensor and time stay unknown")
+        log.warning(f"{path} has no XML next to it: its satellite, sensor and time are unknown")
     return found
 
 
 def _facts(root: Element | None) -> dict[str, Any]:
-    """What the XML says; nothing where there is none."""
+    """Return the facts in the XML; empty without XML."""
     if root is None:
         return {}
     found = {fact: next(filter(None, (find_text(root, name) for name in names)), None) for fact, names in FACTS.items()}
@@ -190,7 +190,7 @@ def _facts(root: Element | None) -> dict[str, Any]:
 
 
 def _sun(root: Element) -> dict[str, float]:
-    """Elevation and azimuth of the sun, in degrees; nothing where the XML says none that can be."""
+    """Return elevation and azimuth of the sun in degrees; empty without plausible values in the XML."""
     with suppress(ValueError):
         zenith, azimuth = (float(find_text(root, name) or "") for name in ("SolarZenith", "SolarAzimuth"))
         if 0.0 <= zenith <= 180.0 and 0.0 <= azimuth <= 360.0:
@@ -214,7 +214,7 @@ def _check_name(path: Path, facts: dict[str, Any]) -> None:
             "the name of the product and its XML contradict each other",
             got=", ".join(str(facts.get(name)) for name in ("satellite", "sensor", "sensing_time")),
             expected=", ".join(named.group(2, 3, 4)),
-            fix="unpack or download the product again: its XML is damaged or another product's",
+            fix="unpack or download the product again: its XML is damaged or belongs to another product",
         )
 
 

@@ -1,4 +1,4 @@
-"""Rasters of any sensor that the configuration describes: one file a scene, or one for each band."""
+"""Rasters of any sensor described by the configuration, with one file per scene or per band."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -31,10 +31,10 @@ STEPS = {"reflectance": REFLECTANCE_SCALE, "radiance": RADIANCE_SCALE}
 
 
 class GeoTiffReader:
-    """Reads what the configuration describes and nothing that it does not: every band by name, units, scale and no data.
+    """Reader of configured rasters: bands by name, units, scale and no-data value come from the configuration only.
 
     Attributes:
-        columns: of the table of scenes, that only these settings have.
+        columns: Additional columns of the table of scenes with these settings.
     """
 
     def __init__(self, source: datasets.GeoTiff, folder: Path) -> None:
@@ -58,7 +58,7 @@ class GeoTiffReader:
         return sorted({*self._beside(path, stem), *self._files(path), *self._masks.of(path, stem)})
 
     def read(self, path: Path) -> Scene:
-        """Reads the scene of one file, or of the files that begin as this one does."""
+        """Read the scene of one file, or of the files that share its stem."""
         source = self.source
         paths = self._files(path)
         raw = self._raw(paths)
@@ -107,18 +107,18 @@ class GeoTiffReader:
         if missing := [f"{stem}{one}" for one, fitting in zip(suffixes, found, strict=True) if not fitting]:
             raise Refused(
                 Reason.MISSING_BAND,
-                "a band of the scene is not there",
+                "a band of the scene is missing",
                 got=f"no {', '.join(missing)}",
                 expected=f"{len(suffixes)} files {stem}*",
-                fix="download them too, or take the scene out of the folder",
+                fix="download them too, or remove the scene from the folder",
             )
         if twice := next((fitting for fitting in found if len(fitting) > 1 or path.name not in found[0]), None):
             raise Refused(
                 Reason.WRONG_LAYOUT,
-                "it is not clear which files are the scene's",
+                "the files of the scene are ambiguous",
                 got=", ".join(sorted({path.name, *twice})),
-                expected="one file of a band, or one whose name ends as `suffixes` say, letter by letter",
-                fix="take the others out of the folder",
+                expected="one file per band, or one with exactly the name ending in `suffixes`",
+                fix="remove the other files from the folder",
             )
         return [path.with_name(fitting[0]) for fitting in found]
 
@@ -157,7 +157,7 @@ class GeoTiffReader:
         return raw
 
     def _stored(self, pixels: Array, invalid: Array) -> Array:
-        """Pixels in the type that a data set holds: as they are, or physical values in steps."""
+        """Return pixels in the stored type of a dataset: unchanged, or physical values in steps."""
         source = self.source
         if source.units in DTYPES:
             if pixels.dtype != DTYPES[source.units]:
@@ -166,16 +166,16 @@ class GeoTiffReader:
                     "the type of the pixels contradicts the declared units",
                     got=f"{pixels.dtype}, values {pixels.min()} to {pixels.max()}",
                     expected=f"{DTYPES[source.units]} for `units: {source.units}`",
-                    fix="set `units` to what the numbers are (reflectance and radiance take any type), or save them again",
+                    fix="correct `units` (reflectance and radiance accept any type), or save the numbers again",
                 )
             return np.ascontiguousarray(pixels)
         if pixels.dtype.kind not in "iuf":
             raise Refused(
                 Reason.WRONG_DTYPE,
-                "the pixels are no plain numbers",
+                "the pixels are not real numbers",
                 got=str(pixels.dtype),
                 expected="integers or floating-point numbers",
-                fix="convert the raster, such as to its magnitude",
+                fix="convert the raster, for example to its magnitude",
             )
         scales, offsets = (np.broadcast_to(value, len(pixels)).tolist() for value in (source.scale, source.offset))
         stored = np.empty(pixels.shape, dtype=np.int16)
@@ -186,14 +186,14 @@ class GeoTiffReader:
 
 
 def _check_alike(path: Path, info: RasterInfo, first: RasterInfo) -> None:
-    """Refuses a band's file that does not lie on the grid of the first, or holds something else."""
+    """Raise Refused if a band file differs from the first in grid or type."""
     for name in ("count", "height", "width", "dtype", "crs", "transform", "nodata"):
         got, expected = getattr(info, name), getattr(first, name)
-        if got != expected and not (got != got and expected != expected):  # NaN is no data in both
+        if got != expected and not (got != got and expected != expected):  # both may be NaN
             raise Refused(
                 Reason.GRID_MISMATCH,
-                "a band differs from the first one of the scene",
+                "a band differs from the first band of the scene",
                 got=f"{path.name}: {name} {got}",
                 expected=f"{expected}",
-                fix="bring the bands onto one grid (gdalwarp -tr -te), or name those of one pixel size alone",
+                fix="resample the bands to one grid (gdalwarp -tr -te), or list only bands of one pixel size",
             )

@@ -1,5 +1,7 @@
-"""Pictures of classes, however they are packed, prepared as the ImageNet protocol of ADM and DiT asks: RGB, short side scaled,
-centre crop."""
+"""Images of classes in folders or archives, prepared by the ImageNet protocol of ADM and DiT.
+
+The protocol converts to RGB, scales the short side and crops the center.
+"""
 
 import hashlib
 from functools import cached_property
@@ -28,10 +30,10 @@ STORES: dict[str, type[Folders | Tars | WebDataset | Parquet]] = {
 
 
 class ImageFolderReader:
-    """Reads pictures; a label is the index of the class folder, or class archive, in sorted order, or what a shard says.
+    """Reader of images; a label is the index of the class folder or archive in sorted order, or is stored in the shard.
 
     Attributes:
-        memory_bytes: that reading one takes at most, but for giant ones.
+        memory_bytes: Most memory for reading one image, except for extremely large images.
     """
 
     memory_bytes = 512 << 20
@@ -45,15 +47,15 @@ class ImageFolderReader:
         self.classes, self.paths = self._store.classes, self._store.paths
 
     def inputs(self, path: Path) -> list[Path]:
-        """The file that a picture lies in."""
+        """Return the file that contains an image."""
         return [self._store.file(path)]
 
     def size(self, path: Path) -> int:
-        """About how many bytes of it are read."""
+        """Return the approximate bytes that are read for an image."""
         return self._store.size(path)
 
     def read(self, path: Path) -> Scene:
-        """Reads one picture as (3, size, size) uint8; what was lost or changed is noted, so that it is counted."""
+        """Read one image as uint8 (3, size, size); notes record losses and changes."""
         label = self._store.label(path)
         content = self._store.content(path)
         prepared = prepare(content, self.source.size, path=path)
@@ -71,7 +73,7 @@ class ImageFolderReader:
 
     @cached_property
     def _blank(self) -> tuple[xarray.DataArray, xarray.DataArray]:
-        """Names, coordinates and mask that all pictures share: to make them anew takes as long as to decode a picture."""
+        """Names, coordinates and mask shared by all images; creating them takes as long as decoding an image."""
         shape = (self.source.size, self.source.size)
         mask = np.full(shape, Mask.VALID, dtype=np.uint8)
         mask.flags.writeable = False
@@ -79,7 +81,7 @@ class ImageFolderReader:
 
 
 def _found_layout(folder: Path, *, one: bool) -> str:
-    """The layout of what lies in a folder, or of the file that it is; what may be meant in two ways is refused."""
+    """Return the layout of a folder or file; raise UserError if it is ambiguous."""
     exists(folder, wanted=WANTED)
     there = [path for path in folder.iterdir() if not is_clutter(path.name)] if folder.is_dir() else [folder]
     folders = [path for path in there if path.is_dir()]
@@ -96,24 +98,24 @@ def _found_layout(folder: Path, *, one: bool) -> str:
 
 
 def _kind_of_tar(archive: Path, *, one: bool) -> str:
-    """Whether a tar archive holds classes or samples with their labels."""
+    """Return whether a tar archive contains classes (`tar`) or labeled samples (`webdataset`)."""
     names = [member.name for member in members(archive)]
     if any(name.suffix.lower() in LABEL_SUFFIXES and len(name.parts) == 1 for name in names):
         return "webdataset"
     if one or all(len(name.parts) > 1 for name in names):
         return "tar"
     raise problem(
-        f"the classes of the pictures in {archive} are not known",
-        got="pictures side by side, without labels",
-        expected="an archive or a folder for each class in it, or KEY.cls or KEY.json beside each KEY.jpg",
-        fix="set `layout: tar` where each archive is a class by its name, or `classes: one`",
+        f"the classes of the images in {archive} are unknown",
+        got="images without folders or labels",
+        expected="an archive or a folder in it per class, or KEY.cls or KEY.json next to each KEY.jpg",
+        fix="set `layout: tar` if each archive is a class by its name, or `classes: one`",
     )
 
 
 def _mixed(folder: Path, *, got: str) -> UserError:
     return problem(
-        f"pictures lie in {folder} in several ways",
+        f"{folder} contains images in several layouts",
         got=got,
         expected="class folders, or tar archives, or parquet shards",
-        fix="point `source.path` at one of them, or say which is meant: `layout: folders`, `tar`, `webdataset` or `parquet`",
+        fix="point `source.path` at one layout, or set `layout: folders`, `tar`, `webdataset` or `parquet`",
     )

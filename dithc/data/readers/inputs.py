@@ -1,4 +1,4 @@
-"""Which files decide a scene, and what is to be seen of them without reading: whether it is the one that was read before."""
+"""Input files of a scene, and their state without reading, which detects changes."""
 
 import hashlib
 import os
@@ -11,13 +11,13 @@ ENDS = (".", "_", "-")
 
 
 class Beside:
-    """Lists what lies beside scenes; each folder is listed once."""
+    """Finder of files next to scenes; each folder is listed once."""
 
     def __init__(self) -> None:
         self._names: dict[Path, list[str]] = {}
 
     def __call__(self, path: Path, stem: str | None = None) -> list[Path]:
-        """Return the scene's file and all files with the same start of the name: metadata, masks, coefficients, world files.
+        """Return all files with the start of the scene's name: the scene, metadata, masks, coefficients, world files.
 
         `stem` is that start, by default the scene's name without its last suffix, then without one of `ENDS`.
         """
@@ -30,15 +30,15 @@ class Beside:
 
 
 def below(folder: Path) -> list[Path]:
-    """All files in a folder and the folders in it, hidden ones too."""
+    """Return all files below a folder, including hidden files."""
     return sorted(Path(place, name) for place, _, names in os.walk(folder) for name in names)
 
 
 def state_of(paths: list[Path], *, relative_to: Path) -> tuple[str | None, int]:
-    """What is seen of files: a digest of their names, sizes and times of change, None where one cannot be; and their bytes.
+    """Return a digest of names, sizes and times of files (None if one is inaccessible), and their bytes.
 
-    The time at which a file's entry was changed (ctime) cannot be set: a file that was altered in place and given its old time
-    back is another one.
+    The change time (ctime) cannot be set, which detects a file that was altered in place and given its old
+    modification time.
     """
     digest, size = hashlib.sha256(), 0
     try:
@@ -49,6 +49,6 @@ def state_of(paths: list[Path], *, relative_to: Path) -> tuple[str | None, int]:
                 f"{name}\0{seen.st_size}\0{seen.st_mtime_ns}\0{seen.st_ctime_ns}\n".encode(errors="surrogateescape")
             )
             size += seen.st_size
-    except OSError:  # the reader's to refuse
+    except OSError:  # reported by the reader
         return None, size
     return digest.hexdigest()[:LENGTH], size

@@ -1,6 +1,6 @@
-"""Scenes of a source that an installed package brings, each looked at before it is believed.
+"""Scenes of a source plugin, each checked before use.
 
-Legend: C bands, H, W a scene.
+Legend: C bands, H, W scene.
 """
 
 import os
@@ -23,20 +23,22 @@ FACTS: dict[str, type] = {
     **dict.fromkeys(("product_id", "satellite", "sensor", "sensing_time"), str),
     **dict.fromkeys(("sun_elevation", "sun_azimuth"), float),
 }
-"""Of a scene: texts (the time as 2024-05-17T10:00:31), and angles in degrees."""
+"""Types of facts of a scene: text (time as 2024-05-17T10:00:31), and angles in degrees."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Raster:
-    """What an installed source's `read` gives.
+    """Result of `read` of an installed source.
 
     Attributes:
         pixels: (C, H, W), uint8, int16 or uint16, the same for all scenes; C as in `bands`.
-        units: what numbers are; scale, offset: physical = stored * scale + offset.
-        mask: (H, W) uint8 of `dithc.data.scene.Mask`: 0 invalid, 1 valid, 2 cloud; None where every pixel is valid.
-        place: where it is; one of pictures, which are nowhere, if not given.
-        label: index of its class.
-        facts: what is known of it, of the names in `FACTS`.
+        units: Units of the numbers.
+        scale: Scale in physical = stored * scale + offset.
+        offset: Offset in the same equation.
+        mask: (H, W) uint8 of `dithc.data.scene.Mask`: 0 invalid, 1 valid, 2 cloud; None if every pixel is valid.
+        place: Georeference; by default none, as for images.
+        label: Class index.
+        facts: Metadata with names in `FACTS`.
     """
 
     pixels: Array
@@ -50,7 +52,7 @@ class Raster:
 
 
 class InstalledReader:
-    """Reads scenes through the settings of an installed source."""
+    """Reader that calls the settings class of an installed source."""
 
     columns: ClassVar[dict[str, Kind]] = {"sun_elevation": "float", "sun_azimuth": "float"}
 
@@ -65,23 +67,25 @@ class InstalledReader:
         outside = [path for path in self.paths if not (isinstance(path, Path) and path.is_relative_to(folder))]
         if outside or len(set(self.paths)) < len(self.paths):
             got = f"{outside[0]!r}" if outside else "a path twice"
-            raise source.fault("lists what is none of its scenes", got=got, expected=f"paths in {folder}, each once")
+            raise source.fault(
+                "lists a path that is not one of its scenes", got=got, expected=f"paths in {folder}, each once"
+            )
         self.classes: list[str] = source.called(source.classes, folder)
         for path in {place / name for place, _, names in walk(folder) for name in names} - {*self.paths}:
             self.listing.leave(path)
 
     def inputs(self, path: Path) -> list[Path]:
-        """All files that decide what is read of a path."""
+        """Return all files that affect the scene of a path."""
         given: list[Path] = self.source.called(self.source.inputs, path)
         return [file for one in given for file in (below(one) if one.is_dir() else [one])]
 
     def read(self, path: Path) -> Scene:
-        """Reads one file, and refuses what is no scene of this source."""
+        """Read one file; raise Refused if the result is not a valid scene of the source."""
         try:
             found = self.source.read(path)
         except (Refused, OSError, ValueError, EOFError, MemoryError):
             raise
-        except Exception as error:  # whatever code of others raises
+        except Exception as error:  # external code may raise any exception
             raise _refused("reading fails", got=f"{type(error).__name__}: {error}", expected="a raster") from error
         self._check(found)
         mask = np.full(found.pixels.shape[1:], Mask.VALID, np.uint8) if found.mask is None else found.mask
@@ -107,26 +111,28 @@ class InstalledReader:
 
     def _check(self, found: Any) -> None:
         if not isinstance(found, Raster):
-            raise _refused("it is no raster", got=type(found).__name__, expected="dithc.data.readers.installed.Raster")
+            raise _refused(
+                "the result is not a raster", got=type(found).__name__, expected="dithc.data.readers.installed.Raster"
+            )
         pixels, bands = found.pixels, self.source.bands
         if not isinstance(pixels, np.ndarray) or pixels.ndim != 3 or len(pixels) != len(bands) or not pixels.size:
             expected = f"({len(bands)}, H, W), by `bands` {', '.join(bands)}"
-            raise _refused("pixels of another shape", got=np.shape(pixels), expected=expected)
+            raise _refused("pixels of wrong shape", got=np.shape(pixels), expected=expected)
         if str(pixels.dtype) not in STORED:
-            raise _refused("pixels of another type", got=pixels.dtype, expected=" or ".join(STORED))
+            raise _refused("pixels of wrong type", got=pixels.dtype, expected=" or ".join(STORED))
         if found.mask is not None and (
             found.mask.shape != pixels.shape[1:] or found.mask.dtype != np.uint8 or int(found.mask.max()) > max(Mask)
         ):
             expected = f"uint8 {pixels.shape[1:]} of 0 invalid, 1 valid, 2 cloud"
-            raise _refused("a mask that is none", got=f"{found.mask.dtype} {found.mask.shape}", expected=expected)
+            raise _refused("an invalid mask", got=f"{found.mask.dtype} {found.mask.shape}", expected=expected)
         odd = {name: value for name, value in found.facts.items() if not isinstance(value, FACTS.get(name, ()))}
         if odd:
             expected = ", ".join(f"{name} ({kind.__name__})" for name, kind in FACTS.items())
-            raise _refused("facts of other names or kinds", got=odd, expected=expected)
+            raise _refused("facts of wrong names or types", got=odd, expected=expected)
         if not 0 <= found.label < len(self.classes):
-            raise _refused("a label of no class", got=found.label, expected=f"0 to {len(self.classes) - 1}")
+            raise _refused("a label without class", got=found.label, expected=f"0 to {len(self.classes) - 1}")
 
 
 def _refused(what: str, *, got: object, expected: object) -> Refused:
-    fix = "mend the package that reads it, or take the file out of the folder; docs/extending.md says what is expected"
+    fix = "correct the package that reads it (see docs/extending.md), or remove the file from the folder"
     return Refused(Reason.READ_ERROR, f"of an installed source: {what}", got=got, expected=expected, fix=fix)

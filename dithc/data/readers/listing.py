@@ -34,12 +34,12 @@ COMPANION = re.compile(
     r"|^(?:readme|licen[cs]e|copying|notice|authors|citation|changelog|version|manifest|checksums?|(?:md5|sha\d+)sums?)(?:\.|$)",
     re.IGNORECASE,
 )
-"""Names of metadata, world files, overviews, checksums and licenses, which hold no pixels of their own."""
+"""Names of metadata, world files, overviews, checksums and licenses, which contain no scene pixels."""
 log = logger(__name__)
 
 
 class Paths(Sequence[Path]):
-    """Many paths as one text: a million take 60 MB, in every process that reads them, and not 600."""
+    """Sequence of paths in one buffer: a million paths take 60 MB per process instead of 600 MB."""
 
     def __init__(self, paths: Iterable[Path]) -> None:
         self._text, self._ends = bytearray(), array("q", [0])
@@ -62,7 +62,7 @@ class Paths(Sequence[Path]):
 
 
 def scene_id(path: Path, folder: Path) -> str:
-    """The path of a scene below the source's folder, with `/`; its name if the source is one file."""
+    """Return the path of a scene below the source's folder, with `/`; its name if the source is one file."""
     return printable(path.name if path == folder else path.relative_to(folder).as_posix())
 
 
@@ -70,10 +70,10 @@ class Listing:
     """Selection of a source's files, with a record of the files that no reader opens.
 
     Attributes:
-        folder: source folder, or the single file of the source.
-        unread: files that are neither scenes nor companions. `Scenes` removes further inputs of scenes.
-        masks: files with the name of a mask that no setting uses.
-        excluded: number of files that `include` and `exclude` remove.
+        folder: Source folder, or the single file of the source.
+        unread: Files that are neither scenes nor companions. `Scenes` removes further inputs of scenes.
+        masks: Files with the name of a mask that no setting uses.
+        excluded: Number of files that `include` and `exclude` remove.
     """
 
     def __init__(self, source: datasets.Source, folder: Path) -> None:
@@ -99,8 +99,9 @@ class Listing:
     ) -> list[Path]:
         """Return all files with one of the suffixes (any case) that `use` and the patterns accept, sorted.
 
-        Entries that are not folders count as files. The reader rejects broken links, pipes and devices with a row. `wanted`
-        and `fix` are for error messages. `below` is a folder in the source; `masks` accepts names of masks as scenes.
+        Entries that are not folders count as files. The reader rejects broken links, pipes and devices with a row.
+        `wanted` and `fix` are for error messages. `below` is a folder in the source; `masks` accepts names of masks as
+        scenes.
 
         Raises:
             UserError: The folder does not exist or contains no scene.
@@ -122,7 +123,7 @@ class Listing:
         return found
 
     def takes(self, path: Path, *, masks: bool = True) -> bool:
-        """Return whether the patterns select a file or product, and count it otherwise; `masks` accepts names of masks."""
+        """Return whether the patterns select a file or product, else count it; `masks` accepts names of masks."""
         if masks and not self._include and not self._exclude:
             return True
         parts = [part.casefold() for part in path.relative_to(self.folder).parts or (path.name,)]
@@ -204,8 +205,8 @@ def tidy(folder: Path, pattern: str) -> list[Path]:
 def walk(folder: Path) -> Iterator[tuple[Path, list[str], list[str]]]:
     """Walk a folder like `os.walk`, without hidden and system entries; OSError if a folder cannot be listed.
 
-    Links to folders are not followed, because their targets may be anywhere. The log names them, unless the caller removes
-    them from the list of folders.
+    Links to folders are not followed, because their targets may be anywhere. The log names them, unless the caller
+    removes them from the list of folders.
     """
 
     def stop(error: OSError) -> None:
@@ -230,19 +231,19 @@ def check_name(path: Path, folder: Path) -> None:
         raise problem(
             "the name of the file is not UTF-8",
             got=printable(named),
-            expected="a name that every program reads alike",
-            fix="rename it (convmv -f latin1 -t utf-8 --notest), or take it out of the folder",
+            expected="a name that every program reads identically",
+            fix="rename it (convmv -f latin1 -t utf-8 --notest), or remove it from the folder",
         )
 
 
 def exists(folder: Path, *, wanted: str) -> None:
-    """Raises a UserError where `folder` does not exist."""
+    """Raise UserError if `folder` does not exist."""
     if not folder.exists():
         raise problem(
-            f"the data at {folder} (`source.path`) is not there",
+            f"the data at {folder} (`source.path`) does not exist",
             got="no such file or folder",
             expected=wanted,
-            fix="put your files there (a link will do) or correct `source.path`; it is relative to the working folder",
+            fix="put your files or a link there, or correct `source.path`, which is relative to the working folder",
         )
 
 

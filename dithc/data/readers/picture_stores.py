@@ -1,7 +1,7 @@
-"""Where pictures lie: in class folders, in tar archives of classes, in WebDataset shards, in parquet shards.
+"""Stores of images: class folders, tar archives of classes, WebDataset shards, and parquet shards.
 
-Each store lists its pictures once and then gives the bytes and the label of any of them, in place. The path of a picture in an
-archive is the archive's, and its own name in it behind.
+A store lists its images once, then returns bytes and label of any image, read in place. The path of an image in an
+archive is the path of the archive followed by the name in it.
 """
 
 import json
@@ -23,10 +23,10 @@ from dithc.data.scene import Reason, Refused
 from dithc.data.table import Shard, read_cell, read_columns, read_shard
 from dithc.log import UserError, logger, problem
 
-WANTED = "pictures (" + ", ".join(sorted(SUFFIXES)) + ")"
-FOLDERS = "point `source.path` at the folder whose sub-folders are the classes, or set `classes: one` for a flat folder"
-SHARDS = "point `source.path` at the archive, or at the folder in which the shards lie side by side"
-LABEL_SUFFIXES = (".cls", ".json")  # the first that a sample has is asked
+WANTED = "images (" + ", ".join(sorted(SUFFIXES)) + ")"
+FOLDERS = "point `source.path` at the folder that contains the class folders, or set `classes: one` for a flat folder"
+SHARDS = "point `source.path` at the archive, or at the folder that contains the shards"
+LABEL_SUFFIXES = (".cls", ".json")  # in order of preference
 MOST_LABEL_BYTES = 64 << 20
 MOST_CLASSES = 1 << 20
 IMAGE, LABEL = "image", "label"
@@ -35,12 +35,12 @@ log = logger(__name__)
 
 
 class Store(ABC):
-    """Pictures of one layout.
+    """Images of one layout.
 
     Attributes:
-        paths: of all pictures, in the order in which they are read.
-        classes: what labels stand for.
-        labels: of each picture as the store has it; it may be wrong.
+        paths: Paths of all images in reading order.
+        classes: Names of the classes that labels index.
+        labels: Label of each image as stored; it may be invalid.
     """
 
     def __init__(
@@ -51,27 +51,27 @@ class Store(ABC):
 
     @abstractmethod
     def content(self, path: Path) -> bytes:
-        """Return the bytes of a picture; raise OSError, Refused or UserError if they cannot be read."""
+        """Return the bytes of an image; raise OSError, Refused or UserError if they cannot be read."""
 
     def file(self, path: Path) -> Path:
-        """The file that a picture lies in."""
+        """Return the file that contains an image."""
         return path
 
     def size(self, path: Path) -> int:
-        """About how many bytes a picture has."""
+        """Return the approximate bytes of an image."""
         return self.file(path).stat().st_size
 
     def label(self, path: Path) -> int:
-        """Return the label of a picture; raise Refused if it stands for no class."""
+        """Return the label of an image; raise Refused if it is not the number of a class."""
         label = self.labels[path]
         if type(label) is int and 0 <= label < len(self.classes):
             return label
         raise Refused(
             Reason.WRONG_LABEL,
-            f"the label of {path.name} in {path.parent.name} stands for no class",
+            f"the label of {path.name} in {path.parent.name} is not a class",
             got="none" if label is None else printable(repr(label)[:80]),
-            expected=f"a whole number from 0 to {len(self.classes) - 1}",
-            fix="write the labels again, leave out what has none (test sets often do), or set `classes: one`",
+            expected=f"an integer from 0 to {len(self.classes) - 1}",
+            fix="write the labels again, remove unlabeled images (frequent in test sets), or set `classes: one`",
         )
 
 
@@ -113,14 +113,14 @@ class Folders(Store):
 
 
 class Spot(NamedTuple):
-    """Where a picture's bytes lie."""
+    """Location of the bytes of an image."""
 
     archive: Path
     offset: int
     size: int
 
     def read(self, path: Path) -> bytes:
-        """The bytes, `path` being what they are called."""
+        """Return the bytes; errors name `path`."""
         check_room(path, self.size, said="a file")
         with open_regular(self.archive) as file:
             file.seek(self.offset)
@@ -146,8 +146,10 @@ class _Archives(Store):
 
 
 class Tars(_Archives):
-    """Archives of classes, as ImageNet is distributed: a tar in a tar is a class by its name; else a folder in the archive is,
-    and the archive itself for pictures that lie in no folder."""
+    """Archives of classes, as ImageNet is distributed.
+
+    The class is an inner tar by its name, else a folder in the archive, else the archive for images without a folder.
+    """
 
     def __init__(self, listing: Listing, *, one: bool) -> None:
         folder, spots, classes = listing.folder, dict[Path, Spot](), dict[Path, str]()
@@ -165,8 +167,10 @@ class Tars(_Archives):
 
 
 class WebDataset(_Archives):
-    """Tar shards of samples: files of a sample have one name but for what follows its first dot, `KEY.jpg` and `KEY.cls` with the
-    label in digits, or `KEY.json` with it as `label`."""
+    """Tar shards of samples: the files of a sample share the name up to its first dot.
+
+    `KEY.jpg` comes with `KEY.cls`, the label in digits, or `KEY.json`, which contains it as `label`.
+    """
 
     def __init__(self, listing: Listing, *, one: bool) -> None:
         folder, labels = listing.folder, dict[Path, object]()
@@ -186,7 +190,7 @@ class WebDataset(_Archives):
 
 
 class Parquet(Store):
-    """Shards of rows, as Hugging Face has them: `image`, bytes or a struct with `bytes`, and `label`, a number."""
+    """Shards of rows, as in Hugging Face datasets: `image`, bytes or a struct with `bytes`, and `label`, a number."""
 
     def __init__(self, listing: Listing, *, one: bool) -> None:
         folder = listing.folder
@@ -224,10 +228,10 @@ class Parquet(Store):
         if content is None:
             raise Refused(
                 Reason.INCOMPLETE,
-                f"row {path.name} of {file.name} has no picture",
+                f"row {path.name} of {file.name} has no image",
                 got="none",
-                expected=f"the bytes of a picture in `{IMAGE}`",
-                fix="write the shards again with the pictures in them (datasets: embed_external_files)",
+                expected=f"the bytes of an image in `{IMAGE}`",
+                fix="write the shards again with embedded images (datasets: embed_external_files)",
             )
         return content
 
@@ -241,11 +245,11 @@ def _images(listing: Listing, *, fix: str, below: Path | None = None) -> Paths:
 def _shards(listing: Listing, suffix: str) -> list[Path]:
     """Return the shards directly in the folder of a listing, sorted, or its single file."""
     folder = listing.folder
-    fix = f"{SHARDS}; archives that are compressed (.tar.gz) are to be unpacked to .tar first"
+    fix = f"{SHARDS}; unpack compressed archives (.tar.gz) to .tar first"
     return listing.files(
         suffixes={suffix},
         masks=True,
-        wanted=f"{suffix} archives of pictures",
+        wanted=f"{suffix} archives of images",
         fix=fix,
         use=lambda path: folder in (path, path.parent),
     )
@@ -264,10 +268,10 @@ def _pictures(archive: Path, listing: Listing, *, others_refused: bool) -> Itera
             yield member
         elif suffix == LABEL_SUFFIXES[0] and others_refused:
             raise problem(
-                f"{archive} is no archive of classes",
+                f"{archive} is not an archive of classes",
                 got=f"{printable(str(member.name))}, the label of a WebDataset's sample",
-                expected="pictures, in archives or folders that are their classes",
-                fix="set `layout: webdataset`, or keep archives of the two kinds in two data sets",
+                expected="images, in archives or folders that are their classes",
+                fix="set `layout: webdataset`, or keep the two types of archives in two datasets",
             )
         else:
             listing.leave(archive / member.name)
@@ -281,15 +285,15 @@ def _class_of(archive: Path, member: Member) -> str:
 
 
 def _samples(archive: Path) -> Iterable[list[Member]]:
-    """Files of a shard by sample, in the order of their first ones."""
+    """Return the files of a shard by sample, in the order of their first files."""
     samples = defaultdict[str, list[Member]](list)
     for member in members(archive):
         if any(part.endswith(".tar") for part in member.name.parts[:-1]):
             raise problem(
-                f"{archive} is no shard of a WebDataset",
+                f"{archive} is not a shard of a WebDataset",
                 got=f"{printable(str(member.name))}, an archive in it",
-                expected="pictures with their labels beside them",
-                fix="set `layout: tar` where archives in an archive are the classes",
+                expected="images with their labels next to them",
+                fix="set `layout: tar` if archives in an archive are the classes",
             )
         stem = member.name.name.split(".")[0]
         samples[(member.name.parent / stem).as_posix()].append(member)
@@ -297,7 +301,7 @@ def _samples(archive: Path) -> Iterable[list[Member]]:
 
 
 def _label_of(archive: Path, sample: list[Member]) -> object:
-    """What a sample's files say of its class, whatever it is; None where they say nothing."""
+    """Return the label in a sample's files, valid or not; None without label."""
     of_suffix = {member.name.suffix.lower(): member for member in sample}
     member = next((of_suffix[suffix] for suffix in LABEL_SUFFIXES if suffix in of_suffix), None)
     if member is None or member.size > MOST_LABEL_BYTES:
@@ -313,7 +317,7 @@ def _label_of(archive: Path, sample: list[Member]) -> object:
 
 
 def _class_names(folder: Path, labels: Iterable[object]) -> list[str]:
-    """Names of classes by a `class_index.json` beside the shards ({"0": ["n01440764", "tench"], ...}), else their numbers."""
+    """Return class names from `class_index.json` next to the shards ({"0": ["n01440764", "tench"]}), else numbers."""
     whole = [label for label in labels if type(label) is int and 0 <= label < MOST_CLASSES]
     beside = sorted((folder if folder.is_dir() else folder.parent).glob("*class_index.json"))
     if not beside:
@@ -327,30 +331,30 @@ def _class_names(folder: Path, labels: Iterable[object]) -> list[str]:
         raise problem(
             f"{beside[0]} does not name the classes",
             got=repr(error),
-            expected='every number from 0 on with its names, {"0": ["n01440764", "tench"], ...}',
-            fix="write it again, or take it away: classes are then called by their numbers",
+            expected='every number from 0 with its names, {"0": ["n01440764", "tench"], ...}',
+            fix="write it again, or remove it: classes are then named by their numbers",
         ) from error
 
 
 def _split_shards(files: list[Path]) -> list[Path]:
-    """Shards of one split alone: Hugging Face keeps `train-00000-of-00294.parquet` beside those of other splits."""
+    """Return the shards if they belong to one split; Hugging Face stores shards of several splits in one folder."""
     named = {file: match for file in files if (match := SPLIT_SHARD.fullmatch(file.stem))}
     splits = {match[1] for match in named.values()}
     if len(splits) > 1:
         raise problem(
-            f"shards of several splits lie in {files[0].parent}",
+            f"{files[0].parent} contains shards of several splits",
             got=", ".join(sorted(splits)),
-            expected="shards of one split: validation and test pictures are not to be trained on",
+            expected="shards of one split: validation and test images must not be trained on",
             fix="select one split: `source.include: [train-*]`",
         )
     said = max((int(match[2]) for match in named.values()), default=0)
     if len(named) < said:
-        log.warning(f"{len(named)} of {said} shards are there: {files[0].parent}")
+        log.warning(f"only {len(named)} of {said} shards exist: {files[0].parent}")
     return files
 
 
 def _checked_shard(file: Path, *, one: bool) -> tuple[Shard, list[object]]:
-    """A shard that has what is needed, and the label of each row."""
+    """Check the columns of a shard and return it with the label of each row."""
     wanted = {IMAGE: "bytes"} | ({} if one else {LABEL: "int"})
     try:
         with open_regular(file):
@@ -359,14 +363,14 @@ def _checked_shard(file: Path, *, one: bool) -> tuple[Shard, list[object]]:
         labels = [0] * sum(group.rows for group in shard.groups) if one or wrong else read_columns(file, LABEL)[LABEL]
     except OSError as error:
         raise problem(
-            f"{file} cannot be read", got=error, expected="a whole parquet file", fix="download it again"
+            f"{file} cannot be read", got=error, expected="a complete parquet file", fix="download it again"
         ) from error
     if wrong:
         raise problem(
-            f"{file} has not the columns of pictures",
+            f"{file} lacks the columns of images",
             got=", ".join(f"{name}: {kind}" for name, kind in (shard.kinds | wrong).items()),
-            expected=f"`{IMAGE}`, bytes or a struct with `bytes`, and `{LABEL}`, whole numbers",
-            fix="name and convert the columns so (datasets: rename_column, cast_column); without labels set `classes: one`",
+            expected=f"`{IMAGE}`, bytes or a struct with `bytes`, and `{LABEL}`, integers",
+            fix="rename and convert them (datasets: rename_column, cast_column); without labels set `classes: one`",
         )
     for group in shard.groups:
         check_room(file, group.num_bytes, said=f"a group of {group.rows} rows")
@@ -375,17 +379,17 @@ def _checked_shard(file: Path, *, one: bool) -> tuple[Shard, list[object]]:
 
 def _unlike(first: Path, other: Path) -> UserError:
     return problem(
-        f"{other.name} names other classes than {first.name}",
+        f"{other.name} has other class names than {first.name}",
         got="two lists of names",
-        expected="one, as labels are numbers of it",
-        fix="keep shards of one data set in a folder",
+        expected="one list, because labels are its indices",
+        fix="keep the shards of each dataset in a separate folder",
     )
 
 
 def _odd_sample(archive: Path, pictures: list[Member]) -> UserError:
     return problem(
-        f"{archive} has a sample of several pictures",
+        f"{archive} has a sample of several images",
         got=", ".join(printable(str(member.name)) for member in pictures[:4]),
-        expected="one picture for each name, up to its first dot",
-        fix="give each picture a name of its own; dots in names are to be replaced",
+        expected="one image per name, up to its first dot",
+        fix="give each image a unique name up to the first dot",
     )

@@ -1,4 +1,4 @@
-"""A file of pixels, GeoTIFF or .npy, read as (C, H, W) with its place, after checks of its shape and grid."""
+"""Pixels of GeoTIFF and .npy files as (C, H, W) with their georeference, after checks of shape and grid."""
 
 from dataclasses import dataclass
 from math import isfinite
@@ -14,7 +14,7 @@ from dithc.data.scene import Array, Place, Reason, Refused, find_invalid
 from dithc.log import logger
 
 TOLERANCE = 0.01
-"""Relative difference of two pixel sizes that are still the same."""
+"""Largest relative difference of equal pixel sizes."""
 LEAST_GSD_M, MOST_GSD_M = 0.001, 1e5
 FARTHEST_M = 1e8
 """Coordinates of projected systems stay below the Earth's circumference, 4e7 m."""
@@ -29,12 +29,12 @@ class Raw:
 
     Attributes:
         pixels: (C, H, W).
-        place: place of the pixels.
-        nodata: no-data value of the file, None without one.
-        masked: (H, W), true where the file excludes a pixel; None if it excludes none.
-        labels: metadata of each band; empty for .npy.
-        companions: mask and world file, if they were read.
-        notes: notes of the scene.
+        place: Place of the pixels.
+        nodata: No-data value of the file, None without one.
+        masked: (H, W), true if the file excludes a pixel; None if it excludes none.
+        labels: Metadata of each band; empty for .npy.
+        companions: Mask and world file, if they were read.
+        notes: Notes of the scene.
     """
 
     pixels: Array
@@ -111,7 +111,7 @@ def as_chw(array: Array, *, bands: list[str], layout: Literal["chw", "hwc"], alp
             f"the array has {array.ndim} axes",
             got=axes,
             expected=f"three axes, {wanted}",
-            fix="save one scene per file with all its bands, or take the file out of the folder",
+            fix="save one scene per file with all its bands, or remove the file from the folder",
         )
     declared, other = (array.shape[0], array.shape[2]) if layout == "chw" else (array.shape[2], array.shape[0])
     if declared == count:
@@ -127,8 +127,9 @@ def as_chw(array: Array, *, bands: list[str], layout: Literal["chw", "hwc"], alp
         )
     raise Refused(
         Reason.BAND_COUNT,
-        "the file has another number of bands than declared",
-        got=f"{declared} bands ({axes})" + (", and an alpha band, which is the validity of pixels" if alpha else ""),
+        "the number of bands in the file differs from the declaration",
+        got=f"{declared} bands ({axes})"
+        + (", and an alpha band, which defines the validity of pixels" if alpha else ""),
         expected=wanted,
         fix="name all bands of the file except alpha in `bands`, in its order, or remove the other bands from the file",
     )
@@ -144,8 +145,8 @@ def _place(info: RasterInfo, *, gsd_m: float, georeferenced: bool) -> Place:
                 else "the raster has a coordinate reference system and no geotransform",
                 got=f"transform {info.transform}, {info.points} control points, system {info.crs}",
                 expected="an orthorectified GeoTIFF in a projected system, such as UTM, with its grid or a world file (.tfw)",
-                fix="orthorectify it: with its .rpb beside it set `height_m` or `dem` (kind gaofen2), else with gdalwarp; "
-                "write a lost grid again (gdal_edit -a_ullr); or cut it to .npy if its place does not matter",
+                fix="orthorectify it: with its .rpb next to it set `height_m` or `dem` (kind gaofen2), else use gdalwarp; "
+                "restore a lost grid (gdal_edit -a_ullr); or cut it to .npy if its place does not matter",
             )
         return Place(gsd_m=gsd_m)
     check_projected(info)
@@ -156,8 +157,9 @@ def _place(info: RasterInfo, *, gsd_m: float, georeferenced: bool) -> Place:
 def ground_gsd_m(info: RasterInfo) -> float:
     """Return the side of a pixel on the ground in meters, at the center of the raster.
 
-    Systems with a scale true within `TOLERANCE`, such as UTM, keep the declared side. Others, such as Web Mercator, return
-    the mean of both sides on the ellipsoid. Raises Refused as `square_pixel`, and if the center is not on the Earth.
+    Systems with a scale true within `TOLERANCE`, such as UTM, keep the declared side. Others, such as Web Mercator,
+    return the mean of both sides on the ellipsoid. Raises Refused as `square_pixel`, and if the center is not on the
+    Earth.
     """
     side = square_pixel(info.transform)
     assert info.crs is not None
@@ -174,13 +176,13 @@ def ground_gsd_m(info: RasterInfo) -> float:
 
 
 def check_projected(info: RasterInfo) -> None:
-    """Refuses a coordinate reference system that is not projected in metres."""
+    """Raise Refused unless the coordinate reference system is projected in meters."""
     if not info.metric:
         raise Refused(
             Reason.CRS_WRONG,
-            "the coordinate reference system is not projected in metres",
+            "the coordinate reference system is not projected in meters",
             got=info.crs,
-            expected="a projected system in metres, such as UTM (EPSG:326xx, EPSG:327xx)",
+            expected="a projected system in meters, such as UTM (EPSG:326xx, EPSG:327xx)",
             fix="warp the raster to its UTM zone (gdalwarp -t_srs EPSG:326xx)",
         )
 
@@ -214,8 +216,8 @@ def square_pixel(transform: GeoTransform) -> float:
 def _nowhere(transform: GeoTransform) -> Refused:
     return Refused(
         Reason.GRID_MISMATCH,
-        "the grid is not one on the Earth",
+        "the grid is not on the Earth",
         got=f"transform {transform}",
         expected=f"pixels of {LEAST_GSD_M:g} m to {MOST_GSD_M:g} m, coordinates below {FARTHEST_M:g} m, inside the system",
-        fix="write the raster's georeference again (gdal_edit -a_ullr), or take it out of the folder",
+        fix="restore the raster's georeference (gdal_edit -a_ullr), or remove it from the folder",
     )

@@ -1,4 +1,4 @@
-"""Sentinel-2 products as ESA delivers them: `.SAFE` folders or zip files, L1C or L2A, all bands on one grid."""
+"""Sentinel-2 products as delivered by ESA: `.SAFE` folders or zip files, L1C or L2A, all bands on one grid."""
 
 from collections.abc import Mapping
 from contextlib import closing, suppress
@@ -46,7 +46,7 @@ log = logger(__name__)
 
 
 class Painter:
-    """Base of readers of Sentinel-2 scenes: paints bands on one grid in `canvas` while the next is decoded, then masks."""
+    """Base of readers of Sentinel-2 scenes, which resamples bands to one grid in `canvas` while the next is decoded."""
 
     source: datasets.Sentinel2 | datasets.Sentinel2Stac
     canvas: Canvas
@@ -100,9 +100,9 @@ class Painter:
 
 
 class SafeReader(Painter):
-    """Reads products from the file of each band, never with GDAL's SENTINEL2 driver.
+    """Reader of products from the file of each band, never with GDAL's SENTINEL2 driver.
 
-    `memory_bytes` of a whole product are two decoded bands, one on the grid, the mask, and strips.
+    `memory_bytes` covers two decoded bands of a complete product, one on the grid, the mask, and strips.
     """
 
     source: datasets.Sentinel2
@@ -112,7 +112,7 @@ class SafeReader(Painter):
         self.source, self.folder, self.classes = source, folder, ["sentinel2"]
         self.columns: dict[str, Kind] = {"sun_elevation": "float", "sun_azimuth": "float"}
         wanted = (
-            "Sentinel-2 products: folders *.SAFE with MTD_MSIL1C.xml or MTD_MSIL2A.xml in them, or zip files of such"
+            "Sentinel-2 products: folders *.SAFE with MTD_MSIL1C.xml or MTD_MSIL2A.xml, or zip files of these folders"
         )
         exists(folder, wanted=wanted)
         self.canvas = Canvas()
@@ -125,15 +125,15 @@ class SafeReader(Painter):
             raise self.listing.nothing_found(folder, wanted=wanted, fix=fix)
         levels: dict[Path, Level] = {}
         for path in self.paths:
-            with suppress(Refused, UserError, OSError):  # what is no product is a row of its own, when it is read
+            with suppress(Refused, UserError, OSError):  # an invalid product is rejected when it is read
                 levels[path] = level_of(path)
         by_level = {wanted: [path for path, level in levels.items() if level == wanted] for wanted in LEVEL_BANDS}
         if all(by_level.values()):
             raise problem(
-                f"the products in {folder} are of two levels, which have other bands and other physics",
+                f"the products in {folder} are of two levels, which differ in bands and physics",
                 got=", ".join(f"{len(paths)} {level} (such as {paths[0].name})" for level, paths in by_level.items()),
-                expected="one level in a data set",
-                fix="make a data set for each level, with a folder of its own",
+                expected="one level per dataset",
+                fix="define a dataset for each level, with a separate folder",
             )
         for product in self.paths:
             if len(parts := granules(product)) > 1:
@@ -146,7 +146,7 @@ class SafeReader(Painter):
         return [*(below(product) if product.is_dir() else [product]), *self._masks.of(self._scene(path))]
 
     def read(self, path: Path) -> Scene:
-        """Reads one product, a folder or a zip file, as int16 reflectance (C, H, W) on the grid of `gsd_m`."""
+        """Read one product, a folder or a zip file, as int16 reflectance (C, H, W) on the grid of `gsd_m`."""
         if path in self._product_of:
             return self._read(path, self._product_of[path], path)
         if path.suffix.lower() != SUFFIX:
@@ -156,9 +156,9 @@ class SafeReader(Painter):
             if len(parts := granules(product)) > 1:
                 raise Refused(
                     Reason.WRONG_LAYOUT,
-                    "the zip file holds several granules (the format before December 2016), of which each is a scene",
+                    "the zip file contains several granules (format before December 2016), each of which is a scene",
                     got=f"{len(parts)} folders GRANULE/*/IMG_DATA",
-                    expected="one granule in a zip file",
+                    expected="one granule per zip file",
                     fix="unpack it: in a folder each granule is read as a scene",
                 )
             return self._read(path, product, next(iter(parts), None))
@@ -191,12 +191,14 @@ class SafeReader(Painter):
         return self._product_of[path].with_name(path.name) if path in self._product_of else path
 
     def _verify(self, product: Path, granule: Path | None, used: list[Path]) -> tuple[str, ...]:
-        """Compares the product, but for granules that are other scenes, with its manifest; notes what is absent or damaged."""
+        """Compare the product, without other granules, with its manifest; note absent and damaged files."""
         if self.source.checksum == "skip":
             return ()
         listed = listed_files(product)
         if listed is None:
-            log.warning(f"{product.name} has no manifest.safe: its files cannot be checked, only their hashes are kept")
+            log.warning(
+                f"{product.name} has no manifest.safe: its files cannot be verified, only their hashes are kept"
+            )
             return ()
         others = tuple(f"GRANULE/{other.name}/" for other in granules(product) if other != granule)
         listed = {name: entry for name, entry in listed.items() if not name.startswith(others)}
@@ -204,16 +206,16 @@ class SafeReader(Painter):
         if damaged:
             more = f" and {len(damaged) - 1} more" if len(damaged) > 1 else ""
             log.warning(
-                f"{product.name} is damaged beside what is read: {damaged[0]}{more} is not what manifest.safe lists"
+                f"{product.name} has damaged files that are not used: {damaged[0]}{more} differs from manifest.safe"
             )
         return (*(["incomplete"] if absent else []), *(["damaged-beside"] if damaged else []))
 
 
 def _check_values(stored: Array, mask: Array, bands: list[str], numbers: Numbers) -> None:
-    """Refuses a scene whose values its offset cannot belong to; in units of 1e-4 whatever the file's scale."""
+    """Raise Refused if the values of a scene contradict its offset; the comparison uses units of 1e-4."""
     invalid = mask == Mask.INVALID
     if invalid.all():
         return
     offset = min(numbers.offsets) / (numbers.per_unit * REFLECTANCE_SCALE)
-    planes = (plane - np.int32(offset) for plane in stored)  # as the file has them, one at a time
+    planes = (plane - np.int32(offset) for plane in stored)  # digital numbers as in the file, one band at a time
     check_offset(planes, [invalid] * len(bands), bands=bands, offset=offset, per_unit=1 / REFLECTANCE_SCALE)

@@ -1,4 +1,4 @@
-"""Which files of a Sentinel-2 product are read: one of each band, as near to the common grid as there is."""
+"""Selection of the files of a Sentinel-2 product: one per band, closest to the common grid."""
 
 import re
 from collections.abc import Callable, Collection, Iterator
@@ -15,7 +15,7 @@ from dithc.data.scene import Reason, Refused
 from dithc.log import UserError, logger
 
 FILE = re.compile(r"_(B(?:0[1-9]|1[0-2]|8A)|SCL)(?:_L2A_TL_\w+?)?(?:_(10|20|60)m)?\.(?:jp2|tiff?)$", re.IGNORECASE)
-"""Before December 2016 the classification was called `S2A_USER_SCL_L2A_TL_..._20m.jp2`."""
+"""Pattern of band files. Before December 2016 the classification was called `S2A_USER_SCL_L2A_TL_..._20m.jp2`."""
 MASK_FILE = re.compile(r"(?:(MSK_CLDPRB)_(20|60)m|(MSK_CLASSI)_B00)\.(?:jp2|tiff?)$", re.IGNORECASE)
 SCENE_CLASSIFICATION, CLOUD_PROBABILITY, CLASSI = "SCL", "MSK_CLDPRB", "MSK_CLASSI"
 NATIVE_GSD_M = {band: stac.OWN_GSD_M[band] for band in BANDS}
@@ -28,7 +28,7 @@ log = logger(__name__)
 
 @dataclass(frozen=True, kw_only=True)
 class BandFile:
-    """The file of a band or mask that is read, and the pixel size that its name (or, at level L1C, the band) promises."""
+    """File of a band or mask, with the nominal pixel size of its name or, at level L1C, of the band."""
 
     band: str
     path: Path
@@ -55,9 +55,7 @@ def products(folder: Path, leave: Callable[[Path], None] = lambda path: None) ->
         files = [name for name in names if name.upper().endswith(".SAFE") and name != "manifest.safe"]
         packed = [name for name in names if name.lower().endswith(SUFFIX) and _is_packed(place / name)]
         if twice := [name for name in packed if _is_unpacked(there.get(_stem(name)))]:
-            log.info(
-                f"{len(twice)} zip files lie beside the folders that they hold, such as {twice[0]}: the folders are read"
-            )
+            log.info(f"reading {len(twice)} products from folders next to their zip files, such as {twice[0]}")
         yield from (place / name for name in (*files, *linked, *(name for name in packed if name not in twice)))
         for name in {*names} - {*files, *packed}:
             leave(place / name)
@@ -68,17 +66,17 @@ def _stem(name: str) -> str:
 
 
 def _is_unpacked(folder: Path | None) -> bool:
-    """Whether a folder is named as a product, or holds one as an unpacked zip file does."""
+    """Return whether a folder is named like a product, or contains one like an unpacked zip file."""
     if folder is None or folder.suffix.upper() == ".SAFE":
         return folder is not None
     try:
         return any(one.name.upper().endswith(".SAFE") or METADATA.match(one.name) for one in tidy(folder, "*"))
-    except OSError:  # what cannot be listed is not read either
+    except OSError:  # an inaccessible folder is not read either
         return False
 
 
 def _is_packed(path: Path) -> bool:
-    """Whether a zip file is named as a product, or holds one."""
+    """Return whether a zip file is named like a product, or contains one."""
     if path.suffix.lower() != SUFFIX:
         return False
     if PACKED.match(path.name):
@@ -90,7 +88,7 @@ def _is_packed(path: Path) -> bool:
 
 
 def granules(product: Path) -> list[Path]:
-    """Folders of a product with images: one, but for the format before December 2016, where each is a scene by itself."""
+    """Return the folders of a product with images: one, or several scenes in the format before December 2016."""
     return [path.parent for path in tidy(product, "GRANULE/*/IMG_DATA") if path.is_dir()]
 
 
@@ -100,9 +98,9 @@ def packed_product(folder: Path) -> Path:
     if len(found) != 1:
         raise Refused(
             Reason.WRONG_LAYOUT,
-            f"the zip file holds {'several products' if found else 'no product'}",
+            f"the zip file contains {'several products' if found else 'no product'}",
             got=", ".join(path.name for path in found) or ", ".join(path.name for path in sorted(folder.iterdir())[:5]),
-            expected="one folder *.SAFE, as it is delivered",
+            expected="one folder *.SAFE, as delivered",
             fix="download it again, or unpack it",
         )
     return found[0]
@@ -111,8 +109,8 @@ def packed_product(folder: Path) -> Path:
 def band_files(product: Path, granule: Path | None, level: Level, *, source: datasets.Sentinel2) -> dict[str, BandFile]:
     """Return one file of each band, of the classification if available, and of the requested masks.
 
-    Its pixel size is that of the grid, or the next finer; for coarser bands, the finest. `granule` is the folder of images,
-    None if absent.
+    Its pixel size is the size of the grid, or the next finer; for coarser bands, the finest. `granule` is the folder of
+    images, None if absent.
 
     Raises:
         Refused: A band or mask has no file that is fine enough, or two of one size.
@@ -125,7 +123,7 @@ def band_files(product: Path, granule: Path | None, level: Level, *, source: dat
             f"level {level} has no {', '.join(alien)}",
             got=f"`bands: [{', '.join(wanted)}]`",
             expected=f"some of {', '.join(LEVEL_BANDS[level])}",
-            fix=f"leave {', '.join(alien)} out of `bands` of the source, or use L1C products",
+            fix=f"remove {', '.join(alien)} from `bands` of the source, or use L1C products",
         )
     gsd_m = source.gsd_m
     if granule is not None:
@@ -146,7 +144,7 @@ def band_files(product: Path, granule: Path | None, level: Level, *, source: dat
 
 
 def _masks(granule: Path | None, clouds: datasets.ProductClouds) -> dict[str, dict[float, Path]]:
-    """Files by pixel size of the quality masks that are asked for, which lie beside the folder of images."""
+    """Return the files of the requested quality masks by pixel size, from the folder next to the images."""
     wanted = {CLOUD_PROBABILITY: clouds.probability is not None, CLASSI: clouds.classi}
     found: dict[str, dict[float, Path]] = {name: {} for name, asked in wanted.items() if asked}
     for path in tidy(granule, "QI_DATA/*") if granule and found else ():
@@ -161,13 +159,13 @@ def _masks(granule: Path | None, clouds: datasets.ProductClouds) -> dict[str, di
             f"the product has no file of {' and '.join(absent)}",
             got="none in GRANULE/*/QI_DATA",
             expected="MSK_CLDPRB_20m of L2A, MSK_CLASSI_B00 of products from baseline 04.00 on",
-            fix=f"download it whole, or leave {' and '.join(f'`{settings[name]}`' for name in absent)} out of the source",
+            fix=f"download it again, or remove {' and '.join(f'`{settings[name]}`' for name in absent)} from the source",
         )
     return found
 
 
 def _files(granule: Path | None) -> dict[str, dict[float, Path]]:
-    """Files of each band by their pixel size."""
+    """Return the files of each band by pixel size."""
     files: dict[str, dict[float, Path]] = {}
     for path in tidy(granule, "IMG_DATA/**/*") if granule else ():
         match = FILE.search(path.name)
@@ -181,21 +179,21 @@ def _files(granule: Path | None) -> dict[str, dict[float, Path]]:
                 Reason.WRONG_LAYOUT,
                 f"the product has two files of {band} at {gsd_m:g} m",
                 got=f"{first.name} and {path.name}",
-                expected="one file of a band and pixel size",
-                fix="remove the one that is not of the product",
+                expected="one file per band and pixel size",
+                fix="remove the file that does not belong to the product",
             )
     return files
 
 
 def _serves(sizes: Collection[float], name: str, gsd_m: float) -> bool:
-    """Whether a band with files of these pixel sizes is fine enough for a grid."""
+    """Return whether a band with files of these pixel sizes is fine enough for a grid."""
     return min(sizes, default=float("inf")) <= max(gsd_m, OWN_GSD_M[name])
 
 
 def _lacking(
     there: dict[str, dict[float, Path]], missing: list[str], wanted: list[str], *, level: Level, gsd_m: float
 ) -> Refused:
-    """What is missing, and which settings suit the files that are there: the finest grid that has most of the bands."""
+    """Return the error for missing bands, with settings for the existing files: the finest grid with most bands."""
     fix, most = "download or unpack the product again", 0
     for grid in sorted({gsd_m, *(size for size in GRIDS_M if size > gsd_m)}):
         usable = [band for band in wanted if _serves(there.get(band, {}), band, grid)]
@@ -205,13 +203,13 @@ def _lacking(
         most = len(usable)
         settings = [f"`gsd_m: {grid:g}`"] if grid != gsd_m else []
         settings += [f"`bands: [{', '.join(usable)}]`"] if usable != wanted else []
-        fix += f"; or set {' and '.join(settings)}, which the files that are there suit"
+        fix += f"; or set {' and '.join(settings)}, which the existing files support"
     return Refused(
         Reason.MISSING_BAND,
         f"the product lacks {'a band' if len(missing) == 1 else 'bands'}",
         got="no file in GRANULE/*/IMG_DATA for "
         + ", ".join(f"{name} at {max(gsd_m, OWN_GSD_M[name]):g} m" for name in missing)
         + " or finer",
-        expected=f"{', '.join(wanted)} of {level}, each at its own pixel size or that of the grid ({gsd_m:g} m)",
+        expected=f"{', '.join(wanted)} of {level}, each at its native pixel size or at the grid size ({gsd_m:g} m)",
         fix=fix,
     )

@@ -1,4 +1,4 @@
-"""Files of a Sentinel-2 scene read and brought onto one grid, each after checks of what it says of itself."""
+"""Reading of Sentinel-2 files and resampling to one grid, after checks of their metadata."""
 
 from collections.abc import Generator, Iterator, Sequence
 from math import copysign
@@ -15,10 +15,12 @@ from dithc.log import logger, problem
 
 NODATA, SATURATED, ABSENT = 0, 65535, 255
 STRIP_ROWS = 64
-"""Of which sums of a whole product's width (2.8 MB) stay in the caches: with 512 painting takes three times as long."""
+"""Rows per strip. For the width of a complete product, the sums of a strip (2.8 MB) fit into the caches; 512 rows take
+three times as long.
+"""
 Decoded = tuple[Array, RasterInfo]
 LAYERS = {SCENE_CLASSIFICATION: (1, "uint8"), CLOUD_PROBABILITY: (1, "uint8"), CLASSI: (3, "uint8")}
-"""Number and type of the layers of masks; a band has one of uint16."""
+"""Number and type of the layers of masks; a band has one layer of uint16."""
 log = logger(__name__)
 
 
@@ -27,10 +29,10 @@ def check_grid(bands: Sequence[str] | None, gsd_m: float) -> None:
     finest = min((NATIVE_GSD_M[band] for band in bands or ()), default=0.0)
     if finest > gsd_m:
         raise problem(
-            "the grid is finer than every band that is asked for (`source.bands`)",
+            "the grid is finer than every requested band (`source.bands`)",
             got=f"`gsd_m: {gsd_m:g}` for {', '.join(bands or ())}",
             expected=f"`gsd_m` of {finest:g} or more",
-            fix=f"set `gsd_m: {finest:g}`, or take a finer band with them",
+            fix=f"set `gsd_m: {finest:g}`, or add a finer band",
         )
 
 
@@ -47,7 +49,8 @@ def paint_band(
 ) -> None:
     """Write a band as stored reflectance int16 (H, W) to `into`, and mark invalid pixels in `mask` (H, W).
 
-    `native` uint16 (h, w) is changed. `offset` is added to digital numbers; `per_unit` are digital numbers of reflectance 1.
+    `native` uint16 (h, w) is changed. `offset` is added to digital numbers; `per_unit` are digital numbers of
+    reflectance 1.
     """
     np.copyto(native, np.uint16(NODATA), where=native == SATURATED)
     for rows, digital, invalid in on_grid(native, info, grid, band=band):
@@ -58,7 +61,7 @@ def paint_band(
 
 
 def decoded(files: Sequence[BandFile], known: dict[str, Decoded]) -> Generator[Decoded, None, None]:
-    """Yield the pixels (h, w) of files while another thread decodes the next; consumes bands in `known`, decoded (1, h, w)."""
+    """Yield pixels (h, w) of files while another thread decodes the next; pops decoded bands (1, h, w) from `known`."""
 
     def native(file: BandFile) -> Decoded:
         (pixels,), info = known.pop(file.band) if file.band in known else read_file(file)
@@ -77,7 +80,7 @@ def read_file(file: BandFile) -> tuple[Array, RasterInfo]:
     if info.dtype != wanted or info.count != count:
         raise Refused(
             Reason.WRONG_DTYPE,
-            f"{file.path.name} does not hold what its name says",
+            f"the content of {file.path.name} does not match its name",
             got=f"{info.count} bands of {info.dtype}",
             expected=f"{count} of {wanted}",
             fix="download the product again; its files were converted",
@@ -95,13 +98,13 @@ def read_file(file: BandFile) -> tuple[Array, RasterInfo]:
     if abs(gsd - file.gsd_m) > TOLERANCE * file.gsd_m:
         raise Refused(
             Reason.RESOLUTION_MISMATCH,
-            f"the pixels of {file.path.name} have another size than its name says",
+            f"the pixel size of {file.path.name} does not match its name",
             got=f"{gsd:g} m ({info.width} x {info.height} pixels)",
             expected=f"{file.gsd_m:g} m",
             fix="use the original product; this one was resampled",
         )
     if info.driver != "JP2OpenJPEG" and file.path.suffix.lower() == ".jp2":
-        log.warning(f"{file.path.name} is named as JPEG 2000 but is {info.driver}: read as what it is")
+        log.warning(f"{file.path.name} is named as JPEG 2000, but is read as {info.driver}")
     if info.masked is not None or info.nodata not in (None, NODATA):
         fill = ABSENT if file.band in LAYERS else NODATA
         pixels[find_invalid(pixels, info.nodata, masked=info.masked)] = fill
@@ -109,7 +112,7 @@ def read_file(file: BandFile) -> tuple[Array, RasterInfo]:
 
 
 def common_grid(info: RasterInfo, *, gsd_m: float) -> Grid:
-    """The grid of pixel size `gsd_m` with the extent of the finest band."""
+    """Return the grid of pixel size `gsd_m` with the extent of the finest band."""
     a, _, left, _, e, top = info.transform
     scale = abs(a) / gsd_m
     shape = (max(1, round(info.height * scale)), max(1, round(info.width * scale)))
@@ -119,7 +122,7 @@ def common_grid(info: RasterInfo, *, gsd_m: float) -> Grid:
 
 
 def on_grid(native: Array, info: RasterInfo, grid: Grid, *, band: str) -> Iterator[tuple[slice, Array, Array]]:
-    """Yield strips of a band (h, w) on the common grid: rows, digital numbers (n, W), and where there is no data (n, W).
+    """Yield strips of a band (h, w) on the common grid: rows, digital numbers (n, W), no-data mask (n, W).
 
     Interpolation is bilinear without no data. A pixel has no data if the nearest of the band has none, or none is near.
     Raises Refused if the band is in another system or does not cover the grid.
@@ -149,7 +152,7 @@ def on_grid(native: Array, info: RasterInfo, grid: Grid, *, band: str) -> Iterat
 def doubled(native: Array, rows: slice) -> Array:
     """Return `rows` (both ends even) of a uint16 band (h, w) on a grid of half the pixel size, (n, 2w).
 
-    The bits are those of GDAL's bilinear warp. The weights are 9, 3, 3 and 1 sixteenths of neighbors with data (not 0);
+    The result equals GDAL's bilinear warp bit for bit. The weights are 9, 3, 3 and 1 sixteenths of neighbors with data (not 0);
     halves are rounded up. No data stays where the nearest pixel has none.
     """
     first, last = rows.start // 2, rows.stop // 2
@@ -168,7 +171,10 @@ def doubled(native: Array, rows: slice) -> Array:
 
 
 def _quarters(part: Array) -> Array:
-    """Sixteenths of twice as many pixels (2n, 2w) of rows (n + 2, w), whose first and last are neighbours alone."""
+    """Return weighted sums, in sixteenths, of twice as many pixels (2n, 2w) of rows (n + 2, w).
+
+    The first and last rows are only used as neighbors.
+    """
     down = np.empty((2 * (len(part) - 2), part.shape[1]), part.dtype)
     middle = 3 * part[1:-1]
     np.add(middle, part[:-2], out=down[0::2])
@@ -182,14 +188,14 @@ def _quarters(part: Array) -> Array:
 
 
 def check_cover(info: RasterInfo, grid: Grid, *, band: str) -> None:
-    """Refuses a file of another system, or of another area by more than half a pixel of its own or of the grid."""
+    """Raise Refused for another system, or if the area differs by more than half a pixel of the file or the grid."""
     if info.crs != grid.crs:
         raise Refused(
             Reason.CRS_MIXED,
             f"{band} is in another coordinate reference system than the finest band",
             got=info.crs,
             expected=grid.crs,
-            fix="download the product again; its files are of different places",
+            fix="download the product again; its files belong to different places",
         )
     own = Grid(crs=grid.crs, epsg=grid.epsg, transform=info.transform, shape=(info.height, info.width))
     (left, right, bottom, top), (wanted_left, wanted_right, wanted_bottom, wanted_top) = own.bounds, grid.bounds
@@ -198,8 +204,8 @@ def check_cover(info: RasterInfo, grid: Grid, *, band: str) -> None:
     if not (same and abs(bottom - wanted_bottom) <= slack and abs(top - wanted_top) <= slack):
         raise Refused(
             Reason.GRID_MISMATCH,
-            f"{band} and the finest band are not of the same area",
+            f"{band} and the finest band do not cover the same area",
             got=f"x {left:g} to {right:g}, y {bottom:g} to {top:g}",
             expected=f"x {wanted_left:g} to {wanted_right:g}, y {wanted_bottom:g} to {wanted_top:g}",
-            fix="use the original product; this one was cut band by band",
+            fix="use the original product; the bands of this product were cut differently",
         )

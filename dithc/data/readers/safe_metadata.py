@@ -1,4 +1,4 @@
-"""What a Sentinel-2 product says of itself: offsets and quantification from its XML, its files from its manifest."""
+"""Metadata of a Sentinel-2 product: offsets and quantification from its XML, and files from its manifest."""
 
 import hashlib
 import os
@@ -23,11 +23,11 @@ from dithc.runs import sha256_file
 Level = Literal["L1C", "L2A"]
 
 BANDS = ["B01", "B02", "B03", "B04", "B05", "B06", "B07", "B08", "B8A", "B09", "B10", "B11", "B12"]
-"""In the order of the attribute `band_id` of the product's XML."""
+"""Band names in the order of the attribute `band_id` in the product's XML."""
 METADATA = re.compile(r"^(?:MTD_MSI(?:L1C|L2A)|S2[A-D]_[A-Z]{4}_MTD_SAF(?:L1C|L2A)(?:_.*)?)\.xml$", re.IGNORECASE)
-"""The latter before December 2016."""
+"""Names of metadata files; the second form is from before December 2016."""
 OFFSET_BASELINE = 4.0
-"""From this processing baseline on, every product has offsets."""
+"""Lowest processing baseline with offsets in every product."""
 ADD_OFFSET: dict[Level, str] = {"L1C": "RADIO_ADD_OFFSET", "L2A": "BOA_ADD_OFFSET"}
 QUANTIFICATION: dict[Level, tuple[str, ...]] = {
     "L1C": ("QUANTIFICATION_VALUE",),
@@ -38,7 +38,7 @@ LIMITS = {
     **dict.fromkeys(ADD_OFFSET.values(), (-10000.0, 10000.0)),
     **{name: (1.0, 100000.0) for names in QUANTIFICATION.values() for name in names[:1]},
 }
-"""What numbers of the metadata can be: baselines are 02.04 to 05.11 so far, offsets -1000, quantifications 10000."""
+"""Plausible ranges of metadata. So far, baselines are 02.04 to 05.11, offsets -1000, quantifications 10000."""
 NUMBER = re.compile(r"[+-]?[0-9]+(\.[0-9]*)?([eE][+-]?[0-9]+)?")
 SHOWN = 3
 HASHED_AT_ONCE = 4
@@ -50,9 +50,9 @@ class ProductMetadata:
     """Level, radiometry and provenance of a product.
 
     Attributes:
-        offsets: added to a band's digital numbers, by band; 0 where the product has none.
-        quantification: digital numbers per reflectance 1.
-        facts: what is recorded with the scene.
+        offsets: Offset added to the digital numbers of each band; 0 if the product has none.
+        quantification: Digital numbers per reflectance 1.
+        facts: Facts recorded with the scene.
     """
 
     level: Level
@@ -69,14 +69,14 @@ def metadata_file(product: Path) -> Path:
             Reason.READ_ERROR,
             f"the product has {'several metadata files' if found else 'no metadata file'}",
             got=", ".join(path.name for path in found) or f"no MTD_MSIL1C.xml or MTD_MSIL2A.xml in {product}",
-            expected="a whole .SAFE folder, of one level",
+            expected="a complete .SAFE folder of one level",
             fix="download or unpack the product again",
         )
     return found[0]
 
 
 def level_of(product: Path) -> Level:
-    """Level of a product, a folder or a zip file, by the name of its metadata file."""
+    """Return the level of a product, a folder or a zip file, by the name of its metadata file."""
     if product.suffix.lower() == SUFFIX:
         names = [name.rpartition("/")[2] for name in names_in(product)]
         found = [name for name in names if METADATA.match(name)]
@@ -103,9 +103,9 @@ def read_metadata(product: Path) -> ProductMetadata:
     if missing and (found or number >= OFFSET_BASELINE):
         raise Refused(
             Reason.OFFSET_CONTRADICTION,
-            "the product's metadata lacks offsets that its processing baseline has",
+            "the product's metadata lacks the offsets of its processing baseline",
             got=f"baseline {baseline}, no {ADD_OFFSET[level]} for {', '.join(missing)}",
-            expected="an offset for each of the 13 bands from baseline 04.00 on",
+            expected="an offset for each of the 13 bands from baseline 04.00",
             fix="download the product again; its metadata was altered",
         )
     return ProductMetadata(
@@ -124,16 +124,16 @@ def read_metadata(product: Path) -> ProductMetadata:
 
 
 def _one_number(root: Element, names: tuple[str, ...]) -> float:
-    """The number of the first of these elements that is there; refuses none, several that differ, and what it cannot be."""
+    """Return the number of the first existing element; raise Refused if it is missing, ambiguous or implausible."""
     texts = next(filter(None, ({(one.text or "").strip() for one in find_all(root, name)} for name in names)), set())
     if len(texts) != 1:
         got = ", ".join(sorted(texts)) or f"no {names[0]}"
-        raise _altered(f"the product's metadata has not one {names[0]}", got=got, expected="one, as a number")
+        raise _altered(f"the product's metadata does not have exactly one {names[0]}", got=got, expected="one number")
     return _number(texts.pop(), name=names[0])
 
 
 def _offsets(root: Element, name: str) -> dict[int, float]:
-    """Offsets by `band_id`; refuses numbers that are none, and a band with two."""
+    """Return offsets by `band_id`; raise Refused for invalid numbers and duplicate bands."""
     found: dict[int, float] = {}
     for one in find_all(root, name):
         band = one.get("band_id", "")
@@ -161,7 +161,7 @@ def _altered(what: str, *, got: str, expected: str) -> Refused:
 
 
 def sun_angles(granule: Path | None) -> dict[str, float]:
-    """Mean elevation and azimuth of the sun, in degrees, by a granule's metadata; nothing where it says none that can be."""
+    """Return mean elevation and azimuth of the sun in degrees from a granule; empty without plausible values."""
     found: dict[str, float] = {}
     for path in tidy(granule, "*.xml") if granule is not None else ():
         with suppress(OSError, UserError, ValueError):
@@ -176,7 +176,8 @@ def sun_angles(granule: Path | None) -> dict[str, float]:
 def listed_files(product: Path) -> dict[str, tuple[str, str]] | None:
     """Return algorithm and digest of every file in manifest.safe, by path in the product; None without a manifest.
 
-    Raises Refused for files outside or two digests, UserError if the manifest is not a complete XML file in the product.
+    Raises Refused for files outside or two digests, UserError if the manifest is not a complete XML file in the
+    product.
     """
     manifest = product / "manifest.safe"
     if not os.path.lexists(manifest):
@@ -195,22 +196,20 @@ def listed_files(product: Path) -> dict[str, tuple[str, str]] | None:
             if os.path.isabs(path) or path.split(os.sep)[0] in ("..", "."):
                 raise _mismatch(product, manifest, got=f"it lists {href!r}", expected="files inside the product")
             if listed.setdefault(path, entry) != entry:
-                raise _mismatch(
-                    product, manifest, got=f"it lists {href!r} twice", expected="one checksum for each file"
-                )
+                raise _mismatch(product, manifest, got=f"it lists {href!r} twice", expected="one checksum per file")
     return listed
 
 
 def verify_files(
     product: Path, listed: dict[str, tuple[str, str]], *, used: list[Path], may_lack: list[str]
 ) -> tuple[int, list[str]]:
-    """Compare a product with its manifest: `used` files must be listed and intact, listed files exist.
+    """Compare a product with its manifest: `used` files must be listed and intact, listed files must exist.
 
-    An altered byte of a JPEG 2000 file may decode without an error to wrong pixels: only the checksum detects it. Files that
-    match the patterns `may_lack` need not exist.
+    An altered byte of a JPEG 2000 file may decode without an error to wrong pixels, which only the checksum detects.
+    Files that match the patterns `may_lack` need not exist.
 
     Returns:
-        How many files are absent, and the names of unused files that differ.
+        Number of absent files, and the names of unused files that differ.
 
     Raises:
         Refused: A used file is not listed or differs, its algorithm is unknown, or a listed file is missing.
@@ -239,14 +238,14 @@ def verify_files(
             Reason.INCOMPLETE,
             f"the product lacks {len(needed)} of the {len(listed)} files that manifest.safe lists",
             got=f"no {', '.join(needed[:SHOWN])}" + (f" and {len(needed) - SHOWN} more" if len(needed) > SHOWN else ""),
-            expected="the whole product",
-            fix="download or unpack it again; `may_lack` of the source says what need not be there, such as `*/QI_DATA/*`",
+            expected="the complete product",
+            fix="download or unpack it again; `may_lack` of the source lists optional files, such as `*/QI_DATA/*`",
         )
     return len(absent), damaged
 
 
 def _difference(path: Path, kind: str, expected: str, *, product: Path) -> tuple[str, str] | None:
-    """What was got and what was expected, where a file's checksum is not the one that is listed."""
+    """Return actual and expected checksum if they differ, else None."""
     if kind.upper() not in ALGORITHMS:
         return f"checksum {kind!r}", f"one of {', '.join(ALGORITHMS)}"
     with open_regular(path, inside=product) as file:
@@ -257,7 +256,7 @@ def _difference(path: Path, kind: str, expected: str, *, product: Path) -> tuple
 def _mismatch(product: Path, path: Path, *, got: str, expected: str) -> Refused:
     return Refused(
         Reason.CHECKSUM_MISMATCH,
-        f"{os.path.relpath(path, product)} is not the file that manifest.safe lists",
+        f"{os.path.relpath(path, product)} differs from its entry in manifest.safe",
         got=got,
         expected=expected,
         fix="download the product again; `checksum: skip` trusts the files as they are",
@@ -265,7 +264,7 @@ def _mismatch(product: Path, path: Path, *, got: str, expected: str) -> Refused:
 
 
 def combined_sha256(files: Mapping[str, Path]) -> str:
-    """Return one SHA-256 for the files of a scene: of a single file its own, else of all names and hashes in order."""
+    """Return one SHA-256 for the files of a scene: the hash of a single file, else of all names and hashes in order."""
     if len(files) == 1:
         return sha256_file(*files.values())
     digest = hashlib.sha256()

@@ -1,4 +1,4 @@
-"""Sentinel-2 scenes as catalogues have them: a STAC item and a file for each band, all bands on one grid."""
+"""Sentinel-2 scenes of STAC catalogs: an item and a file for each band, all bands on one grid."""
 
 import os
 import re
@@ -30,10 +30,10 @@ log = logger(__name__)
 
 
 class StacReader(Painter):
-    """Reads items in a folder and the files beside them; nothing is fetched here."""
+    """Reader of items in a folder and the files next to them, without network access."""
 
     source: datasets.Sentinel2Stac
-    memory_bytes = SafeReader.memory_bytes + 6 * FULL_SIDE**2  # its values are judged by their offset, a band at a time
+    memory_bytes = SafeReader.memory_bytes + 6 * FULL_SIDE**2  # for the check of values against their offset, by band
 
     def __init__(self, source: datasets.Sentinel2Stac, folder: Path) -> None:
         self.source, self.folder, self.classes = source, folder, ["sentinel2"]
@@ -47,32 +47,35 @@ class StacReader(Painter):
             suffixes={".json", ".geojson"},
             masks=True,
             use=_is_item,
-            wanted="STAC items (*.json) and the GeoTIFF files that they name",
-            fix="put them there, or say in `source.search` which scenes, and run `dithc fetch`",
+            wanted="STAC items (*.json) and the GeoTIFF files that they reference",
+            fix="put them there, or specify scenes in `source.search` and run `dithc fetch`",
         )
         self._pinned = {one.path: one for one in self.lock.items} if self.lock else {}
 
     def _check_fetched(self) -> None:
         """Raise UserError if the folder was never fetched for `source.search`, for another search, or lacks scenes."""
-        fix = "run `dithc fetch --config CONFIG --dataset NAME` where there is a network"
+        fix = "run `dithc fetch --config CONFIG --dataset NAME` on a machine with network access"
         if self.source.search is not None and (self.lock is None or self.lock.search != Lock.asked_for(self.source)):
             raise problem(
                 f"the scenes of `source.search` are not in {self.folder}",
-                got="no lock.json" if self.lock is None else f"those of another search: {self.lock.search}",
-                expected=f"what was fetched for {Lock.asked_for(self.source)}",
-                fix=f"{fix}, with another `source.path` or after the old folder was removed",
+                got="no lock.json" if self.lock is None else f"scenes of another search: {self.lock.search}",
+                expected=f"scenes fetched for {Lock.asked_for(self.source)}",
+                fix=f"{fix}, with another `source.path` or after removing the old folder",
             )
         gone = [one.path for one in self.lock.items if not (self.folder / one.path).is_file()] if self.lock else []
         if gone:
             raise problem(
                 f"{self.folder} lacks scenes that its lock.json lists",
                 got=f"no {', '.join(gone[:3])}" + (f" and {len(gone) - 3} more" if len(gone) > 3 else ""),
-                expected="all that was fetched",
-                fix="put them back, or remove the folder and fetch again; fewer scenes are a smaller search",
+                expected="all fetched scenes",
+                fix="put them back, or remove the folder and fetch again; use a smaller search for fewer scenes",
             )
 
     def inputs(self, path: Path) -> list[Path]:
-        """Return the item, the files that are read with their companions, and the mask file; further assets count as known."""
+        """Return the item, the files that are read with their companions, and the mask file.
+
+        Further assets of the item are not reported as unread.
+        """
         self._check_listed(path)
         item = read_item(path)
         assets = self._assets(item, [*(self.source.bands or LEVEL_BANDS[item.level])])
@@ -82,7 +85,7 @@ class StacReader(Painter):
         return [path, *dict.fromkeys(files), *self._masks.of(path)]
 
     def read(self, path: Path) -> Scene:
-        """Reads one item's scene as int16 reflectance (C, H, W) on the grid of `gsd_m`."""
+        """Read one item's scene as int16 reflectance (C, H, W) on the grid of `gsd_m`."""
         check_regular(path, inside=self._root)
         self._check_listed(path)
         if (name := scene_id(path, self.folder)) in self._pinned:
@@ -113,7 +116,7 @@ class StacReader(Painter):
         return self.folder if self.folder.is_dir() else self.folder.parent
 
     def _assets(self, item: Item, bands: list[str]) -> dict[str, Asset]:
-        """Assets of the bands, of the classification where there is one, and of the masks that are asked for."""
+        """Return the assets of the bands, of an existing classification, and of the requested masks."""
         there = {asset.band for asset in item.assets}
         masks = [SCENE_CLASSIFICATION] if SCENE_CLASSIFICATION in there else []
         masks += [CLOUD_PROBABILITY] if self.source.clouds.probability is not None else []
@@ -124,54 +127,54 @@ class StacReader(Painter):
                 f"the item lacks {'a band' if len(missing) == 1 else 'bands'}",
                 got=f"no asset for {', '.join(missing)} at {self.source.gsd_m:g} m or finer, or at its own pixel size",
                 expected=f"{', '.join([*bands, *masks])} of {item.level}",
-                fix="name in `bands` those that are there (" + ", ".join(sorted(there)) + "), set `gsd_m` to what they "
-                "have, or fetch the item again with all its files",
+                fix="list existing bands in `bands` (" + ", ".join(sorted(there)) + "), adapt `gsd_m` to their pixel "
+                "sizes, or fetch the item again with all its files",
             )
         return assets
 
     def _file(self, asset: Asset, item: Path) -> Path:
-        """The file of an asset, which must be in the source's folder."""
+        """Return the file of an asset, which must be in the source's folder."""
         if asset.is_remote:
             raise Refused(
                 Reason.INCOMPLETE,
-                f"the file of {asset.band} is on a server, and staging goes to no network",
+                f"the file of {asset.band} is on a server, and staging does not access the network",
                 got=f"an address of {asset.href.partition('://')[2].partition('/')[0].rpartition('@')[2]}",
-                expected="files beside the item",
+                expected="files next to the item",
                 fix="fetch them first: `dithc fetch --config CONFIG --dataset NAME --items FOLDER`",
             )
         path = _local(item, asset.href)
         if not os.path.lexists(path):
             raise Refused(
                 Reason.INCOMPLETE,
-                f"the file of {asset.band} is not there",
+                f"the file of {asset.band} does not exist",
                 got=f"no {asset.href}",
-                expected="every file that is read",
-                fix="fetch it (`dithc fetch` goes on where it ended), or copy it beside the item",
+                expected="all files of the requested bands",
+                fix="fetch it (`dithc fetch` resumes), or copy it next to the item",
             )
         check_regular(path, inside=self._root)
         return path
 
     def _check_listed(self, path: Path) -> None:
-        """Refuses an item that the lock does not list."""
+        """Raise Refused for an item that the lock does not list."""
         name = scene_id(path, self.folder)
         if self.lock is not None and name not in self._pinned:
             raise Refused(
                 Reason.INCOMPLETE,
-                "the item is not of what was fetched into this folder",
+                "the item was not fetched into this folder",
                 got=f"{name}, which lock.json does not list",
                 expected="a listed item",
-                fix="remove it: it was left from another search; items of your own go into a folder of their own",
+                fix="remove it if it is left from another search; put your own items into a separate folder",
             )
 
     def _check_pinned(self, name: str) -> None:
-        """Compares a fetched scene with the lock."""
+        """Compare a fetched scene with the lock."""
         if self.source.checksum == "skip" or self.lock is None:
             return
         if differs := self.lock.difference(self.folder, self._pinned[name]):
             raise _altered(*differs, said_by="lock.json")
 
     def _verify(self, files: dict[str, BandFile], assets: dict[str, Asset]) -> None:
-        """Compares files with the sizes and checksums of their item; those of a lock were compared with it."""
+        """Compare files with the sizes and checksums of their item, unless a lock was compared."""
         for band, file in files.items() if self.source.checksum == "verify" and self.lock is None else ():
             if differs := assets[band].difference(file.path):
                 raise _altered(file.path.name, *differs, said_by="its item")
@@ -183,7 +186,7 @@ def _local(item: Path, href: str) -> Path:
 
 
 def _is_item(path: Path) -> bool:
-    """Whether a file may be an item: JSON of something else is left alone, what cannot be read is the reader's to reject."""
+    """Return whether a file may be an item; other JSON is ignored, and the reader rejects unreadable files."""
     try:
         with plain(path).open("rb") as file:
             content = file.read(LOOK_BYTES)
@@ -194,7 +197,7 @@ def _is_item(path: Path) -> bool:
 
 
 def _facts(item: Item) -> dict[str, Any]:
-    """What is recorded of a scene."""
+    """Return the facts that are recorded with a scene."""
     properties = item.document["properties"]
     satellite = SATELLITE.fullmatch(str(properties.get("platform")))
     sensed, uri = properties.get("datetime"), properties.get("s2:product_uri")
@@ -209,14 +212,14 @@ def _facts(item: Item) -> dict[str, Any]:
 
 
 def _angle(said: object) -> float | None:
-    """Degrees, where an item says a finite number."""
+    """Return the angle in degrees if it is a finite number, else None."""
     return float(said) if isinstance(said, (int, float)) and isfinite(said) else None
 
 
 def _altered(name: str, got: str, expected: str, *, said_by: str) -> Refused:
     return Refused(
         Reason.CHECKSUM_MISMATCH,
-        f"{name} is not the file that {said_by} says",
+        f"{name} differs from its entry in {said_by}",
         got=got,
         expected=expected,
         fix="fetch it again (`dithc fetch`), or download it again; `checksum: skip` trusts the files as they are",

@@ -1,9 +1,10 @@
-"""What numbers of a catalogue's files mean: scale and offset, from several places of an item that must agree.
+"""Scale and offset of digital numbers in catalog files, from several places of an item that must agree.
 
-Products of baseline 04.00 and later add 1000 to every digital number. Planetary Computer leaves it in and says only the baseline;
-the Copernicus Data Space and Earth Search's sentinel-2-c1-l2a leave it in and say so in the scale and offset of each band; Earth
-Search's sentinel-2-l2a has mostly taken it off, which `earthsearch:boa_offset_applied` says while the offset of the bands still
-stands there (Element84/earth-search issues 9, 66 and 71, which also show that the flag is sometimes wrong).
+Products of baseline 04.00 and later add 1000 to every digital number. Planetary Computer keeps the offset in the files
+and provides only the baseline. The Copernicus Data Space and Earth Search's sentinel-2-c1-l2a keep it and declare it
+in scale and offset of each band. Earth Search's sentinel-2-l2a has removed it from most files.
+`earthsearch:boa_offset_applied` declares this, while the bands still list the offset (Element84/earth-search issues 9,
+66 and 71, which also show that the flag is sometimes wrong).
 """
 
 from collections.abc import Mapping
@@ -15,18 +16,18 @@ from dithc.stac import Asset, Item
 
 PER_UNIT = 10_000.0
 OFFSET = -1000.0
-"""Digital numbers; of every band of every product from the baseline on, so far."""
+"""Offset in digital numbers, so far the same for all bands of all products from the baseline."""
 SAME = 1e-6
 
 
 @dataclass(frozen=True, kw_only=True)
 class Numbers:
-    """How digital numbers become reflectance: (number + offset) / per_unit.
+    """Conversion of digital numbers to reflectance: (number + offset) / per_unit.
 
     Attributes:
-        per_unit: of all bands.
-        offsets: in the order of the bands.
-        source: who says so: config, applied, item or baseline.
+        per_unit: Divisor of all bands.
+        offsets: Offsets in the order of the bands.
+        source: Origin of the values: config, applied, item or baseline.
     """
 
     per_unit: float
@@ -35,7 +36,7 @@ class Numbers:
 
 
 def numbers_of(item: Item, assets: Mapping[str, Asset], *, declared: float | None) -> Numbers:
-    """Return the meaning of the digital numbers of bands; a `declared` offset replaces that of item and assets.
+    """Return the meaning of the digital numbers of bands; a `declared` offset replaces the offsets of item and assets.
 
     Raises Refused if they contradict each other, or have no information.
     """
@@ -52,7 +53,7 @@ def numbers_of(item: Item, assets: Mapping[str, Asset], *, declared: float | Non
     if item.offset_applied:
         if has_offset is False:
             raise _contradiction(
-                "the item says that an offset was taken off, and its baseline has none",
+                "the item declares that an offset was applied, and its baseline has none",
                 got=f"boa_offset_applied and baseline {item.baseline}",
                 expected="baseline 04.00 or later",
             )
@@ -62,13 +63,13 @@ def numbers_of(item: Item, assets: Mapping[str, Asset], *, declared: float | Non
         return Numbers(per_unit=per_unit, offsets=[_of_baseline(has_offset)] * count, source="baseline")
     if len(told) < count:
         silent = ", ".join(band for band in assets if band not in told)
-        raise _contradiction("some bands say their offset and some do not", got=f"none for {silent}", expected="each")
+        raise _contradiction("some bands declare an offset and some do not", got=f"none for {silent}", expected="each")
     odd = {band: value for band, value in told.items() if has_offset is not None and bool(round(value)) != has_offset}
     if odd:
         raise _contradiction(
             "the offset of the bands contradicts the baseline",
             got=f"{', '.join(f'{band} {value:g}' for band, value in odd.items())} with baseline {item.baseline}",
-            expected=f"{OFFSET:g} from baseline 04.00 on, 0 before, or `earthsearch:boa_offset_applied: true`",
+            expected=f"{OFFSET:g} from baseline 04.00, 0 before, or `earthsearch:boa_offset_applied: true`",
         )
     offsets = [float(round(value)) if abs(value - round(value)) < 1e-3 else value for value in told.values()]
     return Numbers(per_unit=per_unit, offsets=offsets, source="item")
@@ -77,7 +78,7 @@ def numbers_of(item: Item, assets: Mapping[str, Asset], *, declared: float | Non
 def _of_baseline(has_offset: bool | None) -> float:
     if has_offset is None:
         raise _contradiction(
-            "the item does not say what its numbers mean",
+            "the item does not declare the meaning of its numbers",
             got="no offset of the bands and no processing baseline",
             expected="one of them",
         )
@@ -90,6 +91,6 @@ def _contradiction(what: str, *, got: str, expected: str) -> Refused:
         what,
         got=got,
         expected=expected,
-        fix="look at dark water: 1000 and more means that the offset is in, then `offset: -1000`; else `offset: 0`; in a data "
-        "set for such scenes alone",
+        fix="check dark water: values of 1000 and more include the offset, set `offset: -1000`; else `offset: 0`; "
+        "use a separate dataset for these scenes",
     )

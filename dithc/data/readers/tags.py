@@ -1,7 +1,7 @@
 """Tags of raster bands compared with the declared bands: names, colors, wavelengths, units, scale and offset.
 
-A file without tags passes. A tag is a contradiction only if it identifies one other band or quantity. Other spellings (B2 for
-B02, "Band 2 - blue"), free text, and labels that repeat the position of a band ("Band 1") pass.
+A file without tags passes. A tag is a contradiction only if it identifies one other band or quantity. Other spellings
+(B2 for B02, "Band 2 - blue"), free text, and labels that repeat the position of a band ("Band 1") pass.
 """
 
 import re
@@ -51,10 +51,10 @@ def check_tags(
     offset: float | Sequence[float] = 0.0,
     wavelengths_nm: Sequence[float] | None = None,
 ) -> None:
-    """Raise Refused, with file, band and both values, if tags of a file (or a file per band) contradict the configuration.
+    """Raise Refused, with both values, if tags of a file (or a file per band) contradict the configuration.
 
-    Scale, offset and units of `dn` and `byte` are not compared, because numbers stay as stored. Scale and offset are those of
-    all bands or of each. `default_colors` accepts red, green and blue as GDAL's default, as for bytes.
+    Scale, offset and units of `dn` and `byte` are not compared, because numbers stay as stored. Scale and offset are
+    those of all bands or of each. `default_colors` accepts red, green and blue as GDAL's default, as for bytes.
     """
     if not labels:
         return

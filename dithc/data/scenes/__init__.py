@@ -1,9 +1,11 @@
-"""The stage `scenes`: every file of a source read once, checked, and stacked with scenes of its shape.
+"""Stage `scenes`: read, check and stack every file of a source.
 
-What: `stage_scenes` writes stacks and a table of rows; `Scenes` reads them back, memory-mapped.
-Invariants: what an earlier run read of the same files is taken, not read again; every file has a row, used or
-not, with its reason.
-How to change it: a fact of a scene is a column of `rows.py`.
+Contents: `stage_scenes` writes stacks and a table with one row per file. `Scenes` reads them back, memory-mapped.
+
+Invariants: results of earlier runs are reused if their files are unchanged. Every file has a row, accepted or rejected
+with its reason.
+
+Extending: a new fact about scenes is a column in `rows.py`.
 """
 
 from dithc.data.scenes.reading import Scenes

@@ -1,4 +1,4 @@
-"""All scenes of a source in their order: taken from what earlier runs kept, or read, here or by several processes."""
+"""Scenes of a source in order: reused from earlier runs, or read by this process or by several worker processes."""
 
 import multiprocessing
 import os
@@ -24,18 +24,19 @@ from dithc.log import UserError, problem, setup
 from dithc.runs import outputs
 
 PIECE_SCENES, PIECE_BYTES = 256, 256 << 20
-"""Most scenes that a process reads until it hands them over, and most bytes of their files but for the first."""
+"""Most scenes per piece of a worker, and most bytes of their files; the first file may exceed the latter."""
 PIECES_EACH = 4
-"""Pieces of a process at least, so that all end at about the same time; and how many wait to be taken at most."""
+"""Least pieces per process, so that all finish at about the same time; also the most pieces in flight per process."""
 
 
 def gather(
     scenes: Scenes, kept: Sequence[Kept], *, partial: Path, settings: str, threads: int
 ) -> Iterator[tuple[Found | Rejection, str | None]]:
-    """Yield each scene of a source, in order, with the state of its files before reading; independent of `kept` and `threads`.
+    """Yield each scene of a source, in order, with the state of its files before reading; independent of `kept` and
+    `threads`.
 
-    `kept` are folders of scenes from earlier runs; those below `partial` are removed when all scenes are taken. `partial`
-    receives new scenes, with `settings` as in `partial_folder`.
+    `kept` are folders of scenes from earlier runs. Those below `partial` are removed after their scenes are taken.
+    `partial` receives new scenes, with `settings` as in `partial_folder`.
     """
     seen = [scenes.look(position) for position in range(len(scenes))]
     homes = [_home(kept, scenes.scene_id(position), state) for position, (state, _) in enumerate(seen)]
@@ -55,12 +56,12 @@ def gather(
 
 
 def _home(kept: Sequence[Kept], scene_id: str, state: str | None) -> Kept | None:
-    """Where a scene is kept that is still the same."""
+    """Return the folder that keeps the unchanged scene, or None."""
     return next((one for one in kept if state is not None and one.state(scene_id) == state), None)
 
 
 def _found(scenes: Scenes, position: int, canvas: FileCanvas) -> Found | Rejection:
-    """Reads a scene here."""
+    """Read a scene in this process."""
     scene = scenes.read(position, canvas)
     return scene if isinstance(scene, Rejection) else Found.of(scene, accepted_row(scene, scenes.folder), canvas)
 
@@ -72,7 +73,7 @@ Seen = list[tuple[str | None, int]]
 def _pieces(
     scenes: Scenes, seen: Seen, fresh: list[int], *, partial: Path, settings: str, threads: int
 ) -> Iterator[Callable[[int], Kept | None]]:
-    """Gives a function that waits for the piece in which a position was read, None where no process reads but this one."""
+    """Yield a function that waits for the piece of a position; it returns None if no worker processes are used."""
     memory = scenes.memory_bytes(max((seen[position][1] for position in fresh), default=0))
     processes = min(threads, len(fresh), max(1, memory_bytes() // memory))
     if processes < 2:
@@ -81,7 +82,7 @@ def _pieces(
     todo = deque(_cut(seen, fresh, processes=processes))
     running: deque[tuple[list[int], Future[None], Path]] = deque()
     own: dict[int, Kept] = {}
-    context = multiprocessing.get_context("spawn")  # a fork would copy locks that other threads hold
+    context = multiprocessing.get_context("spawn")  # a fork would copy locks held by other threads
     numbers = context.SimpleQueue()
     for number in range(processes):
         numbers.put(number)
@@ -109,38 +110,36 @@ def _pieces(
     try:
         yield read
     except BrokenProcessPool as error:
-        pool.shutdown(cancel_futures=True)  # until all have ended
+        pool.shutdown(cancel_futures=True)  # waits for all processes
         raise _broken([child.exitcode for child in children], memory=memory) from error
     finally:
         pool.shutdown(cancel_futures=True)
 
 
 def _broken(statuses: Sequence[int | None], *, memory: int) -> UserError:
-    """Return the error of a pool after the end of a process that needs `memory` bytes.
+    """Return the error of a pool after the early end of a process; a process needs `memory` bytes.
 
-    `statuses` are exit statuses, -n after signal n. SIGTERM ended the remaining processes; one that failed to start has
-    logged why and has 0.
+    `statuses` are exit statuses, -n after signal n. SIGTERM ended the remaining processes. A process that failed to
+    start has logged the cause and has status 0.
     """
     own = [status for status in statuses if status not in (None, 0, -signal.SIGTERM)]
     signals = [signal.Signals(-status).name for status in own if status < 0]
-    how = f"signal {signals[0]}" if signals else f"status {own[0]}" if own else "nothing is known of how"
+    how = f"signal {signals[0]}" if signals else f"status {own[0]}" if own else "unknown exit status"
     is_killed = signals[:1] == [signal.SIGKILL.name]
     if is_killed:
-        how += (
-            ": a kernel that is out of memory sends it (`dmesg` names the process), and so may a person or a scheduler"
-        )
+        how += ": sent by a kernel that is out of memory (`dmesg` names the process), a user or a scheduler"
     less = "give the job more memory or fewer `--threads` (`resources: {stage: {mem_mb, cpus}}`)"
-    look = "see what it said above; with `--threads 1` scenes are read by the process itself"
+    look = "see its messages above; with `--threads 1` the main process reads the scenes"
     return problem(
-        f"one of the {len(statuses)} processes that read scenes has ended before its work was done",
+        f"one of the {len(statuses)} processes that read scenes has ended early",
         got=how,
-        expected=f"processes that live until all scenes are read, with {memory / 2**30:.1f} GiB of memory each",
-        fix=f"{less if is_killed else look}; start again: what was read is kept",
+        expected=f"processes that run until all scenes are read, with {memory / 2**30:.1f} GiB of memory each",
+        fix=f"{less if is_killed else look}; start again: scenes already read are kept",
     )
 
 
 def _cut(seen: Seen, fresh: list[int], *, processes: int) -> list[list[int]]:
-    """Positions in pieces: as many as have few bytes, and fewer than would leave a process without one."""
+    """Divide positions into pieces of limited scenes and bytes, at least `PIECES_EACH` per process if possible."""
     most = max(1, min(PIECE_SCENES, len(fresh) // (PIECES_EACH * processes)))
     pieces: list[list[int]] = []
     held = 0
@@ -155,13 +154,13 @@ def _cut(seen: Seen, fresh: list[int], *, processes: int) -> list[list[int]]:
 
 
 _reading: list[Any] = []
-"""Of a process that reads: the scenes and the settings, which it is given once."""
+"""Scenes and settings of a worker process, which are sent once."""
 
 
 def _begin(scenes: Scenes, settings: str, numbers: Any, cpus: int) -> None:
-    """Begins the life of a process that reads: it has a share of the cores, and ends with the one that started it."""
+    """Initialize a worker: it uses a share of the cores, and exits when its parent exits."""
     setup()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's: what is being read is finished, and kept
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C; the current piece is finished and kept
     allowed, first = sorted(os.sched_getaffinity(0)), numbers.get() * cpus
     os.sched_setaffinity(0, {allowed[(first + one) % len(allowed)] for one in range(cpus)})
     _reading[:] = [scenes, settings]

@@ -1,8 +1,8 @@
-"""Scenes that were read, as lines beside their stacks, so that an earlier run's are taken and not read again.
+"""Records of scenes next to their stacks, which later runs reuse instead of reading the files.
 
-A line (`Found.line`) says where the bytes of a scene are and what they hash to. It is believed when its settings, and what is to
-be seen of the scene's files, are the same as now; its bytes when they have that hash. So nothing must be flushed or complete: of
-a run that was killed what is there is used, and what is damaged is read again.
+A line (`Found.line`) stores the position of a scene's bytes and their hash. It is valid if the settings and the
+observed state of the scene's files are unchanged. The bytes are valid if their hash matches. No flush or completeness
+is required: a later run uses the intact scenes of a killed run, and reads damaged scenes from their files.
 """
 
 import hashlib
@@ -29,18 +29,18 @@ log = logger(__name__)
 
 @dataclass(frozen=True, kw_only=True)
 class Found:
-    """A scene that may be used, ready to be stacked.
+    """An accepted scene, ready to be stacked.
 
     Attributes:
-        scene_id: of the scene.
-        path: of its file, as it is now.
-        row: of the table, but for where it is stacked.
-        kind: what all scenes of a data set have in common: bands, dtype, units, scale, offset, gsd_m.
-        notes: as of the scene.
-        pixels: (C, H, W); the file of a stack that it fills alone.
-        mask: (H, W) of `Mask`, None where every pixel is valid.
-        shape: of the pixels.
-        sha256: of the bytes of pixels and mask.
+        scene_id: Identifier of the scene.
+        path: Current path of its file.
+        row: Row of the table without its position in a stack.
+        kind: Properties that all scenes of a dataset share: bands, dtype, units, scale, offset, gsd_m.
+        notes: Notes of the scene.
+        pixels: (C, H, W), or the file of a stack that contains only this scene.
+        mask: (H, W) of `Mask`, None if every pixel is valid.
+        shape: Shape of the pixels.
+        sha256: Hash of the bytes of pixels and mask.
     """
 
     scene_id: str
@@ -55,7 +55,7 @@ class Found:
 
     @classmethod
     def of(cls, scene: Scene, row: dict[str, Any], canvas: FileCanvas) -> Self:
-        """A scene that was just read; what its reader painted on the canvas stays there."""
+        """Build from a scene that was just read; pixels on the canvas stay in its file."""
         values, mask = scene.pixels.values, scene.mask.values
         kind = {name: scene.pixels.attrs[name] for name in ATTRIBUTES}
         kind |= {"bands": scene.pixels.band.values.tolist(), "dtype": str(values.dtype)}
@@ -81,28 +81,28 @@ class Found:
         )
 
     def line(self, placed: Placed, state: str | None) -> dict[str, Any]:
-        """What is recorded of it: all but the arrays, of which the place is said."""
+        """Return the recorded line: all fields, with file positions instead of arrays."""
         row = {name: value for name, value in self.row.items() if value is not None}
         same = {"id": self.scene_id, "row": row, "kind": self.kind, "notes": list(self.notes), "sha256": self.sha256}
         return {**same, "state": state, "shape": self.shape, "pixels": placed.pixels, "mask": placed.mask}
 
 
 class Record:
-    """Stacks that grow with a line for each scene, in a folder."""
+    """Stacks in a folder, with one recorded line per scene."""
 
     def __init__(self, folder: Path, *, settings: str) -> None:
         self.folder, self.stacks = folder, Stacks(folder)
-        self._file = (folder / RECORD_FILE).open("x", buffering=1)  # a line at a time
+        self._file = (folder / RECORD_FILE).open("x", buffering=1)  # line-buffered
         self._file.write(seal_line({"settings": settings}))
 
     def add(self, found: Found, state: str | None) -> Placed:
-        """Stacks a scene."""
+        """Stack a scene."""
         placed = self.stacks.append(found.pixels, found.mask, shape=found.shape, dtype=found.kind["dtype"])
         self._file.write(seal_line(found.line(placed, state)))
         return placed
 
     def refuse(self, rejection: Rejection, state: str | None) -> None:
-        """Notes a scene that must not be used."""
+        """Record a rejected scene."""
         told = asdict(_Refusal.of(rejection.refused))
         self._file.write(seal_line({"id": rejection.scene_id, "state": state, "refused": told}))
 
@@ -135,17 +135,17 @@ class _Refusal:
 
 
 class Kept:
-    """A folder of stacks with its record, of this run or another; scenes are taken out one by one.
+    """A folder of recorded stacks, from this run or another; scenes are taken out one at a time.
 
     Args:
-        folder: what `Record` wrote, whole or not.
-        settings: those of now; scenes that were read with others are none.
-        is_own: whether this run wrote it: its bytes are believed, and scenes that were refused are among them.
+        folder: Folder written by `Record`, complete or not.
+        settings: Current settings; scenes read with other settings are ignored.
+        is_own: Whether this run wrote the folder. Its bytes are then not hashed, and its rejections are reused.
     """
 
     def __init__(self, folder: Path, *, settings: str, is_own: bool = False) -> None:
         self.folder, self.is_own = folder, is_own
-        self._lines: dict[str, tuple[str | None, int]] = {}  # state, and first byte of the line: scenes may be millions
+        self._lines: dict[str, tuple[str | None, int]] = {}  # state, and offset of the line: scenes may be millions
         with suppress(FileNotFoundError):
             self._index(settings)
 
@@ -164,23 +164,23 @@ class Kept:
         return len(self._lines)
 
     def state(self, scene_id: str) -> str | None:
-        """What was seen of the scene's files when it was read; None where it was not, or that cannot be seen."""
+        """Return the state of the scene's files when it was read; None if missing or without observable state."""
         return self._lines.get(scene_id, (None, 0))[0]
 
     def take(self, scene_id: str, path: Path) -> Found | Rejection | None:
-        """Takes a scene out; None, with a warning, where it is damaged. `path` is that of its file now."""
+        """Take a scene out; `path` is its current file. Return None, with a warning, if the record is damaged."""
         _, place = self._lines.pop(scene_id)
         try:
             with (self.folder / RECORD_FILE).open("rb") as file:
                 file.seek(place)
                 line = _unsealed(file.readline())
             if line is None or line["id"] != scene_id:
-                raise OSError("its line is not what was written")
+                raise OSError("its line was altered")
             if "refused" in line:
                 return Rejection(scene_id=scene_id, path=path, refused=_Refusal(**line["refused"]).refused())
             return self._found(line, path)
         except OSError as error:
-            log.warning(f"{scene_id} is read again: what {self.folder} keeps of it is damaged ({error})")
+            log.warning(f"reading {scene_id} again: its copy in {self.folder} is damaged ({error})")
             return None
 
     def _found(self, line: dict[str, Any], path: Path) -> Found:
@@ -190,9 +190,9 @@ class Kept:
         if not fills_a_stack(shape, dtype):
             pixels = _read(self.folder / name, offset, shape, dtype)
         elif (self.folder / name).stat().st_size != offset + bytes_of(shape, dtype):
-            raise OSError(f"{name} has another length than was written")
+            raise OSError(f"{name} does not have the length that was written")
         mask = line["mask"] and _read(self.folder / line["mask"][0], line["mask"][1], shape[1:], "uint8")
-        if mask is not None and (mask == Mask.VALID).all():  # its stack had others that are not
+        if mask is not None and (mask == Mask.VALID).all():  # another scene of its stack has invalid pixels
             mask = None
         if not self.is_own:
             digest = hashlib.sha256()
@@ -200,31 +200,30 @@ class Kept:
             if mask is not None:
                 digest.update(mask.data)
             if digest.hexdigest() != line["sha256"]:
-                raise OSError("its bytes are not those that were written")
+                raise OSError("its bytes were altered")
         same = {name: line[name] for name in ("row", "kind", "notes", "sha256")}
         return Found(scene_id=line["id"], path=path, pixels=pixels, mask=mask, shape=shape, **same)
 
 
 @contextmanager
 def partial_folder(out: Path, *, settings: str) -> Iterator[tuple[Path, list[Kept]]]:
-    """Yield a folder beside `out` for new scenes, with reusable results of earlier runs from it and from `out`.
+    """Yield a folder next to `out` for new scenes, with reusable results of earlier runs from it and from `out`.
 
-    The folder is removed on success and stays after an interruption or error. `settings` is a digest of all settings of scenes.
+    The folder is removed on success and stays after an interruption or error. `settings` is a digest of all settings
+    of scenes.
     """
     folder = out.resolve()
     partial = folder.with_name(f".{folder.name}.partial")
     outputs.make_scratch(partial)
     try:
         if kept := _left(partial, settings=settings):
-            log.info(
-                f"{sum(map(len, kept))} scenes were read by a run that did not end: those that are the same are taken"
-            )
+            log.info(f"{sum(map(len, kept))} scenes of an interrupted run are reused if their files are unchanged")
         yield partial, [*kept, Kept(folder, settings=settings)]
     except BaseException as error:
         if isinstance(error, UserError) and getattr(error.__cause__, "errno", None) in NO_SPACE:
             outputs.remove(partial)
         elif _left(partial, settings=settings):
-            log.info(f"what was read is kept in {partial} for the next run")
+            log.info(f"kept the scenes read so far in {partial} for the next run")
         else:
             outputs.remove(partial)
         raise
@@ -232,7 +231,7 @@ def partial_folder(out: Path, *, settings: str) -> Iterator[tuple[Path, list[Kep
 
 
 def _left(partial: Path, *, settings: str) -> list[Kept]:
-    """What earlier runs left; what is of other settings, or empty, is removed."""
+    """Return results of earlier runs; remove folders that are empty or have other settings."""
     earlier = [path for path in partial.iterdir() if path.is_dir()]
     for number, old in enumerate(sorted(earlier)):
         if not old.name.startswith(BEFORE):
@@ -256,12 +255,12 @@ def _read(path: Path, offset: int, shape: tuple[int, ...], dtype: str) -> Array:
     count = int(np.prod(shape))
     array = np.fromfile(path, dtype=dtype, count=count, offset=offset)
     if array.size != count:
-        raise OSError(f"{path.name} is cut short")
+        raise OSError(f"{path.name} is truncated")
     return array.reshape(shape)
 
 
 def _hash(digest: Any, pixels: Array | Path, *, offset: int | None) -> None:
-    """Adds the bytes of an array, or those of a file from an offset on, of which little stands in memory at once."""
+    """Hash the bytes of an array, or of a file from an offset on, block by block."""
     if not isinstance(pixels, Path):
         digest.update(pixels.data)
         return

@@ -1,4 +1,4 @@
-"""The scenes of a data set, read back: memory-mapped stacks of pixels and masks, and where each scene is.
+"""Reading of staged scenes: memory-mapped stacks of pixels and masks, and the table of scenes.
 
 Legend: n scenes of a stack, C bands, H, W scene.
 """
@@ -18,20 +18,20 @@ from dithc.sealed import parse
 
 COLUMNS = ("scene_id", "status", "stack", "row", "label", "height", "width", "crs", "transform")
 FACTS = ("gsd_m", "sensing_time", "satellite", "sensor", "sun_elevation", "sun_azimuth")
-"""Which some sources have."""
+"""Optional columns of the table."""
 
 
 class Scenes:
-    """The output of the stage `scenes`.
+    """Output of the stage `scenes`.
 
     Attributes:
-        index: content of `scenes.json`.
-        columns: of accepted scenes, in the order of (stack, row); a scene's place in it is its number.
-        count: number of accepted scenes.
-        firsts: number of the first scene of each stack, and the count.
+        index: Content of `scenes.json`.
+        columns: Columns of accepted scenes in the order of (stack, row); the position is the scene's number.
+        count: Number of accepted scenes.
+        firsts: Number of the first scene of each stack, and the count.
 
     Raises:
-        UserError: a file is missing or damaged.
+        UserError: A file is missing or damaged.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -44,7 +44,7 @@ class Scenes:
             raise problem(
                 f"the scenes in {folder} cannot be read",
                 got=error,
-                expected="what `dithc stage` wrote",
+                expected="the output of `dithc stage`",
                 fix="run `dithc stage` again",
             ) from error
         order = sorted(
@@ -57,17 +57,17 @@ class Scenes:
         self.firsts = np.concatenate([[0], np.cumsum(counts)]).astype(int).tolist()
 
     def stack(self, number: int) -> tuple[Array, Array]:
-        """Pixels (n, C, H, W) and mask (n, H, W) of a stack, memory-mapped."""
+        """Return pixels (n, C, H, W) and mask (n, H, W) of a stack, memory-mapped."""
         return self._open(number, "file"), self._mask(number)
 
     def pixels_of(self, scene: int) -> Array:
-        """Pixels (C, H, W) of a scene by its number, memory-mapped."""
+        """Return the pixels (C, H, W) of a scene by its number, memory-mapped."""
         stack, row = self._place(scene)
         pixels: Array = self._open(stack, "file")[row]
         return pixels
 
     def mask_of(self, scene: int) -> Array:
-        """Mask (H, W) of a scene by its number, memory-mapped."""
+        """Return the mask (H, W) of a scene by its number, memory-mapped."""
         stack, row = self._place(scene)
         mask: Array = self._mask(stack)[row]
         return mask
@@ -77,7 +77,7 @@ class Scenes:
         return stack, scene - self.firsts[stack]
 
     def _mask(self, number: int) -> Array:
-        """Mask (n, H, W) of a stack: of one without a file every pixel is valid, and nothing of it stands in memory."""
+        """Return the mask (n, H, W) of a stack; a stack without a mask file is valid everywhere, and uses no memory."""
         if self.index["stacks"][number]["mask"] is not None:
             return self._open(number, "mask")
         count, _, height, width = self._open(number, "file").shape

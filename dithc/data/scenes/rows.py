@@ -1,4 +1,4 @@
-"""The rows of the table of scenes: one for each file of a source, used or not."""
+"""Rows of the table of scenes, one per file of a source, accepted or rejected."""
 
 import os
 from pathlib import Path
@@ -44,7 +44,7 @@ COLUMNS: dict[str, Kind] = {
 
 
 def accepted_row(scene: Scene, folder: Path) -> dict[str, Any]:
-    """The row of a scene that may be used, but for where it is stacked."""
+    """Return the row of an accepted scene, without its position in a stack."""
     place = scene.place
     return {
         "scene_id": scene.scene_id,
@@ -66,7 +66,7 @@ def accepted_row(scene: Scene, folder: Path) -> dict[str, Any]:
 
 
 def rejected_row(rejection: Rejection, folder: Path) -> dict[str, Any]:
-    """The row of a refused scene; like all rows it does not say where the source's folder stands."""
+    """Return the row of a rejected scene; like all rows, it does not contain the location of the source folder."""
     refused = rejection.refused
     path = scene_id(rejection.path, folder)
     told = {

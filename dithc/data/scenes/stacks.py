@@ -1,4 +1,4 @@
-"""Scenes of one shape behind each other in files: stacks, written as scenes come, and a canvas for scenes that fill one alone."""
+"""Stacks of scenes of one shape in .npy files, and a canvas for scenes that fill a stack."""
 
 import mmap
 import os
@@ -15,11 +15,11 @@ from dithc.data.scene import Array, Canvas, Mask
 
 SCENES_PER_STACK = 4096
 OPEN_STACKS = 16
-"""Shapes that grow at once; a data set where every scene has its own shape must not hold a file open for each."""
+"""Most open stacks. Scenes of many different shapes must not hold a file open for each."""
 
 
 class Stacks:
-    """Writes `stack-00000.npy` (n, C, H, W) and, where not every pixel of it is valid, `stack-00000.mask.npy` (n, H, W)."""
+    """Writer of `stack-00000.npy` (n, C, H, W) and, if it has invalid pixels, `stack-00000.mask.npy` (n, H, W)."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -27,7 +27,7 @@ class Stacks:
         self._open: OrderedDict[tuple[int, ...], _Stack] = OrderedDict()
 
     def append(self, pixels: Array | Path, mask: Array | None, *, shape: tuple[int, ...], dtype: str) -> "Placed":
-        """Append a scene (C, H, W), an array or the file of a complete stack, and its mask (H, W), None if all is valid."""
+        """Append a scene (C, H, W), as array or stack file, and its mask (H, W), None if all is valid."""
         if shape in self._open and self._open[shape].is_full:
             self._close(shape)
         if shape not in self._open:
@@ -57,7 +57,7 @@ class Stacks:
 
 
 class Placed:
-    """Where a scene was put: number and row of its stack, and file and first byte of its pixels and of its mask."""
+    """Position of a scene: number and row of its stack, and file and first byte of its pixels and of its mask."""
 
     def __init__(self, stack: "_Stack") -> None:
         self.stack, self.row = stack.number, stack.count - 1
@@ -66,7 +66,7 @@ class Placed:
 
 
 class _Stack:
-    """One file that grows; the mask's begins with the first scene that is not all valid."""
+    """A growing stack file; the mask file is created with the first scene that has invalid pixels."""
 
     def __init__(self, folder: Path, number: int, *, shape: tuple[int, ...], dtype: str) -> None:
         self.number, self.shape, self.dtype, self.count = number, shape, dtype, 0
@@ -80,10 +80,10 @@ class _Stack:
 
     def append(self, pixels: Array | Path, mask: Array | None) -> Placed:
         if isinstance(pixels, Path):
-            assert fills_a_stack(self.shape, self.dtype), "a file of a scene that shares its stack with others"
+            assert fills_a_stack(self.shape, self.dtype), "a file of a scene that shares its stack"
             link(pixels, self.path)
             with self.path.open("rb") as file:
-                os.fsync(file.fileno())  # as of stacks that are written
+                os.fsync(file.fileno())  # as for written stacks
         else:
             self.pixels = self.pixels or NpyWriter(self.path, shape=self.shape, dtype=self.dtype)
             self.pixels.append(pixels[np.newaxis])
@@ -107,10 +107,10 @@ class _Stack:
 
 
 class FileCanvas(Canvas):
-    """Gives scenes that fill a stack alone the room of their stack's file, mapped; smaller ones memory.
+    """Canvas that maps the stack file of a scene that fills a stack; smaller scenes get memory.
 
     Attributes:
-        path: of the file of the last scene that asked, None where it has memory.
+        path: File of the last scene, None if it is in memory.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -126,39 +126,39 @@ class FileCanvas(Canvas):
         start, size = first_byte(shape, dtype, 0), bytes_of(shape, dtype)
         NpyWriter(self.path, shape=shape, dtype=dtype).close(count=1)
         with self.path.open("r+b") as file:
-            os.posix_fallocate(file.fileno(), start, size)  # a full disk is an error here, and no signal later
+            os.posix_fallocate(file.fileno(), start, size)  # a full disk raises here instead of SIGBUS later
             self._map = mmap.mmap(file.fileno(), start + size)
         return np.frombuffer(self._map, dtype, offset=start).reshape(shape)
 
     def release(self) -> None:
-        """Lets go of the memory of what is painted: it is the file's, which the system writes."""
+        """Release the memory of written pixels; the system writes them to the file."""
         if self._map is not None:
             self._map.madvise(mmap.MADV_DONTNEED)
 
     def discard(self) -> None:
-        """Forgets the last scene; a file of it that nobody took is removed."""
+        """Drop the last scene and remove its file unless it was renamed or linked."""
         if self.path is not None:
             self.path.unlink(missing_ok=True)
         self.path = self._map = None
 
 
 def fills_a_stack(shape: tuple[int, ...], dtype: npt.DTypeLike) -> bool:
-    """Whether a stack has no room for a second scene of this shape."""
+    """Return whether a stack has no capacity for a second scene of this shape."""
     return 2 * bytes_of(shape, dtype) > SHARD_BYTES
 
 
 def bytes_of(shape: tuple[int, ...], dtype: npt.DTypeLike) -> int:
-    """Bytes of an array."""
+    """Return the bytes of an array."""
     return int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize
 
 
 def first_byte(shape: tuple[int, ...], dtype: npt.DTypeLike, row: int) -> int:
-    """Where a row of a .npy file (n, *shape) begins: its header leaves room to grow, and always has the same length."""
+    """Return the offset of a row of a .npy file (n, *shape); the padded header has a constant length."""
     return NpyWriter.header_bytes(shape, dtype) + row * bytes_of(shape, dtype)
 
 
 def link(old: Path, new: Path) -> None:
-    """A second name for a file; where the file system has none, a copy: the first may be of a finished folder."""
+    """Create a hard link, or a copy on file systems without links, because the file may belong to a finished folder."""
     try:
         os.link(old, new)
     except OSError:

@@ -1,4 +1,4 @@
-"""The stage `scenes`: every file of a source read once, checked, and stacked with scenes of its shape; a row for each."""
+"""Stage `scenes`: read every file of a source once, check it, stack it with scenes of its shape, and record a row."""
 
 import json
 from collections import Counter, defaultdict
@@ -20,7 +20,7 @@ from dithc.log import UserError, logger, problem, progress
 from dithc.runs import Manifest, atomic_write, digest, outcome, outputs
 
 SCHEMA_VERSION = 2
-"""2: a stack of which every pixel is valid has no mask (null in the index); 1 had one for each."""
+"""Version 2 omits the mask of a stack with valid pixels only (null in the index)."""
 TABLE_FILE, INDEX_FILE = "scenes.parquet", "scenes.json"
 EXAMPLES_PER_REASON = 2
 SAME_GSD = 0.01
@@ -31,10 +31,11 @@ log = logger(__name__)
 
 
 def stage_scenes(dataset: datasets.Dataset, folder: Path, *, out: Path, threads: int = 1) -> outcome.Stage:
-    """Read all scenes of a source, write stacks, `scenes.parquet` and `scenes.json`, and return values for the manifest.
+    """Stage all scenes of a source: stacks, `scenes.parquet` and `scenes.json`; return values for the manifest.
 
-    Scenes from `out`, or from an interrupted run with the same settings, are reused if their files are unchanged. Neither
-    reuse nor `threads` changes a byte of the result. Several threads read with processes. `out` is replaced on success only.
+    Scenes from `out`, or from an interrupted run with the same settings, are reused if their files are unchanged.
+    Neither reuse nor `threads` changes a byte of the result. Several threads read with processes. `out` is replaced on
+    success only.
 
     Raises:
         UserError: There are no scenes, too many are rejected, one contradicts the declaration, or the disk is full.
@@ -77,7 +78,7 @@ def stage_scenes(dataset: datasets.Dataset, folder: Path, *, out: Path, threads:
 
 
 def _settings(source: datasets.Source, classes: list[str]) -> str:
-    """Digest of all that decides what becomes of a scene's files, beside these: a label counts the classes before its own."""
+    """Return a digest of all settings that affect scenes, besides their files; labels depend on the list of classes."""
     dem = getattr(source, "dem", None)
     ground = dem and state_of([Path(dem)], relative_to=Path(dem).parent)
     code = {**Manifest.code_here(), **{name: version(name) for name in DECODERS}}
@@ -90,15 +91,15 @@ def _settings(source: datasets.Source, classes: list[str]) -> str:
 
 @dataclass(kw_only=True)
 class Tally:
-    """What was counted while reading.
+    """Counts of a staging run.
 
     Attributes:
-        first: kind of the first accepted scene, with which all others must agree.
-        reasons: refused scenes by reason.
-        examples: some texts for each reason.
-        notes: accepted scenes by note, such as `grayscale`.
-        unlike: refused scenes with another data type than the first.
-        left_out: files below the source that no reader opens, by suffix.
+        first: Properties of the first accepted scene, which all other scenes must share.
+        reasons: Rejected scenes by reason.
+        examples: Some messages for each reason.
+        notes: Accepted scenes by note, such as `grayscale`.
+        unlike: Rejected scenes with another data type than the first.
+        left_out: Files below the source that no reader opens, by suffix.
     """
 
     first: dict[str, Any] = field(default_factory=dict)
@@ -111,17 +112,17 @@ class Tally:
 
     @property
     def rejected(self) -> int:
-        """Refused scenes of all reasons."""
+        """Number of rejected scenes."""
         return self.reasons.total()
 
     def accept(self, scene: Found) -> None:
-        """Counts an accepted scene."""
+        """Count an accepted scene."""
         self.accepted += 1
         self.notes.update(scene.notes)
         self.first = self.first or scene.kind
 
     def refuse(self, rejection: Rejection) -> None:
-        """Counts a refused scene."""
+        """Count a rejected scene."""
         reason = str(rejection.refused.reason)
         self.reasons[reason] += 1
         if len(self.examples[reason]) < EXAMPLES_PER_REASON:
@@ -130,7 +131,7 @@ class Tally:
             self.examples[reason].append(printable(text))
 
     def numbers(self) -> outcome.Stage:
-        """What goes into the manifest."""
+        """Return the values for the manifest."""
         return {
             "scenes": self.accepted + self.rejected,
             "accepted": self.accepted,
@@ -142,7 +143,7 @@ class Tally:
 
 
 def _consistent(found: Found | Rejection, tally: Tally) -> Found | Rejection:
-    """The scene; one whose bands, type or pixel size differ from the first accepted one becomes a rejection."""
+    """Return the scene, or a rejection if bands, type or pixel size differ from the first accepted scene."""
     refused = _contradiction(found.kind, tally.first) if isinstance(found, Found) and tally.first else None
     if refused is None or isinstance(found, Rejection):
         return found
@@ -158,10 +159,10 @@ def _contradiction(kind: dict[str, Any], first: dict[str, Any]) -> Refused | Non
             what = f"the {name.replace('file_', '')} of the file differs from the first scene"
             return Refused(Reason.WRONG_DTYPE, what, got=kind[name], expected=first[name], fix=fix)
     if bands != first["bands"]:
-        what, got, expected = "the bands differ from those of the scenes before", ", ".join(bands), first["bands"]
+        what, got, expected = "the bands differ from the previous scenes", ", ".join(bands), first["bands"]
         return Refused(Reason.MISSING_BAND, what, got=got, expected=", ".join(expected), fix=fix)
     if abs(gsd_m - first["gsd_m"]) > SAME_GSD * first["gsd_m"]:
-        what, got, expected = "the pixel size differs from that of the scenes before", gsd_m, first["gsd_m"]
+        what, got, expected = "the pixel size differs from the previous scenes", gsd_m, first["gsd_m"]
         fix += ", or resample them (gdalwarp -tr)"
         return Refused(Reason.RESOLUTION_MISMATCH, what, got=f"{got:g} m", expected=f"{expected:g} m", fix=fix)
     return None
@@ -179,15 +180,15 @@ def _index(dataset: datasets.Dataset, scenes: Scenes, stacks: Stacks, tally: Tal
 
 
 def _check_declared(folder: Path, tally: Tally) -> None:
-    """Refuses a data set some of whose files contradict the offset that is declared: the others are then as doubtful."""
+    """Reject a dataset if some files contradict the declared offset, because the other files are then doubtful."""
     reason = str(Reason.OFFSET_CONTRADICTION)
     if not tally.reasons[reason]:
         return
     raise problem(
         f"{tally.reasons[reason]} of {tally.accepted + tally.rejected} files in {folder} contradict the declared offset",
         got="".join(f"\n    {text}" for text in tally.examples[reason]),
-        expected="an offset that fits every file: where some contradict it, others may be wrong and not show it",
-        fix="do what each line says; files of two kinds belong in two data sets, and a single odd file out of the folder",
+        expected="an offset that fits every file: if some contradict it, others may be wrong without detection",
+        fix="follow each line; put files of two types into two datasets, and remove a single deviating file",
     )
 
 
@@ -199,5 +200,5 @@ def _too_many(folder: Path, tally: Tally, total: int, most: float) -> UserError:
         f"{tally.rejected} of {total} scenes in {folder} cannot be used",
         got="".join(f"\n    {line}" for line in lines),
         expected=f"usable scenes, most of one data type, and a share of rejected scenes of at most {most:g} (`max_rejected`)",
-        fix="do what each line says; if the rejected files may be left out, raise `max_rejected` of the data set",
+        fix="follow each line; if the rejected files may be omitted, raise `max_rejected` of the dataset",
     )

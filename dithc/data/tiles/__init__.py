@@ -1,8 +1,11 @@
-"""The stage `tiles`: scenes cut into tiles of one size, judged, split by place, measured; and data sets of tiles, read back.
+"""Stage `tiles`: cut scenes into tiles, filter them, assign splits, and compute statistics.
 
-What: `cut_tiles` writes a data set; `Tiles` reads it, `Rows` choose from it, `Stretch` is its map to [-1, 1] and to pictures.
-Invariants: a tile that is left out is a row with its reason; statistics are exact and of the train tiles alone.
-How to change it: what is measured of a tile is in `windows.py`, what travels with it in `conditions.py`.
+Contents: `cut_tiles` writes a dataset. `Tiles` reads it, `Rows` selects from it, and `Stretch` maps it to [-1, 1] and
+to RGB images.
+
+Invariants: every rejected tile has a row with its reason. Statistics are exact and computed from train tiles only.
+
+Extending: measurements of tiles belong in `windows.py`, conditions in `conditions.py`.
 """
 
 from typing import TYPE_CHECKING
@@ -18,7 +21,7 @@ __all__ = ["Rows", "Stretch", "Tiles", "cut_tiles"]
 def __getattr__(name: str) -> object:
     if name != "cut_tiles":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from dithc.data.tiles.cut import cut_tiles  # takes a second, which reading does without
+    from dithc.data.tiles.cut import cut_tiles  # takes a second, which readers do not need
 
     globals()[name] = cut_tiles
     return cut_tiles

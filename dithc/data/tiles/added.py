@@ -1,4 +1,4 @@
-"""Conditions of tiles that an installed package computes, each looked at before it is believed.
+"""Conditions of tiles computed by plugins, each checked before use.
 
 Legend: N tiles.
 """
@@ -11,22 +11,22 @@ from dithc.config import datasets
 from dithc.data.table import Kind
 
 PARAMETERS = {"linear": {"centre", "scale"}, "sin": {"period"}, "cos": {"period"}, "log2": {"scale"}}
-"""What each map of a number takes; dithc/data/tiles/conditions.py says how it is made."""
+"""Parameters of each map of a number, as defined in dithc/data/tiles/conditions.py."""
 
 
 class Added:
-    """The conditions of one entry of `conditions`.
+    """Conditions of one entry of `conditions`.
 
     Attributes:
-        columns: of the table, all numbers.
-        model: of the model-ready file, entries as those of `MODEL` in dithc/data/tiles/conditions.py.
+        columns: Columns of the table, all numbers.
+        model: Entries of the model-ready file, like `MODEL` in dithc/data/tiles/conditions.py.
 
     Args:
-        settings: of the package.
-        taken: names of columns that are there already.
+        settings: Settings of the plugin.
+        taken: Names of existing columns.
 
     Raises:
-        UserError: it does not say what it gives.
+        UserError: The plugin declares its conditions incorrectly.
     """
 
     def __init__(self, settings: datasets.InstalledConditions, *, taken: Collection[str]) -> None:
@@ -36,7 +36,7 @@ class Added:
             self._check(entry, taken)
         self.columns: dict[str, Kind] = {entry["column"]: "float" for entry in self.model}
         if not self.columns:
-            raise settings.fault("gives no condition", got="an empty model()", expected="one entry or more")
+            raise settings.fault("returns no condition", got="an empty model()", expected="one entry or more")
         self._compute = settings.called(settings.open)
 
     def _check(self, entry: Any, taken: Collection[str]) -> None:
@@ -45,13 +45,13 @@ class Added:
         if set(entry) != keys or entry["map"] not in PARAMETERS:
             maps = ", ".join(f"{name} ({', '.join(sorted(takes))})" for name, takes in PARAMETERS.items())
             raise self.settings.fault(
-                "has an entry of model() that is none", got=entry, expected=f"name, column, unit, and a map of {maps}"
+                "has an invalid entry of model()", got=entry, expected=f"name, column, unit, and a map of {maps}"
             )
         if entry["column"] in taken or not entry["column"].startswith(start):
             raise self.settings.fault(
-                "names a column that is not its own",
+                "has a column of another owner or without its prefix",
                 got=entry["column"],
-                expected=f"one that begins with {start}, and that nobody else has",
+                expected=f"a unique name that starts with {start}",
             )
 
     def of(self, known: Mapping[str, list[Any]], count: int) -> dict[str, list[float | None]]:
@@ -61,11 +61,11 @@ class Added:
         if names != set(self.columns) or lengths != {count}:
             got = ", ".join(f"{name} ({len(values)})" for name, values in given.items())
             expected = ", ".join(f"{name} ({count})" for name in self.columns)
-            raise self.settings.fault("gives other columns than it says", got=got, expected=expected)
+            raise self.settings.fault("returns other columns than it declares", got=got, expected=expected)
         found = {name: [None if value is None else float(value) for value in values] for name, values in given.items()}
         odd = [value for values in found.values() for value in values if value is not None and not isfinite(value)]
         if odd:
             raise self.settings.fault(
-                "gives what is no number", got=odd[0], expected="finite numbers, None where unknown"
+                "returns an invalid number", got=odd[0], expected="finite numbers, None if unknown"
             )
         return found

@@ -1,5 +1,4 @@
-"""Conditions that travel with tiles, as far as their source has them: place, day, sun, pixel size, satellite; and what installed
-packages compute of these.
+"""Conditions of tiles: place, day, sun, pixel size and satellite from the source, and derived conditions of plugins.
 
 Legend: N tiles, K conditions of the model-ready file.
 """
@@ -29,15 +28,16 @@ COLUMNS: dict[str, Kind] = {
     "satellite": "text",
     "sensor": "text",
 }
-"""Of `tiles.parquet`: the middle of a tile in degrees, the scene's time (UTC) and day (1.0 where 1 January begins), angles in
-degrees (azimuth from north over east), metres of a pixel. There are those that any scene has."""
+"""Columns of `tiles.parquet`: tile center in degrees, time (UTC) and day of the scene (1.0 at the start of 1 January),
+angles in degrees (azimuth clockwise from north), pixel side in meters. Columns without any value are omitted.
+"""
 YEAR_DAYS = 365.2425
 
 
 class Condition(TypedDict, total=False):
-    """How a column of the table becomes one of the model-ready file.
+    """Map from a column of the table to a column of the model-ready file.
 
-    linear: (v - centre) / scale; sin and cos: of 2 pi v / period; log2: log2(v / scale); code: the place of v among `values`.
+    linear: (v - centre) / scale; sin and cos: of 2 pi v / period; log2: log2(v / scale); code: index of v in `values`.
     """
 
     name: str
@@ -73,20 +73,20 @@ MODEL: tuple[Condition, ...] = (
 
 
 class Conditions:
-    """The conditions of a data set.
+    """Conditions of a dataset.
 
     Attributes:
-        columns: of the table; none where the source says nothing but the size of its pixels, which is that of all.
-        model: of the model-ready file.
+        columns: Columns of the table; empty if the source has only the pixel size, which all tiles share.
+        model: Columns of the model-ready file.
 
     Args:
-        source: the scenes.
-        size: of a tile.
-        added: settings of conditions of installed packages.
-        taken: names of columns that tiles have besides.
+        source: Scenes.
+        size: Tile side.
+        added: Settings of conditions of plugins.
+        taken: Names of further columns of tiles.
 
     Raises:
-        UserError: one of these does not keep its contract.
+        UserError: A plugin violates its contract.
     """
 
     def __init__(
@@ -118,18 +118,18 @@ class Conditions:
             self.model += brought.model
 
     def _try(self, brought: Added) -> None:
-        """Asks for the first tile of the first and of the last scene, twice, and for one of them alone."""
+        """Compute two tiles twice, and one of them alone, to detect inconsistent conditions."""
         ends, start = [0, self._source.count - 1], np.zeros(2, np.int64)
         both, again, alone = (
             brought.of(self._said_of(ends[:count], start[:count], start[:count]), count) for count in (2, 2, 1)
         )
         if both != again or {name: values[:1] for name, values in both.items()} != alone:
             raise brought.settings.fault(
-                "gives a tile other conditions each time, or beside other tiles", got=both, expected=f"{again}, {alone}"
+                "returns different conditions for the same tile", got=both, expected=f"{again}, {alone}"
             )
 
     def of(self, scenes: list[int], y: Ints, x: Ints) -> dict[str, list[Any]]:
-        """The columns of tiles, each with the number of its scene (N,) and its first pixel (N,); None where unknown."""
+        """Return the columns of tiles by scene number (N,) and first pixel (N,); None if unknown."""
         known = self._said_of(scenes, y, x)
         found = {name: values for name, values in known.items() if name in self.columns}
         for one in self._added:
@@ -137,7 +137,7 @@ class Conditions:
         return found
 
     def _said_of(self, scenes: list[int], y: Ints, x: Ints) -> dict[str, list[Any]]:
-        """What the source says of tiles, and which they are."""
+        """Return the source's facts about tiles, and their identity."""
         found = {name: [self._scenes[name][scene] for scene in scenes] for name in self.columns if name in self._scenes}
         if "lon" in self.columns:
             longitudes, latitudes = self._middles(scenes, y, x)
@@ -157,13 +157,13 @@ class Conditions:
         return found[0], found[1]
 
     def ready(self, columns: dict[str, list[Any]]) -> npt.NDArray[np.float32]:
-        """What a model takes, (N, K), of columns as `of` gives them; NaN where unknown."""
+        """Return the input of a model (N, K) from columns as returned by `of`; NaN if unknown."""
         made = [_mapped(columns[condition["column"]], condition) for condition in self.model]
         return np.stack(made, axis=1).astype(np.float32)
 
 
 def day_of_year(time: str | None) -> float | None:
-    """The day of a time as metadata has it, 1.0 where 1 January begins; None for what is no time."""
+    """Return the day of the year of an ISO time, 1.0 at the start of 1 January; None for invalid text."""
     try:
         when = datetime.fromisoformat(time or "").replace(tzinfo=None)
     except ValueError:

@@ -1,4 +1,4 @@
-"""The stage `tiles`: scenes cut into tiles of one size, judged, split by place, measured on the train tiles, and shown.
+"""Stage `tiles`: cut scenes, filter tiles, assign splits, compute statistics of train tiles, and draw a preview.
 
 Legend: N tiles, C bands, S side of a tile; H, W scene.
 """
@@ -49,18 +49,19 @@ COLUMNS: dict[str, Kind] = {
     "duplicate_of": "text",
 }
 LARGE_GROUP = 0.1
-"""Share of all cells in one group of near duplicates from which on a person should know."""
+"""Share of all cells in one group of near duplicates above which a warning is logged."""
 log = logger(__name__)
 
 
 def cut_tiles(dataset: datasets.Dataset, scenes: Path, *, out: Path, seed: int) -> outcome.Tiles:
-    """Cut all scenes, write shards, `tiles.parquet`, `dataset.json` and `grid.png` to `out`, and return values for the manifest.
+    """Cut all scenes, write shards, `tiles.parquet`, `dataset.json` and `grid.png`, and return values for the manifest.
 
-    `scenes` is a folder of the stage `scenes`. `out` is replaced on success only. `seed` decides the split of every cell.
+    `scenes` is a folder of the stage `scenes`. `out` is replaced on success only. `seed` decides the split of every
+    cell.
 
     Raises:
-        UserError: No scene is as large as a tile, no training tile is left, a display band is missing, an installed condition
-            violates its contract, or the disk is full.
+        UserError: No scene is as large as a tile, no training tile is left, a display band is missing, an installed
+            condition violates its contract, or the disk is full.
     """
     source = Scenes(scenes)
     _check_display(dataset, source.index["bands"])
@@ -84,7 +85,7 @@ def cut_tiles(dataset: datasets.Dataset, scenes: Path, *, out: Path, seed: int) 
 
 
 class _Cutter:
-    """Cuts stacks one after the other; what it has seen decides on duplicates, and the train tiles on statistics."""
+    """Cutter of stacks, one after the other, which also detects duplicates and collects statistics of train tiles."""
 
     def __init__(
         self,
@@ -111,7 +112,7 @@ class _Cutter:
         self._seen: dict[bytes, tuple[str, str]] = {}
 
     def stack(self, number: int, bar: progress) -> None:
-        """Cuts all scenes of a stack."""
+        """Cut all scenes of a stack."""
         first, last = self.source.firsts[number : number + 2]
         seen, any_tile = 0, False
         for cut, measured in ahead(self.walk.stack(number)):
@@ -130,7 +131,7 @@ class _Cutter:
         self.table.add(tile_id=scene["scene_id"], status="rejected", reason=reason, **scene)
 
     def _tiles(self, cut: Cut, measured: Measured, first: int) -> None:
-        """Writes the accepted tiles, and a row for each."""
+        """Write the accepted tiles, and a row for every tile."""
         scenes = [first + row for row in cut.scene]
         conditions = self.conditions.of(scenes, cut.y, cut.x)
         rows = [self._row(cut, measured, i, scene) for i, scene in enumerate(scenes)]
@@ -172,7 +173,7 @@ class _Cutter:
         return row | {"status": "accepted", **self._identity(cut.pixels[i], row["tile_id"], split)}
 
     def _identity(self, pixels: Array, tile_id: str, split: str) -> dict[str, Any]:
-        """Hash and split of an accepted tile; the same pixels seen before decide the split, whatever their place."""
+        """Return hash and split of an accepted tile; a tile with equal pixels gets the split of the first of them."""
         digest = hashlib.sha256(pixels.data)
         original, first_split = self._seen.setdefault(digest.digest(), (tile_id, split))
         self.duplicates += original != tile_id
@@ -181,7 +182,7 @@ class _Cutter:
         return {"tile_sha256": digest.hexdigest(), "split": first_split, "duplicate_of": duplicate_of}
 
     def numbers(self) -> outcome.Tiles:
-        """What goes into the manifest."""
+        """Return the values for the manifest."""
         numbers: outcome.Tiles = {
             "accepted": self.splits.total(),
             "rejected": dict(self.reasons),
@@ -200,7 +201,7 @@ class _Cutter:
 
 
 class _Columns:
-    """Columns of the accepted tiles in files of their own: `label`, `split`, and what a model takes as `conditions`."""
+    """Column files of the accepted tiles: `label`, `split`, and the model input `conditions`."""
 
     def __init__(self, folder: Path, conditions: Conditions) -> None:
         self._conditions = conditions
@@ -238,13 +239,13 @@ def find_near(dataset: datasets.Dataset, source: Scenes, *, seed: int) -> tuple[
     near, joined, seen = Near(), dict[str, str](), set[tuple[int, int, int]]()
     while _look(near, Walk(dataset.tiles, source, Splitter(dataset.split, seed=seed, joined=joined)), dataset, seen):
         joined = near.joined()
-        if not joined or dataset.split.cell_m is None:  # then no tile is elsewhere
+        if not joined or dataset.split.cell_m is None:  # no tile can move
             break
     return near, joined
 
 
 def _look(near: Near, walk: Walk, dataset: datasets.Dataset, seen: set[tuple[int, int, int]]) -> bool:
-    """Adds the tiles whose place (scene, y, x) nobody has looked at; whether there were any."""
+    """Add the tiles at places (scene, y, x) that are not in `seen`; return whether any were added."""
     source, before = walk.source, len(seen)
     stretch = Stretch(
         {
@@ -269,7 +270,7 @@ def _check_display(dataset: datasets.Dataset, bands: list[str]) -> None:
     absent = [band for band in dataset.rendering.bands if band not in bands]
     if absent:
         raise problem(
-            "`rendering.bands` names a band that the data set does not have",
+            "`rendering.bands` lists a band that the dataset does not have",
             got=", ".join(absent),
             expected=f"three of {', '.join(bands)}",
             fix="correct `rendering.bands`",
@@ -284,7 +285,7 @@ def _check_size(size: int, source: Scenes) -> None:
             "the tile is larger than every scene",
             got=f"tiles of {size} x {size} pixels; the largest scene has {largest[0]} x {largest[1]}",
             expected="scenes at least as large as a tile",
-            fix=f"set `tiles.size` to {min(largest)} or less, or give larger scenes",
+            fix=f"set `tiles.size` to {min(largest)} or less, or add larger scenes",
         )
 
 
@@ -295,17 +296,17 @@ def _check_train(numbers: outcome.Tiles) -> None:
             "no tile is left for training",
             got=f"accepted by split: {numbers['splits']}; rejected: {reasons}",
             expected="at least one train tile",
-            fix="loosen `tiles.min_valid`, `max_cloud` or `min_std`, set a smaller `split.cell_tiles` or a larger "
-            "`split.train`, or give more scenes",
+            fix="relax `tiles.min_valid`, `max_cloud` or `min_std`, set a smaller `split.cell_tiles` or a larger "
+            "`split.train`, or add scenes",
         )
 
 
 def _tell(dataset: datasets.Dataset, source: Scenes, cutter: _Cutter, numbers: outcome.Tiles) -> None:
-    """Says what a person would want to know of the numbers, or change."""
+    """Log results that a user should check or may want to change."""
     if cutter.walk.outside:
         log.info(
-            f"{cutter.walk.outside} of {cutter.walk.pixels} pixels ({cutter.walk.outside / cutter.walk.pixels:.1%}) are in "
-            f"no tile of {dataset.tiles.size}: edges of scenes; a smaller `tiles.size` or `tiles.stride` reaches more"
+            f"{cutter.walk.outside} of {cutter.walk.pixels} pixels ({cutter.walk.outside / cutter.walk.pixels:.1%}) at "
+            f"scene edges are in no tile of {dataset.tiles.size}; a smaller `tiles.size` or `tiles.stride` covers more"
         )
     for split in cutter.splitter.wanted():
         if not numbers["splits"][split]:
@@ -319,11 +320,11 @@ def _tell(dataset: datasets.Dataset, source: Scenes, cutter: _Cutter, numbers: o
         if cutter.near.largest > LARGE_GROUP * cutter.near.cells:
             log.warning(
                 f"{cutter.near.largest} of {cutter.near.cells} cells of {dataset.title!r} have tiles that look the same and "
-                "are in one split: most of the set may be copies; `split.duplicates: exact` joins the same pixels alone"
+                "are in one split: most of the dataset may be copies; `split.duplicates: exact` joins only equal pixels"
             )
     if across := numbers["rejected"].get(Reason.ACROSS_SPLITS, 0) + cutter.walk.moved:
         log.info(
-            f"{across} tiles touched two splits: {cutter.walk.moved} of them were moved into one, the others rejected"
+            f"{across} tiles touched two splits: {cutter.walk.moved} were moved into one split, the others rejected"
         )
 
 

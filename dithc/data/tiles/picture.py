@@ -1,4 +1,4 @@
-"""The picture of a data set: some of its train tiles as they are displayed."""
+"""Preview image of a dataset: some of its train tiles as displayed."""
 
 from pathlib import Path
 
@@ -11,7 +11,7 @@ GRID_TILES, GRID_COLUMNS, GRID_GAP = 64, 8, 2
 
 
 def draw_grid(tiles: Tiles, path: Path) -> None:
-    """Draws up to 64 train tiles, evenly taken from all, eight a row, as they are displayed."""
+    """Draw up to 64 evenly selected train tiles as displayed, eight per row."""
     train = tiles.rows("train")
     chosen = train[np.linspace(0, len(train) - 1, min(GRID_TILES, len(train))).round().astype(np.int64)]
     pictures = tiles.rgb(chosen)  # (N, 3, S, S)

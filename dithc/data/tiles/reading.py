@@ -1,4 +1,4 @@
-"""A data set of tiles, read back: stored numbers, the fixed map to [-1, 1] and the fixed stretch to 8-bit RGB.
+"""Reading of a dataset of tiles: stored numbers, the fixed map to [-1, 1] and the fixed stretch to 8-bit RGB.
 
 Legend: N tiles, C bands, H, W tile.
 """
@@ -27,7 +27,7 @@ Rows = npt.NDArray[np.int64]
 
 
 class Stretch:
-    """The two fixed maps of a data set, from the content `info` of dataset.json; the same for real and generated tiles."""
+    """The two fixed maps of a dataset, from the content of dataset.json; the same for real and generated tiles."""
 
     def __init__(self, info: dict[str, Any]) -> None:
         shape = (1, len(info["bands"]), 1, 1)
@@ -41,32 +41,32 @@ class Stretch:
         )
 
     def physical(self, stored: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
-        """Stored numbers (N, C, H, W) in the data set's units."""
+        """Convert stored numbers (N, C, H, W) to the dataset's units."""
         values: npt.NDArray[np.float32] = stored.astype(np.float32) * self._scale + self._offset
         return values
 
     def scaled(self, stored: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
-        """Stored numbers (N, C, H, W) as float32 in [-1, 1]: each band's low and high become the ends, beyond is clipped."""
+        """Scale stored numbers (N, C, H, W) to float32 in [-1, 1], from low to high of each band, with clipping."""
         unit: npt.NDArray[np.float32] = (self.physical(stored) - self._low) / (self._high - self._low)
         return np.clip(unit * 2 - 1, np.float32(-1.0), np.float32(1.0))  # (N, C, H, W)
 
     def unscale(self, x: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
-        """Back from [-1, 1] to the data set's units, float32 (N, C, H, W)."""
+        """Convert values in [-1, 1] to the dataset's units, float32 (N, C, H, W)."""
         unit = (x.astype(np.float32) + 1) / 2
         return unit * (self._high - self._low) + self._low  # (N, C, H, W)
 
     def display(self, physical: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
-        """Values in the data set's units (N, C, H, W) as RGB (N, 3, H, W): linear from low to high, floor(255 v + 0.5)."""
+        """Convert values (N, C, H, W) in the dataset's units to RGB (N, 3, H, W): linear, floor(255 v + 0.5)."""
         return self.levels(physical[:, self._shown])[0]
 
     def ends(self, bands: list[int]) -> tuple[list[float], list[float]]:
-        """Low and high of bands, by number, in the data set's units."""
+        """Return low and high of bands, by index, in the dataset's units."""
         return self._low[0, bands, 0, 0].tolist(), self._high[0, bands, 0, 0].tolist()
 
     def levels(self, values: npt.NDArray[Any], *, bands: list[int] | None = None) -> tuple[npt.NDArray[np.uint8], int]:
-        """Return three bands (N, 3, H, W) in physical units as RGB, and the number of pixels clipped in any.
+        """Return three bands (N, 3, H, W) in physical units as RGB, and the number of pixels clipped in any band.
 
-        `bands` are numbers of bands stretched from their low to their high; None uses the ends of the display.
+        `bands` are indices of bands stretched from their low to their high; None uses the ends of the display.
         """
         low, high = (self._black, self._white) if bands is None else (self._low[:, bands], self._high[:, bands])
         unit = (values.astype(np.float32) - low) / (high - low)
@@ -76,18 +76,19 @@ class Stretch:
 
 
 class Tiles:
-    """A finished data set of tiles; a row is the number of an accepted tile. Opening looks at the sizes of shards, which is cheap
-    at any number of tiles; they are mapped when their first row is asked for. A file that the manifest lists is compared with it
-    when it is first read.
+    """A finished dataset of tiles; a row is the number of an accepted tile.
+
+    Opening checks the sizes of shards, which is cheap for any number of tiles. Shards are mapped on first access. A
+    file listed in the manifest is verified when it is first read.
 
     Attributes:
-        SPLITS: names of splits; a split's place among them is its number in files.
-        info: content of `dataset.json`.
-        count: number of accepted tiles (N).
-        stretch: the data set's fixed maps.
+        SPLITS: Names of splits; files store the index of a split.
+        info: Content of `dataset.json`.
+        count: Number of accepted tiles (N).
+        stretch: Fixed maps of the dataset.
 
     Raises:
-        UserError: a file is missing, cut short, or contradicts `dataset.json`.
+        UserError: A file is missing, truncated, or contradicts `dataset.json`.
     """
 
     SPLITS = SPLITS
@@ -106,7 +107,7 @@ class Tiles:
             check_length(folder / shard["file"], shard["count"] * each)
 
     def accepted(self, *names: str) -> dict[str, list[Any]]:
-        """Return columns of `tiles.parquet` for accepted tiles; UserError if it is unreadable or contradicts dataset.json."""
+        """Return columns of `tiles.parquet` for accepted tiles; UserError if it is unreadable or inconsistent."""
         try:
             table = read_columns(Manifest.whole(self.folder / TABLE_FILE), "status", *names)
         except OSError as error:
@@ -134,13 +135,13 @@ class Tiles:
 
     @staticmethod
     def bounds(cell: str) -> tuple[float, float, float, float] | None:
-        """West, south, east and north in degrees of a cell that a tile's row names; None of one that is not in metres."""
+        """Return west, south, east and north of a named cell in degrees; None for cells not in meters."""
         found = re.fullmatch(r"([0-9.]+(?:e[+-]?[0-9]+)?)m/(-?[0-9]+)/([0-9]+)", cell)
         return found and EarthGrid(side_m=float(found[1])).bounds(int(found[2]), int(found[3]))
 
     @cached_property
     def _columns(self) -> dict[str, npt.NDArray[Any]]:
-        """Split (index in `SPLITS`) and label of accepted tiles, mapped; read from the table where an older version wrote it."""
+        """Split (index in `SPLITS`) and label of accepted tiles, mapped; older datasets have them in the table."""
         if "columns" in self.info:
             return {name: self.column(name) for name in ("split", "label")}
         columns = self.accepted("split", "label")
@@ -149,7 +150,7 @@ class Tiles:
         return {"split": np.array(splits, np.uint8), "label": np.array(columns["label"], np.int32)}
 
     def column(self, name: str) -> npt.NDArray[Any]:
-        """What a file of its own has for each accepted tile, mapped: `split`, `label`, or `conditions` where they are known."""
+        """Return a column file of the accepted tiles, mapped: `split`, `label`, or `conditions` if available."""
         return np.asarray(open_npy(Manifest.whole(self.folder / self.info["columns"][name]), count=self.count))
 
     @property
@@ -158,17 +159,17 @@ class Tiles:
         return self._columns["label"]
 
     def rows(self, split: Literal["train", "val", "test", "all"]) -> Rows:
-        """Numbers of the accepted tiles of a split, ascending."""
+        """Return the numbers of the accepted tiles of a split, ascending."""
         if split == "all":
             return np.arange(self.count, dtype=np.int64)
         return np.flatnonzero(self._columns["split"] == SPLITS.index(split)).astype(np.int64)
 
     def drawn(self, split: Literal["train", "val", "test", "all"], count: int, *, seed: int) -> Rows:
-        """So many tiles of a split, drawn without replacement by the seed and in their order."""
+        """Draw `count` tiles of a split without replacement by the seed, in ascending order."""
         return np.sort(np.random.default_rng(seed).permutation(self.rows(split))[:count])
 
     def stored(self, rows: Rows) -> npt.NDArray[Any]:
-        """Tiles as stored, (n, C, H, W), in the order of `rows`."""
+        """Return tiles as stored (n, C, H, W), in the order of `rows`."""
         rows = np.asarray(rows, dtype=np.int64)
         tiles = np.empty((len(rows), *self._shape), dtype=self.info["dtype"])
         shards = np.searchsorted(self._starts, rows, side="right") - 1
@@ -193,19 +194,19 @@ class Tiles:
         return self._shards[number]
 
     def scaled(self, rows: Rows) -> npt.NDArray[np.float32]:
-        """Tiles as the codec sees them, float32 (n, C, H, W) in [-1, 1]."""
+        """Return tiles as codec input, float32 (n, C, H, W) in [-1, 1]."""
         return self.stretch.scaled(self.stored(rows))
 
     def unscale(self, x: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
-        """From [-1, 1] to the data set's units."""
+        """Convert values in [-1, 1] to the dataset's units."""
         return self.stretch.unscale(x)
 
     def display(self, physical: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
-        """Values in the data set's units as RGB uint8 (n, 3, H, W)."""
+        """Convert values in the dataset's units to RGB uint8 (n, 3, H, W)."""
         return self.stretch.display(physical)
 
     def rgb(self, rows: Rows) -> npt.NDArray[np.uint8]:
-        """Tiles as they are shown and as features see them: uint8 (n, 3, H, W)."""
+        """Return tiles as displayed and as used for features: uint8 (n, 3, H, W)."""
         return self.stretch.display(self.stretch.physical(self.stored(rows)))
 
 
@@ -218,9 +219,9 @@ def _read_info(folder: Path) -> dict[str, Any]:
         raise problem(
             f"{path} cannot be read",
             got=repr(error),
-            expected="what `dithc tiles` wrote",
+            expected="the output of `dithc tiles`",
             fix="run `dithc tiles` first",
         ) from error
     if version != SCHEMA_VERSION:
-        raise problem(f"{path} is of another version of dithc", got=version, expected=SCHEMA_VERSION, fix=FIX)
+        raise problem(f"{path} is from another version of dithc", got=version, expected=SCHEMA_VERSION, fix=FIX)
     return info

@@ -1,4 +1,4 @@
-"""Statistics of stored integers per band, exact, from one histogram with a bin for every value there is."""
+"""Exact statistics of stored integers per band, from a histogram with one bin per possible value."""
 
 from typing import Any
 
@@ -10,11 +10,11 @@ PERCENTILES = {"p0.5": 0.5, "p1": 1.0, "p99": 99.0, "p99.5": 99.5}
 
 
 class Histogram:
-    """Counts of every value of each band; valid pixels only.
+    """Counts of every value of each band, over valid pixels only.
 
     Args:
-        bands: number of bands.
-        dtype: stored type: int16, uint16 or uint8, so that 65,536 bins hold every value.
+        bands: Number of bands.
+        dtype: Stored type: int16, uint16 or uint8, so that 65,536 bins cover every value.
     """
 
     def __init__(self, bands: int, dtype: npt.DTypeLike) -> None:
@@ -24,14 +24,14 @@ class Histogram:
         self.counts = np.zeros((bands, BINS), dtype=np.int64)
 
     def add(self, pixels: npt.NDArray[Any], valid: npt.NDArray[np.bool_]) -> None:
-        """Counts pixels (N, C, H, W) where valid (N, H, W)."""
+        """Count the pixels (N, C, H, W) that are valid (N, H, W)."""
         everywhere = bool(valid.all())
         for band, counts in enumerate(self.counts):
             values = pixels[:, band].ravel() if everywhere else pixels[:, band][valid]
             counts += np.bincount(values.astype(np.int64) - self.lowest, minlength=BINS)
 
     def describe(self, *, scale: float, offset: float, low: float, high: float) -> list[dict[str, float]]:
-        """Return mean, standard deviation, percentiles and scaling ends of each band; physical = stored * scale + offset.
+        """Return mean, deviation, percentiles and scaling ends per band; physical = stored * scale + offset.
 
         The scaling ends are the percentiles `low` and `high`. If they are equal, `high` is one stored unit more.
         """
@@ -42,8 +42,8 @@ class Histogram:
     ) -> list[dict[str, float]]:
         """Return min, p1, median, p99 and max of each band, physical = stored * scale + offset, and three shares.
 
-        `invalid` is the share of no data in all `pixels`; `below` and `above` are shares of valid pixels beyond the scaling
-        in `described`, which the codec clips. A band without valid pixels has `invalid` alone.
+        `invalid` is the share of no data in all `pixels`. `below` and `above` are shares of valid pixels outside the
+        scaling in `described`, which the codec clips. A band without valid pixels has `invalid` only.
         """
         return [
             self._range(counts, band, pixels=pixels, scale=scale, offset=offset)
@@ -58,7 +58,7 @@ class Histogram:
             return {"invalid": 1.0}
         at = {"min": 0.0, "p1": 1.0, "median": 50.0, "p99": 99.0, "max": 100.0}
         physical = (np.arange(BINS) + self.lowest) * scale + offset
-        slack = scale * 1e-6  # `low` and `high` are stored numbers, or between two of them
+        slack = scale * 1e-6  # `low` and `high` are stored numbers, or between two stored numbers
         return {
             **{name: self._percentile(counts, percent) * scale + offset for name, percent in at.items()},
             "invalid": 1.0 - total / pixels,
@@ -85,7 +85,7 @@ class Histogram:
         }
 
     def _percentile(self, counts: npt.NDArray[np.int64], percent: float) -> float:
-        """As numpy.percentile (linear) of all the values would be."""
+        """Return the percentile that numpy.percentile (linear) gets from all values."""
         cumulative = np.cumsum(counts)
         position = percent / 100.0 * (int(cumulative[-1]) - 1)
         below = int(np.searchsorted(cumulative, np.floor(position), side="right"))

@@ -1,4 +1,4 @@
-"""The tiles of all scenes, one part of a stack after the other: placed, cut, measured and judged."""
+"""Iteration over the tiles of all scenes, by parts of stacks: placed, cut, measured and filtered."""
 
 from collections.abc import Iterator
 from math import prod
@@ -12,12 +12,12 @@ from dithc.data.tiles.windows import Cut, Measured, covered_length, cuts, measur
 
 
 class Walk:
-    """Goes through scenes as the sections `tiles` and `split` say.
+    """Iterator over the tiles of scenes by the sections `tiles` and `split`.
 
     Attributes:
-        pixels: of all scenes seen.
-        outside: those that no tile of the lattice reaches.
-        moved: tiles that were moved into one split.
+        pixels: Pixels of all scenes so far.
+        outside: Pixels that no tile of the lattice covers.
+        moved: Tiles that were moved into one split.
     """
 
     def __init__(self, settings: datasets.Tiles, source: Scenes, splitter: Splitter) -> None:
@@ -26,7 +26,7 @@ class Walk:
         self.pixels = self.outside = self.moved = 0
 
     def stack(self, number: int) -> Iterator[tuple[Cut, Measured]]:
-        """The tiles of a stack; none where its scenes are smaller than a tile."""
+        """Yield the tiles of a stack; none if its scenes are smaller than a tile."""
         pixels, mask = self.source.stack(number)
         size = self.settings.size
         covered = prod(covered_length(side, size=size, stride=self.stride) for side in mask.shape[1:])
@@ -55,7 +55,7 @@ class Walk:
         return placed
 
     def reason(self, measured: Measured, i: int) -> Reason | None:
-        """Why a tile is not used, whatever its split."""
+        """Return the reason why a tile is rejected in any split, or None."""
         settings = self.settings
         if measured.valid_frac[i] < settings.min_valid or not measured.valid_frac[i]:
             return Reason.TOO_LITTLE_VALID

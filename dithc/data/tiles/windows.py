@@ -1,4 +1,4 @@
-"""Tiles as arrays: windows of stacked scenes, and what is measured of each.
+"""Tiles as arrays: windows of stacked scenes, and their measurements.
 
 Legend: N tiles, C bands, S side of a tile; H, W scene.
 """
@@ -17,7 +17,7 @@ SCENES_AT_ONCE = 64
 
 @dataclass(frozen=True, kw_only=True)
 class Cut:
-    """Some tiles: pixels (N, C, S, S), mask (N, S, S), row of the scene in its stack, place in the scene, cell and split."""
+    """Tiles of a stack: pixels (N, C, S, S), mask (N, S, S), scene row in the stack, position, cell and split."""
 
     pixels: Array
     mask: Array
@@ -29,7 +29,7 @@ class Cut:
 
 
 def cuts(pixels: Array, mask: Array, places: Iterable[Placed], *, size: int, stride: int) -> Iterator[Cut]:
-    """All tiles of a stack, scene by scene as `places` has them: many at once where a scene is one tile, else rows of tiles."""
+    """Yield all tiles of a stack by `places`: batches of scenes if a scene is one tile, else rows of tiles."""
     of_scenes = enumerate(places)
     if max(mask.shape[1:]) < size + stride:
         while part := list(islice(of_scenes, SCENES_AT_ONCE)):
@@ -62,14 +62,14 @@ def cuts(pixels: Array, mask: Array, places: Iterable[Placed], *, size: int, str
 
 
 def covered_length(side: int, *, size: int, stride: int) -> int:
-    """How many of a scene's rows (or columns) are in some tile; 0 where the scene is smaller than one."""
+    """Return the rows (or columns) of a scene that tiles cover; 0 if the scene is smaller than a tile."""
     count = max(0, (side - size) // stride + 1)
     return (count - 1) * min(stride, size) + size if count else 0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Measured:
-    """Per tile: share of valid and of cloudy pixels (N,), mean and deviation of each band's valid pixels (N, C)."""
+    """Measurements per tile: share of valid and cloudy pixels (N,), mean and deviation of valid pixels (N, C)."""
 
     valid: Array
     valid_frac: Array
@@ -79,11 +79,12 @@ class Measured:
 
 
 def measure(cut: Cut) -> Measured:
-    """Measures tiles; a tile without any valid pixel has mean 0 and deviation 0."""
+    """Measure tiles; a tile without valid pixels has mean 0 and deviation 0."""
     valid = cut.mask != Mask.INVALID  # (N, S, S)
     count = np.maximum(valid.sum(axis=(1, 2)), 1)[:, np.newaxis]  # (N, 1)
     mean, squares = (np.empty(cut.pixels.shape[:2]) for _ in range(2))  # (N, C) each
-    # A tile at a time stays in the caches; of one band all together, as numpy would sum one alone in another order.
+    # A single tile stays in the caches. With one band all tiles are summed together, because numpy would use another
+    # order for a single tile.
     step = 1 if cut.pixels.shape[1] > 1 else len(valid)
     for first in range(0, len(valid), step):
         part = slice(first, first + step)

@@ -1,4 +1,4 @@
-"""Packed products: what is wanted comes out whole, and hostile or damaged archives write nothing."""
+"""Unpacking of products: requested files are complete, and hostile or damaged archives write no files."""
 
 import gzip
 import io
@@ -63,7 +63,7 @@ def test_wanted_files_come_out_flat_and_others_do_not(pack: Callable[..., Path],
 )
 def test_entries_that_no_product_has_are_refused(pack: Callable[..., Path], tmp_path: Path, hostile: Entry) -> None:
     archive = pack(entry("b.tiff"), hostile)
-    with pytest.raises(UserError, match="no archive of a product"):
+    with pytest.raises(UserError, match="not an archive of a product"):
         unpack(archive, tmp_path / "out", wanted=lambda name: name == "a.tiff")
     assert not list((tmp_path / "out").iterdir())
     assert not (tmp_path / "a.tiff").exists()
@@ -79,7 +79,7 @@ def test_an_archive_that_unfolds_too_far_is_refused_before_it_is_written(
 ) -> None:
     archive = pack(entry("a.tiff", bytes(60 << 20)))
     assert archive.stat().st_size < 100_000
-    with pytest.raises(UserError, match="unfold"):
+    with pytest.raises(UserError, match="expanding"):
         unpack(archive, tmp_path / "out", wanted=wanted)
     assert not list((tmp_path / "out").iterdir())
 
@@ -99,7 +99,7 @@ def test_a_truncated_archive_is_an_error(pack: Callable[..., Path], tmp_path: Pa
 
 
 def test_an_altered_byte_anywhere_is_an_error(tmp_path: Path, pack: Callable[..., Path]) -> None:
-    """Of the content, behind the last wanted file as well: gzip's checksum is at the end."""
+    """The bytes include content after the last requested file, because gzip's checksum is at the end."""
     archive = pack(entry("a.tiff", b"pixels" * 100), entry("b.jpg", bytes(range(256)) * 40))
     tar = bytearray(gzip.decompress(archive.read_bytes()))
     good = gzip.compress(bytes(tar), 1, mtime=0)
@@ -111,7 +111,7 @@ def test_an_altered_byte_anywhere_is_an_error(tmp_path: Path, pack: Callable[...
 
 
 def test_name_without_end_is_refused_before_it_is_read(tmp_path: Path) -> None:
-    """A header that says of the next entry that its name has 64 MiB, which unfold from 64 KiB."""
+    """A header declares a name of 64 MiB for the next entry, which expands from 64 KiB."""
     info, content = entry("././@LongLink", b"a" * (1 << 26), type=tarfile.GNUTYPE_LONGNAME)
     with gzip.open(tmp_path / "x.tar.gz", "wb") as file:
         file.write(info.tobuf(tarfile.GNU_FORMAT) + content)

@@ -1,4 +1,4 @@
-"""Folders where archives are unpacked: what a killed staging left is removed by the next, and nothing of one that lives."""
+"""Folders of unpacked archives: staging removes folders of killed processes only."""
 
 import shutil
 import signal
@@ -36,7 +36,7 @@ list(read_scenes(datasets.Sentinel2(kind="sentinel2", path="x"), Path(sys.argv[1
 
 @pytest.fixture(autouse=True)
 def room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where archives are unpacked."""
+    """Set the folder for unpacking."""
     folder = tmp_path / "room"
     folder.mkdir()
     monkeypatch.setenv("TMPDIR", str(folder))
@@ -46,13 +46,13 @@ def room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def packed(safe_folder: Path, safe_product: Path, tmp_path: Path) -> Path:
-    """A zip file with a product."""
+    """Create a zip file with a product."""
     return Path(shutil.make_archive(str(tmp_path / safe_product.stem), "zip", safe_folder, safe_product.name))
 
 
 @pytest.fixture
 def stages(packed: Path) -> Iterator[Callable[[], subprocess.Popen[str]]]:
-    """Starts a process that reads the product and waits when it has unpacked one file; returns when it does."""
+    """Start a process that unpacks one file of the product and then waits; return when it waits."""
     begun = list[subprocess.Popen[str]]()
 
     def begin() -> subprocess.Popen[str]:
@@ -86,7 +86,7 @@ def test_what_a_killed_staging_left_is_removed_by_the_next_and_what_is_in_use_is
     killed(dead)
     assert left.exists()
     source = datasets.Sentinel2(kind="sentinel2", path="x")
-    (scene,) = read_scenes(source, packed)  # a staging of its own, of the same archive
+    (scene,) = read_scenes(source, packed)  # another staging process with the same archive
     assert isinstance(scene, Scene), scene.refused
     assert list(room.iterdir()) == [used]
     assert [path for path in used.rglob("*") if path.is_file()]

@@ -1,4 +1,4 @@
-"""Cells of the whole Earth: of equal areas, one place one cell in any zone, and tiles that touch one split alone."""
+"""Cells of the Earth grid: equal areas, independence from UTM zones, and tiles that touch one split only."""
 
 import numpy as np
 import pytest
@@ -16,7 +16,7 @@ SETTINGS = datasets.Split(train=0.5, val=0.3, cell_m=1500.0)
 
 
 def ease(longitudes: np.ndarray, latitudes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Sine of the authalic latitude and share of the way around, by PROJ's cylindrical equal-area projection (EPSG:6933)."""
+    """Return sine of authalic latitude and longitude fraction by PROJ's equal-area projection (EPSG:6933)."""
     xs, ys = reproject_points(longitudes.tolist(), latitudes.tolist(), source_epsg=4326, target_epsg=6933)
     _, (top,) = reproject_points([0.0], [90.0], source_epsg=4326, target_epsg=6933)
     (right,), _ = reproject_points([180.0], [0.0], source_epsg=4326, target_epsg=6933)
@@ -37,7 +37,7 @@ def test_rows_and_columns_are_those_of_an_equal_area_projection(side: float) -> 
     )  # half of the Earth's area, m2
     rows, columns = EarthGrid(side_m=side).cells(longitudes, latitudes)
     same = (rows == expected_rows) & (columns == np.floor(share * count))
-    assert same.mean() > 0.999  # but for points on a border, where the last bit decides
+    assert same.mean() > 0.999  # rounding decides for points on a border
     assert abs(count - EarthGrid(side_m=side).count(expected_rows.astype(np.int64))).max() <= 1
 
 
@@ -51,14 +51,14 @@ def test_cells_cover_the_earth_and_have_one_area() -> None:
 
 
 def utm(zone: int, longitude: float, latitude: float, gsd: float) -> tuple[str, tuple[float, ...]]:
-    """A system and a north-up grid whose upper left corner is near a place."""
+    """Return a UTM system and a north-up grid with its upper-left corner near a place."""
     epsg = (32600 if latitude > 0 else 32700) + zone
     (x,), (y,) = reproject_points([longitude], [latitude], source_epsg=4326, target_epsg=epsg)
     return f"EPSG:{epsg}", (gsd, 0.0, round(x / gsd) * gsd, 0.0, -gsd, round(y / gsd) * gsd)
 
 
 def pixel_splits(splitter: Splitter, place: tuple[str, tuple[float, ...]], placed: Placed, size: int) -> list[set[str]]:
-    """The splits of the cells of all pixel centres of each tile, one by one."""
+    """Return the splits of the cells of all pixel centers of each tile."""
     crs, (a, _, c, _, e, f) = place
     grid, found = EarthGrid(side_m=SETTINGS.cell_m or 0.0), []
     rows, columns = np.meshgrid(np.arange(size) + 0.5, np.arange(size) + 0.5, indexing="ij")
@@ -113,10 +113,10 @@ def test_tiles_of_two_splits_are_apart_by_the_buffer() -> None:
         }
         assert all(map(len, pixels.values()))
         apart[buffer_m] = gsd * min(
-            cKDTree(pixels[one]).query(pixels[other])[0].min() - 2**0.5  # centres are half a pixel inside, at most
+            cKDTree(pixels[one]).query(pixels[other])[0].min() - 2**0.5  # centers are at most half a pixel inside
             for one, other in (("train", "val"), ("train", "test"), ("val", "test"))
         )
-    assert apart[400.0] > 399.0  # UTM shrinks a metre by up to 0.4 mm
+    assert apart[400.0] > 399.0  # UTM shortens a meter by up to 0.4 mm
     assert apart[0.0] < 200.0
 
 
@@ -142,7 +142,7 @@ def test_a_tile_at_a_pole_is_in_no_split_and_one_off_the_earth_is_an_error() -> 
     tile = np.zeros(1, np.int64)
     polar = (10.0, 0.0, -160.0, 0.0, -10.0, 160.0)
     assert splitter.assign(tile, tile, size=32, place="EPSG:3413", transform=polar)[1] == [None]
-    with pytest.raises(UserError, match=r"(?s)nowhere on the Earth.*fix:.*cell_m"):
+    with pytest.raises(UserError, match=r"(?s)outside of the Earth.*fix:.*cell_m"):
         splitter.assign(tile, tile, size=32, place="EPSG:32632", transform=(10.0, 0.0, 1e30, 0.0, -10.0, 1e30))
 
 

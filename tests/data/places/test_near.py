@@ -1,4 +1,4 @@
-"""Tiles that look the same: candidates against all pairs, what survives compression, and what is kept apart."""
+"""Similar tiles: candidates against all pairs, robustness to compression, and separation of different tiles."""
 
 import io
 from collections.abc import Callable
@@ -17,7 +17,7 @@ from dithc.runs import Manifest
 
 
 def picture(seed: int, size: int = 64) -> np.ndarray:
-    """A picture of large shapes and some noise, uint8 (S, S, 3)."""
+    """Create an image of large shapes with some noise, uint8 (S, S, 3)."""
     random = np.random.default_rng(seed)
     shapes = Image.fromarray(random.integers(30, 220, (7, 7, 3), dtype=np.uint8)).resize(
         (size, size), Image.Resampling.BICUBIC
@@ -96,7 +96,7 @@ def test_water_is_in_no_group_and_a_chain_of_likenesses_is_one() -> None:
     start, end = picture(1).astype(float), picture(2).astype(float)
     mixed = [(start * (1 - share) + end * share).astype(np.uint8) for share in np.linspace(0, 1, 30)]
     near.add(stacked(mixed), [f"m/{number:02d}" for number in range(30)])
-    near.add(stacked([picture(3)]), ["m/00"])  # a tile alike to none, in a cell of others
+    near.add(stacked([picture(3)]), ["m/00"])  # a unique tile in a cell of other tiles
     near.add(stacked([as_jpeg(picture(3), 80)]), ["z"])
     assert set(near.joined()) == {f"m/{number:02d}" for number in range(30)} | {"z"}
     assert near.largest == 31

@@ -1,4 +1,4 @@
-"""Splits by place: stable, blind to dates, and never cutting through a tile."""
+"""Splits by place: stable, independent of dates, and never through a tile."""
 
 from collections import Counter
 

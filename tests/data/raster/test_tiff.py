@@ -1,4 +1,4 @@
-"""Deflated blocks of TIFF files: altered bytes in any of them end the reading, whichever way the file is laid out."""
+"""Deflated blocks of TIFF files: an altered byte in any block is an error, for every file layout."""
 
 import os
 import zlib
@@ -34,7 +34,7 @@ def written(path: Path, *, compress: str = "deflate", **options: Any) -> np.ndar
 
 
 def streams(content: bytes) -> list[tuple[int, int]]:
-    """Where zlib streams stand in a file, by trying every byte: apart from any directory."""
+    """Find zlib streams in a file by trying every byte, independently of its directory."""
     found, at = list[tuple[int, int]](), 0
     while at < len(content):
         stream = zlib.decompressobj()
@@ -69,14 +69,14 @@ def test_every_altered_bit_of_a_block_is_seen_wherever_it_is(tmp_path: Path, lay
             found = read_raster(path)[0]
         except OSError:
             seen += 1
-        else:  # of an overview, which is not read
+        else:  # an overview, which is not read
             np.testing.assert_array_equal(found, pixels)
             assert layout == "with overviews"
     assert seen >= 20
 
 
 def test_a_block_that_gdal_reads_as_other_pixels_is_refused(tmp_path: Path) -> None:
-    """Why the check is there: the decoder has its pixels before the checksum, and says nothing."""
+    """The check is necessary because the decoder ignores the checksum after the last pixel."""
     path = tmp_path / "x.tif"
     pixels = written(path, blockysize=90)
     whole = path.read_bytes()

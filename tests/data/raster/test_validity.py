@@ -37,7 +37,7 @@ COLORS = [ColorInterp.gray, *[ColorInterp.undefined] * 7]
 
 
 def drawn_raster(draws: random.Random, path: Path) -> str:
-    """Write a raster whose validity is declared in a drawn way; return a description."""
+    """Write a raster with validity declared in a drawn way; return a description."""
     dtype, mask, count = draws.choice(DTYPES), draws.choice(MASKS), draws.randint(1, 5)
     height, width = draws.randint(1, 70), draws.randint(1, 70)
     random_of = np.random.default_rng(draws.getrandbits(32))
@@ -145,7 +145,7 @@ def test_validity_of_many_more_rasters_is_that_of_gdal(tmp_path: Path, seed: int
     ],
 )
 def test_no_data_values_are_compared_as_in_gdal(tmp_path: Path, dtype: str, nodata: float) -> None:
-    """Texts of the largest numbers have often six digits. Pixels are the value, its neighbors and others."""
+    """Text of the largest numbers often has six digits. Pixels are the value, its neighbors and other values."""
     kind = np.dtype(dtype)
     limits = np.iinfo(kind) if kind.kind in "iu" else np.finfo(kind)
     values = [np.array(nodata).astype(kind), *np.array([0, 1, 100, limits.min, limits.max]).astype(kind)]
@@ -285,7 +285,7 @@ def test_exported_validity_is_read_again(tmp_path: Path, dtype: str) -> None:
     }
     bands = products.Bands.of({**info, "display": {"bands": ["R", "G", "B"]}})
     pixels = LAND[:3].astype(dtype)
-    pixels[:, :8] = 0  # valid zeros, which only a mask keeps apart
+    pixels[:, :8] = 0  # valid zeros, which only a mask distinguishes
     here = {"crs": "EPSG:32633", "transform": (10.0, 0.0, 5e5, 0.0, -10.0, 5e6)}
     products.write_geotiff(tmp_path, products.Image(name="x", pixels=pixels, tags={}, valid=VALID, **here), bands=bands)
     source = datasets.GeoTiff(

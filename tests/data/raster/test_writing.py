@@ -1,4 +1,4 @@
-"""Rasters come back from GDAL with the very pixels and place that were written."""
+"""Written rasters return identical pixels and georeference from GDAL."""
 
 from pathlib import Path
 
@@ -44,5 +44,5 @@ def test_a_folder_that_does_not_exist_is_named(tmp_path: Path) -> None:
 
 def test_points_are_reprojected_as_x_then_y() -> None:
     (x,), (y,) = reproject_points([117.0], [40.0], source_epsg=4326, target_epsg=32650)
-    assert x == pytest.approx(500_000, abs=0.01)  # the central meridian of zone 50 lies at 500 km
+    assert x == pytest.approx(500_000, abs=0.01)  # the central meridian of zone 50 is at 500 km
     assert y == pytest.approx(4_427_757.2, abs=1)

@@ -1,4 +1,4 @@
-"""What tests of a reader ask of one file: its scene, or why there is none."""
+"""Helpers of reader tests that return the scene or the rejection of a single file."""
 
 from collections.abc import Callable, Sequence
 
@@ -8,7 +8,7 @@ from dithc.data.scene import Refused, Rejection, Scene
 def one_of(
     read_all: Callable[..., Sequence[Scene | Rejection]],
 ) -> tuple[Callable[..., Scene], Callable[..., Refused]]:
-    """What reads the only scene of a folder, and what reads why the only file is refused, from what reads all with settings."""
+    """Return readers of the only scene and of the only rejection, from a reader of all scenes with settings."""
 
     def read_one(*where: object, **settings: object) -> Scene:
         (scene,) = read_all(*where, **settings)

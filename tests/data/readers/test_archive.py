@@ -1,4 +1,4 @@
-"""Products in zip files: the same scene as from the folder, and nothing of a hostile archive believed or left behind."""
+"""Products in zip files: scenes equal those from folders, and hostile archives are rejected without traces."""
 
 import errno
 import os
@@ -35,7 +35,7 @@ read_one, refusal = one_of(read_all)
 
 @pytest.fixture(autouse=True)
 def room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Where archives are unpacked; it is empty again after every test."""
+    """Set the folder for unpacking, which must be empty after every test."""
     folder = tmp_path / "room"
     folder.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(folder))
@@ -45,7 +45,7 @@ def room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 @pytest.fixture
 def packed(safe_folder: Path, safe_product: Path, tmp_path: Path) -> Path:
-    """A zip file with the product, in a folder by itself."""
+    """Create a zip file with the product in a separate folder."""
     folder = tmp_path / "packed"
     folder.mkdir()
     shutil.make_archive(str(folder / safe_product.stem), "zip", safe_folder, safe_product.name)
@@ -202,7 +202,7 @@ def test_archives_that_grow_beyond_reason_are_refused_before_anything_is_written
             target.filelist.append(shared)
             target.NameToInfo[shared.filename] = shared
         target._didModify = True
-    with pytest.raises(Refused, match="its entries take"), unpacked(path):
+    with pytest.raises(Refused, match="its entries use"), unpacked(path):
         pass
     with zipfile.ZipFile(path, "w") as target:
         target.writestr(ENTRY, "<a/>")
@@ -220,7 +220,7 @@ def test_size_that_the_directory_says_wrongly_is_refused(tmp_path: Path, claimed
     content = bytearray(path.read_bytes())
     struct.pack_into("<I", content, content.index(b"PK\1\2") + 24, claimed)
     path.write_bytes(content)
-    with pytest.raises(OSError, match=r"damaged|cut short"), unpacked(path):
+    with pytest.raises(OSError, match=r"damaged|truncated"), unpacked(path):
         pass
 
 
@@ -237,7 +237,7 @@ def test_disk_that_becomes_full_ends_staging(packed: Path, monkeypatch: pytest.M
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(archive.shutil, "copyfileobj", full)
-    with pytest.raises(UserError, match=r"no room to unpack[\s\S]*TMPDIR"):
+    with pytest.raises(UserError, match=r"insufficient to unpack[\s\S]*TMPDIR"):
         read_all(packed.parent)
 
 
@@ -256,7 +256,7 @@ def test_entry_with_a_second_name_is_refused(tmp_path: Path, monkeypatch: pytest
         target.writestr(ENTRY, b"x")
     whole = zipfile.ZipFile.infolist
 
-    def renamed(self: zipfile.ZipFile) -> list[zipfile.ZipInfo]:  # as newer versions do for the field 0x7075
+    def renamed(self: zipfile.ZipFile) -> list[zipfile.ZipInfo]:  # like newer versions for the field 0x7075
         entries = whole(self)
         entries[0].filename = "../../evil"
         return entries

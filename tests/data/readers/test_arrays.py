@@ -1,4 +1,4 @@
-"""Sentinel-2 pixels without a product: believed as declared, refused where they contradict it."""
+"""Sentinel-2 pixels without a product: used as declared, rejected if they contradict the declaration."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -37,7 +37,7 @@ read_one, refusal = one_of(read_all)
 
 @pytest.fixture
 def land() -> np.ndarray:
-    """Digital numbers (C, H, W) of a dark green landscape without offset."""
+    """Create digital numbers (C, H, W) of a dark green landscape without offset."""
     draws = np.random.default_rng(0)
     means = np.array([400, 600, 350, 2500])[:, None, None]
     return (means * draws.uniform(0.5, 1.5, (4, 16, 20))).astype(np.uint16)
@@ -135,7 +135,7 @@ def test_byte_order_of_a_file_is_no_type(tmp_path: Path, land: np.ndarray, dtype
 @pytest.mark.parametrize("units", ["dn", "reflectance"])
 def test_half_precision_is_read_without_warnings_of_numpy(tmp_path: Path, land: np.ndarray, units: str) -> None:
     values = (land if units == "dn" else land * 1e-4).astype(np.float16)
-    values[:, 0, 0] = -9999  # 8 apart from its neighbors in this type
+    values[:, 0, 0] = -9999  # 8 from its neighbors in this type
     np.save(tmp_path / "scene.npy", values)
     scene = read_one(tmp_path, units=units, offset=0.0 if units == "dn" else None, nodata=-9999)
     assert np.argwhere(scene.mask.values == 0).tolist() == [[0, 0]]
@@ -172,7 +172,7 @@ def test_offset_taken_off_twice_is_refused(tmp_path: Path, land: np.ndarray) -> 
 def test_share_of_a_band_that_no_ground_can_reflect_is_refused(
     tmp_path: Path, land: np.ndarray, share: float, fits: bool
 ) -> None:
-    """Its median is that of ordinary ground: water is in a part of the picture."""
+    """The median is plausible for ground, because only a part of the image is water."""
     declared = land + 1000
     declared[3].flat[: int(share * declared[3].size)] = 700
     np.save(tmp_path / "scene.npy", declared)

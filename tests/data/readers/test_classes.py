@@ -63,7 +63,7 @@ def test_source_above_its_splits_is_refused_with_the_folder_to_use(tmp_path: Pat
         ["train/1.png"],
         ["train/deep/1.png", "bus/deep/1.png"],
         ["bullet_train/1.png", "test_tube/1.png", "freight_train/1.png", "crash_test/1.png"],
-        ["train/1.png", "unlabeled/1.png", "car/1.png"],  # of Cityscapes
+        ["train/1.png", "unlabeled/1.png", "car/1.png"],  # Cityscapes
         ["train/1.png", "training/1.png"],  # a vehicle and a sport
         ["train_station/1.png", "train_track/1.png", "test_tube/1.png"],
         ["cat/train/1.png"],

@@ -1,4 +1,4 @@
-"""Which pixels of a scene count as cloud: the product's own masks, the user's, and what is near."""
+"""Cloud masks of scenes: masks of the product, mask files of the user, and the buffer."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -48,7 +48,7 @@ def layer(safe: Path, pattern: str) -> Path:
 
 
 def rewrite(path: Path, pixels: np.ndarray) -> None:
-    """Writes a file of a product again, as GeoTIFF under its old name."""
+    """Rewrite a file of a product as GeoTIFF under its old name."""
     _, info = read_raster(path)
     path.unlink()
     write_geotiff(path, pixels, transform=info.transform, epsg=info.epsg)
@@ -56,7 +56,7 @@ def rewrite(path: Path, pixels: np.ndarray) -> None:
 
 @pytest.fixture
 def classes(safe_product: Path) -> np.ndarray:
-    """Scene classes drawn at 20 m, on the 10 m grid (H, W)."""
+    """Draw scene classes at 20 m, on the 10 m grid (H, W)."""
     drawn = np.random.default_rng(0).integers(0, 12, (1, 48, 48)).astype(np.uint8)
     rewrite(layer(safe_product, "IMG_DATA/R20m/*_SCL_20m.jp2"), drawn)
     return drawn[0].repeat(2, 0).repeat(2, 1)
@@ -166,7 +166,7 @@ def test_pixels_that_the_mask_of_the_user_excludes_are_invalid(safe_folder: Path
     before = mask_of(product(safe_folder))
     path, valid = safe_folder / f"{safe_product.stem}_mask.tif", np.random.default_rng(1).random((96, 96)) < 0.5
     write_geotiff(path, np.zeros((1, 96, 96), np.uint8), transform=None, epsg=None, nodata=0)
-    np.testing.assert_array_equal(mask_of(product(safe_folder, mask={})), before)  # 0 is clear, whatever it declares
+    np.testing.assert_array_equal(mask_of(product(safe_folder, mask={})), before)  # 0 is clear, despite its declaration
     with rasterio.Env(GDAL_TIFF_INTERNAL_MASK="YES"), rasterio.open(path, "r+") as raster:
         raster.write_mask(valid)
     np.testing.assert_array_equal(mask_of(product(safe_folder, mask={})), np.where(valid, before, Mask.INVALID))
@@ -253,7 +253,7 @@ def planet(folder: Path, **settings: Any) -> list[Scene | Refused]:
 
 @pytest.fixture
 def delivery(tmp_path: Path) -> Path:
-    """Two scenes of two products each, in one folder, with one usable data mask of 8 bands per scene."""
+    """Create two scenes of two products each in one folder, with one usable data mask of 8 bands per scene."""
     draws = np.random.default_rng(0)
     for number in range(2):
         scene = f"2023051{number}_101010_3B"

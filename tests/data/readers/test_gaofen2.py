@@ -1,4 +1,4 @@
-"""Reading Gaofen-2 scenes: GeoTIFF with its XML, and .npy cut from one."""
+"""Reading of Gaofen-2 scenes: GeoTIFF with its XML, and .npy excerpts."""
 
 from collections.abc import Callable
 from pathlib import Path

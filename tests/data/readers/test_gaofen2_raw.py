@@ -1,4 +1,4 @@
-"""Products of level 1A: where their pixels come to lie on the ground, against a camera and a terrain that are known."""
+"""Orthorectification of level 1A products against a synthetic camera and terrain."""
 
 import hashlib
 import pickle
@@ -31,7 +31,7 @@ from tests.inputs.gaofen2_raw import RATIO, RawProduct
 
 SIZE, SEED, GSD_M = 48, 5, 3.24
 METRES = 20.0
-"""Steps of a coordinate image a metre."""
+"""Steps of a coordinate image per meter."""
 
 
 def read_all(folder: Path, **settings: Any) -> list[Scene | Rejection]:
@@ -47,7 +47,7 @@ def refusals(folder: Path, **settings: Any) -> list[Rejection]:
 
 @pytest.fixture
 def product(raw_gaofen: Path) -> Path:
-    """The folder of the product that is not packed."""
+    """Return the folder of the unpacked product."""
     return next(path for path in (raw_gaofen / "products").iterdir() if path.is_dir())
 
 
@@ -57,7 +57,7 @@ def dem(raw_gaofen: Path, product: Path) -> str:
 
 
 def geolocation_error_px(scene: Scene, left: float, top: float) -> npt.NDArray[np.float64]:
-    """Distance (n,) in pixels of where a pixel says that it is from where it lies, away from the image's border."""
+    """Return the distance (n,) in pixels between encoded and actual position, away from the image border."""
     values = scene.pixels.values.astype(np.float64)
     x, y = left + values[0] / METRES, top - values[1] / METRES
     gsd_m = scene.place.gsd_m
@@ -69,14 +69,16 @@ def geolocation_error_px(scene: Scene, left: float, top: float) -> npt.NDArray[n
 
 @pytest.fixture
 def coordinates(product: Path) -> tuple[float, float]:
-    """Puts into the image what the camera saw where: metres right and below of the land's corner, which is returned."""
+    """Store ground coordinates in the image: meters right and below of the land's corner, which is returned."""
     made = RawProduct(GaofenScene(index=0, size=SIZE, gsd=GSD_M), SEED)
     lines, samples = np.mgrid[0:SIZE, 0:SIZE].astype(np.float64)
     x, y = made.seen((lines + 0.5) * RATIO - 0.5, (samples + 0.5) * RATIO - 0.5)
     left, top = made.corner
     bands = np.rint(np.stack([x - left, top - y, np.ones_like(x), np.ones_like(x)]) * METRES).astype(np.uint16)
     write_geotiff(product / "new.tif", bands, transform=None, epsg=None)
-    (product / "new.tif").replace(next(product.glob("*-MSS1.tiff")))  # over it, GDAL would delete what lies beside it
+    (product / "new.tif").replace(
+        next(product.glob("*-MSS1.tiff"))
+    )  # overwriting would make GDAL delete its companions
     return left, top
 
 
@@ -87,12 +89,12 @@ def test_pixels_lie_within_half_a_pixel_of_the_truth(
     error = geolocation_error_px(read_one(product, dem=dem, gsd_m=gsd_m), *coordinates)
     rmse = float(np.sqrt((error**2).mean()))
     print(f"geolocation error at {gsd_m} m: RMSE {rmse:.3f} px, greatest {error.max():.3f} px")
-    assert rmse <= 0.1  # half a pixel is what is asked for; steps of 0.05 m are 0.025 px at 2 m
+    assert rmse <= 0.1  # the requirement is half a pixel; steps of 0.05 m are 0.025 px at 2 m
     assert error.max() <= 0.5
 
 
 def test_the_dem_is_what_brings_them_there(product: Path, dem: str, coordinates: tuple[float, float]) -> None:
-    """At one height hills are out of place; the height of the land's middle leaves a pixel, none at all leaves six."""
+    """A constant height displaces hills. The height of the land's center leaves one pixel, height 0 leaves six."""
     errors = [geolocation_error_px(read_one(product, height_m=height), *coordinates).mean() for height in (120.0, 0.0)]
     assert errors[0] > 0.5
     assert errors[1] > 4.0
@@ -119,17 +121,17 @@ def test_ground_that_the_dem_does_not_cover_is_invalid(product: Path, dem: str, 
     a, b, c, d, e, f = info.transform
     write_geotiff(elsewhere, heights, transform=(a, b, c + 90_000, d, e, f), epsg=info.epsg, nodata=-9999)
     (refused,) = refusals(product, dem=str(elsewhere))
-    assert "no height where the image lies" in refused.refused.got
+    assert "no height in the area of the image" in refused.refused.got
 
 
 def test_a_dem_that_cannot_be_one_ends_staging_before_a_scene_is_read(product: Path, dem: str, tmp_path: Path) -> None:
-    """All scenes need it: one error that says what to do, in the place of as many rejections as there are products."""
+    """All scenes need the DEM. A single error with a fix replaces one rejection per product."""
     heights, info = read_raster(Path(dem))
     place: dict[str, Any] = {"transform": info.transform, "epsg": info.epsg}
     path = tmp_path / "wrong.tif"
     wrong: list[tuple[npt.NDArray[Any], dict[str, Any], str]] = [
         (np.where(heights > 130, -32768, heights).astype(np.int16), place, "no data None"),
-        (heights * np.float32(100.0), place, "heights of"),  # centimetres
+        (heights * np.float32(100.0), place, "heights of"),  # centimeters
         (np.full_like(heights, np.nan), place, "no height anywhere"),
         (np.full_like(heights, np.inf), place, "no height anywhere"),
         (heights.astype(np.complex64), place, "complex64"),
@@ -168,7 +170,7 @@ def test_a_dem_is_read_once_for_all_products(raw_gaofen: Path, dem: str, monkeyp
 def test_a_reader_of_another_process_reads_the_dem_itself(product: Path, dem: str) -> None:
     scenes = read_scenes(datasets.Gaofen2(kind="gaofen2", path="x", dem=dem), product)
     packed = pickle.dumps(scenes)
-    assert len(packed) < 10_000  # no heights in it
+    assert len(packed) < 10_000  # without heights
     read = "import pickle, sys; (scene,) = pickle.load(sys.stdin.buffer); sys.stdout.buffer.write(scene.pixels.values.tobytes())"
     done = subprocess.run([sys.executable, "-c", read], input=packed, capture_output=True, check=True)
     (scene,) = scenes
@@ -207,7 +209,7 @@ def test_a_packed_product_is_read_as_an_unpacked_one(raw_gaofen: Path, tmp_path:
 
 
 def test_errors_of_a_packed_product_are_the_same_in_every_run(raw_gaofen: Path, tmp_path: Path) -> None:
-    """They are in a table whose hash counts: no folder that has another name each time."""
+    """Errors are in a table that is hashed, so they must not contain temporary folder names."""
     archive = next((raw_gaofen / "products").glob("*.tar.gz"))
     with tarfile.open(archive) as content:
         content.extractall(tmp_path / "unpacked", filter="data")
@@ -230,7 +232,7 @@ def test_a_product_that_lies_there_packed_and_unpacked_is_one_scene(raw_gaofen: 
 
 
 def test_nothing_is_orthorectified_unasked(raw_gaofen: Path, product: Path) -> None:
-    """As it was before: packed products are no scenes, images without a system are refused; now with what to set."""
+    """Packed products are not scenes, and images without a system are rejected with the settings to use."""
     (refused,) = refusals(raw_gaofen / "products")
     assert refused.refused.reason == Reason.CRS_MISSING
     assert "`height_m` or `dem`" in refused.refused.fix
@@ -254,7 +256,7 @@ def test_coefficients_of_the_panchromatic_image_are_noticed(product: Path) -> No
 
 @pytest.mark.parametrize("value", ["1e300", "0.0", "-1.5", "1e5"])
 def test_coefficients_that_lead_elsewhere_are_refused(product: Path, dem: str, value: str) -> None:
-    """Each of the large ones in turn: no digit of them may be wrong unnoticed by much, and nothing ends in a traceback."""
+    """Each large coefficient is altered in a round. Large errors are rejected, and none ends in a traceback."""
     path = next(product.glob("*-MSS1.rpb"))
     whole = path.read_text()
     for number in ("lineScale", "sampScale", "latScale", "longScale", "latOffset", "longOffset"):
@@ -265,7 +267,7 @@ def test_coefficients_that_lead_elsewhere_are_refused(product: Path, dem: str, v
 
 
 def test_an_image_that_is_not_as_large_as_its_xml_says_is_refused(product: Path) -> None:
-    """What was cut at its right or below keeps its geometry, and would be a smaller scene without a word."""
+    """An image cropped at its right or bottom keeps its geometry, and would silently be a smaller scene."""
     for ending, count in (("MSS1", 4), ("PAN1", 1)):
         image = next(product.glob(f"*-{ending}.tiff"))
         whole, (pixels, _) = image.read_bytes(), read_raster(image)
@@ -275,7 +277,7 @@ def test_an_image_that_is_not_as_large_as_its_xml_says_is_refused(product: Path)
             (product / "new.tif").replace(image)
             (refused,) = refusals(product, height_m=120.0, pansharpen="gsa", gsd_m=0.81)
             assert refused.refused.reason == Reason.GRID_MISMATCH
-            assert "that its XML says" in refused.refused.expected
+            assert "as specified in its XML" in refused.refused.expected
         image.write_bytes(whole)
     assert read_one(product, height_m=120.0, pansharpen="gsa", gsd_m=0.81).facts["pansharpened"] == "gsa"
 
@@ -295,7 +297,7 @@ def test_a_panchromatic_image_of_another_type_is_none(product: Path) -> None:
     [
         ("CenterTime", "2019-05-01 03:00:00", False),
         ("CenterTime", "2020-05-05 03:00:00", False),
-        ("CenterTime", "2020-05-02 01:00:00", True),  # the zone of a clock
+        ("CenterTime", "2020-05-02 01:00:00", True),  # another time zone
         ("SensorID", "PMS2", False),
         ("SensorID", "pms1", True),
         ("SatelliteID", "GF1", False),
@@ -381,7 +383,7 @@ def test_a_damaged_archive_is_refused_or_gives_the_same_pixels(raw_gaofen: Path,
             content[start : start + 50] = bytes(50)
         archive.write_bytes(bytes(content))
         (scene,) = read_all(archive, height_m=120.0)
-        if isinstance(scene, Scene):  # a byte that means nothing, as of the time in gzip's header
+        if isinstance(scene, Scene):  # an irrelevant byte, such as the time in gzip's header
             np.testing.assert_array_equal(scene.pixels.values, pixels)
         else:
             assert scene.refused.reason == Reason.READ_ERROR
@@ -390,7 +392,7 @@ def test_a_damaged_archive_is_refused_or_gives_the_same_pixels(raw_gaofen: Path,
 
 @pytest.mark.parametrize("seed", range(4))
 def test_a_product_with_a_damaged_file_is_refused_or_its_pixels_are_numbers(product: Path, seed: int) -> None:
-    """Text has no checksum: another digit of a coefficient is another geometry, which is taken where it leads to the ground."""
+    """Text has no checksum. Another digit of a coefficient is another geometry, accepted if it leads to the ground."""
     rng = np.random.default_rng(100 + seed)
     files = [next(product.glob(f"*-MSS1.{ending}")) for ending in ("tiff", "rpb", "xml")]
     for _ in range(12):

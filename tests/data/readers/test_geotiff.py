@@ -1,4 +1,4 @@
-"""Rasters of a sensor that the configuration describes: what it says is done, and what contradicts it is refused."""
+"""Rasters of configured sensors: the configuration is applied, and contradictions are rejected."""
 
 import logging
 from pathlib import Path
@@ -50,7 +50,7 @@ def test_reflectance_is_scale_times_number_plus_offset(rasters: Path) -> None:
     expected = numbers.astype(np.float64) * 2.75e-5 - 0.2
     np.testing.assert_allclose(scene.pixels.values[:, valid] * 1e-4, expected[:, valid], atol=5.1e-5)
     np.testing.assert_array_equal(scene.mask.values > 0, valid)
-    assert not valid.all()  # the file's own value for no data
+    assert not valid.all()  # the no-data value of the file
     assert scene.pixels.attrs["units"] == "reflectance"
     assert scene.place.crs == info.crs
     assert scene.place.gsd_m == 30.0
@@ -117,13 +117,13 @@ def test_names_are_taken_letter_by_letter_and_in_other_letters_only_where_that_i
     assert isinstance(second, Scene)
     assert (first.scene_id, first.pixels.values[:, 0, 0].tolist()) == ("X_B1.tif", [4, 5])
     assert (second.scene_id, second.pixels.values[:, 0, 0].tolist()) == ("x_B1.tif", [1, 2])
-    (tmp_path / "x_B2.tif").rename(tmp_path / "x_B2.Tif")  # now two are alike, and neither is as declared
+    (tmp_path / "x_B2.tif").rename(tmp_path / "x_B2.Tif")  # two similar names, neither exactly as declared
     _, refused = read_all(tmp_path, **taken)
     assert isinstance(refused, Rejection)
     assert refused.refused.got == "x_B1.tif, x_B2.Tif, x_b2.TIF"
     (tmp_path / "x_B2.Tif").unlink()
     (tmp_path / "x_b2.TIF").unlink()
-    _, refused = read_all(tmp_path, **taken)  # that of another scene, X, is none of this one
+    _, refused = read_all(tmp_path, **taken)  # the file of scene X does not belong to this scene
     assert isinstance(refused, Rejection)
     assert refused.refused.reason == Reason.MISSING_BAND
 
@@ -140,7 +140,7 @@ def test_two_first_bands_of_one_scene_are_one_scene_and_a_row_that_says_so(tmp_p
 
 
 def test_each_band_may_have_its_own_scale(tmp_path: Path) -> None:
-    """As products whose metadata has a coefficient for each band: PlanetScope's analytic radiance."""
+    """Some products have a coefficient per band, such as PlanetScope's analytic radiance."""
     write_geotiff(tmp_path / "x.tif", np.full((2, 8, 8), 1000, np.uint16), **PLACE)
     scene = read_one(tmp_path, bands=["B", "R"], units="radiance", scale=[0.01, 0.02], offset=[0.0, -1.0])
     np.testing.assert_allclose(scene.pixels.values[:, 0, 0] * scene.pixels.attrs["scale"], [10.0, 19.0])
@@ -152,7 +152,7 @@ def test_numbers_are_kept_as_they_are(tmp_path: Path, units: str, dtype: Any) ->
     write_geotiff(tmp_path / "x.tif", numbers, **PLACE)
     scene = read_one(tmp_path, bands=["R", "G", "B"], units=units)
     np.testing.assert_array_equal(scene.pixels.values, numbers)
-    assert scene.mask.values.all()  # no value was said to mean no data
+    assert scene.mask.values.all()  # without a declared no-data value
     other = "byte" if units == "dn" else "dn"
     assert refusal(tmp_path, bands=["R", "G", "B"], units=other).refused.reason == Reason.WRONG_DTYPE
 
@@ -164,7 +164,7 @@ def test_no_data_is_what_is_declared_before_what_a_file_says(tmp_path: Path) -> 
     taken = {"bands": ["R"], "units": "reflectance"}
     invalid = read_one(tmp_path, nodata=-9999.0, **taken).mask.values == 0
     assert sorted(zip(*np.nonzero(invalid), strict=True)) == [(0, 0), (1, 1)]
-    (refused,) = read_all(tmp_path, **taken)  # -9999 is a reflectance then
+    (refused,) = read_all(tmp_path, **taken)  # -9999 is then a reflectance
     assert isinstance(refused, Rejection)
     assert refused.refused.reason == Reason.OVERFLOW
 

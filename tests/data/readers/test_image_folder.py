@@ -1,4 +1,4 @@
-"""Reading pictures in class folders."""
+"""Reading of images in class folders."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -91,10 +91,10 @@ def test_real_pictures_are_all_read(real_data: Callable[[str], Path]) -> None:
 
 @pytest.mark.parametrize("leads_to", [".", "..", "/", "a", "a/deeper"])
 def test_class_folders_that_hold_the_same_pictures_are_refused(pictures: Path, leads_to: str) -> None:
-    """Links make it so: pictures would have two labels, and a link to the root of the machine be followed."""
+    """Through links, images would have two labels, and a link to the root of the machine would be followed."""
     (pictures / "a" / "deeper").mkdir()
     (pictures / "z").symlink_to(leads_to)
-    with pytest.raises(UserError, match="in another class folder too") as told:
+    with pytest.raises(UserError, match="also in another class folder") as told:
         open_folder(pictures)
     assert "fix:" in str(told.value)
 

@@ -1,4 +1,4 @@
-"""A source of an installed package, that of the example: to scenes and tiles; and what it gives that is no scene."""
+"""The example source plugin, from scenes to tiles, and its invalid results."""
 
 import pickle
 from pathlib import Path
@@ -25,7 +25,7 @@ def _installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Four scenes of 160 pixels, as the example writes them."""
+    """Create four scenes of 160 pixels with the example."""
     from dithc_npz import write_scenes
 
     write_scenes(tmp_path / "scenes")
@@ -75,9 +75,9 @@ def test_condition_that_does_not_keep_its_contract_is_refused_before_a_tile_is_c
 def test_what_is_no_scene_is_a_row_with_its_reason(folder: Path) -> None:
     good = np.ones((4, 8, 8), np.uint16)
     spoilt = {
-        "0-float": (good.astype(np.float32), "pixels of another type"),
-        "1-bands": (good[:3], "pixels of another shape"),
-        "2-flat": (good[0], "pixels of another shape"),
+        "0-float": (good.astype(np.float32), "pixels of wrong type"),
+        "1-bands": (good[:3], "pixels of wrong shape"),
+        "2-flat": (good[0], "pixels of wrong shape"),
         "3-nodata": (0 * good, "no pixel is valid"),
     }
     for name, (pixels, _) in spoilt.items():

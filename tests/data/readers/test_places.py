@@ -101,7 +101,7 @@ def test_world_file_without_a_system_is_rejected(tmp_path: Path) -> None:
 def test_heights_without_a_grid_or_with_a_scale_are_rejected(tmp_path: Path) -> None:
     heights = np.full((1, 32, 32), 100.0, np.float32)
     write(tmp_path / "dem.tif", heights, crs="EPSG:32633")
-    with pytest.raises(UserError, match="no grid"):
+    with pytest.raises(UserError, match="does not define a grid"):
         read_heights(tmp_path / "dem.tif", height_m=0.0)
     (tmp_path / "dem.tfw").write_text(WORLD)
     assert read_heights(tmp_path / "dem.tif", height_m=0.0).values.max() == 100.0

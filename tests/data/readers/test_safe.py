@@ -1,4 +1,4 @@
-"""Reading Sentinel-2 products: right reflectance on one grid, and a clear refusal of every kind of spoilt product."""
+"""Reading of Sentinel-2 products: correct reflectance on one grid, and rejection of every type of damage."""
 
 import hashlib
 import os
@@ -38,7 +38,7 @@ def band(product: Path, name: str) -> Path:
 
 
 def rewrite(path: Path, change: Callable[[np.ndarray], np.ndarray] = lambda array: array, **options: Any) -> np.ndarray:
-    """Writes a band again, as GeoTIFF under its old name, with other pixels or another place."""
+    """Rewrite a band as GeoTIFF under its old name, with other pixels or georeference."""
     array, info = read_raster(path)
     changed = change(array.copy())
     path.unlink()
@@ -209,7 +209,7 @@ def test_geotiff_named_jp2_is_read_with_a_warning(
     rewrite(band(safe_product, "B05_20m"))
     with caplog.at_level("WARNING"):
         after = read_one(safe_folder, checksum="skip")
-    assert "named as JPEG 2000 but is GTiff" in caplog.text
+    assert "named as JPEG 2000, but is read as GTiff" in caplog.text
     np.testing.assert_array_equal(before.pixels.values, after.pixels.values)
 
 
@@ -280,7 +280,7 @@ def test_folder_without_product_is_an_error_that_names_what_is_there(tmp_path: P
     (tmp_path / "product.tar").touch()
     with pytest.raises(UserError, match=r"(?s)product\.tar.*unpack"):
         read_all(tmp_path)
-    with pytest.raises(UserError, match="not there"):
+    with pytest.raises(UserError, match="does not exist"):
         read_all(tmp_path / "absent")
 
 

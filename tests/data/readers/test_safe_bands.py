@@ -1,4 +1,4 @@
-"""Which bands of a Sentinel-2 product are read, from which of their files, and what is said where there is none."""
+"""Selection of bands and files of a Sentinel-2 product, and errors for missing files."""
 
 import re
 import shutil
@@ -41,7 +41,7 @@ def digital(product: Path, name: str) -> np.ndarray:
 
 
 def advice(refused: Refused) -> list[dict[str, Any]]:
-    """The settings that a fix names, each alternative by itself."""
+    """Return the settings in a fix, each alternative separately."""
     return [
         {key: value for setting in re.findall("`([^`]*)`", part) for key, value in yaml.safe_load(setting).items()}
         for part in refused.fix.split("; or set ")[1:]
@@ -157,4 +157,4 @@ def test_level_1c_at_60_m_averages_its_finer_bands(safe_folder: Path, tmp_path: 
     np.testing.assert_array_equal(scene.pixels.sel(band="B10").values, coarse[0])
     assert (
         np.abs(scene.pixels.sel(band="B04").values[1:-1, 1:-1] - coarse[0, 1:-1, 1:-1]).mean() < 150
-    )  # a triangle, no box
+    )  # a triangle, not a box

@@ -1,4 +1,4 @@
-"""Scenes with STAC items: the reflectance of the products that they are of, by three catalogues' rules; the rest is refused."""
+"""Scenes with STAC items: reflectance of the original products by the rules of three catalogs; others are rejected."""
 
 import json
 import os
@@ -38,7 +38,7 @@ read_one, refusal = one_of(read_all)
 
 @pytest.fixture(scope="session")
 def generated(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Three scenes as items, `items/`, and the products that they are of, `products/`."""
+    """Create three scenes as items (`items/`), and their products (`products/`)."""
     root = tmp_path_factory.mktemp("stac")
     write_items(root / "items", scenes=3)
     synthesize("sentinel2", root / "products", seed=3, scenes=3, size=96)
@@ -47,7 +47,7 @@ def generated(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def scene_of(generated: Path, tmp_path: Path) -> Callable[[str], Path]:
-    """A folder with the scene of a catalogue, to spoil."""
+    """Create a folder with the scene of a catalog, which the test may damage."""
 
     def find(catalogue: str) -> Path:
         number = [EARTH_SEARCH, PLANETARY_COMPUTER, COLLECTION_1].index(catalogue)
@@ -96,14 +96,16 @@ def test_scenes_of_all_catalogues_are_those_of_their_products(generated: Path) -
         assert product.facts["sensing_time"][:19] == item.facts["sensing_time"][:19]
         valid = product.mask.values != Mask.INVALID
         for band in product.pixels.band.values:
-            if band == "B01":  # of 60 m there, of a copy of 20 m here
+            if band == "B01":  # native 60 m in the product, a copy of 20 m in the item
                 continue
             got, true = (one.pixels.sel(band=band).values for one in (item, product))
             if item.facts["offset_source"] != "applied":
                 np.testing.assert_array_equal(got, true)
             elif band in TEN_METRES:
-                np.testing.assert_array_equal(got[valid], np.maximum(true, 1)[valid])  # what is taken off ends at 1
-            else:  # interpolated, near some pixels from what ends at 1
+                np.testing.assert_array_equal(
+                    got[valid], np.maximum(true, 1)[valid]
+                )  # removal of the offset clips at 1
+            else:  # interpolated, in part from pixels clipped at 1
                 assert np.quantile(np.abs(got.astype(int) - true), 0.9) <= 1
 
 
@@ -154,7 +156,7 @@ def test_the_offset_is_what_catalogues_say(
 @pytest.mark.parametrize(
     ("baseline", "applied", "offset"),
     [
-        ("04.00", None, 0),  # taken off, or wrong?
+        ("04.00", None, 0),  # removed or wrong
         ("04.00", False, 0),
         ("03.01", None, -0.1),
         ("03.01", False, -0.1),
@@ -176,7 +178,7 @@ def test_what_contradicts_itself_is_refused_and_may_be_declared(
 def test_bands_that_say_different_things_are_refused() -> None:
     item, assets = made(baseline="05.09", applied=None, offset=-0.1)
     silent, _ = made(baseline="05.09", applied=None, offset=None)
-    with pytest.raises(Refused, match="some bands say"):
+    with pytest.raises(Refused, match="some bands declare"):
         numbers_of(item, {**assets, "B04": silent.assets[0]}, declared=None)
 
 
@@ -240,7 +242,7 @@ def test_tags_of_files_that_contradict_their_item_are_an_error(scene_of: Callabl
 
 
 def test_a_file_cut_anywhere_never_gives_other_pixels(scene_of: Callable[[str], Path]) -> None:
-    folder = scene_of(PLANETARY_COMPUTER)  # which says neither size nor checksum
+    folder = scene_of(PLANETARY_COMPUTER)  # provides neither size nor checksum
     settings = {"bands": ["B04"], "check_offset": False}
     before, path = read_one(folder, **settings), file_of(folder, "B04")
     whole, refused = path.read_bytes(), 0
@@ -258,7 +260,7 @@ def test_sizes_and_checksums_of_items_are_compared(scene_of: Callable[[str], Pat
     folder = scene_of(COLLECTION_1)
     path = file_of(folder, "SCL")
     content = path.read_bytes()
-    path.write_bytes(content[:-1] if cut else content.replace(b"SCL", b"SCM", 1))  # a name in the file: pixels stay
+    path.write_bytes(content[:-1] if cut else content.replace(b"SCL", b"SCM", 1))  # a name in the file, not pixels
     refused = refusal(folder)
     assert refused.reason == Reason.CHECKSUM_MISMATCH
     assert ("file:size" if cut else "sha256") in refused.got + refused.expected

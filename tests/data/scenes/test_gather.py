@@ -1,4 +1,4 @@
-"""Processes that read scenes and end before their time are told as what they are."""
+"""Errors for processes that end while reading scenes."""
 
 import multiprocessing
 import os
@@ -13,7 +13,7 @@ from dithc.log import UserError
 
 
 class Deadly:
-    """Two scenes; a process that reads one is killed."""
+    """Two scenes that kill the process when they are read."""
 
     folder = Path()
 
@@ -37,17 +37,17 @@ class Deadly:
 @pytest.mark.slow
 def test_a_process_that_is_killed_is_told_with_its_signal(tmp_path: Path) -> None:
     scenes: Any = Deadly()
-    with pytest.raises(UserError, match="signal SIGKILL: a kernel") as told:
+    with pytest.raises(UserError, match="signal SIGKILL: sent by a kernel") as told:
         list(gather(scenes, [], partial=tmp_path, settings="s", threads=2))
     assert "more memory" in str(told.value)
-    assert "what was read is kept" in str(told.value)
+    assert "scenes already read are kept" in str(told.value)
 
 
 @pytest.mark.parametrize(
     ("statuses", "words"),
     [
         ([-signal.SIGTERM, -signal.SIGSEGV], "signal SIGSEGV"),
-        ([-signal.SIGTERM, None, 0], "nothing is known of how"),
+        ([-signal.SIGTERM, None, 0], "unknown exit status"),
         ([-signal.SIGTERM, 1], "status 1"),
     ],
 )

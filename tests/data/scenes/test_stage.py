@@ -1,4 +1,4 @@
-"""The stage `scenes` through the command line: what it writes, what it records, and what it never destroys."""
+"""The stage `scenes` by the command line: output, records, and data that it never destroys."""
 
 import errno
 import json
@@ -112,7 +112,7 @@ def test_a_file_that_contradicts_the_declared_offset_is_not_left_out_as_a_bad_fi
     np.save(files / "1.npy", land() + 1000)
     assert stage(path, tmp_path / "out") == 2
     said = capsys.readouterr().err
-    for word in ("1 of 5 files", "contradict the declared offset", "1.npy", "offset: -1000", "two data sets"):
+    for word in ("1 of 5 files", "contradict the declared offset", "1.npy", "offset: -1000", "two datasets"):
         assert word in said
     assert content(tmp_path / "out") == before
 

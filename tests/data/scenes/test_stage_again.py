@@ -1,4 +1,4 @@
-"""The stage `scenes` again, after an end or a change: what is the same is not read again, and the result is as if all was."""
+"""The stage `scenes` after an interruption or change: unchanged scenes are reused, with the same result."""
 
 import errno
 import json
@@ -52,7 +52,7 @@ def land(seed: int, *, width: int = 16) -> np.ndarray:
 
 
 def staged(folder: Path) -> dict[str, bytes]:
-    """All that a stage wrote, but for its record, in which times are."""
+    """Return all output of a stage except its record, which contains times."""
     return {path.name: path.read_bytes() for path in folder.iterdir() if path.name != RECORD_FILE}
 
 
@@ -65,7 +65,7 @@ def from_scratch(settings: datasets.Dataset, folder: Path, out: Path) -> dict[st
 
 @pytest.fixture
 def files(tmp_path: Path) -> Path:
-    """Nine files: of two widths, one unreadable, one with pixels of no data in the middle of its stack."""
+    """Create nine files of two widths, one unreadable, one with no-data pixels in the middle of its stack."""
     folder = tmp_path / "files"
     folder.mkdir()
     for number in range(8):
@@ -79,7 +79,7 @@ def files(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def read(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
-    """Names of the files that readers of plain arrays are asked for, in order; `stop` in it interrupts."""
+    """Record the names of files read by readers of plain arrays, in order; a name in `stop` interrupts."""
     names: list[str] = []
     plain = arrays.Sentinel2ArrayReader.read
 
@@ -147,7 +147,7 @@ def test_added_changed_and_removed_scenes_alone_are_read_again(
 def spoil(path: Path, place: int) -> None:
     spoilt = bytearray(path.read_bytes())
     spoilt[place] ^= 1
-    path.unlink()  # another file of the same name: the bytes of this one may be in use elsewhere
+    path.unlink()  # the bytes of the old file may be in use elsewhere
     path.write_bytes(spoilt)
 
 

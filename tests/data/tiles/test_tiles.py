@@ -1,4 +1,4 @@
-"""The stage `tiles` through the command line, and the data set read back."""
+"""The stage `tiles` by the command line, and reading of the dataset."""
 
 import errno
 import json
@@ -52,7 +52,7 @@ def files(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def make(files: Path, tmp_path: Path, config: Config) -> Callable[..., Tiles]:
-    """Stages and cuts what is in `files`; returns the data set."""
+    """Stage and cut the scenes in `files`; return the dataset."""
 
     def run(**settings: Any) -> Tiles:
         path = config(**{"source": source(files), "rendering": SHOWN, "tiles": {"size": 8}, **settings})
@@ -233,7 +233,7 @@ def test_cloudy_tiles_of_a_product_are_rejected(safe_folder: Path, tmp_path: Pat
 
 
 def _pixels_that_tell_their_place(places: np.ndarray, *, date: int) -> np.ndarray:
-    """A scene (4, H, W) whose bands B and G say which place (H, W) each pixel is of, and R when it was seen."""
+    """Create a scene (4, H, W) with the place (H, W) of each pixel in bands B and G, and the date in R."""
     bands = np.full((4, *places.shape), 100, np.uint16)
     bands[0], bands[1], bands[2] = 50 + places % 900, 50 + places // 900, 50 + date
     return bands
@@ -244,7 +244,7 @@ def test_tiles_that_overlap_share_no_pixel_with_another_split(
     files: Path, make: Callable[..., Tiles], stride: int
 ) -> None:
     ground = np.arange(160 * 160).reshape(160, 160)
-    left, top, gsd = 400013.0, 4400001.0, 4.0  # neither on a border of cells
+    left, top, gsd = 400013.0, 4400001.0, 4.0  # not on a border of cells
     for date, (y, x) in enumerate(((0, 0), (35, 22))):
         seen = _pixels_that_tell_their_place(ground[y : y + 96, x : x + 96], date=date)
         place = (gsd, 0, left + gsd * x, 0, -gsd, top - gsd * y)
@@ -273,7 +273,7 @@ def test_dates_of_one_place_are_in_one_split(files: Path, tmp_path: Path, make: 
     assert all(len(splits) == 1 for splits in found.values())
     reasons = [row["reason"] for row in rows_of(tmp_path)]
     assert reasons.count("across_splits") > 0
-    assert len({row["split"] for row in rows_of(tmp_path)}) == 4  # the three, and none for those across
+    assert len({row["split"] for row in rows_of(tmp_path)}) == 4  # three splits, and None across splits
 
 
 def test_adding_a_scene_moves_no_tile(files: Path, tmp_path: Path, make: Callable[..., Tiles]) -> None:
@@ -418,7 +418,7 @@ def test_spoilt_data_set_is_refused_with_a_fix(
         tiles.stored(tiles.rows("train"))
         tiles.accepted("tile_id")
 
-    folder = folder.rename(tmp_path / "moved")  # where no manifest that was read lists what is wrong
+    folder = folder.rename(tmp_path / "moved")  # out of reach of manifests that were read
     with pytest.raises(UserError, match=r"(?s)got:.*expected:.*fix:"):
         use()
 
@@ -430,7 +430,7 @@ def test_splits_and_labels_are_mapped_and_those_of_older_folders_read_from_the_t
         np.save(files / f"{number}.npy", scene(number))
     tiles = make(split={"train": 0.5, "val": 0.25, "cell_tiles": 1})
     accepted = [row for row in rows_of(tmp_path) if row["status"] == "accepted"]
-    (tmp_path / "tiles" / "tiles.parquet").rename(tmp_path / "table")  # not looked at
+    (tmp_path / "tiles" / "tiles.parquet").rename(tmp_path / "table")  # not read
     assert [tiles.SPLITS[number] for number in tiles.column("split")] == [row["split"] for row in accepted]
     found = {split: tiles.rows(split).tolist() for split in tiles.SPLITS}
     assert sorted(row for rows in found.values() for row in rows) == list(range(tiles.count))

@@ -1,4 +1,4 @@
-"""Tiles of georeferenced scenes: cells in metres through the command line, and the conditions that travel with tiles."""
+"""Tiles of georeferenced scenes: cells in meters by the command line, and conditions of tiles."""
 
 import json
 import re
@@ -25,7 +25,7 @@ SIZE = 16
 
 
 def cut(path: Path, out: Path) -> list[dict[str, Any]]:
-    """Stages and cuts the data set of a configuration; returns the rows of its tiles."""
+    """Stage and cut the dataset of a configuration; return the rows of its tiles."""
     scenes, tiles = out / "scenes" / "manifest.json", out / "tiles" / "manifest.json"
     assert main(["stage", "--config", str(path), "--dataset", "set", "--out", str(scenes)]) == 0
     words = ["tiles", "--config", str(path), "--dataset", "set", "--scenes", str(scenes), "--out", str(tiles)]
@@ -34,7 +34,7 @@ def cut(path: Path, out: Path) -> list[dict[str, Any]]:
 
 
 def scene(path: Path, *, epsg: int, gsd: float, side: int, seed: int, at: tuple[float, float] = (12.0, 47.0)) -> None:
-    """A scene of noise whose middle is at a longitude and latitude."""
+    """Create a scene of noise with its center at a longitude and latitude."""
     (x,), (y,) = reproject_points([at[0]], [at[1]], source_epsg=4326, target_epsg=epsg)
     half = side * gsd / 2
     path.parent.mkdir(exist_ok=True)
@@ -43,7 +43,7 @@ def scene(path: Path, *, epsg: int, gsd: float, side: int, seed: int, at: tuple[
 
 
 def points_of(rows: list[dict[str, Any]], folder: Path, split: str) -> np.ndarray:
-    """East and north, in metres, of the pixel centres of a split's tiles, (n, 2), from the table and the scenes' own table."""
+    """Return east and north (n, 2) in meters of the pixel centers of a split's tiles, from both tables."""
     scenes = {row["scene_id"]: row for row in read_rows(folder / "scenes" / "scenes.parquet")}
     found = []
     for row in rows:
@@ -82,9 +82,9 @@ def test_scenes_of_two_zones_and_two_data_sets_of_two_pixel_sizes_share_no_place
             places[name, split] = points_of(rows, tmp_path / name, split)
     assert moved > 10
     train, val = (np.concatenate([places[name, split] for name in ("fine", "coarse")]) for split in ("train", "val"))
-    assert cKDTree(train).query(val)[0].min() > 50.0  # metres, of pixel centres
+    assert cKDTree(train).query(val)[0].min() > 50.0  # meters between pixel centers
     both = cKDTree(places["fine", "train"]).query(places["coarse", "train"])[0]
-    assert (both < 10.0).mean() > 0.5  # the same places are train places in both
+    assert (both < 10.0).mean() > 0.5  # the same places are train places in both datasets
 
 
 @pytest.mark.parametrize("kind", ["image-folder", "gaofen2"])
@@ -203,7 +203,7 @@ def test_tiles_that_joining_cells_moves_are_looked_at_again(tmp_path: Path, conf
     )
     rows = cut(path, tmp_path)
     numbers = Manifest.read(tmp_path / "tiles" / "manifest.json").numbers
-    assert numbers["compared"] > len(rows)  # 2 x 144, and those that stand elsewhere since
+    assert numbers["compared"] > len(rows)  # 2 x 144, and the tiles that have moved
     splits = {row["tile_id"]: row["split"] for row in rows if row["status"] == "accepted"}
     pairs = [(split, splits.get(name.replace("a.tif", "b.tif"))) for name, split in splits.items() if "a.tif" in name]
     assert sum(other is not None for _, other in pairs) > 100

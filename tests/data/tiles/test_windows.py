@@ -1,4 +1,4 @@
-"""What is measured of tiles, and how the next are made meanwhile."""
+"""Measurements of tiles, and prefetching of the next tiles."""
 
 import threading
 
@@ -22,7 +22,7 @@ def test_each_tile_is_measured_over_its_valid_pixels_whatever_stands_beside_it(b
     found = measure(Cut(pixels=pixels, mask=mask, scene=[0] * 4, y=zero, x=zero, cells=[""] * 4, splits=[None] * 4))
     for i in (0, 1, 3):
         valid = pixels[i][:, mask[i] != Mask.INVALID].astype(np.float64)
-        assert found.mean[i].tolist() == valid.mean(axis=1).tolist()  # of whole numbers: exact
+        assert found.mean[i].tolist() == valid.mean(axis=1).tolist()  # exact for integers
         np.testing.assert_allclose(found.std[i], valid.std(axis=1), rtol=1e-12)
     assert (found.valid_frac[2], *found.mean[2], *found.std[2]) == (0.0,) * (1 + 2 * bands)
     assert found.cloud_frac.tolist() == [0.0, 0.0, 0.0, 0.5]
@@ -41,7 +41,7 @@ def test_the_next_is_made_by_another_thread_and_an_error_comes_in_its_place() ->
 
     given = ahead(items())
     assert next(given) == 0
-    assert two_is_made.wait(60)  # nobody asked for it yet
+    assert two_is_made.wait(60)  # before it is requested
     assert [next(given), next(given)] == [1, 2]
     with pytest.raises(ValueError, match="the fourth"):
         next(given)

@@ -40,7 +40,7 @@ REFUSALS = [
 def test_a_refusal_is_told_with_what_would_fit(job, monkeypatch, error, asked):
     assert refusal.asked(error) == asked
     text = told(job, monkeypatch, free=2 * GIB, error=error, model={"preset": "DiT-S/2"})
-    assert f"got:      {asked} was asked of the system, which refused" in text
+    assert f"got:      allocation refused by the system: {asked}" in text
     assert "2.00 GiB before its start" in text
     for words in ("`micro_batch: ", "`recompute: block` with `micro_batch: ", "fast_budget_gib"):
         assert words in text
@@ -103,5 +103,5 @@ def test_every_verb_says_it_in_four_lines():
     assert done.returncode == 2, done.stderr
     assert "Traceback" not in done.stderr
     assert "dithc stage: out of memory" in done.stderr
-    assert "8.00 TiB was asked of the system, which refused" in done.stderr
+    assert "allocation refused by the system: 8.00 TiB" in done.stderr
     assert "4.00 GiB of addresses (`ulimit -v`)" in done.stderr

@@ -16,23 +16,22 @@ class Cover(IntEnum):
 
     WATER = 0
     SAND = 1
-    ROCK = 2
-    MEADOW = 3
-    CROP_GREEN = 4
-    CROP_YOUNG = 5
-    CROP_RIPE = 6
-    RAPESEED = 7
-    STUBBLE = 8
-    SOIL = 9
-    HEDGE = 10
-    BROADLEAF = 11
-    CONIFER = 12
-    ROAD = 13
-    TRACK = 14
-    ROOF_TILE = 15
-    ROOF_GREY = 16
-    ROOF_WHITE = 17
-    GARDEN = 18
+    MEADOW = 2
+    CROP_GREEN = 3
+    CROP_YOUNG = 4
+    CROP_RIPE = 5
+    RAPESEED = 6
+    STUBBLE = 7
+    SOIL = 8
+    HEDGE = 9
+    BROADLEAF = 10
+    CONIFER = 11
+    ROAD = 12
+    TRACK = 13
+    ROOF_TILE = 14
+    ROOF_GREY = 15
+    ROOF_WHITE = 16
+    GARDEN = 17
 
 
 TREES = (Cover.HEDGE, Cover.BROADLEAF, Cover.CONIFER)

@@ -18,14 +18,10 @@ SUN_ZENITH_DEGREES = 38.0
 def grow(rng: np.random.Generator, grid: Grid, theme: Theme) -> Landscape:
     """Makes one landscape of a theme; all sizes are in metres, so the grid only decides how finely it is seen."""
     parcels = cut(rng, grid, district_m=theme.district_m, length_m=theme.length_m, breadth_m=theme.breadth_m)
-    height = fractal(rng, grid, largest_m=900.0, slope=2.8 if not theme.rock else 2.3) * np.float32(theme.relief_m)
+    height = fractal(rng, grid, largest_m=900.0, slope=2.8) * np.float32(theme.relief_m)
     land = _farm(rng, grid, parcels, theme)
-    if theme.pivots_m:
-        _irrigate(rng, land, spacing_m=theme.pivots_m)
     _edge_fields(land, parcels, theme)
     _plant_forest(rng, land, parcels, theme)
-    if theme.rock:
-        _paint(land, above_share(height + fractal(rng, grid, largest_m=200.0) * 12, theme.rock), Cover.ROCK)
     if theme.lake:
         fill_lakes(rng, land, share=theme.lake)
     _lay_roads(land, parcels)
@@ -60,25 +56,6 @@ def _farm(rng: np.random.Generator, grid: Grid, parcels: Parcels, theme: Theme) 
         vigour=vigour.astype(np.float32),
         shade=np.ones(grid.shape, dtype=np.float32),
     )
-
-
-def _irrigate(rng: np.random.Generator, land: Landscape, *, spacing_m: float) -> None:
-    """Centre-pivot circles on a square lattice, each a crop or fallow, some with a missing sector."""
-    x, y = land.grid.coordinates()
-    angle, phase = float(rng.uniform(-0.2, 0.2)), rng.uniform(0, spacing_m, size=2)
-    u = (x * np.cos(angle) + y * np.sin(angle) + phase[0]) / spacing_m
-    v = (y * np.cos(angle) - x * np.sin(angle) + phase[1]) / spacing_m
-    column, row = np.floor(u), np.floor(v)
-    circle = (column + 64).astype(np.int64) * 4096 + (row + 64).astype(np.int64) + int(rng.integers(1 << 40))
-    from_x, from_y = u - column - 0.5, v - row - 0.5
-    radius = np.hypot(from_x, from_y)
-    turned = (np.arctan2(from_y, from_x) / (2 * np.pi) + hashed(circle, 41)) % 1.0
-    inside = (radius < 0.46) & (hashed(circle, 42) < 0.86) & (turned > 0.3 * (hashed(circle, 43) < 0.3))
-    kind = hashed(circle, 44)
-    for low, high, cover in ((0.0, 0.5, Cover.CROP_GREEN), (0.5, 0.75, Cover.CROP_YOUNG), (0.75, 1.0, Cover.SOIL)):
-        _paint(land, inside & (kind >= low) & (kind < high), cover)
-    rings = np.float32(0.06) * np.sin(radius * np.float32(spacing_m * 2 * np.pi / max(16.0, 3.2 * land.grid.gsd)))
-    land.tone[inside] = (0.85 + 0.3 * hashed(circle, 45) + rings)[inside]
 
 
 def _edge_fields(land: Landscape, parcels: Parcels, theme: Theme) -> None:
@@ -131,7 +108,7 @@ def _texture(rng: np.random.Generator, land: Landscape) -> None:
     strength = np.full(len(Cover), 0.025, dtype=np.float32)
     for cover, amount in ((Cover.BROADLEAF, 0.15), (Cover.CONIFER, 0.12), (Cover.HEDGE, 0.1), (Cover.GARDEN, 0.16)):
         strength[cover] = amount
-    strength[[Cover.ROCK, Cover.SAND]] = 0.07
+    strength[Cover.SAND] = 0.07
     strength[[Cover.ROAD, Cover.WATER]] = 0.012
     land.tone *= np.maximum(1 + strength[land.cover] * (np.float32(0.8) * grain + np.float32(0.4) * patches), 0.2)
 

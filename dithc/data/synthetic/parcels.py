@@ -18,7 +18,7 @@ class Parcels:
         district, parcel: identity of the Voronoi cell and of the field, for `hashed`.
         border: identity of the pair of districts that a border lies between.
         to_border_m, to_edge_m: distance in metres to the next district border, and to the next field edge.
-        along_m, across_m: coordinates along and across the plough rows.
+        across_m: coordinate across the plow rows, in meters.
     """
 
     district: I64
@@ -26,7 +26,6 @@ class Parcels:
     border: I64
     to_border_m: F32
     to_edge_m: F32
-    along_m: F32
     across_m: F32
 
 
@@ -58,7 +57,6 @@ def cut(rng: np.random.Generator, grid: Grid, *, district_m: float, length_m: fl
         border=border,
         to_border_m=to_border_m,
         to_edge_m=np.minimum(to_edge, to_border_m).astype(np.float32),
-        along_m=along.astype(np.float32),
         across_m=across.astype(np.float32),
     )
 

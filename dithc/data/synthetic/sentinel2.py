@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dithc.data.grids import north_up
-from dithc.data.raster import Driver, write_geotiff
+from dithc.data.raster import write_geotiff
 from dithc.data.synthetic.cover import VEGETATION, Cover, Landscape, is_any
 from dithc.data.synthetic.landscape import SUN_AZIMUTH_DEGREES, SUN_ZENITH_DEGREES, grow
 from dithc.data.synthetic.noise import F32, Grid, Mask, fractal, generator, shifted
@@ -16,7 +16,7 @@ from dithc.data.synthetic.safe import (
     OFFSET,
     QUANTIFICATION,
     SATURATED,
-    SCENE_CLASSES,
+    SCL,
     SafeProduct,
     write_manifest,
     write_metadata,
@@ -28,9 +28,6 @@ LEVEL2A_BANDS = tuple(band for band in BANDS if band != "B10")
 MOST_GROWN = 2196
 """Pixels of the side of a landscape: a fifth of a whole product's."""
 NATIVE_60M = ("B01", "B09")
-# Top of the true-colour picture that real products carry: reflectance 0.3558 becomes 255.
-TRUE_COLOUR_WHITE = 0.3558
-SCL = {name: index for index, name in enumerate(SCENE_CLASSES)}
 
 
 def write_product(folder: Path, product: SafeProduct, *, seed: int) -> None:
@@ -55,12 +52,8 @@ def write_product(folder: Path, product: SafeProduct, *, seed: int) -> None:
     writer = _Images(root, product, unseen)
     writer.bands(image)
     writer.classes(scene_classes)
-    writer.atmosphere(weather, grid)
-    writer.true_color(image[[LEVEL2A_BANDS.index(band) for band in ("B04", "B03", "B02")]])
     writer.cloud_probability(opacity)
-    counts = np.bincount(scene_classes.ravel(), minlength=len(SCL))
-    percent = [float(count) * 100 / scene_classes.size for count in counts]
-    write_metadata(root, product, percent=percent, sun=(SUN_ZENITH_DEGREES, SUN_AZIMUTH_DEGREES))
+    write_metadata(root, product, sun=(SUN_ZENITH_DEGREES, SUN_AZIMUTH_DEGREES))
     write_manifest(root, checksum="MD5" if product.index % 2 else "SHA3-256")
 
 
@@ -79,50 +72,29 @@ class _Images:
                 native = max(resolution, 60 if band in NATIVE_60M else 10)
                 coarse = _mean(measured, native // 10).repeat(native // resolution, 0).repeat(native // resolution, 1)
                 numbers = np.clip(np.rint(coarse * QUANTIFICATION - OFFSET), 1, SATURATED - 1).astype(np.uint16)
-                self._image(band, resolution, numbers[None])
+                self._write(self.product.image(band, resolution), resolution, numbers[None])
 
     def classes(self, scene_classes: npt.NDArray[np.uint8]) -> None:
         """The most frequent class below each coarse pixel: along the unseen edge it is 0 where bands still have values."""
         for resolution in (20, 60):
             factor = resolution // 10
             shares = np.stack([_mean((scene_classes == c).astype(np.float32), factor) for c in range(len(SCL))])
-            self._image("SCL", resolution, shares.argmax(0).astype(np.uint8)[None])
-
-    def atmosphere(self, rng: np.random.Generator, grid: Grid) -> None:
-        """Aerosol optical thickness about 0.12 and water vapour about 1.5 cm, both times 1000."""
-        for layer, middle, spread in (("AOT", 120, 6), ("WVP", 1500, 60)):
-            smooth = fractal(rng, grid, largest_m=grid.extent_m, slope=3.0) * spread + middle
-            for resolution in BANDS_BY_RESOLUTION:
-                numbers = np.clip(np.rint(_mean(smooth, resolution // 10)), 1, 65534).astype(np.uint16)
-                self._image(layer, resolution, numbers[None])
-
-    def true_color(self, red_green_blue: F32) -> None:
-        """uint8 pictures (3, H, W), and the quick look at 60 m."""
-        levels = np.clip(red_green_blue / np.float32(TRUE_COLOUR_WHITE) * 255, 1, 255)
-        for resolution in BANDS_BY_RESOLUTION:
-            picture = np.rint(np.stack([_mean(band, resolution // 10) for band in levels])).astype(np.uint8)
-            self._image("TCI", resolution, picture)
-            if resolution == 60:
-                self._write(self.product.preview, 60, picture)
+            self._write(self.product.image("SCL", resolution), resolution, shares.argmax(0).astype(np.uint8)[None])
 
     def cloud_probability(self, opacity: F32) -> None:
         for resolution in (20, 60):
             percent = np.rint(_mean(opacity, resolution // 10) * 100).astype(np.uint8)
-            self._write(self.product.quality(f"MSK_CLDPRB_{resolution}m.jp2"), resolution, percent[None])
-
-    def _image(self, layer: str, resolution: int, array: npt.NDArray[Any]) -> None:
-        self._write(f"{self.product.image(layer, resolution)}.jp2", resolution, array)
+            self._write(self.product.quality(f"MSK_CLDPRB_{resolution}m"), resolution, percent[None])
 
     def _write(self, href: str, resolution: int, array: npt.NDArray[Any]) -> None:
-        path = self.root / href
+        path = self.root / f"{href}.jp2"
         path.parent.mkdir(parents=True, exist_ok=True)
         left, top = self.product.left_top
         seen = np.where(self.unseen[resolution], 0, array).astype(array.dtype)
         times = self.product.size // (seen.shape[-1] * resolution // 10)
         seen = np.tile(seen, (1, times, times))
         transform = north_up(left=left, top=top, gsd=float(resolution))
-        driver: Driver = "JP2OpenJPEG" if path.suffix == ".jp2" else "GTiff"
-        write_geotiff(path, seen, transform=transform, epsg=self.product.epsg, driver=driver, verify=True)
+        write_geotiff(path, seen, transform=transform, epsg=self.product.epsg, driver="JP2OpenJPEG", verify=True)
 
 
 def repeated_side(size: int) -> int:
@@ -168,12 +140,12 @@ def _unseen_corner(rng: np.random.Generator, grid: Grid, *, present: bool) -> Ma
 
 def _scene_classes(land: Landscape, opacity: F32, shadow: F32, unseen: Mask) -> npt.NDArray[np.uint8]:
     """Scene classification of each 10 m pixel, (H, W)."""
-    classes = np.where(is_any(land.cover, VEGETATION), SCL["SC_VEGETATION"], SCL["SC_NOT_VEGETATED"]).astype(np.uint8)
-    classes[land.cover == Cover.WATER] = SCL["SC_WATER"]
-    classes[land.shade < 0.35] = SCL["SC_DARK_FEATURE_SHADOW"]
-    classes[shadow > 0] = SCL["SC_CLOUD_SHADOW"]
-    classes[opacity > 0.05] = SCL["SC_THIN_CIRRUS"]
-    classes[opacity > 0.25] = SCL["SC_CLOUD_MEDIUM_PROBA"]
-    classes[opacity > 0.6] = SCL["SC_CLOUD_HIGH_PROBA"]
-    classes[unseen] = SCL["SC_NODATA"]
+    classes = np.where(is_any(land.cover, VEGETATION), SCL["VEGETATION"], SCL["NOT_VEGETATED"]).astype(np.uint8)
+    classes[land.cover == Cover.WATER] = SCL["WATER"]
+    classes[land.shade < 0.35] = SCL["DARK_FEATURE_SHADOW"]
+    classes[shadow > 0] = SCL["CLOUD_SHADOW"]
+    classes[opacity > 0.05] = SCL["THIN_CIRRUS"]
+    classes[opacity > 0.25] = SCL["CLOUD_MEDIUM_PROBA"]
+    classes[opacity > 0.6] = SCL["CLOUD_HIGH_PROBA"]
+    classes[unseen] = SCL["NODATA"]
     return classes

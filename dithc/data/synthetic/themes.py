@@ -16,7 +16,6 @@ SUMMER: Crops = (
     (Cover.STUBBLE, 0.06),
 )
 PASTURE: Crops = ((Cover.MEADOW, 0.75), (Cover.CROP_GREEN, 0.15), (Cover.CROP_YOUNG, 0.10))
-DESERT: Crops = ((Cover.SAND, 0.55), (Cover.ROCK, 0.45))
 
 
 @dataclass(frozen=True)
@@ -50,8 +49,6 @@ class Theme:
     towns_per_km2: float = 0.0
     town_m: float = 420.0
     relief_m: float = 6.0
-    rock: float = 0.0
-    pivots_m: float = 0.0
     highway: bool = False
 
 
@@ -65,8 +62,4 @@ THEMES: tuple[Theme, ...] = (
     replace(COUNTRYSIDE, name="river", river_m=80.0, forest=0.12, lake=0.0, towns_per_km2=0.0, highway=False),
     Theme("town", crops=PASTURE, towns_per_km2=0.5, town_m=480.0, forest=0.02),
     Theme("forest", crops=PASTURE, forest=0.88, relief_m=25.0),
-    Theme("pivots", crops=DESERT, pivots_m=170.0, forest=0.0, hedged=0.0, district_m=1500.0),
-    Theme("lake", crops=PASTURE, lake=0.42, forest=0.35, conifer=0.7),
-    Theme("hills", crops=PASTURE, relief_m=110.0, rock=0.22, forest=0.4, conifer=0.9, hedged=0.0, district_m=1500.0),
-    Theme("strips", district_m=500.0, length_m=420.0, breadth_m=22.0, hedged=0.0, forest=0.0),
 )

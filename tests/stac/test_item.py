@@ -89,7 +89,7 @@ def test_assets_of_a_grid_are_of_its_size_or_the_next_finer_never_copies_of_coar
 @pytest.mark.parametrize(
     ("assets", "properties", "said"),
     [
-        ({"red": {"href": "a", "eo:bands": [{"name": "B03"}]}}, {}, "asset red, whose band is called B03"),
+        ({"red": {"href": "a", "eo:bands": [{"name": "B03"}]}}, {}, "asset red, with band B03"),
         ({"red": {"href": "a"}, "B04": {"href": "b"}}, {}, "assets red and B04 for B04 at 10 m"),
         ({"red": {}}, {}, "without an href"),
         (
@@ -116,7 +116,7 @@ def test_an_item_that_contradicts_itself_is_refused(
 def test_what_is_no_item_is_refused(tmp_path: Path, text: str) -> None:
     path = tmp_path / "one.json"
     path.write_text(text, encoding="latin-1")
-    with pytest.raises(UserError, match=r"no STAC item"):
+    with pytest.raises(UserError, match=r"not a valid STAC item"):
         read_item(path)
 
 

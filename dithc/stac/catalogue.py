@@ -1,7 +1,7 @@
 """Search of a STAC API with pystac-client, an optional dependency that only this module imports.
 
-pystac-client finds the search link, checks conformance and follows pages. Its requests go through `dithc.stac.http`, because
-requests would follow every redirect, use netrc credentials and read answers of any size.
+pystac-client finds the search link, checks conformance and follows pages. Its requests go through `dithc.stac.http`,
+because requests would follow every redirect, use netrc credentials and read answers of any size.
 """
 
 import json
@@ -97,7 +97,7 @@ def _documents(search: datasets.Search, credentials: Credentials) -> Iterator[di
             f"the catalog {search.catalog} does not answer the search",
             got=prefix + credentials.scrubbed(error),
             expected="a STAC API with item search, at the address of its root (such as .../v1)",
-            fix="check `source.search.catalog`, the network and the proxy (https_proxy); on a cluster, use a login node",
+            fix="check `source.search.catalog`, the network and https_proxy; on a cluster, use a login node",
         ) from None
 
 
@@ -108,7 +108,9 @@ def _answered(
     headers: Any = None,
     parameters: dict[str, Any] | None = None,
 ) -> str:
-    """Return the text of an answer, with the signature of `StacApiIO.request`. Headers from the catalog are not sent.
+    """Return the text of an answer; replaces `StacApiIO.request`.
+
+    Headers that the catalog requests are not sent.
 
     Raises:
         ValueError: The answer is an error or larger than `ANSWER_BYTES`.

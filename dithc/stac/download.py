@@ -1,7 +1,8 @@
 """Download of one file in one or more requests. The file gets its final name after all checks.
 
-Until then `.NAME.part` holds the received bytes and `.NAME.etag` the server's identifier of the file version. The next request
-asks for the remaining bytes on the condition that the version is unchanged (RFC 9110, sections 8.8.3, 13.1.5 and 14).
+Until then `.NAME.part` holds the received bytes and `.NAME.etag` the server's identifier of the file version. The next
+request asks for the remaining bytes on the condition that the version is unchanged (RFC 9110, sections 8.8.3, 13.1.5
+and 14).
 """
 
 import contextlib
@@ -36,7 +37,7 @@ log = logger("dithc.fetch")
 
 
 class _Again(Exception):
-    """Failure of one attempt that a further attempt may repair; `wait` is the delay in seconds that the server requests."""
+    """Failure of one attempt; `wait` is the server's Retry-After in seconds."""
 
     def __init__(self, said: str, *, wait: float | None = None) -> None:
         super().__init__(said)
@@ -89,7 +90,12 @@ class Wanted:
 
 
 def download(wanted: Wanted, *, credentials: Credentials, told: Callable[[int], None]) -> tuple[int, str]:
-    """Download a file and return its size and SHA-256. `told` is called with the length of each block.
+    """Download a file and return its size and SHA-256.
+
+    Args:
+        wanted: File to download.
+        credentials: Token and its hosts.
+        told: Callback that receives the length of each block.
 
     Raises:
         UserError: The server rejects the request, fails repeatedly, or sends another file than the catalog describes.
@@ -123,7 +129,7 @@ def download(wanted: Wanted, *, credentials: Credentials, told: Callable[[int], 
 
 
 def _transfer(wanted: Wanted, credentials: Credentials, told: Callable[[int], None]) -> int:
-    """Append the answer of one request to the partial file and return the size of the complete file."""
+    """Append one answer to the partial file; return the size of the complete file."""
     etag = wanted.etag.read_text() if wanted.etag.exists() else ""
     have = wanted.received if etag else 0
     headers = {"Range": f"bytes={have}-", "If-Range": etag} if have else {}
@@ -133,7 +139,7 @@ def _transfer(wanted: Wanted, credentials: Credentials, told: Callable[[int], No
         if total - start > free:
             raise problem(
                 f"not enough disk space for {wanted.target.name}",
-                got=f"{max(free, 0) / 2**30:.1f} GiB in {wanted.target.parent}, without {SPARE_BYTES / 2**30:g} GiB in reserve",
+                got=f"{max(free, 0) / 2**30:.1f} GiB in {wanted.target.parent}, besides a reserve of 1 GiB",
                 expected=f"{(total - start) / 2**30:.1f} GiB",
                 fix="free space, or set `source.path` to a larger disk; the received part is kept",
             )
@@ -173,7 +179,7 @@ def _block(response: HTTPResponse, left: int) -> bytes:
 
 
 def _announced(wanted: Wanted, response: HTTPResponse, *, have: int, etag: str) -> tuple[int, int]:
-    """Check the headers of an answer. Return the offset of its first byte and the size of the complete file."""
+    """Check the headers; return the offset of the answer and the size of the file."""
     packed, length = response.headers.get("Content-Encoding"), response.headers.get("Content-Length", "")
     if packed not in (None, "", "identity"):
         raise wanted.differs(
@@ -214,7 +220,7 @@ def _refused(wanted: Wanted, error: HTTPError) -> Exception:
 
 
 def _wait(text: str | None) -> float | None:
-    """Return the delay of a Retry-After header in seconds; the header contains a number or a date."""
+    """Return the delay of a Retry-After header (number or date) in seconds."""
     if text is None:
         return None
     if text.strip().isdecimal():

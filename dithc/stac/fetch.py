@@ -55,7 +55,7 @@ class _Found:
 
 
 def fetch(source: datasets.Sentinel2Stac, *, items: Path | None = None) -> Lock:
-    """Download the scenes of a search, or of items, into `source.path`, and write a lock next to them.
+    """Download the scenes of a search, or of items, into `source.path`, with a lock.
 
     Args:
         source: Search, bands, pixel size and target folder.
@@ -65,8 +65,8 @@ def fetch(source: datasets.Sentinel2Stac, *, items: Path | None = None) -> Lock:
         The lock. All its files exist.
 
     Raises:
-        UserError: `search` and `items` are both missing or both given, the folder holds another search, no item matches, or a
-            file cannot be downloaded.
+        UserError: `search` and `items` are both missing or both given, the folder holds another search, no item
+            matches, or a file cannot be downloaded.
     """
     assert source.path is not None
     folder, search = Path(source.path), source.search
@@ -94,7 +94,7 @@ def fetch(source: datasets.Sentinel2Stac, *, items: Path | None = None) -> Lock:
             f"{folder} was fetched for another search",
             got=json.dumps(lock.search),
             expected=json.dumps(asked),
-            fix=f"set another `source.path`, or remove {folder / LOCK_FILE} to search anew",
+            fix=f"set another `source.path`, or remove {folder / LOCK_FILE} to repeat the search",
         )
     sign, signed = search.sign if search else None, found.addresses if found else {}
     _complete(lock, folder, credentials, sign=sign, signed=signed)
@@ -102,7 +102,7 @@ def fetch(source: datasets.Sentinel2Stac, *, items: Path | None = None) -> Lock:
 
 
 def _asked_for(found: _Found, source: datasets.Sentinel2Stac) -> dict[str, Any]:
-    """Return the lock's description of items: their number and a digest that ignores queries of addresses."""
+    """Return the number of items, and a digest that ignores queries of addresses."""
     rows = [[found.documents[item.path], item.model_dump()["assets"]] for item in found.items]
     digest = sha256(json.dumps(rows, sort_keys=True).encode()).hexdigest()
     return {"items": len(rows), "sha256": digest, **Lock.layers_of(source)}
@@ -188,7 +188,7 @@ def _links(item: Item) -> list[tuple[str, str]]:
 
 
 def _absolute(asset: Asset, item: Item) -> str:
-    """Return the address of an asset; a relative address is resolved against the item's address."""
+    """Return the address of an asset, resolved against the item's address."""
     own = next((href for rel, href in _links(item) if rel == "self"), None)
     href = asset.href if is_remote(asset.href) or own is None else joined(own, asset.href)
     check_address(href, said_by=f"asset {asset.key} of {item.id}")
@@ -196,7 +196,7 @@ def _absolute(asset: Asset, item: Item) -> str:
 
 
 def _local(item: Item, pinned: dict[str, Pinned]) -> dict[str, Any]:
-    """Return the item with the names of the local files as addresses, and without signed addresses."""
+    """Return the item with local file names, and without signed addresses."""
     document = copy.deepcopy(item.document)
     document["assets"] = {key: document["assets"][key] for key in pinned}
     for key, asset in document["assets"].items():
@@ -232,7 +232,10 @@ def _complete(lock: Lock, folder: Path, credentials: Credentials, *, sign: str |
 
 
 def _is_there(folder: Path, asset: Pinned) -> bool:
-    """Return whether a file is intact. A file that a killed fetch completed is added to the lock if it has a checksum."""
+    """Return whether a file is intact.
+
+    A file that a killed fetch completed is added to the lock if the catalog has a checksum.
+    """
     path = folder / asset.path
     if not path.is_file() or (asset.size is not None and path.stat().st_size != asset.size):
         return False
@@ -271,7 +274,7 @@ def _one(
             f"{asset.href} differs from the file in {LOCK_FILE}",
             got=f"sha256 {digest}",
             expected=f"sha256 {asset.sha256}",
-            fix=f"remove {folder / LOCK_FILE} to search anew, then stage again; the catalog has replaced the file",
+            fix=f"remove {folder / LOCK_FILE}, then fetch and stage again; the catalog has replaced the file",
         )
     asset.size, asset.sha256 = size, digest
 

@@ -1,4 +1,4 @@
-"""HTTP(S) requests: hosts that receive the token, permitted redirects, bounded answers, and messages without secrets."""
+"""HTTP(S) requests with token hosts, permitted redirects, bounded answers, and messages without secrets."""
 
 import os
 import re
@@ -40,14 +40,14 @@ QUERY = re.compile(r"\?[^\s\"'<>)]*")
 
 @dataclass(frozen=True)
 class Credentials:
-    """Token of the environment, and the hosts that receive it: `HOST` at any port, `HOST:PORT` at this port."""
+    """Token, and the hosts that receive it: `HOST` at any port, or `HOST:PORT`."""
 
     token: str | None
     hosts: frozenset[str]
 
     @classmethod
     def read(cls, catalog: str | None) -> "Credentials":
-        """Return the credentials of the environment. The host of `catalog` receives the token too.
+        """Read the environment; the host of `catalog` receives the token too.
 
         Raises:
             UserError: The token cannot be part of a header.
@@ -65,7 +65,7 @@ class Credentials:
         return cls(token, frozenset((named | {host}) - {""}))
 
     def headers(self, url: str) -> dict[str, str]:
-        """Return the Authorization header, if the host of `url` is permitted and the connection is private."""
+        """Return the Authorization header for a permitted host over https or loopback."""
         parts = urlsplit(url)
         host = parts.hostname or ""
         written = f"[{host}]" if ":" in host else host
@@ -76,7 +76,7 @@ class Credentials:
         return {"Authorization": f"Bearer {self.token}"}
 
     def scrubbed(self, error: object) -> str:
-        """Return the text of a server or library as one line, without the token and without queries of addresses."""
+        """Return an external message as one line, without token and address queries."""
         text = QUERY.sub("", str(error))
         if self.token is not None:
             text = text.replace(self.token, "...")
@@ -89,7 +89,7 @@ def is_remote(href: str) -> bool:
 
 
 def without_query(href: str) -> str:
-    """Return an address without user, query and fragment, as files and messages may contain it."""
+    """Return an address without user, query and fragment."""
     try:
         parts = urlsplit(href)
     except ValueError:
@@ -98,7 +98,7 @@ def without_query(href: str) -> str:
 
 
 def joined(base: str, href: str) -> str:
-    """Resolve `href` against `base`. An invalid `href` is returned as it is, for `check_address` to reject."""
+    """Resolve `href` against `base`; an invalid `href` is returned unchanged."""
     try:
         return urljoin(base, href)
     except ValueError:
@@ -106,7 +106,7 @@ def joined(base: str, href: str) -> str:
 
 
 def check_address(href: str, *, said_by: str) -> None:
-    """Reject addresses other than HTTP(S), and addresses that contain a user or password.
+    """Reject addresses other than HTTP(S), and addresses with a user or password.
 
     Raises:
         UserError: The address is rejected; `said_by` names its origin.
@@ -143,7 +143,9 @@ def check_redirect(before: str, after: str) -> None:
 def answer(
     url: str, *, headers: Mapping[str, str], credentials: Credentials, content: bytes | None = None
 ) -> HTTPResponse:
-    """Request `url`, with POST if there is `content`. Each redirect is checked, and its host decides about the token.
+    """Request `url`, with POST if there is `content`, and follow permitted redirects.
+
+    The token is sent again only if the new host is permitted too.
 
     Raises:
         HTTPError: The server returned an error status.
@@ -169,7 +171,10 @@ def answer(
 
 
 def block_of(response: HTTPResponse, most: int) -> bytes:
-    """Read at most `most` bytes. `HTTPResponse.read` is unbounded if a server declares a chunk of negative size."""
+    """Read at most `most` bytes.
+
+    `HTTPResponse.read` is unbounded if a server declares a chunk of negative size.
+    """
     buffer = bytearray(most)
     return bytes(buffer[: response.readinto(buffer)])
 
@@ -201,7 +206,7 @@ def body(response: HTTPResponse | HTTPError, *, most: int) -> bytes:
 
 
 def _opener() -> OpenerDirector:
-    """Return an opener for HTTP(S) only, with the proxies of the environment and without urllib's redirects."""
+    """Return an opener for HTTP(S) and proxies, without redirects of urllib."""
     opener = OpenerDirector()
     for handler in (ProxyHandler, HTTPHandler, HTTPSHandler, HTTPDefaultErrorHandler, HTTPErrorProcessor):
         opener.add_handler(handler())

@@ -1,8 +1,8 @@
 """STAC item of a Sentinel-2 scene: assets of its bands, and scale and offset of their numbers.
 
-Earth Search names assets `red`, `nir08`, `scl`, Planetary Computer `B04`, `B8A`, `SCL`, the Copernicus Data Space `B04_10m`.
-Bands are described in `eo:bands` and `raster:bands` (STAC 1.0) or in `bands` (1.1). pystac is not used because staging needs no
-optional package, and because it maps none of these names to bands.
+Earth Search names assets `red`, `nir08`, `scl`, Planetary Computer `B04`, `B8A`, `SCL`, the Copernicus Data Space
+`B04_10m`. Bands are described in `eo:bands` and `raster:bands` (STAC 1.0) or in `bands` (1.1). pystac is not used
+because staging needs no optional package, and because it maps none of these names to bands.
 """
 
 import re
@@ -48,7 +48,7 @@ OWN_GSD_M = {
 """Native pixel size of each band in meters."""
 SIZE = re.compile(r"_(10|20|60)m$", re.IGNORECASE)
 TWIN = "-jp2"
-"""Suffix of the keys of Earth Search's JPEG 2000 copies. Their numbers still contain the offset, unlike the GeoTIFF files."""
+"""Suffix of Earth Search's JPEG 2000 copies, whose numbers still contain the offset, unlike the GeoTIFF files."""
 BASELINE = re.compile(r"_N(\d\d)(\d\d)_")
 LEVEL = re.compile(r"(?:L|MSIL?)(1C|2A)", re.IGNORECASE)
 
@@ -79,7 +79,7 @@ class Asset:
 
     @property
     def is_remote(self) -> bool:
-        """Whether the file is on a server."""
+        """True for a file on a server."""
         return is_remote(self.href)
 
     def difference(self, path: Path) -> tuple[str, str] | None:
@@ -180,10 +180,13 @@ def item_of(document: Any, *, origin: str) -> Item:
 
 
 def chosen(item: Item, wanted: Iterable[str], *, gsd_m: float) -> tuple[dict[str, Asset], list[str]]:
-    """Return the assets of bands and masks for a grid, by name, and the names without a suitable asset.
+    """Select the assets of bands and masks for a grid.
 
-    An asset has the pixel size of the grid, or else the next finer size. For bands with a coarser native pixel size it is the
-    finest asset.
+    An asset has the pixel size of the grid, or else the next finer size. For bands with a coarser native pixel size
+    it is the finest asset.
+
+    Returns:
+        Assets by name, and the names without a suitable asset.
     """
     found: dict[str, Asset] = {}
     missing = []
@@ -240,7 +243,7 @@ def _asset(key: str, value: Any, *, origin: str) -> Asset | None:
 
 
 def _reachable(href: str, asset: Mapping[str, Any]) -> str:
-    """Return the address of an asset, or its HTTPS alternative if the address is in an object store."""
+    """Return the address of an asset, or its HTTPS alternative to an S3 address."""
     if not href.startswith("s3:"):
         return href
     alternate = asset.get("alternate")

@@ -93,7 +93,7 @@ class Lock(BaseModel):
                 else f"{path} is invalid",
                 got=got,
                 expected="the sealed content, with every path of the form ID/FILE",
-                fix=f"rm {path}, then run `dithc fetch` to search anew; existing files with a checksum in the catalog are kept",
+                fix=f"rm {path}, then run `dithc fetch`; files with a checksum of the catalog are not fetched again",
             ) from None
 
     @staticmethod
@@ -117,7 +117,7 @@ class Lock(BaseModel):
         atomic_write(folder / LOCK_FILE, seal(self.model_dump()))
 
     def difference(self, folder: Path, item: PinnedItem) -> tuple[str, str, str] | None:
-        """Return path, actual and expected state of the first file of a scene that differs from the lock."""
+        """Return path, actual and expected state of the first file that differs."""
         rows = [(item.path, None, item.sha256), *((one.path, one.size, one.sha256) for one in item.assets.values())]
         for path, size, sha256 in rows:
             file = folder / path

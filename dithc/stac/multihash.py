@@ -37,7 +37,7 @@ def parse_multihash(text: str) -> tuple[str, str]:
 
 
 def difference(path: Path, checksum: str) -> tuple[str, str] | None:
-    """Return the actual and the expected digest of a file if they differ, or if the checksum is invalid.
+    """Return actual and expected digest if they differ or the checksum is invalid.
 
     Raises:
         OSError: The file cannot be read.

@@ -1,4 +1,4 @@
-"""One file from a server that fails in every way: it arrives whole and right, or not at all."""
+"""Downloads from a failing server: the file is complete and correct, or does not exist."""
 
 import errno
 import hashlib
@@ -20,7 +20,7 @@ PATH = "/files/one.tif"
 
 @pytest.fixture
 def content(catalogue: Catalogue) -> bytes:
-    """Three blocks and a bit, served as one.tif."""
+    """Three blocks and a remainder, served as one.tif."""
     found = b"II*\0" + bytes(range(256)) * 13_000
     (catalogue.folder / "one.tif").write_bytes(found)
     return found
@@ -28,7 +28,7 @@ def content(catalogue: Catalogue) -> bytes:
 
 @pytest.fixture
 def get(catalogue: Catalogue, tmp_path: Path, pauses: list[float]) -> Callable[..., tuple[int, str]]:
-    """Downloads one.tif."""
+    """Function that downloads one.tif."""
 
     def one(
         *,

@@ -8,8 +8,8 @@ from dithc.log import problem
 from dithc.runs import outputs
 
 SUMMARY = (
-    "Generates the inputs of a dataset with `source.synthetic`: small files with the structure of real data, written to "
-    "`files/` next to the manifest. The same configuration produces the same bytes."
+    "Generates the inputs of a dataset with `source.synthetic`: small files with the structure of real data, "
+    "written to `files/` next to the manifest. The same configuration produces the same bytes."
 )
 EXAMPLE = (
     "dithc synthesize --config config/experiments/demo.yaml --dataset landscape --out "
@@ -27,7 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Generate the inputs of a dataset; an earlier result is replaced."""
-    from dithc.config import load, named
+    from dithc.config import datasets, load, named
     from dithc.data import synthesize
 
     making = Making(load(args.config), "synthesize", args.dataset, args.out)
@@ -50,7 +50,7 @@ def run(args: argparse.Namespace) -> int:
         scenes=wanted.scenes,
         size=wanted.size,
         classes=wanted.classes,
-        gsd=source.gsd_m if source.kind == "gaofen2" else 4.0,
+        gsd=source.gsd_m if isinstance(source, datasets.Gaofen2) else 4.0,
     )
     paths = outputs.files_of(files)
     making.write({"files": len(paths), "bytes": sum(path.stat().st_size for path in paths)}, paths)

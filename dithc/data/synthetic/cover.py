@@ -1,4 +1,4 @@
-"""What grows or stands on each pixel: the land cover classes and the layers of one invented landscape."""
+"""Land cover classes, and the layers of a generated landscape."""
 
 from dataclasses import dataclass
 from enum import IntEnum
@@ -12,7 +12,7 @@ CoverMap = npt.NDArray[np.uint8]
 
 
 class Cover(IntEnum):
-    """Land cover class of a pixel; the row of the spectra table."""
+    """Land cover class of a pixel, and row of the spectra table."""
 
     WATER = 0
     SAND = 1
@@ -40,7 +40,7 @@ VEGETATION = (Cover.MEADOW, Cover.CROP_GREEN, Cover.CROP_YOUNG, Cover.RAPESEED, 
 
 
 def is_any(cover: CoverMap, classes: tuple[Cover, ...]) -> Mask:
-    """Where the cover is one of the classes, (H, W)."""
+    """Return the mask (H, W) of the pixels with one of the classes."""
     table = np.zeros(len(Cover), dtype=bool)
     table[list(classes)] = True
     return table[cover]
@@ -48,14 +48,14 @@ def is_any(cover: CoverMap, classes: tuple[Cover, ...]) -> Mask:
 
 @dataclass
 class Landscape:
-    """A landscape seen from above, north up; every layer is (H, W).
+    """Landscape from above, north up; every layer is (H, W).
 
     Attributes:
-        grid: pixel grid.
+        grid: Pixel grid.
         cover: `Cover` of each pixel.
-        tone: factor on the reflectance of all bands (parcel, texture), about 1.
-        vigour: health of the vegetation, about -1 to 1; raises near infrared and lowers red.
-        shade: factor of direct light from slopes and shadows, 0 to about 1.3.
+        tone: Factor on the reflectance of all bands (parcel, texture), about 1.
+        vigour: Health of the vegetation, about -1 to 1. It raises near infrared and lowers red.
+        shade: Factor of direct light from slopes and shadows, 0 to about 1.3.
     """
 
     grid: Grid
@@ -65,7 +65,7 @@ class Landscape:
     shade: F32
 
     def window(self, top: int, bottom: int, left: int, right: int) -> "Landscape":
-        """Views of these rows and columns, cut at the borders: painting the part paints the whole."""
+        """Return views of these rows and columns, clipped to the grid."""
         cut = slice(max(top, 0), max(bottom, 0)), slice(max(left, 0), max(right, 0))
         height, width = self.cover[cut].shape
         return Landscape(

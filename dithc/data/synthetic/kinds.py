@@ -21,7 +21,7 @@ LIMITS: dict[str, dict[str, tuple[float, float]]] = {
 def synthesize(
     kind: str, out: Path, *, seed: int = 0, scenes: int, size: int, classes: int = 4, gsd: float = 4.0
 ) -> None:
-    """Write generated inputs to the folder `out`. The same arguments produce the same bytes.
+    """Write generated inputs to the folder `out`, the same bytes for equal arguments.
 
     Args:
         kind: `sentinel2` (products of level 2A, baseline 04.00), `gaofen2` or `image-folder`.
@@ -55,7 +55,7 @@ def synthesize(
 
 
 def _steps(kind: str, *, seed: int, scenes: range, size: int, classes: int, gsd: float) -> list[Callable[[Path], None]]:
-    """Return one step per scene or image; each step writes into the folder that it receives."""
+    """Return one function per scene or image that writes into a given folder."""
     if kind == "sentinel2":
         products = [safe.SafeProduct(index=i, size=size) for i in scenes]
         return [partial(sentinel2.write_product, product=product, seed=seed) for product in products]

@@ -1,4 +1,4 @@
-"""Grows a landscape: fields first, then roads, forest, water, towns and a highway over them, and light last."""
+"""Generation of a landscape: fields, then forest, lakes, roads, rivers, towns and a highway, and light last."""
 
 import numpy as np
 import scipy.ndimage
@@ -16,7 +16,7 @@ SUN_ZENITH_DEGREES = 38.0
 
 
 def grow(rng: np.random.Generator, grid: Grid, theme: Theme) -> Landscape:
-    """Makes one landscape of a theme; all sizes are in metres, so the grid only decides how finely it is seen."""
+    """Generate a landscape. All sizes are in meters; the grid sets the resolution."""
     parcels = cut(rng, grid, district_m=theme.district_m, length_m=theme.length_m, breadth_m=theme.breadth_m)
     height = fractal(rng, grid, largest_m=900.0, slope=2.8) * np.float32(theme.relief_m)
     land = _farm(rng, grid, parcels, theme)
@@ -37,7 +37,7 @@ def grow(rng: np.random.Generator, grid: Grid, theme: Theme) -> Landscape:
 
 
 def _farm(rng: np.random.Generator, grid: Grid, parcels: Parcels, theme: Theme) -> Landscape:
-    """Every parcel gets a crop, a tone, a vigour and perhaps visible plough rows."""
+    """Assign crop, tone, vigor and possibly visible plow rows to every parcel."""
     shares = np.cumsum([share for _, share in theme.crops])
     choice = np.searchsorted(shares / shares[-1], hashed(parcels.parcel, 20), side="right")
     kinds = np.array([cover for cover, _ in theme.crops], dtype=np.uint8)
@@ -59,7 +59,7 @@ def _farm(rng: np.random.Generator, grid: Grid, parcels: Parcels, theme: Theme) 
 
 
 def _edge_fields(land: Landscape, parcels: Parcels, theme: Theme) -> None:
-    """Hedges or grass strips between fields, by district."""
+    """Draw hedges or grass strips between fields, by district."""
     edge = parcels.to_edge_m < max(2.5, 0.4 * land.grid.gsd)
     hedged = hashed(parcels.district, 30) < theme.hedged
     gap = hashed(parcels.parcel, 31) < 0.75
@@ -68,7 +68,7 @@ def _edge_fields(land: Landscape, parcels: Parcels, theme: Theme) -> None:
 
 
 def _plant_forest(rng: np.random.Generator, land: Landscape, parcels: Parcels, theme: Theme) -> None:
-    """Woods where a smooth noise is high; whole parcels lean one way, so that part of the edges is straight."""
+    """Plant woods by a smooth noise. Offsets per parcel make some edges straight."""
     wild = fractal(rng, land.grid, largest_m=1400.0, slope=1.8) + 0.7 * (hashed(parcels.parcel, 32) - np.float32(0.5))
     wood = above_share(wild.astype(np.float32), theme.forest)
     needles = above_share(fractal(rng, land.grid, largest_m=600.0, slope=1.4), theme.conifer)
@@ -78,7 +78,7 @@ def _plant_forest(rng: np.random.Generator, land: Landscape, parcels: Parcels, t
 
 
 def _lay_roads(land: Landscape, parcels: Parcels) -> None:
-    """District borders carry roads (a third), tracks (a third) or nothing."""
+    """Draw roads (40%) and tracks (35%) along district borders."""
     kind = hashed(parcels.border, 33)
     half_width = max(3.5, 0.5 * land.grid.gsd)
     on_border = (parcels.to_border_m < half_width) & (land.cover != Cover.WATER)
@@ -102,7 +102,7 @@ def _number_of_towns(rng: np.random.Generator, grid: Grid, theme: Theme) -> int:
 
 
 def _texture(rng: np.random.Generator, land: Landscape) -> None:
-    """Grain inside classes: strong in woods and gardens, weak on fields, none on roads."""
+    """Add grain: strong in woods and gardens, weak on fields, roads and water."""
     grain = band_pass(rng, land.grid, wavelength_m=max(9.0, 2.6 * land.grid.gsd), width=0.5)
     patches = fractal(rng, land.grid, largest_m=90.0, slope=1.2)
     strength = np.full(len(Cover), 0.025, dtype=np.float32)
@@ -114,7 +114,7 @@ def _texture(rng: np.random.Generator, land: Landscape) -> None:
 
 
 def _light(rng: np.random.Generator, land: Landscape, height: F32) -> None:
-    """Slopes towards the sun are brighter, trees have crowns, and tall things cast shadows away from the sun."""
+    """Shade slopes, add tree crowns, and cast shadows of trees and roofs."""
     gsd, zenith, azimuth = land.grid.gsd, np.deg2rad(SUN_ZENITH_DEGREES), np.deg2rad(SUN_AZIMUTH_DEGREES)
     trees, roofs = is_any(land.cover, TREES), is_any(land.cover, ROOFS)
     crowns = band_pass(rng, land.grid, wavelength_m=max(11.0, 3.0 * gsd), width=0.3)
@@ -133,7 +133,7 @@ def _light(rng: np.random.Generator, land: Landscape, height: F32) -> None:
 
 
 def _shadow(tall: Mask, *, length_m: float, azimuth: float, gsd: float) -> Mask:
-    """Pixels within a shadow's length behind tall things, away from the sun."""
+    """Return the mask of pixels in the shadow of tall objects."""
     reached = np.zeros_like(tall)
     for step in range(1, round(length_m / gsd) + 1):
         reached |= shifted(tall, down=round(step * np.cos(azimuth)), right=round(-step * np.sin(azimuth)))
@@ -141,6 +141,6 @@ def _shadow(tall: Mask, *, length_m: float, azimuth: float, gsd: float) -> Mask:
 
 
 def _paint(land: Landscape, where: Mask, cover: Cover) -> None:
-    """Sets the cover and forgets the tone of the field that was there."""
+    """Set the cover and reset the tone of the field."""
     land.cover[where] = cover
     land.tone[where] = 1.0

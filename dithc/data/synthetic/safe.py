@@ -14,7 +14,7 @@ BANDS_BY_RESOLUTION: dict[int, tuple[str, ...]] = {
     20: ("B01", "B02", "B03", "B04", "B05", "B06", "B07", "B8A", "B11", "B12"),
     60: ("B01", "B02", "B03", "B04", "B05", "B06", "B07", "B8A", "B09", "B11", "B12"),
 }
-"""Bands of each resolution folder (metres). Level 2A has no B10."""
+"""Bands of each resolution folder (meters). Level 2A has no B10."""
 # Squares of 100 km inside MGRS latitude band T (40 to 48 degrees north) and well inside each of three UTM zones.
 ZONES = (50, 51, 52)
 EASTINGS_KM = (300, 400, 500, 600)
@@ -44,7 +44,7 @@ SCL = {
 
 @dataclass(frozen=True)
 class SafeProduct:
-    """A product of one granule; `index` decides place and date, `size` is its side in pixels of 10 m."""
+    """Product with place and date by `index`, and `size` pixels of 10 m."""
 
     index: int
     size: int
@@ -60,7 +60,10 @@ class SafeProduct:
 
     @property
     def tile(self) -> str:
-        """MGRS name: column letters repeat every three zones, row letters every 2,000 km, shifted in even zones."""
+        """MGRS name.
+
+        Column letters repeat every three zones, row letters every 2,000 km, with an offset in even zones.
+        """
         east, north = (kilometres // 100 for kilometres in self._corner_km)
         column = ("STUVWXYZ", "ABCDEFGH", "JKLMNPQR")[self.zone % 3][east - 1]
         row = "ABCDEFGHJKLMNPQRSTUV"[(north + (5 if self.zone % 2 == 0 else 0)) % 20]
@@ -68,7 +71,7 @@ class SafeProduct:
 
     @property
     def left_top(self) -> tuple[float, float]:
-        """Outer upper-left corner in UTM metres, on the 60 m lattice, as ESA places its tiles."""
+        """Outer upper-left corner in UTM meters, a multiple of 60 m as for ESA's tiles."""
         east, north = (kilometres * 1000 for kilometres in self._corner_km)
         return math.floor(east / GRID_M) * float(GRID_M), math.ceil((north + 100_000) / GRID_M) * float(GRID_M)
 
@@ -91,17 +94,17 @@ class SafeProduct:
     @property
     def name(self) -> str:
         return (
-            f"{self.satellite}_MSIL2A_{stamp(self.sensed)}_N{BASELINE.replace('.', '')}_R{RELATIVE_ORBIT:03d}_T{self.tile}"
-            f"_{stamp(self.sensed + PROCESSING)}.SAFE"
+            f"{self.satellite}_MSIL2A_{stamp(self.sensed)}_N{BASELINE.replace('.', '')}_R{RELATIVE_ORBIT:03d}"
+            f"_T{self.tile}_{stamp(self.sensed + PROCESSING)}.SAFE"
         )
 
     @property
     def granule(self) -> str:
-        """Path of the granule's folder inside the product."""
+        """Path of the granule's folder in the product."""
         return f"GRANULE/L2A_T{self.tile}_A{self.absolute_orbit:06d}_{stamp(self.sensed)}"
 
     def image(self, layer: str, resolution: int) -> str:
-        """Return the path of an image in the product, without suffix; `layer` is a band or SCL."""
+        """Return the path of a band or SCL in the product, without suffix."""
         name = f"T{self.tile}_{stamp(self.sensed)}_{layer}_{resolution}m"
         return f"{self.granule}/IMG_DATA/R{resolution}m/{name}"
 
@@ -116,7 +119,7 @@ def stamp(moment: datetime) -> str:
 
 
 def write_metadata(root: Path, product: SafeProduct, *, sun: tuple[float, float]) -> None:
-    """Write the XML files of product and granule. `sun` is zenith and azimuth in degrees."""
+    """Write the XML files; `sun` is zenith and azimuth in degrees."""
     strip = f"{stamp(product.sensed + PROCESSING)}_A{product.absolute_orbit:06d}_T{product.tile}_N{BASELINE}"
     identity = f"{product.satellite}_OPER_MSI_L2A_TL_DITHC_{strip}"
     sensed = f"{product.sensed:%Y-%m-%dT%H:%M:%S}.024Z"
@@ -166,7 +169,8 @@ def _tile_document(product: SafeProduct, identity: str, sensed: str, sun: tuple[
         f'<Size resolution="{r}"><NROWS>{product.size * 10 // r}</NROWS><NCOLS>{product.size * 10 // r}</NCOLS></Size>'
         for r in BANDS_BY_RESOLUTION
     ) + "".join(
-        f'<Geoposition resolution="{r}"><ULX>{left}</ULX><ULY>{top}</ULY><XDIM>{r}</XDIM><YDIM>-{r}</YDIM></Geoposition>'
+        f'<Geoposition resolution="{r}"><ULX>{left}</ULX><ULY>{top}</ULY>'
+        f"<XDIM>{r}</XDIM><YDIM>-{r}</YDIM></Geoposition>"
         for r in BANDS_BY_RESOLUTION
     )
     masks = "".join(f'<MASK_FILENAME type="{name[:10]}">{product.quality(name)}.jp2</MASK_FILENAME>' for name in MASKS)
@@ -193,7 +197,7 @@ def _tile_document(product: SafeProduct, identity: str, sensed: str, sun: tuple[
 
 
 def write_manifest(root: Path, *, checksum: str = "SHA3-256") -> None:
-    """Write `manifest.safe` of a complete product below `root`, with `SHA3-256` or `MD5` checksums."""
+    """Write `manifest.safe` of a complete product, with SHA3-256 or MD5 checksums."""
     rows = []
     for path in sorted(path for path in root.rglob("*") if path.is_file() and path.name != "manifest.safe"):
         content = plain(path).read_bytes()

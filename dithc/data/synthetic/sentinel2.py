@@ -26,16 +26,16 @@ from dithc.data.synthetic.themes import COUNTRYSIDE
 
 LEVEL2A_BANDS = tuple(band for band in BANDS if band != "B10")
 MOST_GROWN = 2196
-"""Pixels of the side of a landscape: a fifth of a whole product's."""
+"""Largest side of a landscape in pixels, a fifth of the side of a complete product."""
 NATIVE_60M = ("B01", "B09")
 
 
 def write_product(folder: Path, product: SafeProduct, *, seed: int) -> None:
     """Write one product into `folder`.
 
-    Scenes 0, 2, 4, ... have an unseen corner (DN 0) as at the edge of an orbit. Of every three scenes the second has no
-    cloud. Checksums are SHA3-256 or, in every second product, MD5. A product of more than `MOST_GROWN` pixels consists of
-    equal parts, so that a full tile (10,980) needs no more memory.
+    Scenes 0, 2, 4, ... have a corner without data (DN 0), as at the edge of an orbit. The second of every three scenes
+    has no cloud. Checksums are SHA3-256, or MD5 in every second product. A product of more than `MOST_GROWN` pixels
+    repeats a smaller part, which bounds the memory of a complete tile (10,980 pixels).
     """
     root = folder / product.name
     side = repeated_side(product.size)
@@ -58,14 +58,14 @@ def write_product(folder: Path, product: SafeProduct, *, seed: int) -> None:
 
 
 class _Images:
-    """Writes layers of one product at their resolutions; `unseen` (H, W) at 10 m becomes 0 everywhere."""
+    """Writer of the layers of a product. Pixels in `unseen` (H, W) are 0 in each."""
 
     def __init__(self, root: Path, product: SafeProduct, unseen: Mask) -> None:
         self.root, self.product = root, product
         self.unseen = {r: _mean(unseen.astype(np.float32), r // 10) > 0.5 for r in BANDS_BY_RESOLUTION}
 
     def bands(self, image: F32) -> None:
-        """Surface reflectance (12, H, W) at 10 m; B01 is measured at 60 m, so that its 20 m copy repeats pixels."""
+        """Write reflectance (12, H, W). The 20 m copy of B01 (60 m) repeats pixels."""
         for resolution, bands in BANDS_BY_RESOLUTION.items():
             for band in bands:
                 measured = image[LEVEL2A_BANDS.index(band)]
@@ -75,7 +75,10 @@ class _Images:
                 self._write(self.product.image(band, resolution), resolution, numbers[None])
 
     def classes(self, scene_classes: npt.NDArray[np.uint8]) -> None:
-        """The most frequent class below each coarse pixel: along the unseen edge it is 0 where bands still have values."""
+        """Write the most frequent class of each pixel.
+
+        Along the corner without data it can be 0 where bands have values, as in real products.
+        """
         for resolution in (20, 60):
             factor = resolution // 10
             shares = np.stack([_mean((scene_classes == c).astype(np.float32), factor) for c in range(len(SCL))])
@@ -98,26 +101,26 @@ class _Images:
 
 
 def repeated_side(size: int) -> int:
-    """Side of the part that a product repeats: all of it, or at most `MOST_GROWN` and at least a quarter of that."""
+    """Return the side of the repeated part, at most `MOST_GROWN`."""
     counts = range(-(-size // MOST_GROWN), 4 * size // MOST_GROWN + 1)
     return size // next((count for count in counts if size % (6 * count) == 0), 1)
 
 
 def _mean(layer: F32, factor: int) -> F32:
-    """Mean of factor x factor pixels, (H, W) -> (H / factor, W / factor)."""
+    """Average factor x factor pixels, (H, W) -> (H / factor, W / factor)."""
     height, width = layer.shape
     blocks = layer.reshape(height // factor, factor, width // factor, factor)
     return np.asarray(blocks.mean(axis=(1, 3), dtype=np.float32))
 
 
 def _overcorrection(rng: np.random.Generator, grid: Grid) -> F32:
-    """Reflectance that the atmospheric correction takes too much, so that dark water ends a little below 0, (H, W)."""
+    """Return the reflectance (H, W) to subtract, so that dark water becomes negative."""
     haze = fractal(rng, grid, largest_m=grid.extent_m, slope=2.5)
     return np.asarray(np.float32(0.006) * np.clip(1 + np.float32(0.5) * haze, 0, 2), dtype=np.float32)
 
 
 def _cloud(rng: np.random.Generator, grid: Grid, *, present: bool) -> tuple[F32, F32, F32]:
-    """Opacity (0 to 1) and reflectance of one cloud, and the strength of its shadow on the ground, each (H, W)."""
+    """Return opacity (0 to 1) and reflectance of a cloud, and its shadow, each (H, W)."""
     x, y = grid.coordinates()
     middle = rng.uniform(0.25, 0.75, size=2) * grid.extent_m
     radius = float(rng.uniform(0.09, 0.13)) * grid.extent_m
@@ -131,7 +134,7 @@ def _cloud(rng: np.random.Generator, grid: Grid, *, present: bool) -> tuple[F32,
 
 
 def _unseen_corner(rng: np.random.Generator, grid: Grid, *, present: bool) -> Mask:
-    """A triangle at the upper right corner, as the slanted edge of an orbit cuts it, (H, W)."""
+    """Return the mask (H, W) of a corner, as at the slanted edge of an orbit."""
     x, y = grid.coordinates()
     wide, high = rng.uniform(0.16, 0.24) * grid.extent_m, rng.uniform(0.3, 0.45) * grid.extent_m
     outside: Mask = (grid.extent_m - x) / wide + y / high < 1
@@ -139,7 +142,7 @@ def _unseen_corner(rng: np.random.Generator, grid: Grid, *, present: bool) -> Ma
 
 
 def _scene_classes(land: Landscape, opacity: F32, shadow: F32, unseen: Mask) -> npt.NDArray[np.uint8]:
-    """Scene classification of each 10 m pixel, (H, W)."""
+    """Return the scene classification (H, W) at 10 m."""
     classes = np.where(is_any(land.cover, VEGETATION), SCL["VEGETATION"], SCL["NOT_VEGETATED"]).astype(np.uint8)
     classes[land.cover == Cover.WATER] = SCL["WATER"]
     classes[land.shade < 0.35] = SCL["DARK_FEATURE_SHADOW"]

@@ -1,4 +1,4 @@
-"""What kinds of landscape there are: one row of settings per kind."""
+"""Settings of the landscapes."""
 
 from dataclasses import dataclass, replace
 
@@ -20,20 +20,19 @@ PASTURE: Crops = ((Cover.MEADOW, 0.75), (Cover.CROP_GREEN, 0.15), (Cover.CROP_YO
 
 @dataclass(frozen=True)
 class Theme:
-    """Settings of one kind of landscape.
+    """Settings of one type of landscape.
 
     Attributes:
-        name: what it is called in file names and class tables.
-        crops: land cover of fields and its share.
-        district_m, length_m, breadth_m: size of districts, and of fields along and across the plough rows, in metres.
-        hedged: share of districts whose fields have hedges.
-        forest: share of the area under trees; `conifer` is the share of those that are coniferous.
-        river_m: width of the river in metres; 0 for none.
-        lake: share of the area under lakes.
-        towns_per_km2, town_m: density of towns (at least one where not 0) and their radius in metres.
-        relief_m: standard deviation of the height in metres; `rock` is the share of bare rock, on the summits.
-        pivots_m: spacing of centre-pivot circles in metres; 0 for none.
-        highway: whether a highway crosses.
+        name: Name in class tables.
+        crops: Land cover of fields and its share.
+        district_m, length_m, breadth_m: Size of districts, and of fields along and across the plow rows, in meters.
+        hedged: Share of districts with hedges.
+        forest: Share of the area with trees; `conifer` is the coniferous share of the trees.
+        river_m: Width of the river in meters; 0 for no river.
+        lake: Share of the area with lakes.
+        towns_per_km2, town_m: Density of towns (at least one town if positive) and their radius in meters.
+        relief_m: Standard deviation of the height in meters.
+        highway: Whether a highway crosses the landscape.
     """
 
     name: str

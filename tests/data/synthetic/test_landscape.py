@@ -1,4 +1,4 @@
-"""The invented land: same seed, same bits; the parts have the sizes, shares and spectra that they claim."""
+"""Landscapes are reproducible, and have the sizes, shares and spectra of their theme."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Invented Sentinel-2 products have the folders, names, grids, values, metadata and checksums of real ones."""
+"""Generated Sentinel-2 products have the folders, names, grids, values, metadata and checksums of real products."""
 
 import hashlib
 import re

@@ -32,7 +32,7 @@ ENTRANCES = {
     "snakemake": ("dithc/workflow/layers.py",),
     "tensorboard": ("dithc/log/metrics.py",),
     "tqdm": ("dithc/log/progress.py",),
-    "pydantic": ("dithc/config/", "dithc/runs/outcome.py"),
+    "pydantic": ("dithc/config/", "dithc/runs/outcome.py", "dithc/stac/lock.py"),
     "typing_extensions": ("dithc/runs/outcome.py",),
     "yaml": (
         "dithc/config/reading.py",

@@ -63,7 +63,7 @@ ROOMS = {
 }
 """In which room a verb's module is; that of others is in none."""
 
-FOLDERS = {"synthesize", "export"}  # verbs of which `--out` may be a folder
+FOLDERS = {"export"}  # verbs of which `--out` may be a folder
 SINGLE_FILE_OPTIONS = ("json", "png", "describe")
 SINGLE_FILES = {"report", "search-sampler"}
 """Commands of which `--out` is a file that other files may surround."""

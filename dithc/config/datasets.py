@@ -215,7 +215,7 @@ class Sentinel2Stac(_Sentinel2Bands):
     def _from_files(self) -> "Sentinel2Stac":
         if self.synthetic is not None:
             raise ValueError(
-                "a sentinel2-stac is not generated with an experiment: `dithc synthesize --kind sentinel2-stac`, and `path`"
+                "`synthetic` is not available for sentinel2-stac; use kind sentinel2, or give `path`"
             )
         if self.clouds.classi:
             raise ValueError("`clouds.classi` has no effect: catalogues do not have MSK_CLASSI as a file")
@@ -333,8 +333,8 @@ class Gaofen2(_Source):
     def _raw_or_not(self) -> "Gaofen2":
         if self.synthetic is not None and self.takes_raw:
             raise ValueError(
-                "`height_m` and `dem` have no effect on generated scenes, which lie on the ground already; "
-                "`dithc synthesize --kind gaofen2-raw` writes products of level 1A, for `path`"
+                "`height_m` and `dem` have no effect on generated scenes, which are orthorectified already; "
+                "omit both, or give `path`"
             )
         if self.pansharpen == "none":
             return self
@@ -380,7 +380,7 @@ class GeoTiff(_Files):
     def _not_generated(self) -> "GeoTiff":
         if self.synthetic is not None:
             raise ValueError(
-                "a geotiff is not generated with an experiment: `dithc synthesize --kind geotiff`, and `path`"
+                "`synthetic` is not available for geotiff; use kind sentinel2 or gaofen2, or give `path`"
             )
         return self
 

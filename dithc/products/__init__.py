@@ -1,15 +1,15 @@
-"""Outputs as products: what every stage made, as arrays with names, units and places, and as files of other programs.
+"""Outputs of stages as arrays with names, units and georeference, and as files for other programs.
 
-What: `read` opens any stage that has arrays (scenes, tiles, latents, samples, features) as an xarray.DataArray, read when it is
-asked for; `Generated` gives samples in the units of their data set, by number; `write` gives generated images, or real tiles
-beside them, as cloud-optimised GeoTIFF or as zarr.
-Why: shards are made for training: numbers in [-1, 1] without names. Who looks at images with other tools wants reflectances.
-Invariants: values are those of the inverse of the data set's own scaling, in the integers that its source is stored in, each
-within half a step; what is beyond the type is clipped and counted, never wrapped; generated images have no coordinate system
-(scenes a grid of metres that is nowhere, and are read and written by rows), real tiles have their own; inputs of a manifest are
-found by their digests; a folder of products appears whole, with its manifest, or not at all; zarr is imported in `zarr_store.py`
-alone, where it is installed.
-How to change it: a stage with arrays is a function in `reading.py`; a format is a file beside `zarr_store.py`, and a word of
+Purpose: shards contain numbers in [-1, 1] without names, for training. Other programs need physical values.
+Contents: `read` opens a stage with arrays (scenes, tiles, latents, samples, features) as an xarray.DataArray that is
+read on access. `Generated` returns samples in the units of their dataset. `write` exports generated images or real
+tiles as cloud-optimized GeoTIFF or zarr.
+Invariants: values are the inverse of the dataset's scaling, in the integer type of its source, each within half a step.
+Values beyond this type are clipped and counted. Real tiles have the coordinate system of their scene. Generated images
+have none; generated scenes have a local grid in meters, and are read and written by rows. Inputs of a manifest are
+identified by their digests. An export folder appears complete, with its manifest, or not at all. Only `zarr_store.py`
+imports zarr, an optional dependency.
+Extending: a stage with arrays is a function in `reading.py`. A format is a module like `zarr_store.py` and a value of
 `writing.Format`.
 """
 

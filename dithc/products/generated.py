@@ -1,4 +1,4 @@
-"""Generated images of an evaluation, read back in the units of their data set.
+"""Generated images of an evaluation in the units of their dataset.
 
 Legend: N images, C bands, H, W image.
 """
@@ -17,28 +17,28 @@ from dithc.products.lazy import Joined
 from dithc.runs import Manifest
 from dithc.sealed import documents
 
-PICTURES = re.compile(r"sd-vae-|[a-z]+-display-")  # ids of codecs that see and give the display bands as they are shown
+PICTURES = re.compile(r"sd-vae-|[a-z]+-display-")  # ids of codecs that work on the displayed bands
 
 
 class Generated:
-    """The samples of a manifest.
+    """Samples of a manifest.
 
     Args:
-        path: path of the manifest.
-        tiles: path of the tiles' manifest, if it is known.
+        path: Path of the manifest.
+        tiles: Path of the manifest of the tiles; None searches for it.
 
     Attributes:
-        path: of the manifest.
-        tiles: path of the manifest of the tiles.
-        manifest: of the stage `sample`.
-        info: of the data set (dataset.json) whose scaling they have.
-        stretch: the data set's fixed maps.
-        bands: theirs.
+        path: Path of the manifest.
+        tiles: Path of the manifest of the tiles.
+        manifest: Manifest of the stage `sample`.
+        info: Content of dataset.json; it defines the scaling of the samples.
+        stretch: Fixed maps of the dataset.
+        bands: Bands of the samples.
         shape: (N, C, H, W).
         count: N.
 
     Raises:
-        UserError: the manifest, or the tiles that it was made with, are missing or damaged, or contradict each other.
+        UserError: The manifest or the tiles are missing or damaged, or contradict each other.
     """
 
     def __init__(self, path: Path, *, tiles: Path | None = None) -> None:
@@ -51,9 +51,9 @@ class Generated:
         names = self._named(".npy")
         if not names:
             raise problem(
-                f"{path} lists no images in the units of its data set",
+                f"{path} lists no images in the units of its dataset",
                 got=f"{len(self.manifest.files)} other files",
-                expected="shard-00000.npy and so on",
+                expected="shard-00000.npy, shard-00001.npy, ...",
                 fix="run `dithc sample` again",
             )
         self._paths = [path.parent / name for name in names]
@@ -61,7 +61,7 @@ class Generated:
         self.shape, self.count = self._joined.shape, self._joined.shape[0]
         if self.shape[1] != len(self.bands.names):
             raise problem(
-                f"the images of {path} are of other bands than their data set",
+                f"the images of {path} and their dataset have different bands",
                 got=f"{self.shape[1]} bands",
                 expected=f"{len(self.bands.names)} ({', '.join(self.bands.names)})",
                 fix="run `dithc sample` again",
@@ -69,18 +69,18 @@ class Generated:
 
     @property
     def are_scenes(self) -> bool:
-        """Whether they are larger than the tiles of their data set, and are read by rows."""
+        """True for images larger than the tiles of their dataset, read by rows."""
         return self.manifest.numbers.get("windows") is not None
 
     def physical(self, rows: Rows, lines: slice | None = None) -> npt.NDArray[np.float32]:
-        """Images (n, C, H, W), or some lines of them, in the units of the data set.
+        """Return images (n, C, H, W), or some of their lines, in the units of the dataset.
 
-        That is the inverse of its scaling to [-1, 1]; of a picture, of its display. Beyond [-1, 1], which the scaling clips on
-        the way in, it goes on as a straight line.
+        The conversion inverts the scaling of the dataset to [-1, 1], or the display stretch for codecs of displayed
+        bands. It is linear beyond [-1, 1].
         """
         if lines is None:
             scaled = self._joined.read(rows, ())
-        else:  # mapped anew each time, so that what was read of a scene does not stay
+        else:  # map the files per call, so that memory does not keep the lines of a scene
             scaled = Joined(self._paths).read(rows, (slice(None), lines))
         if self._pictures:
             return self.bands.physical(scaled.astype(np.float32) * np.float32(127.5) + np.float32(127.5))

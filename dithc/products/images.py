@@ -1,4 +1,4 @@
-"""Images of a manifest one by one, as they go into files: generated ones, and real tiles beside them.
+"""Iteration over the images of a manifest for export: generated images and real tiles.
 
 Legend: C bands, H, W image.
 """
@@ -22,22 +22,12 @@ from dithc.runs import Manifest
 
 Clipped = npt.NDArray[np.int64]
 OF_SAMPLES = (
-    "run",
-    "size",
-    "windows",
-    "seam_ratio",
-    "at",
-    "described",
-    "weights",
-    "step",
-    "seed",
-    "codec",
-    "sampler",
-    "steps",
-    "guidance",
+    *("run", "size", "windows", "seam_ratio", "at", "described", "weights", "step", "seed", "codec", "sampler"),
+    *("steps", "guidance"),
 )
-VALUES = 1 << 22  # of a scene, read at once
-# A system of no place: metres from a corner, so that lengths and areas can be measured.
+"""Numbers of the manifest that become tags."""
+VALUES = 1 << 22  # values of a scene per read
+# Local system in meters from a corner, so that programs can measure lengths and areas.
 NOWHERE = 'LOCAL_CS["generated, nowhere on Earth",UNIT["metre",1]]'
 log = logger(__name__)
 
@@ -46,11 +36,11 @@ class Samples:
     """Generated images of a manifest.
 
     Attributes:
-        manifest: theirs.
-        bands: of each image.
+        manifest: Manifest of the images.
+        bands: Bands of each image.
         shape: (C, H, W) of an image.
-        labels: class of each image.
-        are_scenes: whether each is given by rows, on a grid of metres from its upper left corner.
+        labels: Class of each image.
+        are_scenes: Whether each image is read by rows, on a local grid in meters from its upper left corner.
     """
 
     def __init__(self, path: Path) -> None:
@@ -61,17 +51,17 @@ class Samples:
 
     @cached_property
     def tags(self) -> dict[str, str]:
-        """What is said of all of them."""
+        """Common tags of all images."""
         said = {"evaluation": self.manifest.name}
         said |= {name: self.manifest.numbers[name] for name in OF_SAMPLES if name in self.manifest.numbers}
         if trained := input_of(self._made.path, self.manifest, stage="train"):
             said["checkpoint"] = trained[1].digest
         elif self.manifest.numbers.get("step") is not None:
-            log.warning(f"the digest of the checkpoint is not among the tags: {self._made.path}'s is not found")
+            log.warning(f"omitting the checkpoint tag: the training run of {self._made.path} was not found")
         return _tags(said, manifest=self.manifest, info=self._made.info)
 
     def images(self, numbers: Sequence[int]) -> Iterator[tuple[products.Image, Clipped]]:
-        """Images by number, and how many values of each band were clipped; of scenes that is known once they are read."""
+        """Yield images, and their clipped values per band (final after the last row)."""
         for number in numbers:
             if self.are_scenes:
                 yield self._scene(number)
@@ -105,7 +95,7 @@ class Samples:
 
 
 class RealTiles:
-    """Accepted tiles of a manifest, with their place and mask; attributes as those of `Samples`."""
+    """Accepted tiles of a manifest with place and mask; attributes as in `Samples`."""
 
     are_scenes = False
 
@@ -122,11 +112,11 @@ class RealTiles:
 
     @cached_property
     def tags(self) -> dict[str, str]:
-        """What is said of all of them."""
+        """Common tags of all images."""
         return _tags({"dataset": self.manifest.name}, manifest=self.manifest, info=self._tiles.info)
 
     def images(self, numbers: Sequence[int]) -> Iterator[tuple[products.Image, Clipped]]:
-        """Tiles by number, and how many values of each band were clipped: those that the file needs to say `no data`."""
+        """Yield tiles, and the number of values per band that equal no data."""
         for number in numbers:
             pixels, valid = self._tiles.stored(np.array([number])), self._valid(number)  # (1, C, S, S), (S, S)
             kept, clipped = self.bands.kept(pixels if valid is None else np.where(valid, pixels, 0))
@@ -146,7 +136,7 @@ class RealTiles:
             )
 
     def _valid(self, number: int) -> npt.NDArray[np.bool_] | None:
-        """Where a tile has data (S, S), from the mask of its scene; None for everywhere."""
+        """Return the valid pixels (S, S) of a tile; None if all are valid."""
         if self._columns["valid_frac"][number] == 1.0:
             return None
         scene = self._numbers[self._columns["scene_id"][number]]
@@ -157,7 +147,7 @@ class RealTiles:
 
 def _tags(said: dict[str, Any], *, manifest: Manifest, info: dict[str, Any]) -> dict[str, str]:
     said = {"version": version("dithc"), "stage": manifest.stage, "manifest": manifest.digest, **said}
-    if info.get("gsd_m"):  # pictures have none
+    if info.get("gsd_m"):  # images of class folders have none
         said["gsd_m"] = info["gsd_m"]
     return {"TIFFTAG_SOFTWARE": f"dithc {said['version']}"} | _upper(said)
 

@@ -1,4 +1,4 @@
-"""Search for the inputs of a manifest, identified by their digests, at the recorded paths and next to the manifest."""
+"""Search for the inputs of a manifest by digest, at the recorded paths and in the folder of the results."""
 
 from pathlib import Path
 
@@ -7,9 +7,10 @@ from dithc.runs import Manifest
 
 
 def input_of(path: Path, manifest: Manifest, *, stage: str, at: Path | None = None) -> tuple[Path, Manifest] | None:
-    """Return path and manifest of the input of a stage, identified by its digest; None if it is not found.
+    """Return path and manifest of an input of a stage, or None.
 
-    The search tries `at`, the recorded path, and the place relative to `path` for results that were moved together.
+    The digest identifies the input. The search tries `at`, the recorded path, and the same folder of results as
+    `path`, for results that were moved together.
     """
     results = path.absolute().parents[min(2, len(path.absolute().parents) - 1)]  # of RESULTS/samples/NAME/manifest.json
     for recorded, digest in manifest.inputs.items():
@@ -22,19 +23,14 @@ def input_of(path: Path, manifest: Manifest, *, stage: str, at: Path | None = No
 
 
 def needed_input(path: Path, manifest: Manifest, *, stage: str, at: Path | None = None) -> tuple[Path, Manifest]:
-    """As `input_of`.
-
-    Raises:
-        UserError: it is not found.
-    """
+    """Return the result of `input_of`, or raise UserError if it is None."""
     found = input_of(path, manifest, stage=stage, at=at)
     if found is None:
-        said = ", ".join(f"{recorded} ({digest})" for recorded, digest in manifest.inputs.items())
+        recorded = ", ".join(f"{path} ({digest})" for path, digest in manifest.inputs.items())
         raise problem(
-            f"the {'scenes' if stage == 'stage' else stage} that {path} was made from are not found",
-            got="no manifest of that stage and digest",
-            expected=f"one of its inputs, where they were or beside it: {said}",
-            fix="start in the folder where the stages were run, copy the folder of results as a whole, or run the earlier "
-            "stage again",
+            f"the {'scenes' if stage == 'stage' else stage} of {path} were not found",
+            got="no manifest of this stage and digest",
+            expected=f"one of its inputs at the recorded path or in the same folder of results: {recorded}",
+            fix="start in the working folder of the stages, copy all results, or rerun the earlier stage",
         )
     return found

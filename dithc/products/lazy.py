@@ -1,6 +1,6 @@
-"""Arrays that xarray reads from their files when they are indexed, in any process that receives them.
+"""Arrays that xarray reads from files on access, in any process that receives them.
 
-Legend: n rows that are asked for, of all images.
+Legend: n requested images.
 """
 
 from collections.abc import Callable, Sequence
@@ -21,19 +21,21 @@ from dithc.runs import Manifest
 Array = npt.NDArray[Any]
 Key = int | slice | Array
 Read = Callable[[Rows, tuple[Key, ...]], Array]
-"""(numbers of images (n), what is wanted of each other axis) -> (n, ...)."""
+"""(numbers of images (n), index of each other axis) -> (n, ...)."""
 
 
 class Lazy(BackendArray):
-    """An array whose first axis is images. Pickles and copies contain paths and settings, not pixels.
+    """Array with images along its first axis.
+
+    Pickles and copies contain paths and settings, not pixels.
 
     Args:
-        shape: of the array.
-        dtype: of the array.
-        path: absolute path of the manifest.
-        digest: of the manifest. A manifest of another digest at `path` is an error.
-        opener: importable function, called at the first read in each process with `path`, the manifest and `arguments`.
-        arguments: of `opener`, such as numbers and paths.
+        shape: Shape of the array.
+        dtype: Data type of the array.
+        path: Absolute path of the manifest.
+        digest: Digest of the manifest. A manifest with another digest at `path` is an error.
+        opener: Importable function, called at the first read in each process with `path`, the manifest and `arguments`.
+        arguments: Arguments of `opener`, such as numbers and paths.
     """
 
     def __init__(
@@ -56,7 +58,7 @@ class Lazy(BackendArray):
         """Open the files.
 
         Raises:
-            UserError: the manifest was moved or replaced after the array was opened, or a file is missing or damaged.
+            UserError: The manifest was moved or replaced after the array was opened, or a file is missing or damaged.
         """
         got = "no such file"
         if self._path.exists():
@@ -67,8 +69,8 @@ class Lazy(BackendArray):
         raise problem(
             f"{self._path} was moved or replaced after it was opened",
             got=got,
-            expected=f"the manifest of digest {self._digest}",
-            fix="open the manifest again, at its present place",
+            expected=f"the manifest with digest {self._digest}",
+            fix="open the manifest again, at its current path",
         )
 
     def __getitem__(self, key: indexing.ExplicitIndexer) -> Any:
@@ -93,24 +95,26 @@ def variable(
     opener: Callable[..., Read],
     *arguments: Any,
 ) -> xarray.Variable:
-    """Return a variable of `Lazy`; `manifest` is its path and content."""
+    """Return an xarray variable of `Lazy`; `manifest` is path and content."""
     array = Lazy(shape, dtype, manifest[0].absolute(), manifest[1].digest, opener, *arguments)
     return xarray.Variable(dims, indexing.LazilyIndexedArray(array))
 
 
 def taken(block: Array, rest: tuple[Key, ...]) -> Array:
-    """What is wanted of each axis of a block but the first."""
+    """Index all axes of a block except the first."""
     for axis, key in enumerate(rest, start=1):
         block = block[(slice(None),) * axis + (key,)]
     return block
 
 
 class Joined:
-    """Arrays in several files, one behind the other; a file's bytes are compared with its manifest when they are first read.
+    """Concatenation of arrays in several files.
+
+    The first read of a file compares its bytes with the manifest.
 
     Attributes:
-        shape: of the whole, images first.
-        dtype: of them all.
+        shape: Shape of the concatenation, with images along the first axis.
+        dtype: Common data type.
     """
 
     def __init__(self, paths: Sequence[Path]) -> None:
@@ -120,7 +124,7 @@ class Joined:
         self.dtype = self._parts[0].dtype
 
     def read(self, rows: Rows, rest: tuple[Key, ...]) -> Array:
-        """Rows in the order asked, and of each what is wanted of the other axes."""
+        """Return images in the requested order, indexed by `rest` along the other axes."""
         places = np.searchsorted(self._ends, rows, side="right")
         for place in np.unique(places):
             Manifest.whole(self._paths[place])

@@ -1,4 +1,4 @@
-"""The output of a stage as an xarray.DataArray.
+"""Output of a stage as an xarray.DataArray.
 
 Legend: N images, C bands, H, W image; Z latent channels, h, w latent.
 """
@@ -25,7 +25,7 @@ log = logger(__name__)
 
 
 class Content(NamedTuple):
-    """Of a stage: its array, the coordinates that go with it, and what else is said of it."""
+    """Array of a stage, its coordinates and its attributes."""
 
     array: xarray.Variable
     coordinates: dict[str, Any]
@@ -33,29 +33,32 @@ class Content(NamedTuple):
 
 
 def read(manifest: Path | str, *, image: int | None = None) -> xarray.DataArray:
-    """Opens the output of a stage; pixels are read from disk when they are asked for.
+    """Open the output of a stage. Pixels are read from disk on access.
 
     Args:
-        manifest: of the stage `stage` (scenes), `tiles`, `latents`, `sample` or `features`.
-        image: number of one image, the others are left out; scenes of several shapes can be opened no other way. What has a
-            place then has coordinates `y` and `x`, of pixel centres.
+        manifest: Manifest of the stage `stage` (scenes), `tiles`, `latents`, `sample` or `features`.
+        image: Number of a single image to open. Required if the scenes have different shapes. A georeferenced image has
+            coordinates `y` and `x` of its pixel centers.
 
     Returns:
-        Scenes, tiles and samples: (image, band, y, x) float32 in the units of the data set, with the names of the bands;
-        latents: (image, moment, channel, y, x) float16 of the tiles themselves, not yet scaled; features: (image, feature)
-        float32. `label` and the like go along the images; of scenes `mask` (0 no data, 1 valid, 2 cloud), of scenes and tiles
-        `crs`, and `left`, `top`, `dx`, `dy` in its units (the outer corner, and a pixel; no grid is rotated). Attributes:
-        stage, name, digest, units, and what the stage says of itself.
+        Scenes, tiles and samples: (image, band, y, x) float32 in the units of the dataset, with the names of the bands.
+        Latents: (image, moment, channel, y, x) float16, unscaled, without augmentation. Features: (image, feature)
+        float32. Coordinates along `image` are `label` and similar columns. Scenes have a `mask` (0 no data, 1 valid, 2
+        cloud). Scenes and tiles have `crs`, and in its units the outer corner (`left`, `top`) and the pixel size (`dx`,
+        `dy`); grids are never rotated. Attributes: stage, name, digest, units, and values of the manifest.
 
     Raises:
-        UserError: there is no such manifest or image, a file is damaged, the stage has no arrays, or the data set that samples
-            are scaled by is not found.
+        UserError: The manifest or image does not exist, a file is damaged, the stage has no arrays, or the dataset of
+            the samples is not found.
     """
     path = Path(manifest)
     content = Manifest.read(path)
     if content.stage not in STAGES:
         raise problem(
-            f"{path} has no arrays", got=f"stage {content.stage!r}", expected=", ".join(STAGES), fix="open another"
+            f"{path} has no arrays",
+            got=f"stage {content.stage!r}",
+            expected=", ".join(STAGES),
+            fix="open the manifest of another stage",
         )
     opened = STAGES[content.stage](path, content, image)
     said = {name: content.numbers[name] for name in SAID if content.numbers.get(name) is not None}
@@ -72,7 +75,7 @@ def _one(whole: xarray.DataArray, image: int, path: Path) -> xarray.DataArray:
             f"{path} has no image {image}",
             got=image,
             expected=f"0 to {numbers.max(initial=0)}",
-            fix="give another number",
+            fix="choose another number",
         )
     chosen = whole.sel(image=image)
     if "dx" in chosen.coords and np.isfinite(chosen.coords["dx"]):
@@ -105,10 +108,10 @@ def _scenes(path: Path, manifest: Manifest, image: int | None) -> Content:
     sides = list(zip(scenes.columns["height"], scenes.columns["width"], strict=True))
     if image is None and len(set(sides)) > 1:
         raise problem(
-            f"the scenes of {path} are not one array",
+            f"the scenes of {path} have different shapes",
             got=f"{len(sides)} scenes of {len(set(sides))} shapes",
-            expected="scenes of one shape, or the number of one of them",
-            fix="open them one by one: image=0 and so on",
+            expected="scenes of one shape, or the number of a single scene",
+            fix="open the scenes one by one, with image=0, image=1, ...",
         )
     chosen = np.arange(scenes.count)
     if image is not None and 0 <= image < scenes.count:
@@ -138,7 +141,7 @@ def _tiles(path: Path, manifest: Manifest, _: int | None) -> Content:
     coordinates = _along({name: columns[name] for name in ("tile_id", "split", "label")})
     found = input_of(path, manifest, stage="stage")
     if found is None:
-        log.warning(f"where the tiles of {path} are is not known: the scenes they were cut from are not found")
+        log.warning(f"the tiles of {path} have no coordinates, because their scenes were not found")
     else:
         scenes = products.Scenes(found[0].parent)
         coordinates |= _located(tile_places(columns, scenes))
@@ -149,7 +152,7 @@ def _tiles(path: Path, manifest: Manifest, _: int | None) -> Content:
 
 
 def tile_places(columns: dict[str, list[Any]], scenes: products.Scenes) -> list[tuple[str | None, Any]]:
-    """System and affine coefficients of each tile, from those of its scene; columns scene_id, y, x."""
+    """Return coordinate system and affine coefficients of each tile."""
     of_scene = dict(
         zip(
             scenes.columns["scene_id"],
@@ -222,7 +225,7 @@ def _along(columns: dict[str, Any]) -> dict[str, Any]:
 
 
 def _located(places: list[tuple[str | None, Any]]) -> dict[str, Any]:
-    """Coordinates of where images are: x = left + dx * column, y = top + dy * row; none where no image is anywhere."""
+    """Return coordinates such that x = left + dx * column, y = top + dy * row."""
     if all(transform is None for _, transform in places):
         return {}
     nowhere = (np.nan,) * 6
@@ -231,7 +234,7 @@ def _located(places: list[tuple[str | None, Any]]) -> dict[str, Any]:
 
 
 def _said(bands: products.Bands, info: dict[str, Any]) -> dict[str, Any]:
-    """Attributes of images; of the scale and offset with which they are stored, one number where all bands have the same."""
+    """Return attributes; scale and offset are single numbers if all bands share them."""
     scale, offset = (list(dict.fromkeys(values)) for values in (bands.scale, bands.offset))
     said = {"units": bands.units, "gsd_m": info.get("gsd_m"), "classes": info.get("classes")}
     said |= {"scale": scale[0] if len(scale) == 1 else list(bands.scale)}

@@ -1,4 +1,4 @@
-"""Images of a manifest written for other programs: a folder of GeoTIFF files, or one zarr store, with a manifest."""
+"""Export of the images of a manifest: a folder of GeoTIFF files, or a zarr store, with a manifest."""
 
 import time
 from collections import Counter
@@ -18,26 +18,26 @@ from dithc.runs import Manifest, outputs
 Stage = Literal["sample", "tiles"]
 Format = Literal["geotiff", "zarr"]
 STORE = "images.zarr"
-OVERVIEWS = 4 / 3  # of the bytes of an image, with all of its overviews
+OVERVIEWS = 4 / 3  # bytes of an image with all overviews, divided by bytes of the image
 log = logger(__name__)
 
 
 def write(manifest: Path, *, stage: Stage, layout: Format, out: Path, select: str = ":") -> dict[str, Any]:
-    """Writes the images of a manifest, in the integers that their data set is stored in, into a new folder.
+    """Export the images of a manifest in the integer type of their dataset.
 
     Args:
-        manifest: of the images.
-        stage: that it is of: generated images (`sample`) or real tiles (`tiles`).
-        layout: `geotiff`: a cloud-optimised file for each image; `zarr`: one store, images.zarr.
-        out: folder to make; one that an earlier call made is replaced when all is well, and untouched otherwise.
-        select: `FIRST:END` of the images, either may be left out.
+        manifest: Manifest of the images.
+        stage: Stage of the manifest: generated images (`sample`) or real tiles (`tiles`).
+        layout: `geotiff` for one cloud-optimized file per image, `zarr` for one store, images.zarr.
+        out: Output folder. An earlier export is replaced on success and unchanged otherwise.
+        select: `FIRST:END` of the images; both are optional.
 
     Returns:
-        The numbers of the manifest that is written with them.
+        The numbers of the new manifest.
 
     Raises:
-        UserError: `select` names no image, what the images were made from is not found, `out` holds other files, zarr is not
-            installed, or the disk is full.
+        UserError: `select` selects no image, the inputs of the manifest are not found, `out` holds other files, zarr is
+            not installed, or the disk is full.
     """
     begun = time.monotonic()
     images: Samples | RealTiles = Samples(manifest) if stage == "sample" else RealTiles(manifest)
@@ -76,52 +76,52 @@ def write(manifest: Path, *, stage: Stage, layout: Format, out: Path, select: st
         raise problem(
             f"images could not be written to {out}",
             got=error,
-            expected="a writable place with room for them; what was there before is untouched",
-            fix="free space or choose another --out, then start again",
+            expected="a writable folder with enough disk space; an earlier export is unchanged",
+            fix="free space or choose another --out, then rerun the command",
         ) from error
     _tell(numbers, images.bands, out)
     return numbers
 
 
 def _check_scenes(images: Samples | RealTiles, count: int, *, layout: Format, out: Path) -> None:
-    """Refuses scenes in a format that has no rows, and those for which the disk has no room."""
+    """Reject scenes in the zarr format, and scenes that exceed the free disk space."""
     if layout != "geotiff":
         raise problem(
             "scenes are written by rows",
             got=f"--format {layout}",
             expected="--format geotiff",
-            fix="export GeoTIFF: GDAL and xarray (rioxarray) open parts of it",
+            fix="use GeoTIFF; GDAL and xarray (rioxarray) can open parts of it",
         )
     needed = int(np.prod(images.shape)) * np.dtype(images.bands.dtype).itemsize
-    # All of them with overviews as if they could not be packed, one beside as it is while it is made.
+    # Assume that compression fails, and that one image exists twice while its overviews are built.
     needed = int(needed * (OVERVIEWS * count + OVERVIEWS))
     free = disk_usage(next(place for place in [out, *out.absolute().parents] if place.exists())).free
     if needed > free:
         raise problem(
             f"{count} scene(s) of {' x '.join(map(str, images.shape))} are larger than the disk of {out}",
             got=f"{free / 1e9:.2f} GB free",
-            expected=f"{needed / 1e9:.2f} GB at most, with overviews and one scene that is not packed",
-            fix="free space, choose another --out, or fewer by --select",
+            expected=f"up to {needed / 1e9:.2f} GB, with overviews and one uncompressed scene",
+            fix="free space, choose another --out, or select fewer scenes with --select",
         )
 
 
 def _chosen(select: str, count: int) -> range:
-    """The numbers of the images that `FIRST:END` names."""
+    """Return the numbers of the images in `FIRST:END`."""
     first, colon, end = select.partition(":")
     if colon and all(not side or side.isdigit() for side in (first, end)):
         chosen = range(int(first or 0), int(end or count))
         if chosen and chosen.stop <= count:
             return chosen
     raise problem(
-        "--select names no images",
+        "--select selects no images",
         got=select,
-        expected=f"FIRST:END within 0:{count}; END itself is left out",
-        fix=f"such as 0:{min(count, 100)}",
+        expected=f"FIRST:END within 0:{count}, without END itself",
+        fix=f"use a range such as 0:{min(count, 100)}",
     )
 
 
 class _Counter:
-    """Passes images on with a bar of progress, and counts what was clipped of each band."""
+    """Iterator with a progress bar and counts of clipped values per band."""
 
     def __init__(self, images: Iterable[tuple[products.Image, Any]], *, total: int) -> None:
         self._images, self._total, self.clipped = images, total, np.zeros(1, np.int64)
@@ -130,18 +130,18 @@ class _Counter:
         with progress(total=self._total, label="export", unit="image") as bar:
             for image, clipped in self._images:
                 yield image
-                self.clipped = self.clipped + clipped  # of an image by rows known when it is written
+                self.clipped = self.clipped + clipped  # complete only after the consumer has written all rows
                 bar.update(1)
 
 
 def _tell(numbers: dict[str, Any], bands: products.Bands, out: Path) -> None:
     clipped = Counter(numbers["clipped"])
-    said = f"{numbers['images']} images in {out} ({numbers['format']}, {bands.dtype}, {bands.units or 'no units'})"
+    summary = f"{numbers['images']} images in {out} ({numbers['format']}, {bands.dtype}, {bands.units or 'no units'})"
     if not clipped.total():
-        log.info(f"{said}; nothing was clipped")
+        log.info(f"{summary}; no values were clipped")
         return
     worst = ", ".join(f"{band} {count}" for band, count in clipped.most_common(3) if count)
     share = clipped.total() / numbers["values"]
     log.warning(
-        f"{said}; {clipped.total()} values ({share:.2g} of all) are beyond {bands.dtype} and were clipped: {worst}"
+        f"{summary}; {clipped.total()} values ({share:.2g} of all) are beyond {bands.dtype} and were clipped: {worst}"
     )

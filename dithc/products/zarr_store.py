@@ -1,4 +1,4 @@
-"""The one place zarr enters, which need not be installed: images as one store that xarray opens with values decoded.
+"""Zarr store of images that xarray opens with decoded values. Only this module imports zarr, an optional dependency.
 
 Legend: N images, C bands, H, W image.
 """
@@ -19,13 +19,13 @@ NO_PLACE = (float("nan"),) * 6
 
 
 def require_zarr() -> None:
-    """Raises a UserError where zarr is not installed."""
+    """Raise UserError if zarr is not installed."""
     if find_spec("zarr") is None:
         raise problem(
             "zarr is not installed",
-            got="no package of that name",
+            got="--format zarr without this package",
             expected="zarr 3 or later",
-            fix="pip install 'dithc[zarr]', or take --format geotiff",
+            fix="pip install 'dithc[zarr]', or use --format geotiff",
         )
 
 
@@ -37,17 +37,18 @@ def write_zarr(
     shape: tuple[int, int, int, int],
     tags: dict[str, str],
 ) -> list[Path]:
-    """Writes images (zarr format 3), `IMAGES_PER_CHUNK` in memory at a time; returns the files of the store.
+    """Write images in zarr format 3 and return the files of the store.
 
-    Its array `images` (N, C, H, W) holds stored numbers; scale, offset and no data stand in attributes as CF has them, where all
-    bands have the same, and by band in `scale` and `offset`. What is said of single images goes along `image`.
+    At most `IMAGES_PER_CHUNK` images are in memory. The array `images` (N, C, H, W) contains stored integers. Scale,
+    offset and no-data value are CF attributes if all bands share them, and arrays by band (`scale`, `offset`) in any
+    case. Tags of single images become coordinates along `image`.
 
     Args:
-        store: folder to make.
-        images: all of them, in order.
-        bands: theirs.
+        store: New folder.
+        images: All images, in order.
+        bands: Bands of the images.
         shape: (N, C, H, W).
-        tags: what is said of all of them.
+        tags: Common tags of all images.
     """
     import zarr
 
@@ -90,14 +91,14 @@ def _array(
 
 
 def _said(image: products.Image, tags: dict[str, str]) -> dict[str, Any]:
-    """What is said of one image and not of all."""
+    """Return the tags and the place of one image, without the common tags."""
     own = {name.removeprefix("DITHC_").lower(): value for name, value in image.tags.items() if name not in tags}
     place = {"crs": image.crs or "", "transform": image.transform or NO_PLACE}
     return {"image": int(own.pop("index")), "label": int(own.pop("label")), **own, **place}
 
 
 def _finish(group: Any, target: Any, bands: products.Bands, coordinates: dict[str, list[Any]]) -> None:
-    """Writes the coordinates, and the attributes that name them."""
+    """Write the coordinates, and the attributes that list them."""
     if not any(coordinates["crs"]):
         del coordinates["crs"], coordinates["transform"]
     columns: dict[str, tuple[tuple[str, ...], Any]] = {

@@ -1,15 +1,14 @@
-"""Sentinel-2 scenes of catalogues: what a STAC item says of a scene, and items searched, fetched and pinned.
+"""Sentinel-2 scenes of STAC catalogs.
 
-What: `read_item` reads one item, STAC 1.0 or 1.1, and finds its bands by asset keys or names of bands; `chosen` says which assets
-serve a grid; `fetch` searches a catalogue, pins what it found in `lock.json` and brings items and assets into a folder; `Lock`
-reads that back.
-Why: every catalogue names the same bands otherwise; and this is the only room that goes to a network, which staging never does.
-Invariants: a file with its final name is whole, by its length and by its checksum where there is one; a lock names all that was
-found, so that nothing is missing unseen, and a second fetch asks for nothing; credentials come from the environment, go to the
-catalogue's host and to those that are named beside them, and stand in no file, message or log; addresses are kept without their
-queries; no name that a catalogue gives becomes a path, and a lock that anybody wrote names files of its scenes' folders alone.
-How to change it: another naming of bands is a line in `item.py`; pystac-client, which need not be installed, enters in
-`catalogue.py` alone.
+Purpose: every catalog has its own names for the same bands. Only this package uses a network; staging does not.
+Contents: `read_item` reads an item (STAC 1.0 or 1.1) and maps its assets to bands. `chosen` selects the assets for a
+grid. `fetch` searches a catalog, records the result in `lock.json` and downloads items and assets into a folder. `Lock`
+is that file.
+Invariants: a file with its final name is complete, by its length and its checksum, if any. The lock lists every file,
+so that missing files are detected and a second fetch sends no request. Credentials come from the environment, are sent
+only to the catalog's host and to hosts that the user names, and are never stored, logged or printed. Addresses are
+stored without queries. No name from a catalog becomes a path, and a lock names files in the folders of its scenes only.
+Extending: a new band name is a row in `item.py`. Only `catalogue.py` imports pystac-client, an optional dependency.
 """
 
 from dithc.stac.fetch import fetch

@@ -1,4 +1,8 @@
-"""The one place pystac-client enters, which need not be installed: items of a catalogue that fit a search."""
+"""Search of a STAC API with pystac-client, an optional dependency that only this module imports.
+
+pystac-client finds the search link, checks conformance and follows pages. Its requests go through `dithc.stac.http`,
+because requests would follow every redirect, use netrc credentials and read answers of any size.
+"""
 
 import json
 import logging
@@ -27,17 +31,17 @@ ATTEMPTS = 4
 
 
 def search_catalogue(search: datasets.Search, *, credentials: Credentials) -> list[Item]:
-    """The first `limit` items that fit, in the order of the catalogue.
+    """Return the first `limit` items that match, in the order of the catalog.
 
     Raises:
-        UserError: pystac-client is not installed, the catalogue does not answer or is none, or nothing fits.
+        UserError: pystac-client is missing, the catalog does not answer or is invalid, or no item matches.
     """
     if find_spec("pystac_client") is None:
         raise problem(
-            "pystac-client is not installed, which searches catalogues",
-            got="no package of that name",
+            "pystac-client is not installed",
+            got="a search without this package",
             expected="pystac-client 0.8 or later",
-            fix="pip install 'dithc[stac]'; items that you have already are fetched without it: --items FOLDER",
+            fix="pip install 'dithc[stac]', or fetch saved items without a search: --items FOLDER",
         )
     found: dict[str, Item] = {}
     for document in _documents(search, credentials):
@@ -48,9 +52,9 @@ def search_catalogue(search: datasets.Search, *, credentials: Credentials) -> li
             break
     if not found:
         raise problem(
-            f"nothing in {search.catalog} fits the search",
-            got=f"no item of {search.collection}",
-            expected="a scene in the area and days, with no more cloud than `max_cloud`",
+            f"no item of {search.catalog} matches the search",
+            got=f"0 items of {search.collection}",
+            expected="a scene in the area and period, with at most `max_cloud` clouds",
             fix="widen `source.search`, or correct the name of the collection",
         )
     return list(found.values())
@@ -59,7 +63,6 @@ def search_catalogue(search: datasets.Search, *, credentials: Credentials) -> li
 def _documents(search: datasets.Search, credentials: Credentials) -> Iterator[dict[str, Any]]:
     """Yield the items of all pages."""
     from pystac_client import Client
-    from pystac_client.exceptions import APIError
     from pystac_client.stac_api_io import StacApiIO
 
     logging.getLogger("pystac_client").setLevel(logging.WARNING)  # its DEBUG messages contain headers with the token
@@ -68,7 +71,7 @@ def _documents(search: datasets.Search, credentials: Credentials) -> Iterator[di
     place = {"bbox": list(search.bbox)} if search.bbox is not None else {"intersects": _area(Path(search.area or ""))}
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # what a catalogue does not promise is looked at here
+            warnings.simplefilter("ignore")  # missing conformance classes are handled here
             client = Client.open(search.catalog, stac_io=service)
             clear = {"eo:cloud_cover": {"lte": 100 * search.max_cloud}} if search.max_cloud < 1.0 else None
             query = client.search(
@@ -78,7 +81,7 @@ def _documents(search: datasets.Search, credentials: Credentials) -> Iterator[di
                 limit=min(PAGE, search.limit),
                 **place,
             )
-            check_address(query.url, said_by=f"the catalogue {search.catalog}")
+            check_address(query.url, said_by=f"the catalog {search.catalog}")
             for number, page in enumerate(query.pages_as_dicts()):
                 features = page.get("features")
                 if not isinstance(features, list) or not all(isinstance(one, dict) for one in features):
@@ -88,10 +91,14 @@ def _documents(search: datasets.Search, credentials: Credentials) -> Iterator[di
                 yield from features
     except UserError:
         raise
-    except (APIError, OSError, ValueError, KeyError, TypeError, AttributeError, NotImplementedError) as error:
-        raise _no_answer(search, credentials.scrubbed(error)) from None
-    except Exception as error:  # pystac's own, of documents that are none
-        raise _no_answer(search, f"{type(error).__name__}: {credentials.scrubbed(error)}") from None
+    except Exception as error:  # pystac raises various exceptions for invalid documents
+        prefix = "" if isinstance(error, (OSError, ValueError)) else f"{type(error).__name__}: "
+        raise problem(
+            f"the catalog {search.catalog} does not answer the search",
+            got=prefix + credentials.scrubbed(error),
+            expected="a STAC API with item search, at the address of its root (such as .../v1)",
+            fix="check `source.search.catalog`, the network and https_proxy; on a cluster, use a login node",
+        ) from None
 
 
 def _answered(
@@ -101,11 +108,13 @@ def _answered(
     headers: Any = None,
     parameters: dict[str, Any] | None = None,
 ) -> str:
-    """Return the text of an answer; the signature is `StacApiIO.request`. Headers that a catalogue requests are not sent.
+    """Return the text of an answer; replaces `StacApiIO.request`.
+
+    Headers that the catalog requests are not sent.
 
     Raises:
-        ValueError: the answer is an error or larger than `ANSWER_BYTES`.
-        OSError, HTTPException: there is no answer.
+        ValueError: The answer is an error or larger than `ANSWER_BYTES`.
+        OSError, HTTPException: The request failed.
     """
     posted = (method or "GET").upper() == "POST"
     given = {name: value for name, value in (parameters or {}).items() if value is not None}
@@ -136,7 +145,7 @@ def _error_text(error: HTTPError) -> str:
 
 
 def _area(path: Path) -> dict[str, Any]:
-    """The geometry of a GeoJSON file: one, or the only one of its features."""
+    """Return the single geometry of a GeoJSON file."""
     try:
         with plain(path).open("rb") as file:
             content = file.read(AREA_BYTES + 1)
@@ -152,15 +161,6 @@ def _area(path: Path) -> dict[str, Any]:
             f"the area {path} (`source.search.area`) cannot be read",
             got=error,
             expected="GeoJSON with one Polygon or MultiPolygon, in degrees of longitude and latitude",
-            fix="save one feature as GeoJSON (EPSG:4326), or give `bbox: [west, south, east, north]`",
+            fix="save one feature as GeoJSON (EPSG:4326), or set `bbox: [west, south, east, north]`",
         ) from None
     return found
-
-
-def _no_answer(search: datasets.Search, got: str) -> UserError:
-    return problem(
-        f"the catalogue {search.catalog} does not answer the search",
-        got=got,
-        expected="a STAC API with item search (its address is that of its root, such as .../v1)",
-        fix="check `source.search.catalog`, the network and the proxy (https_proxy); on a cluster, use a login node",
-    )

@@ -1,7 +1,8 @@
-"""One file brought from a server, in as many parts as it takes: nothing has its name before all of it is there and right.
+"""Download of one file in one or more requests. The file gets its final name after all checks.
 
-Beside it grow `.NAME.part` and `.NAME.etag`: what came so far, and the server's name for what it is of (RFC 9110, sections 8.8.3,
-13.1.5 and 14): the rest is asked for under the condition that it is still the same.
+Until then `.NAME.part` holds the received bytes and `.NAME.etag` the server's identifier of the file version. The next
+request asks for the remaining bytes on the condition that the version is unchanged (RFC 9110, sections 8.8.3, 13.1.5
+and 14).
 """
 
 import contextlib
@@ -24,19 +25,19 @@ from dithc.stac.multihash import difference
 
 BLOCK_BYTES = 1 << 20
 MOST_ATTEMPTS = 6
-"""In a row that bring less than a block each."""
+"""Limit of successive attempts that receive less than a block each."""
 LONGEST_WAIT_SECONDS = 120.0
 SPARE_BYTES = 1 << 30
-"""Of the disk, left alone."""
+"""Disk space that downloads leave free."""
 LENGTH = re.compile(r"[0-9]{1,18}")
 CONTENT_RANGE = re.compile(r"bytes ([0-9]{1,18})-([0-9]{1,18})/([0-9]{1,18})")
 SIGNATURES = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+", b"\0\0\0\x0cjP  ", b"\xff\x4f\xff\x51")
-"""Of TIFF and JPEG 2000; a page that asks for a login has another."""
+"""First bytes of TIFF and JPEG 2000 files. A login page fails this check."""
 log = logger("dithc.fetch")
 
 
 class _Again(Exception):
-    """This attempt brought no whole file; another may."""
+    """Failure of one attempt; `wait` is the server's Retry-After in seconds."""
 
     def __init__(self, said: str, *, wait: float | None = None) -> None:
         super().__init__(said)
@@ -45,14 +46,14 @@ class _Again(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class Wanted:
-    """A file and what is known of it before.
+    """File to download.
 
     Attributes:
-        address: gives the address to ask, anew for each attempt (signed ones expire).
-        shown: the address for messages.
-        target: where it goes.
-        size: bytes, if the catalogue says so.
-        checksum: multihash, if the catalogue says so.
+        address: Returns the address for each attempt, because signed addresses expire.
+        shown: Address for messages.
+        target: Path of the complete file.
+        size: Bytes, if the catalog states them.
+        checksum: Multihash, if the catalog states it.
     """
 
     address: Callable[[], str]
@@ -69,36 +70,56 @@ class Wanted:
     def etag(self) -> Path:
         return self.target.with_name(f".{self.target.name}.etag")
 
+    @property
+    def received(self) -> int:
+        """Bytes in the partial file."""
+        return self.part.stat().st_size if self.part.exists() else 0
+
+    def discard(self) -> None:
+        """Delete the partial file."""
+        self.part.unlink(missing_ok=True)
+        self.etag.unlink(missing_ok=True)
+
+    def differs(self, *, got: str, expected: str) -> UserError:
+        return problem(
+            f"{self.shown} differs from its catalog entry",
+            got=got,
+            expected=expected,
+            fix="start again; if the error persists, report it to the catalog and leave the scene out",
+        )
+
 
 def download(wanted: Wanted, *, credentials: Credentials, told: Callable[[int], None]) -> tuple[int, str]:
-    """Brings a file; `told` is called with the bytes of each block.
+    """Download a file and return its size and SHA-256.
 
-    Returns:
-        Its size and SHA-256.
+    Args:
+        wanted: File to download.
+        credentials: Token and its hosts.
+        told: Callback that receives the length of each block.
 
     Raises:
-        UserError: the server refuses, goes on failing, or sends something else than what is wanted.
-        OSError: the file cannot be written.
+        UserError: The server rejects the request, fails repeatedly, or sends another file than the catalog describes.
+        OSError: The file cannot be written.
     """
     attempts = 0
     while True:
-        before = _size(wanted.part)
+        before = wanted.received
         try:
             total = _transfer(wanted, credentials, told)
             break
         except _Again as error:
-            attempts = 1 if _size(wanted.part) >= before + BLOCK_BYTES else attempts + 1
+            attempts = 1 if wanted.received >= before + BLOCK_BYTES else attempts + 1
             if attempts >= MOST_ATTEMPTS:
                 raise problem(
                     f"{wanted.shown} could not be fetched",
                     got=f"{error}, {attempts} times in a row",
                     expected="the file",
-                    fix="start again later: what has come so far is kept",
+                    fix="run `dithc fetch` again later; the received part is kept",
                 ) from None
             wait = min(error.wait if error.wait is not None else 2.0 ** (attempts - 1), LONGEST_WAIT_SECONDS)
-            log.info(f"{wanted.target.name}: {error}; again in {wait:g} s")
+            log.info(f"{wanted.target.name}: {error}; retrying in {wait:g} s")
             time.sleep(wait)
-    _judge(wanted, total)
+    _check(wanted, total)
     digest = sha256_file(wanted.part)
     with wanted.part.open("rb") as file:
         os.fsync(file.fileno())
@@ -108,17 +129,26 @@ def download(wanted: Wanted, *, credentials: Credentials, told: Callable[[int], 
 
 
 def _transfer(wanted: Wanted, credentials: Credentials, told: Callable[[int], None]) -> int:
-    """One request and its answer, written behind what is there; returns the bytes of the whole file."""
-    have, etag = _size(wanted.part), _text(wanted.etag)
-    have = have if etag else 0
+    """Append one answer to the partial file; return the size of the complete file."""
+    etag = wanted.etag.read_text() if wanted.etag.exists() else ""
+    have = wanted.received if etag else 0
     headers = {"Range": f"bytes={have}-", "If-Range": etag} if have else {}
     with _answered(wanted, headers, credentials) as response:
         start, total = _announced(wanted, response, have=have, etag=etag)
-        _check_room(wanted, total - start)
+        free = shutil.disk_usage(wanted.target.parent).free - SPARE_BYTES
+        if total - start > free:
+            raise problem(
+                f"not enough disk space for {wanted.target.name}",
+                got=f"{max(free, 0) / 2**30:.1f} GiB in {wanted.target.parent}, besides a reserve of 1 GiB",
+                expected=f"{(total - start) / 2**30:.1f} GiB",
+                fix="free space, or set `source.path` to a larger disk; the received part is kept",
+            )
         if start == 0:
-            wanted.part.unlink(missing_ok=True)  # before its name changes: of two files no part follows another
+            wanted.part.unlink(
+                missing_ok=True
+            )  # before its ETag changes, so that parts of two versions are never joined
         now = response.headers.get("ETag", "")
-        wanted.etag.write_text(now if now.startswith('"') else "")  # a weak one (W/) names no bytes
+        wanted.etag.write_text(now if now.startswith('"') else "")  # a weak ETag (W/) does not identify bytes
         with wanted.part.open("r+b" if start else "wb") as file:
             file.seek(start)
             file.truncate()
@@ -132,13 +162,12 @@ def _transfer(wanted: Wanted, credentials: Credentials, told: Callable[[int], No
 
 
 def _answered(wanted: Wanted, headers: dict[str, str], credentials: Credentials) -> HTTPResponse:
-    """An answer of success; all others as what they mean."""
     try:
         return answer(wanted.address(), headers=headers, credentials=credentials)
     except HTTPError as error:
         with error:
             raise _refused(wanted, error) from None
-    except (OSError, HTTPException) as error:  # urllib makes URLError of those of sending alone
+    except (OSError, HTTPException) as error:  # urllib raises URLError only for errors while sending
         raise _Again(credentials.scrubbed(error)) from None
 
 
@@ -150,46 +179,48 @@ def _block(response: HTTPResponse, left: int) -> bytes:
 
 
 def _announced(wanted: Wanted, response: HTTPResponse, *, have: int, etag: str) -> tuple[int, int]:
-    """At which byte the answer begins, and how many the whole file has."""
+    """Check the headers; return the offset of the answer and the size of the file."""
     packed, length = response.headers.get("Content-Encoding"), response.headers.get("Content-Length", "")
     if packed not in (None, "", "identity"):
-        raise _other(wanted, got=f"content packed as {packed[:40]}", expected="the file itself, as it was asked for")
+        raise wanted.differs(
+            got=f"Content-Encoding {packed[:40]}", expected="the file without compression, as requested"
+        )
     start, total = 0, int(length) if LENGTH.fullmatch(length) else wanted.size
     if response.status == 206:
         place = CONTENT_RANGE.fullmatch(response.headers.get("Content-Range", ""))
         start, last, total = map(int, place.groups()) if place else (-1, -1, -1)
         same = response.headers.get("ETag") in (None, etag)
         if not have or start != have or last != total - 1 or not same or length not in ("", str(total - start)):
-            _forget(wanted)
-            raise _Again("the server sent another part than was asked for")
+            wanted.discard()
+            raise _Again("the server sent another part than requested")
     elif response.status != 200:
-        raise _other(wanted, got=f"status {response.status}", expected="the file (200) or its rest (206)")
+        raise wanted.differs(got=f"status {response.status}", expected="the file (200) or its remaining bytes (206)")
     if total is None:
-        raise _other(wanted, got="no length (Content-Length)", expected="a length, without which a part looks whole")
+        raise wanted.differs(got="no length (Content-Length)", expected="a length, to detect a truncated file")
     if wanted.size is not None and total != wanted.size:
-        _forget(wanted)
-        raise _other(wanted, got=f"{total} bytes", expected=f"{wanted.size}, as the catalogue says (file:size)")
+        wanted.discard()
+        raise wanted.differs(got=f"{total} bytes", expected=f"{wanted.size} (file:size of the catalog)")
     return start, total
 
 
 def _refused(wanted: Wanted, error: HTTPError) -> Exception:
-    """What a status that is none of success means: to try again, or an error for the user."""
+    """Return the exception for an error status: `_Again` or an error for the user."""
     if error.code == 416:
-        _forget(wanted)
-        return _Again("the server has no such part")
+        wanted.discard()
+        return _Again("the server does not have the requested part")
     if error.code in AGAIN:
         return _Again(f"status {error.code}", wait=_wait(error.headers.get("Retry-After")))
-    secret = f"set {TOKEN} (and {TOKEN_HOSTS}, where files have another host than the catalogue), or `search.sign`"
+    secret = f"set {TOKEN} (and {TOKEN_HOSTS}, if the files have another host than the catalog), or `search.sign`"
     return problem(
-        f"{wanted.shown} is not given",
+        f"the server does not deliver {wanted.shown}",
         got=f"status {error.code}",
         expected="the file",
-        fix=secret if error.code in (401, 403, 409) else "the catalogue names a file that is gone: leave the scene out",
+        fix=secret if error.code in (401, 403, 409) else "leave the scene out; the file no longer exists on the server",
     )
 
 
 def _wait(text: str | None) -> float | None:
-    """Seconds that a server asks to wait: a number of them, or a date."""
+    """Return the delay of a Retry-After header (number or date) in seconds."""
     if text is None:
         return None
     if text.strip().isdecimal():
@@ -199,45 +230,12 @@ def _wait(text: str | None) -> float | None:
     return None
 
 
-def _judge(wanted: Wanted, total: int) -> None:
-    """Whether what came is what was wanted; it is thrown away where it is not."""
+def _check(wanted: Wanted, total: int) -> None:
+    """Compare the received file with the catalog entry, and discard it if it differs."""
     with wanted.part.open("rb") as file:
         first = file.read(12)
     differs = difference(wanted.part, wanted.checksum) if wanted.checksum is not None else None
     got, expected = differs or (f"a file that begins with {first!r}", "GeoTIFF or JPEG 2000")
-    if differs or not first.startswith(SIGNATURES) or _size(wanted.part) != total:
-        _forget(wanted)
-        raise _other(wanted, got=got, expected=expected)
-
-
-def _check_room(wanted: Wanted, num_bytes: int) -> None:
-    free = shutil.disk_usage(wanted.target.parent).free - SPARE_BYTES
-    if num_bytes > free:
-        raise problem(
-            f"there is no room for {wanted.target.name}",
-            got=f"{num_bytes / 2**30:.1f} GiB to come",
-            expected=f"that much free in {wanted.target.parent}, and {SPARE_BYTES / 2**30:g} GiB that is left alone",
-            fix="free space, or let `source.path` be on a larger disk; what has come so far is kept",
-        )
-
-
-def _other(wanted: Wanted, *, got: str, expected: str) -> UserError:
-    return problem(
-        f"{wanted.shown} is not what the catalogue says",
-        got=got,
-        expected=expected,
-        fix="start again; if it stays so, tell the catalogue, and leave the scene out",
-    )
-
-
-def _forget(wanted: Wanted) -> None:
-    wanted.part.unlink(missing_ok=True)
-    wanted.etag.unlink(missing_ok=True)
-
-
-def _size(path: Path) -> int:
-    return path.stat().st_size if path.exists() else 0
-
-
-def _text(path: Path) -> str:
-    return path.read_text() if path.exists() else ""
+    if differs or not first.startswith(SIGNATURES) or wanted.received != total:
+        wanted.discard()
+        raise wanted.differs(got=got, expected=expected)

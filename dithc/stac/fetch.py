@@ -1,12 +1,13 @@
-"""Scenes brought from servers into a folder: found, pinned, fetched; what is there and whole is left alone."""
+"""Download of scenes into a folder: search, lock, files. Intact files are not downloaded twice."""
 
 import copy
 import json
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from hashlib import sha256
 from http.client import HTTPException
 from pathlib import Path
+from re import fullmatch
 from typing import Any
 from urllib.error import URLError
 from urllib.parse import quote, urlsplit
@@ -40,12 +41,12 @@ log = logger("dithc.fetch")
 
 @dataclass(frozen=True, kw_only=True)
 class _Found:
-    """Scenes as they will lie in the folder.
+    """Scenes to write into the folder.
 
     Attributes:
-        items: by id.
-        documents: items by their paths.
-        addresses: where files are from by their paths, with whatever belongs to them; never kept.
+        items: Scenes, sorted by id.
+        documents: Items by path.
+        addresses: Complete addresses by path of the file. They may be signed and are never stored.
     """
 
     items: list[PinnedItem]
@@ -54,32 +55,28 @@ class _Found:
 
 
 def fetch(source: datasets.Sentinel2Stac, *, items: Path | None = None) -> Lock:
-    """Brings the scenes of a search, or of items, into `source.path`, with a lock beside them.
+    """Download the scenes of a search, or of items, into `source.path`, with a lock.
 
     Args:
-        source: says what is searched, which bands at which pixel size, and where they go.
-        items: a file or folder of items where nothing is searched; a file may hold a collection of them.
+        source: Search, bands, pixel size and target folder.
+        items: File or folder of items for a source without `search`; a file may contain a collection of items.
 
     Returns:
-        The lock, all files of which are there.
+        The lock. All its files exist.
 
     Raises:
-        UserError: there is no search and no items, or both, the folder was fetched for others, nothing fits, or a file cannot be
-            had.
+        UserError: `search` and `items` are both missing or both given, the folder holds another search, no item
+            matches, or a file cannot be downloaded.
     """
     assert source.path is not None
     folder, search = Path(source.path), source.search
     credentials = Credentials.read(search.catalog if search else None)
     if (items is None) == (search is None):
-        what, got = "there is nothing to fetch", "a source without `search`, and no --items"
-        if search is not None:
-            what, got = "a search and items at once are not fetched", "a source with `search`, and --items"
         raise problem(
-            what,
-            got=got,
+            "`source.search` and `--items` are both missing" if items is None else "`--items` excludes `source.search`",
+            got="a source without `search`, and no --items" if items is None else "a source with `search`, and --items",
             expected="one of them",
-            fix="say in `source.search` which scenes, or pass --items FOLDER with STAC items of a catalogue for a source "
-            "without `search`, which staging takes too",
+            fix="set `source.search`, or pass --items FOLDER with saved STAC items for a source without `search`",
         )
     found = None if items is None else _pinned(_given(items), source)
     asked = Lock.asked_for(source) if found is None else _asked_for(found, source)
@@ -94,10 +91,10 @@ def fetch(source: datasets.Sentinel2Stac, *, items: Path | None = None) -> Lock:
         lock.write(folder)
     elif lock.search != asked:
         raise problem(
-            f"{folder} was fetched for something else",
+            f"{folder} was fetched for another search",
             got=json.dumps(lock.search),
             expected=json.dumps(asked),
-            fix=f"take another `source.path`, or remove {folder / LOCK_FILE}: then it is searched anew",
+            fix=f"set another `source.path`, or remove {folder / LOCK_FILE} to repeat the search",
         )
     sign, signed = search.sign if search else None, found.addresses if found else {}
     _complete(lock, folder, credentials, sign=sign, signed=signed)
@@ -105,16 +102,14 @@ def fetch(source: datasets.Sentinel2Stac, *, items: Path | None = None) -> Lock:
 
 
 def _asked_for(found: _Found, source: datasets.Sentinel2Stac) -> dict[str, Any]:
-    """What the lock of items says of them: how many, and a digest of all but queries of their addresses."""
-    rows = [[found.documents[item.path], asdict(item)["assets"]] for item in found.items]  # by id
+    """Return the number of items, and a digest that ignores queries of addresses."""
+    rows = [[found.documents[item.path], item.model_dump()["assets"]] for item in found.items]
     digest = sha256(json.dumps(rows, sort_keys=True).encode()).hexdigest()
-    masks = source.clouds.probability is not None
-    chosen_by = {"bands": source.bands, "gsd_m": source.gsd_m, "probability": masks}
-    return {"items": len(rows), "sha256": digest, **chosen_by}
+    return {"items": len(rows), "sha256": digest, **Lock.layers_of(source)}
 
 
 def _given(items: Path) -> list[Item]:
-    """Items of files."""
+    """Read the items of a file or folder."""
     inside = items.rglob("*.json") if items.is_dir() else [items]
     paths = sorted(path for path in inside if not is_clutter(path.relative_to(items)))
     found: dict[str, Item] = {}
@@ -130,32 +125,31 @@ def _given(items: Path) -> list[Item]:
         raise problem(
             f"there are no items in {items}",
             got=f"{len(paths)} files *.json",
-            expected="STAC items, or collections of them",
-            fix="save them from their catalogue, or search it: `source.search`",
+            expected="STAC items, or collections of items",
+            fix="save the items of a catalog there, or search the catalog with `source.search`",
         )
     return list(found.values())
 
 
 def _pinned(given: list[Item], source: datasets.Sentinel2Stac) -> _Found:
-    """Items as they will lie in the folder."""
+    """Select the assets of items, and assign a path to each."""
     found = _Found(items=[], documents={}, addresses={})
     for item in sorted(given, key=lambda item: item.id):
-        if not IDENTITY.fullmatch(item.id):
+        if not fullmatch(IDENTITY, item.id):
             raise problem(
-                "the catalogue gives an item a name that can be no folder's",
+                "the id of an item is not a valid folder name",
                 got=repr(item.id[:100]),
-                expected="letters, digits, `.`, `_` and `-`, a letter or digit first",
-                fix="leave that scene out of the search",
+                expected="letters, digits, `.`, `_` and `-`, beginning with a letter or digit",
+                fix="leave this scene out of the search",
             )
-        assets, pinned = _wanted(item, source), {}
-        for name, asset in assets.items():
+        pinned = {}
+        for name, asset in _wanted(item, source).items():
             address = _absolute(asset, item)
             suffix = Path(urlsplit(address).path).suffix.lower()
-            file = f"{name}_{asset.gsd_m:g}m{suffix if suffix in SUFFIXES else '.tif'}"
-            pinned[asset.key] = Pinned(
-                path=f"{item.id}/{file}", href=without_query(address), size=asset.size, checksum=asset.checksum
-            )
-            found.addresses[f"{item.id}/{file}"] = address
+            path = f"{item.id}/{name}_{asset.gsd_m:g}m{suffix if suffix in SUFFIXES else '.tif'}"
+            href = without_query(address)
+            pinned[asset.key] = Pinned(path=path, href=href, size=asset.size, checksum=asset.checksum)
+            found.addresses[path] = address
         path, document = f"{item.id}/{item.id}.json", _local(item, pinned)
         digest = sha256(_text(document).encode()).hexdigest()
         found.documents[path] = document
@@ -168,51 +162,52 @@ def _text(document: dict[str, Any]) -> str:
 
 
 def _wanted(item: Item, source: datasets.Sentinel2Stac) -> dict[str, Asset]:
-    """Assets that reading the scene will need."""
+    """Return the assets that staging reads, by band or mask."""
     level = [band for band in OWN_GSD_M if band.startswith("B") and (band != "B10" or item.level == "L1C")]
-    bands = source.bands or level
-    masks = [CLOUD_PROBABILITY] if source.clouds.probability is not None else []
-    classified = any(asset.band == SCENE_CLASSIFICATION for asset in item.assets)
-    masks += [SCENE_CLASSIFICATION] if classified else []
-    assets, missing = chosen(item, [*bands, *masks], gsd_m=source.gsd_m)
+    names = [*(source.bands or level)]
+    if source.clouds.probability is not None:
+        names.append(CLOUD_PROBABILITY)
+    if any(asset.band == SCENE_CLASSIFICATION for asset in item.assets):
+        names.append(SCENE_CLASSIFICATION)
+    assets, missing = chosen(item, names, gsd_m=source.gsd_m)
     if missing:
         raise problem(
-            f"the item {item.id} lacks what is asked for",
+            f"the item {item.id} lacks bands or masks",
             got=f"no {', '.join(missing)} at {source.gsd_m:g} m or finer, or at its own pixel size",
-            expected=f"{', '.join([*bands, *masks])}",
-            fix="choose `bands` and `gsd_m` that the catalogue has, or another collection",
+            expected=", ".join(names),
+            fix="choose `bands` and `gsd_m` that the catalog has, or another collection",
         )
     return assets
 
 
-def _absolute(asset: Asset, item: Item) -> str:
-    """The address of an asset; a relative one counts from the item's own."""
+def _links(item: Item) -> list[tuple[str, str]]:
+    """Return relation and address of the item's links."""
     links = item.document.get("links")
     rows = [link for link in links if isinstance(link, dict)] if isinstance(links, list) else []
-    own = next((link.get("href") for link in rows if link.get("rel") == "self"), None)
-    href = asset.href if is_remote(asset.href) or not isinstance(own, str) else joined(own, asset.href)
+    return [(str(row.get("rel")), row["href"]) for row in rows if isinstance(row.get("href"), str)]
+
+
+def _absolute(asset: Asset, item: Item) -> str:
+    """Return the address of an asset, resolved against the item's address."""
+    own = next((href for rel, href in _links(item) if rel == "self"), None)
+    href = asset.href if is_remote(asset.href) or own is None else joined(own, asset.href)
     check_address(href, said_by=f"asset {asset.key} of {item.id}")
     return href
 
 
 def _local(item: Item, pinned: dict[str, Pinned]) -> dict[str, Any]:
-    """The item as it lies in the folder: the files that are fetched, by their names there; no signed address is kept."""
+    """Return the item with local file names, and without signed addresses."""
     document = copy.deepcopy(item.document)
     document["assets"] = {key: document["assets"][key] for key in pinned}
     for key, asset in document["assets"].items():
         asset["href"] = f"./{Path(pinned[key].path).name}"
         asset.pop("alternate", None)
-    links = document.get("links")
-    rows = [link for link in links if isinstance(link, dict)] if isinstance(links, list) else []
-    kept = [(str(row.get("rel")), row.get("href")) for row in rows]
-    document["links"] = [
-        {"rel": rel, "href": without_query(href)} for rel, href in kept if isinstance(href, str) and is_remote(href)
-    ]
+    document["links"] = [{"rel": rel, "href": without_query(href)} for rel, href in _links(item) if is_remote(href)]
     return document
 
 
 def _complete(lock: Lock, folder: Path, credentials: Credentials, *, sign: str | None, signed: dict[str, str]) -> None:
-    """Fetches what is not there or not what it must be."""
+    """Download the files that are missing or differ from the lock."""
     files = [asset for item in lock.items for asset in item.assets.values()]
     log.info(f"{len(lock.items)} scenes of {len(files)} files in {folder}")
     fetched = 0
@@ -233,11 +228,14 @@ def _complete(lock: Lock, folder: Path, credentials: Credentials, *, sign: str |
                     bar.update(1)
             finally:
                 lock.write(folder)
-    log.info(f"{fetched} files fetched, {len(files) - fetched} were there")
+    log.info(f"fetched {fetched} files; {len(files) - fetched} existed")
 
 
 def _is_there(folder: Path, asset: Pinned) -> bool:
-    """Whether a file is there and whole; one that came just before an earlier fetch ended is taken into the lock."""
+    """Return whether a file is intact.
+
+    A file that a killed fetch completed is added to the lock if the catalog has a checksum.
+    """
     path = folder / asset.path
     if not path.is_file() or (asset.size is not None and path.stat().st_size != asset.size):
         return False
@@ -252,14 +250,15 @@ def _is_there(folder: Path, asset: Pinned) -> bool:
 def _one(
     asset: Pinned, folder: Path, credentials: Credentials, *, sign: str | None, address: str, bar: progress
 ) -> None:
-    """Fetches one file, and writes into the lock what it is."""
+    """Download one file, and record its size and SHA-256 in the lock."""
     target = folder / asset.path
     target.parent.mkdir(parents=True, exist_ok=True)
-    come = [0]
+    received = 0
 
     def told(num_bytes: int) -> None:
-        come[0] += num_bytes
-        bar.update(0, at=f"{asset.path}: {come[0] / MEGA:.0f} MB")
+        nonlocal received
+        received += num_bytes
+        bar.update(0, at=f"{asset.path}: {received / MEGA:.0f} MB")
 
     wanted = Wanted(
         address=_signing(sign, asset.href, credentials) if sign else lambda: address,
@@ -272,29 +271,28 @@ def _one(
     if asset.sha256 not in (None, digest):
         target.unlink()
         raise problem(
-            f"{asset.href} is no longer the file that was pinned",
+            f"{asset.href} differs from the file in {LOCK_FILE}",
             got=f"sha256 {digest}",
             expected=f"sha256 {asset.sha256}",
-            fix=f"remove {folder / LOCK_FILE} to search anew, and stage again: the catalogue has replaced it",
+            fix=f"remove {folder / LOCK_FILE}, then fetch and stage again; the catalog has replaced the file",
         )
     asset.size, asset.sha256 = size, digest
 
 
 def _signing(sign: str, href: str, credentials: Credentials) -> Callable[[], str]:
-    """Asks a catalogue for the signed form of an address, which is never kept."""
+    """Return a function that requests the signed form of an address from the catalog."""
 
     def address() -> str:
-        said_by = f"the signer {without_query(sign)}"
         try:
             with answer(f"{sign}?href={quote(href, safe='')}", headers={}, credentials=credentials) as response:
                 found = parse(body(response, most=ANSWER_BYTES))["href"]
             if not isinstance(found, str) or without_query(found) != href:
-                raise ValueError("an address of something else")
+                raise ValueError("the address of another file")
         except UserError:
             raise
         except (URLError, HTTPException, OSError, ValueError, KeyError, TypeError) as error:
             raise problem(
-                f"{said_by} does not sign {href}",
+                f"the signer {without_query(sign)} does not sign {href}",
                 got=credentials.scrubbed(error),
                 expected="JSON with the signed address as `href`",
                 fix="check `source.search.sign` and the network",

@@ -1,13 +1,13 @@
-"""One STAC item of a Sentinel-2 scene: which asset holds which band, and what is said of its numbers.
+"""STAC item of a Sentinel-2 scene: assets of its bands, and scale and offset of their numbers.
 
-Earth Search calls assets `red`, `nir08`, `scl`, Planetary Computer `B04`, `B8A`, `SCL`, the Copernicus Data Space `B04_10m`;
-bands are described in `eo:bands` and `raster:bands` (STAC 1.0) or in `bands` (1.1).
+Earth Search names assets `red`, `nir08`, `scl`, Planetary Computer `B04`, `B8A`, `SCL`, the Copernicus Data Space
+`B04_10m`. Bands are described in `eo:bands` and `raster:bands` (STAC 1.0) or in `bands` (1.1). pystac is not used
+because staging needs no optional package, and because it maps none of these names to bands.
 """
 
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from math import isfinite
 from pathlib import Path
 from typing import Any, Literal
 
@@ -17,7 +17,7 @@ from dithc.stac.http import is_remote
 from dithc.stac.multihash import difference
 
 ITEM_BYTES = 4 << 20
-"""A hundred times an item of a catalogue."""
+"""Size limit, a hundred times a typical item."""
 BAND = re.compile(r"B(0[1-9]|1[0-2]|8A)", re.IGNORECASE)
 COMMON_NAMES = {
     "coastal": "B01",
@@ -37,7 +37,7 @@ COMMON_NAMES = {
     "swir16": "B11",
     "swir22": "B12",
 }
-"""Of keys and of bands; `rededge` alone is what catalogues call each of four bands, so that it says nothing."""
+"""Names of assets and bands. `rededge` is missing because catalogs use it for four bands."""
 SCENE_CLASSIFICATION, CLOUD_PROBABILITY = "SCL", "MSK_CLDPRB"
 LAYERS = {"scl": SCENE_CLASSIFICATION, "cloud": CLOUD_PROBABILITY, "cld": CLOUD_PROBABILITY}
 OWN_GSD_M = {
@@ -45,27 +45,27 @@ OWN_GSD_M = {
     **dict.fromkeys(("B05", "B06", "B07", "B8A", "B11", "B12", SCENE_CLASSIFICATION, CLOUD_PROBABILITY), 20.0),
     **dict.fromkeys(("B01", "B09", "B10"), 60.0),
 }
-"""Metres of a pixel in which each band is measured."""
+"""Native pixel size of each band in meters."""
 SIZE = re.compile(r"_(10|20|60)m$", re.IGNORECASE)
 TWIN = "-jp2"
-"""End of the keys of Earth Search's JPEG 2000 copies, whose numbers are not those of the GeoTIFF: the offset is still in."""
+"""Suffix of Earth Search's JPEG 2000 copies, whose numbers still contain the offset, unlike the GeoTIFF files."""
 BASELINE = re.compile(r"_N(\d\d)(\d\d)_")
 LEVEL = re.compile(r"(?:L|MSIL?)(1C|2A)", re.IGNORECASE)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Asset:
-    """The file of a band, or of a mask, as an item names it.
+    """File of a band or mask, as described by an item. Unknown values are None.
 
     Attributes:
-        key: its name among the item's assets.
+        key: Name among the item's assets.
         band: B01 to B12, SCL or MSK_CLDPRB.
-        href: where it is, as it is written there.
-        gsd_m: metres of a pixel.
-        size: bytes, None where it is not said.
-        checksum: multihash as hexadecimal text, None where it is not said.
-        scale: reflectance of a step of the stored numbers, None where it is not said.
-        offset: reflectance of the stored number 0, None where it is not said.
+        href: Address as written in the item.
+        gsd_m: Meters per pixel.
+        size: Bytes.
+        checksum: Hexadecimal multihash.
+        scale: Reflectance per step of the stored numbers.
+        offset: Reflectance of the stored number 0.
     """
 
     key: str
@@ -79,14 +79,14 @@ class Asset:
 
     @property
     def is_remote(self) -> bool:
-        """Whether it is on a server."""
+        """True for a file on a server."""
         return is_remote(self.href)
 
     def difference(self, path: Path) -> tuple[str, str] | None:
-        """What was got and what was expected, where a file has not the size or the checksum that is said of this asset.
+        """Return the actual and the expected size or digest of a file if they differ.
 
         Raises:
-            OSError: it cannot be read.
+            OSError: The file cannot be read.
         """
         if self.size is not None and (size := path.stat().st_size) != self.size:
             return f"{size} bytes", f"{self.size} (file:size)"
@@ -95,15 +95,15 @@ class Asset:
 
 @dataclass(frozen=True, kw_only=True)
 class Item:
-    """What an item says of a scene.
+    """Scene as described by an item. Unknown values are None.
 
     Attributes:
-        level: of processing.
-        baseline: of processing, such as 04.00; None where it is not said.
-        offset_applied: whether the catalogue took the offset off the numbers, None where it does not say.
-        cloud_cover: percent, None where it is not said.
-        assets: one for each band and pixel size.
-        document: the item itself.
+        level: Processing level.
+        baseline: Processing baseline, such as 04.00.
+        offset_applied: Whether the catalog has added the offset to the numbers.
+        cloud_cover: Percent.
+        assets: One file for each band and pixel size.
+        document: Complete item.
     """
 
     id: str
@@ -116,21 +116,21 @@ class Item:
 
 
 def read_item(path: Path) -> Item:
-    """Reads a file with one item.
+    """Read a file with one item.
 
     Raises:
-        UserError: it is no item of a Sentinel-2 scene, or contradicts itself.
-        OSError: it cannot be read.
+        UserError: The file is not an item of a Sentinel-2 scene, or the item contradicts itself.
+        OSError: The file cannot be read.
     """
     return item_of(read_document(path), origin=path.name)
 
 
 def read_document(path: Path) -> Any:
-    """The JSON of a file.
+    """Read a JSON file.
 
     Raises:
-        UserError: it is none, or larger than any item.
-        OSError: it cannot be read.
+        UserError: The file is invalid JSON or larger than `ITEM_BYTES`.
+        OSError: The file cannot be read.
     """
     with plain(path).open("rb") as file:
         content = file.read(ITEM_BYTES + 1)
@@ -143,10 +143,10 @@ def read_document(path: Path) -> Any:
 
 
 def item_of(document: Any, *, origin: str) -> Item:
-    """The item that a JSON value is; `origin` is how messages call it.
+    """Convert a JSON value to an item. Messages name `origin`.
 
     Raises:
-        UserError: it is none of a Sentinel-2 scene, or contradicts itself.
+        UserError: The value is not an item of a Sentinel-2 scene, or contradicts itself.
     """
     if not isinstance(document, dict) or document.get("type") != "Feature" or "stac_version" not in document:
         kind = document.get("type") if isinstance(document, dict) else type(document).__name__
@@ -154,17 +154,12 @@ def item_of(document: Any, *, origin: str) -> Item:
     properties, assets = document.get("properties"), document.get("assets")
     if not isinstance(properties, dict) or not isinstance(assets, dict) or not isinstance(document.get("id"), str):
         raise _no_item(origin, got="no id, properties or assets")
-    names = [document.get("collection"), document["id"]]
-    names = [
-        properties.get("s2:product_type"),
-        properties.get("product:type"),
-        properties.get("s2:product_uri"),
-        *names,
-    ]
+    names = [properties.get(name) for name in ("s2:product_type", "product:type", "s2:product_uri")]
+    names += [document.get("collection"), document["id"]]
     levels = {match[1].upper() for name in names if isinstance(name, str) and (match := LEVEL.search(name))}
     if len(levels) != 1:
-        said = " and ".join(sorted(levels)) or "no level"
-        raise _no_item(origin, got=f"{said} in s2:product_type, collection and id")
+        got = " and ".join(sorted(levels)) or "no level"
+        raise _no_item(origin, got=f"{got} in s2:product_type, collection and id")
     applied = properties.get("earthsearch:boa_offset_applied", properties.get("sentinel:boa_offset_applied"))
     if applied not in (True, False, None):
         raise _no_item(origin, got=f"earthsearch:boa_offset_applied {applied!r}")
@@ -185,9 +180,13 @@ def item_of(document: Any, *, origin: str) -> Item:
 
 
 def chosen(item: Item, wanted: Iterable[str], *, gsd_m: float) -> tuple[dict[str, Asset], list[str]]:
-    """Assets of bands and masks that serve a grid, by name, and the names of those that have none that is fine enough.
+    """Select the assets of bands and masks for a grid.
 
-    An asset has the grid's pixel size, or else the next finer; of a band whose own pixels are coarser than the grid, the finest.
+    An asset has the pixel size of the grid, or else the next finer size. For bands with a coarser native pixel size
+    it is the finest asset.
+
+    Returns:
+        Assets by name, and the names without a suitable asset.
     """
     found: dict[str, Asset] = {}
     missing = []
@@ -202,7 +201,7 @@ def chosen(item: Item, wanted: Iterable[str], *, gsd_m: float) -> tuple[dict[str
 
 
 def _asset(key: str, value: Any, *, origin: str) -> Asset | None:
-    """The asset, if it is one of a band or mask."""
+    """Convert an asset; return None if it is not a band or mask."""
     if not isinstance(value, dict) or key.lower().endswith(TWIN):
         return None
     rows = value.get("bands") or value.get("eo:bands") or []
@@ -214,7 +213,7 @@ def _asset(key: str, value: Any, *, origin: str) -> Asset | None:
     if of_key is None and not (isinstance(roles, list) and "data" in roles):
         return None
     if of_key and of_row and of_key != of_row:
-        raise _no_item(origin, got=f"asset {key}, whose band is called {row.get('name')}")
+        raise _no_item(origin, got=f"asset {key}, with band {row.get('name')}")
     band = of_key or of_row
     if band is None:
         return None
@@ -244,11 +243,11 @@ def _asset(key: str, value: Any, *, origin: str) -> Asset | None:
 
 
 def _reachable(href: str, asset: Mapping[str, Any]) -> str:
-    """The address of an asset, or its alternative by HTTP where the first is in an object store."""
+    """Return the address of an asset, or its HTTPS alternative to an S3 address."""
     if not href.startswith("s3:"):
         return href
-    others = asset.get("alternate")
-    for other in others.values() if isinstance(others, dict) else ():
+    alternate = asset.get("alternate")
+    for other in alternate.values() if isinstance(alternate, dict) else ():
         address = other.get("href") if isinstance(other, dict) else None
         if isinstance(address, str) and address.startswith("https:"):
             return address
@@ -262,7 +261,7 @@ def _band(name: Any) -> str | None:
 
 
 def _baseline(properties: Mapping[str, Any], identity: str, *, origin: str) -> str | None:
-    """The processing baseline, of whatever says it; all must say the same."""
+    """Return the processing baseline from properties and names, which must agree."""
     told = {properties.get(name) for name in ("s2:processing_baseline", "processing:version")} - {None}
     names = (properties.get("s2:product_uri"), identity)
     told |= {f"{match[1]}.{match[2]}" for name in names if isinstance(name, str) and (match := BASELINE.search(name))}
@@ -275,20 +274,15 @@ def _number(values: Mapping[str, Any], name: str, *, least: float, most: float, 
     value = values.get(name)
     if value is None:
         return None
-    if (
-        isinstance(value, bool)
-        or not isinstance(value, int | float)
-        or not isfinite(value)
-        or not least <= value <= most
-    ):
+    if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value <= most:
         raise _no_item(origin, got=f"{name} {value!r}")
     return float(value)
 
 
 def _no_item(origin: str, *, got: str) -> UserError:
     return problem(
-        f"{origin} is no STAC item of a Sentinel-2 scene",
+        f"{origin} is not a valid STAC item of a Sentinel-2 scene",
         got=got[:300],
-        expected="an item (type Feature, STAC 1.0 or 1.1) of level L1C or L2A that says everything once",
-        fix="save the item again from its catalogue, or take it out of the folder",
+        expected="an item (type Feature, STAC 1.0 or 1.1) of level L1C or L2A without contradictions",
+        fix="save the item again from its catalog, or remove it from the folder",
     )

@@ -1,47 +1,46 @@
-"""Checksums as STAC's file extension has them: a multihash, which names its algorithm, as hexadecimal text.
+"""Checksums of STAC's file extension: hexadecimal multihashes, which begin with a code of the algorithm and the length.
 
-Source: the table of multicodecs (github.com/multiformats/multicodec, table.csv), of which catalogues use the first two.
+Source: table of multicodecs, github.com/multiformats/multicodec, table.csv.
 """
 
 import hashlib
+import re
 from pathlib import Path
 
 from dithc.sealed import plain
 
 ALGORITHMS = {
-    0x12: "sha256",
-    0x16: "sha3_256",
-    0x11: "sha1",
-    0x13: "sha512",
-    0x14: "sha3_512",
-    0x15: "sha3_384",
-    0x17: "sha3_224",
-    0x20: "sha384",
-    0xD5: "md5",
+    "1220": "sha256",
+    "1620": "sha3_256",
+    "1114": "sha1",
+    "1340": "sha512",
+    "1440": "sha3_512",
+    "1530": "sha3_384",
+    "171c": "sha3_224",
+    "2030": "sha384",
+    "d50110": "md5",
 }
+"""Names in `hashlib` by code and length, both as varint. Catalogs use the first two."""
+MULTIHASH = re.compile(f"({'|'.join(ALGORITHMS)})([0-9a-f]*)")
 
 
 def parse_multihash(text: str) -> tuple[str, str]:
-    """Algorithm, as `hashlib` names it, and digest.
+    """Return the algorithm as named by `hashlib`, and the digest.
 
     Raises:
-        ValueError: it is no multihash, or of an algorithm that is not known.
+        ValueError: The text is not a multihash, or its algorithm is unknown.
     """
-    rest = bytes.fromhex(text)
-    code, rest = _varint(rest)
-    length, digest = _varint(rest)
-    if code not in ALGORITHMS:
-        raise ValueError(f"algorithm 0x{code:x} is not known")
-    if length != len(digest) or length != hashlib.new(ALGORITHMS[code]).digest_size:
-        raise ValueError(f"{len(digest)} bytes of {ALGORITHMS[code]}")
-    return ALGORITHMS[code], digest.hex()
+    found = MULTIHASH.fullmatch(text.lower())
+    if found is None or len(found[2]) != 2 * hashlib.new(ALGORITHMS[found[1]]).digest_size:
+        raise ValueError("unknown algorithm or wrong length")
+    return ALGORITHMS[found[1]], found[2]
 
 
 def difference(path: Path, checksum: str) -> tuple[str, str] | None:
-    """What was got and what was expected, where a file's checksum is not this multihash, or where that is none.
+    """Return actual and expected digest if they differ or the checksum is invalid.
 
     Raises:
-        OSError: the file cannot be read.
+        OSError: The file cannot be read.
     """
     try:
         algorithm, expected = parse_multihash(checksum)
@@ -50,13 +49,3 @@ def difference(path: Path, checksum: str) -> tuple[str, str] | None:
     with plain(path).open("rb") as file:
         got = hashlib.file_digest(file, algorithm).hexdigest()
     return None if got == expected else (f"{algorithm} {got}", f"{algorithm} {expected}")
-
-
-def _varint(content: bytes) -> tuple[int, bytes]:
-    """An unsigned integer of seven bits a byte, and what follows it."""
-    value = 0
-    for number, byte in enumerate(content[:3]):
-        value |= (byte & 0x7F) << (7 * number)
-        if byte < 0x80:
-            return value, content[number + 1 :]
-    raise ValueError("it ends too early")

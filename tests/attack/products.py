@@ -125,7 +125,6 @@ def make_packed(folder: Path) -> None:
     source = next(folder.glob("*.SAFE"))
     shutil.make_archive(str(source.with_suffix("")), "zip", folder, source.name)
     shutil.rmtree(source)
-    (folder / "synthetic.json").unlink()
 
 
 MAKERS: dict[str, Callable[[Path], object]] = {

@@ -42,7 +42,6 @@ def write_variant(folder: Path, name: str, *, seed: int) -> None:
     variant = VARIANTS[name]
     products = [SafeProduct(index=i, size=96) for i in range(2 if variant.long_names else 1)]
     synthesize("sentinel2", folder, seed=seed, scenes=len(products), size=96)
-    (folder / "synthetic.json").unlink()
     first = products[0]
     made, number = first.sensed + PROCESSING, variant.baseline.replace(".", "")
     root = folder / first.name.replace("N0400", f"N{number}").replace("L2A", variant.level)
@@ -63,9 +62,8 @@ def write_variant(folder: Path, name: str, *, seed: int) -> None:
     if variant.level == "L1C":
         granules = [_level1c(root, product, made=stamp(made), variant=variant) for product in products]
         text = re.sub(r"<Granule .*?</Granule>", "".join(granules), text, flags=re.DOTALL)
-        text = re.sub(r"<Scene_Classification_List>.*</Scene_Classification_List>", "", text)
         one = '<QUANTIFICATION_VALUE unit="none">10000</QUANTIFICATION_VALUE>'
-        text = re.sub(r"<QUANTIFICATION_VALUES_LIST>.*</QUANTIFICATION_VALUES_LIST>", one, text)
+        text = re.sub(r"<BOA_QUANTIFICATION_VALUE.*</BOA_QUANTIFICATION_VALUE>", one, text)
         text = text.replace("BOA_ADD_OFFSET_VALUES_LIST", "Radiometric_Offset_List").replace("BOA_ADD", "RADIO_ADD")
     (root / "MTD_MSIL2A.xml").unlink()
     metadata.write_text(_renamed(text, variant))

@@ -1,4 +1,4 @@
-"""A small data set from plain GeoTIFF files to tiles, and images that could have been generated of it."""
+"""Small dataset of GeoTIFF files with scenes and tiles, and images in the form of generated samples."""
 
 import json
 from pathlib import Path
@@ -18,7 +18,7 @@ IMAGES = 70  # more than a shard
 
 
 def digital_numbers(seed: int) -> np.ndarray:
-    """A scene of DN, in the first tile a corner of which nothing is known (0)."""
+    """Return a scene of digital numbers with a corner without data (0) in the first tile."""
     pixels = np.random.default_rng(seed).integers(900, 6000, (3, SIDE, SIDE)).astype(np.uint16)
     pixels[:, :4, :4] = 0
     return pixels
@@ -54,14 +54,14 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def scaled_images(count: int = IMAGES) -> np.ndarray:
-    """Images as a decoder gives them: about [-1, 1], some far beyond; exact in fp16."""
+    """Return images like a decoder: about [-1, 1], a few far beyond, exact in fp16."""
     images = np.random.default_rng(7).normal(0, 0.7, (count, 3, SIZE, SIZE)).astype(np.float16)
     images[3, 1, 2, :5] = [60, -60, 3000, -3000, 0]
     return images.astype(np.float32)
 
 
 def write_samples(root: Path, out: Path, *, codec: str) -> Path:
-    """Shards and a manifest as `dithc sample` leaves them."""
+    """Write shards and a manifest like `dithc sample`."""
     images, labels = scaled_images(), [0] * IMAGES
     out.parent.mkdir(parents=True)
     shards = Shards(folder=out.parent, total=IMAGES, identity="any")
@@ -86,12 +86,12 @@ def write_samples(root: Path, out: Path, *, codec: str) -> Path:
     return out
 
 
-SCENE = (3, 700, 1100)  # of blocks of 512 pixels, at no side a multiple
+SCENE = (3, 700, 1100)  # not a multiple of the block size 512
 
 
 @pytest.fixture
 def scene_samples(results: Path, tmp_path: Path) -> Path:
-    """One scene and its manifest, as `dithc sample` leaves them."""
+    """One scene and its manifest, in the form of `dithc sample`."""
     image = np.random.default_rng(8).normal(0, 0.3, (1, *SCENE)).astype(np.float16)
     image[0, 1, 699, :3] = [60, -60, 3000]
     out = tmp_path / "scene/manifest.json"

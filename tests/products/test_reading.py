@@ -1,4 +1,4 @@
-"""What is opened has the values of its stage, with names, labels and places, and only what is asked for is read."""
+"""Opened stages have the values, names, labels and coordinates of the stage, and read only indexed files."""
 
 import copy
 import multiprocessing

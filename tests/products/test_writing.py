@@ -1,4 +1,4 @@
-"""Exported images hold, in the integers of their source, what the inverse of the scaling says; and say what they are."""
+"""Exported images contain the inverse of the scaling in the integers of their source, with tags and places."""
 
 import json
 import shutil
@@ -33,7 +33,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::rasterio.errors.NotGeoreference
 
 
 def physical(tiles: Path) -> np.ndarray:
-    """What the scaled images are in reflectance, in float64: -1 is each band's `low`, +1 its `high`."""
+    """Return the scaled images as reflectance in float64. -1 is the `low` of each band, +1 its `high`."""
     statistics = json.loads((tiles.parent / "dataset.json").read_text())["statistics"]
     low, high = (np.array([band[end] for band in statistics])[:, None, None] for end in ("low", "high"))
     return (scaled_images().astype(np.float64) + 1) / 2 * (high - low) + low
@@ -86,7 +86,7 @@ def test_a_scene_is_one_file_of_blocks_written_by_rows(scene_samples, tmp_path, 
     monkeypatch.setattr("dithc.products.images.VALUES", 3 * 1100 * 37)  # 37 rows at once
     numbers = write(scene_samples, stage="sample", layout="geotiff", out=tmp_path / "out")
     path = tmp_path / "out/image-000000.tif"
-    assert {one.name for one in (tmp_path / "out").glob("[!.]*")} == {path.name, "manifest.json"}  # nothing beside it
+    assert {one.name for one in (tmp_path / "out").glob("[!.]*")} == {path.name, "manifest.json"}  # no sidecar file
     made = Generated(scene_samples)
     wanted, clipped = made.bands.stored(made.physical(np.array([0])))
     assert list(numbers["clipped"].values()) == clipped.tolist()
@@ -139,7 +139,7 @@ def test_real_tiles_are_their_source_to_the_bit_and_at_its_place(tiles, tmp_path
 
 
 def test_exported_tiles_are_staged_again_as_they_were(tiles, scenes, tmp_path):
-    """Through the reader of plain arrays, which takes their value for no data and their place from the files."""
+    """The reader of plain arrays reads no-data value and place from the files."""
     write(tiles, stage="tiles", layout="geotiff", out=tmp_path / "out")
     (tmp_path / "out/manifest.json").unlink()
     config = json.loads((tiles.parents[2] / "config.json").read_text())
@@ -162,7 +162,7 @@ def test_exported_tiles_are_staged_again_as_they_were(tiles, scenes, tmp_path):
 
 @pytest.mark.parametrize("codec", ["sd-vae-123456789abc", "diffusers-display-123456789abc"])
 def test_pictures_of_a_codec_that_sees_the_display_are_bytes_of_its_scale(results, tmp_path, codec):
-    root = Path(shutil.copytree(results, tmp_path / "copy"))  # its inputs are found where they stand now
+    root = Path(shutil.copytree(results, tmp_path / "copy"))  # inputs are found in the copied folder
     path = write_samples(root, root / "samples/sd/manifest.json", codec=codec)
     write(path, stage="sample", layout="geotiff", out=tmp_path / "out", select="3:5")
     for image in (3, 4):
@@ -223,7 +223,7 @@ def test_number_for_no_data_is_never_a_value():
 
 @pytest.mark.parametrize("select", ["", "5", "3:3", "5:2", "0:71", "-3:", "a:b", "0:3:2"])
 def test_selection_that_names_no_images_is_refused(samples, tmp_path, select):
-    with pytest.raises(UserError, match="--select names no images"):
+    with pytest.raises(UserError, match="--select selects no images"):
         write(samples, stage="sample", layout="geotiff", out=tmp_path / "out", select=select)
     assert not (tmp_path / "out").exists()
 
@@ -247,7 +247,7 @@ def test_killed_export_is_begun_anew_and_an_earlier_one_replaced(samples, tmp_pa
         with pytest.raises(KeyboardInterrupt):
             write(samples, stage="sample", layout="geotiff", out=tmp_path / "out", select="3:5")
     assert len(list((tmp_path / "out").glob("*.tif"))) == 3
-    (tmp_path / ".out.tmp.host.1").mkdir()  # what a process that was killed outright leaves
+    (tmp_path / ".out.tmp.host.1").mkdir()  # left by a killed process
     write(samples, stage="sample", layout="geotiff", out=tmp_path / "out", select="3:5")
     assert sorted(file.name for file in tmp_path.iterdir()) == ["out"]
     names = [file.name for file in outputs.files_of(tmp_path / "out")]
@@ -285,7 +285,7 @@ def test_samples_whose_tiles_were_made_anew_are_refused(results, tmp_path):
     manifest = Manifest.read(lonely / "manifest.json")
     manifest.inputs.update({path: "0" * 12 for path in manifest.inputs if "tiles" in path})
     manifest.write(lonely / "manifest.json")
-    with pytest.raises(UserError, match=r"the tiles that .* was made from are not found"):
+    with pytest.raises(UserError, match=r"the tiles of .* were not found"):
         write(lonely / "manifest.json", stage="sample", layout="geotiff", out=tmp_path / "out")
 
 

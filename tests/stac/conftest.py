@@ -1,4 +1,4 @@
-"""The catalogue of `server.py`, running, with generated scenes; and an environment without credentials."""
+"""Running catalog with generated scenes, and an environment without credentials."""
 
 import shutil
 from collections.abc import Callable, Iterator
@@ -20,7 +20,7 @@ def _scenes(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def catalogue(_scenes: Path, tmp_path: Path) -> Iterator[Catalogue]:
-    """A running catalogue of four generated scenes: two of Earth Search, one of Planetary Computer, one of collection 1."""
+    """Running catalog of four scenes: two of Earth Search, one of Planetary Computer, one of collection 1."""
     server = Catalogue(Path(shutil.copytree(_scenes, tmp_path / "served")))
     thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()
@@ -32,7 +32,7 @@ def catalogue(_scenes: Path, tmp_path: Path) -> Iterator[Catalogue]:
 
 @pytest.fixture
 def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """Seconds that a download meant to wait; it does not."""
+    """Record of the delays of downloads in seconds, which are skipped."""
     waited: list[float] = []
     monkeypatch.setattr("dithc.stac.download.time.sleep", waited.append)
     return waited
@@ -40,7 +40,7 @@ def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 @pytest.fixture
 def no_token(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """No credentials in the environment; `no_token(TOKEN=...)` sets some."""
+    """Remove credentials from the environment; `no_token(TOKEN=...)` sets variables."""
     for name in ("DITHC_STAC_TOKEN", "DITHC_STAC_TOKEN_HOSTS"):
         monkeypatch.delenv(name, raising=False)
     return lambda **values: [monkeypatch.setenv(name, value) for name, value in values.items()] and None

@@ -1,4 +1,4 @@
-"""A catalogue of the tests' own on this machine: a STAC API and its files, whose answers a test can spoil."""
+"""Local STAC API with files. Tests can replace its answers."""
 
 import hashlib
 import json
@@ -9,16 +9,16 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 CONFORMS = ("core", "item-search", "item-search#query", "ogcapi-features")
-PAGE = 2  # items, however many are asked for
+PAGE = 2  # largest number of items per page
 
 
 @dataclass
 class Reply:
-    """What the server sends in the place of its own answer; None leaves that part as it is.
+    """Replacement of an answer; None keeps the original part.
 
     Attributes:
-        cut: bytes of the body after which the connection ends.
-        headers: in the place of its own of that name; None takes one away.
+        cut: Bytes of the body before the connection ends.
+        headers: Replacements of headers; None removes a header.
     """
 
     status: int | None = None
@@ -28,12 +28,13 @@ class Reply:
 
 
 class Catalogue(ThreadingHTTPServer):
-    """Serves a folder of items under /v1 (its API) and /files (byte ranges, ETags).
+    """Server of a folder of items under /v1 (API) and /files (byte ranges, ETags).
 
     Attributes:
-        replies: by path, for its next requests in turn; the last for all further ones where `forever` names the path.
-        seen: method, path with query, and headers of every request.
-        token: that requests must bring, if any.
+        replies: Answers of the next requests, by path. The last one is repeated for paths in `forever`.
+        seen: Method, path with query, and headers of every request.
+        token: Token that requests must contain, if any.
+        signature: Query that requests of files must contain, if any.
     """
 
     daemon_threads = True
@@ -56,11 +57,11 @@ class Catalogue(ThreadingHTTPServer):
         return f"{self.url}/v1"
 
     def asked(self, path: str) -> list[dict[str, str]]:
-        """Headers of the requests for a path."""
+        """Return the headers of all requests for a path."""
         return [headers for _, target, headers in self.seen if urlsplit(target).path == path]
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that went away is no error."""
+        """Ignore clients that disconnect."""
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -68,7 +69,7 @@ class _Handler(BaseHTTPRequestHandler):
     server: Catalogue
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Says nothing."""
+        """Log no requests."""
 
     def do_GET(self) -> None:
         self._answer(b"")
@@ -132,7 +133,7 @@ class _Handler(BaseHTTPRequestHandler):
         return 200, headers, json.dumps(self._found(json.loads(sent))).encode()
 
     def _found(self, asked: dict[str, Any]) -> dict[str, Any]:
-        """A page of the items that a search asks for, with a link to the next one, as Earth Search has it."""
+        """Return a page of matching items, with a link to the next page in the form of Earth Search."""
         first, last = asked["datetime"].split("/")
         most = asked.get("query", {}).get("eo:cloud_cover", {}).get("lte", 100)
         items = [json.loads(path.read_text()) for path in sorted(self.server.folder.rglob("*.json"))]

@@ -1,19 +1,15 @@
-"""Search, lock and fetch against a catalogue of the tests' own, through pystac-client; and what must not be told."""
+"""Search, lock and fetch with a local catalog and pystac-client, and secrecy of tokens and signatures."""
 
 import gzip
 import importlib.util
-import io
 import json
 import logging
 import shutil
 import tracemalloc
 import zlib
 from collections.abc import Callable
-from email.message import Message
 from pathlib import Path
 from typing import Any
-from urllib.error import HTTPError
-from urllib.request import Request
 
 import numpy as np
 import pytest
@@ -40,12 +36,12 @@ SECRET = "s3cr3t-t0ken"
 
 @pytest.fixture(autouse=True)
 def _quiet(pauses: list[float], no_token: Callable[..., None]) -> None:
-    """No waiting, no credentials."""
+    """Skip delays and remove credentials."""
 
 
 @pytest.fixture
 def source(catalogue: Catalogue, tmp_path: Path) -> Callable[..., datasets.Sentinel2Stac]:
-    """A source that searches the catalogue for three bands; settings of the search, or `search=None`."""
+    """Function that returns a source with three bands; arguments are settings of the search, or `search=None`."""
 
     def make(**settings: Any) -> datasets.Sentinel2Stac:
         search: dict[str, Any] | None = {
@@ -72,7 +68,7 @@ def documents(catalogue: Catalogue) -> dict[str, dict[str, Any]]:
 
 
 def given(catalogue: Catalogue, folder: Path, *, most: int = 1) -> Path:
-    """A folder of items that were saved from the catalogue."""
+    """Save items of the catalog to a folder."""
     items = folder / "items"
     items.mkdir(exist_ok=True)
     for name, one in list(documents(catalogue).items())[:most]:
@@ -140,7 +136,7 @@ def test_a_fetch_that_is_interrupted_goes_on_without_searching(
     catalogue.seen.clear()
     identity = sorted(one for one in documents(catalogue) if one.endswith("_L2A") and "_0_" in one)[1]
     catalogue.replies[f"/files/{identity}/B11.tif"] = [Reply(status=404)]
-    with pytest.raises(UserError, match=r"is gone"):
+    with pytest.raises(UserError, match=r"no longer exists"):
         fetch(source())
     (rejected,) = [one for one in read_scenes(source(), tmp_path / "fetched") if isinstance(one, Rejection)][:1]
     assert "not fetched yet" in rejected.refused.expected
@@ -194,7 +190,7 @@ def test_area_days_clouds_and_limit_choose_scenes(catalogue: Catalogue, source: 
     clear = sorted(found.values(), key=lambda one: float(one["properties"]["eo:cloud_cover"]))
     assert ids(max_cloud=clear[0]["properties"]["eo:cloud_cover"] / 100 + 1e-9) == {clear[0]["id"]}
     assert len(ids(limit=2)) == 2
-    with pytest.raises(UserError, match=r"nothing in .* fits"):
+    with pytest.raises(UserError, match=r"no item of .* matches"):
         ids(collection="sentinel-9")
 
 
@@ -220,7 +216,7 @@ def test_items_of_files_are_fetched_without_a_client(
     for name, one in documents(catalogue).items():
         one["links"] = [{"rel": "self", "href": f"{catalogue.url}/files/{name}/{name}.json?sig=secret"}]
         (items / f"{name}.json").write_text(json.dumps(one))
-        (items / f"._{name}.json").write_bytes(b"\0\5\x16\7")  # as macOS writes it on other file systems
+        (items / f"._{name}.json").write_bytes(b"\0\5\x16\7")  # AppleDouble file of macOS
     lock = fetch(source(search=None), items=items)
     assert len(lock.items) == 4
     scenes = list(read_scenes(source(search=None), tmp_path / "fetched"))
@@ -266,18 +262,18 @@ def test_other_items_are_not_what_a_folder_was_fetched_for(catalogue: Catalogue,
     moved = only.rename(items / "another_name.json")
     moved.write_text(json.dumps(dict(reversed(saved.items()))))
     catalogue.seen.clear()
-    assert len(fetch(source(search=None), items=items).items) == 1  # the same, however it is saved
+    assert len(fetch(source(search=None), items=items).items) == 1  # the file name and the order of keys do not matter
     clouded = source(search=None)
     clouded = clouded.model_copy(update={"clouds": clouded.clouds.model_copy(update={"probability": 50})})
-    with pytest.raises(UserError, match=r'(?s)fetched for something else.*probability": true'):
+    with pytest.raises(UserError, match=r'(?s)fetched for another search.*probability": true'):
         fetch(clouded, items=items)
     moved.write_text(json.dumps(saved | {"properties": saved["properties"] | {"eo:cloud_cover": 99.0}}))
-    with pytest.raises(UserError, match=r"fetched for something else"):
+    with pytest.raises(UserError, match=r"fetched for another search"):
         fetch(source(search=None), items=items)
     moved.write_text(json.dumps(saved))
     given(catalogue, tmp_path, most=2)
     moved.unlink()
-    with pytest.raises(UserError, match=r"(?s)fetched for something else.*\"items\": 1.*\"items\": 2.*lock\.json"):
+    with pytest.raises(UserError, match=r"(?s)fetched for another search.*\"items\": 1.*\"items\": 2.*lock\.json"):
         fetch(source(search=None), items=items)
     assert catalogue.seen == []
     assert files(tmp_path / "fetched") == before
@@ -286,9 +282,9 @@ def test_other_items_are_not_what_a_folder_was_fetched_for(catalogue: Catalogue,
 def test_items_beside_a_search_are_refused_and_so_is_neither(
     catalogue: Catalogue, source: Make, tmp_path: Path
 ) -> None:
-    with pytest.raises(UserError, match=r"(?s)search and items at once.*got:.*expected:.*fix:.*without `search`"):
+    with pytest.raises(UserError, match=r"(?s)`--items` excludes.*got:.*expected:.*fix:.*without `search`"):
         fetch(source(), items=given(catalogue, tmp_path))
-    with pytest.raises(UserError, match=r"nothing to fetch"):
+    with pytest.raises(UserError, match=r"are both missing"):
         fetch(source(search=None))
     assert not (tmp_path / "fetched").exists()
     assert catalogue.seen == []
@@ -377,45 +373,17 @@ def test_redirects_of_a_search_get_the_token_by_their_host_alone(
     assert not any("Authorization" in headers for _, _, headers in catalogue.seen)
 
 
-@needs_client
-@pytest.mark.parametrize("place", ["ftp://127.0.0.1/v1", "file:///etc/passwd", "http://user:pass@127.0.0.1/v1"])
-def test_redirects_of_a_search_lead_to_web_servers_alone(catalogue: Catalogue, source: Make, place: str) -> None:
-    catalogue.replies["/v1/search"] = [Reply(status=302, headers={"Location": place})]
-    with pytest.raises(
-        UserError, match=r"a redirect of .*/v1/search leads to an address that is not asked for"
-    ) as error:
-        fetch(source())
-    assert "pass@" not in str(error.value)
-
-
-@needs_client
-def test_a_search_is_not_led_from_https_to_http(source: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = []
-
-    class Opener:
-        def open(self, request: Request, timeout: float) -> None:
-            asked.append(request.full_url)
-            headers = Message()
-            headers["Location"] = "HTTP://stac.example.org/v1"
-            raise HTTPError(request.full_url, 302, "", headers, io.BytesIO())
-
-    monkeypatch.setattr("dithc.stac.http._opener", Opener)
-    with pytest.raises(UserError, match=r"(?s)is not followed.*https, as before"):
-        fetch(source(catalog="https://stac.example.org/v1"))
-    assert asked == ["https://stac.example.org/v1"]
-
-
 LIMIT = 1 << 16
 BOMB = b" " * (1 << 24)
-ANSWERS = {  # body, headers, and the reason in the error; an empty reason for an answer that is read
+ANSWERS = {  # body, headers, and part of the error message
     "plain": (BOMB, {}, "more than"),
     "gzip": (gzip.compress(BOMB), {"Content-Encoding": "gzip"}, "after decompression"),
     "x-gzip": (gzip.compress(BOMB), {"Content-Encoding": "X-Gzip "}, "after decompression"),
     "deflate": (zlib.compress(BOMB), {"Content-Encoding": "deflate"}, "after decompression"),
-    "nested": (gzip.compress(gzip.compress(BOMB)), {"Content-Encoding": "gzip, gzip"}, "packed as gzip, gzip"),
-    "other": (b"?", {"Content-Encoding": "br"}, "packed as br"),
+    "nested": (gzip.compress(gzip.compress(BOMB)), {"Content-Encoding": "gzip, gzip"}, "Content-Encoding gzip, gzip"),
+    "other": (b"?", {"Content-Encoding": "br"}, "Content-Encoding br"),
     "cut": (gzip.compress(BOMB)[:500], {"Content-Encoding": "gzip"}, ""),
-    "no gzip": (b"{}" * 9, {"Content-Encoding": "gzip"}, "damaged content"),
+    "no gzip": (b"{}" * 9, {"Content-Encoding": "gzip"}, "damaged gzip content"),
     "negative chunk": (b"-5\r\n" + BOMB, {"Transfer-Encoding": "chunked", "Content-Length": None}, ""),
 }
 
@@ -455,7 +423,7 @@ def test_a_page_leads_to_no_file_of_this_machine(catalogue: Catalogue, source: M
     page = {"type": "FeatureCollection", "features": [], "links": [{"rel": "next", "href": href}]}
     page["features"] = [next(iter(documents(catalogue).values()))]
     catalogue.replies["/v1/search"] = [Reply(body=json.dumps(page).encode())]
-    with pytest.raises(UserError, match=r"does not answer|not asked for") as error:
+    with pytest.raises(UserError, match=r"does not answer|unsupported address") as error:
         fetch(source())
     assert "pass@" not in str(error.value)
 
@@ -467,7 +435,7 @@ def test_a_page_leads_to_no_file_of_this_machine(catalogue: Catalogue, source: M
 @pytest.mark.parametrize("path", ["/v1", "/v1/search"])
 def test_what_is_no_catalogue_is_said(catalogue: Catalogue, source: Make, path: str, body: bytes) -> None:
     catalogue.replies[path] = [Reply(body=body)]
-    with pytest.raises(UserError, match=r"does not answer|nothing in"):
+    with pytest.raises(UserError, match=r"does not answer|no item of"):
         fetch(source())
 
 
@@ -491,7 +459,7 @@ def test_a_lock_of_others_leads_out_of_no_folder(
         lambda: fetch(source(search=None), items=items),
         lambda: read_scenes(source(search=None), place.parent),
     ):
-        with pytest.raises(UserError, match=r"(?s)is invalid\n.*the path .*\n.*ID/FILE\n.*remove it"):
+        with pytest.raises(UserError, match=r"(?s)is invalid\n.*path.*\n.*ID/FILE\n.*rm "):
             use()
     assert files(tmp_path) == before
 
@@ -520,7 +488,7 @@ def test_no_name_of_a_catalogue_becomes_a_path(
     one["id"] = identity
     one["links"] = [{"rel": "self", "href": f"{catalogue.url}/files/x/x.json"}]
     (tmp_path / "item.json").write_text(json.dumps(one))
-    with pytest.raises(UserError, match=r"can be no folder"):
+    with pytest.raises(UserError, match=r"not a valid folder name"):
         fetch(source(search=None), items=tmp_path / "item.json")
     assert {path.name for path in tmp_path.iterdir()} == {"served", "item.json"}
 
@@ -542,7 +510,7 @@ def test_assets_that_are_on_no_web_server_are_refused(
     one = next(one for one in documents(catalogue).values() if "red" in one["assets"])
     one["assets"]["red"]["href"] = href
     (tmp_path / "item.json").write_text(json.dumps(one))
-    with pytest.raises(UserError, match=r"asset red of .* leads to an address that is not asked for"):
+    with pytest.raises(UserError, match=r"asset red of .* leads to an unsupported address"):
         fetch(source(search=None), items=tmp_path / "item.json")
 
 
@@ -550,7 +518,7 @@ def test_assets_that_are_on_no_web_server_are_refused(
 def test_a_folder_of_another_search_is_left_alone(catalogue: Catalogue, source: Make, tmp_path: Path) -> None:
     fetch(source(limit=1))
     before = files(tmp_path / "fetched")
-    with pytest.raises(UserError, match=r"(?s)fetched for something else.*lock\.json"):
+    with pytest.raises(UserError, match=r"(?s)fetched for another search.*lock\.json"):
         fetch(source(limit=2))
     with pytest.raises(UserError, match=r"another search"):
         read_scenes(source(limit=2), tmp_path / "fetched")

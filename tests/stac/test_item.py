@@ -1,4 +1,4 @@
-"""What items of three catalogues say, and multihashes, against values written by hand."""
+"""Items of three catalogs and multihashes, compared with values written by hand."""
 
 import hashlib
 import json
@@ -26,7 +26,7 @@ def item(tmp_path: Path, assets: dict[str, Any], **properties: Any) -> Path:
     return path
 
 
-# Keys, rows and rasters as the catalogues write them.
+# Assets in the form of each catalog.
 EARTH_SEARCH = {
     "eo:bands": [{"name": "nir08", "common_name": "nir08"}],
     "raster:bands": [{"nodata": 0, "spatial_resolution": 20, "scale": 0.0001, "offset": -0.1}],
@@ -89,7 +89,7 @@ def test_assets_of_a_grid_are_of_its_size_or_the_next_finer_never_copies_of_coar
 @pytest.mark.parametrize(
     ("assets", "properties", "said"),
     [
-        ({"red": {"href": "a", "eo:bands": [{"name": "B03"}]}}, {}, "asset red, whose band is called B03"),
+        ({"red": {"href": "a", "eo:bands": [{"name": "B03"}]}}, {}, "asset red, with band B03"),
         ({"red": {"href": "a"}, "B04": {"href": "b"}}, {}, "assets red and B04 for B04 at 10 m"),
         ({"red": {}}, {}, "without an href"),
         (
@@ -116,12 +116,12 @@ def test_an_item_that_contradicts_itself_is_refused(
 def test_what_is_no_item_is_refused(tmp_path: Path, text: str) -> None:
     path = tmp_path / "one.json"
     path.write_text(text, encoding="latin-1")
-    with pytest.raises(UserError, match=r"no STAC item"):
+    with pytest.raises(UserError, match=r"not a valid STAC item"):
         read_item(path)
 
 
 def test_a_multihash_names_its_algorithm() -> None:
-    # The first is Earth Search's of a file, the second the Copernicus Data Space's; of the empty text the digests are known.
+    # Checksums of Earth Search and of the Copernicus Data Space, and the MD5 of the empty text.
     assert parse_multihash("12206cb1d84f7a4087f019b7a714046f49d07fa489372c87e4237a505c32e168859b")[0] == "sha256"
     assert parse_multihash("1620ca806e479c6f164ed69c0171fc0e4fc24f4be2d96b5f34b7e590abed6dd3dee1")[0] == "sha3_256"
     assert parse_multihash("d50110d41d8cd98f00b204e9800998ecf8427e") == ("md5", "d41d8cd98f00b204e9800998ecf8427e")

@@ -1,4 +1,4 @@
-"""What grows or stands on each pixel: the land cover classes and the layers of one invented landscape."""
+"""Land cover classes, and the layers of a generated landscape."""
 
 from dataclasses import dataclass
 from enum import IntEnum
@@ -12,27 +12,26 @@ CoverMap = npt.NDArray[np.uint8]
 
 
 class Cover(IntEnum):
-    """Land cover class of a pixel; the row of the spectra table."""
+    """Land cover class of a pixel, and row of the spectra table."""
 
     WATER = 0
     SAND = 1
-    ROCK = 2
-    MEADOW = 3
-    CROP_GREEN = 4
-    CROP_YOUNG = 5
-    CROP_RIPE = 6
-    RAPESEED = 7
-    STUBBLE = 8
-    SOIL = 9
-    HEDGE = 10
-    BROADLEAF = 11
-    CONIFER = 12
-    ROAD = 13
-    TRACK = 14
-    ROOF_TILE = 15
-    ROOF_GREY = 16
-    ROOF_WHITE = 17
-    GARDEN = 18
+    MEADOW = 2
+    CROP_GREEN = 3
+    CROP_YOUNG = 4
+    CROP_RIPE = 5
+    RAPESEED = 6
+    STUBBLE = 7
+    SOIL = 8
+    HEDGE = 9
+    BROADLEAF = 10
+    CONIFER = 11
+    ROAD = 12
+    TRACK = 13
+    ROOF_TILE = 14
+    ROOF_GREY = 15
+    ROOF_WHITE = 16
+    GARDEN = 17
 
 
 TREES = (Cover.HEDGE, Cover.BROADLEAF, Cover.CONIFER)
@@ -41,7 +40,7 @@ VEGETATION = (Cover.MEADOW, Cover.CROP_GREEN, Cover.CROP_YOUNG, Cover.RAPESEED, 
 
 
 def is_any(cover: CoverMap, classes: tuple[Cover, ...]) -> Mask:
-    """Where the cover is one of the classes, (H, W)."""
+    """Return the mask (H, W) of the pixels with one of the classes."""
     table = np.zeros(len(Cover), dtype=bool)
     table[list(classes)] = True
     return table[cover]
@@ -49,14 +48,14 @@ def is_any(cover: CoverMap, classes: tuple[Cover, ...]) -> Mask:
 
 @dataclass
 class Landscape:
-    """A landscape seen from above, north up; every layer is (H, W).
+    """Landscape from above, north up; every layer is (H, W).
 
     Attributes:
-        grid: pixel grid.
+        grid: Pixel grid.
         cover: `Cover` of each pixel.
-        tone: factor on the reflectance of all bands (parcel, texture), about 1.
-        vigour: health of the vegetation, about -1 to 1; raises near infrared and lowers red.
-        shade: factor of direct light from slopes and shadows, 0 to about 1.3.
+        tone: Factor on the reflectance of all bands (parcel, texture), about 1.
+        vigour: Health of the vegetation, about -1 to 1. It raises near infrared and lowers red.
+        shade: Factor of direct light from slopes and shadows, 0 to about 1.3.
     """
 
     grid: Grid
@@ -66,7 +65,7 @@ class Landscape:
     shade: F32
 
     def window(self, top: int, bottom: int, left: int, right: int) -> "Landscape":
-        """Views of these rows and columns, cut at the borders: painting the part paints the whole."""
+        """Return views of these rows and columns, clipped to the grid."""
         cut = slice(max(top, 0), max(bottom, 0)), slice(max(left, 0), max(right, 0))
         height, width = self.cover[cut].shape
         return Landscape(

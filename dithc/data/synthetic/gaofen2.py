@@ -1,4 +1,4 @@
-"""Writes invented orthorectified Gaofen-2 multispectral scenes: a 4-band GeoTIFF with its metadata beside it."""
+"""Generated orthorectified Gaofen-2 multispectral scenes: a GeoTIFF file with 4 bands and an XML file."""
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -16,11 +16,11 @@ from dithc.data.synthetic.themes import COUNTRYSIDE
 from dithc.runs import atomic_write
 
 BANDS = ("B", "G", "R", "NIR")
-# The landscape's spectra are tabulated in Sentinel-2 bands; these four are the nearest.
+# The spectra are tabulated for Sentinel-2. These four bands are the nearest.
 SENTINEL2_BANDS = ("B02", "B03", "B04", "B08")
 MAX_DN = 1023
-# Sizes typical of the camera: reflectance added by the air, sunlight above the air (W m-2 um-1), and radiance per DN
-# (W m-2 sr-1 um-1). They only bring digital numbers into the real range; they are no calibration.
+# Typical values of the camera: path reflectance of the atmosphere, solar irradiance (W m-2 um-1) and radiance per DN
+# (W m-2 sr-1 um-1). They give digital numbers a realistic range and are not a calibration.
 AIR = (0.070, 0.042, 0.024, 0.012)
 SUNLIGHT = (1940.0, 1850.0, 1540.0, 1090.0)
 RADIANCE_PER_DN = (0.136, 0.174, 0.164, 0.179)
@@ -30,7 +30,7 @@ FIRST_PASS = datetime(2020, 5, 1, 11, 14, 27)
 
 @dataclass(frozen=True)
 class GaofenScene:
-    """One scene; `index` decides place and date, `size` is its side in pixels of `gsd` metres."""
+    """Scene with place and date by `index`, and `size` pixels of `gsd` meters."""
 
     index: int
     size: int
@@ -66,14 +66,17 @@ class GaofenScene:
         return f"{self.product}-MSS{1 + self.index % 2}"
 
     def left_top(self) -> tuple[float, float]:
-        """Outer upper-left corner in UTM metres on the lattice of whole pixels, the scene centred on its place."""
+        """Return the outer upper-left corner in UTM meters, a multiple of the pixel size."""
         (x,), (y,) = reproject_points([self.longitude], [self.latitude], source_epsg=4326, target_epsg=self.epsg)
         half = self.size * self.gsd / 2
         return round((x - half) / self.gsd) * self.gsd, round((y + half) / self.gsd) * self.gsd
 
 
 def write_scene(folder: Path, scene: GaofenScene, *, seed: int) -> None:
-    """Writes one scene, `<stem>.tiff` and `<stem>.xml`; every second scene lacks a corner (DN 0), cut by orthorectification."""
+    """Write `<stem>.tiff` and `<stem>.xml`.
+
+    Every second scene has a corner without data (DN 0), as after orthorectification.
+    """
     grid = Grid(scene.size, scene.size, scene.gsd)
     land = grow(generator(seed, 1, scene.index, 0), grid, COUNTRYSIDE)
     image = reflectance(land, generator(seed, 1, scene.index, 1), bands=SENTINEL2_BANDS)  # (4, H, W)
@@ -89,7 +92,7 @@ def write_scene(folder: Path, scene: GaofenScene, *, seed: int) -> None:
 
 
 def digital_numbers(image: F32) -> npt.NDArray[np.uint16]:
-    """10-bit numbers at the camera, 1 to 1023, from surface reflectance (4, H, W)."""
+    """Convert surface reflectance (4, H, W) to digital numbers of 10 bits, 1 to 1023."""
     sun = np.cos(np.deg2rad(SUN_ZENITH_DEGREES)) / np.pi
     scale = np.array([light * sun / gain for light, gain in zip(SUNLIGHT, RADIANCE_PER_DN, strict=True)])
     numbers = (image + np.array(AIR)[:, None, None]) * scale[:, None, None]
@@ -97,7 +100,7 @@ def digital_numbers(image: F32) -> npt.NDArray[np.uint16]:
 
 
 def metadata(scene: GaofenScene, *, left: float, top: float) -> dict[str, object]:
-    """Return the elements of the XML beside the image, by the names that the producer uses."""
+    """Return the elements of the XML file, with the names of the producer."""
     side = scene.size * scene.gsd
     xs, ys = [left, left + side, left + side, left], [top, top, top - side, top - side]
     longitudes, latitudes = reproject_points(xs, ys, source_epsg=scene.epsg, target_epsg=4326)

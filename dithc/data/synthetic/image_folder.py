@@ -1,4 +1,4 @@
-"""Synthetic ImageNet-style folder: a sub-folder per class, JPEG files of different sizes, a landscape per class."""
+"""Generated ImageNet-style folder: a subfolder and a landscape per class, JPEG files of different sizes."""
 
 import json
 from dataclasses import dataclass
@@ -13,16 +13,16 @@ from dithc.data.synthetic.spectra import reflectance, true_colour
 from dithc.data.synthetic.themes import THEMES
 from dithc.runs import atomic_write
 
-# Pictures show about this many metres along their short side, however many pixels they have.
+# Extent of the short side of an image in meters, independent of its pixels.
 SHORT_SIDE_M = 520.0
-# The traps of ImageNet: one picture in nine is smaller than the crop, one in eight is grey.
+# Pitfalls of ImageNet: one image in nine is smaller than the crop, one in eight is gray.
 SMALL_EVERY, GREY_EVERY = 9, 8
 LUMA = np.array([0.299, 0.587, 0.114])
 
 
 @dataclass(frozen=True)
 class Photograph:
-    """One picture: class number and number within the class; `size` is the crop that it is meant for, in pixels."""
+    """Image of a class; `size` is the intended crop size in pixels."""
 
     label: int
     number: int
@@ -34,12 +34,12 @@ class Photograph:
 
 
 def wnid(label: int) -> str:
-    """Folder name of a class, in the form of ImageNet's identifiers."""
+    """Return the folder name of a class, in the form of ImageNet's identifiers."""
     return f"n{label + 1:08d}"
 
 
 def write_photograph(folder: Path, photograph: Photograph, *, seed: int) -> None:
-    """Writes one JPEG; exposure, scale, shape and quality differ from picture to picture."""
+    """Write one JPEG file with random exposure, scale, shape and quality."""
     rng = generator(seed, 2, photograph.label, photograph.number)
     small = photograph.number % SMALL_EVERY == SMALL_EVERY - 3
     short = round(photograph.size * (rng.uniform(0.55, 0.85) if small else rng.uniform(1.0, 1.8)))
@@ -57,6 +57,6 @@ def write_photograph(folder: Path, photograph: Photograph, *, seed: int) -> None
 
 
 def write_class_index(folder: Path, *, classes: int) -> None:
-    """class_index.json in the form of ImageNet's: label -> [folder, name]."""
+    """Write class_index.json in ImageNet's form: label -> [folder, name]."""
     table = {str(label): [wnid(label), THEMES[label].name] for label in range(classes)}
     atomic_write(folder / "class_index.json", json.dumps(table, indent=2) + "\n")

@@ -1,4 +1,4 @@
-"""Grows a landscape: fields first, then roads, forest, water, towns and a highway over them, and light last."""
+"""Generation of a landscape: fields, then forest, lakes, roads, rivers, towns and a highway, and light last."""
 
 import numpy as np
 import scipy.ndimage
@@ -16,16 +16,12 @@ SUN_ZENITH_DEGREES = 38.0
 
 
 def grow(rng: np.random.Generator, grid: Grid, theme: Theme) -> Landscape:
-    """Makes one landscape of a theme; all sizes are in metres, so the grid only decides how finely it is seen."""
+    """Generate a landscape. All sizes are in meters; the grid sets the resolution."""
     parcels = cut(rng, grid, district_m=theme.district_m, length_m=theme.length_m, breadth_m=theme.breadth_m)
-    height = fractal(rng, grid, largest_m=900.0, slope=2.8 if not theme.rock else 2.3) * np.float32(theme.relief_m)
+    height = fractal(rng, grid, largest_m=900.0, slope=2.8) * np.float32(theme.relief_m)
     land = _farm(rng, grid, parcels, theme)
-    if theme.pivots_m:
-        _irrigate(rng, land, spacing_m=theme.pivots_m)
     _edge_fields(land, parcels, theme)
     _plant_forest(rng, land, parcels, theme)
-    if theme.rock:
-        _paint(land, above_share(height + fractal(rng, grid, largest_m=200.0) * 12, theme.rock), Cover.ROCK)
     if theme.lake:
         fill_lakes(rng, land, share=theme.lake)
     _lay_roads(land, parcels)
@@ -41,7 +37,7 @@ def grow(rng: np.random.Generator, grid: Grid, theme: Theme) -> Landscape:
 
 
 def _farm(rng: np.random.Generator, grid: Grid, parcels: Parcels, theme: Theme) -> Landscape:
-    """Every parcel gets a crop, a tone, a vigour and perhaps visible plough rows."""
+    """Assign crop, tone, vigor and possibly visible plow rows to every parcel."""
     shares = np.cumsum([share for _, share in theme.crops])
     choice = np.searchsorted(shares / shares[-1], hashed(parcels.parcel, 20), side="right")
     kinds = np.array([cover for cover, _ in theme.crops], dtype=np.uint8)
@@ -62,27 +58,8 @@ def _farm(rng: np.random.Generator, grid: Grid, parcels: Parcels, theme: Theme) 
     )
 
 
-def _irrigate(rng: np.random.Generator, land: Landscape, *, spacing_m: float) -> None:
-    """Centre-pivot circles on a square lattice, each a crop or fallow, some with a missing sector."""
-    x, y = land.grid.coordinates()
-    angle, phase = float(rng.uniform(-0.2, 0.2)), rng.uniform(0, spacing_m, size=2)
-    u = (x * np.cos(angle) + y * np.sin(angle) + phase[0]) / spacing_m
-    v = (y * np.cos(angle) - x * np.sin(angle) + phase[1]) / spacing_m
-    column, row = np.floor(u), np.floor(v)
-    circle = (column + 64).astype(np.int64) * 4096 + (row + 64).astype(np.int64) + int(rng.integers(1 << 40))
-    from_x, from_y = u - column - 0.5, v - row - 0.5
-    radius = np.hypot(from_x, from_y)
-    turned = (np.arctan2(from_y, from_x) / (2 * np.pi) + hashed(circle, 41)) % 1.0
-    inside = (radius < 0.46) & (hashed(circle, 42) < 0.86) & (turned > 0.3 * (hashed(circle, 43) < 0.3))
-    kind = hashed(circle, 44)
-    for low, high, cover in ((0.0, 0.5, Cover.CROP_GREEN), (0.5, 0.75, Cover.CROP_YOUNG), (0.75, 1.0, Cover.SOIL)):
-        _paint(land, inside & (kind >= low) & (kind < high), cover)
-    rings = np.float32(0.06) * np.sin(radius * np.float32(spacing_m * 2 * np.pi / max(16.0, 3.2 * land.grid.gsd)))
-    land.tone[inside] = (0.85 + 0.3 * hashed(circle, 45) + rings)[inside]
-
-
 def _edge_fields(land: Landscape, parcels: Parcels, theme: Theme) -> None:
-    """Hedges or grass strips between fields, by district."""
+    """Draw hedges or grass strips between fields, by district."""
     edge = parcels.to_edge_m < max(2.5, 0.4 * land.grid.gsd)
     hedged = hashed(parcels.district, 30) < theme.hedged
     gap = hashed(parcels.parcel, 31) < 0.75
@@ -91,7 +68,7 @@ def _edge_fields(land: Landscape, parcels: Parcels, theme: Theme) -> None:
 
 
 def _plant_forest(rng: np.random.Generator, land: Landscape, parcels: Parcels, theme: Theme) -> None:
-    """Woods where a smooth noise is high; whole parcels lean one way, so that part of the edges is straight."""
+    """Plant woods by a smooth noise. Offsets per parcel make some edges straight."""
     wild = fractal(rng, land.grid, largest_m=1400.0, slope=1.8) + 0.7 * (hashed(parcels.parcel, 32) - np.float32(0.5))
     wood = above_share(wild.astype(np.float32), theme.forest)
     needles = above_share(fractal(rng, land.grid, largest_m=600.0, slope=1.4), theme.conifer)
@@ -101,7 +78,7 @@ def _plant_forest(rng: np.random.Generator, land: Landscape, parcels: Parcels, t
 
 
 def _lay_roads(land: Landscape, parcels: Parcels) -> None:
-    """District borders carry roads (a third), tracks (a third) or nothing."""
+    """Draw roads (40%) and tracks (35%) along district borders."""
     kind = hashed(parcels.border, 33)
     half_width = max(3.5, 0.5 * land.grid.gsd)
     on_border = (parcels.to_border_m < half_width) & (land.cover != Cover.WATER)
@@ -125,19 +102,19 @@ def _number_of_towns(rng: np.random.Generator, grid: Grid, theme: Theme) -> int:
 
 
 def _texture(rng: np.random.Generator, land: Landscape) -> None:
-    """Grain inside classes: strong in woods and gardens, weak on fields, none on roads."""
+    """Add grain: strong in woods and gardens, weak on fields, roads and water."""
     grain = band_pass(rng, land.grid, wavelength_m=max(9.0, 2.6 * land.grid.gsd), width=0.5)
     patches = fractal(rng, land.grid, largest_m=90.0, slope=1.2)
     strength = np.full(len(Cover), 0.025, dtype=np.float32)
     for cover, amount in ((Cover.BROADLEAF, 0.15), (Cover.CONIFER, 0.12), (Cover.HEDGE, 0.1), (Cover.GARDEN, 0.16)):
         strength[cover] = amount
-    strength[[Cover.ROCK, Cover.SAND]] = 0.07
+    strength[Cover.SAND] = 0.07
     strength[[Cover.ROAD, Cover.WATER]] = 0.012
     land.tone *= np.maximum(1 + strength[land.cover] * (np.float32(0.8) * grain + np.float32(0.4) * patches), 0.2)
 
 
 def _light(rng: np.random.Generator, land: Landscape, height: F32) -> None:
-    """Slopes towards the sun are brighter, trees have crowns, and tall things cast shadows away from the sun."""
+    """Shade slopes, add tree crowns, and cast shadows of trees and roofs."""
     gsd, zenith, azimuth = land.grid.gsd, np.deg2rad(SUN_ZENITH_DEGREES), np.deg2rad(SUN_AZIMUTH_DEGREES)
     trees, roofs = is_any(land.cover, TREES), is_any(land.cover, ROOFS)
     crowns = band_pass(rng, land.grid, wavelength_m=max(11.0, 3.0 * gsd), width=0.3)
@@ -156,7 +133,7 @@ def _light(rng: np.random.Generator, land: Landscape, height: F32) -> None:
 
 
 def _shadow(tall: Mask, *, length_m: float, azimuth: float, gsd: float) -> Mask:
-    """Pixels within a shadow's length behind tall things, away from the sun."""
+    """Return the mask of pixels in the shadow of tall objects."""
     reached = np.zeros_like(tall)
     for step in range(1, round(length_m / gsd) + 1):
         reached |= shifted(tall, down=round(step * np.cos(azimuth)), right=round(-step * np.sin(azimuth)))
@@ -164,6 +141,6 @@ def _shadow(tall: Mask, *, length_m: float, azimuth: float, gsd: float) -> Mask:
 
 
 def _paint(land: Landscape, where: Mask, cover: Cover) -> None:
-    """Sets the cover and forgets the tone of the field that was there."""
+    """Set the cover and reset the tone of the field."""
     land.cover[where] = cover
     land.tone[where] = 1.0

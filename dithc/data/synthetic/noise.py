@@ -1,4 +1,4 @@
-"""Random numbers and random fields of the invented landscapes; the same seed gives the same bits in every run."""
+"""Random numbers and random fields of the landscapes. The same seed produces the same bits in every process."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,13 +12,13 @@ Mask = npt.NDArray[np.bool_]
 
 
 def generator(seed: int, *branch: int) -> np.random.Generator:
-    """Counter-based generator of one branch (kind, scene, purpose, ...) of a seed; branches are independent."""
+    """Return the generator of one branch (kind, scene, purpose, ...) of a seed."""
     return np.random.Generator(np.random.Philox(np.random.SeedSequence(entropy=seed, spawn_key=branch)))
 
 
 @dataclass(frozen=True)
 class Grid:
-    """Pixel grid of a scene, `height` x `width` pixels of `gsd` metres."""
+    """Pixel grid of a scene, `height` x `width` pixels of `gsd` meters."""
 
     height: int
     width: int
@@ -30,30 +30,30 @@ class Grid:
 
     @property
     def extent_m(self) -> float:
-        """Longer side in metres."""
+        """Longer side in meters."""
         return max(self.shape) * self.gsd
 
     def coordinates(self) -> tuple[F32, F32]:
-        """Metres to the right (x) and downwards (y) of every pixel centre, each (H, W)."""
+        """Return x (right) and y (down) of all pixel centers in meters, each (H, W)."""
         rows, columns = np.indices(self.shape, dtype=np.float32)
         gsd = np.float32(self.gsd)
         return (columns + np.float32(0.5)) * gsd, (rows + np.float32(0.5)) * gsd
 
 
 def fractal(rng: np.random.Generator, grid: Grid, *, largest_m: float, slope: float = 1.7) -> F32:
-    """Noise with amplitude falling as frequency^-slope below wavelengths of `largest_m`; mean 0, deviation 1, (H, W)."""
+    """Return noise (H, W) with amplitude frequency^-slope, mean 0 and deviation 1."""
     return _filtered(rng, grid, lambda f: (f * f + 1.0 / largest_m**2) ** (-slope / 2))
 
 
 def band_pass(rng: np.random.Generator, grid: Grid, *, wavelength_m: float, width: float = 0.35) -> F32:
-    """Noise of about one wavelength (log-normal spectrum of deviation `width`); mean 0, deviation 1, (H, W)."""
+    """Return noise (H, W) with a log-normal spectrum, mean 0 and deviation 1."""
     return _filtered(rng, grid, lambda f: np.exp(-0.5 * (np.log(np.maximum(f, 1e-9) * wavelength_m) / width) ** 2))
 
 
 def _filtered(
     rng: np.random.Generator, grid: Grid, gain: Callable[[npt.NDArray[np.float64]], npt.NDArray[np.float64]]
 ) -> F32:
-    """White noise shaped in the frequency domain; a margin keeps opposite borders from matching."""
+    """Filter white noise; a margin prevents matching of opposite borders."""
     height, width = (scipy.fft.next_fast_len(n + n // 8, real=True) for n in grid.shape)
     white = rng.standard_normal((height, width), dtype=np.float32)
     rows = scipy.fft.fftfreq(height, grid.gsd)[:, None]
@@ -66,7 +66,7 @@ def _filtered(
 
 
 def hashed(ids: npt.NDArray[np.int64], salt: int) -> F32:
-    """Uniform number in [0, 1) for each integer, the same wherever the integer appears (splitmix64 finaliser)."""
+    """Hash each integer to a uniform number in [0, 1) (splitmix64 finalizer)."""
     bits = ids.astype(np.uint64) + np.uint64((salt * 0x9E3779B97F4A7C15) % 2**64)
     bits = (bits ^ (bits >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     bits = (bits ^ (bits >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
@@ -75,7 +75,7 @@ def hashed(ids: npt.NDArray[np.int64], salt: int) -> F32:
 
 
 def combined(*parts: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """One integer for a tuple of integers, for `hashed`; unlike tuples meet only by chance."""
+    """Combine integers into one for `hashed`. Different tuples collide only by chance."""
     total = parts[0].astype(np.int64)
     for part in parts[1:]:
         total = (total * np.int64(1_000_003)) ^ part
@@ -83,12 +83,12 @@ def combined(*parts: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
 
 
 def above_share(field: F32, share: float) -> Mask:
-    """The `share` (0 to 1) of pixels where the field is highest."""
+    """Return the mask of the share (0 to 1) of pixels with the highest values."""
     return field > np.quantile(field, 1.0 - share) if share > 0 else np.zeros(field.shape, dtype=bool)
 
 
 def shifted(mask: Mask, *, down: int, right: int) -> Mask:
-    """The mask moved by whole pixels, False entering at the borders."""
+    """Shift a mask by integer pixels; new pixels are False."""
     moved = np.zeros_like(mask)
     height, width = mask.shape
     if abs(down) < height and abs(right) < width:

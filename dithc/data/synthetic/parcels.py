@@ -1,4 +1,4 @@
-"""Farmland cut into districts (Voronoi cells, whose borders become roads) and each district into rows of parcels."""
+"""Division of farmland into districts (Voronoi cells with roads along their borders) and rows of parcels."""
 
 from dataclasses import dataclass
 
@@ -12,13 +12,13 @@ I64 = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Parcels:
-    """Who owns which pixel; every layer is (H, W).
+    """District and parcel of each pixel; every layer is (H, W).
 
     Attributes:
-        district, parcel: identity of the Voronoi cell and of the field, for `hashed`.
-        border: identity of the pair of districts that a border lies between.
-        to_border_m, to_edge_m: distance in metres to the next district border, and to the next field edge.
-        along_m, across_m: coordinates along and across the plough rows.
+        district, parcel: Identifiers of the Voronoi cell and the field, for `hashed`.
+        border: Identifier of the two districts at the nearest border.
+        to_border_m, to_edge_m: Distance to the nearest district border and field edge in meters.
+        across_m: Coordinate across the plow rows in meters.
     """
 
     district: I64
@@ -26,12 +26,11 @@ class Parcels:
     border: I64
     to_border_m: F32
     to_edge_m: F32
-    along_m: F32
     across_m: F32
 
 
 def cut(rng: np.random.Generator, grid: Grid, *, district_m: float, length_m: float, breadth_m: float) -> Parcels:
-    """Divides a grid into districts about `district_m` wide and fields of about length_m x breadth_m, turned per district."""
+    """Divide a grid into districts, and districts into rotated rows of fields."""
     x, y = grid.coordinates()
     bend = band_pass(rng, grid, wavelength_m=2.5 * district_m) * np.float32(0.07 * district_m)
     district, border, to_border_m = _districts(rng, x + bend, y - bend, district_m=district_m)
@@ -58,13 +57,12 @@ def cut(rng: np.random.Generator, grid: Grid, *, district_m: float, length_m: fl
         border=border,
         to_border_m=to_border_m,
         to_edge_m=np.minimum(to_edge, to_border_m).astype(np.float32),
-        along_m=along.astype(np.float32),
         across_m=across.astype(np.float32),
     )
 
 
 def _districts(rng: np.random.Generator, x: F32, y: F32, *, district_m: float) -> tuple[I64, I64, F32]:
-    """Voronoi cells of a jittered lattice: nearest and second-nearest seed of each pixel, and distance to their bisector."""
+    """Return Voronoi cell, border and distance to it, for seeds on a jittered lattice."""
     cell_x = np.floor(x / district_m).astype(np.int64)
     cell_y = np.floor(y / district_m).astype(np.int64)
     low_x, low_y = int(cell_x.min()) - 1, int(cell_y.min()) - 1
@@ -88,6 +86,6 @@ def _districts(rng: np.random.Generator, x: F32, y: F32, *, district_m: float) -
         seeds_x.ravel()[near] - seeds_x.ravel()[next_near], seeds_y.ravel()[near] - seeds_y.ravel()[next_near]
     )
     to_border = ((second - best) / (2 * np.maximum(apart, 1e-3))).astype(np.float32)
-    name = rng.integers(1 << 40, size=seeds_x.size)  # lattice places mean nothing: unlike seeds give unlike farms
+    name = rng.integers(1 << 40, size=seeds_x.size)  # random identifiers, because farms must depend on the seed
     near, next_near = name[near], name[next_near]
     return near, combined(np.minimum(near, next_near), np.maximum(near, next_near)), to_border

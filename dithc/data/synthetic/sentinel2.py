@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dithc.data.grids import north_up
-from dithc.data.raster import Driver, write_geotiff
+from dithc.data.raster import write_geotiff
 from dithc.data.synthetic.cover import VEGETATION, Cover, Landscape, is_any
 from dithc.data.synthetic.landscape import SUN_AZIMUTH_DEGREES, SUN_ZENITH_DEGREES, grow
 from dithc.data.synthetic.noise import F32, Grid, Mask, fractal, generator, shifted
@@ -16,7 +16,7 @@ from dithc.data.synthetic.safe import (
     OFFSET,
     QUANTIFICATION,
     SATURATED,
-    SCENE_CLASSES,
+    SCL,
     SafeProduct,
     write_manifest,
     write_metadata,
@@ -26,19 +26,16 @@ from dithc.data.synthetic.themes import COUNTRYSIDE
 
 LEVEL2A_BANDS = tuple(band for band in BANDS if band != "B10")
 MOST_GROWN = 2196
-"""Pixels of the side of a landscape: a fifth of a whole product's."""
+"""Largest side of a landscape in pixels, a fifth of the side of a complete product."""
 NATIVE_60M = ("B01", "B09")
-# Top of the true-colour picture that real products carry: reflectance 0.3558 becomes 255.
-TRUE_COLOUR_WHITE = 0.3558
-SCL = {name: index for index, name in enumerate(SCENE_CLASSES)}
 
 
 def write_product(folder: Path, product: SafeProduct, *, seed: int) -> None:
     """Write one product into `folder`.
 
-    Scenes 0, 2, 4, ... have an unseen corner (DN 0) as at the edge of an orbit. Of every three scenes the second has no
-    cloud. Checksums are SHA3-256 or, in every second product, MD5. A product of more than `MOST_GROWN` pixels consists of
-    equal parts, so that a full tile (10,980) needs no more memory.
+    Scenes 0, 2, 4, ... have a corner without data (DN 0), as at the edge of an orbit. The second of every three scenes
+    has no cloud. Checksums are SHA3-256, or MD5 in every second product. A product of more than `MOST_GROWN` pixels
+    repeats a smaller part, which bounds the memory of a complete tile (10,980 pixels).
     """
     root = folder / product.name
     side = repeated_side(product.size)
@@ -55,97 +52,75 @@ def write_product(folder: Path, product: SafeProduct, *, seed: int) -> None:
     writer = _Images(root, product, unseen)
     writer.bands(image)
     writer.classes(scene_classes)
-    writer.atmosphere(weather, grid)
-    writer.true_color(image[[LEVEL2A_BANDS.index(band) for band in ("B04", "B03", "B02")]])
     writer.cloud_probability(opacity)
-    counts = np.bincount(scene_classes.ravel(), minlength=len(SCL))
-    percent = [float(count) * 100 / scene_classes.size for count in counts]
-    write_metadata(root, product, percent=percent, sun=(SUN_ZENITH_DEGREES, SUN_AZIMUTH_DEGREES))
+    write_metadata(root, product, sun=(SUN_ZENITH_DEGREES, SUN_AZIMUTH_DEGREES))
     write_manifest(root, checksum="MD5" if product.index % 2 else "SHA3-256")
 
 
 class _Images:
-    """Writes layers of one product at their resolutions; `unseen` (H, W) at 10 m becomes 0 everywhere."""
+    """Writer of the layers of a product. Pixels in `unseen` (H, W) are 0 in each."""
 
     def __init__(self, root: Path, product: SafeProduct, unseen: Mask) -> None:
         self.root, self.product = root, product
         self.unseen = {r: _mean(unseen.astype(np.float32), r // 10) > 0.5 for r in BANDS_BY_RESOLUTION}
 
     def bands(self, image: F32) -> None:
-        """Surface reflectance (12, H, W) at 10 m; B01 is measured at 60 m, so that its 20 m copy repeats pixels."""
+        """Write reflectance (12, H, W). The 20 m copy of B01 (60 m) repeats pixels."""
         for resolution, bands in BANDS_BY_RESOLUTION.items():
             for band in bands:
                 measured = image[LEVEL2A_BANDS.index(band)]
                 native = max(resolution, 60 if band in NATIVE_60M else 10)
                 coarse = _mean(measured, native // 10).repeat(native // resolution, 0).repeat(native // resolution, 1)
                 numbers = np.clip(np.rint(coarse * QUANTIFICATION - OFFSET), 1, SATURATED - 1).astype(np.uint16)
-                self._image(band, resolution, numbers[None])
+                self._write(self.product.image(band, resolution), resolution, numbers[None])
 
     def classes(self, scene_classes: npt.NDArray[np.uint8]) -> None:
-        """The most frequent class below each coarse pixel: along the unseen edge it is 0 where bands still have values."""
+        """Write the most frequent class of each pixel.
+
+        Along the corner without data it can be 0 where bands have values, as in real products.
+        """
         for resolution in (20, 60):
             factor = resolution // 10
             shares = np.stack([_mean((scene_classes == c).astype(np.float32), factor) for c in range(len(SCL))])
-            self._image("SCL", resolution, shares.argmax(0).astype(np.uint8)[None])
-
-    def atmosphere(self, rng: np.random.Generator, grid: Grid) -> None:
-        """Aerosol optical thickness about 0.12 and water vapour about 1.5 cm, both times 1000."""
-        for layer, middle, spread in (("AOT", 120, 6), ("WVP", 1500, 60)):
-            smooth = fractal(rng, grid, largest_m=grid.extent_m, slope=3.0) * spread + middle
-            for resolution in BANDS_BY_RESOLUTION:
-                numbers = np.clip(np.rint(_mean(smooth, resolution // 10)), 1, 65534).astype(np.uint16)
-                self._image(layer, resolution, numbers[None])
-
-    def true_color(self, red_green_blue: F32) -> None:
-        """uint8 pictures (3, H, W), and the quick look at 60 m."""
-        levels = np.clip(red_green_blue / np.float32(TRUE_COLOUR_WHITE) * 255, 1, 255)
-        for resolution in BANDS_BY_RESOLUTION:
-            picture = np.rint(np.stack([_mean(band, resolution // 10) for band in levels])).astype(np.uint8)
-            self._image("TCI", resolution, picture)
-            if resolution == 60:
-                self._write(self.product.preview, 60, picture)
+            self._write(self.product.image("SCL", resolution), resolution, shares.argmax(0).astype(np.uint8)[None])
 
     def cloud_probability(self, opacity: F32) -> None:
         for resolution in (20, 60):
             percent = np.rint(_mean(opacity, resolution // 10) * 100).astype(np.uint8)
-            self._write(self.product.quality(f"MSK_CLDPRB_{resolution}m.jp2"), resolution, percent[None])
-
-    def _image(self, layer: str, resolution: int, array: npt.NDArray[Any]) -> None:
-        self._write(f"{self.product.image(layer, resolution)}.jp2", resolution, array)
+            self._write(self.product.quality(f"MSK_CLDPRB_{resolution}m"), resolution, percent[None])
 
     def _write(self, href: str, resolution: int, array: npt.NDArray[Any]) -> None:
-        path = self.root / href
+        path = self.root / f"{href}.jp2"
         path.parent.mkdir(parents=True, exist_ok=True)
         left, top = self.product.left_top
         seen = np.where(self.unseen[resolution], 0, array).astype(array.dtype)
         times = self.product.size // (seen.shape[-1] * resolution // 10)
         seen = np.tile(seen, (1, times, times))
         transform = north_up(left=left, top=top, gsd=float(resolution))
-        driver: Driver = "JP2OpenJPEG" if path.suffix == ".jp2" else "GTiff"
-        write_geotiff(path, seen, transform=transform, epsg=self.product.epsg, driver=driver, verify=True)
+        write_geotiff(path, seen, transform=transform, epsg=self.product.epsg, driver="JP2OpenJPEG", verify=True)
 
 
 def repeated_side(size: int) -> int:
-    """Side of the part that a product repeats: all of it, or at most `MOST_GROWN` and at least a quarter of that."""
+    """Return the side of the repeated part, at most `MOST_GROWN`."""
     counts = range(-(-size // MOST_GROWN), 4 * size // MOST_GROWN + 1)
     return size // next((count for count in counts if size % (6 * count) == 0), 1)
 
 
 def _mean(layer: F32, factor: int) -> F32:
-    """Mean of factor x factor pixels, (H, W) -> (H / factor, W / factor)."""
+    """Average factor x factor pixels, (H, W) -> (H / factor, W / factor)."""
     height, width = layer.shape
     blocks = layer.reshape(height // factor, factor, width // factor, factor)
     return np.asarray(blocks.mean(axis=(1, 3), dtype=np.float32))
 
 
 def _overcorrection(rng: np.random.Generator, grid: Grid) -> F32:
-    """Reflectance that the atmospheric correction takes too much, so that dark water ends a little below 0, (H, W)."""
+    """Return the reflectance (H, W) to subtract, so that dark water becomes negative."""
     haze = fractal(rng, grid, largest_m=grid.extent_m, slope=2.5)
     return np.asarray(np.float32(0.006) * np.clip(1 + np.float32(0.5) * haze, 0, 2), dtype=np.float32)
 
 
 def _cloud(rng: np.random.Generator, grid: Grid, *, present: bool) -> tuple[F32, F32, F32]:
-    """Opacity (0 to 1) and reflectance of one cloud, and the strength of its shadow on the ground, each (H, W)."""
+    """Return opacity (0 to 1) and reflectance of a cloud, and its shadow, each (H, W)."""
     x, y = grid.coordinates()
     middle = rng.uniform(0.25, 0.75, size=2) * grid.extent_m
     radius = float(rng.uniform(0.09, 0.13)) * grid.extent_m
@@ -159,7 +134,7 @@ def _cloud(rng: np.random.Generator, grid: Grid, *, present: bool) -> tuple[F32,
 
 
 def _unseen_corner(rng: np.random.Generator, grid: Grid, *, present: bool) -> Mask:
-    """A triangle at the upper right corner, as the slanted edge of an orbit cuts it, (H, W)."""
+    """Return the mask (H, W) of a corner, as at the slanted edge of an orbit."""
     x, y = grid.coordinates()
     wide, high = rng.uniform(0.16, 0.24) * grid.extent_m, rng.uniform(0.3, 0.45) * grid.extent_m
     outside: Mask = (grid.extent_m - x) / wide + y / high < 1
@@ -167,13 +142,13 @@ def _unseen_corner(rng: np.random.Generator, grid: Grid, *, present: bool) -> Ma
 
 
 def _scene_classes(land: Landscape, opacity: F32, shadow: F32, unseen: Mask) -> npt.NDArray[np.uint8]:
-    """Scene classification of each 10 m pixel, (H, W)."""
-    classes = np.where(is_any(land.cover, VEGETATION), SCL["SC_VEGETATION"], SCL["SC_NOT_VEGETATED"]).astype(np.uint8)
-    classes[land.cover == Cover.WATER] = SCL["SC_WATER"]
-    classes[land.shade < 0.35] = SCL["SC_DARK_FEATURE_SHADOW"]
-    classes[shadow > 0] = SCL["SC_CLOUD_SHADOW"]
-    classes[opacity > 0.05] = SCL["SC_THIN_CIRRUS"]
-    classes[opacity > 0.25] = SCL["SC_CLOUD_MEDIUM_PROBA"]
-    classes[opacity > 0.6] = SCL["SC_CLOUD_HIGH_PROBA"]
-    classes[unseen] = SCL["SC_NODATA"]
+    """Return the scene classification (H, W) at 10 m."""
+    classes = np.where(is_any(land.cover, VEGETATION), SCL["VEGETATION"], SCL["NOT_VEGETATED"]).astype(np.uint8)
+    classes[land.cover == Cover.WATER] = SCL["WATER"]
+    classes[land.shade < 0.35] = SCL["DARK_FEATURE_SHADOW"]
+    classes[shadow > 0] = SCL["CLOUD_SHADOW"]
+    classes[opacity > 0.05] = SCL["THIN_CIRRUS"]
+    classes[opacity > 0.25] = SCL["CLOUD_MEDIUM_PROBA"]
+    classes[opacity > 0.6] = SCL["CLOUD_HIGH_PROBA"]
+    classes[unseen] = SCL["NODATA"]
     return classes

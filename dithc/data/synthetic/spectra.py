@@ -1,4 +1,4 @@
-"""Reflectance of each land cover in the Sentinel-2 bands, and a landscape rendered to reflectance."""
+"""Reflectance of each land cover in the Sentinel-2 bands, and rendering of landscapes."""
 
 import numpy as np
 import numpy.typing as npt
@@ -9,12 +9,11 @@ from dithc.data.synthetic.noise import F32
 
 BANDS = ("B01", "B02", "B03", "B04", "B05", "B06", "B07", "B08", "B8A", "B09", "B10", "B11", "B12")
 
-# Surface reflectance in percent, typical of temperate farmland in early summer; own estimates after the usual shapes of
-# spectra (green peak, red edge, water absorption), enough for structure and not for science.
+# Surface reflectance in percent, typical of temperate farmland in early summer. The values are estimates that follow
+# known features of spectra (green peak, red edge, water absorption). They are not suitable for scientific use.
 SPECTRA_PERCENT: dict[Cover, tuple[float, ...]] = {
     Cover.WATER: (4.5, 5.2, 5.4, 3.6, 3.0, 2.2, 2.0, 1.8, 1.6, 1.5, 0.1, 0.9, 0.6),
     Cover.SAND: (9.5, 12.0, 16.5, 20.5, 22.5, 24.0, 25.0, 26.5, 27.5, 27.5, 0.3, 33.0, 29.0),
-    Cover.ROCK: (8.5, 10.0, 12.0, 13.8, 14.8, 15.6, 16.4, 17.4, 18.2, 18.2, 0.2, 23.0, 20.5),
     Cover.MEADOW: (3.0, 4.2, 8.0, 5.8, 12.0, 26.0, 31.0, 33.0, 35.0, 35.0, 0.2, 22.0, 12.0),
     Cover.CROP_GREEN: (2.0, 2.8, 6.4, 3.0, 9.0, 33.0, 43.0, 45.0, 47.0, 47.0, 0.3, 19.0, 8.5),
     Cover.CROP_YOUNG: (4.5, 6.0, 9.8, 8.5, 14.0, 23.0, 27.0, 29.0, 31.0, 31.0, 0.2, 26.0, 17.0),
@@ -37,7 +36,7 @@ SPECTRA_PERCENT: dict[Cover, tuple[float, ...]] = {
 # near infrared), more leaf water (darker short-wave infrared).
 VIGOUR = (-0.12, -0.14, -0.06, -0.22, -0.08, 0.08, 0.13, 0.14, 0.14, 0.13, 0.0, -0.08, -0.14)
 
-# How much of a shadow each band feels: the blue sky lights shadows, more at short wavelengths (about wavelength^-4).
+# Depth of shadows in each band. Skylight brightens shadows at short wavelengths (about wavelength^-4).
 SHADOW = (0.70, 0.76, 0.84, 0.91, 0.93, 0.95, 0.96, 0.97, 0.98, 0.99, 1.0, 1.0, 1.0)
 
 # Blur of optics and detector in pixels: an MTF of about 0.2 at the Nyquist frequency, as Sentinel-2's bands have.
@@ -45,10 +44,7 @@ BLUR_PIXELS = 0.57
 
 
 def reflectance(land: Landscape, rng: np.random.Generator, *, bands: tuple[str, ...] = BANDS) -> F32:
-    """Render float32 reflectance (len(bands), H, W) of a landscape, 0 to about 0.7, with small noise that differs between bands.
-
-    Values over dark water are a little below 0, as in real products.
-    """
+    """Render reflectance (len(bands), H, W) of a landscape, with noise per band."""
     table = np.array([SPECTRA_PERCENT[cover] for cover in Cover], dtype=np.float32) / np.float32(100)
     green = np.zeros(len(Cover), dtype=np.float32)
     green[list(VEGETATION)] = 1.0
@@ -64,12 +60,12 @@ def reflectance(land: Landscape, rng: np.random.Generator, *, bands: tuple[str, 
 
 
 def _sensor_noise(clean: F32, rng: np.random.Generator) -> F32:
-    """Noise growing with the square root of the signal: about 0.1 % reflectance on dark, 0.3 % on bright surfaces."""
+    """Return noise of about 0.1% reflectance on dark, 0.3% on bright surfaces."""
     deviation = np.float32(0.0007) + np.float32(0.005) * np.sqrt(np.maximum(clean, 0) * np.float32(0.5))
     return rng.standard_normal(clean.shape, dtype=np.float32) * deviation
 
 
 def true_colour(red_green_blue: F32, *, white: float = 0.24) -> npt.NDArray[np.uint8]:
-    """Reflectance (3, H, W) as a picture uint8 (H, W, 3) by one fixed stretch: `white` becomes 255, with a display curve."""
+    """Convert reflectance (3, H, W) to uint8 (H, W, 3) with gamma 1.6."""
     levels = np.clip(red_green_blue / np.float32(white), 0, 1) ** np.float32(1 / 1.6)
     return np.ascontiguousarray(np.moveaxis(np.rint(levels * 255), 0, -1).astype(np.uint8))

@@ -1,4 +1,4 @@
-"""What kinds of landscape there are: one row of settings per kind."""
+"""Settings of the landscapes."""
 
 from dataclasses import dataclass, replace
 
@@ -16,25 +16,23 @@ SUMMER: Crops = (
     (Cover.STUBBLE, 0.06),
 )
 PASTURE: Crops = ((Cover.MEADOW, 0.75), (Cover.CROP_GREEN, 0.15), (Cover.CROP_YOUNG, 0.10))
-DESERT: Crops = ((Cover.SAND, 0.55), (Cover.ROCK, 0.45))
 
 
 @dataclass(frozen=True)
 class Theme:
-    """Settings of one kind of landscape.
+    """Settings of one type of landscape.
 
     Attributes:
-        name: what it is called in file names and class tables.
-        crops: land cover of fields and its share.
-        district_m, length_m, breadth_m: size of districts, and of fields along and across the plough rows, in metres.
-        hedged: share of districts whose fields have hedges.
-        forest: share of the area under trees; `conifer` is the share of those that are coniferous.
-        river_m: width of the river in metres; 0 for none.
-        lake: share of the area under lakes.
-        towns_per_km2, town_m: density of towns (at least one where not 0) and their radius in metres.
-        relief_m: standard deviation of the height in metres; `rock` is the share of bare rock, on the summits.
-        pivots_m: spacing of centre-pivot circles in metres; 0 for none.
-        highway: whether a highway crosses.
+        name: Name in class tables.
+        crops: Land cover of fields and its share.
+        district_m, length_m, breadth_m: Size of districts, and of fields along and across the plow rows, in meters.
+        hedged: Share of districts with hedges.
+        forest: Share of the area with trees; `conifer` is the coniferous share of the trees.
+        river_m: Width of the river in meters; 0 for no river.
+        lake: Share of the area with lakes.
+        towns_per_km2, town_m: Density of towns (at least one town if positive) and their radius in meters.
+        relief_m: Standard deviation of the height in meters.
+        highway: Whether a highway crosses the landscape.
     """
 
     name: str
@@ -50,8 +48,6 @@ class Theme:
     towns_per_km2: float = 0.0
     town_m: float = 420.0
     relief_m: float = 6.0
-    rock: float = 0.0
-    pivots_m: float = 0.0
     highway: bool = False
 
 
@@ -65,8 +61,4 @@ THEMES: tuple[Theme, ...] = (
     replace(COUNTRYSIDE, name="river", river_m=80.0, forest=0.12, lake=0.0, towns_per_km2=0.0, highway=False),
     Theme("town", crops=PASTURE, towns_per_km2=0.5, town_m=480.0, forest=0.02),
     Theme("forest", crops=PASTURE, forest=0.88, relief_m=25.0),
-    Theme("pivots", crops=DESERT, pivots_m=170.0, forest=0.0, hedged=0.0, district_m=1500.0),
-    Theme("lake", crops=PASTURE, lake=0.42, forest=0.35, conifer=0.7),
-    Theme("hills", crops=PASTURE, relief_m=110.0, rock=0.22, forest=0.4, conifer=0.9, hedged=0.0, district_m=1500.0),
-    Theme("strips", district_m=500.0, length_m=420.0, breadth_m=22.0, hedged=0.0, forest=0.0),
 )

@@ -7,17 +7,17 @@ from dithc.data.synthetic.noise import F32, Mask, combined, hashed
 
 LOT_M = 26.0
 STREET_M = 8.0
-# Along a street a block has this many lots, across it two rows back to back.
+# Lots of a block along the street, and rows across it.
 LOTS_ALONG, LOTS_ACROSS = 5, 2
-# A house must be a few pixels wide to be seen: on coarse grids towns are drawn coarser, as maps do.
+# Coarse grids have larger lots, because a house must be a few pixels wide to be visible.
 LOT_PIXELS = 4.4
-# Blocks belong to a town while their middle, in units of its radius, is below 1 plus half this raggedness.
+# Blocks belong to a town if the distance of their center, in units of its radius, is below 1 plus half this value.
 RAGGEDNESS = 0.4
 RIM_REACH = 1 + RAGGEDNESS / 2
 
 
 def build_town(rng: np.random.Generator, land: Landscape, *, radius_m: float) -> None:
-    """Builds one town at a random dry place, replacing what was there but water."""
+    """Build a town at a random dry place. It replaces all cover except water and sand."""
     scale = max(1.0, LOT_PIXELS * land.grid.gsd / LOT_M)
     row, column = _dry_place(rng, land)
     reach = round((RIM_REACH * radius_m + LOTS_ALONG * LOT_M * scale) / land.grid.gsd)
@@ -34,7 +34,7 @@ def build_town(rng: np.random.Generator, land: Landscape, *, radius_m: float) ->
 
 
 def _dry_place(rng: np.random.Generator, land: Landscape) -> tuple[int, int]:
-    """A pixel in the middle part of the grid, on land if one of twenty throws finds it."""
+    """Return a random pixel in the middle of the grid, if possible on land."""
     height, width = land.grid.shape
     row, column = height // 2, width // 2
     for _ in range(20):
@@ -45,7 +45,7 @@ def _dry_place(rng: np.random.Generator, land: Landscape) -> tuple[int, int]:
 
 
 class _Streets:
-    """The street grid of one town: every layer (H, W), in the town's own turned coordinates."""
+    """Street grid of a town in rotated coordinates; every layer is (H, W)."""
 
     def __init__(self, along: F32, across: F32, *, radius_m: float, scale: float, salt: int) -> None:
         self.lot_m = LOT_M * scale
@@ -60,7 +60,7 @@ class _Streets:
         self.in_lot_u, self.in_lot_v = u - (lot_u + 0.5) * self.lot_m, v - (lot_v + 0.5) * self.lot_m
         self.in_block_u, self.in_block_v = u - (long - street) / 2, v - (deep - street) / 2
         self.half_block = ((long - street) / 2, (deep - street) / 2)
-        # Distance of the block's middle from the middle of the town: 0 there, 1 at the rim.
+        # Distance of the block's center from the center of the town: 0 there, 1 at the rim.
         self.rim = np.hypot((block_u + np.float32(0.5)) * long, (block_v + np.float32(0.5)) * deep) / np.float32(
             radius_m
         )
@@ -86,7 +86,7 @@ class _Streets:
         self._set(land, big & ~white, Cover.ROOF_GREY, 0.8 + 0.5 * hashed(self.block, 58))
 
     def _house(self) -> Mask:
-        """A rectangle in its lot, of random size and place; lots towards the rim of the town are more often empty."""
+        """Return the mask of houses. Lots near the rim of the town are often empty."""
         half_u = self.lot_m * (0.24 + 0.16 * hashed(self.lot, 61))
         half_v = self.lot_m * (0.24 + 0.16 * hashed(self.lot, 62))
         off_u = (hashed(self.lot, 63) - 0.5) * 0.16 * self.lot_m
@@ -96,7 +96,7 @@ class _Streets:
         return inside
 
     def _hall(self) -> Mask:
-        """One or two large roofs in a block."""
+        """Return the mask of halls, one or two large roofs per block."""
         share = 0.55 + 0.35 * hashed(self.block, 66)
         inside: Mask = (np.abs(self.in_block_u) < share * self.half_block[0]) & (
             np.abs(self.in_block_v) < 0.8 * self.half_block[1]

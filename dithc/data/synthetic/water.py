@@ -1,4 +1,4 @@
-"""Rivers that meander, and lakes, with their banks."""
+"""Meandering rivers and lakes, with their banks."""
 
 import numpy as np
 
@@ -7,10 +7,10 @@ from dithc.data.synthetic.noise import F32, Grid, band_pass, fractal
 
 
 def curve_distance_m(rng: np.random.Generator, grid: Grid, *, wavelength_m: float, amplitude_m: float) -> F32:
-    """Distance in metres (first order) of each pixel from one winding line across the grid, (H, W).
+    """Return the first-order distance (H, W) in meters from a winding line.
 
-    The line is the zero level of a tilted plane plus noise of the given wavelength and amplitude: steep noise folds it
-    into loops and cuts some off, as oxbow lakes.
+    The line is the zero level of a tilted plane plus noise of the given wavelength and amplitude. Steep noise folds it
+    into loops, and cuts off some of them as oxbow lakes.
     """
     x, y = grid.coordinates()
     angle = float(rng.uniform(0, np.pi))
@@ -22,7 +22,7 @@ def curve_distance_m(rng: np.random.Generator, grid: Grid, *, wavelength_m: floa
 
 
 def pour_river(rng: np.random.Generator, land: Landscape, *, width_m: float) -> None:
-    """One river with sand bars and trees on its banks; meanders are about eleven widths long, as measured in nature."""
+    """Draw a river with sand bars and trees. Natural meanders are eleven widths long."""
     grid = land.grid
     distance = curve_distance_m(rng, grid, wavelength_m=11 * width_m, amplitude_m=1.5 * width_m)
     wide = fractal(rng, grid, largest_m=5 * width_m, slope=2.0)
@@ -40,7 +40,7 @@ def pour_river(rng: np.random.Generator, land: Landscape, *, width_m: float) -> 
 
 
 def fill_lakes(rng: np.random.Generator, land: Landscape, *, share: float) -> None:
-    """Lakes in the lowest `share` of a smooth relief of their own, with reed and sand on the shore."""
+    """Fill the lowest `share` of a random relief with lakes and their shores."""
     bowl = fractal(rng, land.grid, largest_m=1200.0, slope=2.4) + 0.03 * fractal(rng, land.grid, largest_m=150.0)
     shore = np.quantile(bowl, share)
     near = (bowl - shore) / max(float(bowl.std()), 1e-6)

@@ -225,7 +225,7 @@ def test_a_folder_of_other_names_says_what_was_looked_for(rasters: Path) -> None
 def test_descriptions_that_contradict_themselves_are_refused(wrong: dict[str, Any]) -> None:
     right = {"kind": "geotiff", "path": "x", "bands": ["R", "G", "B"], "units": "reflectance"}
     datasets.GeoTiff.model_validate(right)
-    with pytest.raises(ValueError, match=r"scale|bands|suffixes|offset|synthesize"):
+    with pytest.raises(ValueError, match=r"scale|bands|suffixes|offset|synthetic"):
         datasets.GeoTiff.model_validate({**right, **wrong})
 
 

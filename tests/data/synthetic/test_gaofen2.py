@@ -1,4 +1,4 @@
-"""Invented Gaofen-2 scenes have the names, values and metadata of orthorectified real ones."""
+"""Generated Gaofen-2 scenes have the names, values and metadata of real orthorectified scenes."""
 
 import re
 from pathlib import Path

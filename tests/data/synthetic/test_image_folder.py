@@ -1,4 +1,4 @@
-"""The invented class folder looks like ImageNet's: classes as folders, sizes that vary, some grey, some small."""
+"""The generated class folder resembles ImageNet: classes as folders, various sizes, some gray and some small images."""
 
 import shutil
 from pathlib import Path

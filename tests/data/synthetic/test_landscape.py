@@ -1,4 +1,4 @@
-"""The invented land: same seed, same bits; the parts have the sizes, shares and spectra that they claim."""
+"""Landscapes are reproducible, and have the sizes, shares and spectra of their theme."""
 
 import numpy as np
 import pytest
@@ -61,10 +61,8 @@ def test_themes_show_what_they_are_named_for() -> None:
         return float(np.mean([is_any(grow(generator(s), grid, by_name[name]).cover, classes).mean() for s in range(3)]))
 
     assert 0.05 < share("river", Cover.WATER) < 0.6
-    assert share("lake", Cover.WATER) == pytest.approx(0.42, abs=0.03)
     assert share("forest", Cover.BROADLEAF, Cover.CONIFER) > 0.8
     assert share("town", Cover.ROOF_TILE, Cover.ROOF_GREY, Cover.ROOF_WHITE) > 0.12
-    assert share("hills", Cover.ROCK) > 0.15
     assert share("fields", Cover.WATER, Cover.ROOF_TILE) == 0
 
 

@@ -159,7 +159,7 @@ def test_full_disk_ends_with_status_2_and_leaves_earlier_output(
         (errno.EROFS, "read-only"),
         (errno.EACCES, "permissions"),
         (errno.EIO, "dmesg"),
-        (errno.ENOTCONN, "check that the path"),
+        (errno.ENOTCONN, "check the path"),
     ],
 )
 def test_fix_is_that_of_the_error(
@@ -218,4 +218,4 @@ def test_fid_refuses_tiles_that_the_features_are_not_of(
     Manifest(stage="tiles", name="other", spec={"of": "another set"}).write(other)
     words = [str(other) if word.endswith("/tiles/manifest.json") else word for word in bench.words["fid"]]
     assert main(words) == 2
-    assert f"tiles {other} are not those of the real features" in capsys.readouterr().err
+    assert f"tiles {other} are not the tiles of the real features" in capsys.readouterr().err

@@ -213,7 +213,7 @@ def test_stopped_trainings_write_what_they_have_and_go_on(
     words = ["bench", "strategies", "--models", "S/2", "--batches", "8,16", "--strategies", "cftp,dp", "--rounds", "2"]
     words += ["--memory-limit", "1", "--json", str(out)]
     assert main(words) == 75
-    assert "the same command goes on from there" in capsys.readouterr().out
+    assert "rerun the same command to resume" in capsys.readouterr().out
     assert not out.exists()
     part = json.loads((tmp_path / "strategies.stopped.json").read_text())
     first, second = part["cells"]

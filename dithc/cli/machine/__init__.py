@@ -1,9 +1,12 @@
-"""Verbs about machines: what this one is, what suits it, how another one would do.
+"""Commands for machines: description, tuning and simulation.
 
-What: `doctor`, `tune`, `simulate`; measurements are in `bench`, ranks are started by `launch`.
-Why: the same training is ten times slower on a machine that is set up badly.
-Invariants: a verb's module is loaded when the verb is called, and this door loads none.
-How to change it: a new verb is a module here, a line in `VERBS` of `dithc.cli` and a word in its `ROOMS`.
+Purpose: training is ten times slower on a badly configured machine.
+
+Contents: `doctor`, `tune`, `simulate`. Measurements are in `bench`; `launch` starts ranks.
+
+Invariants: a command's module is imported when the command is called. This package imports none of them.
+
+Extending: add a module here, a line in `VERBS` of `dithc.cli` and a name in its `ROOMS`.
 """
 
 __all__ = []

@@ -1,17 +1,15 @@
 """Command line `dithc COMMAND`. Each command is a module that is imported when it is called.
 
-Purpose: the workflow rules contain one shell line each, so that a user can run every stage by hand.
+Purpose: workflow rules contain one shell line each, so that a user can run every stage by hand.
 
-Contents: `main`, the table `VERBS` of commands, and one package per group of commands (`ROOMS`).
+Contents: `main`, and one package per group of commands.
 
-Invariants: settings come from the configuration file (`--config`), paths from arguments. A user error, or a file that
-cannot be read or written (a full disk), is logged in four lines and ends with status 2. Status 75 means that the
-command stopped and saved its state and must be rerun. Status 76 means that another process works on this run or folder.
-DITHC_LOG=DEBUG adds the traceback.
+Invariants: settings come from the configuration file (`--config`), paths from arguments. A user error, or a file that cannot
+be read or written (a full disk), is logged in four lines and ends with status 2. Status 75: stopped and saved, rerun the
+command. Status 76: another process works on this run or folder. DITHC_LOG=DEBUG adds the traceback.
 
-Extending: a command is a module with `SUMMARY`, `EXAMPLE`, `add_arguments(parser)` and `run(args) -> int`, and an entry
-in `VERBS` and, if it is in a package, in `ROOMS`. A command that writes a folder defines `folder(args) -> Path`. Its
-lease excludes other writers.
+Extending: a command is a module with `SUMMARY`, `EXAMPLE`, `add_arguments(parser)` and `run(args) -> int`, registered in the
+tables below. A command that writes a folder defines `folder(args) -> Path`; its lease excludes other writers.
 """
 
 import argparse
@@ -67,10 +65,10 @@ ROOMS = {
 }
 """Package of each command's module. Commands that are not listed are modules of `dithc.cli`."""
 
-FOLDERS = {"synthesize", "export"}  # Commands whose `--out` may be a folder.
+FOLDERS = {"synthesize", "export"}  # commands with an `--out` that may be a folder
 SINGLE_FILE_OPTIONS = ("json", "png", "describe")
 SINGLE_FILES = {"report", "search-sampler"}
-"""Commands whose `--out` is a file in a folder that may hold other files."""
+"""Commands with an `--out` file in a folder that may hold other files."""
 NO_STAGES = {
     *("run", "status", "fetch", "search-sampler", "doctor", "simulate", "paper", "tune", "verify", "show", "export"),
     "launch",

@@ -145,7 +145,7 @@ def _check(args: argparse.Namespace) -> None:
 
 
 def _meeting_folder(nodes: int) -> Path | None:
-    """Return a writable folder that all nodes share, for the marker files of a start; None if there is none."""
+    """Return a writable folder that all nodes share, for the marker files of a start, or None."""
     from dithc.log import logger
     from dithc.places import is_writable
 

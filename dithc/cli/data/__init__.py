@@ -1,12 +1,8 @@
-"""Commands that prepare training data, in the order of the workflow: scenes, tiles, latents.
+"""Commands that prepare training data, in workflow order: `synthesize`, `fetch`, `stage`, `tiles`, `codec`, `latents`.
 
-Purpose: a failed stage can be rerun by hand with the shell line of its rule.
-
-Contents: `synthesize`, `fetch`, `stage`, `tiles`, `codec`, `latents`.
-
-Invariants: a command's module is imported when the command is called. This package imports none of them.
-
-Extending: add a module here, a line in `VERBS` of `dithc.cli` and a name in its `ROOMS`.
+A failed stage can be rerun by hand with the shell line of its rule.
+Commands are imported when they are called, not by this package. To add a command, add a module here and register it in
+`dithc.cli`.
 """
 
 __all__ = []

@@ -1,12 +1,7 @@
-"""Commands for entire experiments: run an experiment, show its progress, write its report.
+"""Commands for entire experiments: `run`, `status`, `report`, `paper`. `screen` redraws lines in place on a terminal.
 
-Purpose: users start with these commands.
-
-Contents: `run`, `status`, `report`, `paper`. `screen` redraws lines in place on a terminal.
-
-Invariants: a command's module is imported when the command is called. This package imports none of them.
-
-Extending: add a module here, a line in `VERBS` of `dithc.cli` and a name in its `ROOMS`.
+Commands are imported when they are called, not by this package. To add a command, add a module here and register it in
+`dithc.cli`.
 """
 
 __all__ = []

@@ -110,7 +110,7 @@ def _run(job: "paper.Job", file: Path, *, tuning: Path) -> int:
 
 
 def _result(file: Path) -> tuple[Any, str]:
-    """Return the content of a command's result file and an error; None if there is no readable file."""
+    """Return the content of a command's result file, or None and the error."""
     from dithc.sealed import content_of
 
     if not file.exists():

@@ -18,7 +18,8 @@ SUMMARY = (
 EXAMPLE = "dithc run --profile profiles/local --configfile config/experiments/demo.yaml"
 # Arguments with which Snakemake runs no jobs, so that the user wants its output.
 NO_RUN = re.compile(
-    r"-[a-zA-Z]*n[a-zA-Z]*|--(dry-?run|unlock|lint|list.*|summary|.*summary|report|dag|rulegraph|filegraph|help)(=.*)?|-h|-l"
+    r"-[a-zA-Z]*n[a-zA-Z]*|--(dry-?run|unlock|lint|list.*|summary|.*summary|report|dag|rulegraph|filegraph|help)(=.*)?"
+    r"|-h|-l"
 )
 LOOK_SECONDS, QUEUE_SECONDS, READ_SECONDS = 1.0, 15.0, 0.2
 

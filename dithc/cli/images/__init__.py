@@ -1,12 +1,8 @@
-"""Commands that generate images from a checkpoint and evaluate them: samples, features, distances.
+"""Commands that generate and evaluate images: `sample`, `search-sampler`, `extractor`, `features`, `fid`.
 
-Purpose: generated and real images take the same path to a score.
-
-Contents: `sample`, `search_sampler`, `extractor`, `features`, `fid`. `image_sets` opens the images for `features`.
-
-Invariants: a command's module is imported when the command is called. This package imports none of them.
-
-Extending: add a module here, a line in `VERBS` of `dithc.cli` and a name in its `ROOMS`.
+`image_sets` opens the images for `features`. Generated and real images take the same path to a score.
+Commands are imported when they are called, not by this package. To add a command, add a module here and register it in
+`dithc.cli`.
 """
 
 __all__ = []

@@ -8,8 +8,8 @@ from dithc.cli.making import folder as folder
 from dithc.log import problem
 
 SUMMARY = (
-    "Trains a small classifier on a dataset's tiles. Its features replace Inception's, but the scores are not comparable "
-    "with published scores."
+    "Trains a small classifier on a dataset's tiles. Its features replace Inception's, but the scores are not "
+    "comparable with published scores."
 )
 EXAMPLE = (
     "dithc extractor --config config/experiments/demo.yaml --extractor landscape-classifier --tiles "

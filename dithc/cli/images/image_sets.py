@@ -35,7 +35,7 @@ class Pixels:
         physical: function from image numbers to physical values (n, C, H, W).
         stored: function from image numbers to the integers of the dataset (n, C, H, W).
         labels: class of each image.
-        whole: ascending numbers of the images without missing pixels; None if all are complete, as generated images are.
+        whole: ascending numbers of the images without missing pixels; None for all, as for generated images.
     """
 
     bands: products.Bands

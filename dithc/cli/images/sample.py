@@ -35,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of the command."""
     add_inputs(parser)
     parser.add_argument(
-        "--out", type=Path, required=True, metavar="MANIFEST", help="manifest to write; shards are written beside it"
+        "--out", type=Path, required=True, metavar="MANIFEST", help="manifest to write; shards are written next to it"
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the numbers to this file")
     parser.add_argument(
@@ -43,9 +43,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         nargs="?",
         const="",
         metavar="RANKS",
-        help="generate no images: measure rates and print the predicted seconds of every partition of this sampling run "
-        "among the present ranks, or among RANKS (`4` on one node, `64x4` on 64 nodes, with the network described in "
-        "DITHC_MACHINE), and the reasons against the remaining partitions",
+        help="generate no images: measure rates and print the predicted seconds of every partition of this sampling "
+        "run among the present ranks, or among RANKS (`4` on one node, `64x4` on 64 nodes, with the network "
+        "described in DITHC_MACHINE), and the reasons against the remaining partitions",
     )
     add_ranks_argument(parser)
 

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 SUMMARY = (
     "Searches the timesteps with which an evaluation's dpm-solver, unipc, euler or heun sampler, in at most 20 steps, "
-    "comes closest to a many-step result, on latents that it does not score. With --epsilon-scaling, searches that factor "
-    "by KID from train tiles, on images that it does not score. Prints a setting of the evaluation."
+    "comes closest to a many-step result, on latents that it does not score. With --epsilon-scaling, searches that "
+    "factor by KID from train tiles, on images that it does not score. Prints a setting of the evaluation."
 )
 EXAMPLE = (
     "dithc search-sampler --config config/experiments/demo.yaml --evaluation sentinel2-after --checkpoint "

@@ -1,12 +1,7 @@
-"""Commands for machines: description, tuning and simulation.
+"""Commands for machines: `doctor` checks, `tune` tunes, `simulate` predicts. `bench` measures, `launch` starts ranks.
 
-Purpose: training is ten times slower on a badly configured machine.
-
-Contents: `doctor`, `tune`, `simulate`. Measurements are in `bench`; `launch` starts ranks.
-
-Invariants: a command's module is imported when the command is called. This package imports none of them.
-
-Extending: add a module here, a line in `VERBS` of `dithc.cli` and a name in its `ROOMS`.
+Commands are imported when they are called, not by this package. To add a command, add a module here and register it in
+`dithc.cli`.
 """
 
 __all__ = []

@@ -79,7 +79,8 @@ def _write(args: argparse.Namespace) -> int:
             "dithc doctor --write-profile",
             got="no working Slurm commands (sbatch, scontrol)",
             expected="the login node of a Slurm cluster",
-            fix="run it on the login node; or use profiles/generic for other schedulers, profiles/local for one machine",
+            fix="run it on the login node; or use profiles/generic for other schedulers, profiles/local for one "
+            "machine",
         )
     written = write_profile(args.write_profile, here, partition=args.partition, nodes=args.nodes, account=args.account)
     for note in written.notes:

@@ -27,7 +27,7 @@ def check(args: argparse.Namespace) -> None:
         "--top": args.top,
     }
     for name, given in counts.items():
-        _refuse_unless(name, given, lambda one: one >= 1, "whole numbers from 1")
+        _refuse_unless(name, given, lambda one: one >= 1, "integers from 1")
     _refuse_unless("--size", args.size, lambda one: one > 0 == one % SIZE_STEP, f"pixels, a multiple of {SIZE_STEP}")
     for name, given in (("--bandwidth", args.bandwidth), ("--flops", args.flops), ("--bucket-mb", args.bucket_mb)):
         _refuse_unless(name, given, lambda one: 0 < one < INFINITY, "a number above 0")

@@ -54,7 +54,7 @@ def test_intact_results_pass(results: Path, capsys: pytest.CaptureFixture[str]) 
     assert main(["verify", str(results)]) == 0
     (line,) = lines(capsys)
     assert line.startswith("4 files (")
-    assert line.endswith("of 7 documents: all as they were written")
+    assert line.endswith("of 7 documents: all intact")
 
 
 def test_each_file_is_read_once_whoever_lists_it(results: Path, tmp_path: Path) -> None:
@@ -78,7 +78,7 @@ def test_missing_cut_and_altered_files_are_named_with_status_1(
     assert main(["verify", str(results)]) == 1
     *told, verdict = lines(capsys)
     faults = told[::2]
-    assert all("workflow makes it again" in line for line in told[1::2])
+    assert all("workflow rebuilds it" in line for line in told[1::2])
     assert [fault.split(" (listed")[0] for fault in faults[:3]] == [
         f"{shards[0]} is missing",
         f"{shards[1]} has 1499 bytes, 1500 were written",

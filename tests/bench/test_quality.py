@@ -163,7 +163,7 @@ def test_contenders_that_are_judged_by_other_images_or_start_elsewhere_are_refus
     with pytest.raises(UserError, match="another evaluation's images"):
         plan(base=base.model_copy(update={"evaluations": {**base.evaluations, "judge-flow": fewer}}))
     started = base.runs["flow"].model_copy(update={"init": "baseline"})
-    with pytest.raises(UserError, match="whose time would not count"):
+    with pytest.raises(UserError, match="without the time of that run"):
         plan(base=base.model_copy(update={"runs": {**base.runs, "flow": started}}))
 
 

@@ -26,7 +26,7 @@ def test_a_container_without_topology_has_a_core_for_each_cpu(tree):
     machine = discover(tree.root)
     assert shape(machine) == (1, 1, 1, 2)
     assert (machine.nodes, machine.tiers, machine.caches) == ((), (), ())
-    assert "whole die" in machine.cluster_rule
+    assert "entire die" in machine.cluster_rule
     (rank,) = plan(machine, ranks_per_node=1).ranks
     assert (rank.clusters, rank.reserved, rank.num_threads) == (((0, 1),), (), 2)
 
@@ -41,14 +41,14 @@ def test_a_laptop_is_one_cluster_around_its_l3_and_its_efficient_cores_are_known
     core_plan = plan(machine, ranks_per_node=1)
     assert sizes(core_plan.ranks[0]) == [14]
     assert any("8 core(s) are slower" in reason for reason in core_plan.reasons)
-    assert "8 of the cores are efficient ones" in machine.describe()
+    assert "8 of the cores are efficiency cores" in machine.describe()
 
 
 def test_laptop_cores_outside_the_l3_are_a_cluster_by_their_l2(tree):
     machines.laptop(tree, low_power=True)
     machine = discover(tree.root)
     assert [len(cluster.cores) for cluster in machine.clusters] == [14, 2]
-    assert "an L2 where there is no L3" in machine.cluster_rule
+    assert "an L2 without L3" in machine.cluster_rule
 
 
 @pytest.mark.parametrize("chiplets_as_dies", [False, True])
@@ -88,7 +88,7 @@ def test_xeon_max_in_flat_mode_has_on_package_memory_beside_ddr(tree, hmat, clus
     assert shape(machine) == dies_and_clusters
     num = 2 * clusters
     assert tiers(machine) == {"ddr": (tuple(range(num)), 256), "on-package": (tuple(range(num, 2 * num)), 128)}
-    assert ("by HMAT a higher bandwidth" in machine.tiers[1].reason) is hmat
+    assert ("a higher bandwidth (HMAT)" in machine.tiers[1].reason) is hmat
     assert "tier on-package: 128.0 GiB" in machine.describe()
     if hmat:
         assert machine.nodes[num].read_bandwidth == 800_000 // clusters << 20
@@ -113,7 +113,7 @@ def test_a64fx_is_one_die_of_four_groups_with_on_package_memory_only(tree):
     machines.a64fx(tree)
     machine = discover(tree.root)
     assert shape(machine) == (1, 1, 4, 48)
-    assert "known of this processor" in machine.die_rule
+    assert "rule for this processor" in machine.die_rule
     assert tiers(machine) == {"on-package": ((0, 1, 2, 3), 32)}
     (rank,) = plan(machine, ranks_per_node=1).ranks
     assert sizes(rank) == [12, 12, 11, 11]
@@ -189,7 +189,7 @@ def test_ranks_keep_to_their_dies_where_a_core_is_missing(tree):
     tree.process(allowed="0-9,11-607")
     machine = discover(tree.root)
     assert machine.offline_cpus == (10,)
-    assert "1 CPU(s) are switched off" in machine.describe()
+    assert "1 CPU(s) are offline" in machine.describe()
     ranks = plan(machine, ranks_per_node=4).ranks
     assert [len({machine.cores[core].die for core in rank.cores}) for rank in ranks] == [1] * 4
     assert [rank.cores[0] for rank in ranks] == [0, 151, 303, 455]
@@ -202,7 +202,7 @@ def test_ranks_are_cut_evenly_where_a_cpuset_leaves_the_dies_unequal(tree):
     tree.process(allowed="0-9,72-73")
     core_plan = plan(discover(tree.root), ranks_per_node=2)
     assert [len(rank.cores) for rank in core_plan.ranks] == [6, 6]
-    assert any("different numbers of cores" in reason for reason in core_plan.reasons)
+    assert any("different numbers of usable cores" in reason for reason in core_plan.reasons)
     assert any("rank 1 spans several sockets" in reason for reason in core_plan.reasons)
 
 

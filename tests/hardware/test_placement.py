@@ -66,7 +66,7 @@ def test_a_mask_that_is_not_the_planned_one_is_a_warning(two_sockets, rank_plan,
     two_sockets.process(allowed="20-25")
     placement = verify(rank_plan, root=two_sockets.root)
     assert kinds(placement) == ["process mask", "too few CPUs"]
-    assert "CPUs 20-39,100-119 were asked for, the kernel allows 20-25" in heard.text
+    assert "CPUs 20-39,100-119 were requested, the kernel allows 20-25" in heard.text
 
 
 def test_cpus_that_are_off_are_in_nobodys_way(flat_machine):

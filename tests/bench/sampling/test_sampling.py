@@ -64,9 +64,9 @@ def test_two_ranks_give_the_image_of_one_and_the_ring_almost(
     said = capsys.readouterr().out
     assert "approximate: 75% of blocks run, within" in said
     decoders_are_right(result["decoding"])
-    assert "another image, apart by" in said
+    assert "another image, differs by" in said
     assert "NOT that of one rank" not in said
-    assert "equal to the bit" in said
+    assert "bitwise equal" in said
     assert "there is no guidance" in said
     assert not path.with_suffix(".kept.jsonl").exists()
 
@@ -200,7 +200,7 @@ def test_diffusers_gives_the_same_image_from_the_same_weights(guidance: float) -
 
 def test_a_network_that_the_pipeline_cannot_guide_is_said_so() -> None:
     cell = replace(CELL, overrides={**TINY, "num_classes": 10})
-    assert absent(network(cell), cell) == "DiTPipeline takes 1000 for no label, and the network 10"
+    assert absent(network(cell), cell) == "DiTPipeline uses 1000 as the null label, and the network 10"
 
 
 def test_the_table_names_what_was_left_out() -> None:
@@ -224,6 +224,6 @@ def test_the_table_names_what_was_left_out() -> None:
     said = table(result)
     assert "within 2.0e-07" in said
     assert "one-rank: in words" in said
-    assert "3.0       -  NOT that of one rank: apart by 2.0e-02" in said
+    assert "3.0       -  WRONG: differs from one rank by 2.0e-02" in said
     assert "seconds of an image of 64 px: -  no diffusers" in said
     assert [line.split() for line in said.splitlines() if line.startswith("cfg")] == [["cfg", "-", "why"]]

@@ -42,7 +42,7 @@ def test_a_platform_that_is_not_here_is_a_result():
     if torch.cuda.is_available():
         pytest.skip("there is a GPU")
     result = bench_curves(CurveSettings(platform="cuda", overrides=TINY, batch=2, steps=2))
-    assert [(one["status"], one["reason"]) for one in result["curves"]] == [("skipped", "this PyTorch sees no GPU")]
+    assert [(one["status"], one["reason"]) for one in result["curves"]] == [("skipped", "this PyTorch finds no GPU")]
 
 
 @pytest.mark.parametrize("settings", [{"platform": "gpu"}, {"beside": ("tpu",)}, {"batch": 0}, {"steps": 0}])

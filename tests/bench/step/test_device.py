@@ -14,7 +14,7 @@ TINY = {"hidden_size": 32, "depth": 1, "num_heads": 2, "input_size": 8, "num_cla
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_without_a_gpu_the_refusal_says_what_was_got_and_the_fix():
-    with pytest.raises(UserError, match="sees no GPU") as refused:
+    with pytest.raises(UserError, match="finds no GPU") as refused:
         bench_device(StepSettings(overrides=TINY), "cuda")
     assert len(str(refused.value).splitlines()) == 4
 

@@ -83,7 +83,7 @@ def test_group_of_version_1_limits_memory_and_swap_together_below_its_own_group(
 def test_swap_that_the_kernel_does_not_count_is_said(tree):
     del tree.files["memory.memsw.limit_in_bytes"]
     tree.version_1("1\n")
-    assert "as much swap as there is" in tree.limit().how
+    assert "swap unlimited" in tree.limit().how
 
 
 def test_without_a_group_the_limit_is_on_private_memory_and_both_reasons_are_said(tree):
@@ -93,8 +93,8 @@ def test_without_a_group_the_limit_is_on_private_memory_and_both_reasons_are_sai
     assert limit.data_bytes == 250
     for words in (
         "private memory (RLIMIT_DATA) of 250 bytes for each of 4",
-        "keeps control of",
-        "do not hold in groups",
+        "does not delegate",
+        "exclude its child groups",
     ):
         assert words in limit.how
     assert not limit.struck()

@@ -54,7 +54,7 @@ def test_ranks_and_threads_follow_from_dies_and_clusters():
 def test_cores_of_a_machine_of_one_cluster_are_taken_for_clusters_and_it_is_said():
     found, said = contenders_on(machine(dies=1, clusters=1, cores=2), NAMES)
     assert [(one.ranks, one.cpus) for one in found] == [(1, 2), (2, 1), (2, 1), (1, 1)]
-    assert "each core is taken for a cluster" in said
+    assert "each core counts as a cluster" in said
 
 
 def test_several_ranks_share_the_state_where_their_strategy_can():

@@ -16,7 +16,7 @@ NOTHING = "no readable RAPL counter of a package in /sys/class/powercap"
 
 
 class Packages:
-    """RAPL counters of all sockets. `reason` explains an empty set and is None otherwise."""
+    """RAPL counters of all sockets. `reason` explains an empty set, otherwise it is unset (None)."""
 
     def __init__(self, root: Path = ROOT) -> None:
         self._counters: list[tuple[Path, int]] = []

@@ -15,7 +15,7 @@ class Finding:
         topic: a word or two.
         text: result, one or several lines.
         details: further lines for `--verbose`.
-        fix: imperative; empty if there is no problem.
+        fix: imperative; empty without a problem.
         facts: the same for programs, as JSON values.
     """
 

@@ -38,7 +38,7 @@ def _kind(node: Node, nodes: Sequence[Node], model_name: str) -> tuple[TierKind,
         return "ddr", "memory of nodes with CPUs"
     homes = [other for other in nodes if other.cpus]
     if not homes:
-        return "expander", "memory without CPUs, on a machine whose nodes list no CPUs"
+        return "expander", "memory without CPUs, on a machine with no CPUs in any node"
     home = min(homes, key=lambda other: _distance(other, node, nodes))
     if node.read_bandwidth is not None and home.read_bandwidth is not None:
         if node.read_bandwidth > home.read_bandwidth:

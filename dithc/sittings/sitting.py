@@ -82,7 +82,7 @@ class Sitting:
         try:
             value = make()
         except (KeyboardInterrupt, SystemExit) as why:
-            if not self._made:  # there is no unit for a result
+            if not self._made:  # a result needs a finished unit
                 raise
             self.stopped_by = "Ctrl-C" if isinstance(why, KeyboardInterrupt) else "SIGTERM"
             log.warning(f"stopped by {self.stopped_by}: reporting the finished units, without {name}")

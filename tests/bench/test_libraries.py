@@ -1,4 +1,4 @@
-"""Products by other libraries: the same numbers, and really theirs."""
+"""Third-party matrix products: equal results, computed by the named library."""
 
 import ctypes.util
 import subprocess
@@ -71,7 +71,7 @@ def test_a_model_trains_alike_whoever_makes_its_products(linear, use_backend):
 
 
 def count_calls(name: str) -> int:
-    """How many products of one layer, forward and backward, the library itself tells of."""
+    """Count the products of one layer, forward and backward, that the library itself reports."""
     program = f"""
 import torch
 from dithc.bench.libraries import LIBRARIES, linear_by

@@ -1,4 +1,4 @@
-"""The command line: every verb helps with an example, mistakes end with status 2 and four lines."""
+"""Command line: each command has help with an example, and errors end with status 2 and four lines."""
 
 import argparse
 import os
@@ -71,7 +71,7 @@ def test_verb_that_is_interrupted_while_it_is_imported_says_so_without_a_traceba
 
 @pytest.mark.parametrize(("words", "status"), [(["train", "--no-such-option"], 2), (["train", "--help"], 0)])
 def test_wrong_option_is_told_to_the_launcher_by_its_own_status(words, status, monkeypatch, capsys):
-    """Any other would have it start all ranks again."""
+    """With any other status the launcher would restart all ranks."""
     told = []
     monkeypatch.setattr("dithc.comm.ending.tell_of_end", told.append)
     with pytest.raises(SystemExit) as end:
@@ -85,7 +85,7 @@ def test_wrong_option_is_told_to_the_launcher_by_its_own_status(words, status, m
 
 
 class Slow:
-    """A verb that writes a folder and is at it until it is told to end."""
+    """Command that writes a folder until `end` is set."""
 
     SUMMARY, EXAMPLE = "", ""
 

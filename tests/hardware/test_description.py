@@ -1,4 +1,4 @@
-"""A machine that is written to a file is read back as it was; a file that is wrong is refused with the key that is."""
+"""A machine description is read back unchanged. An invalid file is rejected with its wrong key."""
 
 import logging
 import os

@@ -1,4 +1,4 @@
-"""What the machine looks like is read from sysfs, here and from written trees."""
+"""Discovery of the machine from sysfs, here and from emulated trees."""
 
 import json
 import os

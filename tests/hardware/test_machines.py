@@ -1,4 +1,4 @@
-"""Machines of the field, each as its kernel shows it: dies, clusters, cores, tiers of memory, and the core plan."""
+"""Real machines as reported by their kernels: dies, core clusters, cores, memory tiers, and the core plan."""
 
 import pytest
 
@@ -17,7 +17,7 @@ def tiers(machine):
 
 
 def sizes(rank_plan):
-    """Compute cores in each of a rank's clusters."""
+    """Return the compute cores in each core cluster of a rank."""
     return [len(cores) for cores in rank_plan.clusters]
 
 
@@ -61,7 +61,7 @@ def test_epyc_with_one_node_a_socket_has_a_cluster_for_each_l3(tree, chiplets_as
     assert machine.cores[64].cpus == (64, 192)
     assert tiers(machine) == {"ddr": ((0, 1), 512)}
     first, second = plan(machine, ranks_per_node=2).ranks
-    # 3 cores to spare for 8 clusters: one for each of the two purposes, from two clusters.
+    # 3 spare cores for 8 clusters: one for each of the two purposes, from two clusters.
     assert sizes(first) == [8] * 6 + [7] * 2
     assert dict(first.reserved) == {"communication": 55, "load": 63}
     assert second.cores == tuple(range(64, 128))
@@ -76,7 +76,7 @@ def test_epyc_with_four_nodes_a_socket_has_a_cluster_for_each_node(tree, chiplet
     assert [cluster.node for cluster in machine.clusters] == list(range(8))
     assert tiers(machine) == {"ddr": (tuple(range(8)), 512)}
     assert sizes(plan(machine, ranks_per_node=2).ranks[0]) == [16, 16, 15, 15]
-    # Data parallel: one rank for each cluster.
+    # Data parallel: one rank per core cluster.
     assert [rank.cores[0] for rank in plan(machine, ranks_per_node=8).ranks] == list(range(0, 128, 16))
 
 
@@ -193,7 +193,7 @@ def test_ranks_keep_to_their_dies_where_a_core_is_missing(tree):
     ranks = plan(machine, ranks_per_node=4).ranks
     assert [len({machine.cores[core].die for core in rank.cores}) for rank in ranks] == [1] * 4
     assert [rank.cores[0] for rank in ranks] == [0, 151, 303, 455]
-    # The die with 151 cores reserves 7, one less than the others, and its clusters stay equal.
+    # The die with 151 cores reserves 7, one less than the other dies, and its clusters stay equal.
     assert [sizes(rank) for rank in ranks] == [[36] * 4] * 4
 
 

@@ -1,4 +1,4 @@
-"""The core plan gives every rank its own neighbouring cores, or says why it does not."""
+"""The core plan assigns neighboring cores to every rank, or gives the reason against it."""
 
 import os
 from dataclasses import replace

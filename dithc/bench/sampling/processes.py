@@ -185,7 +185,7 @@ def look(children: Sequence[Any]) -> None:
 
 def _ended(got: str) -> UserError:
     fix = "see its messages above; run `dithc doctor` to check MPI"
-    return problem("bench sampling: a sampling process has ended", got=got, expected="an answer", fix=fix)
+    return problem("bench sampling: a process of the benchmark has ended", got=got, expected="an answer", fix=fix)
 
 
 @contextmanager

@@ -128,7 +128,7 @@ class Contender:
         what: description for the result.
         backend: backend of hcops.
         wrap: function that builds the callable from the model.
-        optimizer: function that builds the weight update of a training.
+        optimizer: function that builds the weight update.
         obstacle: function that returns the reason why a type is unsupported here, or None.
         around: context of its steps: CPU affinity, or the library of its linear layers.
     """

@@ -76,7 +76,7 @@ class MemoryLimit:
 
 
 class _Group:
-    """Control group with a limit on memory and swap, described by `said`."""
+    """Control group with a limit on memory and swap."""
 
     def __init__(self, version: _Version, parent: Path, limit_bytes: int) -> None:
         self.folder, self._version = parent / f"dithc-bench-{os.getpid()}", version
@@ -122,7 +122,7 @@ def _own_v2(root: Path, own_groups: Path) -> Path:
     """Return this process's version 2 group if it delegates memory control.
 
     Raises:
-        OSError: there is no group, or it does not delegate.
+        OSError: the group does not exist, or it does not delegate.
     """
     folder = root / _path_of(own_groups, controller="")
     if "memory" not in (folder / "cgroup.subtree_control").read_text().split():
@@ -134,7 +134,7 @@ def _own_v1(root: Path, own_groups: Path) -> Path:
     """Return this process's version 1 group if its limits include child groups.
 
     Raises:
-        OSError: there is no group, or its limits exclude child groups.
+        OSError: the group does not exist, or its limits exclude child groups.
     """
     folder = root / "memory" / _path_of(own_groups, controller="memory")
     if (folder / "memory.use_hierarchy").read_text().strip() != "1":

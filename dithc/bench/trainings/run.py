@@ -52,7 +52,7 @@ class Contender:
 
 @dataclass(kw_only=True)
 class Run:
-    """Outcome of one run, complete in `result`. Numbers are None after a failure."""
+    """Outcome of one run, complete in `result`. Numbers stay None after a failure."""
 
     status: Literal["ok", "oom", "failed", "skipped", "stopped"] = "ok"
     reason: str = ""

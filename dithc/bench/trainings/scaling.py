@@ -259,7 +259,7 @@ def _tolerance(config: DiTConfig, dtype: Precision) -> float:
 
 
 def config_of(model: str, overrides: Mapping[str, Any]) -> DiTConfig:
-    """Return the architecture of a training benchmark with this preset."""
+    """Return the architecture of a preset with overrides."""
     return replace(PRESETS[model], **overrides)
 
 

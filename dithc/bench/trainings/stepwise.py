@@ -89,7 +89,7 @@ class StepwiseSettings:
     Attributes:
         batch: images per step over all ranks.
         ranks: ranks on this machine, with equal core shares.
-        stages: ordered subset of STAGES; without `baseline` there are no speedups.
+        stages: ordered subset of STAGES; speedups require `baseline`.
         tune: search the matrix products first into a private folder instead of using the existing tuning.
         rounds: runs of each stage; every second round reverses the order.
         warmup: untimed steps of a run.

@@ -1,4 +1,4 @@
-"""A bench of a step reports every contender, its spread, the ceilings, and what it was measured on; no time is judged."""
+"""Step benchmark: variants, spreads, ceilings and environment. Tests do not check times."""
 
 import json
 import os

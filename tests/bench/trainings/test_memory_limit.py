@@ -1,4 +1,4 @@
-"""A limit is kept by a control group of either version where one can be made; else by one on private memory, which says so."""
+"""Memory limits: a control group of either version if possible, else a reported limit on private memory."""
 
 import os
 import subprocess
@@ -16,7 +16,7 @@ V2_FILES = {"memory.max": "max", "memory.swap.max": "max", "memory.events": "low
 
 
 class Tree:
-    """Control groups as far as they are looked at: a new one gets its files from the kernel, and goes with them."""
+    """Emulated control groups. A new group gets its files from the kernel and loses them when it is removed."""
 
     def __init__(self, root: Path, monkeypatch) -> None:
         self.root, self.own_groups, self.files = root, root / "own", {**V1_FILES, **V2_FILES}
@@ -107,7 +107,7 @@ def test_no_limit_is_none():
     limit.close()
 
 
-@pytest.mark.long  # it makes a group on this machine
+@pytest.mark.long  # creates a control group on this machine
 def test_a_process_that_takes_more_than_its_group_is_killed_and_the_group_goes():
     limit = MemoryLimit(32 * MEBI, ranks=1)
     if limit.data_bytes is not None:

@@ -1,4 +1,4 @@
-"""`dithc verify` finds what is missing, cut or altered, and nothing else."""
+"""`dithc verify` finds missing, truncated and altered files, and no others."""
 
 import errno
 import hashlib
@@ -17,13 +17,13 @@ from dithc.sealed import seal_line
 
 
 def write(path: Path) -> None:
-    """Fifty bytes of weights."""
+    """Write fifty bytes of weights."""
     path.write_bytes(b"w" * 50)
 
 
 @pytest.fixture
 def results(tmp_path: Path) -> Path:
-    """A stage's folder with a manifest, shards with sidecars and an index; a store with a checkpoint."""
+    """Build a stage's folder with manifest, shards, sidecars and index, and a store with a checkpoint."""
     folder = tmp_path / "results" / "latents" / "s2"
     folder.mkdir(parents=True)
     paths = [folder / f"shard-0000{number}.npy" for number in range(3)]
@@ -46,7 +46,7 @@ PROFILE = Path(__file__).parents[3] / "profiles/local"
 
 
 def lines(capsys: pytest.CaptureFixture[str]) -> list[str]:
-    """What was printed."""
+    """Return the printed lines."""
     return capsys.readouterr().out.splitlines()
 
 
@@ -166,7 +166,7 @@ def test_repair_without_a_profile_deletes_no_file(results: Path, monkeypatch: py
 
 
 def stand_in(results: Path, monkeypatch: pytest.MonkeyPatch) -> list[list[Path]]:
-    """An experiment with these results, and a workflow that only notes, each time, the leases that lie there."""
+    """Set up an experiment with these results, and a workflow that records the leases at each call."""
     runs: list[list[Path]] = []
 
     def workflow(words: list[str]) -> int:
@@ -207,7 +207,7 @@ def test_repair_deletes_nothing_beside_a_process_that_works_there(
             assert not workflow
         finally:
             orphan.kill()
-    assert main(["verify", str(results), "--repair", "--profile", str(PROFILE)]) == 1  # nobody made it again
+    assert main(["verify", str(results), "--repair", "--profile", str(PROFILE)]) == 1  # no workflow rebuilt it
     assert not shard.exists()
     assert workflow == [[]]
 

@@ -4,12 +4,12 @@ Purpose: workflow rules contain one shell line each, so that a user can run ever
 
 Contents: `main`, and one package per group of commands.
 
-Invariants: settings come from the configuration file (`--config`), paths from arguments. A user error, or a file that cannot
-be read or written (a full disk), is logged in four lines and ends with status 2. Status 75: stopped and saved, rerun the
-command. Status 76: another process works on this run or folder. DITHC_LOG=DEBUG adds the traceback.
+Invariants: settings come from the configuration file (`--config`), paths from arguments. A user error, or a file that
+cannot be read or written (a full disk), is logged in four lines and ends with status 2. Status 75: stopped and saved,
+rerun the command. Status 76: another process works on this run or folder. DITHC_LOG=DEBUG adds the traceback.
 
-Extending: a command is a module with `SUMMARY`, `EXAMPLE`, `add_arguments(parser)` and `run(args) -> int`, registered in the
-tables below. A command that writes a folder defines `folder(args) -> Path`; its lease excludes other writers.
+Extending: a command is a module with `SUMMARY`, `EXAMPLE`, `add_arguments(parser)` and `run(args) -> int`, registered
+in the tables below. A command that writes a folder defines `folder(args) -> Path`; its lease excludes other writers.
 """
 
 import argparse

@@ -49,10 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--node-cpus", type=int, help="CPUs shared by the ranks of a node, instead of --cpus")
     parser.add_argument("--mpiexec", metavar="PATH", help="absolute path of mpiexec (default: next to this Python)")
     parser.add_argument(
-        "--grace-seconds",
-        type=float,
-        default=60.0,
-        help="time to save and stop after the driver has ended (default 60)",
+        "--grace-seconds", type=float, default=60.0, help="time to save and stop without the driver (default 60)"
     )
     parser.add_argument(
         "--srun-mpi",

@@ -30,10 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--until", type=int, metavar="STEP", help="last step of this job (default: `steps` of the run)")
     parser.add_argument("--out", type=Path, required=True, metavar="MANIFEST", help="manifest to write")
     parser.add_argument(
-        "--walltime-minutes",
-        type=float,
-        metavar="M",
-        help="time limit, before which the command saves and stops (status 75)",
+        "--walltime-minutes", type=float, metavar="M", help="time limit; the command saves and stops before it"
     )
     parser.add_argument(
         "--strategy",

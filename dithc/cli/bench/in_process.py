@@ -16,14 +16,9 @@ def _add_ops(parser: argparse.ArgumentParser) -> None:
         "--libraries",
         help="libraries to compare with PyTorch's choice for gemm: openblas, torch-blas, onednn (table 4)",
     )
+    parser.add_argument("--backend", choices=("c", "numba", "reference"), help="backend of hcops (default: active)")
     parser.add_argument(
-        "--backend", choices=("c", "numba", "reference"), help="backend of hcops (default: the active backend)"
-    )
-    parser.add_argument(
-        "--bytes",
-        type=int,
-        default=256 * MIB,
-        help="size of an activation of the memory-bound operators (default 256 MiB)",
+        "--bytes", type=int, default=256 * MIB, help="activation size of memory-bound operators (default 256 MiB)"
     )
     parser.add_argument("--repeats", type=int, default=11, help="timed rounds (default 11)")
     add_threads(parser)

@@ -9,9 +9,7 @@ def _add(parser: argparse.ArgumentParser) -> None:
     own = "vit, decoder"
     others = "timm-vit, diffusers-unet, diffusers-dit, transformers-siglip, transformers-llama"
     parser.add_argument("--models", help=f"models among {own}, {others} (default: all that are installed)")
-    parser.add_argument(
-        "--dtypes", default="fp32,autocast", help="data types among fp32, autocast, bf16 (default fp32,autocast)"
-    )
+    parser.add_argument("--dtypes", default="fp32,autocast", help="among fp32, autocast, bf16 (default fp32,autocast)")
     parser.add_argument("--compare", default="eager,compile", help="implementations to compare with the patched model")
     parser.add_argument("--batch", type=int, default=4, help="images or sequences per step (default 4)")
     parser.add_argument("--warmup", type=int, default=2, help="untimed steps of each variant (default 2)")

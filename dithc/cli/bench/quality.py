@@ -35,14 +35,9 @@ def _add(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--seeds", default="0,1", help="seeds of the training runs (default 0,1)")
     parser.add_argument(
-        "--evaluation",
-        default="judge",
-        metavar="NAME",
-        help="evaluation that defines sampling and scoring (default judge)",
+        "--evaluation", default="judge", metavar="NAME", help="evaluation for sampling and scoring (default judge)"
     )
-    parser.add_argument(
-        "--budget-minutes", type=float, default=10.0, metavar="M", help="minutes per training run (default 10)"
-    )
+    parser.add_argument("--budget-minutes", type=float, default=10.0, metavar="M", help="minutes per run (default 10)")
     parser.add_argument(
         "--profile", default="profiles/local", metavar="FOLDER", help="profile of the machine (default profiles/local)"
     )

@@ -28,9 +28,7 @@ def _add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--allow-recompute", action="store_true", help="allow the plan to recompute activations")
     parser.add_argument("--warmup", type=int, default=2, help="untimed steps (default 2)")
     parser.add_argument("--steps", type=int, default=3, help="timed steps (default 3)")
-    parser.add_argument(
-        "--pairs", type=int, default=0, help="pairs of steps with and without communication afterwards (default 0)"
-    )
+    parser.add_argument("--pairs", type=int, default=0, help="then pairs of steps, joint and independent (default 0)")
     parser.add_argument("--data-limit", type=int, metavar="BYTES", help="RLIMIT_DATA of each rank")
     parser.add_argument(
         "--json",

@@ -10,15 +10,10 @@ def _add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--model", default="DiT-S/2", help="preset, with or without DiT- (default DiT-S/2)")
     add_override(parser)
     parser.add_argument(
-        "--tokens",
-        type=numbers,
-        default=(256, 1024, 4096),
-        help="tokens per image, square numbers (default 256,1024,4096)",
+        "--tokens", type=numbers, default=(256, 1024, 4096), help="tokens per image, squares (default 256,1024,4096)"
     )
     parser.add_argument("--dtypes", default="fp32,bf16", help="data types among fp32, bf16 (default fp32,bf16)")
-    parser.add_argument(
-        "--guidance", type=scales, default=(4.0, 1.0), help="guidance scales; 1 samples without guidance (default 4,1)"
-    )
+    parser.add_argument("--guidance", type=scales, default=(4.0, 1.0), help="guidance scales, 1 for none (default 4,1)")
     parser.add_argument("--ranks", type=int, default=2, help="ranks to start on this machine (default 2)")
     parser.add_argument("--cpus", type=int, help="threads per rank (default: equal shares of this machine's cores)")
     names = "one-rank, all-cores, side-by-side, cfg, shared-kv, ulysses, ring, taylor-3, first-block"
@@ -30,10 +25,7 @@ def _add(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--steps", type=int, default=30, help="steps per image (default 30)")
     parser.add_argument(
-        "--decode-size",
-        type=int,
-        default=1024,
-        help="side of the decoded image in pixels; 0: no decoding (default 1024)",
+        "--decode-size", type=int, default=1024, help="side of the decoded image in pixels, or 0 (default 1024)"
     )
     parser.add_argument(
         "--decode-width", type=int, default=32, help="channels of decoders; Stable Diffusion has 128 (default 32)"

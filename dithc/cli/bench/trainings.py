@@ -54,9 +54,7 @@ def _add_scaling(parser: argparse.ArgumentParser) -> None:
         help="also time the same step without communication, in pairs within each run of several ranks",
     )
     parser.add_argument("--launcher", choices=("mpiexec", "srun"), default="mpiexec", help="(default mpiexec)")
-    parser.add_argument(
-        "--ranks-per-node", type=int, metavar="N", help="ranks per node, for several nodes (default: all on this node)"
-    )
+    parser.add_argument("--ranks-per-node", type=int, metavar="N", help="ranks per node (default: all on this node)")
     parser.add_argument("--cpus", type=int, help="cores per rank (default: equal shares of this machine's cores)")
     add_json(parser)
 
@@ -80,9 +78,7 @@ def _stepwise(args: argparse.Namespace) -> int:
 
 
 def _add_collectives(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--ranks", type=int, default=2, help="ranks to start on this machine, one thread each (default 2)"
-    )
+    parser.add_argument("--ranks", type=int, default=2, help="ranks to start here, one thread each (default 2)")
     parser.add_argument("--mib", type=int, default=64, help="size of the fp32 buffer on each rank (default 64)")
     parser.add_argument("--warmup", type=int, default=2, help="untimed rounds (default 2)")
     parser.add_argument("--rounds", type=int, default=11, help="timed rounds (default 11)")

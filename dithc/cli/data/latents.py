@@ -22,9 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of the command."""
     add_of(parser, "dataset")
     parser.add_argument("--tiles", type=Path, required=True, help="manifest of the dataset's tiles")
-    parser.add_argument(
-        "--codec", type=Path, nargs="?", help="manifest of the trained codec, for a codec of kind kl-vae"
-    )
+    parser.add_argument("--codec", type=Path, nargs="?", help="manifest of the trained codec, for kind kl-vae")
     add_out(parser, "the shards are written")
     parser.add_argument("--shard-size", type=int, default=4096, help="tiles per shard (default 4096)")
     parser.add_argument("--batch", type=int, default=32, help="tiles per forward pass (default 32)")

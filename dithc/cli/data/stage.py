@@ -23,9 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_of(parser, "dataset")
     parser.add_argument("--inputs", type=Path, nargs="?", help="manifest of generated input, for a generated dataset")
     add_out(parser, "the stacks are written")
-    parser.add_argument(
-        "--threads", type=int, default=1, help="cores; with several, processes read scenes in parallel (default 1)"
-    )
+    parser.add_argument("--threads", type=int, default=1, help="cores, one reading process each (default 1)")
 
 
 def run(args: argparse.Namespace) -> int:

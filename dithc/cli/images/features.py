@@ -34,9 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     images = parser.add_mutually_exclusive_group(required=True)
     images.add_argument("--tiles", type=Path, help="manifest of real tiles")
     images.add_argument("--samples", type=Path, help="manifest of generated images")
-    parser.add_argument(
-        "--split", choices=["train", "val", "test", "all"], default="all", help="split of the real tiles"
-    )
+    parser.add_argument("--split", choices=["train", "val", "test", "all"], default="all", help="split of real tiles")
     parser.add_argument(
         "--images", default="all", metavar="N", help="number of real tiles, selected by the seed (default all)"
     )

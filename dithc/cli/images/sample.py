@@ -35,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of the command."""
     add_inputs(parser)
     parser.add_argument(
-        "--out", type=Path, required=True, metavar="MANIFEST", help="manifest to write; shards are written next to it"
+        "--out", type=Path, required=True, metavar="MANIFEST", help="manifest to write, next to the shards"
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the numbers to this file")
     parser.add_argument(

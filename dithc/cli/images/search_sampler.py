@@ -42,9 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help=f"latents (default {LATENTS}), or images (default {IMAGES}) of the search; the same number for validation",
     )
-    parser.add_argument(
-        "--reference-steps", type=int, default=200, metavar="N", help="steps of the reference (default 200)"
-    )
+    parser.add_argument("--reference-steps", type=int, default=200, metavar="N", help="reference steps (default 200)")
     parser.add_argument(
         "--epsilon-scaling", action="store_true", help="search `epsilon_scaling` instead of the timesteps"
     )
@@ -53,7 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=Path,
         nargs="?",
         metavar="MANIFEST",
-        help="extractor for --epsilon-scaling, if dithc trained it",
+        help="extractor of --epsilon-scaling, if trained by dithc",
     )
 
 

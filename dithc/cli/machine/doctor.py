@@ -24,9 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="only write this machine as YAML, which DITHC_MACHINE makes stand in for another machine",
     )
-    parser.add_argument(
-        "--verbose", action="store_true", help="also show the kernel of each operator and the reason for it"
-    )
+    parser.add_argument("--verbose", action="store_true", help="also show the kernel of each operator and its reason")
     cluster = parser.add_argument_group("on the login node of a Slurm cluster")
     cluster.add_argument(
         "--write-profile", metavar="NAME", help="write profiles/NAME for this cluster, and a link to it"

@@ -26,19 +26,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--machine", type=Path, default=machine, help=f"description with `network` (default {machine})")
     parser.add_argument("--models", default="DiT-XL/2", help="presets, one curve each (default DiT-XL/2)")
     parser.add_argument(
-        "--nodes",
-        type=_counts,
-        default="1,2,4,8,16,32,64,128,256,512,1024",
-        help="node counts (default 1,2,4, ... 1024)",
+        "--nodes", type=_counts, default="1,2,4,8,16,32,64,128,256,512,1024", help="node counts (1,2,4, ... 1024)"
     )
-    parser.add_argument(
-        "--mode", choices=("weak", "strong"), default="weak", help="weak or strong scaling (default weak)"
-    )
+    parser.add_argument("--mode", choices=("weak", "strong"), default="weak", help="scaling (default weak)")
     parser.add_argument(
         "--global-batch",
         type=_counts,
         default="448,3072,16384",
-        help="images per step in strong scaling (default: the paper's three)",
+        help="images of strong scaling (default: as in the paper)",
     )
     parser.add_argument(
         "--step",
@@ -46,29 +41,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="step of one node: JSON of `dithc bench step` or `scaling`, or seconds for one model (default: published)",
     )
     parser.add_argument(
-        "--images-per-node", type=int, help="images per node in that step (default: from the file, or 112)"
+        "--images-per-node", type=int, help="images per node in that step (default: the file's, or 112)"
     )
     parser.add_argument("--ranks-per-node", type=int, help="ranks per node (default: one per die)")
     parser.add_argument(
-        "--collectives",
-        default="hierarchical",
-        help="algorithms among hierarchical, ring, rabenseifner; one curve each",
+        "--collectives", default="hierarchical", help="among hierarchical, ring, rabenseifner; one curve each"
     )
-    parser.add_argument(
-        "--wire", default="fp32", help="wire data types among fp32, bf16; one curve each with hierarchical"
-    )
+    parser.add_argument("--wire", default="fp32", help="wire types among fp32, bf16; one curve each, if hierarchical")
     parser.add_argument("--bucket-mb", type=float, help="bucket size in MB (default: dithc's rule)")
     parser.add_argument("--no-overlap", action="store_true", help="exchange after the backward pass")
     parser.add_argument("--no-communication-core", action="store_true", help="communicate on a core that computes")
     parser.add_argument("--zero1", action="store_true", help="shard the optimizer state")
     parser.add_argument(
-        "--stragglers",
-        type=float,
-        metavar="SPREAD",
-        help="relative spread of rank speeds (default: fitted on LX2, else 0)",
+        "--stragglers", type=float, metavar="SPREAD", help="spread of rank speeds (default: fitted on LX2, else 0)"
     )
     parser.add_argument(
-        "--fixed-seconds", type=float, default=0.0, help="fixed time per step, independent of the images (default 0)"
+        "--fixed-seconds", type=float, default=0.0, help="time per step independent of images (default 0)"
     )
     parser.add_argument("--steps", type=int, default=32, help="steps averaged per point (default 32)")
     parser.add_argument("--seed", type=int, default=0, help="seed of the stragglers (default 0)")
@@ -92,18 +80,11 @@ def _add_sampling(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--bandwidth", type=float, help="bandwidth of a rank between nodes, in bytes/s (default: from the description)"
     )
+    group.add_argument("--flops", type=float, help="rate of a rank in flop/s (default: rate of --step)")
     group.add_argument(
-        "--flops", type=float, help="rate of a rank, in flop/s (default: rate of the training step, --step)"
+        "--half-tokens", type=float, default=16.0, help="tokens for half of that rate (default 16, assumed)"
     )
-    group.add_argument(
-        "--half-tokens",
-        type=float,
-        default=16.0,
-        help="tokens at which matrix products reach half of that rate (default 16, an assumption)",
-    )
-    group.add_argument(
-        "--decode-tflop", type=float, help="decoder work per image (default: Stable Diffusion's decoder)"
-    )
+    group.add_argument("--decode-tflop", type=float, help="decoder work per image (default: Stable Diffusion's)")
     group.add_argument("--top", type=int, default=8, help="partitions to show (default 8)")
 
 

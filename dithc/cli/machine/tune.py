@@ -17,9 +17,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--model", default="DiT-XL/2", help="preset (default DiT-XL/2)")
     add_override(parser)
     parser.add_argument("--batch", type=int, default=4, help="images per step and process (default 4)")
-    parser.add_argument(
-        "--dtype", choices=("fp32", "bf16", "both"), default="both", help="data type of the products (default both)"
-    )
+    parser.add_argument("--dtype", choices=("fp32", "bf16", "both"), default="both", help="data type (default both)")
     parser.add_argument("--threads", type=int, help="compute threads per process (default: the core plan's)")
     parser.add_argument("--rounds", type=int, default=15, help="timed rounds per decision (default 15)")
     parser.add_argument(

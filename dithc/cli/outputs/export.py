@@ -34,12 +34,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "cloud-optimized GeoTIFF files (default) or with a zarr store, in the units and integers of their dataset, "
         "with bands, scale, seeds and checkpoint",
     )
-    parser.add_argument(
-        "--weights", choices=("ema", "raw"), help="averaged or raw weights of a checkpoint (default ema)"
-    )
-    parser.add_argument(
-        "--select", metavar="FIRST:END", help="range of images, END exclusive; either may be omitted (default: all)"
-    )
+    parser.add_argument("--weights", choices=("ema", "raw"), help="averaged or raw weights (default ema)")
+    parser.add_argument("--select", metavar="FIRST:END", help="images, END exclusive, both optional (default: all)")
     parser.add_argument("--out", type=Path, required=True, help="file to write; folder for diffusers and images")
 
 

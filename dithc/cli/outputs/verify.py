@@ -29,9 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="delete altered files, and run the workflow of the experiment",
     )
-    parser.add_argument(
-        "--profile", metavar="FOLDER", help="with --repair: profile of the machine, such as profiles/local"
-    )
+    parser.add_argument("--profile", metavar="FOLDER", help="with --repair: profile, such as profiles/local")
     parser.add_argument(
         "--configfile",
         type=Path,

@@ -155,7 +155,7 @@ def test_repair_keeps_documents_that_dithc_did_not_write(
     assert app.exists()
     assert (results / "fid" / "step_0000001.json").exists()
     assert shard.exists()
-    assert "makes it again" not in capsys.readouterr().out
+    assert "rebuilds it" not in capsys.readouterr().out
 
 
 def test_repair_without_a_profile_deletes_no_file(results: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,6 +1,6 @@
 """Benchmark of AutoMem: training with less fast memory, less total memory or larger batches, and the memory pool.
 
-The parts `budget`, `file` and `largest-batch` run as separate processes (`runs.py`), `pool` and `resident` here (`steps.py`).
+The parts `budget`, `file` and `largest-batch` start processes (`runs.py`), `pool` and `resident` run here (`steps.py`).
 """
 
 from collections.abc import Callable

@@ -125,8 +125,8 @@ def bench_step(settings: StepSettings) -> dict[str, Any]:
             "state_bytes": training.state_bytes,
             "peak_rss_bytes": peak,
             "pss_bytes": pss_bytes(),
-            "note": "all variants share weights and moments; peak_above_start_bytes is the additional memory of one step "
-            "of a variant: activations, gradients and other allocations; the output pool is emptied before",
+            "note": "all variants share weights and moments; peak_above_start_bytes is the additional memory of one "
+            "step of a variant: activations, gradients and other allocations; the output pool is emptied before",
         },
         **circumstances(machine, core_plan),
     }

@@ -29,7 +29,7 @@ COUNTED = {
     "seconds": "seconds per step of the slowest rank: median over the steps of a run, then over rounds",
     "efficiency": "weak: seconds on the fewest ranks over seconds; strong: also times the ratio of the fewest ranks to "
     "these; for runs of the same round",
-    "exposed_seconds": "wait for gradients after the backward pass of a step, on the rank that waited longest, including "
+    "exposed_seconds": "wait for gradients after the backward pass of a step, on the rank that waited longest, with "
     "the wait for slower ranks",
     "flops_per_second": "all ranks, linear layers and attention, forward and backward, without recomputation; "
     "linear_flops_per_second: only linear layers, as in the paper",

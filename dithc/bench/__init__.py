@@ -1,15 +1,18 @@
-"""Measurements: what operators and training steps cost next to what this machine can do; the search for what costs least.
+"""Benchmarks of operators, training steps, training runs and sampling, compared with the limits of this machine.
 
-What: `collectives`, and the rooms `step` (one training step; losses on a platform), `operators`
-(each alone, and a search for the fastest blocking), `libraries` (products by others), `trainings` (strategies, scaling, what each
-part adds), `automem` (what tiers of memory give), `quality` and `sampling` (one image by one rank and by several) measure;
-`table` makes any of their results readable.
-Why: a time alone says nothing on a shared machine; the contenders take turns inside one run, and the ceilings
+Purpose: a time alone means little on a shared machine. Variants are interleaved within one run, and the ceilings
 (multiply-adds in registers, a copy) are measured in the same minute.
-Invariants: warm-up is not counted; every number comes with its spread and repeats; the result holds the machine, the
-versions and the settings; a contender that cannot run here is a result with its reason, not a failure.
-How to change it: another way to run a step is a line of `step/variants.CONTENDERS`; another operator is a function of
-`operators/cases.py`; another measurement is a file like `collectives.py` that returns one JSON-ready dictionary.
+
+Contents: `step` (one training step; losses on a platform), `operators` (single operators, and the search for the
+fastest blocking), `libraries` (third-party matrix products), `trainings` (strategies, scaling, dithc's components),
+`automem` (memory tiers), `collectives`, `quality` and `sampling` (one image by one rank and by several). `table`
+formats any of their results.
+
+Invariants: warm-up is untimed. Every number has a spread and its repeats. A result contains machine, versions and
+settings. A variant that cannot run here is a result with a reason, not a failure.
+
+Extending: add a variant of a step to `step/variants.CONTENDERS`, an operator as a function of `operators/cases.py`, and
+a measurement as a file like `collectives.py` that returns one JSON-ready dictionary.
 """
 
 from dithc.bench.tables import table

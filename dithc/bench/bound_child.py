@@ -1,4 +1,4 @@
-"""A child of a bench that does not outlive it."""
+"""Child process of a benchmark that ends with the benchmark."""
 
 import signal
 import subprocess
@@ -12,10 +12,14 @@ from typing import Any
 def child_of(line: Sequence[str], **settings: Any) -> Iterator["subprocess.Popen[Any]"]:
     """Start a command and end it when the block exits.
 
-    An error, Ctrl-C or SIGTERM (raised as SystemExit 143 inside the block) sends SIGTERM, which `dithc launch` forwards.
-    `settings` go to subprocess.Popen.
+    An error, Ctrl-C or SIGTERM (raised as SystemExit 143 inside the block) sends SIGTERM, which `dithc launch`
+    forwards.
+
+    Args:
+        line: command and arguments.
+        **settings: arguments of subprocess.Popen.
     """
-    is_main = threading.current_thread() is threading.main_thread()  # others may not set handlers
+    is_main = threading.current_thread() is threading.main_thread()  # other threads must not set handlers
     previous = signal.signal(signal.SIGTERM, _leave) if is_main else None
     try:
         with subprocess.Popen(line, stdin=subprocess.DEVNULL, **settings) as child:

@@ -1,4 +1,4 @@
-"""What the machine can do at most, measured: multiply-adds in registers, one large matrix product, one large copy."""
+"""Measured limits of this machine: multiply-adds in registers, a large matrix product, a large copy."""
 
 import time
 from functools import cache
@@ -15,12 +15,13 @@ from dithc.native import ceilings
 
 log = logger(__name__)
 
-# Large enough that packing and start-up cost under 5 % of the product, small enough (17 GFLOP) for a fraction of a second.
+# Large enough for packing and start-up to cost less than 5% of the product, small enough (17 GFLOP) for a fraction of a
+# second.
 GEMM_SIZE = 2048
-# Well over any cache seen so far but stacked L3; read and written once each.
+# Much larger than usual caches, except stacked L3. Read and written once each.
 COPY_BYTES = 512 << 20
 FLOP_PER_MAC = 2
-# A ceiling is measured over this time: hundreds of times what it takes to start a team of threads.
+# Duration of a ceiling measurement: hundreds of times the start of a thread team.
 MULTIPLY_ADD_SECONDS = 0.02
 FIRST_ROUNDS = 10_000
 
@@ -28,9 +29,10 @@ Precision = Literal["fp32", "bf16"]
 
 
 class MultiplyAddCeiling:
-    """Independent multiply-adds in registers on every thread, on the widest unit for a type; `work` counts its operations.
+    """Independent multiply-adds in registers on every thread, on the widest unit for a type.
 
-    The fp32 unit can compute bf16 products too and is faster on some CPUs; the ceiling is the higher rate.
+    The fp32 unit also computes bf16 products and is faster on some CPUs, so the ceiling is the higher rate. `work` is
+    the number of operations.
     """
 
     def __init__(self, dtype: Precision) -> None:
@@ -48,7 +50,7 @@ class MultiplyAddCeiling:
 class GemmCeiling:
     """torch.mm of two square matrices of side GEMM_SIZE.
 
-    In fp32 where PyTorch has no products of bf16 for this CPU but a loop that takes minutes: as `MultiplyAddCeiling` has it, the
+    Uses fp32 instead of bf16 if PyTorch has only a slow loop for bf16 on this CPU. As in `MultiplyAddCeiling`, the
     ceiling is the faster unit.
     """
 
@@ -57,7 +59,7 @@ class GemmCeiling:
 
     def __init__(self, dtype: torch.dtype) -> None:
         if dtype is torch.bfloat16 and not torch.ops.mkldnn._is_mkldnn_bf16_supported():
-            log.info("the ceiling of bf16 products is one of fp32: PyTorch has none of bf16 for this CPU")
+            log.info("using fp32 products as the ceiling of bf16: PyTorch has no bf16 products for this CPU")
             dtype = torch.float32
         generator = torch.Generator().manual_seed(0)
         self._a = torch.randn(GEMM_SIZE, GEMM_SIZE, generator=generator).to(dtype)
@@ -69,15 +71,15 @@ class GemmCeiling:
 
 
 class CopyCeiling:
-    """A copy of `size_bytes` with every thread; the traffic counted is the bytes read and the bytes written.
+    """Copy of `size_bytes` by all threads. `work` is the number of bytes read and written.
 
-    The copy is the library's, whose stores pass by the caches, or Tensor.copy_ where there is no library.
+    Uses the library's copy with non-temporal stores, or Tensor.copy_ without the library.
     """
 
     unit = "bytes"
 
     def __init__(self, size_bytes: int = COPY_BYTES) -> None:
-        pool = _pool()  # huge pages, which make a copy a tenth faster
+        pool = _pool()  # huge pages make a copy 10% faster
         self._source = pool.empty((size_bytes // 4,), torch.float32).fill_(1)
         self._target = pool.empty((size_bytes // 4,), torch.float32).fill_(0)
         self.work: float = self._source.nbytes + self._target.nbytes
@@ -90,7 +92,7 @@ class CopyCeiling:
 
 
 def team_facts() -> dict[str, Any]:
-    """Return the threads of operators and the minimum cost between two steps of one: a barrier."""
+    """Return the threads of operators and the minimum cost between two phases of an operator: a barrier."""
     team = Team.of()
     return {
         "description": team.describe(),
@@ -103,17 +105,17 @@ def team_facts() -> dict[str, Any]:
 
 @cache
 def _pool() -> Pool:
-    """Return the shared pool; it keeps its idle blocks, so one per ceiling would hold them forever."""
+    """Return the shared pool. It keeps its idle blocks, so that one pool per ceiling would never free them."""
     return Pool()
 
 
 def multiply_add_ceiling(dtype: Precision) -> MultiplyAddCeiling | None:
-    """Return the ceiling; None without a library to measure it."""
+    """Return the ceiling, or None without the library that measures it."""
     return None if native.library() is None else MultiplyAddCeiling(dtype)
 
 
 def _calibrate(unit: Precision) -> tuple[int, float]:
-    """(rounds that take MULTIPLY_ADD_SECONDS, operations a second)."""
+    """Return the rounds that last MULTIPLY_ADD_SECONDS, and the operations per second."""
     rounds = FIRST_ROUNDS
     while True:
         start = time.perf_counter()

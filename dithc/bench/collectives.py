@@ -1,6 +1,7 @@
-"""All-reduce, reduce-scatter and all-gather of the ranks of this machine, by each way there is, in turns inside one run.
+"""All-reduce, reduce-scatter and all-gather among the ranks of this machine, by all available implementations,
+interleaved.
 
-Two nodes are played where the contender says so: the ranks of each half share memory, and MPI carries what passes between them.
+Some variants emulate two nodes: the ranks of each half share memory, and MPI carries the messages between the halves.
 """
 
 import json
@@ -29,7 +30,7 @@ LIMIT_SECONDS = 1200
 
 @dataclass(frozen=True)
 class Contender:
-    """A way to combine arrays; `played_nodes` divides the ranks among that many."""
+    """Implementation of the collectives; `played_nodes` is the number of emulated nodes."""
 
     name: str
     mode: str | None = None
@@ -37,7 +38,7 @@ class Contender:
     played_nodes: int = 1
 
 
-# No exchange at all: every rank reads and writes its array once, which whatever becomes of the numbers does too.
+# No exchange: every rank reads and writes its array once, as any further use of the numbers does.
 IN_PLACE = "in place"
 CONTENDERS = (
     Contender(IN_PLACE),
@@ -49,7 +50,7 @@ CONTENDERS = (
     Contender("2 nodes fp32", "hierarchical", "fp32", 2),
     Contender("2 nodes bf16", "hierarchical", "bf16", 2),
 )
-# (operation, contender, what it is compared with): how many times faster.
+# (operation, variant, baseline), for the speedup over the baseline.
 COMPARED = (
     ("all_reduce", "hierarchical fp32", "gloo"),
     ("all_reduce", "hierarchical fp32", "mpi blocking"),
@@ -64,7 +65,7 @@ COMPARED = (
 
 @dataclass(frozen=True, kw_only=True)
 class CollectivesSettings:
-    """Size of the array, fp32, on each rank; rounds on the clock after `warmup` others."""
+    """Settings: size of the fp32 array on each rank, and timed rounds after `warmup` untimed rounds."""
 
     ranks: int = 2
     mib: int = 64
@@ -76,7 +77,7 @@ def bench_collectives(settings: CollectivesSettings) -> dict[str, Any]:
     """Start the ranks with one compute thread each and return their measurements.
 
     Raises:
-        UserError: fewer than two ranks, or ranks that failed.
+        UserError: the number of ranks is odd or below two, or the ranks failed.
     """
     if settings.ranks < 2 or settings.ranks % 2:
         raise problem("bench collectives --ranks", got=settings.ranks, expected="2, 4, ...", fix="correct --ranks")
@@ -88,7 +89,7 @@ def bench_collectives(settings: CollectivesSettings) -> dict[str, Any]:
         with child_of([*line, *words, "--json", str(out)]) as child:
             status = child.wait(timeout=LIMIT_SECONDS)
         if status != 0 or not out.exists():
-            fix = "see their messages above; `dithc doctor` looks at MPI"
+            fix = "see their messages above; run `dithc doctor` to check MPI"
             raise problem("bench collectives", got=f"status {status}", expected="0", fix=fix)
         machine = discover()
         measured: dict[str, Any] = json.loads(out.read_text())
@@ -96,7 +97,7 @@ def bench_collectives(settings: CollectivesSettings) -> dict[str, Any]:
 
 
 def measure(settings: CollectivesSettings, group: Group) -> dict[str, Any]:
-    """Measure on one rank (collective); the slowest rank determines the time of an operation."""
+    """Measure on one rank (collective). The slowest rank determines the time of an operation."""
     torch.set_num_threads(1)
     runs = {
         (operation, contender.name): run
@@ -123,12 +124,13 @@ def measure(settings: CollectivesSettings, group: Group) -> dict[str, Any]:
 
 
 def collectives_table(result: Mapping[str, Any]) -> str:
-    """Format each operation by each contender, then the ratios."""
+    """Format each operation of each variant, then the speedups."""
     settings = result["settings"]
     head = f"{settings['ranks']} ranks, {settings['mib']} MiB fp32 each, medians of {settings['rounds']} rounds"
     lines = [head, f"{'operation':<16}{'contender':<20}{'ms':>10}{'+- MAD':>9}"]
     lines += [
-        f"{row['operation']:<16}{row['contender']:<20}{row['seconds']['median'] * 1e3:>10.2f}{row['seconds']['mad'] * 1e3:>9.2f}"
+        f"{row['operation']:<16}{row['contender']:<20}"
+        f"{row['seconds']['median'] * 1e3:>10.2f}{row['seconds']['mad'] * 1e3:>9.2f}"
         for row in result["rows"]
     ]
     lines += [
@@ -139,7 +141,7 @@ def collectives_table(result: Mapping[str, Any]) -> str:
 
 
 def _operations(contender: Contender, settings: CollectivesSettings, group: Group) -> dict[str, Callable[[], None]]:
-    """Return the operations of a contender, each from a barrier on, after one correctness check."""
+    """Return the operations of a variant, each followed by a barrier, after one correctness check."""
     import torch.distributed as dist
 
     backend = "dithc-mpi" if contender.mode else "gloo"
@@ -177,7 +179,7 @@ def _operations(contender: Contender, settings: CollectivesSettings, group: Grou
 
 
 def _together(run: Callable[[], object]) -> None:
-    """Synchronize the ends of all ranks."""
+    """Execute an operation and wait for all ranks."""
     import torch.distributed as dist
 
     run()
@@ -186,7 +188,7 @@ def _together(run: Callable[[], object]) -> None:
 
 @contextmanager
 def _environment(contender: Contender, group: Group) -> Iterator[None]:
-    """Set the variables that a process group reads during construction."""
+    """Set the environment variables that a process group reads during construction."""
     number = group.rank * contender.played_nodes // group.size
     wanted = {
         "DITHC_MPI_MODE": contender.mode or "",

@@ -1,7 +1,7 @@
 """Energy of the processors of a node, from the RAPL counters of Linux.
 
-A counter covers one package (cores and caches, no DRAM), in microjoules, and wraps at a published range.
-Since Linux 5.10 only root may read it, unless an administrator runs `chmod a+r /sys/class/powercap/*/energy_uj`.
+A counter covers one package (cores and caches, no DRAM), in microjoules, and wraps at a published range. Since Linux
+5.10 only root may read it, unless an administrator runs `chmod a+r /sys/class/powercap/*/energy_uj`.
 """
 
 import time
@@ -11,12 +11,12 @@ from typing import Any
 
 ROOT = Path("/sys/class/powercap")
 MICRO = 1e-6
-LEAST_SECONDS = 2.0  # a counter moves once in a millisecond
-NOTHING = "no RAPL counter of a package in /sys/class/powercap that may be read"
+LEAST_SECONDS = 2.0  # a counter is updated once per millisecond
+NOTHING = "no readable RAPL counter of a package in /sys/class/powercap"
 
 
 class Packages:
-    """RAPL counters of all sockets; `reason` explains an empty set and is None otherwise."""
+    """RAPL counters of all sockets. `reason` explains an empty set, otherwise it is unset (None)."""
 
     def __init__(self, root: Path = ROOT) -> None:
         self._counters: list[tuple[Path, int]] = []
@@ -40,7 +40,9 @@ class Packages:
 
 
 def images_per_joule(step: Callable[[], object], images: int, *, packages: Packages | None = None) -> dict[str, Any]:
-    """Repeat a step of `images` images for some seconds; return images per joule, or the reason why no counter is readable."""
+    """Repeat a step of `images` images for some seconds. Return images per joule, or a reason without readable
+    counters.
+    """
     packages = packages or Packages()
     if packages.reason is not None:
         return {"status": "skipped", "reason": packages.reason}
@@ -50,10 +52,10 @@ def images_per_joule(step: Callable[[], object], images: int, *, packages: Packa
         steps += 1
     joules, seconds = packages.joules(before, packages.read()), time.monotonic() - start
     if joules <= 0:
-        return {"status": "skipped", "reason": "the RAPL counters stand still"}
+        return {"status": "skipped", "reason": "the RAPL counters do not advance"}
     return {
         "status": "ok",
         "images_per_joule": steps * images / joules,
         "watts": joules / seconds,
-        "of": "all sockets, without memory, everything that runs on this machine",
+        "of": "all sockets without memory, including other processes",
     }

@@ -1,4 +1,4 @@
-"""The environment of a measurement: part of every result, and identity of stored units."""
+"""Environment of a measurement, part of every result and of the identity of stored units."""
 
 import os
 import platform
@@ -21,7 +21,7 @@ PACKAGES = ("dithc", "numba", "numpy")
 OF_MACHINE = ("operators", "kernels", "machine", "core_plan", "host", "system", "tuning")
 """Topics of `environment` that describe this machine rather than the software."""
 PASSING = {"finished", "load_average", "memory_available_bytes"}
-POOLS = {"pools", "huge_page_pools"}  # rows of (page bytes, reserved pages, free pages), of which the last passes
+POOLS = {"pools", "huge_page_pools"}  # rows of (page bytes, reserved pages, free pages); the free pages vary
 VARIABLES = re.compile(
     "(DITHC|HCOPS|OMP|GOMP|KMP|MKL|OPENBLAS|GOTO|BLIS|ARMPL|NUMBA|DNNL|ONEDNN|TORCH|PYTORCH|ATEN|MPICH|MPIR|I_MPI|OMPI_MCA"
     "|FI|UCX|GDAL|MALLOC|GLIBC|LD|CUDA)_.+|PYTHON(MALLOC|OPTIMIZE)"
@@ -38,7 +38,7 @@ OF_PROCESS = {
 
 
 def require_at_least(settings: object, command: str = "bench", **least: int) -> None:
-    """Reject a number of settings, or one of its tuple, below its minimum; None passes.
+    """Reject a field of settings, or an element of its tuple, below its minimum. None passes.
 
     Raises:
         UserError: a number is too small, or a tuple is empty.
@@ -72,7 +72,7 @@ def circumstances(machine: Machine, core_plan: CorePlan) -> dict[str, Any]:
 
 
 def environment() -> dict[str, Any]:
-    """Return all facts besides the arguments that determine the measured values, as JSON values by topic."""
+    """Return all facts, apart from the arguments, that determine the measured values, as JSON values by topic."""
     machine = discover()
     folder = tuning.path_of(tuning.this_machine())
     tuned = sorted(folder.parent.glob("*.json")) if folder is not None else []
@@ -90,7 +90,7 @@ def environment() -> dict[str, Any]:
 
 
 def _lasting(value: Any) -> Any:
-    """Drop the values that change between two executions on an unchanged machine."""
+    """Drop values that change between two executions on an unchanged machine."""
     if isinstance(value, dict):
         kept = {name: part for name, part in value.items() if name not in PASSING}
         return {name: [row[:2] for row in kept[name]] if name in POOLS else _lasting(kept[name]) for name in kept}

@@ -1,4 +1,4 @@
-"""Times of things that take turns, and what is said of them: median, spread, and ratios within each round."""
+"""Interleaved timing, with medians, spreads, and ratios within each round."""
 
 import math
 import time
@@ -16,22 +16,22 @@ Name = TypeVar("Name", bound=Hashable)
 
 @dataclass(frozen=True)
 class Timing:
-    """Seconds of repeated runs in order."""
+    """Seconds of repeated runs, in order."""
 
     seconds: tuple[float, ...]
 
     @property
     def median(self) -> float:
-        """Return the median in seconds."""
+        """Median in seconds."""
         return median(self.seconds)
 
     @property
     def spread(self) -> float:
-        """Return the median absolute deviation in seconds."""
+        """Median absolute deviation in seconds."""
         return deviation(self.seconds)
 
     def ratios_to(self, base: "Timing") -> tuple[float, ...]:
-        """Return this time over the base's in the same round, per round."""
+        """Return this time relative to the base's time in the same round, per round."""
         return tuple(own / other for own, other in zip(self.seconds, base.seconds, strict=True))
 
     def ratio_to(self, base: "Timing") -> float:
@@ -60,7 +60,7 @@ def take_turns(
         runs: callables by name.
         repeats: rounds.
         loops: calls per measurement by name, default 1; the result is the time of one call.
-        are_units: treat each round as a unit of the sitting; a stop ends early, after one round at least.
+        are_units: store each round as a unit of a resumable measurement; a stop ends early, after at least one round.
     """
     order, counts = list(runs), loops or {}
     rounds: list[list[float]] = []
@@ -74,7 +74,7 @@ def take_turns(
 
 
 def _round(runs: Mapping[Name, Callable[[], object]], turn: Sequence[Name], loops: Mapping[Name, int]) -> list[float]:
-    """Return seconds of each run in the order of `runs`."""
+    """Return the seconds of each run in the order of `runs`."""
     seconds = {}
     for name in turn:
         run, count = runs[name], loops.get(name, 1)
@@ -86,7 +86,7 @@ def _round(runs: Mapping[Name, Callable[[], object]], turn: Sequence[Name], loop
 
 
 def loops_for(runs: Mapping[Name, Callable[[], object]], *, seconds: float) -> dict[Name, int]:
-    """Return how often each run fits into `seconds`, at least once, by its second execution."""
+    """Return how often each run fits into `seconds`, at least once, by the time of its second execution."""
     for run in runs.values():
         run()
     once = take_turns(runs, repeats=1)
@@ -106,6 +106,6 @@ def spread(values: Sequence[float]) -> dict[str, Any]:
 
 
 def geometric_mean(values: Iterable[float]) -> float:
-    """Return the geometric mean; 0 for no values."""
+    """Return the geometric mean; 0 without values."""
     logarithms = [math.log(value) for value in values]
     return math.exp(sum(logarithms) / len(logarithms)) if logarithms else 0.0

@@ -1,13 +1,15 @@
-"""The command line: `dithc <verb>`, one module a verb, loaded only when it is called.
+"""Command line `dithc COMMAND`. Each command is a module that is imported when it is called.
 
-Why: the rule files of the workflow hold one shell line each; everything a rule does is a verb a person can run by hand.
-Invariants: settings come from the configuration file (`--config`), paths from arguments; a user's mistake, and a file that
-cannot be read or written (a full disk), is printed in four lines (what, got, expected, fix) and ends with status 2;
-status 75 means "stopped and saved, run me again", 76 "another process works on this run, or this folder". DITHC_LOG=DEBUG adds
-the traceback.
-How to change it: a verb is a module with `SUMMARY`, `EXAMPLE`, `add_arguments(parser)` and `run(args) -> int`, a name in
-`VERBS`, and one in `ROOMS` where it is in a room; one that writes a folder says which by `folder(args) -> Path`, and no other
-process writes to it meanwhile.
+Purpose: workflow rules contain one shell line each, so that a user can run every stage by hand.
+
+Contents: `main`, and one package per group of commands.
+
+Invariants: settings come from the configuration file (`--config`), paths from arguments. A user error, or a file that
+cannot be read or written (a full disk), is logged in four lines and ends with status 2. Status 75: stopped and saved,
+rerun the command. Status 76: another process works on this run or folder. DITHC_LOG=DEBUG adds the traceback.
+
+Extending: a command is a module with `SUMMARY`, `EXAMPLE`, `add_arguments(parser)` and `run(args) -> int`, registered
+in the tables below. A command that writes a folder defines `folder(args) -> Path`; its lease excludes other writers.
 """
 
 import argparse
@@ -30,28 +32,28 @@ from dithc.sealed import documents
 
 VERBS = {
     "run": "run an experiment, and show its stages",
-    "status": "say how far experiments are",
-    "synthesize": "generate small inputs of true structure",
-    "fetch": "bring scenes of a catalogue into a folder",
-    "stage": "read scenes onto one grid",
+    "status": "show the progress of experiments",
+    "synthesize": "generate small inputs with realistic structure",
+    "fetch": "download scenes of a catalog into a folder",
+    "stage": "read scenes into one grid",
     "tiles": "cut scenes into tiles",
     "codec": "train an autoencoder on tiles",
     "latents": "encode tiles",
     "train": "pre-train or fine-tune a DiT",
     "sample": "generate images from a checkpoint",
-    "search-sampler": "search the timesteps of a sampler of few steps",
+    "search-sampler": "search the timesteps of a few-step sampler",
     "extractor": "train a small feature extractor on tiles",
     "features": "extract features and their statistics",
     "fid": "compare generated with real features",
     "report": "write the report",
-    "doctor": "say what this machine is and what will hurt",
+    "doctor": "check this machine and the installation",
     "bench": "time operators or a training step",
-    "simulate": "play training steps on a described machine of many nodes",
-    "paper": "make a table or figure of the paper again, of its cells",
-    "tune": "find the fastest way to make each matrix product here",
-    "verify": "re-hash what a manifest lists",
+    "simulate": "simulate training steps on a described multi-node machine",
+    "paper": "reproduce a table or figure of the paper from its cells",
+    "tune": "find the fastest implementation of each matrix product here",
+    "verify": "verify the hashes of files listed in manifests",
     "show": "describe and draw any output of dithc",
-    "export": "write weights, or images, for other programs",
+    "export": "export weights or images for other programs",
     "launch": "start ranks with the machine's launcher",
 }
 ROOMS = {
@@ -61,57 +63,59 @@ ROOMS = {
     "machine": ("doctor", "simulate", "tune"),
     "outputs": ("verify", "show", "export"),
 }
-"""In which room a verb's module is; that of others is in none."""
+"""Package of each command's module. Commands that are not listed are modules of `dithc.cli`."""
 
-FOLDERS = {"export"}  # verbs of which `--out` may be a folder
+FOLDERS = {"export"}  # commands with an `--out` that may be a folder
 SINGLE_FILE_OPTIONS = ("json", "png", "describe")
 SINGLE_FILES = {"report", "search-sampler"}
-"""Commands of which `--out` is a file that other files may surround."""
+"""Commands with an `--out` file in a folder that may hold other files."""
 NO_STAGES = {
     *("run", "status", "fetch", "search-sampler", "doctor", "simulate", "paper", "tune", "verify", "show", "export"),
     "launch",
 }
-"""Verbs that are no stage of an experiment, for which a configuration could ask for memory."""
+"""Commands that are not stages, so that the configuration cannot request memory for them."""
 
-FULL = "free space there (or raise the quota), or write to another file system (temporary files: set TMPDIR); then start again"
-DENIED = "change its permissions or owner, or choose another folder; then start again"
+FULL = (
+    "free space there (or raise the quota), or write to another file system (temporary files: set TMPDIR); then restart"
+)
+DENIED = "change its permissions or owner, or choose another folder; then restart"
 FIXES = {
     errno.ENOSPC: FULL,
     errno.EDQUOT: FULL,
-    errno.EFBIG: "raise the limit on the size of files (`ulimit -f`), or write to another file system; then start again",
-    errno.EROFS: "write to a file system that is not mounted read-only, or mount it again; then start again",
+    errno.EFBIG: "raise the limit on the size of files (`ulimit -f`), or write to another file system; then restart",
+    errno.EROFS: "write to a file system that is not mounted read-only, or remount it; then restart",
     errno.EACCES: DENIED,
     errno.EPERM: DENIED,
-    errno.EIO: "look at the disk or the network file system (`dmesg`); when it is well, start again",
-    errno.ESTALE: "look at the network file system; when it is well, start again",
-    errno.EISDIR: "name the file, not the folder that it is in",
-    errno.ENOENT: "check the path; if an earlier stage makes the file, run that first",
-    errno.EMFILE: "raise the number of open files (`ulimit -n`), then start again",
+    errno.EIO: "check the disk or the network file system (`dmesg`), then restart",
+    errno.ESTALE: "check the network file system, then restart",
+    errno.EISDIR: "pass the file, not its folder",
+    errno.ENOENT: "check the path; if an earlier stage writes the file, run that stage first",
+    errno.EMFILE: "raise the number of open files (`ulimit -n`), then restart",
 }
-"""What to do about an error of the operating system, by its number."""
-FIX = "check that the path is right and its file system is well, then start again"
+"""Fix for an operating system error, by error number."""
+FIX = "check the path and its file system, then restart"
 
 __all__ = ["VERBS", "main", "module_of"]
 
 
 class Verb(Protocol):
-    """What a verb's module offers."""
+    """Interface of a command's module."""
 
     SUMMARY: str
     EXAMPLE: str
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        """Declares the verb's arguments."""
+        """Declare the arguments of the command."""
 
     def run(self, args: argparse.Namespace) -> int:
-        """Does it; returns the exit status."""
+        """Execute the command. Return the exit status."""
 
 
 class _Parser(argparse.ArgumentParser):
-    """A parser whose errors are those of dithc."""
+    """Argument parser that reports errors in dithc's four-line form."""
 
     def error(self, message: str) -> NoReturn:
-        """Says what is wrong with the words of the command line, and ends."""
+        """Log an argument error and exit with status 2."""
         from dithc.comm import ending
 
         told = problem(
@@ -128,12 +132,14 @@ def _overview() -> str:
     width = max(map(len, VERBS))
     lines = [f"  {name:<{width}}  {summary}" for name, summary in VERBS.items()]
     return (
-        "usage: dithc <verb> [arguments]\n\nverbs:\n" + "\n".join(lines) + "\n\n`dithc <verb> --help` has an example.\n"
+        "usage: dithc <command> [arguments]\n\ncommands:\n"
+        + "\n".join(lines)
+        + "\n\n`dithc <command> --help` shows an example.\n"
     )
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs one verb; returns the exit status."""
+    """Execute one command. Return the exit status."""
     if arguments is None:
         starting.use_utf8()
     starting.open_streams()
@@ -147,10 +153,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"dithc {version('dithc')}")
         return 0
     if words[0] not in VERBS:
-        print(f"dithc: there is no verb {words[0]!r}\n\n{_overview()}", file=sys.stderr, end="")
+        print(f"dithc: unknown command {words[0]!r}\n\n{_overview()}", file=sys.stderr, end="")
         return 2
-    # Threads that wait for each other spin. Beside another busy process libgomp's default, milliseconds, makes a training
-    # step 20 times slower; 10,000 turns (tens of microseconds) cost nothing measurable on cores of its own.
+    # Threads that wait for each other spin. With libgomp's default of milliseconds, a training step next to another
+    # busy process takes 20 times longer. 10,000 spins (tens of microseconds) have no measurable cost on dedicated
+    # cores.
     os.environ.setdefault("GOMP_SPINCOUNT", "10000")
     setup(level=getattr(logging, os.environ.get("DITHC_LOG", "INFO").upper(), logging.INFO))
     starting.choose_folders()
@@ -159,7 +166,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with starting.supervised(words[0]) if arguments is None else nullcontext():
         try:
             status = _ended(words)
-        except SystemExit as end:  # argparse's: help, or a word that no verb has
+        except SystemExit as end:  # raised by argparse: help, or an unknown argument
             status = end.code if isinstance(end.code, int) else int(end.code is not None)
             raise
         finally:
@@ -174,7 +181,7 @@ def _ended(words: Sequence[str]) -> int:
     """Run a command and log the error that ended it. Return the exit status."""
     try:
         return _run(words)
-    except KeyboardInterrupt:  # also while the verb is imported
+    except KeyboardInterrupt:  # also while the module of the command is imported
         if starting.has_parent:
             raise
         logger(f"dithc.{words[0]}").error("interrupted")
@@ -187,7 +194,7 @@ def _ended(words: Sequence[str]) -> int:
     except BrokenPipeError:
         return 141
     except documents.Altered as error:
-        fix = "delete it and run the command again that writes it"
+        fix = "delete it and rerun the command that writes it"
         told = problem(
             f"dithc {words[0]} reads a changed file", got=error, expected="the bytes under its seal", fix=fix
         )
@@ -202,13 +209,13 @@ def _ended(words: Sequence[str]) -> int:
 
 
 def module_of(verb: str) -> str:
-    """The name of the module that a verb of `VERBS` is."""
+    """Return the name of the module that implements a command of `VERBS`."""
     room = next((f"{room}." for room, verbs in ROOMS.items() if verb in verbs), "")
     return f"dithc.cli.{room}{verb.replace('-', '_')}"
 
 
 def _run(words: Sequence[str]) -> int:
-    """Runs the verb that the first word names with the others as its arguments."""
+    """Import the command named by the first word, parse its arguments and execute it."""
     verb = cast(Verb, import_module(module_of(words[0])))
     parser = _Parser(
         prog=f"dithc {words[0]}",
@@ -246,10 +253,10 @@ def _refuse_folders(verb: str, args: argparse.Namespace) -> None:
 
 
 def _told(verb: str, error: Exception) -> UserError | None:
-    """An error of the operating system, memory that it refused among them, in the words of a user error; None for others."""
+    """Convert an operating system error or an allocation failure to a user error; None for other errors."""
     if isinstance(error, UnicodeEncodeError):
         return problem(
-            f"dithc {verb} cannot write a name that is no UTF-8",
+            f"dithc {verb} cannot write a name that is not valid UTF-8",
             got=ascii(error.object)[:200],
             expected="names of files and folders in UTF-8",
             fix="rename that file or folder",
@@ -267,17 +274,17 @@ def _told(verb: str, error: Exception) -> UserError | None:
     from dithc.hardware import Limits
 
     available = Limits.read().memory_available_bytes
-    asks = f" (`resources: {{{verb}: {{mem_mb}}}}` asks for it)" if verb not in NO_STAGES else ""
+    asks = f" (`resources: {{{verb}: {{mem_mb}}}}` requests it)" if verb not in NO_STAGES else ""
     return refusal.out_of_memory(
         f"dithc {verb}",
         wanted=wanted,
         there_is="more memory" if available is None else f"{refusal.gib(available)} free now",
-        fix=f"take more memory{asks}, or a smaller `batch` or `size`",
+        fix=f"provide more memory{asks}, or lower `batch` or `size`",
     )
 
 
 def _unwritable(verb: str, error: OSError) -> UserError:
-    """An error of the operating system, in the words of a user error."""
+    """Convert an operating system error to a user error."""
     if error.filename is None and "temporary directory" in str(error):
         return problem(
             f"dithc {verb} needs a folder for temporary files",
@@ -285,10 +292,10 @@ def _unwritable(verb: str, error: OSError) -> UserError:
             expected="a writable folder with free space",
             fix="set TMPDIR to one",
         )
-    name = error.filename2 or error.filename  # of a renaming, the second is the file that was wanted
+    name = error.filename2 or error.filename  # the second file name of a rename is the target
     return problem(
         f"dithc {verb} could not read or write {'its files' if name is None else name}",
         got=str(error) if error.strerror is None else error.strerror,
-        expected="a readable, writable place with room; what was complete before is untouched",
+        expected="a readable, writable path with free space; files that were complete are unchanged",
         fix=FIXES.get(error.errno or 0, FIX),
     )

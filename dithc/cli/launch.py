@@ -1,4 +1,4 @@
-"""`dithc launch`: starts a command on several ranks with the machine's launcher, and watches over it."""
+"""`dithc launch`: starts and supervises a command on several ranks with the machine's launcher."""
 
 import argparse
 import os
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from dithc.comm import launch
 
 SUMMARY = (
-    "Start a command on one or several ranks, pass signals and exit status on, and stop it when its driver is gone."
+    "Start a command on one or several ranks, forward signals and exit status, and stop it when its driver has ended."
 )
 EXAMPLE = (
     "dithc launch --launcher mpiexec --ranks 2 --cpus 1 -- dithc train --config config/experiments/demo.yaml "
@@ -27,11 +27,11 @@ ENDED_WITHIN_SECONDS = 300.0
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declares the launcher, the size, and the command after `--`."""
+    """Declare the launcher, the size, and the command after `--`."""
     parser.add_argument(
         "--launcher",
         choices=("none", "mpiexec", "srun"),
-        help="what starts several ranks (default: srun in a job of Slurm's, else mpiexec)",
+        help="launcher of several ranks (default: srun in a Slurm job, else mpiexec)",
     )
     parser.add_argument("--nodes", type=int, default=1, help="nodes to spread the ranks over (default 1)")
     size = parser.add_mutually_exclusive_group()
@@ -39,43 +39,43 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     size.add_argument(
         "--strategy",
         choices=("cftp", "dp", "dp+tp"),
-        help="instead of --ranks: a rank for each die (cftp) or cluster (dp, dp+tp) of this machine, on every node",
+        help="instead of --ranks: one rank per die (cftp) or core cluster (dp, dp+tp) of this machine, on every node",
     )
     parser.add_argument(
         "--cpus",
         type=int,
-        help="CPUs per rank; becomes OMP_NUM_THREADS (default 1; with --strategy its share of this machine)",
+        help="CPUs per rank, also OMP_NUM_THREADS (default 1; with --strategy, an equal share of this machine)",
     )
-    parser.add_argument("--node-cpus", type=int, help="CPUs that the ranks of a node share, instead of --cpus")
-    parser.add_argument("--mpiexec", metavar="PATH", help="absolute path of mpiexec (default: beside this Python)")
+    parser.add_argument("--node-cpus", type=int, help="CPUs shared by the ranks of a node, instead of --cpus")
+    parser.add_argument("--mpiexec", metavar="PATH", help="absolute path of mpiexec (default: next to this Python)")
     parser.add_argument(
-        "--grace-seconds", type=float, default=60.0, help="time to save and stop once the driver is gone (default 60)"
+        "--grace-seconds", type=float, default=60.0, help="time to save and stop without the driver (default 60)"
     )
     parser.add_argument(
         "--srun-mpi",
         metavar="NAME",
         default=os.environ.get("DITHC_SRUN_MPI", "auto"),
-        help="how ranks under srun find each other: hydra (MPICH's mpiexec, started by srun), or an interface of "
-        "`srun --mpi=list` (default: DITHC_SRUN_MPI, else auto: hydra for MPICH, pmix for others)",
+        help="bootstrap of ranks under srun: hydra (MPICH's mpiexec, started by srun), or an interface of "
+        "`srun --mpi=list` (default: DITHC_SRUN_MPI, else auto: hydra for MPICH, else pmix)",
     )
     parser.add_argument(
-        "--walltime-minutes", type=float, metavar="M", help="when the job is ended, if the scheduler does not say it"
+        "--walltime-minutes", type=float, metavar="M", help="end of the job, if the scheduler does not report it"
     )
     parser.add_argument(
         "--scheduler",
         choices=("none", "slurm", "generic"),
         default="none",
-        help="whose job this is: a command that stopped and saved (status 75) is put back into its queue",
+        help="scheduler of this job; it requeues a command that stopped and saved (status 75)",
     )
     parser.add_argument(
         "command",
         nargs=argparse.REMAINDER,
-        help="after `--`: the program and its arguments; a script (NAME.py) runs with the Python of dithc",
+        help="after `--`: the program and its arguments; a script (NAME.py) runs with dithc's Python",
     )
 
 
 def run(args: argparse.Namespace) -> int:
-    """Runs the command; its exit status is ours."""
+    """Run the command. Return its exit status."""
     from dithc.cluster import site
     from dithc.comm import launch, supervise
     from dithc.hardware import Limits
@@ -133,7 +133,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _check(args: argparse.Namespace) -> None:
-    """Refuses numbers of cores that there cannot be."""
+    """Reject numbers of cores below 1."""
     from dithc.log import problem
 
     for name, value in (("--cpus", args.cpus), ("--node-cpus", args.node_cpus)):
@@ -142,7 +142,7 @@ def _check(args: argparse.Namespace) -> None:
 
 
 def _meeting_folder(nodes: int) -> Path | None:
-    """Return a writable folder that all nodes share, for the marker files of a start; None if there is none."""
+    """Return a writable folder that all nodes share, for the marker files of a start, or None."""
     from dithc.log import logger
     from dithc.places import is_writable
 
@@ -150,24 +150,22 @@ def _meeting_folder(nodes: int) -> Path | None:
     if is_writable(here):
         return here
     place = Path(tempfile.gettempdir()) if nodes == 1 else None
-    effect = (
-        f"marker files of this start are in {place}" if place else "ranks that fail to connect are not started again"
-    )
+    effect = f"marker files of this start are in {place}" if place else "ranks that fail to connect are not restarted"
     logger("dithc.launch").warning(f"{here} is not writable: {effect}")
     return place
 
 
 def _check_program(name: str) -> None:
-    """Refuses a program that is not there: mpiexec would say it for every rank, and be started again."""
+    """Reject a missing program. Otherwise mpiexec reports it for every rank and is restarted."""
     from dithc.log import problem
 
     if shutil.which(name) is None:
-        fix = "check the command after `--`, or name the program by its whole path"
+        fix = "check the command after `--`, or pass the absolute path of the program"
         raise problem("command to launch", got=f"{name}: no such program", expected="a program", fix=fix)
 
 
 def _say_killed(command: list[str], *, by_system: bool) -> None:
-    """Says why a process is gone that could say nothing itself."""
+    """Log the likely cause of a SIGKILL, because the killed process cannot."""
     from dithc.hardware import Limits
     from dithc.log import logger, problem, refusal
 
@@ -179,18 +177,18 @@ def _say_killed(command: list[str], *, by_system: bool) -> None:
         got="this job's control group had no memory left"
         if by_system
         else "a signal from outside, or a machine without memory",
-        expected=f"memory for all of its ranks; the limit of this job is {limit}, free now {free}",
-        fix="of `dithc sample` lower `batch` of the evaluation, or ask for more (`resources: {sample: {mem_mb}}`)"
+        expected=f"memory for all ranks; the limit of this job is {limit}, {free} are free now",
+        fix="lower `batch` of the evaluation, or request more memory (`resources: {sample: {mem_mb}}`)"
         if "sample" in command
-        else "what a training needs and what would fit was said when it began (`needs about`): lower `micro_batch`, set "
-        "`recompute: block` or `machine.memory: {fast_budget_gib, file_folder, file_gib}`, or ask for more "
+        else "see the estimate at the start of the log (`needs about`): lower `micro_batch`, set `recompute: block` or "
+        "`machine.memory: {fast_budget_gib, file_folder, file_gib}`, or request more memory "
         "(`resources: {train: {mem_mb}}`)",
     )
     logger("dithc.launch").error(str(error))
 
 
 def _default_launcher(nodes: int) -> "launch.Launcher":
-    """Return srun inside a job of Slurm, else mpiexec; mpiexec also on one node whose job does not answer."""
+    """Return srun inside a Slurm job, else mpiexec; also mpiexec on one node if Slurm does not report the job."""
     from dithc.cluster import site
     from dithc.log import logger
 
@@ -200,33 +198,34 @@ def _default_launcher(nodes: int) -> "launch.Launcher":
     if nodes > 1 or (shutil.which("srun") and site.nodes_of(job)):
         return "srun"
     logger("dithc.launch").warning(
-        "SLURM_JOB_ID is %s, but that job has no nodes or there is no srun: mpiexec starts the ranks on this node", job
+        "SLURM_JOB_ID is %s, but that job has no nodes or srun is missing: starting the ranks here with mpiexec",
+        job,
     )
     return "mpiexec"
 
 
 def _hosts(nodes: int) -> list[str]:
-    """Names of the nodes of this job."""
+    """Return the names of this job's nodes."""
     from dithc.cluster import site
     from dithc.log import problem
 
     job = os.environ.get(JOB_VARIABLE)
     hosts = site.nodes_of(job) if job else []
     if len(hosts) < nodes:
-        got = f"{len(hosts)} node(s) of job {job}" if job else "no job of Slurm's"
-        fix = "start it inside a job (`sbatch`, `salloc`) of that many nodes, whose nodes can run squeue and scontrol"
+        got = f"{len(hosts)} node(s) of job {job}" if job else "no Slurm job"
+        fix = "start inside a job (`sbatch`, `salloc`) with that many nodes, on which squeue and scontrol work"
         raise problem("launch --launcher srun", got=got, expected=f"a job of {nodes} node(s)", fix=fix)
     return hosts
 
 
 def _deadline(args: argparse.Namespace) -> dict[str, str]:
-    """Tells the command when its job will be ended: the scheduler knows it best."""
+    """Return environment variables with the end of the job, preferably from the scheduler."""
     import time
 
     from dithc.cluster import deadline, queue_of
 
     if args.scheduler == "generic" and deadline.seconds_left() is not None:
-        return {}  # the job script has said it
+        return {}  # the job script has set it
     job = os.environ.get(JOB_VARIABLE)
     end = queue_of("slurm").deadline(job) if job and args.scheduler == "slurm" else None
     if end is None and args.walltime_minutes is not None:
@@ -235,27 +234,27 @@ def _deadline(args: argparse.Namespace) -> dict[str, str]:
 
 
 def _again(scheduler: str, why: str) -> int:
-    """Puts this job back into the queue and waits for its end, so that nobody takes it for failed."""
+    """Requeue this job and wait for its end, so that it does not count as failed."""
     import time
 
     from dithc.cluster import deadline, queue_of
     from dithc.log import logger
 
     if scheduler == "generic":
-        deadline.mark_again()  # for who follows the job and submits it again
+        deadline.mark_again()  # read by the process that follows the job and resubmits it
         return STOPPED
     log, job = logger("dithc.launch"), os.environ.get(JOB_VARIABLE)
     if not job or not queue_of(scheduler).again(job):
-        log.error(f"{why}, but job {job or '?'} could not be put back into the queue of {scheduler}: start again")
+        log.error(f"{why}, but job {job or '?'} could not be requeued by {scheduler}: rerun the command")
         return STOPPED
-    log.info(f"{why}: job {job} goes on when its turn comes again")
+    log.info(f"{why}: job {job} was requeued and will continue")
     time.sleep(ENDED_WITHIN_SECONDS)
-    log.error(f"job {job} was put back into the queue, but was not ended within {ENDED_WITHIN_SECONDS:.0f} s")
+    log.error(f"job {job} was requeued, but did not end within {ENDED_WITHIN_SECONDS:.0f} s")
     return STOPPED
 
 
 def _counted(args: argparse.Namespace) -> tuple[int, int]:
-    """Ranks over all nodes, which are taken to be like this one, and the cores of a node."""
+    """Return the ranks over all nodes and the cores per node, assuming that all nodes equal this one."""
     from dithc.config import Machine
     from dithc.hardware import discover
     from dithc.log import logger
@@ -263,6 +262,6 @@ def _counted(args: argparse.Namespace) -> tuple[int, int]:
     cores = discover().visible_cores
     dies, clusters = {core.die for core in cores}, {core.cluster for core in cores}
     per_node = Machine(strategy=args.strategy).ranks_on(num_dies=len(dies) or 1, num_clusters=len(clusters) or 1)
-    said = "%d rank(s) a node for strategy %s: this machine has %d die(s) and %d cluster(s)"
+    said = "%d rank(s) per node for strategy %s: this machine has %d die(s) and %d cluster(s)"
     logger("dithc.launch").info(said, per_node, args.strategy, len(dies), len(clusters))
     return int(per_node * args.nodes), len(cores)

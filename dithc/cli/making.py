@@ -1,4 +1,4 @@
-"""What the verbs of stages share: what of which experiment is made, the manifests that it is made of, its own at the end."""
+"""Common parts of stage commands: the settings, the input manifests and the output manifest of one execution."""
 
 import argparse
 import time
@@ -15,32 +15,32 @@ if TYPE_CHECKING:
 
 
 def add_of(parser: argparse.ArgumentParser, of: str, *, which: str = "") -> None:
-    """Declares `--config` and the name in one of its sections, such as `--dataset` in `datasets`."""
+    """Declare `--config` and the option for a name in one of its sections, such as `--dataset` for `datasets`."""
     parser.add_argument("--config", type=Path, required=True, help="configuration file of the experiment")
     parser.add_argument(f"--{of}", required=True, help=f"name in the section `{of}s`{which}")
 
 
 def add_out(parser: argparse.ArgumentParser, beside: str) -> None:
-    """Declares `--out`; what else is written stands beside it."""
-    parser.add_argument("--out", type=Path, required=True, help=f"manifest to write; {beside} beside it")
+    """Declare `--out`. Other files are written next to it."""
+    parser.add_argument("--out", type=Path, required=True, help=f"manifest to write; {beside} next to it")
 
 
 def folder(args: argparse.Namespace) -> Path:
-    """What a verb with `--out` writes, as `dithc.cli` asks for it."""
+    """Return the folder that a command with `--out` writes, for `dithc.cli`."""
     return Path(args.out).parent
 
 
 @dataclass
 class Making:
-    """A stage while it is made, from now on: what it has read and where it goes.
+    """Execution of one stage, timed from its construction.
 
     Attributes:
-        experiment: the configuration.
-        stage: such as `tiles`.
-        of: the name in the configuration whose settings decide it.
-        out: the manifest to write.
-        name: of the result, where that is another than `of`.
-        inputs: digests of the manifests that it was made of, by path.
+        experiment: configuration.
+        stage: name of the stage, such as `tiles`.
+        of: name in the configuration of the settings that determine the result.
+        out: manifest to write.
+        name: name of the result, if it differs from `of`.
+        inputs: digests of the input manifests, by path.
     """
 
     experiment: "Experiment"
@@ -53,16 +53,16 @@ class Making:
 
     @property
     def folder(self) -> Path:
-        """Where its files stand."""
+        """Folder of the output files."""
         return self.out.parent
 
     @cached_property
     def output(self) -> outputs.OutputFolder:
-        """Folder of the manifest."""
+        """Output folder with the rules for replacing and deleting files."""
         return outputs.OutputFolder.of(self.out)
 
     def check(self) -> None:
-        """Reject an output folder that holds other files (see `OutputFolder.check`)."""
+        """Reject an output folder that contains other files (see `OutputFolder.check`)."""
         self.output.check(stage=self.stage, name=self.name or self.of)
 
     def claim(self) -> None:
@@ -71,26 +71,26 @@ class Making:
 
     @cached_property
     def spec(self) -> dict[str, Any]:
-        """The settings that decide it."""
+        """Settings that determine the result."""
         return Manifest.spec_of(self.experiment, self.stage, self.of)
 
     def read(self, path: Path, stage: str) -> Manifest:
-        """The manifest of another stage, which this one is made of.
+        """Read the manifest of an input stage and record its digest.
 
         Raises:
-            UserError: it is none, or of another stage.
+            UserError: the file is not a manifest, or belongs to another stage.
         """
         manifest = Manifest.read(path, stage=stage)
         self.inputs[str(path)] = manifest.digest
         return manifest
 
     def files(self) -> list[Path]:
-        """All files of its folder but the manifest and hidden ones, by name."""
+        """Return all files of the folder except the manifest and hidden files, sorted by name."""
         found = (path for path in self.folder.iterdir() if path.is_file() and not path.name.startswith("."))
         return sorted(path for path in found if path != self.out)
 
     def write(self, numbers: Mapping[str, Any], files: Iterable[Path] = ()) -> None:
-        """Writes the manifest: what came out, and the files that it consists of."""
+        """Write the manifest with the results and the output files."""
         Manifest(
             stage=self.stage,
             name=self.name or self.of,

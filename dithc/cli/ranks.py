@@ -1,4 +1,4 @@
-"""The start of a verb that runs on several ranks, and of one that alone may work on a folder."""
+"""Start of commands that run on several ranks, or that need exclusive access to a folder."""
 
 import argparse
 import os
@@ -13,20 +13,20 @@ from dithc.log import logger
 if TYPE_CHECKING:
     from dithc.comm import Group
 
-HELD = 76  # a status: another process makes the same
+HELD = 76  # exit status: another process works on the same output
 log = logger("dithc.cores")
 
 
 def add_ranks_argument(parser: argparse.ArgumentParser) -> None:
     """Declares `--ranks`."""
     parser.add_argument(
-        "--ranks", type=int, metavar="N", help="ranks there must be (what `dithc launch` started, or 1); else it aborts"
+        "--ranks", type=int, metavar="N", help="required number of ranks (started by `dithc launch`, or 1)"
     )
 
 
 @contextmanager
 def leased(group: "Group", folder: Path) -> Iterator[bool]:
-    """Whether no other process works on a folder, and none will while this lasts; the first rank asks, all get its answer."""
+    """Acquire the lease of a folder on rank 0. Yield True on all ranks, or False if another process holds it."""
     from dithc.runs import Lease
 
     with ExitStack() as stack:
@@ -43,15 +43,15 @@ def leased(group: "Group", folder: Path) -> Iterator[bool]:
 def ranks(
     experiment: Experiment, *, expected: int | None, timeout_seconds: float | None = None
 ) -> AbstractContextManager["Group"]:
-    """`dithc.comm.ranks` as section `machine` of an experiment has it.
+    """Start the ranks (`dithc.comm.ranks`) with the settings of section `machine` of an experiment.
 
     Args:
-        experiment: whose `machine` says how many cores a rank has, and how ranks exchange.
-        expected: number of ranks there must be; None takes what was announced.
-        timeout_seconds: after which a rank that waits for another gives up; None for the default of `connect`.
+        experiment: configuration; `machine` sets the cores per rank and the exchange between ranks.
+        expected: required number of ranks; None accepts the announced number.
+        timeout_seconds: limit on waiting for another rank; None for the default of `connect`.
 
     Raises:
-        UserError: another number of ranks was started than expected.
+        UserError: the number of started ranks differs from `expected`.
     """
     from dithc import comm
 

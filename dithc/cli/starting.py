@@ -1,4 +1,4 @@
-"""Conditions that a command sets up before its libraries are loaded: UTF-8, open streams, writable folders, memory."""
+"""Conditions that a command establishes before it loads libraries: UTF-8, open streams, writable folders, memory."""
 
 import ctypes
 import io
@@ -14,12 +14,12 @@ from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
-STANDARD_ERROR = 2  # the last of the three streams that every program expects to be open
+STANDARD_ERROR = 2  # highest number of the three streams that every program expects to be open
 SET_PARENT_DEATH_SIGNAL = 1  # prctl(2), PR_SET_PDEATHSIG
 FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 RANK_VARIABLES = ("PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK")
-STATUSES = (2, 75, 76)  # which dithc ends with after it has logged why
-LIGHT = {"run", "status", "launch", "verify", "show"}  # without torch
+STATUSES = (2, 75, 76)  # exit statuses with which dithc ends after it has logged the reason
+LIGHT = {"run", "status", "launch", "verify", "show"}  # commands without torch
 has_parent = False
 RAISE_LIMIT = "raise the limit (`ulimit -v unlimited; ulimit -d unlimited`), or request more memory from the scheduler"
 
@@ -30,7 +30,8 @@ def limit_bytes() -> int | None:
     return min((limit for limit in limits if limit != resource.RLIM_INFINITY), default=None)
 
 
-# Before other modules are imported. Libraries that lack memory end the process, hang, or raise errors of any type.
+# Checked before other modules are imported. Libraries that lack memory end the process, hang, or raise errors of any
+# type.
 LEAST_BYTES = (512 if sys.argv[1:2] and sys.argv[1] in LIGHT else 1024) << 20
 if (limit_bytes() or LEAST_BYTES) < LEAST_BYTES:
     sys.stderr.write(
@@ -41,7 +42,7 @@ if (limit_bytes() or LEAST_BYTES) < LEAST_BYTES:
 
 
 def use_utf8() -> None:
-    """Restart this program in Python's UTF-8 mode if the locale has another encoding. Child processes inherit the mode."""
+    """Restart this program in Python's UTF-8 mode under another encoding. Child processes inherit the mode."""
     os.environ["PYTHONUTF8"] = "1"
     if sys.getfilesystemencoding() != "utf-8":
         words = Path("/proc/self/cmdline").read_bytes().split(b"\0")[:-1]
@@ -49,8 +50,10 @@ def use_utf8() -> None:
 
 
 def open_streams() -> None:
-    """Connect closed standard streams to /dev/null, so that no data file gets their numbers, let them accept any text, and escape
-    control characters of standard output."""
+    """Open closed standard streams on /dev/null and make them accept any text.
+
+    Data files must not get the numbers of standard streams. Control characters of standard output are escaped.
+    """
     from dithc.log import escaping
 
     while (number := os.open(os.devnull, os.O_RDWR)) <= STANDARD_ERROR:
@@ -64,14 +67,16 @@ def open_streams() -> None:
 
 
 def choose_folders() -> None:
-    """Replace unusable folders for temporary files and caches, for child processes too. Log each choice."""
+    """Replace unusable folders for temporary files and caches, also for child processes. Log each choice."""
     from dithc import places
     from dithc.log import logger
 
     log = logger("dithc.start")
     if sys.orig_argv[1:3] == ["-X", "utf8"]:
-        log.info("text and names of files are UTF-8, whatever the locale")
-    with suppress(FileNotFoundError):  # no usable folder; raised again when a command needs a temporary file
+        log.info("text and file names are UTF-8, independent of the locale")
+    with suppress(
+        FileNotFoundError
+    ):  # no usable folder; the error is raised again when a command needs a temporary file
         named, used = os.environ.get("TMPDIR"), tempfile.gettempdir()
         if named and os.path.abspath(named) != used:
             os.environ["TMPDIR"] = used
@@ -88,7 +93,7 @@ def choose_folders() -> None:
 
 
 def _is_not_about_caches(record: logging.LogRecord) -> bool:
-    """Log the reason why matplotlib keeps no cache in one line, instead of its own lines."""
+    """Replace matplotlib's messages about a missing cache by one line with the reason."""
     from dithc.log import logger
 
     text = record.getMessage()
@@ -96,7 +101,7 @@ def _is_not_about_caches(record: logging.LogRecord) -> bool:
         return False
     if "cache" in text:
         logger("dithc.start").info(
-            f"fonts are searched in each run; set MPLCONFIGDIR to a writable folder ({text[:100]})"
+            f"matplotlib searches fonts in each run; set MPLCONFIGDIR to a writable folder ({text[:100]})"
         )
         return False
     return True
@@ -104,10 +109,10 @@ def _is_not_about_caches(record: logging.LogRecord) -> bool:
 
 @contextmanager
 def supervised(verb: str) -> Iterator[None]:
-    """Run the body in a child process if memory is limited, and report the child that a library ended.
+    """Run the body in a child process if memory is limited, and report a child ended by a library.
 
-    Libraries that lack memory or threads end the process themselves: by `exit`, SIGSEGV, SIGABRT, or SIGINT (OpenBLAS). The
-    parent forwards signals.
+    Libraries that lack memory or threads end the process themselves: by `exit`, SIGSEGV, SIGABRT, or SIGINT (OpenBLAS).
+    The parent forwards signals.
     """
     if limit_bytes() is None:
         yield
@@ -117,18 +122,18 @@ def supervised(verb: str) -> Iterator[None]:
     parent, child = os.getpid(), os.fork()
     if child:
         os.close(writer)
-        if any(name in os.environ for name in RANK_VARIABLES):  # a launcher that is killed leaves no rank running
+        if any(name in os.environ for name in RANK_VARIABLES):  # otherwise a killed launcher would leave ranks running
             ctypes.CDLL(None).prctl(SET_PARENT_DEATH_SIGNAL, int(signal.SIGKILL))
         _watch(child, reader, verb)
     has_parent = True
-    os.setpgid(0, 0)  # the parent forwards what a terminal sends
+    os.setpgid(0, 0)  # the parent forwards the signals of a terminal
     ctypes.CDLL(None).prctl(SET_PARENT_DEATH_SIGNAL, int(signal.SIGKILL))
     if os.getppid() != parent:
         os._exit(1)
     try:
         yield
     except (MemoryError, KeyboardInterrupt):
-        os._exit(1)  # the parent has memory to report it
+        os._exit(1)  # the parent has the memory to report the error
     except BaseException:
         os.write(writer, b".")
         raise
@@ -146,7 +151,7 @@ def _watch(child: int, reader: int, verb: str) -> NoReturn:
             os.kill(child, number)
 
     for number in FORWARDED:
-        if signal.getsignal(number) is not signal.SIG_IGN:  # as under nohup
+        if signal.getsignal(number) is not signal.SIG_IGN:  # SIG_IGN as under nohup
             signal.signal(number, forward)
     code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     os.set_blocking(reader, False)

@@ -7,8 +7,8 @@ from dithc.cli.making import add_of
 from dithc.cli.ranks import add_ranks_argument, ranks
 
 SUMMARY = (
-    "Pre-trains or fine-tunes a DiT up to a step; started again, it continues. Exit status: 0 done, 75 stopped and saved, "
-    "76 another trainer holds the run."
+    "Pre-trains or fine-tunes a DiT up to a step. A restarted command resumes. Exit status: 0 done, 75 stopped and "
+    "saved, 76 another trainer holds the run."
 )
 EXAMPLE = (
     "dithc train --config config/experiments/demo.yaml --run pretrain --latents "
@@ -20,40 +20,41 @@ EXAMPLE = (
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declares the verb's arguments."""
+    """Declare the arguments of the command."""
     add_of(parser, "run")
-    parser.add_argument("--latents", type=Path, required=True, metavar="MANIFEST", help="latents to learn")
-    parser.add_argument("--init", type=Path, metavar="MANIFEST", help="run whose weights are the start (fine-tuning)")
+    parser.add_argument("--latents", type=Path, required=True, metavar="MANIFEST", help="latents to train on")
+    parser.add_argument("--init", type=Path, metavar="MANIFEST", help="manifest of the run to fine-tune")
     parser.add_argument(
-        "--store", type=Path, metavar="DIR", help="folder of checkpoints (`store` of the configuration)"
+        "--store", type=Path, metavar="DIR", help="folder of checkpoints (default: `store` of the configuration)"
     )
-    parser.add_argument("--until", type=int, metavar="STEP", help="last step of this job (`steps` of the run)")
+    parser.add_argument("--until", type=int, metavar="STEP", help="last step of this job (default: `steps` of the run)")
     parser.add_argument("--out", type=Path, required=True, metavar="MANIFEST", help="manifest to write")
     parser.add_argument(
-        "--walltime-minutes", type=float, metavar="M", help="time limit; it saves and stops (status 75) before"
+        "--walltime-minutes", type=float, metavar="M", help="time limit; the command saves and stops before it"
     )
     parser.add_argument(
         "--strategy",
         choices=("cftp", "dp", "dp+tp"),
-        help="how ranks share the work (`machine.strategy` of the configuration); no part of the run's digest",
+        help="partition of work among ranks (default: `machine.strategy`); not part of the run's digest",
     )
     parser.add_argument(
         "--trace",
         type=int,
         metavar="STEP",
-        help="write a trace of this step, a file a rank, into `traces` of the run's store (`machine.trace_step`)",
+        help="write a trace of this step, one file per rank, to `traces` in the run's store (default: "
+        "`machine.trace_step`)",
     )
     parser.add_argument(
         "--go-back",
         action="store_true",
-        help="where several of the newest checkpoints are damaged, continue from the next older that is whole, or begin anew "
-        "(`machine.go_back`)",
+        help="if several of the newest checkpoints are damaged, resume from the newest intact checkpoint or restart "
+        "from step 0 (`machine.go_back`)",
     )
     add_ranks_argument(parser)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Trains."""
+    """Train the run."""
     from dithc.config import load, named
     from dithc.runs import Manifest, outputs
     from dithc.train import Job, train

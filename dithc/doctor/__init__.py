@@ -1,15 +1,18 @@
-"""The first thing to run when something is wrong or slow: what this machine is, what is off and why, what will hurt.
+"""Diagnosis of the machine and the installation: facts, missing parts with reasons, and problems with fixes.
 
-Why: most trouble on a CPU cluster is not in the program: a launcher of another MPI, two OpenMP runtimes, a quota on CPU
-time, no compiler, a full disk. Each leaves a trace that can be read before the first job.
-A profile for the cluster that is here is written (`write_profile`) and tried by jobs of a second (`check_profile`).
-Invariants: `collect` changes nothing and always returns; a check that fails is a finding, not an exception; `bad` means
-that work will fail or be wrong or far too slow, `warn` that something is off, with the fix beside it. `bad`, and so exit
-status 1 of the verb, are: less than 2 GiB of memory or of disk; a package that is missing; an instruction set (HCOPS_ISA) or a
-description (DITHC_MACHINE) that cannot be used; OpenMP runtimes of two kinds; more OpenMP threads asked for than CPUs allowed;
-a launcher of another MPI than the library.
-How to change it: a check is a function that returns findings, listed in `collect.CHECKS`; what it reads goes through an
-argument or the environment, so that its test can show it another machine.
+Purpose: most problems on a CPU cluster are outside the program: a launcher of another MPI, two OpenMP runtimes, a CPU
+quota, no compiler, a full disk. Each can be detected before the first job.
+
+Contents: `collect` runs all checks. `write_profile` writes a profile for the present cluster, `check_profile` tests it
+by one-second jobs.
+
+Invariants: `collect` changes nothing and always returns. A failed check is a finding, not an exception. `bad` means
+that work will fail, be wrong or far too slow, and sets exit status 1; `warn` marks a defect with a fix. `bad` are: less
+than 2 GiB of memory or disk; a missing package; an unusable instruction set (HCOPS_ISA) or description (DITHC_MACHINE);
+two types of OpenMP runtimes; more OpenMP threads than allowed CPUs; a launcher of another MPI than the library.
+
+Extending: a check is a function that returns findings, listed in `collect.CHECKS`. It reads the system through an
+argument or the environment, so that its test can emulate another machine.
 """
 
 from dithc.doctor.collect import collect, worst

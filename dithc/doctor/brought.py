@@ -1,4 +1,4 @@
-"""Check of what installed packages bring: samplers, sources, codecs, extractors, conditions."""
+"""Check of extensions from installed packages: samplers, sources, codecs, extractors, conditions."""
 
 from collections import Counter
 from pathlib import Path
@@ -27,7 +27,7 @@ BUILT_IN: dict[extensions.Group, tuple[str, ...]] = {
 
 
 def extensions_of_packages(_: Machine, __: Path) -> list[Finding]:
-    """What is brought, by whom, and whether it can be used; nothing where nothing is."""
+    """List the extensions, their packages and faults; empty without extensions."""
     lines, faults = list[str](), list[str]()
     for group, base in BASES.items():
         found = extensions.installed(group)
@@ -35,9 +35,9 @@ def extensions_of_packages(_: Machine, __: Path) -> list[Finding]:
         for one in found:
             lines.append(f"{group}: {one}, {one.target}")
             if one.name in BUILT_IN[group]:
-                faults.append(f"{one} of {group} is never used: dithc has one of that name")
+                faults.append(f"{one} of {group} is never used: dithc has a built-in with this name")
             elif times[one.name] > 1:
-                faults.append(f"{one} of {group} cannot be used: several packages bring one of that name")
+                faults.append(f"{one} of {group} cannot be used: several packages provide this name")
             else:
                 faults += _faults(one, base)
     if not lines:
@@ -45,7 +45,7 @@ def extensions_of_packages(_: Machine, __: Path) -> list[Finding]:
     facts = {"extensions": lines, "faults": faults}
     if not faults:
         return [Finding(level="ok", topic="extensions", text="\n".join(lines), facts=facts)]
-    fix = "mend or uninstall these packages; nothing else is touched by them"
+    fix = "repair or uninstall these packages; other parts of dithc are not affected"
     return [Finding(level="warn", topic="extensions", text="\n".join([*faults, *lines]), fix=fix, facts=facts)]
 
 

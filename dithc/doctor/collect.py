@@ -1,4 +1,4 @@
-"""Runs every check, in the order of a person's questions."""
+"""Execution of all checks, in the order of a user's questions."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -33,13 +33,13 @@ CHECKS: tuple[Check, ...] = (
 
 
 def collect(folder: Path = Path(), *, checks: Sequence[Check] = CHECKS) -> list[Finding]:
-    """Everything found on this machine, for work in `folder`; a check that breaks is a finding itself."""
+    """Return all findings on this machine, for work in `folder`. A check that raises becomes a finding."""
     findings: list[Finding] = []
     try:
         here = discover()
-    except UserError as error:  # a description that is wrong; the checks then look at the machine itself
+    except UserError as error:  # the description is invalid; the checks inspect the machine itself
         here = discover(described=False)
-        fix = "correct the file that DITHC_MACHINE names, or unset it"
+        fix = "correct the file in DITHC_MACHINE, or unset it"
         findings.append(Finding(level="bad", topic="described machine", text=str(error), fix=fix))
     for check in checks:
         try:
@@ -49,7 +49,7 @@ def collect(folder: Path = Path(), *, checks: Sequence[Check] = CHECKS) -> list[
                 Finding(
                     level="warn",
                     topic=check.__name__.replace("_", " "),
-                    text=f"this check broke: {error!r}",
+                    text=f"this check failed: {error!r}",
                     fix="report it, with this output",
                 )
             )
@@ -57,6 +57,6 @@ def collect(folder: Path = Path(), *, checks: Sequence[Check] = CHECKS) -> list[
 
 
 def worst(findings: Sequence[Finding]) -> Level:
-    """The worst level among the findings."""
+    """Return the worst level among the findings."""
     levels = {finding.level for finding in findings}
     return "bad" if "bad" in levels else "warn" if "warn" in levels else "ok"

@@ -1,4 +1,4 @@
-"""One thing the doctor found."""
+"""Finding of the doctor."""
 
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -8,15 +8,15 @@ Level = Literal["ok", "warn", "bad"]
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
-    """What was looked at, how it is, and what to do.
+    """Result of a check.
 
     Attributes:
-        level: ok; warn, something is off or slower than need be; bad, work will fail or be wrong.
+        level: ok; warn, a part is defective or slow; bad, work will fail or be wrong.
         topic: a word or two.
-        text: what was found, one or several lines.
-        details: more of it, for whoever asks.
-        fix: what to do; empty when there is nothing to do.
-        facts: the same for programs, JSON values only.
+        text: result, one or several lines.
+        details: further lines for `--verbose`.
+        fix: imperative; empty without a problem.
+        facts: the same for programs, as JSON values.
     """
 
     level: Level

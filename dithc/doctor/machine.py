@@ -10,16 +10,16 @@ from dithc.hardware import CorePlan, Machine, plan
 from dithc.pages import available_bytes
 
 MIB, GIB = 1 << 20, 1 << 30
-# A training step of the smallest preset at batch 16 peaks near 2 GiB with its libraries; below, nothing useful runs.
+# A training step of the smallest preset at batch 16 peaks near 2 GiB with its libraries. Less memory is useless.
 LEAST_MEMORY_BYTES, COMFORTABLE_MEMORY_BYTES = 2 * GIB, 6 * GIB
-# The demo leaves about 1 GiB; a fine-tuning with its latents and checkpoints some tens.
+# The demo needs about 1 GiB; fine-tuning with its latents and checkpoints tens of GiB.
 LEAST_DISK_BYTES, COMFORTABLE_DISK_BYTES = 2 * GIB, 20 * GIB
-# MPI and gloo exchange through /dev/shm on a node; containers often get 64 MiB.
+# MPI and gloo communicate through /dev/shm on a node; containers often have only 64 MiB.
 LEAST_SHARED_BYTES = 256 * MIB
 
 
 def processor(machine: Machine, _: Path) -> list[Finding]:
-    """What the machine is, and whether a quota or a mask takes part of it away."""
+    """Describe the machine, and report a quota or mask that restricts it."""
     findings = [Finding(level="ok", topic="machine", text=machine.describe(), facts=machine.to_dict())]
     quota, allowed = machine.limits.cpu_quota, len(machine.limits.allowed_cpus)
     if quota is not None and quota < allowed:
@@ -27,15 +27,16 @@ def processor(machine: Machine, _: Path) -> list[Finding]:
             Finding(
                 level="warn",
                 topic="CPU quota",
-                text=f"the control group gives {quota:g} CPU(s) of time, {allowed} CPUs are visible: threads get throttled",
-                fix="give the container whole CPUs (cpuset), or ask the batch system for as many as you use",
+                text=f"the control group allows {quota:g} CPU(s) of time, {allowed} CPUs are visible: threads are "
+                "throttled",
+                fix="assign CPUs to the container (cpuset), or request all used CPUs from the batch system",
             )
         )
     return findings
 
 
 def core_plan(machine: Machine, _: Path) -> list[Finding]:
-    """The cores that one rank per die would get, and why nothing else; of a described machine also what it would get whole."""
+    """Return the cores of one rank per die, with reasons; for a described machine also with all its CPUs."""
     found = plan_of_dies(machine)
     findings = [Finding(level="ok", topic="core plan", text=_plan_text(found), facts=found.to_dict())]
     if machine.described_by:
@@ -46,8 +47,8 @@ def core_plan(machine: Machine, _: Path) -> list[Finding]:
             Finding(
                 level="warn",
                 topic="described machine",
-                text=f"{machine.described_by} stands in for this machine; with all of its CPUs, {_plan_text(whole)}",
-                fix="unset DITHC_MACHINE for work that is not a test",
+                text=f"{machine.described_by} replaces this machine; with all of its CPUs, {_plan_text(whole)}",
+                fix="unset DITHC_MACHINE, except for tests",
                 facts=whole.to_dict(),
             )
         )
@@ -55,7 +56,7 @@ def core_plan(machine: Machine, _: Path) -> list[Finding]:
 
 
 def plan_of_dies(machine: Machine) -> CorePlan:
-    """One rank for each die of which this process may use a core."""
+    """Plan one rank per die with a usable core."""
     return plan(machine, ranks_per_node=max(1, len({core.die for core in machine.visible_cores})))
 
 
@@ -76,15 +77,15 @@ def _plan_text(core_plan: CorePlan) -> str:
 
 
 def memory(machine: Machine, _: Path) -> list[Finding]:
-    """Memory that can still be taken, and the tiers there are."""
+    """Report available memory and memory tiers."""
     available = available_bytes()
     if available is None:
-        return [Finding(level="warn", topic="memory", text="available memory is not known", fix="mount /proc")]
+        return [Finding(level="warn", topic="memory", text="available memory is unknown", fix="mount /proc")]
     tiers = ", ".join(f"{tier.memory_bytes / GIB:.1f} GiB {tier.kind}" for tier in machine.tiers)
     text = f"{available / GIB:.1f} GiB available; {tiers if len(machine.tiers) > 1 else 'one tier of memory'}"
     facts = {"available_bytes": available, "tiers": [asdict(tier) for tier in machine.tiers]}
     if available < LEAST_MEMORY_BYTES:
-        fix = "end other programs, or ask for more memory (a container's or a job's limit counts)"
+        fix = "end other programs, or request more memory (limits of the container or job apply)"
         return [Finding(level="bad", topic="memory", text=text, fix=fix, facts=facts)]
     if available < COMFORTABLE_MEMORY_BYTES:
         fix = "use small batches, or activation recomputation"
@@ -93,12 +94,12 @@ def memory(machine: Machine, _: Path) -> list[Finding]:
 
 
 def huge_pages(machine: Machine, _: Path) -> list[Finding]:
-    """Whether large tensors can get huge pages, and whether reserved ones are where the cores are."""
+    """Report whether large tensors can use huge pages, and whether reserved pages are on all nodes with CPUs."""
     mode = machine.huge_pages.transparent
     facts = asdict(machine.huge_pages)
     uneven = _uneven_pools(machine)
     if mode in ("always", "madvise"):
-        hint = "" if mode == "always" else ": torch asks for them when THP_MEM_ALLOC_ENABLE=1 is set"
+        hint = "" if mode == "always" else ": set THP_MEM_ALLOC_ENABLE=1 for torch to request them"
         return [
             Finding(level="ok", topic="huge pages", text=f"transparent huge pages: {mode}{hint}", facts=facts),
             *uneven,
@@ -108,7 +109,7 @@ def huge_pages(machine: Machine, _: Path) -> list[Finding]:
         Finding(
             level="warn",
             topic="huge pages",
-            text=f"transparent huge pages: {mode}; large tensors miss the TLB more often",
+            text=f"transparent huge pages: {mode}; large tensors cause more TLB misses",
             fix="ask the administrator for `echo madvise > /sys/kernel/mm/transparent_hugepage/enabled`",
             facts=facts,
         ),
@@ -116,7 +117,7 @@ def huge_pages(machine: Machine, _: Path) -> list[Finding]:
 
 
 def _uneven_pools(machine: Machine) -> list[Finding]:
-    """Pages that are reserved on some nodes with CPUs and not on others."""
+    """Report huge pages that are reserved on only some of the nodes with CPUs."""
     reserved = {
         node.index: sum(size * pages for size, pages, _ in node.huge_page_pools) for node in machine.nodes if node.cpus
     }
@@ -124,20 +125,20 @@ def _uneven_pools(machine: Machine) -> list[Finding]:
     if not without or len(without) == len(reserved):
         return []
     text = f"huge pages are reserved on some NUMA nodes and not on node(s) {', '.join(map(str, without))}"
-    fix = "reserve as many on each: /sys/devices/system/node/node*/hugepages/*/nr_hugepages"
+    fix = "reserve the same number on each node: /sys/devices/system/node/node*/hugepages/*/nr_hugepages"
     return [Finding(level="warn", topic="reserved pages", text=text, fix=fix, facts={"bytes_by_node": reserved})]
 
 
 def disk(_: Machine, folder: Path, *, shared: Path = Path("/dev/shm")) -> list[Finding]:
-    """Room for results, and for what ranks of a node share."""
+    """Check the free space for results, and for shared memory of the ranks of a node."""
     free = shutil.disk_usage(folder).free
     text, facts = f"{free / GIB:.1f} GiB free in {folder.resolve()}", {"free_bytes": free}
     findings: list[Finding]
     if free < LEAST_DISK_BYTES:
-        fix = "free some space or work in another folder: a full disk ends a run"
+        fix = "free space, or work in another folder: a full disk ends a run"
         findings = [Finding(level="bad", topic="disk", text=text, fix=fix, facts=facts)]
     elif free < COMFORTABLE_DISK_BYTES:
-        fix = "enough for the demo; latents and checkpoints of large models need more"
+        fix = "free space before training large models; this is enough for the demo"
         findings = [Finding(level="warn", topic="disk", text=text, fix=fix, facts=facts)]
     else:
         findings = [Finding(level="ok", topic="disk", text=text, facts=facts)]
@@ -148,8 +149,8 @@ def disk(_: Machine, folder: Path, *, shared: Path = Path("/dev/shm")) -> list[F
                 level="warn" if room >= 2 * launch.RANK_BYTES else "bad",
                 topic="shared memory",
                 text=f"{shared} has {room / MIB:.1f} MiB free: MPICH needs {launch.RANK_BYTES / MIB:.1f} MiB per rank, "
-                f"fast exchange {launch.FAST_RANK_BYTES / MIB:.0f} MiB",
-                fix="start the container with a larger one (docker: --shm-size=1g)",
+                f"fast communication {launch.FAST_RANK_BYTES / MIB:.0f} MiB",
+                fix="start the container with more shared memory (docker: --shm-size=1g)",
                 facts={"free_bytes": room},
             )
         )

@@ -1,4 +1,4 @@
-"""What a job's ranks see on their nodes: run by the doctor under the profile's launcher, it leaves one JSON file."""
+"""Probe of the nodes of a job, executed by its ranks under the profile's launcher. Writes one JSON file."""
 
 import json
 import os
@@ -14,11 +14,11 @@ from dithc.runs import atomic_write
 
 
 def probe_node(out: Path, *, token: Path | None) -> None:
-    """Connects the ranks that were started, and writes what each sees.
+    """Connect the started ranks and write the facts of each rank.
 
     Args:
-        out: JSON file that rank 0 writes; a list of one mapping a rank.
-        token: a file that the login node has written; whether it is seen is in the answer.
+        out: JSON file that rank 0 writes, a list with one mapping per rank.
+        token: file written by the login node; its content is part of the facts.
     """
     with connect(None) as group:
         group.barrier()

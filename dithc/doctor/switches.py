@@ -1,4 +1,4 @@
-"""What is switched off on this machine, and why: one list, gathered from the rooms that decide."""
+"""List of disabled features on this machine with their reasons, collected from the packages that decide."""
 
 import os
 import shutil
@@ -14,7 +14,7 @@ TUNING_VARIABLE = "DITHC_TUNING"
 
 
 def switched_off(machine: Machine, _: Path, *, environment: Mapping[str, str] = os.environ) -> list[Finding]:
-    """Everything that could help here and does not, with its reason; what hurts is a finding of its own check too."""
+    """Return every feature that is unavailable here, with its reason. Harmful states also have a separate check."""
     off = {**_kernels(environment), **_of_machine(machine), **_tools(environment)}
     text = "\n".join(["", *(f"{what}: {why}" for what, why in off.items())]) if off else "nothing"
     return [Finding(level="ok", topic="switched off", text=text.lstrip("\n"), facts=dict(off))]
@@ -39,7 +39,7 @@ def _kernels(environment: Mapping[str, str]) -> dict[str, str]:
     if environment.get(TUNING_VARIABLE) == "off":
         off["tuned products"] = f"{TUNING_VARIABLE}=off"
     elif not any("tuning file" in row["why"] for row in rows):
-        off["tuned products"] = "no tuning of this machine; `dithc tune` makes one"
+        off["tuned products"] = "no tuning for this machine; run `dithc tune`"
     return off
 
 
@@ -53,13 +53,15 @@ def _of_machine(machine: Machine) -> dict[str, str]:
             what, _, why = reason.partition(": ")
             off[what.replace("no core reserved", "reserved core")] = why
     if machine.huge_pages.transparent not in ("always", "madvise"):
-        off["transparent huge pages"] = f"the kernel says {machine.huge_pages.transparent}"
+        off["transparent huge pages"] = f"the kernel reports {machine.huge_pages.transparent}"
     if not any(reserved for _, reserved, _ in machine.huge_pages.pools):
         off["reserved huge pages"] = "none are reserved (nr_hugepages is 0)"
     if sum(bool(node.cpus) for node in machine.nodes) < 2:
-        off["placement on NUMA nodes"] = "the machine shows fewer than two nodes with CPUs"
+        off["placement on NUMA nodes"] = "the machine has fewer than two nodes with CPUs"
     if len(machine.tiers) < 2:
-        off["tiers of memory"] = f"all memory is {machine.tiers[0].kind}" if machine.tiers else "the kernel names none"
+        off["tiers of memory"] = (
+            f"all memory is {machine.tiers[0].kind}" if machine.tiers else "the kernel reports none"
+        )
     return off
 
 

@@ -1,4 +1,4 @@
-"""Check of the tiers of memory that a training of one process would have here, without budget and file."""
+"""Check of the memory tiers of a training run in one process, without budget and file tier."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,12 +12,12 @@ GIGA, GIB = 1e9, 1 << 30
 
 
 def memory_tiers(machine: Machine, _: Path) -> list[Finding]:
-    """Each tier, with the pages that the system gives it and the rate of copies into it, both found by using it."""
+    """Report each tier, with the measured page size and copy rate."""
     sizes: dict[str, int] = {tier.kind: tier.memory_bytes for tier in machine.tiers}
     try:
         tiers = Tiers(specs_of(machine))
     except UserError as error:
-        fix = "install the package again; topic `kernels` names the cause"
+        fix = "reinstall the package; see the cause in topic `kernels`"
         return [Finding(level="warn", topic="memory tiers", text=str(error).splitlines()[0], fix=fix)]
     facts = {
         tier.spec.name: {

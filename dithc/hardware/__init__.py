@@ -1,16 +1,22 @@
-"""What machine is this: sockets, dies, clusters, cores, caches, memory nodes and tiers, and what we may use of it.
+"""Description of the machine: sockets, dies, core clusters, cores, caches, memory nodes and tiers, and limits on this
+process.
 
-Why: every choice of threads, ranks and placement starts from the real topology and from the limits that a container, a
-batch system or `taskset` put on this process; guessing either is how CPU training becomes slow.
-Invariants: `discover` only reads (sysfs and procfs below a root folder: a written tree stands in for another machine; so does
-a description, `description.read`, that DITHC_MACHINE names); `plan` is a pure function of the machine; only `placement.apply`
-acts, and it says what it did; `placement.verify` reads back from the kernel what was asked of it.
-A cluster is, by rule: a NUMA node with CPUs where a die holds several of them; else the cores sharing an L3 cache; else those
-sharing an L2, where it has several; else the whole die. A die is what the kernel calls one, unless several of those share a NUMA
-node (then the socket); where it calls none so (Arm), NUMA nodes that are nearer to each other than to the rest of their socket.
-How to change it: a new fact is a field of `Machine` read in `sysfs.py`, with a written tree in the tests and a key in
-`description.py`; a rule of grouping is in `grouping.py`, of memory in `tiers.py`; a new rule for placing ranks goes into
-`plan.py`, together with the reason it prints.
+Purpose: threads, ranks and placement depend on the actual topology, and on the limits of the container, the batch
+system or `taskset`.
+
+Contents: `discover` reads the machine, `plan` assigns cores to ranks, `placement` binds and verifies them. A core
+cluster is, by rule: a NUMA node with CPUs if a die has several of them; else the cores sharing an L3 cache; else the
+cores sharing an L2 cache, if the die has several; else the entire die. A die is the kernel's die, unless several of
+these share a NUMA node (then it is the socket). Without dies in the kernel (Arm), it is a group of NUMA nodes that are
+nearer to each other than to the rest of their socket.
+
+Invariants: `discover` only reads sysfs and procfs below a root folder, so that a directory tree can emulate another
+machine, as can a description in DITHC_MACHINE (`description.read`). `plan` is a pure function of the machine. Only
+`placement.apply` has side effects, and it logs them. `placement.verify` reads the result back from the kernel.
+
+Extending: a new fact is a field of `Machine`, read in `sysfs.py`, with a test tree and a key in `description.py`.
+Grouping rules are in `grouping.py`, memory rules in `tiers.py`. A placement rule is in `plan.py`, with the reason that
+it prints.
 """
 
 from dithc.hardware import description, placement

@@ -1,4 +1,4 @@
-"""Lists of CPUs and of cores in short text, for descriptions: `0-3,8`, and `0-19+80-99` for cores of two CPUs."""
+"""Short text form of CPU and core lists for descriptions: `0-3,8`, or `0-19+80-99` for cores with two CPUs."""
 
 from collections.abc import Sequence
 
@@ -6,7 +6,7 @@ from dithc.hardware.limits import parse_cpu_list
 
 
 def compact_cpus(cpus: Sequence[int]) -> str:
-    """Numbers as the kernel lists them, `0-3,8`; the inverse of `parse_cpu_list`."""
+    """Format numbers like the kernel, `0-3,8`. Inverse of `parse_cpu_list`."""
     runs: list[list[int]] = []
     for cpu in sorted(cpus):
         if runs and cpu == runs[-1][1] + 1:
@@ -17,7 +17,7 @@ def compact_cpus(cpus: Sequence[int]) -> str:
 
 
 def compact_cores(cores: Sequence[tuple[int, ...]]) -> str:
-    """Cores, each the tuple of its CPUs: runs whose CPUs all go up by one are shortened, `0-19+80-99`."""
+    """Format cores, each a tuple of CPUs. Runs of cores with consecutive CPUs are shortened, `0-19+80-99`."""
     runs: list[list[tuple[int, ...]]] = []
     for core in cores:
         if runs and core == tuple(cpu + 1 for cpu in runs[-1][-1]):
@@ -28,9 +28,11 @@ def compact_cores(cores: Sequence[tuple[int, ...]]) -> str:
 
 
 def expand_cores(text: str | int) -> tuple[tuple[int, ...], ...]:
-    """Return the inverse of `compact_cores`; a single number is one core.
+    """Parse the output of `compact_cores`. A single number is one core.
 
-    Raises ValueError for another form or unequal runs beside a `+`, TypeError for neither text nor number.
+    Raises:
+        ValueError: the form is different, or runs joined by `+` differ in length.
+        TypeError: the value is neither text nor number.
     """
     if isinstance(text, bool) or not isinstance(text, str | int):
         raise TypeError

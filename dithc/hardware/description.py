@@ -1,17 +1,17 @@
-"""A machine written down: the YAML form that `write` makes, that a person can make too, and that can stand in.
+"""YAML description of a machine, which `to_yaml` or a user writes, and which can replace the present machine.
 
     model_name: LX2
     architecture: aarch64
     flags: [sve, sme]
     clusters:                                       # required; in order, dies numbered through all sockets
-    - {socket: 0, die: 0, cores: 0-37}              # a core for each CPU
-    - {socket: 0, die: 0, cores: 38-75+608-645}     # two CPUs a core: 38 and 608, 39 and 609, ...
+    - {socket: 0, die: 0, cores: 0-37}              # one CPU per core
+    - {socket: 0, die: 0, cores: 38-75+608-645}     # two CPUs per core: 38 and 608, 39 and 609, ...
     nodes:
     - {index: 0, cpus: 0-37, memory_bytes: 34359738368, distances: [10, 12]}
 
-and `caches`, `tiers`, `memory_bytes`, `huge_pages`, `limits`, `cluster_rule`, `die_rule`, `offline_cpus`, `slower_cores`,
-`network`: the fields of `Machine`, `Cache`, `Node`, `Tier`, `HugePages`, `Limits`, `Network`. Which cores belong to which node
-follows from `nodes`.
+Further keys are `caches`, `tiers`, `memory_bytes`, `huge_pages`, `limits`, `cluster_rule`, `die_rule`, `offline_cpus`,
+`slower_cores` and `network`, with the fields of `Machine`, `Cache`, `Node`, `Tier`, `HugePages`, `Limits` and
+`Network`. `nodes` defines the node of each core.
 """
 
 from collections.abc import Callable, Sequence
@@ -28,7 +28,7 @@ from dithc.hardware.tiers import tiers_of
 from dithc.log import UserError, problem
 from dithc.sealed import plain
 
-HEAD = "# A machine, for DITHC_MACHINE and Python. Sizes in bytes, bandwidths in bytes a second, latencies in ns.\n"
+HEAD = "# A machine, for DITHC_MACHINE and Python. Sizes in bytes, bandwidths in bytes per second, latencies in ns.\n"
 EMPTY = Machine(
     model_name="a described machine",
     architecture="unknown",
@@ -49,31 +49,33 @@ T = TypeVar("T")
 
 
 def read(path: str | Path) -> Machine:
-    """Return the machine of a YAML file; missing entries are empty or zero, and every CPU is allowed.
+    """Read a machine from a YAML file. Missing entries are empty or zero, and every CPU is allowed.
 
-    Raises UserError with the key if the file is unreadable, inconsistent, or has unknown or missing keys.
+    Raises:
+        UserError: the file is unreadable, inconsistent, or has unknown or missing keys; the title contains the key.
     """
     return _built(_content(Path(path)), base=EMPTY, path=Path(path))
 
 
 def stand_in(path: Path, here: Machine) -> Machine:
-    """Return the described machine with the limits of `here`, and its values for missing entries.
+    """Read a machine from a YAML file, with the limits of `here`, and its values for missing entries.
 
-    Raises UserError as `read`, or if the file has none of the CPUs of this process.
+    Raises:
+        UserError: as in `read`, or the file has none of the CPUs of this process.
     """
     described = replace(_built(_content(path), base=here, path=path), limits=here.limits, described_by=str(path))
     if not described.visible_cores:
         raise problem(
-            f"{path} cannot stand in for this machine",
+            f"{path} cannot replace this machine",
             got=f"CPUs {compact_cpus(tuple(cpu for core in described.cores for cpu in core.cpus))}",
-            expected=f"at least one of those that this process may use: {compact_cpus(here.limits.allowed_cpus)}",
+            expected=f"at least one allowed CPU of this process: {compact_cpus(here.limits.allowed_cpus)}",
             fix="unset DITHC_MACHINE, or correct `cores` of the description",
         )
     return described
 
 
 def to_yaml(machine: Machine) -> str:
-    """Return a machine as `read` accepts it, without `described_by`."""
+    """Format a machine for `read`, without `described_by`."""
     return HEAD + yaml.safe_dump(_plain(machine), sort_keys=False, default_flow_style=None, width=120)
 
 
@@ -111,15 +113,15 @@ def _content(path: Path) -> "_Keys":
     else:
         return _Keys(path, "", content)
     raise problem(
-        f"the description of a machine {path} cannot be read",
+        f"the machine description {path} cannot be read",
         got=got,
-        expected="a YAML file as `dithc doctor --describe` writes it",
+        expected="a YAML file written by `dithc doctor --describe`",
         fix="correct the path or the file",
     )
 
 
 class _Keys:
-    """A mapping of the file whose keys are taken one by one; what is left over is refused."""
+    """Mapping of the file with keys that are consumed one by one. Remaining keys are rejected."""
 
     def __init__(self, path: Path, where: str, content: object) -> None:
         self.path, self.where = path, where
@@ -132,12 +134,12 @@ class _Keys:
         return problem(f"{self.path}: {key}", got=got, expected=expected, fix="correct the description")
 
     def take(self, key: str, convert: Callable[[Any], T], expected: str, default: T | None = None) -> T:
-        """The value of a key as `convert` gives it; its default, or an error, where the key is missing."""
+        """Consume a key and return its converted value; if it is missing, return its default or raise an error."""
         self.known.append(key)
         name = f"{self.where}{key}"
         if key not in self.content:
             if default is None:
-                raise self.fault(name, "nothing: the key is missing", expected)
+                raise self.fault(name, "no value: the key is missing", expected)
             return default
         value = self.content.pop(key)
         try:
@@ -148,7 +150,7 @@ class _Keys:
             raise self.fault(name, repr(value), expected) from None
 
     def each(self, key: str, convert: Callable[["_Keys"], T], default: Sequence[T] | None = None) -> tuple[T, ...]:
-        """A list of mappings, each read by `convert` and then empty."""
+        """Consume a list of mappings. `convert` must consume each mapping completely."""
         if default is not None and key not in self.content:
             self.known.append(key)
             return tuple(default)
@@ -157,7 +159,7 @@ class _Keys:
         return tuple(section.finished(convert(section)) for section in sections)
 
     def finished(self, value: T) -> T:
-        """`value`, once no key is left."""
+        """Return `value` after checking that no keys remain."""
         if self.content:
             unknown = ", ".join(f"{self.where}{key}" for key in self.content)
             raise self.fault(unknown, "unknown key", f"one of {', '.join(self.known)}")
@@ -225,12 +227,12 @@ def _cores(
         raise keys.fault("clusters", "an empty list", "at least one cluster")
     for index, (socket, die, members, where) in enumerate(rows):
         if die not in ((die_before, die_before + 1) if index else (0,)):
-            raise keys.fault(f"{where}die", die, "dies in order from 0, none left out, numbered through all sockets")
+            raise keys.fault(f"{where}die", die, "consecutive dies from 0, numbered through all sockets")
         if socket < socket_before or (index and die == die_before and socket != socket_before):
-            raise keys.fault(f"{where}socket", socket, "sockets in order, one for each die")
+            raise keys.fault(f"{where}socket", socket, "sockets in order, one per die")
         doubled = used.intersection(cpu for core in members for cpu in core)
         if doubled:
-            raise keys.fault(f"{where}cores", f"CPU {min(doubled)}, in another core too", "each CPU once")
+            raise keys.fault(f"{where}cores", f"CPU {min(doubled)}, which is also in another core", "each CPU once")
         die_before, socket_before = die, socket
         used.update(cpu for core in members for cpu in core)
         first = len(cores)
@@ -259,7 +261,7 @@ def _network(keys: _Keys, default: Network | None) -> Network | None:
 
 
 def _record(kind: type[T], section: _Keys) -> T:
-    """A dataclass whose fields are texts, numbers, lists of numbers, CPU lists or pools."""
+    """Read a dataclass with fields that are texts, numbers, lists of numbers, CPU lists or pools."""
     values: dict[str, Any] = {}
     for field in fields(kind):  # type: ignore[arg-type]
         name, hint = field.name, str(field.type)
@@ -279,11 +281,11 @@ def _converter(name: str, hint: str) -> tuple[Callable[[Any], Any], str]:
     if "tuple[tuple" in hint:
         return _pools, "a list of [page bytes, reserved pages, free pages]"
     if "tuple[int" in hint:
-        return lambda value: tuple(_count(item) for item in _list(value)), "a list of whole numbers"
+        return lambda value: tuple(_count(item) for item in _list(value)), "a list of integers"
     if "float" in hint:
         return _positive, "a number above 0"
     if "int" in hint:
-        return _count, "a whole number from 0"
+        return _count, "an integer from 0"
     return _string, "text"
 
 

@@ -1,19 +1,20 @@
-"""Puts logical CPUs together as cores, clusters and dies: pure rules over what the kernel says of each CPU."""
+"""Grouping of logical CPUs as cores, core clusters and dies, by pure rules on the kernel's topology of each CPU."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from dithc.hardware.machine import Cluster, Core, Node
 
-# Its ring makes two core memory groups nearer to each other than to the other two, but they are one die.
+# On this processor a ring places two core memory groups nearer to each other than to the other two, but all are one
+# die.
 ONE_DIE_PER_SOCKET = ("Arm implementer 0x46 part 0x001",)
 
-WHOLE_DIE = "the whole die (no NUMA nodes inside it, no shared L3 or L2 reported)"
+WHOLE_DIE = "the entire die (no NUMA nodes inside it, no shared L3 or L2 reported)"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Place:
-    """Where a logical CPU sits: the keys that grouping needs; None is what the kernel does not say.
+    """Location of a logical CPU, with the keys for grouping; None if the kernel does not report it.
 
     Attributes:
         socket: package.
@@ -22,8 +23,8 @@ class Place:
         node: NUMA node.
         l3: logical CPUs that share its L3 cache.
         l2: logical CPUs that share its L2 cache.
-        neighbours: logical CPUs of what the kernel calls its cluster.
-        slower: marked as an efficient rather than a fast core.
+        neighbours: logical CPUs of its cluster in the kernel's topology.
+        slower: marked by the kernel as an efficiency core.
     """
 
     socket: int
@@ -38,7 +39,7 @@ class Place:
 
 @dataclass(frozen=True, kw_only=True)
 class Topology:
-    """Cores and clusters in order, the number of dies, and the rules that made them."""
+    """Cores and core clusters in order, the number of dies, and the rules of the grouping."""
 
     cores: tuple[Core, ...]
     clusters: tuple[Cluster, ...]
@@ -49,7 +50,7 @@ class Topology:
 
 
 def group(places: Mapping[int, Place], nodes: Sequence[Node], *, model_name: str = "") -> Topology:
-    """Numbers dies, clusters and cores of the CPUs that are online; the rules are those in the room's docstring."""
+    """Number the dies, core clusters and cores of the online CPUs by the rules in the package docstring."""
     die_of, die_rule = _dies(places, nodes, model_name)
     cores: list[Core] = []
     clusters: list[Cluster] = []
@@ -93,30 +94,31 @@ def group(places: Mapping[int, Place], nodes: Sequence[Node], *, model_name: str
 def _dies(
     places: Mapping[int, Place], nodes: Sequence[Node], model_name: str
 ) -> tuple[dict[int, tuple[int, int]], str]:
-    """(socket, die in it) of each CPU, and the rule.
+    """Return (socket, die within it) of each CPU, and the rule.
 
-    Kernels on Arm know no dies, and newer ones on AMD report each chiplet of cores as one, though a die of the paper is what
-    shares memory: so chiplets around one NUMA node count together, and without numbers the distances of the nodes decide.
+    Kernels on Arm report no dies. Newer kernels on AMD report each chiplet of cores as a die, whereas a die of the
+    paper shares memory. Therefore chiplets of one NUMA node count as one die, and without die numbers the distances
+    between nodes decide.
     """
     by_kernel = {cpu: (place.socket, place.die or 0) for cpu, place in places.items()}
     if any(place.die is not None for place in places.values()):
         for node in nodes:
             if len({by_kernel[cpu] for cpu in node.cpus if cpu in places}) > 1:
-                rule = "each socket one (the kernel's dies share NUMA nodes: chiplets of cores)"
+                rule = "one per socket (the kernel's dies share NUMA nodes: chiplets of cores)"
                 return {cpu: (place.socket, 0) for cpu, place in places.items()}, rule
-        return by_kernel, "as the kernel numbers them"
+        return by_kernel, "as numbered by the kernel"
     if model_name in ONE_DIE_PER_SOCKET:
-        return by_kernel, "each socket one (known of this processor)"
+        return by_kernel, "one per socket (rule for this processor)"
     die_of_node = _dies_by_distance(places, nodes)
     if not die_of_node:
-        return by_kernel, "each socket one (the kernel numbers no dies)"
+        return by_kernel, "one per socket (the kernel reports no dies)"
     return {cpu: (place.socket, die_of_node[place.node or 0]) for cpu, place in places.items()}, (
-        "NUMA nodes of a socket that are nearer to each other than to its others (the kernel numbers no dies)"
+        "NUMA nodes of a socket that are nearer to each other than to its other nodes (the kernel reports no dies)"
     )
 
 
 def _dies_by_distance(places: Mapping[int, Place], nodes: Sequence[Node]) -> dict[int, int]:
-    """Die of each NUMA node inside its socket; empty where distances do not part every socket into equal groups of several."""
+    """Return each NUMA node's die within its socket; empty unless distances split each socket into equal groups."""
     if any(place.node is None for place in places.values()):
         return {}
     position = {node.index: number for number, node in enumerate(nodes)}
@@ -147,13 +149,13 @@ def _clusters_of_die(members: Mapping[int, Place]) -> tuple[list[tuple[int, ...]
     if len(nodes) > 1 and None not in nodes:
         return _split({cpu: (place.node or 0,) for cpu, place in members.items()}), "one per NUMA node"
     if any(place.l3 for place in members.values()):
-        # Some laptops have cores outside the L3, on a part of the chip that stays awake; those go by their L2.
+        # Some laptops have low-power cores outside the L3, which are grouped by their L2.
         rest = any(not place.l3 for place in members.values())
-        rule = f"cores sharing an L3 cache{', or an L2 where there is no L3' if rest else ''}"
+        rule = f"cores sharing an L3 cache{', or an L2 without L3' if rest else ''}"
         return _split({cpu: place.l3 or place.l2 or () for cpu, place in members.items()}), rule
     for rule, keys in (
         ("cores sharing an L2 cache", {cpu: place.l2 for cpu, place in members.items()}),
-        ("what the kernel calls a cluster", {cpu: place.neighbours for cpu, place in members.items() if not place.l2}),
+        ("the kernel's cluster", {cpu: place.neighbours for cpu, place in members.items() if not place.l2}),
     ):
         shared = {cpu: key for cpu, key in keys.items() if key}
         if len(shared) == len(members) and any(set(key) - set(members[cpu].siblings) for cpu, key in shared.items()):

@@ -1,11 +1,11 @@
-"""What this process may use of the machine: its CPU mask, and the CPU and memory limits of its control groups."""
+"""Limits on this process: its CPU mask, and the CPU and memory limits of its control groups."""
 
 import os
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-# A v1 group without a memory limit reports a number near 2**63; nothing real is above an exbibyte.
+# A v1 group without a memory limit reports a number near 2**63, far above any real memory.
 UNLIMITED_BYTES = 1 << 60
 KIB = 1024
 
@@ -15,10 +15,10 @@ class Limits:
     """Limits on this process.
 
     Attributes:
-        allowed_cpus: logical CPUs in the affinity mask (cpusets and `taskset` both show here) that are switched on, sorted.
-        cpu_quota: CPUs' worth of time that the control group allows, None when unlimited.
-        memory_limit_bytes: the tightest control-group limit, None when unlimited.
-        memory_available_bytes: what can still be taken before the machine or the group runs out, None when unknown.
+        allowed_cpus: online logical CPUs in the affinity mask (which cpusets and `taskset` set), sorted.
+        cpu_quota: CPU time that the control group allows, in CPUs; None if unlimited.
+        memory_limit_bytes: smallest control-group limit; None if unlimited.
+        memory_available_bytes: memory left before the machine or the group runs out; None if unknown.
     """
 
     allowed_cpus: tuple[int, ...]
@@ -28,7 +28,7 @@ class Limits:
 
     @classmethod
     def read(cls, root: Path = Path("/")) -> "Limits":
-        """Reads the limits of this process from procfs and the control groups below `root`."""
+        """Read the limits of this process from procfs and the control groups below `root`."""
         available = _available_on_machine(root)
         limit: int | None = None
         for group in _groups(root, controller="memory"):
@@ -48,7 +48,9 @@ class Limits:
 
     @staticmethod
     def out_of_memory_kills(root: Path = Path("/")) -> int:
-        """Processes that the system has killed so far because a control group of this process had no memory left."""
+        """Count the processes that the system has killed so far because a control group of this process ran out of
+        memory.
+        """
         texts = (
             read_text(group / name)
             for group in _groups(root, controller="memory")
@@ -59,7 +61,7 @@ class Limits:
 
 
 def parse_cpu_list(text: str) -> tuple[int, ...]:
-    """The kernel's list format, `0-3,8,10-11`, as sorted numbers; empty text is an empty tuple."""
+    """Parse the kernel's list format, `0-3,8,10-11`, as sorted numbers; empty for an empty text."""
     numbers: set[int] = set()
     for part in text.strip().split(","):
         if part:
@@ -69,7 +71,7 @@ def parse_cpu_list(text: str) -> tuple[int, ...]:
 
 
 def read_text(path: Path) -> str | None:
-    """A small file's text without surrounding space, or None when the kernel does not offer it."""
+    """Return the text of a small file without surrounding space, or None if the kernel does not provide it."""
     try:
         return path.read_text(errors="replace").strip()
     except OSError:
@@ -77,14 +79,14 @@ def read_text(path: Path) -> str | None:
 
 
 def online_cpus(root: Path) -> tuple[int, ...]:
-    """Logical CPUs that are switched on, empty where sysfs does not say."""
+    """Return the online logical CPUs; empty if sysfs does not report them."""
     return parse_cpu_list(read_text(root / "sys/devices/system/cpu/online") or "")
 
 
 def mask_of(status: Path, *, online: Collection[int]) -> tuple[int, ...]:
-    """The CPU mask in a `status` file of procfs, sorted; empty where it names none.
+    """Return the CPU mask in a `status` file of procfs, sorted; empty if it contains none.
 
-    A mask that nobody has set holds CPUs that are switched off too, on a virtual machine often a hundred that it may get later.
+    An unset mask includes offline CPUs; on a virtual machine often a hundred that may be added later.
     """
     for line in (read_text(status) or "").splitlines():
         if line.startswith("Cpus_allowed_list:"):
@@ -106,7 +108,7 @@ def _available_on_machine(root: Path) -> int | None:
 
 
 def _groups(root: Path, *, controller: str) -> Iterator[Path]:
-    """Folders of this process's control group for a controller, from its own up to the mount (v1 and v2)."""
+    """Yield the folders of this process's control groups of a controller, up to the mount (v1 and v2)."""
     for line in (read_text(root / "proc/self/cgroup") or "").splitlines():
         hierarchy, controllers, group = line.split(":", 2)
         version2 = hierarchy == "0" and not controllers
@@ -116,7 +118,7 @@ def _groups(root: Path, *, controller: str) -> Iterator[Path]:
         if mount is None:
             continue
         mount_root, mount_point = mount
-        # Inside a container the mount shows only a part of the hierarchy; the path is then relative to that part.
+        # Inside a container the mount shows only a part of the hierarchy, and the path is relative to that part.
         inside = os.path.relpath(group, mount_root) if Path(group).is_relative_to(mount_root) else "."
         folder = mount_point / inside
         yield folder
@@ -126,7 +128,7 @@ def _groups(root: Path, *, controller: str) -> Iterator[Path]:
 
 
 def _mount(root: Path, *, controller: str | None) -> tuple[str, Path] | None:
-    """(root of the mount inside the hierarchy, mount point) of a v1 controller, or of the v2 tree for None."""
+    """Return (root of the mount in the hierarchy, mount point) of a v1 controller, or of the v2 tree for None."""
     for line in (read_text(root / "proc/self/mountinfo") or "").splitlines():
         left, _, right = line.partition(" - ")
         fields, (kind, _, options) = left.split(), [*right.split(), "", "", ""][:3]
@@ -159,7 +161,7 @@ def _group_memory_limit(group: Path) -> int | None:
 
 
 def _group_memory_used(group: Path) -> int:
-    """Memory charged to the group without the page cache that the kernel would drop under pressure."""
+    """Return the memory charged to the group, without the page cache that the kernel would drop under pressure."""
     used = 0
     for name in ("memory.current", "memory.usage_in_bytes"):
         used = max(used, _number(group / name, accept=lambda value: value >= 0) or 0)

@@ -1,4 +1,4 @@
-"""The description of one node: what it has, as plain immutable data, and in a few lines of text."""
+"""Description of one node, as immutable data and in a few lines of text."""
 
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
@@ -14,7 +14,7 @@ TierKind = Literal["ddr", "on-package", "expander"]
 
 @dataclass(frozen=True, kw_only=True)
 class Core:
-    """A physical core; `cpus` are its logical CPUs (more than one with simultaneous multithreading)."""
+    """Physical core; `cpus` are its logical CPUs, several with simultaneous multithreading."""
 
     index: int
     cpus: tuple[int, ...]
@@ -26,7 +26,7 @@ class Core:
 
 @dataclass(frozen=True, kw_only=True)
 class Cluster:
-    """Cores that share a near memory or a cache; `cores` are indices into `Machine.cores`."""
+    """Cores that share near memory or a cache; `cores` are indices into `Machine.cores`."""
 
     index: int
     die: int
@@ -36,14 +36,14 @@ class Cluster:
 
 @dataclass(frozen=True, kw_only=True)
 class Node:
-    """A NUMA node. Without CPUs it is memory only: on-package memory in flat mode, or an expander.
+    """NUMA node. Without CPUs it is memory only: on-package memory in flat mode, or an expander.
 
     Attributes:
-        index: the kernel's number.
+        index: number in the kernel.
         cpus: its logical CPUs, empty for memory only.
-        memory_bytes: all of its memory.
-        distances: the kernel's relative distances from this node to every node, in the order of `Machine.nodes`; 10 is its own.
-        read_bandwidth: bytes a second that the firmware (HMAT) states for the nearest CPUs, None where it states none.
+        memory_bytes: its total memory.
+        distances: the kernel's relative distances to every node, in the order of `Machine.nodes`; 10 to itself.
+        read_bandwidth: bytes per second for the nearest CPUs, from the firmware (HMAT); None if not specified.
         write_bandwidth: the same for writing.
         read_latency_ns: nanoseconds, as above.
         write_latency_ns: the same for writing.
@@ -63,7 +63,7 @@ class Node:
 
 @dataclass(frozen=True, kw_only=True)
 class Tier:
-    """Memory of one kind; `nodes` are the kernel's numbers of its NUMA nodes, `reason` why it is taken for that kind."""
+    """Memory of one type; `nodes` are the kernel's numbers of its NUMA nodes, `reason` explains the type."""
 
     kind: TierKind
     nodes: tuple[int, ...]
@@ -73,7 +73,7 @@ class Tier:
 
 @dataclass(frozen=True, kw_only=True)
 class Cache:
-    """One kind of cache of the machine: how many there are, and how many logical CPUs share one."""
+    """One type of cache of the machine, with its count and the number of logical CPUs that share one."""
 
     level: int
     kind: str
@@ -85,7 +85,7 @@ class Cache:
 
 @dataclass(frozen=True, kw_only=True)
 class HugePages:
-    """`transparent`: always, madvise, never, or absent; `pools`: (page bytes, reserved pages, free pages)."""
+    """Huge pages. `transparent`: always, madvise, never, absent; `pools`: (page bytes, reserved pages, free pages)."""
 
     transparent: str
     pools: tuple[tuple[int, int, int], ...]
@@ -93,19 +93,21 @@ class HugePages:
 
 @dataclass(frozen=True, kw_only=True)
 class Network:
-    """What joins the ranks of a node and the nodes: LogGP of a card, and what one communication core does. Only ever described.
+    """Links between the ranks of a node and between nodes: LogGP of a card, and rates of one communication core. Only
+    described.
 
     Attributes:
-        source: where each number comes from, in words.
+        source: sources of the numbers.
         cards_per_node: network cards, shared evenly by the ranks of a node.
-        bandwidth: bytes a second of a card in each direction, 1/G.
+        bandwidth: bytes per second of a card in each direction, 1/G.
         latency_ns: L, from card to card.
-        overhead_ns: o, of a core for sending or for receiving a message.
+        overhead_ns: o, of a core for sending or receiving a message.
         gap_ns: g, between two messages of a card.
-        core_bandwidth: bytes a second that one communication core hands to or takes from the network and sums.
-        memory_bandwidth: bytes a second that one communication core copies or sums in memory shared within the node.
-        memory_latency_ns: until another core of the node sees what one wrote.
-        rank_memory_bandwidth: bytes a second that all cores of a rank together copy there; None for what one core does.
+        core_bandwidth: bytes per second that one communication core exchanges with the network and sums.
+        memory_bandwidth: bytes per second that one communication core copies or sums in shared memory of the node.
+        memory_latency_ns: time until a write of one core is visible to another core of the node.
+        rank_memory_bandwidth: bytes per second that all cores of a rank copy in shared memory; None for the rate of one
+            core.
     """
 
     source: str
@@ -122,28 +124,28 @@ class Network:
 
 @dataclass(frozen=True, kw_only=True)
 class Machine:
-    """One node as the operating system shows it. Cores are ordered by socket, die, cluster, first logical CPU.
+    """One node as reported by the operating system. Cores are ordered by socket, die, core cluster, first logical CPU.
 
     Attributes:
-        model_name: of the processor.
+        model_name: model of the processor.
         architecture: x86_64, aarch64.
-        flags: instruction sets, as the kernel names them.
-        num_sockets: packages with a CPU that is online.
-        num_dies: dies with a CPU that is online.
-        clusters: in the order of their cores.
-        cluster_rule: by which cores were put together.
-        cores: with at least one CPU online.
-        caches: of the CPUs that are online.
-        nodes: NUMA nodes; none where the kernel reports none.
-        memory_bytes: of all nodes.
-        huge_pages: of the whole machine.
-        limits: what this process may use of it.
-        tiers: kinds of memory, DDR first.
-        die_rule: by which clusters were put together.
-        offline_cpus: logical CPUs that are there and switched off.
-        slower_cores: cores that the kernel marks as efficient rather than fast.
-        described_by: the file that stands in for the machine that is here; empty for the machine itself.
-        network: between its ranks and to other nodes; None where nobody described it.
+        flags: instruction sets, in the kernel's notation.
+        num_sockets: packages with an online CPU.
+        num_dies: dies with an online CPU.
+        clusters: core clusters, in the order of their cores.
+        cluster_rule: rule for grouping cores.
+        cores: cores with an online CPU.
+        caches: caches of online CPUs.
+        nodes: NUMA nodes; empty if the kernel reports none.
+        memory_bytes: total over all nodes.
+        huge_pages: huge pages of the machine.
+        limits: limits on this process.
+        tiers: types of memory, DDR first.
+        die_rule: rule for grouping core clusters.
+        offline_cpus: logical CPUs that are present but offline.
+        slower_cores: cores that the kernel marks as efficiency cores.
+        described_by: file that replaces the present machine; empty for the machine itself.
+        network: links between its ranks and to other nodes; None if not described.
     """
 
     model_name: str
@@ -168,32 +170,32 @@ class Machine:
 
     @property
     def visible_cores(self) -> tuple[Core, ...]:
-        """Cores of which this process may use at least one logical CPU."""
+        """Cores with at least one logical CPU that this process may use."""
         allowed = set(self.limits.allowed_cpus)
         return tuple(core for core in self.cores if allowed.intersection(core.cpus))
 
     @property
     def memory_only_nodes(self) -> tuple[Node, ...]:
-        """NUMA nodes that hold memory but no CPU."""
+        """NUMA nodes with memory but without CPUs."""
         return tuple(node for node in self.nodes if not node.cpus and node.memory_bytes)
 
     def to_dict(self) -> dict[str, Any]:
-        """The same facts as plain lists and numbers, ready for JSON."""
+        """Return the same facts as plain lists and numbers for JSON."""
         return asdict(self)
 
     def describe(self) -> str:
-        """A few lines of text, for a person."""
+        """Describe the machine in a few lines of text."""
         return _words(self)
 
 
 def _words(machine: Machine) -> str:
-    """Processor, topology, caches, memory and limits, a line or two each."""
+    """Describe processor, topology, caches, memory and limits in one or two lines each."""
     siblings = max((len(core.cpus) for core in machine.cores), default=1)
     lines = [
         f"{machine.model_name} ({machine.architecture})",
         f"{machine.num_sockets} socket(s), {machine.num_dies} die(s), {len(machine.clusters)} cluster(s), "
         f"{len(machine.cores)} core(s), {siblings} thread(s) per core",
-        f"clusters: {machine.cluster_rule}; dies: {machine.die_rule or 'not said'}",
+        f"clusters: {machine.cluster_rule}; dies: {machine.die_rule or 'unspecified'}",
         f"caches: {_caches(machine)}",
         f"memory: {machine.memory_bytes / GIB:.1f} GiB; {_nodes(machine)}",
         *(_tiers(machine) if len(machine.tiers) > 1 else ()),
@@ -201,9 +203,9 @@ def _words(machine: Machine) -> str:
         f"limits: {_limits(machine)}",
     ]
     if machine.slower_cores:
-        lines.append(f"{len(machine.slower_cores)} of the cores are efficient ones, slower than the others")
+        lines.append(f"{len(machine.slower_cores)} of the cores are efficiency cores, slower than the other cores")
     if machine.described_by:
-        lines.insert(0, f"described by {machine.described_by}, which stands in for the machine that is here")
+        lines.insert(0, f"described by {machine.described_by}, which replaces the present machine")
     return "\n".join(lines)
 
 
@@ -221,7 +223,7 @@ def _nodes(machine: Machine) -> str:
         return "the kernel reports no NUMA nodes"
     if len(machine.nodes) > MANY_NODES:
         with_cpus = sum(bool(node.cpus) for node in machine.nodes)
-        return f"{with_cpus} NUMA node(s) with CPUs, {len(machine.nodes) - with_cpus} of memory only"
+        return f"{with_cpus} NUMA node(s) with CPUs, {len(machine.nodes) - with_cpus} with memory only"
     return "; ".join(_node(node) for node in machine.nodes)
 
 
@@ -252,7 +254,7 @@ def _limits(machine: Machine) -> str:
     num_cpus = sum(len(core.cpus) for core in machine.cores)
     parts = [f"{len(limits.allowed_cpus)} of {num_cpus} CPU(s) allowed"]
     if machine.offline_cpus:
-        parts.append(f"{len(machine.offline_cpus)} CPU(s) are switched off")
+        parts.append(f"{len(machine.offline_cpus)} CPU(s) are offline")
     if limits.cpu_quota is not None:
         parts.append(f"control group allows {limits.cpu_quota:g} CPU(s) of time")
     if limits.memory_limit_bytes is not None:

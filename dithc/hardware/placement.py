@@ -1,4 +1,4 @@
-"""Binds this process as planned, and reads back from the kernel what became of it: the only file of the room that acts."""
+"""Binding of this process to its planned cores, and verification from the kernel. Only this file has side effects."""
 
 import os
 from collections import defaultdict
@@ -17,8 +17,8 @@ from dithc.log import logger
 
 log = logger(__name__)
 
-# proc(5) numbers the fields of /proc/.../stat from 1; the CPU last executed on is 39. After the name, which may hold spaces and
-# parentheses, the fields begin with number 3.
+# proc(5) numbers the fields of /proc/.../stat from 1; field 39 is the last CPU. After the name, which may contain
+# spaces and parentheses, the fields continue with number 3.
 PROCESSOR_FIELD, FIRST_FIELD_AFTER_NAME = 39, 3
 
 Trouble = Literal["process mask", "thread mask", "too few CPUs", "threads on one CPU", "shared with a rank"]
@@ -26,7 +26,7 @@ Trouble = Literal["process mask", "thread mask", "too few CPUs", "threads on one
 
 @dataclass(frozen=True, kw_only=True)
 class ThreadPlace:
-    """A thread of this process: where it may run, and where it last did (None where the kernel does not say)."""
+    """Thread of this process, with its allowed CPUs and its last CPU (None if the kernel does not report it)."""
 
     thread: int
     name: str
@@ -36,7 +36,7 @@ class ThreadPlace:
 
 @dataclass(frozen=True, kw_only=True)
 class Difference:
-    """Where what the kernel gave is not what was asked for; `cpus` are those it is about."""
+    """Difference between plan and actual placement; `cpus` are the CPUs concerned."""
 
     kind: Trouble
     text: str
@@ -45,14 +45,14 @@ class Difference:
 
 @dataclass(frozen=True, kw_only=True)
 class Placement:
-    """What a rank asked for and what the kernel gave.
+    """Planned and actual placement of a rank.
 
     Attributes:
         rank: rank within the node.
-        asked_cpus: CPUs of the plan; None where the plan leaves placement to the launcher and the system.
-        allowed_cpus: CPUs that the kernel lets the process's first thread run on.
-        threads: every thread of the process, by number.
-        differences: in the order in which they were looked for; empty where all is as planned.
+        asked_cpus: CPUs of the plan; None if the plan leaves placement to the launcher and the system.
+        allowed_cpus: CPUs that the kernel allows for the first thread of the process.
+        threads: all threads of the process, by number.
+        differences: differences in the order of the checks; empty if all is as planned.
     """
 
     rank: int
@@ -62,17 +62,21 @@ class Placement:
     differences: tuple[Difference, ...]
 
     def to_dict(self) -> dict[str, Any]:
-        """The same as plain lists and numbers, ready for JSON."""
+        """Return the same as plain lists and numbers for JSON."""
         return asdict(self)
 
 
 def apply(rank_plan: RankPlan) -> int:
-    """Bind all threads of this process to the planned CPUs unless it is placed; return the number of compute threads to start."""
+    """Bind all threads to the planned CPUs unless they are placed already. Return the compute threads to start."""
     wanted, current = set(rank_plan.cpus), os.sched_getaffinity(0)
     if not rank_plan.pin or current == wanted:
         return rank_plan.num_threads
     if not wanted <= current:
-        log.warning("cores: launcher allows CPUs %s, plan wanted %s; left as is", sorted(current), sorted(wanted))
+        log.warning(
+            "cores: the launcher allows CPUs %s, the plan needs %s; keeping the launcher's binding",
+            sorted(current),
+            sorted(wanted),
+        )
         return min(rank_plan.num_threads, len(current))
     rebind(None, wanted)
     log.info("cores: bound to CPUs %s, %d compute thread(s)", sorted(wanted), rank_plan.num_threads)
@@ -80,9 +84,9 @@ def apply(rank_plan: RankPlan) -> int:
 
 
 def rebind(old: Collection[int] | None, new: Collection[int]) -> None:
-    """Bind the threads of this process that have the mask `old`, or all threads for None, to `new`."""
+    """Bind the threads of this process with the mask `old`, or all threads for None, to `new`."""
     for thread in map(int, os.listdir("/proc/self/task")):
-        with suppress(ProcessLookupError):  # it ended since the folder was read
+        with suppress(ProcessLookupError):  # the thread has ended since the folder was read
             if old is None or os.sched_getaffinity(thread) == old:
                 os.sched_setaffinity(thread, new)
 
@@ -96,12 +100,12 @@ def verify(
     communication: Collection[int] = (),
     root: str | Path = "/",
 ) -> Placement:
-    """Compare the plan with the CPUs of every thread of this process; log a warning for each difference.
+    """Compare the plan with the CPUs of every thread of this process. Log a warning for each difference.
 
     Args:
         rank_plan: Plan of this rank.
         num_threads: Compute threads of this rank; by default the plan's.
-        gather: Collective call that returns the CPUs of all ranks of this node; None checks this rank alone.
+        gather: Collective call that returns the CPUs of all ranks of this node; None checks only this rank.
         cores: Cores of the machine, to detect ranks on two CPUs of one core; CPUs are compared without them.
         communication: Additional CPUs of communication threads, which may share one.
         root: Folder of `proc`.
@@ -113,7 +117,7 @@ def verify(
     asked = rank_plan.cpus if rank_plan.pin else None
     compute = rank_plan.num_threads if num_threads is None else num_threads
     differences: list[Difference] = []
-    masks = [()] if gather is None else gather(allowed)  # every rank takes part, whatever it knows of itself
+    masks = [()] if gather is None else gather(allowed)  # every rank must participate, even without a known mask
     if allowed:
         others = [
             thread for thread in threads if not thread.allowed_cpus or set(thread.allowed_cpus) - set(communication)
@@ -121,7 +125,7 @@ def verify(
         differences += [*_of_masks(asked, allowed, others), *_of_threads(compute, allowed, others)]
         differences += _of_ranks(rank_plan, compute, masks, cores)
     else:
-        log.warning("cores: placement cannot be verified, %s names no CPUs", proc / "status")
+        log.warning("cores: placement cannot be verified, %s lists no CPUs", proc / "status")
     for difference in differences:
         log.warning("cores: %s", difference.text)
     if allowed and not differences:
@@ -138,9 +142,9 @@ def verify(
 def overlaps(
     cpus_of_ranks: Sequence[Collection[int]], *, cores: Sequence[Core] = ()
 ) -> tuple[tuple[int, int, tuple[int, ...]], ...]:
-    """Return pairs of ranks that share a core, with the CPUs of the first on shared cores.
+    """Return pairs of ranks that share a core, with the CPUs of the first rank on shared cores.
 
-    A CPU outside of `cores` is a core of its own.
+    A CPU outside of `cores` counts as a separate core.
     """
     siblings: dict[int, tuple[int, ...]] = {cpu: core.cpus for core in cores for cpu in core.cpus}
     found = []
@@ -154,11 +158,11 @@ def overlaps(
 def _of_masks(
     asked: tuple[int, ...] | None, allowed: tuple[int, ...], threads: Sequence[ThreadPlace]
 ) -> list[Difference]:
-    """Masks that are not those asked for: of the process, and of threads that may leave the rank's CPUs."""
-    wanted, whose = (set(asked), "asked for") if asked is not None else (set(allowed), "the process is allowed")
+    """Compare the masks of the process and of its threads with the requested CPUs."""
+    wanted, whose = (set(asked), "requested") if asked is not None else (set(allowed), "the process is allowed")
     found = []
     if asked is not None and set(allowed) != wanted:
-        text = f"CPUs {compact_cpus(asked)} were asked for, the kernel allows {compact_cpus(allowed)}"
+        text = f"CPUs {compact_cpus(asked)} were requested, the kernel allows {compact_cpus(allowed)}"
         found.append(
             Difference(kind="process mask", text=text, cpus=tuple(sorted(wanted.symmetric_difference(allowed))))
         )
@@ -169,17 +173,17 @@ def _of_masks(
     for outside, members in elsewhere.items():
         text = (
             f"{len(members)} thread(s) ({_names(members)}) may run on CPUs {compact_cpus(outside)}, "
-            f"beside the {compact_cpus(sorted(wanted))} that {'were ' * (asked is not None)}{whose}"
+            f"besides {compact_cpus(sorted(wanted))} that {'were ' * (asked is not None)}{whose}"
         )
         found.append(Difference(kind="thread mask", text=text, cpus=outside))
     return found
 
 
 def _of_threads(compute: int, allowed: tuple[int, ...], threads: Sequence[ThreadPlace]) -> list[Difference]:
-    """More compute threads than CPUs, and several threads that are bound to one CPU while others could have had another."""
+    """Detect more compute threads than CPUs, and several threads bound to one CPU while other CPUs are free."""
     found = []
     if compute > len(allowed):
-        text = f"{compute} compute thread(s) on {len(allowed)} CPU(s): they take turns"
+        text = f"{compute} compute thread(s) on {len(allowed)} CPU(s): they share CPUs"
         found.append(Difference(kind="too few CPUs", text=text, cpus=allowed))
     bound: dict[int, list[ThreadPlace]] = defaultdict(list)
     for thread in threads:
@@ -187,7 +191,7 @@ def _of_threads(compute: int, allowed: tuple[int, ...], threads: Sequence[Thread
             bound[thread.allowed_cpus[0]].append(thread)
     for cpu, members in sorted(bound.items()):
         if len(members) > 1:
-            text = f"{len(members)} threads ({_names(members)}) are bound to CPU {cpu} alone"
+            text = f"{len(members)} threads ({_names(members)}) are bound to CPU {cpu} only"
             found.append(Difference(kind="threads on one CPU", text=text, cpus=(cpu,)))
     return found
 
@@ -195,8 +199,8 @@ def _of_threads(compute: int, allowed: tuple[int, ...], threads: Sequence[Thread
 def _of_ranks(
     rank_plan: RankPlan, compute: int, masks: Sequence[Collection[int]], cores: Sequence[Core]
 ) -> list[Difference]:
-    """Ranks behind this one that share a core with it; the first of a pair speaks for both."""
-    # Ranks that nobody bound may meet on any core by design; it hurts only where they are too many for their CPUs.
+    """Detect later ranks that share a core with this rank. The first rank of a pair reports for both."""
+    # Unbound ranks may share any core by design. This is only a problem if they are too many for their CPUs.
     if not rank_plan.pin and compute * len(masks) <= len(set().union(*masks)):
         return []
     return [
@@ -219,7 +223,7 @@ def _threads(folder: Path, online: Collection[int]) -> list[ThreadPlace]:
     for task in sorted(folder.glob("[0-9]*"), key=lambda path: int(path.name)):
         stat = read_text(task / "stat")
         if stat is None:
-            continue  # it ended since the folder was read
+            continue  # the thread has ended since the folder was read
         name, _, rest = stat.partition("(")[2].rpartition(")")
         fields = rest.split()
         position = PROCESSOR_FIELD - FIRST_FIELD_AFTER_NAME

@@ -1,4 +1,4 @@
-"""Which cores each rank of a node computes on, and which it leaves free to move data: a pure function of the machine."""
+"""Assignment of a node's cores to ranks for computation and for data movement, as a pure function of the machine."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -8,27 +8,28 @@ from typing import Any
 from dithc.hardware.machine import Core, Machine
 from dithc.log import problem
 
-# A core taken from compute must cost little. The machine of the paper leaves 2 of a cluster's 38 cores free, 1 in 19:
-# so a rank gives up one core for every 19 it has, in this order, and none below.
+# Reserving a core must cost little compute. The machine of the paper reserves 2 of a cluster's 38 cores, 1 in 19. So a
+# rank reserves one core per 19 cores, in this order, and none with fewer.
 CORES_PER_RESERVED = 19
 RESERVED_ORDER = ("communication", "load", "offload")
-# Ranks keep to dies where the smallest share is at least this part of the largest: all wait for the slowest rank.
+# Ranks keep to dies if the smallest share is at least this fraction of the largest, because all ranks wait for the
+# slowest.
 LEAST_SHARE = 0.75
 
 
 @dataclass(frozen=True, kw_only=True)
 class RankPlan:
-    """The cores of one rank of a node.
+    """Cores of one rank of a node.
 
     Attributes:
         rank: rank within the node.
-        cores: indices into `Machine.cores`, all that the rank may run on.
-        cpus: the logical CPUs of those cores that this process is allowed to use.
+        cores: indices into `Machine.cores` of all cores that the rank may use.
+        cpus: logical CPUs of these cores that this process may use.
         compute: cores for compute threads.
-        reserved: purpose (communication, load, offload) and core, for what is left free of compute threads.
-        num_threads: compute threads the rank should start.
-        pin: whether `apply` binds the rank to `cpus`; otherwise placement is left as it is.
-        clusters: `compute` again, grouped by the cluster of the machine that each core belongs to, in order.
+        reserved: purpose (communication, load, offload) and core, for each core without compute threads.
+        num_threads: compute threads to start.
+        pin: `apply` binds the rank to `cpus` if true, and keeps its placement otherwise.
+        clusters: `compute` grouped by the core cluster of the machine, in order.
     """
 
     rank: int
@@ -43,13 +44,13 @@ class RankPlan:
 
 @dataclass(frozen=True, kw_only=True)
 class CorePlan:
-    """The plan of a node: one `RankPlan` per rank, and the reasons for what is not as one might expect."""
+    """Plan of a node: one `RankPlan` per rank, and the reasons for unusual choices."""
 
     ranks: tuple[RankPlan, ...]
     reasons: tuple[str, ...]
 
     def to_dict(self) -> dict[str, Any]:
-        """The plan as plain lists and numbers, ready for JSON."""
+        """Return the plan as plain lists and numbers for JSON."""
         return asdict(self)
 
 
@@ -58,34 +59,38 @@ def plan(
 ) -> CorePlan:
     """Divide the cores of this process among the ranks of a node, with neighbors together.
 
-    A rank gets whole dies, or its part of one, where dies and ranks divide and shares are nearly equal. Cores are reserved
-    from the rank's largest clusters to keep these equal. A rank with a spare core per cluster reserves in every one, at most
-    one core per purpose there; other ranks reserve one core per purpose, as far as possible.
+    A rank gets complete dies, or its part of a die, if dies and ranks divide evenly and shares are nearly equal. Cores
+    are reserved from the rank's largest core clusters to keep these equal. A rank with a spare core per cluster
+    reserves in every cluster, at most one core per purpose there; other ranks reserve one core per purpose, as far as
+    possible.
 
-    Ranks are bound only if they fill all allowed cores: otherwise another job may share the node and would be bound to the
-    same cores. With `own_mask`, ranks have disjoint masks, as srun sets them. The cores of this rank's mask are then its
-    share, and the plan holds for this rank alone. `cpus_per_rank` are the threads that the launcher requested; None shares
-    all cores.
+    Ranks are bound only if they fill all allowed cores: otherwise another job may share the node and would be bound to
+    the same cores. With `own_mask`, ranks have disjoint masks, as srun sets them. The cores of this rank's mask are
+    then its share, and the plan is valid only for this rank. `cpus_per_rank` is the number of threads that the launcher
+    requested; None shares all cores.
 
-    Raises UserError for ranks or CPUs below one.
+    Raises:
+        UserError: ranks or CPUs are below one.
     """
     for name, value in (("ranks_per_node", ranks_per_node), ("cpus_per_rank", cpus_per_rank)):
         if value is not None and value < 1:
             raise problem(f"core plan: {name}", got=value, expected="1 or more", fix=f"correct {name}")
     cores = machine.visible_cores
     if own_mask and ranks_per_node > 1 and _reason_to_float(machine, cores, 1, None) is None:
-        return _planned(machine, [cores] * ranks_per_node, ["each rank has a mask of its own: that is its share"])
+        return _planned(machine, [cores] * ranks_per_node, ["each rank has a separate mask, which is its share"])
     floating = _reason_to_float(machine, cores, ranks_per_node, cpus_per_rank)
     if floating:
         return _floating_plan(machine, cores, ranks_per_node, cpus_per_rank, reason=floating)
     shares, reasons = _shares(cores, ranks_per_node)
     if machine.slower_cores:
-        reasons.append(f"{len(machine.slower_cores)} core(s) are slower than the others: equal shares wait for them")
+        reasons.append(
+            f"{len(machine.slower_cores)} core(s) are slower than the other cores: equal shares wait for them"
+        )
     return _planned(machine, shares, reasons)
 
 
 def _planned(machine: Machine, shares: Sequence[Sequence[Core]], reasons: Sequence[str]) -> CorePlan:
-    """Ranks bound to their shares, each of which leaves cores free where it has enough."""
+    """Bind ranks to their shares. Each share reserves cores if it has enough."""
     purposes = RESERVED_ORDER if len({tier.kind for tier in machine.tiers}) > 1 else RESERVED_ORDER[:2]
     reserved = [_reserved(share, purposes) for share in shares]
     fewest = min(range(len(shares)), key=lambda rank: len(reserved[rank]))
@@ -93,7 +98,7 @@ def _planned(machine: Machine, shares: Sequence[Sequence[Core]], reasons: Sequen
     if missing := purposes[len(reserved[fewest]) :]:
         said.append(
             f"no core reserved for {', '.join(missing)}: a rank has {len(shares[fewest])} core(s) "
-            f"and gives up one per {CORES_PER_RESERVED}"
+            f"and reserves one per {CORES_PER_RESERVED}"
         )
     ranks = tuple(
         _pinned_rank(machine, rank, share, free)
@@ -103,18 +108,18 @@ def _planned(machine: Machine, shares: Sequence[Sequence[Core]], reasons: Sequen
 
 
 def _reason_to_float(machine: Machine, cores: Sequence[Core], ranks: int, cpus_per_rank: int | None) -> str | None:
-    """Why ranks are not bound to cores of the plan, or None where they are."""
+    """Return the reason why ranks are not bound to cores of the plan, or None."""
     num_cpus, quota = len(machine.limits.allowed_cpus), machine.limits.cpu_quota
     wanted = ranks * (cpus_per_rank or 1)
     if wanted > num_cpus:
         return (
             f"{ranks} rank(s) x {cpus_per_rank or 1} CPU(s) against {num_cpus} allowed CPU(s): the launcher has bound "
-            "each rank, or the ranks must share cores; placement is left as it is"
+            "each rank, or the ranks must share cores; placement is unchanged"
         )
     if ranks > len(cores):
         return f"{ranks} ranks share {len(cores)} core(s); placement is left to the operating system"
     if quota is not None and quota < num_cpus:
-        return f"the control group gives {quota:g} CPU(s) of time on {num_cpus} CPUs; placement is left to the system"
+        return f"the control group allows {quota:g} CPU(s) of time on {num_cpus} CPUs; placement is left to the system"
     if cpus_per_rank is not None and wanted < len(cores):
         return (
             f"{ranks} rank(s) x {cpus_per_rank} CPU(s) leave {len(cores) - wanted} core(s) to other jobs; "
@@ -147,7 +152,7 @@ def _floating_plan(
 
 
 def _shares(cores: Sequence[Core], ranks: int) -> tuple[list[list[Core]], list[str]]:
-    """The cores of each rank, and what is unusual about them."""
+    """Return the cores of each rank, and reasons for unusual shares."""
     dies = [list(members) for _, members in groupby(cores, key=lambda core: core.die)]
     if ranks % len(dies) == 0:
         shares = [share for die in dies for share in _cut_by_cluster(die, ranks // len(dies))]
@@ -158,7 +163,7 @@ def _shares(cores: Sequence[Core], ranks: int) -> tuple[list[list[Core]], list[s
     reasons = []
     if min(map(len, shares)) < LEAST_SHARE * max(map(len, shares)) and shares != _cut(cores, ranks):
         shares = _cut(cores, ranks)
-        reasons.append("the dies have different numbers of cores to use: ranks are cut evenly, across dies")
+        reasons.append("the dies have different numbers of usable cores: ranks get equal shares across dies")
     for rank, share in enumerate(shares):
         if len({core.socket for core in share}) > 1:
             reasons.append(f"rank {rank} spans several sockets: start more ranks per node")
@@ -168,7 +173,7 @@ def _shares(cores: Sequence[Core], ranks: int) -> tuple[list[list[Core]], list[s
 
 
 def _cut_by_cluster(die: Sequence[Core], ranks: int) -> list[list[Core]]:
-    """The cores of a die cut among its ranks: whole clusters where these divide and are nearly equal."""
+    """Divide the cores of a die among its ranks, by complete core clusters if these give nearly equal shares."""
     clusters = [list(members) for _, members in groupby(die, key=lambda core: core.cluster)]
     if len(clusters) % ranks == 0:
         shares = _joined(clusters, ranks)
@@ -178,7 +183,7 @@ def _cut_by_cluster(die: Sequence[Core], ranks: int) -> list[list[Core]]:
 
 
 def _joined(groups: Sequence[Sequence[Core]], ranks: int) -> list[list[Core]]:
-    """Whole groups, as many for each rank; their number divides by that of the ranks."""
+    """Join complete groups, the same number for each rank; their number must be a multiple of the ranks."""
     each = len(groups) // ranks
     return [list(chain.from_iterable(groups[rank * each : (rank + 1) * each])) for rank in range(ranks)]
 
@@ -188,7 +193,9 @@ def _cut(cores: Sequence[Core], ranks: int) -> list[list[Core]]:
 
 
 def _reserved(share: Sequence[Core], purposes: Sequence[str]) -> tuple[tuple[str, int], ...]:
-    """(purpose, core) of what a rank leaves free, purposes in turn; the number with which its clusters are most equal."""
+    """Return (purpose, core) of reserved cores, alternating purposes; their number keeps the rank's clusters most
+    equal.
+    """
     clusters = [[core.index for core in members] for _, members in groupby(share, key=lambda core: core.cluster)]
     spare = len(share) // CORES_PER_RESERVED
     if spare < len(clusters):
@@ -202,7 +209,9 @@ def _reserved(share: Sequence[Core], purposes: Sequence[str]) -> tuple[tuple[str
 
 
 def _taken(clusters: Sequence[Sequence[int]], number: int) -> tuple[int, list[int]]:
-    """How unequal clusters are once the last core of the largest, later clusters first, is taken `number` times; and these."""
+    """Take the last core of the largest cluster, later clusters first, `number` times. Return the imbalance and the
+    cores.
+    """
     left = [list(cluster) for cluster in clusters]
     taken = sorted(max(reversed(left), key=len).pop() for _ in range(number))
     return max(map(len, left)) - min(map(len, left)), taken

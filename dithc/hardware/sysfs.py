@@ -1,4 +1,4 @@
-"""Reads the machine from sysfs and procfs below a root folder; the only file that knows those trees."""
+"""Reader of sysfs and procfs below a root folder. No other file depends on these trees."""
 
 import os
 import platform
@@ -19,19 +19,27 @@ log = logger(__name__)
 CPU_FOLDER = "sys/devices/system/cpu"
 NODE_FOLDER = "sys/devices/system/node"
 MIB = 1 << 20
-# The kernel's capacity of an Arm core that is as fast as any of the machine.
+# The kernel's capacity of the fastest Arm cores of a machine.
 FULL_CAPACITY = 1024
 
 STAND_IN_VARIABLE = "DITHC_MACHINE"
-"""Environment: a file that describes the machine to see in place of the one that is here (`description.read`)."""
+"""Environment variable with a description file that replaces the present machine (`description.read`)."""
 
 
 def discover(root: str | Path = "/", *, described: bool = True) -> Machine:
-    """Read this machine, or the machine whose `sys` and `proc` are below `root`.
+    """Read this machine, or the machine with `sys` and `proc` below `root`.
 
-    Values that the kernel does not report (containers without sysfs, no NUMA) are omitted: a CPU without topology is a core
-    on socket 0, die 0. With `described`, the description in DITHC_MACHINE replaces this machine (not a tree below `root`),
-    with the limits of this process. Raises UserError if the description is invalid or has none of the CPUs of this process.
+    Values that the kernel does not report (containers without sysfs, no NUMA) are omitted: a CPU without topology is a
+    core on socket 0, die 0.
+
+    Args:
+        root: folder of `sys` and `proc`.
+        described: let the description in DITHC_MACHINE replace this machine, with the limits of this process. It does
+            not replace a
+            tree below another root.
+
+    Raises:
+        UserError: the description is invalid or has none of the CPUs of this process.
     """
     here = _read(Path(root))
     path = os.environ.get(STAND_IN_VARIABLE, "")
@@ -41,7 +49,7 @@ def discover(root: str | Path = "/", *, described: bool = True) -> Machine:
 
     machine = stand_in(Path(path), here)
     shape = (
-        f"{machine.num_dies} die(s), {len(machine.clusters)} cluster(s), {len(machine.visible_cores)} core(s) to use"
+        f"{machine.num_dies} die(s), {len(machine.clusters)} cluster(s), {len(machine.visible_cores)} usable core(s)"
     )
     _say_stand_in(path, shape)
     return machine
@@ -49,8 +57,8 @@ def discover(root: str | Path = "/", *, described: bool = True) -> Machine:
 
 @cache
 def _say_stand_in(path: str, shape: str) -> None:
-    """Once for each description: whoever plans or places discovers anew."""
-    log.warning("%s: %s stands in for this machine: %s", STAND_IN_VARIABLE, path, shape)
+    """Log the description once, although the machine is discovered repeatedly."""
+    log.warning("%s: %s replaces this machine: %s", STAND_IN_VARIABLE, path, shape)
 
 
 def _read(root: Path) -> Machine:
@@ -90,7 +98,8 @@ def _nodes(root: Path) -> tuple[Node, ...]:
 
 
 def _node(folder: Path) -> Node:
-    # Access class 1 counts CPUs only as initiators; class 0, which older kernels have alone, also devices such as a GPU.
+    # Access class 1 has only CPUs as initiators. Class 0, the only class of older kernels, also has devices such as a
+    # GPU.
     classes = (folder / name / "initiators" for name in ("access1", "access0"))
     initiators = next((path for path in classes if path.is_dir()), folder / "access0/initiators")
     read_mib, write_mib = (_number(initiators / f"{way}_bandwidth") for way in ("read", "write"))
@@ -108,7 +117,7 @@ def _node(folder: Path) -> Node:
 
 
 def _number(path: Path) -> int | None:
-    """A whole number in a file, None where there is none; the kernel writes -1 for what it does not know."""
+    """Return the integer in a file, or None without a file; the kernel writes -1 for unknown values."""
     text = read_text(path) or ""
     return int(text) if text.isdigit() else None
 
@@ -176,7 +185,9 @@ def _meminfo_bytes(path: Path, *, key: str) -> int:
 
 
 def _cpu_info(root: Path) -> tuple[str, tuple[str, ...], str]:
-    """(model name, instruction set flags, architecture); Arm kernels give no model name, only part numbers."""
+    """Return (model name, instruction set flags, architecture). Arm kernels report part numbers instead of a model
+    name.
+    """
     fields: dict[str, str] = {}
     for line in (read_text(root / "proc/cpuinfo") or "").splitlines():
         key, _, value = line.partition(":")
@@ -195,7 +206,7 @@ def _huge_pages(root: Path) -> HugePages:
 
 
 def _pools(folder: Path) -> tuple[tuple[int, int, int], ...]:
-    """(page bytes, reserved pages, free pages) of each size, of the machine or of a NUMA node, smallest page first."""
+    """Return (page bytes, reserved pages, free pages) per size, of the machine or a NUMA node, smallest page first."""
     pools = []
     for pool in folder.glob("hugepages-*kB"):
         size = int(pool.name.removeprefix("hugepages-").removesuffix("kB")) * KIB

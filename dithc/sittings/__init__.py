@@ -1,12 +1,10 @@
-"""Long measurements in several sittings: what was measured is kept, and the same command goes on where it was stopped.
+"""Storage of long measurements, so that an interrupted command resumes with the finished units.
 
-What: a `Sitting` takes a measurement unit by unit: a run of a training, a case, a round in which contenders take turns. Each is a
-line of a file as soon as it is made. Ctrl-C and SIGTERM (a time limit, a scheduler) end the unit that runs, which is lost; who
-measures then makes its result of the units that there are. `sitting` begins one, `now` is the one that goes on.
-Why: what takes hours is stopped now and then, and a machine's time is dear.
-Invariants: a unit is complete or absent. Units measured with different arguments, or in a different environment, are discarded.
-Outside a sitting an interruption propagates.
-How to change it: what is a unit is said where it is measured, by its name.
+A `Sitting` is one execution of a benchmark. It stores each unit (a run, a case, a round of interleaved variants) as a
+line of a file when the unit is complete. Ctrl-C and SIGTERM (a time limit, a scheduler) discard the running unit; the
+benchmark then returns a result from the finished units. `sitting` starts an execution, `now` returns the current one.
+Units measured with different arguments or in a different environment are discarded. Outside a `sitting` block an
+interruption propagates.
 """
 
 from dithc.sittings.sitting import Sitting, Stopped, difference, now, sitting

@@ -27,7 +27,7 @@ def difference(before: object, now: object) -> str:
     """Compare two nested mappings of JSON values.
 
     Returns:
-        The first differing entries as `key: before -> now`; an empty string if there are none.
+        The first differing entries as `key: before -> now`; an empty string without differences.
     """
     old, new = _leaves(before), _leaves(now)
     keys = [key for key in sorted({*old, *new}) if old.get(key, "absent") != new.get(key, "absent")]
@@ -49,7 +49,7 @@ class Sitting:
 
     Args:
         path: file of the stored units; None stores none.
-        settings: every fact that decides the measured values. A difference discards the stored units.
+        settings: every fact that determines the measured values. A difference discards the stored units.
 
     Attributes:
         stopped_by: "Ctrl-C" or the signal name; an empty string before an interruption.
@@ -65,15 +65,15 @@ class Sitting:
             self._take_up(path)
 
     def unit(self, name: str, make: Callable[[], Value], *, keep: Callable[[Value], bool] = lambda _: True) -> Value:
-        """What `make` gives, or what it gave in an earlier sitting; units of one name are taken in their order.
+        """Return the value of `make`, or its stored value. Units with the same name are reused in their order.
 
         Args:
-            name: what is measured, with all that distinguishes it from other units.
-            make: measures; JSON values only.
-            keep: whether a value is worth keeping.
+            name: unique description of the measurement.
+            make: function that measures and returns JSON values.
+            keep: predicate for values to store.
 
         Raises:
-            Stopped: it is not there, and the bench is to stop.
+            Stopped: the unit is not stored, and the benchmark is stopping.
         """
         if self._kept[name]:
             return self._kept[name].popleft()  # type: ignore[no-any-return]
@@ -82,10 +82,10 @@ class Sitting:
         try:
             value = make()
         except (KeyboardInterrupt, SystemExit) as why:
-            if not self._made:  # there is nothing to tell of
+            if not self._made:  # a result needs a finished unit
                 raise
             self.stopped_by = "Ctrl-C" if isinstance(why, KeyboardInterrupt) else "SIGTERM"
-            log.warning(f"stopped by {self.stopped_by}: what was measured is told; {name} is not")
+            log.warning(f"stopped by {self.stopped_by}: reporting the finished units, without {name}")
             raise Stopped from None
         self._made += 1
         if keep(value):
@@ -93,7 +93,7 @@ class Sitting:
         return value
 
     def end(self) -> None:
-        """The bench has come to its end: nothing is kept any more."""
+        """Delete the stored units after the benchmark is complete."""
         if self.path is not None and (self._has_begun or not self._is_another_s):
             self.path.unlink(missing_ok=True)
 
@@ -111,7 +111,7 @@ class Sitting:
             if "unit" in row:
                 self._kept[row["unit"]].append(row["value"])
                 self._made += 1
-        log.info(f"going on after {self._made} units that {path} has")
+        log.info(f"resuming after {self._made} units in {path}")
 
     def _write(self, row: Mapping[str, Any]) -> None:
         if self.path is None:
@@ -130,20 +130,20 @@ _now: list[Sitting] = []
 
 
 def now() -> Sitting:
-    """The sitting that goes on; outside of `sitting` one that keeps nothing."""
+    """Return the current execution; outside of `sitting`, an execution that stores no units."""
     return _now[-1] if _now else Sitting()
 
 
 @contextmanager
 def sitting(path: Path | None, *, settings: Mapping[str, Any]) -> Iterator[Sitting]:
-    """Make a sitting current for the length of a block, in which SIGTERM ends the running unit as Ctrl-C does.
+    """Make an execution current during a block, in which SIGTERM ends the running unit as Ctrl-C does.
 
     Args:
         path: file of the stored units; None stores none.
-        settings: every fact that decides the measured values: arguments and environment.
+        settings: every fact that determines the measured values: arguments and environment.
     """
     _now.append(Sitting(path, settings=settings))
-    is_main = threading.current_thread() is threading.main_thread()  # others may not set handlers
+    is_main = threading.current_thread() is threading.main_thread()  # other threads must not set handlers
     previous = signal.signal(signal.SIGTERM, _leave) if is_main else None
     try:
         yield _now[-1]

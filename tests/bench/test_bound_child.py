@@ -1,4 +1,4 @@
-"""Children of a bench end with it, whatever ends it."""
+"""Child processes of a benchmark end with it."""
 
 import os
 import signal
@@ -38,7 +38,7 @@ def test_sigterm_ends_the_child_and_is_the_status():
         assert bench.wait(timeout=600) == 128 + signal.SIGTERM
     deadline = time.monotonic() + 600
     while is_alive(child):
-        assert time.monotonic() < deadline, "the child outlived its bench"
+        assert time.monotonic() < deadline, "the child outlived its benchmark"
         time.sleep(0.02)
 
 

@@ -1,4 +1,4 @@
-"""Joules of packages, from counters that a written tree shows, that begin anew, stand still, or may not be read."""
+"""Energy of packages, from emulated counters that wrap, stop, or are unreadable."""
 
 from pathlib import Path
 
@@ -22,7 +22,7 @@ def test_joules_are_those_of_all_packages_also_where_a_counter_begins_anew(tmp_p
     packages = energy.Packages(tmp_path)
     before = packages.read()
     first.write_text("7000000")
-    second.write_text("1000000")  # 5,000,000 to the end and 1,000,000 more
+    second.write_text("1000000")  # 5,000,000 to the end of the range and 1,000,000 more
     assert packages.joules(before, packages.read()) == pytest.approx(2.0 + 6.0)
 
 

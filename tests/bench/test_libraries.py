@@ -1,4 +1,4 @@
-"""Products by other libraries: the same numbers, and really theirs."""
+"""Third-party matrix products: equal results, computed by the named library."""
 
 import ctypes.util
 import subprocess
@@ -71,7 +71,7 @@ def test_a_model_trains_alike_whoever_makes_its_products(linear, use_backend):
 
 
 def count_calls(name: str) -> int:
-    """How many products of one layer, forward and backward, the library itself tells of."""
+    """Count the products of one layer, forward and backward, that the library itself reports."""
     program = f"""
 import torch
 from dithc.bench.libraries import LIBRARIES, linear_by
@@ -107,13 +107,13 @@ def test_a_library_that_is_none_is_told(monkeypatch):
     monkeypatch.setenv(products.OPENBLAS_VARIABLE, ctypes.util.find_library("c") or "libc.so.6")
     products._openblas.cache_clear()
     try:
-        assert "is no OpenBLAS" in (LIBRARIES["openblas"].obstacle("fp32") or "")
+        assert "is not OpenBLAS" in (LIBRARIES["openblas"].obstacle("fp32") or "")
         result = step.bench_step(
             step.StepSettings(overrides={"depth": 1}, batch=1, compare=("openblas",), warmup=1, repeats=1)
         )
         (row,) = [row for row in result["contenders"] if row["name"] == "openblas"]
         assert row["status"] == "skipped"
-        assert "is no OpenBLAS" in row["reason"]
+        assert "is not OpenBLAS" in row["reason"]
     finally:
         products._openblas.cache_clear()
 

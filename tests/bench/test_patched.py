@@ -1,4 +1,4 @@
-"""`bench patch`: every contender has its row, and what cannot run here a reason."""
+"""`bench patch`: each variant has a row, or the reason for its absence."""
 
 import pytest
 import torch

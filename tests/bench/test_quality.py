@@ -1,4 +1,4 @@
-"""Time to quality: the ratio is that of known curves, and what is compared is an experiment that the workflow takes."""
+"""Time to quality: ratios of known curves, and the experiment of a comparison."""
 
 import logging
 import math
@@ -25,7 +25,7 @@ SIZES = {"hidden_size": 32, "depth": 2, "num_heads": 2}
 
 
 def curve(times, *, faster: float = 1.0) -> list[Point]:
-    """A score that falls by 10 each time that the time is multiplied by e; a candidate is somewhere `faster` times sooner."""
+    """Return a score that falls by 10 per factor e of time; the candidate is `faster` times sooner everywhere."""
     return [
         Point(step=step, seconds=t, flops=2 * t, fid=100 - 10 * math.log(t * faster), kid=None)
         for step, t in enumerate(times, 1)
@@ -81,7 +81,7 @@ def test_contender_that_comes_later_is_timed_in_relation_to_the_baseline():
 
 
 def test_baseline_that_comes_later_is_timed_beside_what_was_timed_before(tmp_path, monkeypatch):
-    slow = {"flow": 1.0, "baseline": 2.0, "muon": 4.0}  # seconds of a step on the first day; later days are slower
+    slow = {"flow": 1.0, "baseline": 2.0, "muon": 4.0}  # seconds per step on the first day; later days are slower
     day = 1.0
 
     def trained(content, path, profile, *, runs_alone):
@@ -163,7 +163,7 @@ def test_contenders_that_are_judged_by_other_images_or_start_elsewhere_are_refus
     with pytest.raises(UserError, match="another evaluation's images"):
         plan(base=base.model_copy(update={"evaluations": {**base.evaluations, "judge-flow": fewer}}))
     started = base.runs["flow"].model_copy(update={"init": "baseline"})
-    with pytest.raises(UserError, match="whose time would not count"):
+    with pytest.raises(UserError, match="without the time of that run"):
         plan(base=base.model_copy(update={"runs": {**base.runs, "flow": started}}))
 
 
@@ -183,7 +183,7 @@ def result(*, copies=0.25):
     for name, seed in chosen.trainings:
         per_step = 80 / STEPS[name]
         run = run_name(name, seed, STEPS[name])
-        runs[run] = {"seconds_per_step_median": 7 * per_step}  # of a machine that does more beside: of no effect
+        runs[run] = {"seconds_per_step_median": 7 * per_step}  # of a machine with other load, which has no effect
         for at in points(STEPS[name]):
             fid = 100 - 10 * math.log(at * per_step * factors.get((name, seed), 1.0))
             scores[point_name(run, at)] = {"fid": fid, "kid": 0.1, "copies": copies, "copies_held_out": 0.125}

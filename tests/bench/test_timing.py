@@ -1,4 +1,4 @@
-"""Turns, ratios within rounds, spreads and means."""
+"""Interleaving, ratios within rounds, spreads and means."""
 
 import pytest
 
@@ -24,7 +24,7 @@ def test_loops_fill_the_time_and_a_long_run_is_made_once():
     loops = loops_for({"short": lambda: None, "long": lambda: calls.append(sum(range(100_000)))}, seconds=1e-4)
     assert loops["short"] > 10
     assert loops["long"] == 1
-    assert len(calls) == 2  # the first is warm-up
+    assert len(calls) == 2  # the first call is warm-up
 
 
 def test_a_ratio_is_taken_within_each_round():

@@ -1,4 +1,4 @@
-"""The command line: every verb helps with an example, mistakes end with status 2 and four lines."""
+"""Command line: each command has help with an example, and errors end with status 2 and four lines."""
 
 import argparse
 import os
@@ -32,7 +32,7 @@ def test_overview_lists_every_verb(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_unknown_verb_is_refused_with_the_list(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["fly"]) == 2
-    assert "there is no verb 'fly'" in capsys.readouterr().err
+    assert "unknown command 'fly'" in capsys.readouterr().err
 
 
 def test_help_does_not_import_torch() -> None:
@@ -71,7 +71,7 @@ def test_verb_that_is_interrupted_while_it_is_imported_says_so_without_a_traceba
 
 @pytest.mark.parametrize(("words", "status"), [(["train", "--no-such-option"], 2), (["train", "--help"], 0)])
 def test_wrong_option_is_told_to_the_launcher_by_its_own_status(words, status, monkeypatch, capsys):
-    """Any other would have it start all ranks again."""
+    """With any other status the launcher would restart all ranks."""
     told = []
     monkeypatch.setattr("dithc.comm.ending.tell_of_end", told.append)
     with pytest.raises(SystemExit) as end:
@@ -85,7 +85,7 @@ def test_wrong_option_is_told_to_the_launcher_by_its_own_status(words, status, m
 
 
 class Slow:
-    """A verb that writes a folder and is at it until it is told to end."""
+    """Command that writes a folder until `end` is set."""
 
     SUMMARY, EXAMPLE = "", ""
 
@@ -134,7 +134,7 @@ def test_memory_that_is_refused_is_asked_for_by_the_name_of_the_stage() -> None:
     resources = Experiment.model_fields["resources"].annotation
     stages = set(get_args(get_args(resources)[0])) - {"default"}
     assert set(VERBS) - NO_STAGES == stages
-    assert "(`resources: {sample: {mem_mb}}` asks for it)" in str(_told("sample", MemoryError()))
+    assert "(`resources: {sample: {mem_mb}}` requests it)" in str(_told("sample", MemoryError()))
     assert "resources" not in str(_told("show", MemoryError()))
 
 
@@ -180,5 +180,5 @@ def test_export_rejects_a_folder_whose_name_is_not_utf8_before_work(
     tiles = tmp_path / "manifest.json"
     tiles.write_text("{}")
     assert main(["export", "--tiles", str(tiles), "--out", str(tmp_path / "e\udcfe/new")]) == 2
-    assert "a name that is no UTF-8" in capsys.readouterr().err
+    assert "a name that is not valid UTF-8" in capsys.readouterr().err
     assert not [*tmp_path.glob("e*/*")]

@@ -1,4 +1,4 @@
-"""The examples that every verb's help gives: all are understood, and cheap ones do what they say, in the order given."""
+"""Examples of all commands: all are valid, and cheap ones run in the given order."""
 
 import argparse
 import json
@@ -20,12 +20,12 @@ from dithc.config import experiment_of
 
 ROOT = Path(__file__).parents[2]
 REDUCED = ROOT / "tests/workflow/reduced.yaml"
-# Those that are not run here, and why; the others are.
+# Examples that do not run here, with the reason.
 TOO_MUCH = {
     "run": "the tests of the workflow do",
-    "status results/demo --watch": "ends with a whole experiment",
+    "status results/demo --watch": "ends with a complete experiment",
     "fetch": "asks a catalogue",
-    "doctor": "has tests of its own; on a cluster it writes a profile",
+    "doctor": "has separate tests; on a cluster it writes a profile",
     "bench": "measures for minutes",
     "tune": "searches for minutes",
     "verify results/demo store --repair": "runs the workflow",
@@ -35,16 +35,16 @@ TOO_MUCH = {
 
 
 def examples() -> list[str]:
-    """All command lines, in the order of the verbs."""
+    """Return all command lines, in the order of the commands."""
     texts = [import_module(module_of(verb)).EXAMPLE for verb in VERBS]
     return [command.strip() for text in texts for line in text.splitlines() for command in line.split("&&")]
 
 
 def parsed(line: str) -> argparse.Namespace:
-    """What a verb understands of a line of its own.
+    """Parse a command line.
 
     Raises:
-        SystemExit: it is not understood.
+        SystemExit: the line is invalid.
     """
     _, verb, *words = shlex.split(line)
     module = import_module(module_of(verb))
@@ -57,7 +57,7 @@ def parsed(line: str) -> argparse.Namespace:
 def test_example_is_understood(line: str) -> None:
     assert parsed(line) is not None
     for name in re.findall(r"config/\S+\.yaml", line):
-        assert (ROOT / name).exists() or line.startswith("dithc fetch"), f"{name} is there after an installation"
+        assert (ROOT / name).exists() or line.startswith("dithc fetch"), f"{name} is missing after an installation"
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -89,7 +89,7 @@ sys.exit(max(statuses))
 
 
 def run_lines(folder: Path, lines: list[str]) -> subprocess.CompletedProcess[str]:
-    """Run command lines in one process."""
+    """Execute command lines in one process."""
     return subprocess.run(
         [sys.executable, "-c", RUN, *lines],
         cwd=folder,
@@ -104,7 +104,7 @@ def run_lines(folder: Path, lines: list[str]) -> subprocess.CompletedProcess[str
 
 @pytest.fixture(scope="module")
 def demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The demo made small, with the steps that the examples name, after all examples."""
+    """Return the folder of a reduced demo, with the steps of the examples, after all examples."""
     folder = tmp_path_factory.mktemp("examples")
     small = folder / "config/experiments/demo.yaml"
     small.parent.mkdir(parents=True)
@@ -115,7 +115,7 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
     content = experiment_of([ROOT / "config/experiments/demo.yaml", REDUCED, steps]).model_dump(mode="json")
     small.write_text(json.dumps(content))
     (folder / "results/demo").mkdir(parents=True)
-    shutil.copy(small, folder / "results/demo/config.json")  # as `dithc run` leaves it
+    shutil.copy(small, folder / "results/demo/config.json")  # written by `dithc run`
     (folder / "profiles").symlink_to(ROOT / "profiles")
     done = run_lines(folder, cheap_examples())
     print(done.stdout)
@@ -141,7 +141,7 @@ def test_examples_work_in_the_order_given(demo: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.alternates("whole workflows", "examples")
 def test_no_command_changes_a_file_that_it_did_not_write(demo: Path) -> None:
-    """Each command with `--out` is aimed at folders of a home directory, of other stages, and of its own with one file more."""
+    """Pass `--out` in a home directory, another stage's folder, and its own folder with one more file."""
     home = demo / "home"
     for name in (
         "thesis.tex",
@@ -164,7 +164,7 @@ def test_no_command_changes_a_file_that_it_did_not_write(demo: Path) -> None:
         is_stage = own.name == "manifest.json"
         places = ["home", f"home/{own.name}", "home/thesis.tex"] if not is_stage else ["home/manifest.json"]
         places += ["results/demo/manifest.json", "results/demo/fid/sentinel2-after/manifest.json"]
-        if " synthesize " not in line:  # it writes its manifest next to a folder that it owns
+        if " synthesize " not in line:  # it writes its manifest next to its folder
             places += [found[1]] if is_stage or own.is_dir() else []
         lines += [line.replace(found[0], f" --out {place}") for place in places]
     before = {
@@ -172,7 +172,7 @@ def test_no_command_changes_a_file_that_it_did_not_write(demo: Path) -> None:
     }
     done = run_lines(demo, lines)
     print(done.stdout)
-    assert done.stdout.count("status ") == len(lines), "each command ends"
+    assert done.stdout.count("status ") == len(lines), "a command did not end"
     after = {path: path.read_bytes() for path in before if path.exists()}
     changed = [str(path.relative_to(demo)) for path in before if after.get(path) != before[path]]
     assert changed == []
@@ -205,13 +205,13 @@ def documented() -> tuple[list[str], list[str], list[str]]:
 @pytest.mark.parametrize("line", documented()[0])
 def test_line_of_the_documents_is_understood_as_it_stands(line: str) -> None:
     words = shlex.split(line, comments=True)
-    while re.fullmatch(r"[A-Z_]+=\S+", words[0]):  # of the environment
+    while re.fullmatch(r"[A-Z_]+=\S+", words[0]):  # environment variables
         words = words[1:]
     program = words[0].removeprefix(".venv/bin/")
     if program == "make":
         assert re.search(rf"^{words[1]}:", (ROOT / "Makefile").read_text(), re.MULTILINE)
         return
-    assert words[0].startswith(".venv/bin/"), "it works without an activated environment"
+    assert words[0].startswith(".venv/bin/"), "the command requires an activated environment"
     assert (Path(sys.executable).parent / program).exists()
     if program == "dithc":
         parsed(shlex.join(["dithc", *words[1:]]))
@@ -256,6 +256,6 @@ def test_program_of_the_documents_runs(program: str, tmp_path: Path) -> None:
     left = [path.name for path in tmp_path.iterdir()]
     if "Tiers" in program:
         assert "loaded_bytes=" in done.stdout
-        assert left == [], "the file of a tier has no name"
+        assert left == [], "the file tier left a named file"
     elif "Checkpoints" in program:
         assert left == ["store"]

@@ -1,4 +1,4 @@
-"""A command that is killed can say nothing: `dithc launch` says why, and what to do."""
+"""`dithc launch` reports the cause and fix for a killed command, which cannot report itself."""
 
 import sys
 

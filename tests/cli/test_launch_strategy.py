@@ -1,4 +1,4 @@
-"""`dithc launch --strategy` counts ranks by the dies or clusters of the machine it runs on."""
+"""`dithc launch --strategy` derives ranks from the dies or core clusters of the machine."""
 
 import json
 import sys
@@ -39,7 +39,7 @@ def test_a_rank_gets_its_share_of_the_cores_where_nobody_gave_their_number(monke
 
 
 def node(*, dies: int, clusters: int):
-    """A node of so many dies of so many clusters of one core."""
+    """Return a node with the given dies and core clusters per die, with one core per cluster."""
     return SimpleNamespace(
         visible_cores=[SimpleNamespace(die=n // clusters, cluster=n) for n in range(dies * clusters)]
     )

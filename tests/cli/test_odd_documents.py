@@ -1,4 +1,4 @@
-"""Documents that are pipes, too deep, or of numbers that are none: said in four lines, or passed over; never waited for."""
+"""Documents that are pipes, too deep, or contain invalid numbers: reported in four lines or skipped, without waiting."""
 
 import json
 import os

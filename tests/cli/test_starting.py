@@ -1,4 +1,4 @@
-"""Commands in shells of clusters: other locales, little memory, folders that cannot be written to."""
+"""Commands in cluster shells: other locales, little memory, unwritable folders."""
 
 import errno
 import json
@@ -56,7 +56,7 @@ def locales(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("locales")
     if shutil.which("localedef") is None:
         pytest.skip("no localedef")
-    name = folder / "de_DE.ISO-8859-1"  # of others, localedef takes up to a minute
+    name = folder / "de_DE.ISO-8859-1"  # for other locales, localedef takes up to a minute
     subprocess.run(["localedef", "-i", "de_DE", "-f", "ISO-8859-1", name], check=False, capture_output=True)
     return folder
 
@@ -159,7 +159,7 @@ def test_unwritable_cache_of_matplotlib_is_replaced_and_its_warnings_are_one_lin
 
 def read_only(folder: Path) -> Path:
     (folder / "file").touch()
-    return folder / "file"  # also for root
+    return folder / "file"  # unwritable for root too
 
 
 def missing(folder: Path) -> Path:

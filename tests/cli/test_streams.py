@@ -1,4 +1,4 @@
-"""A program started without input or outputs, or with outputs that know ASCII alone, ends as any other."""
+"""Programs without standard streams, or with ASCII-only outputs, end normally."""
 
 import json
 import os
@@ -18,7 +18,7 @@ DITHC = ("-c", "from dithc.cli import main; import sys; sys.exit(main())")
 
 @pytest.fixture
 def manifest(tmp_path: Path) -> Path:
-    """A manifest with a file that is whole, in a folder with a name of its own."""
+    """Write a manifest with an intact file, in a folder with a non-ASCII name."""
     folder = tmp_path / "Höhe ≥ 日本"
     folder.mkdir()
     (folder / "scores.bin").write_bytes(b"scores")
@@ -49,7 +49,7 @@ def test_closed_streams_change_no_verdict(manifest: Path, tmp_path: Path, closed
     out = tmp_path / "found.json"
     done = run(closed, "verify", str(manifest), "--json", str(out))
     assert done.returncode == 0, done.stderr.decode()
-    found = json.loads(out.read_text())  # and nothing that was said stands in it
+    found = json.loads(out.read_text())  # and no log lines are in it
     assert (found["files"], found["faults"]) == (1, [])
     (manifest.parent / "scores.bin").write_bytes(b"others")
     assert run(closed, "verify", str(manifest)).returncode == 1

@@ -1,4 +1,4 @@
-"""A full disk, or a file that cannot be read, is four lines and status 2; what was complete stays as it was."""
+"""A full disk or an unreadable file causes four lines and status 2. Complete files stay unchanged."""
 
 import errno
 import json
@@ -39,7 +39,7 @@ CONFIG: dict[str, Any] = {
 
 
 class Bench:
-    """A small experiment under `root`; `words[verb]` are the arguments of its verbs."""
+    """Small experiment under `root`; `words[verb]` are the arguments of its commands."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -65,11 +65,11 @@ class Bench:
         }
 
     def configure(self, *, seed: int) -> None:
-        """Writes the configuration with this seed."""
+        """Write the configuration with this seed."""
         (self.root / "config.json").write_text(json.dumps({**CONFIG, "seed": seed}))
 
     def sample(self) -> None:
-        """Writes the train tiles, turned by a quarter, as if they were generated, in two files."""
+        """Write the train tiles, rotated by 90 degrees, as generated images in two files."""
         tiles, folder = Tiles(self.root / "tiles"), self.root / "samples"
         folder.mkdir()
         images = np.rot90(tiles.rgb(tiles.rows("train")), axes=(2, 3))
@@ -80,14 +80,14 @@ class Bench:
         Manifest(stage="sample", name="score", spec={}, files=files, numbers=numbers).write(folder / "manifest.json")
 
     def content(self) -> dict[str, bytes]:
-        """All files but metrics, which are a log of attempts."""
+        """Return all files except metrics, which log attempts."""
         files = (path for path in self.root.rglob("*") if path.is_file() and "metrics" not in path.parts)
         return {str(path.relative_to(self.root)): path.read_bytes() for path in files}
 
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Bench:
-    """The experiment, every verb done."""
+    """Return the experiment after all commands."""
     bench = Bench(tmp_path_factory.mktemp("bench"))
     for name, words in bench.words.items():
         if name == "features of samples":
@@ -98,13 +98,13 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Bench:
 
 @pytest.fixture
 def bench(finished: Bench) -> Iterator[Bench]:
-    """The finished experiment; its configuration is put back after the test."""
+    """Yield the finished experiment. Its configuration is restored after the test."""
     yield finished
     finished.configure(seed=0)
 
 
 def broken(monkeypatch: pytest.MonkeyPatch, function: str, number: int) -> None:
-    """Makes `os.fsync` or `os.replace` fail."""
+    """Make `os.fsync` or `os.replace` fail."""
 
     def fail(*_: object) -> None:
         raise OSError(number, os.strerror(number))
@@ -113,7 +113,7 @@ def broken(monkeypatch: pytest.MonkeyPatch, function: str, number: int) -> None:
 
 
 def four_lines(said: str) -> bool:
-    """Whether this is the form of a user error, and no traceback."""
+    """Test for the form of a user error without a traceback."""
     return all(word in said for word in ("got:", "expected:", "fix:")) and "Traceback" not in said
 
 
@@ -159,7 +159,7 @@ def test_full_disk_ends_with_status_2_and_leaves_earlier_output(
         (errno.EROFS, "read-only"),
         (errno.EACCES, "permissions"),
         (errno.EIO, "dmesg"),
-        (errno.ENOTCONN, "check that the path"),
+        (errno.ENOTCONN, "check the path"),
     ],
 )
 def test_fix_is_that_of_the_error(
@@ -201,7 +201,7 @@ def test_reader_that_has_gone_is_no_error_to_tell(
 
 
 def test_fid_says_what_of_the_generated_images_is_copied(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
-    """The images that stand for generated ones are the train tiles, turned."""
+    """The train tiles, rotated, serve as generated images."""
     assert main(bench.words["fid"]) == 0
     numbers = json.loads((bench.root / "fid" / "manifest.json").read_text())["numbers"]
     real = json.loads((bench.root / "real" / "manifest.json").read_text())["numbers"]
@@ -218,4 +218,4 @@ def test_fid_refuses_tiles_that_the_features_are_not_of(
     Manifest(stage="tiles", name="other", spec={"of": "another set"}).write(other)
     words = [str(other) if word.endswith("/tiles/manifest.json") else word for word in bench.words["fid"]]
     assert main(words) == 2
-    assert f"tiles {other} are not those of the real features" in capsys.readouterr().err
+    assert f"tiles {other} are not the tiles of the real features" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""The doctor names what will hurt, with a fix, and stays quiet where nothing is wrong."""
+"""The doctor reports problems with fixes, and none on a healthy machine."""
 
 import json
 import shutil
@@ -81,7 +81,7 @@ def test_the_verb_looks_at_every_topic_and_its_status_is_the_verdict(examined):
 
 def test_no_check_breaks_and_every_trouble_has_a_fix(examined):
     for finding in examined[1]["findings"]:
-        assert "this check broke" not in finding["text"]
+        assert "this check failed" not in finding["text"]
         assert finding["level"] == "ok" or finding["fix"]
 
 
@@ -167,7 +167,7 @@ def test_no_compiler_is_a_warning_that_names_what_is_off(machine, monkeypatch):
     monkeypatch.setenv("PATH", "/nowhere")
     (finding,) = compilers(machine, HERE)
     assert finding.level == "warn"
-    assert "torch.compile is off" in finding.text
+    assert "torch.compile is unavailable" in finding.text
 
 
 def test_a_missing_package_hurts(machine, monkeypatch):
@@ -211,10 +211,10 @@ def test_the_exit_status_is_1_for_what_will_hurt_and_its_topics_are_named(monkey
     monkeypatch.setattr("dithc.doctor.collect", lambda _: found)
     assert main(["doctor"]) == verdict
     first, *lines = capsys.readouterr().out.splitlines()
-    assert first.startswith("not ready (exit status 1): topic bad will hurt; " if verdict else "ready: ")
+    assert first.startswith("not ready (exit status 1): topic bad must be fixed; " if verdict else "ready: ")
     assert first.endswith("1 warning: topic warn" if "warn" in names else "no warnings")
     levels = [line[:5].strip() for line in lines if not line.startswith(" ")]
-    assert levels == sorted(levels, key=("bad", "warn", "ok").index), "what is off stands before what is well"
+    assert levels == sorted(levels, key=("bad", "warn", "ok").index), "problems must precede ok findings"
 
 
 def test_long_lists_are_told_on_request(monkeypatch, capsys):
@@ -292,7 +292,7 @@ def test_one_openmp_runtime_is_no_trouble_and_a_second_that_is_loaded_is_found(t
         pytest.skip("needs a C compiler for the second runtime")
     verdict, texts = runtimes_in_a_process_with()
     assert (verdict, texts) == ("ok", [])
-    # A library with the file name of Intel's runtime and one of its functions: what the doctor recognises is the file.
+    # A library with the file name of Intel's runtime and one of its functions. The doctor recognizes the file.
     second = tmp_path / "libiomp5.so"
     line = [compiler, "-shared", "-fPIC", "-x", "c", "-", "-o", str(second)]
     subprocess.run(line, input="int omp_get_num_threads(void) { return 1; }", text=True, check=True)
@@ -306,7 +306,7 @@ def test_a_second_copy_of_the_same_openmp_runtime_is_a_warning():
     line = ["cc", "-print-file-name=libgomp.so.1"]
     copy = subprocess.run(line, capture_output=True, text=True).stdout.strip() if shutil.which("cc") else ""
     if not Path(copy).is_absolute():
-        pytest.skip("needs the libgomp of a C compiler beside torch's")
+        pytest.skip("needs the libgomp of a C compiler besides torch's")
     verdict, texts = runtimes_in_a_process_with(copy)
     mine = str(Path(copy).resolve())
     assert verdict == "warn"
@@ -327,7 +327,7 @@ def test_ignored_variables_of_openmp_and_of_a_launcher_are_named(machine, monkey
     [
         ({}, None, ""),
         ({"SLURM_JOB_ID": "7", "SLURM_CPUS_PER_TASK": "2", "SLURM_CPUS_ON_NODE": "8"}, "ok", "4 CPU(s) allowed"),
-        ({"SLURM_JOB_ID": "7", "SLURM_CPUS_PER_TASK": "8", "SLURM_CPUS_ON_NODE": "8"}, "warn", "8 a task asked for"),
+        ({"SLURM_JOB_ID": "7", "SLURM_CPUS_PER_TASK": "8", "SLURM_CPUS_ON_NODE": "8"}, "warn", "8 requested per task"),
         ({"SLURM_JOB_ID": "7", "SLURM_CPUS_ON_NODE": "2"}, "warn", "only 2 belong to the job"),
     ],
 )

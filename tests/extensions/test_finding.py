@@ -67,4 +67,4 @@ def test_another_process_finds_it_and_a_broken_package_is_no_matter_to_help(
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert "verbs:" in done.stdout
+    assert "commands:" in done.stdout

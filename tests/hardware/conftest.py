@@ -1,4 +1,4 @@
-"""Written trees of machines, for the tests of the room."""
+"""Emulated trees of machines, for the tests of `dithc.hardware`."""
 
 import os
 from collections.abc import Callable, Iterator
@@ -12,11 +12,11 @@ from tests.hardware.tree import Tree
 
 @pytest.fixture
 def masks_put_back() -> Iterator[None]:
-    """Every thread of this process has its own mask again after the test: threads of a team stay pinned."""
+    """Restore the mask of every thread of this process after the test, because threads of a team stay pinned."""
     before = {int(thread): os.sched_getaffinity(int(thread)) for thread in os.listdir("/proc/self/task")}
     yield
     for thread, mask in before.items():
-        with suppress(ProcessLookupError):  # gone meanwhile
+        with suppress(ProcessLookupError):  # the thread has ended meanwhile
             os.sched_setaffinity(thread, mask)
 
 
@@ -27,7 +27,7 @@ def tree(tmp_path: Path) -> Tree:
 
 @pytest.fixture
 def two_sockets(tree: Tree) -> Tree:
-    """2 sockets x 2 NUMA nodes x 20 cores x 2 threads; nodes 4 and 5 are on-package memory without CPUs."""
+    """Add 2 sockets x 2 NUMA nodes x 20 cores x 2 threads; nodes 4 and 5 are on-package memory without CPUs."""
     num_cores = 80
     for core in range(num_cores):
         for cpu in (core, core + num_cores):
@@ -44,7 +44,7 @@ def two_sockets(tree: Tree) -> Tree:
 
 @pytest.fixture
 def flat_machine(tree: Tree) -> Callable[..., Tree]:
-    """One socket without NUMA nodes in sysfs, L3 caches shared by `cores_per_l3` cores each."""
+    """Return a builder of one socket without NUMA nodes in sysfs, with L3 caches shared by `cores_per_l3` cores."""
 
     def build(*, num_cores: int, cores_per_l3: int | None = None, allowed: str | None = None) -> Tree:
         for cpu in range(num_cores):

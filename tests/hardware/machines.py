@@ -1,4 +1,4 @@
-"""Machines of the field as written trees: what a Linux kernel on each shows below /sys and /proc."""
+"""Real machines as emulated trees, with the files of a Linux kernel below /sys and /proc."""
 
 from tests.hardware.tree import Tree, distances, span
 
@@ -8,12 +8,12 @@ LX2_INFO = "processor : 0\nFeatures : fp asimd sve sme\nCPU implementer : 0x70\n
 
 
 def container(tree: Tree) -> None:
-    """Two CPUs, no topology, no NUMA nodes, no caches: what some sandboxes leave of sysfs."""
+    """Add two CPUs without topology, NUMA nodes and caches, the rest of sysfs in some sandboxes."""
     tree.process(allowed="0-1", gib=4)
 
 
 def laptop(tree: Tree, *, low_power: bool = False) -> None:
-    """6 fast cores of 2 threads, 8 efficient ones sharing an L2 by four, one L3; optionally 2 more cores outside the L3."""
+    """Add 6 fast cores x 2 threads, 8 efficiency cores (an L2 per four), one L3; optionally 2 cores outside it."""
     l3 = "0-19"
     for core in range(6):
         pair = span(2 * core, 2)
@@ -34,7 +34,7 @@ def laptop(tree: Tree, *, low_power: bool = False) -> None:
 
 
 def epyc(tree: Tree, *, nodes_per_socket: int, chiplets_as_dies: bool = False) -> None:
-    """2 sockets x 64 cores x 2 threads, an L3 for each chiplet of 8; kernels since 6.9 may number each chiplet as a die."""
+    """Add 2 sockets x 64 cores x 2 threads, an L3 per chiplet of 8; since 6.9 kernels may number chiplets as dies."""
     num_cores, per_chiplet = 128, 8
     for core in range(num_cores):
         first = core // per_chiplet * per_chiplet
@@ -53,7 +53,9 @@ def epyc(tree: Tree, *, nodes_per_socket: int, chiplets_as_dies: bool = False) -
 
 
 def xeon_max(tree: Tree, *, flat: bool, hmat: bool = True, clusters_per_socket: int = 4) -> None:
-    """2 sockets x 56 cores x 2 threads; in flat mode each CPU node has one of on-package memory, numbered after them."""
+    """Add 2 sockets x 56 cores x 2 threads; in flat mode each CPU node has an on-package memory node, numbered after
+    them.
+    """
     num_cores, per_node = 112, 56 // clusters_per_socket
     for core in range(num_cores):
         socket = core // 56
@@ -79,7 +81,7 @@ def xeon_max(tree: Tree, *, flat: bool, hmat: bool = True, clusters_per_socket: 
 
 
 def a64fx(tree: Tree) -> None:
-    """4 core memory groups of 12 cores and 8 GiB on the package, an L2 for each, no L3, no DDR; a ring pairs them."""
+    """Add 4 core memory groups of 12 cores and 8 GiB on the package, one L2 each, no L3, no DDR; a ring pairs them."""
     for cpu in range(48):
         tree.cpu(cpu, socket=0, die=None, siblings=str(cpu), l2=span(cpu // 12 * 12, 12))
     places = [(pair, group) for pair in range(2) for group in range(2)]
@@ -90,7 +92,7 @@ def a64fx(tree: Tree) -> None:
 
 
 def grace(tree: Tree) -> None:
-    """2 sockets x 72 cores, a NUMA node and an L3 each, no die numbers."""
+    """Add 2 sockets x 72 cores with one NUMA node and one L3 each, without die numbers."""
     for cpu in range(144):
         tree.cpu(cpu, socket=cpu // 72, die=None, siblings=str(cpu), l2=str(cpu), l3=span(cpu // 72 * 72, 72))
     for node, row in enumerate(distances([(0,), (1,)], steps=(40,))):
@@ -100,7 +102,7 @@ def grace(tree: Tree) -> None:
 
 
 def grace_hopper(tree: Tree) -> None:
-    """72 cores; node 1 is the GPU's memory, fast for the GPU (access class 0) and not for the CPU (class 1); node 2 is empty."""
+    """Add 72 cores; node 1: GPU memory, fast for the GPU (access class 0), not the CPU (class 1); node 2: empty."""
     for cpu in range(72):
         tree.cpu(cpu, socket=0, die=None, siblings=str(cpu), l2=str(cpu), l3="0-71")
     tree.node(0, cpus="0-71", gib=480, distances="10 80 80")
@@ -115,7 +117,10 @@ def grace_hopper(tree: Tree) -> None:
 
 
 def lx2(tree: Tree, *, hmat: bool = True) -> None:
-    """2 sockets x 2 dies x 4 clusters x 38 cores; a cluster is a NUMA node with DDR, an L2, and a node of on-package memory."""
+    """Add 2 sockets x 2 dies x 4 core clusters x 38 cores.
+
+    A core cluster is a NUMA node with DDR, an L2, and a node of on-package memory.
+    """
     per_cluster, num_clusters = 38, 16
     for cpu in range(per_cluster * num_clusters):
         first = cpu // per_cluster * per_cluster

@@ -1,4 +1,4 @@
-"""A machine that is written to a file is read back as it was; a file that is wrong is refused with the key that is."""
+"""A machine description is read back unchanged. An invalid file is rejected with its wrong key."""
 
 import logging
 import os
@@ -124,7 +124,7 @@ def test_a_description_stands_in_for_this_machine_with_the_limits_of_this_proces
     assert str(path) in machine.describe()
     assert plan(machine, ranks_per_node=1).ranks[0].clusters == tuple((core,) for core in range(len(cpus)))
     discover()
-    assert heard.text.count("stands in for this machine") == 1
+    assert heard.text.count("replaces this machine") == 1
 
 
 def test_the_profile_of_two_clusters_makes_a_cluster_of_each_of_two_cores(monkeypatch):
@@ -150,7 +150,7 @@ def test_a_description_without_any_cpu_of_ours_is_refused(monkeypatch, tmp_path)
     path = tmp_path / "other.yaml"
     path.write_text("clusters: [{cores: 100000-100001}]")
     monkeypatch.setenv("DITHC_MACHINE", str(path))
-    with pytest.raises(UserError, match="cannot stand in"):
+    with pytest.raises(UserError, match="cannot replace"):
         discover()
 
 

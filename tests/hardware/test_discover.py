@@ -1,4 +1,4 @@
-"""What the machine looks like is read from sysfs, here and from written trees."""
+"""Discovery of the machine from sysfs, here and from emulated trees."""
 
 import json
 import os
@@ -42,7 +42,7 @@ def test_without_numa_nodes_cores_sharing_an_l3_are_a_cluster(flat_machine):
 def test_without_numa_and_l3_the_die_is_one_cluster(flat_machine):
     machine = discover(flat_machine(num_cores=3).root)
     assert [cluster.cores for cluster in machine.clusters] == [(0, 1, 2)]
-    assert "whole die" in machine.cluster_rule
+    assert "entire die" in machine.cluster_rule
 
 
 def test_an_empty_tree_gives_cores_without_topology(tree):

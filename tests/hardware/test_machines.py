@@ -1,4 +1,4 @@
-"""Machines of the field, each as its kernel shows it: dies, clusters, cores, tiers of memory, and the core plan."""
+"""Real machines as reported by their kernels: dies, core clusters, cores, memory tiers, and the core plan."""
 
 import pytest
 
@@ -17,7 +17,7 @@ def tiers(machine):
 
 
 def sizes(rank_plan):
-    """Compute cores in each of a rank's clusters."""
+    """Return the compute cores in each core cluster of a rank."""
     return [len(cores) for cores in rank_plan.clusters]
 
 
@@ -26,7 +26,7 @@ def test_a_container_without_topology_has_a_core_for_each_cpu(tree):
     machine = discover(tree.root)
     assert shape(machine) == (1, 1, 1, 2)
     assert (machine.nodes, machine.tiers, machine.caches) == ((), (), ())
-    assert "whole die" in machine.cluster_rule
+    assert "entire die" in machine.cluster_rule
     (rank,) = plan(machine, ranks_per_node=1).ranks
     assert (rank.clusters, rank.reserved, rank.num_threads) == (((0, 1),), (), 2)
 
@@ -41,14 +41,14 @@ def test_a_laptop_is_one_cluster_around_its_l3_and_its_efficient_cores_are_known
     core_plan = plan(machine, ranks_per_node=1)
     assert sizes(core_plan.ranks[0]) == [14]
     assert any("8 core(s) are slower" in reason for reason in core_plan.reasons)
-    assert "8 of the cores are efficient ones" in machine.describe()
+    assert "8 of the cores are efficiency cores" in machine.describe()
 
 
 def test_laptop_cores_outside_the_l3_are_a_cluster_by_their_l2(tree):
     machines.laptop(tree, low_power=True)
     machine = discover(tree.root)
     assert [len(cluster.cores) for cluster in machine.clusters] == [14, 2]
-    assert "an L2 where there is no L3" in machine.cluster_rule
+    assert "an L2 without L3" in machine.cluster_rule
 
 
 @pytest.mark.parametrize("chiplets_as_dies", [False, True])
@@ -61,7 +61,7 @@ def test_epyc_with_one_node_a_socket_has_a_cluster_for_each_l3(tree, chiplets_as
     assert machine.cores[64].cpus == (64, 192)
     assert tiers(machine) == {"ddr": ((0, 1), 512)}
     first, second = plan(machine, ranks_per_node=2).ranks
-    # 3 cores to spare for 8 clusters: one for each of the two purposes, from two clusters.
+    # 3 spare cores for 8 clusters: one for each of the two purposes, from two clusters.
     assert sizes(first) == [8] * 6 + [7] * 2
     assert dict(first.reserved) == {"communication": 55, "load": 63}
     assert second.cores == tuple(range(64, 128))
@@ -76,7 +76,7 @@ def test_epyc_with_four_nodes_a_socket_has_a_cluster_for_each_node(tree, chiplet
     assert [cluster.node for cluster in machine.clusters] == list(range(8))
     assert tiers(machine) == {"ddr": (tuple(range(8)), 512)}
     assert sizes(plan(machine, ranks_per_node=2).ranks[0]) == [16, 16, 15, 15]
-    # Data parallel: one rank for each cluster.
+    # Data parallel: one rank per core cluster.
     assert [rank.cores[0] for rank in plan(machine, ranks_per_node=8).ranks] == list(range(0, 128, 16))
 
 
@@ -88,7 +88,7 @@ def test_xeon_max_in_flat_mode_has_on_package_memory_beside_ddr(tree, hmat, clus
     assert shape(machine) == dies_and_clusters
     num = 2 * clusters
     assert tiers(machine) == {"ddr": (tuple(range(num)), 256), "on-package": (tuple(range(num, 2 * num)), 128)}
-    assert ("by HMAT a higher bandwidth" in machine.tiers[1].reason) is hmat
+    assert ("a higher bandwidth (HMAT)" in machine.tiers[1].reason) is hmat
     assert "tier on-package: 128.0 GiB" in machine.describe()
     if hmat:
         assert machine.nodes[num].read_bandwidth == 800_000 // clusters << 20
@@ -113,7 +113,7 @@ def test_a64fx_is_one_die_of_four_groups_with_on_package_memory_only(tree):
     machines.a64fx(tree)
     machine = discover(tree.root)
     assert shape(machine) == (1, 1, 4, 48)
-    assert "known of this processor" in machine.die_rule
+    assert "rule for this processor" in machine.die_rule
     assert tiers(machine) == {"on-package": ((0, 1, 2, 3), 32)}
     (rank,) = plan(machine, ranks_per_node=1).ranks
     assert sizes(rank) == [12, 12, 11, 11]
@@ -189,11 +189,11 @@ def test_ranks_keep_to_their_dies_where_a_core_is_missing(tree):
     tree.process(allowed="0-9,11-607")
     machine = discover(tree.root)
     assert machine.offline_cpus == (10,)
-    assert "1 CPU(s) are switched off" in machine.describe()
+    assert "1 CPU(s) are offline" in machine.describe()
     ranks = plan(machine, ranks_per_node=4).ranks
     assert [len({machine.cores[core].die for core in rank.cores}) for rank in ranks] == [1] * 4
     assert [rank.cores[0] for rank in ranks] == [0, 151, 303, 455]
-    # The die with 151 cores reserves 7, one less than the others, and its clusters stay equal.
+    # The die with 151 cores reserves 7, one less than the other dies, and its clusters stay equal.
     assert [sizes(rank) for rank in ranks] == [[36] * 4] * 4
 
 
@@ -202,7 +202,7 @@ def test_ranks_are_cut_evenly_where_a_cpuset_leaves_the_dies_unequal(tree):
     tree.process(allowed="0-9,72-73")
     core_plan = plan(discover(tree.root), ranks_per_node=2)
     assert [len(rank.cores) for rank in core_plan.ranks] == [6, 6]
-    assert any("different numbers of cores" in reason for reason in core_plan.reasons)
+    assert any("different numbers of usable cores" in reason for reason in core_plan.reasons)
     assert any("rank 1 spans several sockets" in reason for reason in core_plan.reasons)
 
 

@@ -1,4 +1,4 @@
-"""What the kernel gave is compared with what was asked: masks, threads, ranks that share a core."""
+"""Actual placement compared with the plan: masks, threads, ranks that share a core."""
 
 import logging
 import os
@@ -28,7 +28,7 @@ def heard(monkeypatch, caplog):
 
 @pytest.fixture
 def rank_plan(two_sockets):
-    """Rank 1 of 4 on a written machine: CPUs 20-39 and 100-119."""
+    """Return rank 1 of 4 on an emulated machine: CPUs 20-39 and 100-119."""
     return plan(discover(two_sockets.root), ranks_per_node=4).ranks[1]
 
 
@@ -37,7 +37,7 @@ def two_cpus(masks_put_back):
     cpus = tuple(sorted(os.sched_getaffinity(0)))
     if len(cpus) < 2:
         pytest.skip("needs two CPUs")
-    for thread in os.listdir("/proc/self/task"):  # also those of a team that an earlier test pinned
+    for thread in os.listdir("/proc/self/task"):  # including threads of a team that an earlier test pinned
         os.sched_setaffinity(int(thread), cpus)
     return cpus
 
@@ -66,7 +66,7 @@ def test_a_mask_that_is_not_the_planned_one_is_a_warning(two_sockets, rank_plan,
     two_sockets.process(allowed="20-25")
     placement = verify(rank_plan, root=two_sockets.root)
     assert kinds(placement) == ["process mask", "too few CPUs"]
-    assert "CPUs 20-39,100-119 were asked for, the kernel allows 20-25" in heard.text
+    assert "CPUs 20-39,100-119 were requested, the kernel allows 20-25" in heard.text
 
 
 def test_cpus_that_are_off_are_in_nobodys_way(flat_machine):
@@ -121,7 +121,7 @@ def test_ranks_on_one_core_are_said_once_by_the_first_of_them(two_sockets, rank_
         return others
 
     placement = verify(rank_plan, gather=gather, cores=cores, root=two_sockets.root)
-    # Rank 0 shares core 20 with this one too, and says so itself.
+    # Rank 0 also shares core 20 with this rank, and reports it itself.
     assert kinds(placement) == ["shared with a rank"]
     assert placement.differences[0].cpus == (20, 21, 100, 101)
     assert "ranks 1 and 2 of this node share" in heard.text

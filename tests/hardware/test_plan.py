@@ -1,4 +1,4 @@
-"""The core plan gives every rank its own neighbouring cores, or says why it does not."""
+"""The core plan assigns neighboring cores to every rank, or gives the reason against it."""
 
 import os
 from dataclasses import replace
@@ -57,7 +57,7 @@ def test_a_rank_with_a_mask_of_its_own_leaves_cores_free_by_the_same_rule(two_so
     assert (first.cpus, first.compute, first.reserved, first.pin) == (whole.cpus, whole.compute, whole.reserved, True)
     assert (last.rank, last.cpus) == (3, first.cpus)
     assert "communication" in dict(first.reserved)
-    assert "mask of its own" in bound.reasons[0]
+    assert "separate mask" in bound.reasons[0]
     assert plan(own, ranks_per_node=1, own_mask=True) == plan(own, ranks_per_node=1)
     throttled = replace(own, limits=replace(own.limits, cpu_quota=1.0))
     assert not plan(throttled, ranks_per_node=4, own_mask=True).ranks[0].pin

@@ -1,4 +1,4 @@
-"""Writes sysfs and procfs trees of machines that are not here, file by file as the kernel shows them."""
+"""Emulation of the sysfs and procfs trees of other machines, file by file."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -7,7 +7,7 @@ from dithc.hardware.cpu_lists import compact_cpus
 
 
 class Tree:
-    """A written machine below `root`; each method adds what one kernel interface would show."""
+    """Emulated machine below `root`. Each method adds the files of one kernel interface."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -20,7 +20,9 @@ class Tree:
     def cpu(
         self, cpu: int, *, socket: int, siblings: str, die: int | None = 0, l3: str | None = None, l2: str | None = None
     ) -> None:
-        """A logical CPU; `die` is None on Arm, where the kernel has no such file; caches by the list of CPUs sharing one."""
+        """Add a logical CPU; `die` None omits its file, as on Arm; caches by the list of sharing
+        CPUs.
+        """
         folder = f"sys/devices/system/cpu/cpu{cpu}"
         self.write(f"{folder}/topology/physical_package_id", str(socket))
         if die is not None:
@@ -44,7 +46,7 @@ class Tree:
         self.write(f"{folder}/distance", distances)
 
     def hmat(self, node: int, *, mib_per_second: int, ns: int, access: int = 0) -> None:
-        """What the firmware's HMAT table says of a node from its nearest initiators, as the kernel shows it since 5.5."""
+        """Add the HMAT entry of a node for its nearest initiators, in the form of kernels since 5.5."""
         folder = f"sys/devices/system/node/node{node}/access{access}/initiators"
         for way in ("read", "write"):
             self.write(f"{folder}/{way}_bandwidth", str(mib_per_second))
@@ -60,21 +62,21 @@ class Tree:
         self.write("proc/cpuinfo", cpuinfo or "model name : Written CPU\nflags : fpu avx2 avx512f")
 
     def task(self, thread: int, *, name: str, allowed: str, last_cpu: int) -> None:
-        """A thread of the process: field 39 of its stat is the CPU it last ran on."""
+        """Add a thread of the process; field 39 of its stat is its last CPU."""
         fields = ["S", *["0"] * 35, str(last_cpu), "0", "0"]
         self.write(f"proc/self/task/{thread}/stat", f"{thread} ({name}) {' '.join(fields)}")
         self.write(f"proc/self/task/{thread}/status", f"Name:\t{name}\nCpus_allowed_list:\t{allowed}")
 
 
 def span(first: int, count: int) -> str:
-    """`count` CPUs from `first` on, as the kernel lists them."""
+    """Format `count` CPUs from `first` in the kernel's notation."""
     return compact_cpus(range(first, first + count))
 
 
 def distances(groups: Sequence[Sequence[object]], steps: Sequence[int]) -> list[str]:
-    """Rows of the distance table; a node is a tuple of what it belongs to, outermost first.
+    """Return the rows of the distance table. A node is a tuple of its groups, outermost first.
 
-    `steps[k]` is the distance of two nodes that share their first k labels; 10 of a node to itself.
+    `steps[k]` is the distance of two nodes that share their first k labels; a node has distance 10 to itself.
     """
     rows = []
     for one in groups:

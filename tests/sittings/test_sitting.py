@@ -1,4 +1,4 @@
-"""What was measured is kept unit by unit, taken over by the same command alone, and told when somebody stops it."""
+"""Units are stored one by one, reused only by the same command, and reported when a user stops it."""
 
 import json
 import logging
@@ -34,7 +34,7 @@ def as_json(value: object) -> Any:
 
 @contextmanager
 def capture() -> Iterator[list[str]]:
-    """Messages of the package's log."""
+    """Yield the messages of the package's log."""
     messages: list[str] = []
     handler = logging.Handler()
     handler.emit = lambda entry: messages.append(entry.getMessage())  # type: ignore[method-assign]
@@ -45,7 +45,7 @@ def capture() -> Iterator[list[str]]:
 
 
 def counted(limit: int, error: BaseException) -> Callable[[], int]:
-    """Gives 1, 2, ...; after `limit` calls somebody stops it."""
+    """Return 1, 2, ..., and raise `error` after `limit` calls."""
     calls = iter(range(1, limit + 1))
 
     def make() -> int:
@@ -213,7 +213,7 @@ def test_stopped_trainings_write_what_they_have_and_go_on(
     words = ["bench", "strategies", "--models", "S/2", "--batches", "8,16", "--strategies", "cftp,dp", "--rounds", "2"]
     words += ["--memory-limit", "1", "--json", str(out)]
     assert main(words) == 75
-    assert "the same command goes on from there" in capsys.readouterr().out
+    assert "rerun the same command to resume" in capsys.readouterr().out
     assert not out.exists()
     part = json.loads((tmp_path / "strategies.stopped.json").read_text())
     first, second = part["cells"]
@@ -225,7 +225,7 @@ def test_stopped_trainings_write_what_they_have_and_go_on(
     monkeypatch.setattr(module, "_made", lambda contender, *_, **__: made.append(contender.name) or Run(seconds=[9.0]))
     assert main(words) == 0
     assert before == ["cftp", "dp", "dp"]
-    assert made == ["cftp", "cftp", "dp", "dp", "cftp"], "what is left of 8 runs"
+    assert made == ["cftp", "cftp", "dp", "dp", "cftp"], "the remaining runs of 8"
     whole = json.loads(out.read_text())
     assert whole["sittings"] == 2
     assert whole["cells"][0]["strategies"]["dp"]["steps_seconds"] == [[2.0], [3.0]]
@@ -253,7 +253,7 @@ def test_stopped_cases_are_written_and_go_on(is_same: bool, tmp_path: Path, monk
     whole = json.loads(out.read_text())
     assert (whole["cases"][0] == case) == is_same
     assert whole.get("sittings", 1) == (2 if is_same else 1)
-    assert len(whole["cases"]) == len(calls) - (1 if is_same else 2) > 1, "one was cut and is made again"
+    assert len(whole["cases"]) == len(calls) - (1 if is_same else 2) > 1, "the cut case must be measured again"
 
 
 def test_a_sitting_without_a_file_keeps_nothing() -> None:

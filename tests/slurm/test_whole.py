@@ -45,7 +45,7 @@ def test_from_scenes_to_report_on_two_nodes(
 def test_profile_is_tried_by_jobs_on_the_nodes(scene: Scene) -> None:
     done = scene.dithc("doctor", "--profile", "cluster")
     said = done.stdout
-    for words in ("2 rank(s) on n1, n2 found each other", "this folder is the same there and here", "clocks agree"):
+    for words in ("2 rank(s) on n1, n2 connected", "this folder is shared", "clocks agree"):
         assert words in said, said + done.stderr
     assert done.returncode == 0
 

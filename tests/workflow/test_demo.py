@@ -152,5 +152,5 @@ def test_edited_display_trains_no_codec_again(finished: Path) -> None:
     done = snakemake(finished, "results/demo/codecs/gaofen2-vae/manifest.json", *LOCAL, "edit.yaml")
     assert done.returncode == 0, done.stdout[-3000:]
     assert "localrule tiles:" in done.stdout
-    assert "used again" in done.stdout
+    assert "reusing it" in done.stdout
     assert manifest(finished, "codecs/gaofen2-vae/manifest.json")["digest"] == before

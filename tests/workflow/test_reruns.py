@@ -213,7 +213,7 @@ def test_verify_finds_what_was_altered_and_with_repair_has_it_made_again(small: 
     more = ["--repair", "--profile", "profiles/local", "--configfile", "small.yaml"]
     repaired = subprocess.run([*command, *more], cwd=small, capture_output=True, text=True, check=False)
     assert repaired.returncode == 0, repaired.stdout + repaired.stderr
-    assert repaired.stdout.splitlines()[-1].endswith("all as they were written")
+    assert repaired.stdout.splitlines()[-1].endswith("all intact")
     assert manifest(small, "latents/first").read_bytes() == shown, "nothing of another making is in a manifest"
     assert run(small)[0] == []
 
@@ -244,7 +244,7 @@ def test_damage_anywhere_costs_one_job_and_leaves_the_same_bytes(
         found = subprocess.run(verify, cwd=small, capture_output=True, text=True, check=False)
         assert found.returncode == 1
         assert path.name in found.stdout
-        assert "with --repair --profile FOLDER these are deleted" in found.stderr
+        assert "rerun with --repair --profile FOLDER to delete these" in found.stderr
     path.unlink()
     assert run(small)[0] == [again]
     assert {path: path.read_bytes() for path in before} == before

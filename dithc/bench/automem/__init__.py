@@ -1,8 +1,7 @@
-"""What AutoMem and its tiers of memory give: trainings under budgets, and steps that take turns in one process.
+"""Benchmarks of AutoMem: training runs under memory budgets, and interleaved steps in one process.
 
-What: `bench_automem` runs the parts that `AutoMemSettings` name.
-Invariants: a part that cannot run here is a result with its reason; every run is a process of its own, but for the steps.
-How to change it: another part is a method of `runs.Trainings`, or a function of `steps.py`, and a line of `measure.py`.
+Each run except the steps is a separate process. A part that cannot run here is a result with its reason. To add a part,
+add a method of `runs.Trainings` or a function of `steps.py`, and a line of `measure.py`.
 """
 
 from dithc.bench.automem.measure import bench_automem

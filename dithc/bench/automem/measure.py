@@ -1,6 +1,6 @@
-"""Benchmark of AutoMem: training with less fast memory, with less memory in total, with larger batches, and the memory pool.
+"""Benchmark of AutoMem: training with less fast memory, less total memory or larger batches, and the memory pool.
 
-The parts `budget`, `file` and `largest-batch` run as separate processes (`runs.py`); `pool` and `resident` run here (`steps.py`).
+The parts `budget`, `file` and `largest-batch` start processes (`runs.py`), `pool` and `resident` run here (`steps.py`).
 """
 
 from collections.abc import Callable
@@ -18,12 +18,12 @@ from dithc.sittings import Stopped, now
 
 log = logger(__name__)
 COUNTED = {
-    "takes_bytes": "the highest resident size of the unmanaged process, less what it was before its model was made",
-    "peak_fast_bytes": "the highest number of physical bytes that the fastest tier ever held, in use and idle, kept by the pool",
-    "stall_share": "seconds a step waits for copies, or copies itself, over its seconds: median of the steps on the clock",
-    "slower": "seconds of a step over those of the unmanaged one in the same round",
-    "page_faults": "of the process in a step, without those that read a disk (getrusage)",
-    "largest": "batch of which a step ran to its end under the limit, in a fresh process, while the next larger one did not",
+    "takes_bytes": "peak resident size of the unmanaged process, minus its size before the model was built",
+    "peak_fast_bytes": "peak of the physical bytes in the fastest tier, including idle blocks of the pool",
+    "stall_share": "seconds of a step for copies or waits for them, over its seconds: median of the timed steps",
+    "slower": "seconds per step over the unmanaged seconds in the same round",
+    "page_faults": "minor page faults of the process in a step (getrusage)",
+    "largest": "largest batch with a complete step under the limit, in a fresh process",
 }
 
 
@@ -31,7 +31,7 @@ def bench_automem(settings: AutoMemSettings) -> dict[str, Any]:
     """Run the parts and return their results for JSON.
 
     Raises:
-        UserError: settings without sense, a folder that cannot hold the file.
+        UserError: the settings are invalid, or a folder cannot hold the file.
     """
     _check(settings)
     machine, core_plan = prepare_threads(settings.threads)
@@ -62,10 +62,10 @@ def _check(settings: AutoMemSettings) -> None:
         raise problem(f"bench --{argument}", got=got, expected=expected, fix=f"correct --{argument}")
 
     if not settings.only or not set(settings.only) <= set(PARTS):
-        refuse("only", ",".join(settings.only) or "none", f"some of {', '.join(PARTS)}")
+        refuse("only", ",".join(settings.only) or "none", f"parts among {', '.join(PARTS)}")
     for argument, names in (("model", (settings.model,)), ("step-models", settings.step_models)):
         if not set(names) <= set(PRESETS):
-            refuse(argument, ",".join(names), f"of {', '.join(PRESETS)}")
+            refuse(argument, ",".join(names), f"presets among {', '.join(PRESETS)}")
     for argument in ("budget", "limit", "fast_share"):
         if not 0 < getattr(settings, argument) < 1:
             refuse(argument.replace("_", "-"), getattr(settings, argument), "a share between 0 and 1")
@@ -74,4 +74,4 @@ def _check(settings: AutoMemSettings) -> None:
             refuse(argument, value, "more than 0 GiB")
     require_at_least(settings, batch=1, most=1, rounds=1, warmup=2, steps=1, repeats=1, threads=1)
     if {"file", "largest-batch"} & set(settings.only) and not settings.folder.is_dir():
-        refuse("folder", settings.folder, "a folder on the disk that is to hold the file tier")
+        refuse("folder", settings.folder, "a folder on the disk for the file tier")

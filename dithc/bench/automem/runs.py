@@ -1,4 +1,4 @@
-"""The trainings of `dithc bench automem`, each in a process of its own: with and without AutoMem, with and without a limit."""
+"""Training runs of `dithc bench automem` in separate processes: with and without AutoMem, with and without a limit."""
 
 import tempfile
 from collections.abc import Callable, Sequence
@@ -31,22 +31,24 @@ class Probe:
 
 
 class Trainings:
-    """Runs of one model on one rank, for the parts that compare trainings."""
+    """Runs of one model on one rank, for the parts that compare training runs."""
 
     def __init__(self, settings: AutoMemSettings, *, threads: int) -> None:
         self._settings, self._threads = settings, threads
         self._unmanaged: Run | None = None
-        self._how = ""  # the last limit was kept
+        self._how = ""  # enforcement of the last limit
 
     def budget(self) -> dict[str, Any]:
-        """Compare AutoMem under a fast-tier budget with the unmanaged training, in turns."""
+        """Compare AutoMem under a fast-tier budget with unmanaged training, interleaved."""
         first = self._bare()
         budget_bytes = int(takes_of(first) * self._settings.budget) // MIB * MIB
-        log.info("unmanaged it takes %.2f GiB: a budget of %.2f GiB", takes_of(first) / GIB, budget_bytes / GIB)
+        log.info(
+            "unmanaged training needs %.2f GiB: using a budget of %.2f GiB", takes_of(first) / GIB, budget_bytes / GIB
+        )
         managed = self._contender(MANAGED, ("--automem", "on", "--fast-bytes", str(budget_bytes)))
         order = list(turns([self._contender(UNMANAGED, OFF), managed], self._settings.rounds))
         runs: dict[str, list[Run]] = {UNMANAGED: [first], MANAGED: []}
-        for contender in order[1:]:  # the first of them is the one that told what it takes
+        for contender in order[1:]:  # the first run is the unmanaged run above
             own = runs[contender.name]
             if not own or own[-1].status == "ok":
                 own.append(self._run(contender))
@@ -81,22 +83,24 @@ class Trainings:
             def tried(batch: int, contender: Contender = contender) -> Run:
                 return self._run(
                     contender, limit_bytes=limit_bytes, batch=batch, warmup=2, steps=1
-                )  # two: then there is a plan
+                )  # two warm-up steps complete the plan
 
             largest, probes = largest_of(tried, first=settings.batch, most=settings.most)
-            said = {"status": "ok" if largest else "oom", "reason": "" if largest else "not even one image"}
+            said = {"status": "ok" if largest else "oom", "reason": "" if largest else "one image does not fit"}
             rows.append({"name": contender.name, "largest": largest, **said, "probes": [vars(one) for one in probes]})
         ratio = rows[1]["largest"] / rows[0]["largest"] if rows[0]["largest"] else None
         return {"limit_bytes": limit_bytes, "how": self._how, "most": settings.most, "ratio": ratio, "rows": rows}
 
     def _bare(self) -> Run:
-        """Run the unmanaged training without a limit, once."""
+        """Return the unmanaged run without a limit, executed once."""
         if self._unmanaged is None:
             run = self._run(self._contender(UNMANAGED, OFF))
             if run.status != "ok":
-                expected = "a training that tells what it takes"
-                fix = "choose a smaller --model or --batch: without AutoMem it has to fit once"
-                raise problem("the unmanaged training", got=f"{run.status}: {run.reason}", expected=expected, fix=fix)
+                expected = "a run that measures its memory"
+                fix = "choose a smaller --model or --batch: the run without AutoMem must fit once"
+                raise problem(
+                    "the unmanaged training run", got=f"{run.status}: {run.reason}", expected=expected, fix=fix
+                )
             self._unmanaged = run
         return self._unmanaged
 
@@ -106,11 +110,11 @@ class Trainings:
         )
 
     def _with_file(self, limit_bytes: int, *, before_bytes: int) -> tuple[str, ...]:
-        """Return AutoMem with a fraction of the limit as its fastest tier, and a file."""
+        """Return options for AutoMem with a fraction of the limit as its fastest tier, and a file tier."""
         fast_bytes = int((limit_bytes - before_bytes) * self._settings.fast_share) // MIB * MIB
         if fast_bytes <= 0:
             got = f"{limit_bytes / GIB:.2f} GiB, of which the bare process has {before_bytes / GIB:.2f}"
-            raise problem("limit of memory", got=got, expected="room for a training", fix="raise --memory or --limit")
+            raise problem("memory limit", got=got, expected="space for training", fix="raise --memory or --limit")
         file_bytes = int(self._settings.file_gib * GIB)
         folder = str(self._settings.folder.resolve())
         return (
@@ -159,17 +163,17 @@ def before_of(run: Run) -> int:
 
 
 def takes_of(run: Run) -> int:
-    """Return bytes of the training: weights, gradients, moments, average, activations."""
+    """Return the bytes of training: weights, gradients, moments, average, activations."""
     return peak_of(run) - before_of(run)
 
 
 def same_training(first: Run, other: Run) -> bool:
-    """Return whether all losses and gradient norms are bitwise equal."""
+    """Test whether all losses and gradient norms are bitwise equal."""
     return first.losses == other.losses and first.result["grad_norms"] == other.result["grad_norms"]
 
 
 def row_of(name: str, runs: Sequence[Run], *, beside: Sequence[Run] = ()) -> dict[str, Any]:
-    """Return the row of a contender, compared with another one if given."""
+    """Return the row of a variant, compared with the runs in `beside` if given."""
     bad = next((run for run in runs if run.status != "ok"), None)
     if bad is not None:
         return {"name": name, "status": bad.status, "reason": bad.reason}
@@ -194,7 +198,7 @@ def row_of(name: str, runs: Sequence[Run], *, beside: Sequence[Run] = ()) -> dic
 
 
 def _managed(runs: Sequence[Run]) -> dict[str, Any]:
-    """Return the worst fast-tier and copy numbers over the runs of a managed contender."""
+    """Return the worst fast-tier and copy numbers over the runs of a managed variant."""
     told = [run.result["each_rank"][0]["memory"] for run in runs]
     tiers = [memory["tiers"][0] for memory in told]
     shares = [
@@ -241,5 +245,8 @@ def largest_of(tried: Callable[[int], Run], *, first: int, most: int) -> tuple[i
 
 def _failed(batch: int, run: Run) -> UserError:
     return problem(
-        f"a step of batch {batch}", got=run.reason, expected="an end, or a lack of memory", fix="see the message"
+        f"a step of batch {batch}",
+        got=run.reason,
+        expected="success, or a lack of memory",
+        fix="fix the error in `got`",
     )

@@ -1,4 +1,4 @@
-"""What `dithc bench automem` measures: its parts, their models, budgets and numbers of steps."""
+"""Settings of `dithc bench automem`: parts, models, budgets and numbers of steps."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -16,15 +16,15 @@ class AutoMemSettings:
 
     Attributes:
         only: subset of PARTS.
-        model: preset of `budget`, `file` and `largest-batch`; `step_models` are those of `pool` and `resident`.
+        model: preset of `budget`, `file` and `largest-batch`; `pool` and `resident` use `step_models`.
         batch: images per step; `largest-batch` tries this size first and never exceeds `most`.
-        budget: bytes of the fastest tier in `budget`, as a fraction of the unmanaged training's memory.
+        budget: bytes of the fastest tier in `budget`, as a fraction of the memory of unmanaged training.
         limit: process limit in `file`, as a fraction of the unmanaged peak.
         memory_gib: process limit in `largest-batch`.
         fast_share: fastest tier in `file` and `largest-batch`, as a fraction of the limit minus the bare process.
-        repeats: steps of each contender in `pool` and `resident`.
+        repeats: steps of each variant in `pool` and `resident`.
         threads: compute threads; None selects the core plan's.
-        rounds: runs of each contender; every second round reverses the order.
+        rounds: runs of each variant; every second round reverses the order.
         warmup: untimed steps of a run; a managed run records two and moves data in the third.
     """
 

@@ -1,4 +1,4 @@
-"""The steps of `dithc bench automem` that take turns inside one process: with and without the pool, with and without AutoMem."""
+"""Interleaved steps of `dithc bench automem` in one process: with and without the pool, with and without AutoMem."""
 
 import resource
 import time
@@ -21,12 +21,12 @@ from dithc.model import DiT
 
 POOL, TORCH = "pool", "torch's allocator"
 UNMANAGED, RESIDENT = "unmanaged", "AutoMem, everything resident"
-# Of the fastest tier in `resident`, over what the model's state takes: activations fit as well, so that nothing has to move.
+# Fastest tier in `resident`, relative to the model's state. Activations also fit, so that no data moves.
 ROOM = 16
 
 
 def pool_rows(settings: AutoMemSettings) -> dict[str, Any]:
-    """Time steps with outputs from the huge-page pool and from torch's allocator, in turns."""
+    """Time interleaved steps with outputs from the huge-page pool and from torch's allocator."""
     rows = []
     for model in settings.step_models:
         pools = {POOL: hot_pool(), TORCH: Pool.off()}
@@ -39,7 +39,7 @@ def pool_rows(settings: AutoMemSettings) -> dict[str, Any]:
 
 
 def resident_rows(settings: AutoMemSettings) -> dict[str, Any]:
-    """Time steps without AutoMem and with two tiers whose first holds everything, in turns."""
+    """Time interleaved steps without AutoMem, and with two tiers of which the first holds all data."""
     rows = []
     for model in settings.step_models:
         plain = variants.TrainingStep(_training(model, settings), variants.CONTENDERS[variants.DITHC])
@@ -51,7 +51,7 @@ def resident_rows(settings: AutoMemSettings) -> dict[str, Any]:
 
 def _training(model: str, settings: AutoMemSettings) -> variants.Training:
     if native.library() is None:
-        fix = "install dithc again; without its kernels nothing comes from a pool"
+        fix = "reinstall dithc; the pool requires its kernels"
         raise problem("bench automem", got=native.load().reason, expected="the compiled library", fix=fix)
     torch.manual_seed(settings.seed)
     made, schedule = DiT.from_preset(model, **settings.overrides), Schedule.linear()
@@ -74,7 +74,7 @@ def _under(pool: Pool, step: variants.TrainingStep) -> Callable[[], float]:
 def _resident(
     model: str, settings: AutoMemSettings
 ) -> Iterator[tuple[Callable[[], float], Callable[[], dict[str, Any]]]]:
-    """Yield the step of a managed model with served tiers, and report tiers and plan afterwards."""
+    """Yield the step of a managed model, and a function that reports its tiers and plan afterwards."""
     training = _training(model, settings)
     room = ROOM * training.state_bytes
     tiers = Tiers(
@@ -107,7 +107,7 @@ def _resident(
 
 
 def _rows(model: str, steps: Mapping[str, Callable[[], float]], settings: AutoMemSettings) -> list[dict[str, Any]]:
-    """Return a row per contender, with the time ratio of the first one in the same round."""
+    """Return one row per variant, with its time relative to the first variant in the same round."""
     losses, seconds, faults = _take_turns(steps, warmup=settings.warmup, repeats=settings.repeats)
     first = next(iter(steps))
     rows = []
@@ -130,7 +130,7 @@ def _rows(model: str, steps: Mapping[str, Callable[[], float]], settings: AutoMe
 def _take_turns(
     steps: Mapping[str, Callable[[], float]], *, warmup: int, repeats: int
 ) -> tuple[dict[str, list[float]], dict[str, Timing], dict[str, list[int]]]:
-    """Return losses of all steps, and seconds and page faults of timed ones; every second round is reversed."""
+    """Return the losses of all steps, and seconds and page faults of timed steps. Every second round is reversed."""
     losses: dict[str, list[float]] = {name: [] for name in steps}
     seconds: dict[str, list[float]] = {name: [] for name in steps}
     faults: dict[str, list[int]] = {name: [] for name in steps}

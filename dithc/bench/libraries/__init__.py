@@ -1,10 +1,9 @@
-"""Matrix products by other libraries, put under the linear layers of a model: what the paper's tables 3 and 4 compare.
+"""Matrix products of other libraries under the linear layers of a model, for the paper's tables 3 and 4.
 
-What: `LIBRARIES` says how each is found and called, `EMULATED` how our Arm kernels are where there is no Arm; `linear_by` makes a
-linear layer of one, `linears_served_by` puts that under a model.
-Why: what a product costs is seen where everything else is equal.
-Invariants: a library that cannot multiply here says why; what is named is what is called, for all three products of a layer.
-How to change it: another library is a line of `products.LIBRARIES`.
+`LIBRARIES` defines the discovery and call of each library, `EMULATED` the emulation of the Arm kernels on other CPUs.
+`linear_by` builds a linear layer from a library, `linears_served_by` installs it under a model. Only the products
+differ between libraries. A library that cannot multiply here returns a reason. To add a library, add a line to
+`products.LIBRARIES`.
 """
 
 from dithc.bench.libraries.linear import linear_by, linears_served_by

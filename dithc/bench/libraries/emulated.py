@@ -1,6 +1,6 @@
-"""Matrix products with the Arm kernels on another CPU: cross-built once into `build/emulated`, and run by qemu.
+"""Matrix products by the Arm kernels on another CPU, cross-built once into `build/emulated` and executed by qemu.
 
-Emulation verifies numbers; it does not predict speed. Legend: M, K, N sizes of C (M, N) = A (M, K) B (K, N).
+Emulation verifies numbers but does not predict speed. Legend: M, K, N sizes of C (M, N) = A (M, K) B (K, N).
 """
 
 import atexit
@@ -26,25 +26,25 @@ ROOT = Path(__file__).resolve().parents[3]
 KERNELS, BUILD = ROOT / "kernels", ROOT / "build" / "emulated"
 TOOLS = ("clang-19", "ld.lld-19", "aarch64-linux-gnu-objdump", "qemu-aarch64")
 STATIC_LIBRARY = Path("/usr/aarch64-linux-gnu/lib/libc.a")
-PROCESSOR = "max,sme512=on,sme_fa64=off"  # what is illegal in streaming mode faults
+PROCESSOR = "max,sme512=on,sme_fa64=off"  # instructions that are illegal in streaming mode fault
 THREADS = 1
-# Of kernels/test/run_cases.c and kernels/include/hcops.h.
+# From kernels/test/run_cases.c and kernels/include/hcops.h.
 F32, ABSENT, ARRAYS = 0, -1, 9
-OPTIONS = (0, 0, 0, 0, 0, *[0] * 6)  # arithmetic of fp32; nothing added, no end, the kernels' own cuts
+OPTIONS = (0, 0, 0, 0, 0, *[0] * 6)  # fp32 arithmetic, no added term, no epilogue, default blocking of the kernels
 
 
 def obstacle(dtype: Precision) -> str | None:
-    """Return why SME cannot be emulated here for a type; None if it can."""
+    """Return the reason why SME cannot be emulated here for a type, or None."""
     if dtype != "fp32":
         return "only products of fp32 are emulated"
     if not (KERNELS / "CMakeLists.txt").exists():
-        return "the sources of the kernels are not here: use a checkout"
+        return "the kernel sources are missing: use a checkout"
     missing = [tool for tool in TOOLS if not shutil.which(tool)]
     if not STATIC_LIBRARY.exists():
         missing.append("libc6-dev-arm64-cross")
     if not _cmake():
         missing.append("cmake")
-    return f"not installed: {', '.join(missing)} (.ci/run names the packages)" if missing else None
+    return f"not installed: {', '.join(missing)} (.ci/run lists the packages)" if missing else None
 
 
 def what() -> str:
@@ -54,7 +54,7 @@ def what() -> str:
 
 @cache
 def quick_emulation() -> dict[str, str]:
-    """Return variables that accelerate qemu-aarch64 on x86 (kernels/test/host/qemu_fma.c); empty without a C compiler."""
+    """Return variables that accelerate qemu-aarch64 on x86 (kernels/test/host/qemu_fma.c), if there is a compiler."""
     compiler = shutil.which("cc")
     if "fma" not in discover().flags or compiler is None:
         return {}
@@ -64,9 +64,9 @@ def quick_emulation() -> dict[str, str]:
     words = [compiler, "-O2", "-mfma", "-fPIC", "-shared", source, "-o", str(made)]
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     if done.returncode:
-        log.info("qemu runs without its own fma: %s", done.stderr.strip().splitlines()[-1:])
+        log.info("running qemu without native fma: %s", done.stderr.strip().splitlines()[-1:])
         return {}
-    made.replace(library)  # in one step: others may be doing the same
+    made.replace(library)  # atomically, because other processes may do the same
     return {"LD_PRELOAD": str(library)}
 
 
@@ -91,7 +91,7 @@ def product(a: Tensor, b: Tensor, bias: Tensor | None) -> Tensor:
     status, broken = struct.unpack("<2q", answer[:16])
     if status or broken:
         raise RuntimeError(
-            f"the emulated kernel gave status {status} and broke {broken} of a product of {m} x {k} x {n}"
+            f"the emulated kernel returned status {status} with {broken} wrong bytes for a product of {m} x {k} x {n}"
         )
     return torch.frombuffer(bytearray(answer[16 : 16 + out.nbytes]), dtype=torch.float32).reshape(m, n)
 
@@ -117,7 +117,7 @@ def _ask(request: bytes, size: int) -> bytes:
             "the emulated kernels ended",
             got=f"exit status {status} of {' '.join(map(str, server.args))}",  # type: ignore[arg-type]
             expected="an answer to each product",
-            fix=f"remove {BUILD} and start again; what the program said is above",
+            fix=f"remove {BUILD} and restart; see the output of the program above",
         )
     return answer
 
@@ -139,7 +139,7 @@ def _end(server: subprocess.Popen[bytes]) -> None:
 
 
 def _built() -> Path:
-    log.info("building the Arm kernels in %s, where a later run finds them", BUILD)
+    log.info("building the Arm kernels in %s, for this and later runs", BUILD)
     toolchain = f"-DCMAKE_TOOLCHAIN_FILE={KERNELS / 'test' / 'aarch64.cmake'}"
     for words in (
         ["-S", str(KERNELS), "-B", str(BUILD), "-DHCOPS_TEST=ON", toolchain],
@@ -152,7 +152,7 @@ def _built() -> Path:
                 "the Arm kernels cannot be built",
                 got=f"{' '.join(words)}: {' '.join(last)}",
                 expected="a program for 64-bit Arm",
-                fix="install the packages that .ci/run names, or leave this platform out",
+                fix="install the packages listed in .ci/run, or remove this platform",
             )
     return BUILD / "run_cases"
 

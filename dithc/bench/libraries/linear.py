@@ -1,6 +1,6 @@
-"""Linear layers whose three products are made by one library, and a model whose linear layers are.
+"""Linear layers with all three products computed by one library, and their installation under a model.
 
-Legend: K features, F output features, M rows (all dimensions of the input but the last).
+Legend: K features, F output features, M rows (all dimensions of the input except the last).
 """
 
 from collections.abc import Callable, Iterator
@@ -15,14 +15,15 @@ from torch.overrides import TorchFunctionMode
 from dithc import hcops
 from dithc.bench.libraries.products import Library, Product
 
-# What holds a product of a linear layer: served apart from what follows it, so that only the product differs between libraries.
+# Operators with the product of a linear layer, replaced by the product and the following operators, so that only the
+# product differs between libraries.
 OPERATORS = ("linear", "linear_gelu", "linear_gate_residual", "mlp")
 
 Linear = Callable[[Tensor, Tensor, Tensor | None], Tensor]
 
 
 class _Linear(torch.autograd.Function):
-    """y = x W^T + b with x (M, K), W (F, K), b (F), and its gradients: three calls of `product`."""
+    """y = x W^T + b with x (M, K), W (F, K), b (F), and its gradients, by three calls of `product`."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, product: Product) -> Tensor:
@@ -41,7 +42,7 @@ class _Linear(torch.autograd.Function):
 
 
 def linear_by(library: Library) -> Linear:
-    """Return `torch.nn.functional.linear` by a library: x (..., K), weight (F, K), optional bias (F); autocast rounds them."""
+    """Return `torch.nn.functional.linear` by a library: x (..., K), weight (F, K), optional bias (F), with autocast."""
 
     def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         dtype = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else x.dtype
@@ -55,7 +56,7 @@ def linear_by(library: Library) -> Linear:
 
 
 class _Instead(TorchFunctionMode):
-    """Calls `linear` wherever torch's is called."""
+    """Mode that replaces torch's linear by `linear`."""
 
     def __init__(self, linear: Linear) -> None:
         super().__init__()
@@ -67,9 +68,9 @@ class _Instead(TorchFunctionMode):
 
 @contextmanager
 def linears_served_by(linear: Linear) -> Iterator[None]:
-    """Replace the product of every hcops linear layer by `linear`; torch computes the operators after it.
+    """Replace the product of every hcops linear layer by `linear`. Torch computes the operators after it.
 
-    Given `hcops.linear`, dithc computes the products and torch the rest.
+    Given `hcops.linear`, dithc computes the products and torch the remaining operators.
     """
     apart = [op for op in OPERATORS if op != "linear"] if linear is hcops.linear else OPERATORS
     with hcops.use("reference", ops=apart), _Instead(linear):

@@ -1,4 +1,4 @@
-"""Libraries of matrix products: how each is found and called, and why it cannot serve here.
+"""Discovery and calls of matrix product libraries, and reasons why they are unavailable.
 
 Legend: M, K, N sizes of C (M, N) = A (M, K) B (K, N).
 """
@@ -17,21 +17,23 @@ from dithc.bench.ceilings import Precision
 from dithc.bench.libraries import emulated
 
 OPENBLAS_VARIABLE = "DITHC_OPENBLAS"
-"""Environment: the shared library of OpenBLAS, where the system's linker does not know it."""
+"""Environment variable with the path of OpenBLAS's shared library, if the system's linker does not find it."""
 
 Product = Callable[[Tensor, Tensor, Tensor | None], Tensor]
 
-# Of <cblas.h>.
+# From <cblas.h>.
 _ROW_MAJOR, _NO_TRANSPOSE, _TRANSPOSE = 101, 111, 112
 
 
 @dataclass(frozen=True)
 class Library:
-    """A library of matrix products.
+    """Library of matrix products.
 
     Attributes:
-        product: C (M, N) of A (M, K), B (K, N) and an optional bias (N) of one type; A and B are dense or transposed dense.
-        obstacle: reason why it does not support a type here; None if it does.
+        what: function that describes the library.
+        product: C (M, N) of A (M, K), B (K, N) and an optional bias (N) of one type; A and B are dense or transposed
+            dense.
+        obstacle: function that returns the reason why a type is unsupported here, or None.
     """
 
     what: Callable[[], str]
@@ -44,14 +46,14 @@ def _torch_product(a: Tensor, b: Tensor, bias: Tensor | None) -> Tensor:
 
 
 def _torch_what() -> str:
-    """PyTorch takes the library that it was built with for fp32, and oneDNN for bf16."""
+    """Describe PyTorch's choice: the BLAS of its build for fp32, oneDNN for bf16."""
     told = torch.__config__.show()
     built = [word.strip().removeprefix("BLAS_INFO=") for word in told.split(",") if "BLAS_INFO=" in word]
-    return f"PyTorch's choice: {built[0] if built else 'unknown'} for fp32, oneDNN for bf16 where the CPU has it"
+    return f"PyTorch's choice: {built[0] if built else 'unknown'} for fp32, oneDNN for bf16 if the CPU supports it"
 
 
 def _onednn_product(a: Tensor, b: Tensor, bias: Tensor | None) -> Tensor:
-    """Inner product with a weight of (N, K); a transposed A is copied first, and the copy is part of the time."""
+    """Compute an inner product with a weight (N, K). A transposed A is copied first, within the measured time."""
     return torch.ops.mkldnn._linear_pointwise(a, b.t(), bias, "none", [], "")  # type: ignore[no-any-return]
 
 
@@ -73,7 +75,7 @@ def _openblas() -> ctypes.CDLL | str:
     """Return the library, or the reason for its absence."""
     name = os.environ.get(OPENBLAS_VARIABLE) or ctypes.util.find_library("openblas")
     if name is None:
-        return f"no OpenBLAS: apt-get install libopenblas0-pthread, or name its shared library in {OPENBLAS_VARIABLE}"
+        return f"no OpenBLAS: apt-get install libopenblas0-pthread, or set {OPENBLAS_VARIABLE} to its shared library"
     try:
         library = ctypes.CDLL(name)
         library.cblas_sgemm.argtypes = (
@@ -85,7 +87,7 @@ def _openblas() -> ctypes.CDLL | str:
         library.openblas_get_config.restype = ctypes.c_char_p
         library.openblas_set_num_threads.argtypes = (ctypes.c_int,)
     except (OSError, AttributeError) as error:
-        return f"{name} is no OpenBLAS: {error}"
+        return f"{name} is not OpenBLAS: {error}"
     return library
 
 
@@ -117,8 +119,8 @@ def _openblas_obstacle(dtype: Precision) -> str | None:
     if isinstance(library := _openblas(), str):
         return library
     if dtype != "fp32":
-        return "OpenBLAS as it is distributed multiplies fp32"
-    # A count that it takes back is proof of the call; a build for one thread only cannot stand beside the others.
+        return "OpenBLAS multiplies only fp32"
+    # Reading the count back proves that the call works. A single-threaded build is not comparable with other libraries.
     library.openblas_set_num_threads(torch.get_num_threads())
     found = library.openblas_get_num_threads()
     return (
@@ -136,7 +138,7 @@ EMULATED: Mapping[str, Library] = {"sme": Library(emulated.what, emulated.produc
 
 
 def described(names: Iterable[str], dtypes: Iterable[Precision]) -> dict[str, dict[str, str | None]]:
-    """Describe each library, and why it does not support a type here (None if it does)."""
+    """Describe each library, with the reason why it does not support a type here, or None."""
     return {
         name: {"what": LIBRARIES[name].what(), **{dtype: LIBRARIES[name].obstacle(dtype) for dtype in dtypes}}
         for name in names

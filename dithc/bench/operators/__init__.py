@@ -1,8 +1,8 @@
-"""Operators alone: timed in turns with PyTorch's at the shapes of a training step, and searched for what costs least.
+"""Single operators: timed interleaved with PyTorch's at the shapes of a training step, and tuned.
 
-What: `ops.bench_ops` measures; `tune` searches blocking for matrix products and keeps what it finds, `show_tuning` reads that.
-Invariants: ours and PyTorch's take turns, beside the ceilings of the same rounds.
-How to change it: another operator is a function of `cases.py`.
+`ops.bench_ops` measures. `tune` searches and stores the blocking of matrix products, `show_tuning` reads it. dithc's
+and PyTorch's operators and the ceilings are interleaved in the same rounds. To add an operator, add a function to
+`cases.py`.
 """
 
 from dithc.bench.operators import ops

@@ -1,10 +1,11 @@
 """Cases of `bench ops`: each operator with the shapes and types of a training step, by several implementations.
 
-All implementations allocate their outputs. Inputs of hcops lie in the huge-page pool, those of torch in its own memory.
-torch.autograd.grad on a retained output times the backward pass alone. In bf16, hcops rounds fp32 weights inside the product,
-as under autocast; torch receives bf16 matrices, which saves a cast that training pays.
+All implementations allocate their outputs. Inputs of hcops are in the huge-page pool, inputs of torch in its own
+memory. torch.autograd.grad on a retained output times only the backward pass. In bf16, hcops rounds fp32 weights inside
+the product, as under autocast; torch receives bf16 matrices, without the cast that training needs.
 
-Legend: N batch, T tokens, D width, H heads, K head width, E width of a hidden layer; M rows of a matrix, F output features.
+Legend: N batch, T tokens, D width, H heads, K head width, E width of a hidden layer; M rows of a matrix, F output
+features.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -34,10 +35,10 @@ from dithc.hcops import reference
 from dithc.log import problem
 from dithc.model import PRESETS
 
-# Batches of the speeds to reach; another model is measured at the smaller one.
+# Batches of the published target speeds. Other models use OTHER_BATCH.
 BATCHES = {"DiT-XL/2": 4, "DiT-S/2": 16}
 OTHER_BATCH = 4
-# Width, tokens and heads of the memory-bound cases, and the hidden width of a SwiGLU: those of DiT-XL/2 and ModernDiT-XL/2.
+# Width, tokens and heads of the memory-bound cases, and hidden width of a SwiGLU, from DiT-XL/2 and ModernDiT-XL/2.
 WIDTH, TOKENS, HEADS, HIDDEN = 1152, 256, 16, 3072
 # (heads, head width, images) of DiT-S/2 and DiT-XL/2.
 ATTENTION_SHAPES = ((6, 64, 16), (16, 72, 4))
@@ -56,15 +57,15 @@ def cases(
     size_bytes: int,
     libraries: Sequence[str] = (),
 ) -> Iterator[Case]:
-    """Yield the cases one by one; each frees its memory before the next.
+    """Yield the cases one by one. Each case is freed before the next.
 
     Raises:
-        UserError: an operator, a model or a library that there is not.
+        UserError: an operator, model or library is unknown.
     """
     for what, names, known in (("ops", wanted, OPS), ("models", models, PRESETS), ("libraries", libraries, LIBRARIES)):
         unknown = [name for name in names if name not in known]
         if unknown or not (names or what == "libraries"):
-            expected = f"of: {', '.join(known)}"
+            expected = f"names among {', '.join(known)}"
             raise problem(f"bench ops --{what}", got=",".join(unknown), expected=expected, fix=f"correct --{what}")
     for op in wanted:
         for dtype in dtypes:
@@ -73,14 +74,14 @@ def cases(
                     yield from gemm(model, dtype, libraries)
             elif op == "attention":
                 yield from attention(dtype)
-            elif op != "adamw" or dtype == "fp32":  # the optimizer's arrays are fp32 in any training
+            elif op != "adamw" or dtype == "fp32":  # optimizer arrays are always fp32
                 with precision(dtype):
                     case = MEMORY_BOUND[op](dtype, size_bytes)
                 yield case
 
 
 def gemm(model: str, dtype: Precision, libraries: Sequence[str] = ()) -> Iterator[Case]:
-    """Yield the three products of each module of table 4, by dithc, PyTorch and the available libraries."""
+    """Yield the three products of each module in table 4, by dithc, PyTorch and the available libraries."""
     batch = BATCHES.get(model, OTHER_BATCH)
     for layer in module_layers(PRESETS[model], batch=batch):
         for of in PASSES:
@@ -115,7 +116,7 @@ def linear_run(
     weight_dtype: torch.dtype,
     place: Callable[[Tensor], Tensor] = lambda tensor: tensor,
 ) -> Run:
-    """Return one product of a linear layer, with its bias or bias gradient, as in training."""
+    """Return a function for one product of a linear layer, with its bias or bias gradient, as in training."""
     x = place(random(layer.rows, layer.in_features, dtype=TYPES[dtype]))  # (M, K)
     weight = random(layer.out_features, layer.in_features, dtype=weight_dtype, seed=1)  # (F, K)
     bias = random(layer.out_features, dtype=weight_dtype, seed=2)  # (F)
@@ -134,7 +135,7 @@ def our_linear_run(layer: Layer, of: Pass, dtype: Precision) -> Run:
 
 
 def attention(dtype: Precision) -> Iterator[Case]:
-    """Forward and backward at the heads of S/2 and XL/2."""
+    """Yield the forward and backward pass at the heads of S/2 and XL/2."""
     for heads, width, images in ATTENTION_SHAPES:
         qkv = random(images, TOKENS, 3 * heads * width, dtype=TYPES[dtype])  # (N, T, 3D)
         dout = random(images, TOKENS, heads * width, seed=1)  # (N, T, D)
@@ -150,23 +151,23 @@ def attention(dtype: Precision) -> Iterator[Case]:
             shape={"N": images, "T": TOKENS, "H": heads, "K": width},
             limit="multiply_add",
             work=6 * product,
-            counted="two products forward, four backward; what is computed again is not counted",
+            counted="two products forward, four backward, without recomputation",
             ways={"hcops": ours, "eager": eager},
         )
 
 
 def _images(size_bytes: int, width: int) -> int:
-    """Return the number of images whose fp32 activation (N, T, width) has about `size_bytes`."""
+    """Return the number of images for an fp32 activation (N, T, width) of about `size_bytes`."""
     return max(1, size_bytes // (FP32_BYTES * TOKENS * width))
 
 
 def gelu(dtype: Precision, size_bytes: int) -> Case:
-    """The tanh GELU alone; in the model it is part of a product."""
+    """Return the case of the tanh GELU. In the model it is part of a product."""
     return _elementwise("gelu", dtype, size_bytes, hcops.vector.gelu, lambda x: F.gelu(x, approximate="tanh"))
 
 
 def silu(dtype: Precision, size_bytes: int) -> Case:
-    """SiLU alone."""
+    """Return the case of SiLU."""
     return _elementwise("silu", dtype, size_bytes, hcops.vector.silu, F.silu)
 
 
@@ -187,36 +188,36 @@ def _elementwise(
 
 
 def adaln(dtype: Precision, size_bytes: int) -> Case:
-    """The modulated LayerNorm of the original blocks."""
+    """Return the case of the original blocks' modulated LayerNorm."""
     return _modulated_norm("adaln", dtype, size_bytes, hcops.vector.adaln, reference.adaln)
 
 
 def adarms(dtype: Precision, size_bytes: int) -> Case:
-    """The modulated RMSNorm of newer ones."""
+    """Return the case of newer blocks' modulated RMSNorm."""
     return _modulated_norm("adarms", dtype, size_bytes, partial(hcops.vector.adaln, rms=True), reference.adarms)
 
 
 def _modulated_norm(
     op: str, dtype: Precision, size_bytes: int, ours: Callable[..., Tensor], theirs: Callable[..., Tensor]
 ) -> Case:
-    """Return a case with an fp32 residual stream; in bf16 the result is bf16 for the next linear layer."""
+    """Return a case with an fp32 residual stream. In bf16 the result is bf16 for the next linear layer."""
     images, out_bytes = _images(size_bytes, WIDTH), TYPES[dtype].itemsize
     inputs = [random(images, TOKENS, WIDTH)]  # (N, T, D)
     inputs += [random(images, WIDTH, dtype=TYPES[dtype], seed=seed) for seed in (1, 2)]  # (N, D)
     dout = random(images, TOKENS, WIDTH, seed=3)  # (N, T, D)
-    eager = lambda x, shift, scale: theirs(x, shift, scale, 1e-6).to(TYPES[dtype])  # noqa: E731  # the linear layer's cast
+    eager = lambda x, shift, scale: theirs(x, shift, scale, 1e-6).to(TYPES[dtype])  # noqa: E731
     return _memory_bound(
         op,
         dtype,
         images,
         work=images * TOKENS * WIDTH * (3 * FP32_BYTES + 2 * out_bytes),
-        counted="forward reads x, writes y; backward reads dy and x, writes dx; (N, D) and (N, T) arrays are not counted",
+        counted="forward reads x, writes y; backward reads dy and x, writes dx; excluding (N, D) and (N, T) arrays",
         ways={"hcops": our_passes(ours, inputs, dout), "eager": passes(eager, inputs, dout)},
     )
 
 
 def gate_residual(dtype: Precision, size_bytes: int) -> Case:
-    """Return a case with an fp32 residual stream; gate and branch have the type of the case."""
+    """Return the case with an fp32 residual stream, and gate and branch in the type of the case."""
     images, branch_bytes = _images(size_bytes, WIDTH), TYPES[dtype].itemsize
     inputs = [
         random(images, TOKENS, WIDTH),  # (N, T, D)
@@ -238,7 +239,7 @@ def gate_residual(dtype: Precision, size_bytes: int) -> Case:
 
 
 def rotate_heads(dtype: Precision, size_bytes: int) -> Case:
-    """Return the rotary embedding of q and k without their norms."""
+    """Return the case of the rotary embedding of q and k without their norms."""
     images = _images(size_bytes, 3 * WIDTH)
     qkv = random(images, TOKENS, 3 * WIDTH, dtype=TYPES[dtype])  # (N, T, 3D)
     dout = random(images, TOKENS, 3 * WIDTH, dtype=TYPES[dtype], seed=1)  # (N, T, 3D)
@@ -250,7 +251,8 @@ def rotate_heads(dtype: Precision, size_bytes: int) -> Case:
         dtype,
         images,
         work=4 * 3 * images * TOKENS * WIDTH * TYPES[dtype].itemsize,
-        counted="forward reads qkv, writes its like; backward reads dout, writes dqkv; (T, K / 2) tables are not counted",
+        counted="forward reads qkv, writes the rotated qkv; backward reads dout, writes dqkv; excluding (T, K / 2) "
+        "tables",
         ways={
             "hcops": our_passes(lambda x: hcops.vector.rotate_heads(x, HEADS, **named), [qkv], dout),
             "eager": passes(lambda x: reference.rotate_heads(x, HEADS, cos, sin, None, None, 1e-6), [qkv], dout),
@@ -260,7 +262,7 @@ def rotate_heads(dtype: Precision, size_bytes: int) -> Case:
 
 
 def swiglu(dtype: Precision, size_bytes: int) -> Case:
-    """Return the gated hidden layer with gates and values in one array."""
+    """Return the case of a gated hidden layer with gates and values in one array."""
     images = _images(size_bytes, 2 * HIDDEN)
     x = random(images, TOKENS, 2 * HIDDEN, dtype=TYPES[dtype])  # (N, T, 2E)
     dout = random(images, TOKENS, HIDDEN, dtype=TYPES[dtype], seed=1)  # (N, T, E)
@@ -269,14 +271,15 @@ def swiglu(dtype: Precision, size_bytes: int) -> Case:
         dtype,
         images,
         work=8 * images * TOKENS * HIDDEN * TYPES[dtype].itemsize,
-        counted="forward reads gates and values, writes y; backward reads dy, gates and values, writes the gradients of both",
+        counted="forward reads gates and values, writes y; backward reads dy, gates and values, writes the gradients "
+        "of both",
         ways={"hcops": our_passes(hcops.vector.swiglu, [x], dout), "eager": passes(reference.swiglu, [x], dout)},
         sizes={"E": HIDDEN},
     )
 
 
 def adamw(dtype: Precision, size_bytes: int) -> Case:
-    """Return norm, clipping, update and moving average of `size_bytes` of weights."""
+    """Return the case of norm, clipping, update and moving average of `size_bytes` of weights."""
     count = max(1, size_bytes // (FP32_BYTES * PARAMETER_SHAPE[0] * PARAMETER_SHAPE[1]))
     ours = [[random(*PARAMETER_SHAPE, seed=list_ * count + i) for i in range(count)] for list_ in range(2)]
     ours += [[torch.zeros(PARAMETER_SHAPE) for _ in range(count)] for _ in range(2)]  # moments
@@ -290,7 +293,8 @@ def adamw(dtype: Precision, size_bytes: int) -> Case:
         shape={"tensors": count, "elements": elements},
         limit="copy",
         work=10 * elements * FP32_BYTES,
-        counted="the norm reads gradients; the update reads weight, gradient, two moments and average, writes all but gradient",
+        counted="the norm reads gradients; the update reads weight, gradient, two moments and average, writes these "
+        "except the gradient",
         ways={
             "hcops": {"update": _our_update(*ours)},
             "eager": {"update": _torch_update(ours[0], ours[1], ours[4], fused=True)},
@@ -341,7 +345,7 @@ def _memory_bound(
     ways: Mapping[str, Mapping[str, Run]],
     sizes: Mapping[str, int] | None = None,
 ) -> Case:
-    """Return a case of (N, T, D) arrays unless `sizes` replaces D."""
+    """Return a case of (N, T, D) arrays, unless `sizes` replaces D."""
     shape = {"N": images, "T": TOKENS} | dict(sizes or {"D": WIDTH})
     named: dict[str, Any] = {"op": op, "group": "memory-bound", "name": op, "limit": "copy"}
     return Case(**named, dtype=dtype, shape=shape, work=work, counted=counted, ways=ways)

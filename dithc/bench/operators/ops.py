@@ -1,4 +1,4 @@
-"""Operators, ours and PyTorch's, timed in turns, beside the ceilings of the same rounds."""
+"""Timing of dithc's and PyTorch's operators, interleaved with the ceilings in the same rounds."""
 
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext, suppress
@@ -22,7 +22,7 @@ from dithc.sittings import Stopped, now
 
 log = logger(__name__)
 
-# A time is of as many runs as fit into this, so that starting and reading the clock cost nothing beside it.
+# Each measurement repeats the run for this time, so that the start and the clock have negligible cost.
 SECONDS_PER_TIME = 0.005
 MIB = 1 << 20
 OURS = "hcops"
@@ -33,8 +33,8 @@ class OpsSettings:
     """Settings of the operator benchmark.
 
     Attributes:
-        models: presets of the linear layers; DiT-S/2 has 16 images, others 4.
-        libraries: subset of `LIBRARIES`, compared with PyTorch at the products.
+        models: presets of the linear layers; 16 images for DiT-S/2, 4 for other presets.
+        libraries: subset of `LIBRARIES`, compared with PyTorch's products.
         backend: backend of hcops; None selects the active one.
         size_bytes: size of an fp32 activation of memory-bound operators, of the AdamW weights, and of the copy.
         threads: compute threads; None selects the core plan's.
@@ -54,12 +54,12 @@ def bench_ops(settings: OpsSettings) -> dict[str, Any]:
     """Run the benchmark and return its result for JSON.
 
     Raises:
-        UserError: an unknown operator, model or back end, or a number below one.
+        UserError: an operator, model or backend is unknown, or a number is below one.
     """
     for name in ("repeats", "threads", "size_bytes"):
         value = getattr(settings, name)
         if value is not None and value < 1:
-            raise problem(f"bench ops {name}", got=value, expected="1 or more", fix="correct it")
+            raise problem(f"bench ops {name}", got=value, expected="1 or more", fix=f"correct {name}")
     machine, core_plan = prepare_threads(settings.threads)
     ceilings = _Ceilings(settings)
     rows = []
@@ -91,9 +91,9 @@ def bench_ops(settings: OpsSettings) -> dict[str, Any]:
             "last_level_cache_bytes": cache,
             "copied_bytes": 2 * settings.size_bytes,
             "exceeds_cache": 2 * settings.size_bytes > cache,
-            "note": "read and written bytes of the copy, and of a memory-bound forward pass, against the largest cache",
+            "note": "bytes moved by the copy and by a memory-bound forward pass, compared with the largest cache",
         },
-        "outputs": "every output is allocated within the time, as the model pays it; no contender gets one to write into",
+        "outputs": "the timed run allocates every output, as the model does; no variant gets a preallocated output",
         **where,
         "cases": rows,
     }
@@ -104,7 +104,7 @@ def _say_missing(settings: OpsSettings) -> None:
     for name in settings.libraries:
         for dtype in settings.dtypes:
             if name in LIBRARIES and (why := LIBRARIES[name].obstacle(dtype)):
-                log.warning("%s is left out for %s: %s", name, dtype, why)
+                log.warning("skipping %s for %s: %s", name, dtype, why)
 
 
 class _Ceilings:
@@ -117,7 +117,7 @@ class _Ceilings:
         self._copy = CopyCeiling(settings.size_bytes) if set(settings.ops) & set(MEMORY_BOUND) else None
 
     def of(self, case: Case) -> MultiplyAddCeiling | CopyCeiling | None:
-        """Return the ceiling of `case`; None without a library to measure it."""
+        """Return the ceiling of `case`, or None without the library that measures it."""
         return self._multiply_add[case.dtype] if case.limit == "multiply_add" else self._copy
 
     def summary(self, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -182,13 +182,13 @@ def _ceiling_rates(
 
 
 def _shares(case: Case, total: Timing, limit: Mapping[str, Any]) -> list[float]:
-    """Return the rate over that of the ceiling in the same round."""
+    """Return the rate relative to the ceiling's rate in the same round."""
     pairs = zip(total.seconds, limit["per_second"]["rounds"], strict=True)
     return [case.work / seconds / ceiling for seconds, ceiling in pairs]
 
 
 def summaries(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return geometric means by group and type; for products also by kind."""
+    """Return geometric means by group and type, and for products also by kind."""
     groups: dict[tuple[str, str, str], list[Mapping[str, Any]]] = {}
     for row in rows:
         if row["op"] == "gemm":

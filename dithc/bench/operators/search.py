@@ -1,6 +1,6 @@
 """Search for the fastest kernel parameters of each matrix product of a model on this machine.
 
-Candidates run through the operator itself, in turns with each other and with the default rule.
+Candidates run through the operator itself, interleaved with each other and with the default rule.
 """
 
 import os
@@ -28,19 +28,20 @@ from dithc.runs import atomic_write, outputs
 
 log = logger(__name__)
 
-# Depths, heights and widths of blocks in elements. The kernels' rule gives depths of 200 to 800 on caches of 32 to 64 KB, heights
-# that fill parts of a second level of 0.5 to 2 MB, and the whole width for the layers of DiT: these lie around that.
+# Depths, heights and widths of blocks in elements. The kernels' rule selects depths of 200 to 800 for caches of 32 to
+# 64 KB, heights that fill parts of an L2 cache of 0.5 to 2 MB, and the full width for the layers of DiT. These values
+# surround the rule's.
 DEPTHS = (128, 192, 256, 384, 512, 768, 1152)
 HEIGHTS = (48, 96, 192, 384, 768)
 WIDTHS = (384, 768, 1536, 3072)
-# A grid of cuts that leaves more threads idle than this is not tried.
+# Larger idle shares of threads are not tried.
 LARGEST_IDLE_SHARE = 0.1
 FIRST_ROUNDS = 2
-# Processes that want a CPU before the search starts; an idle machine has next to none.
+# Load average before the search; an idle machine has almost none.
 LARGEST_LOAD = 0.5
 SECONDS_PER_TIME = 0.002
 
-# What a search needs of the machine: each candidate (None: the kernels' rule), timed in as many alternating rounds.
+# Measures each candidate (None: the kernels' rule) in the given number of interleaved rounds.
 Measure = Callable[[Sequence[tuning.Choice | None], int], Mapping[tuning.Choice | None, Timing]]
 
 
@@ -67,16 +68,16 @@ def tune(settings: TuneSettings) -> dict[str, Any]:
     """Search, write the tuning file, and return the result.
 
     Raises:
-        UserError: no C kernels here, an unknown preset, a number below one, or tuning turned off.
+        UserError: the C kernels are missing, the preset is unknown, a number is below one, or tuning is disabled.
     """
     require_at_least(settings, "tune", batch=1, rounds=1, threads=1)
     if native.library() is None:
-        fix = "install dithc again; the other back ends have nothing to tune"
+        fix = "reinstall dithc; only the C kernels can be tuned"
         raise problem("tune: C kernels", got=native.load().reason, expected="the compiled library", fix=fix)
     prepare_threads(settings.threads)
     if os.getloadavg()[0] > LARGEST_LOAD:
         log.warning(
-            "the machine is busy (load average %.1f): what is found may be noise; tune again later", os.getloadavg()[0]
+            "the machine is busy (load average %.1f), so that results may be noise: rerun later", os.getloadavg()[0]
         )
     key = tuning.this_machine()
     path = _path(key, settings.output)
@@ -110,14 +111,14 @@ def show_tuning(*, threads: int | None, output: Path | None) -> dict[str, Any]:
 
 
 def search(product: tuning.Product, measure: Measure, *, threads: int, rounds: int, clusters: int = 1) -> tuning.Result:
-    """Search depth and cuts, then height and width of the best, then decide in fresh rounds."""
+    """Search depth and cuts, then height and width of the best candidate, then decide in new rounds."""
     first = halve([tuning.Blocking(), *depths_and_cuts(product, threads=threads, clusters=clusters)], measure)
     best = halve([first, *heights_and_widths(product, first)], measure)
     timings = measure([None, best, "torch"], rounds)
     ratios = {name: timing.ratios_to(timings[None]) for name, timing in timings.items() if name is not None}
     barred: set[tuning.Choice] = {tuning.Blocking()}
     if not tuning.torch_may_serve(product.layout, product.dtype):
-        barred.add("torch")  # measured all the same, to be shown
+        barred.add("torch")  # measured anyway, to be shown
     chosen = tuning.winner({name: values for name, values in ratios.items() if name not in barred})
     return tuning.Result(
         choice=chosen,
@@ -139,7 +140,7 @@ def halve(candidates: Sequence[tuning.Blocking], measure: Measure) -> tuning.Blo
 
 
 def depths_and_cuts(product: tuning.Product, *, threads: int, clusters: int = 1) -> Iterator[tuning.Blocking]:
-    """Return every depth below k with every grid on nearly all threads of a cluster, and with one thread."""
+    """Yield every depth below k with every grid on nearly all threads of a core cluster, and with one thread."""
     for kc in (0, *(depth for depth in DEPTHS if depth < product.k)):
         for (rows, columns), cut in product_of(
             grids(threads // clusters), tuning.CLUSTER_CUTS if clusters > 1 else (0,)
@@ -150,14 +151,14 @@ def depths_and_cuts(product: tuning.Product, *, threads: int, clusters: int = 1)
 
 
 def heights_and_widths(product: tuning.Product, base: tuning.Blocking) -> Iterator[tuning.Blocking]:
-    """Return `base` with every height and width below the whole matrix."""
+    """Yield `base` with every height and width below the matrix size."""
     for mc in (0, *(height for height in HEIGHTS if height < product.m)):
         for nc in (0, *(width for width in WIDTHS if width < product.n)):
             yield base._replace(mc=mc, nc=nc)
 
 
 def grids(threads: int) -> Iterator[tuple[int, int]]:
-    """Return cuts of rows and columns whose product is nearly the number of threads."""
+    """Yield cuts of rows and columns with a product close to the number of threads."""
     for rows in range(1, threads + 1):
         columns = threads // rows
         if rows * columns >= threads * (1 - LARGEST_IDLE_SHARE):
@@ -165,12 +166,12 @@ def grids(threads: int) -> Iterator[tuple[int, int]]:
 
 
 def distinct(layers: Iterable[Layer]) -> list[Layer]:
-    """Keep one product of each shape."""
+    """Keep one layer of each shape."""
     return list({layer[1:]: layer for layer in layers}.values())
 
 
 def _measure(layer: Layer, of: Pass, dtype: Precision) -> Measure:
-    """Measure candidates on one product, without those that the kernels reject."""
+    """Return a function that times candidates on one product, except candidates that the kernels reject."""
     with precision(dtype):
         run = our_linear_run(layer, of, dtype)
 
@@ -187,7 +188,7 @@ def _measure(layer: Layer, of: Pass, dtype: Precision) -> Measure:
             try:
                 under(candidate)()
             except ValueError as error:
-                log.debug("%s is refused: %s", candidate, error)
+                log.debug("%s is rejected: %s", candidate, error)
             else:
                 runs[candidate] = under(candidate)
         loops = max(loops_for({"default": runs[None]}, seconds=SECONDS_PER_TIME).values())
@@ -213,7 +214,7 @@ def _path(key: tuning.Key, output: Path | None) -> Path:
     path = output or tuning.path_of(key)
     if path is None:
         got = f"{tuning.FOLDER_VARIABLE}={os.environ.get(tuning.FOLDER_VARIABLE, '')}, and no writable cache"
-        fix = f"give --output, or set {tuning.FOLDER_VARIABLE} to a writable folder"
+        fix = f"pass --output, or set {tuning.FOLDER_VARIABLE} to a writable folder"
         raise problem("tune: no file for the result", got=got, expected="a writable folder", fix=fix)
     return path
 

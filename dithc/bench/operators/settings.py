@@ -1,4 +1,4 @@
-"""What a case of `bench ops` is made of, and the settings that all of them share."""
+"""Parts of a case of `bench ops`, and settings common to all cases."""
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -25,7 +25,7 @@ class Case:
         group: cases of one summary row, such as "gemm DiT-XL/2".
         limit: ceiling that applies.
         work: operations, or bytes that an ideal implementation moves, of all parts; `counted` describes them.
-        ways: what to time, by contender and part (forward, backward); all contenders have the same parts.
+        ways: runs to time, by variant and part (forward, backward); all variants have the same parts.
     """
 
     op: str
@@ -45,7 +45,7 @@ def precision(dtype: Precision) -> AbstractContextManager[Any]:
 
 
 def random(*shape: int, dtype: torch.dtype = torch.float32, seed: int = 0) -> Tensor:
-    """Return normal values that depend on shape and seed alone."""
+    """Return normal values that depend only on shape and seed."""
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
 
 
@@ -56,7 +56,7 @@ def pool() -> Pool:
 
 
 def as_output(tensor: Tensor) -> Tensor:
-    """Copy into the pool, where hcops operators read outputs of others."""
+    """Copy a tensor into the pool, where hcops operators read the outputs of other operators."""
     return pool().empty(tensor.shape, tensor.dtype).copy_(tensor)
 
 

@@ -1,4 +1,4 @@
-"""The linear layers of a model as matrix products.
+"""Linear layers of a model as matrix products.
 
 Legend: M rows of the input (tokens of the batch), K its features, F output features.
 """
@@ -7,7 +7,7 @@ from typing import Literal, NamedTuple
 
 from dithc.model import DiTConfig
 
-# The order and the names of the paper's table 4.
+# Order and names of the paper's table 4.
 MODULES = ("qkv", "out", "up", "down", "condition")
 FLOP_PER_MAC = 2
 # Features of the timestep embedding before its first layer (Peebles & Xie, appendix A).
@@ -18,7 +18,7 @@ PASSES: tuple[Pass, ...] = ("forward", "grad_input", "grad_weight")
 
 
 class Layer(NamedTuple):
-    """y (M, F) = x (M, K) W (F, K)^T."""
+    """Linear layer y (M, F) = x (M, K) W (F, K)^T."""
 
     name: str
     rows: int
@@ -27,11 +27,11 @@ class Layer(NamedTuple):
 
     @property
     def flop(self) -> int:
-        """Return the operations of each of its three products."""
+        """Operations of each of its three products."""
         return FLOP_PER_MAC * self.rows * self.in_features * self.out_features
 
     def product(self, of: Pass) -> tuple[int, int, int]:
-        """(m, n, k) of y = x W^T, of dx = dy W, or of dW = dy^T x."""
+        """Return (m, n, k) of y = x W^T, of dx = dy W, or of dW = dy^T x."""
         m, k, f = self.rows, self.in_features, self.out_features
         return {"forward": (m, f, k), "grad_input": (m, k, f), "grad_weight": (f, k, m)}[of]
 

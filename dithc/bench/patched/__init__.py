@@ -1,10 +1,10 @@
-"""What `hcops.patch` gives on models that are not ours: a whole training step, plain, compiled and patched, in turns.
+"""Benchmark of `hcops.patch` on third-party models: a training step, plain, compiled and patched, interleaved.
 
-What: `bench_patch` measures, `patch_table` makes it readable; `own` holds models with the structure of those of others,
-`foreign` makes those of timm, diffusers and transformers where they are installed.
-Invariants: every contender trains its own copy of one model with torch's AdamW in its default form; a model or a contender that
-cannot run here is a row with its reason. The patched copy's gradients are compared with float64, beside those of plain torch.
-How to change it: a model is a function in `own` or `foreign` and its line in `MODELS` of `measure`.
+`bench_patch` measures, `patch_table` formats the result. `own` contains models with the structure of third-party
+models, `foreign` builds models of timm, diffusers and transformers if these are installed. Every variant trains a
+separate copy of one model with torch's default AdamW. An unavailable model or variant is a row with its reason.
+Gradients of the patched copy and of plain torch are compared with float64. To add a model, add a function to `own` or
+`foreign` and a line to `measure.MODELS`.
 """
 
 from dithc.bench.patched.measure import PatchSettings, bench_patch

@@ -1,4 +1,4 @@
-"""Models of timm, diffusers and transformers, at random weights and of sizes that a laptop trains, where these are installed."""
+"""Models of timm, diffusers and transformers with random weights, in sizes that a laptop can train."""
 
 from importlib import import_module
 from typing import Any
@@ -7,13 +7,13 @@ from torch import nn
 
 
 def vit() -> nn.Module:
-    """timm's ViT-S/16."""
+    """Build timm's ViT-S/16."""
     model: nn.Module = import_module("timm").create_model("vit_small_patch16_224")
     return model
 
 
 def unet() -> nn.Module:
-    """diffusers' UNet2DModel, with attention at two of four sizes."""
+    """Build diffusers' UNet2DModel, with attention at two of four resolutions."""
     model: nn.Module = _of(
         "diffusers",
         "UNet2DModel",
@@ -26,21 +26,21 @@ def unet() -> nn.Module:
 
 
 def dit() -> nn.Module:
-    """diffusers' DiTTransformer2DModel in the size of DiT-S/2."""
+    """Build diffusers' DiTTransformer2DModel in the size of DiT-S/2."""
     model: nn.Module = _of("diffusers", "DiTTransformer2DModel", num_attention_heads=6, attention_head_dim=64, num_layers=12,
                in_channels=4, out_channels=4, sample_size=32, patch_size=2)  # fmt: skip
     return model
 
 
 def siglip() -> nn.Module:
-    """transformers' Siglip, the vision part in the size of ViT-S/16."""
+    """Build the vision part of transformers' Siglip in the size of ViT-S/16."""
     config = _of("transformers", "SiglipVisionConfig", hidden_size=384, intermediate_size=1536, num_attention_heads=6)
     model: nn.Module = _of("transformers", "SiglipVisionModel", config)
     return model
 
 
 def llama() -> nn.Module:
-    """transformers' Llama of 26 million parameters, with grouped queries."""
+    """Build transformers' Llama with 26 million parameters and grouped queries."""
     config = _of("transformers", "LlamaConfig", hidden_size=512, intermediate_size=1376, num_hidden_layers=8,
                  num_attention_heads=8, num_key_value_heads=2, vocab_size=4096, use_cache=False)  # fmt: skip
     model: nn.Module = _of("transformers", "LlamaForCausalLM", config)

@@ -1,4 +1,4 @@
-"""Training steps of a model in three ways, in turns: torch as it is, torch.compile, and patched."""
+"""Interleaved training steps of a model by three variants: plain torch, torch.compile, and patched."""
 
 import copy
 import math
@@ -32,8 +32,8 @@ class PatchSettings:
 
     Attributes:
         models: subset of MODELS.
-        dtypes: fp32; autocast (bfloat16 with fp32 weights); bf16 (whole model).
-        compare: eager, compile.
+        dtypes: fp32; autocast (bfloat16 with fp32 weights); bf16 (the complete model).
+        compare: variants among eager, compile.
         batch: images per step, or sequences of 256 tokens.
         threads: compute threads; None selects the core plan's.
     """
@@ -83,14 +83,14 @@ MODELS: Mapping[str, tuple[Callable[[], nn.Module], Loss]] = {
     "transformers-siglip": (foreign.siglip, _siglip),
     "transformers-llama": (foreign.llama, _words),
 }
-"""Each with its loss; the first two are ours, of the structure of others'."""
+"""Factory and loss of each model. The first two are dithc's, with the structure of third-party models."""
 
 
 def bench_patch(settings: PatchSettings) -> dict[str, Any]:
     """Measure every model in every type and return the result for JSON.
 
     Raises:
-        UserError: a name that is unknown, or numbers that make no measurement.
+        UserError: a name is unknown, or a number is invalid.
     """
     models = settings.models or tuple(MODELS)
     _known("models", models, MODELS)
@@ -108,7 +108,7 @@ def bench_patch(settings: PatchSettings) -> dict[str, Any]:
 
 def _known(what: str, given: tuple[str, ...], known: Any) -> None:
     if unknown := [name for name in given if name not in known]:
-        expected, fix = f"some of {', '.join(known)}", "correct the names"
+        expected, fix = f"names among {', '.join(known)}", "correct the names"
         raise problem(f"bench patch, {what}", got=", ".join(unknown), expected=expected, fix=fix)
 
 
@@ -118,7 +118,7 @@ def _case(name: str, dtype: str, settings: PatchSettings) -> dict[str, Any]:
     torch.manual_seed(settings.seed)
     try:
         model = build().train()
-    except (ImportError, RuntimeError, AttributeError) as error:  # not installed, or not with this torch
+    except (ImportError, RuntimeError, AttributeError) as error:  # not installed, or incompatible with this torch
         return {"model": name, "dtype": dtype, "status": "not here", "why": f"{type(error).__name__}: {error}"[:200]}
     model = model.bfloat16() if dtype == "bf16" else model
     log.info("%s, %s", name, dtype)
@@ -128,7 +128,7 @@ def _case(name: str, dtype: str, settings: PatchSettings) -> dict[str, Any]:
         try:
             for _ in range(settings.warmup):
                 step()
-        except Exception as error:  # what a compiler raises is anything
+        except Exception as error:  # a compiler may raise any error
             failures[way] = f"{type(error).__name__}: {error}"[:200]
         else:
             steps[way] = step
@@ -157,7 +157,7 @@ class _Step:
             self.patched = hcops.patch(self._model, self._optimizer)
 
     def __call__(self) -> None:
-        torch.manual_seed(self._settings.seed)  # of dropped labels as well
+        torch.manual_seed(self._settings.seed)  # also seeds label dropout
         self._optimizer.zero_grad(set_to_none=True)
         with _precision(self._dtype):
             loss = self._loss(self._called, self._settings.batch)
@@ -166,7 +166,9 @@ class _Step:
 
 
 def _gradients_off(model: nn.Module, dtype: str, loss: Loss, settings: PatchSettings) -> dict[str, float]:
-    """Return relative gradient errors of the first step against float64, plain and patched; nan without float64 support."""
+    """Return relative gradient errors of the first step against float64, plain and patched; nan without float64
+    support.
+    """
     double = copy.deepcopy(model).double()
     try:
         truth = _gradient(double, "fp64", loss, settings)

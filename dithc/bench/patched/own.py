@@ -1,4 +1,4 @@
-"""Models with the structure of those that others train, of any size: a ViT, and a decoder like Llama.
+"""Models of any size with the structure of common third-party models: a ViT, and a decoder like Llama.
 
 Legend: N batch, T tokens, D width, H heads, G heads of keys.
 """
@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 
 class Attention(nn.Module):
-    """Attention whose q, k and v are views of one projection."""
+    """Attention with q, k and v as views of one projection."""
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
@@ -39,7 +39,7 @@ class VitBlock(nn.Module):
 
 
 class Vit(nn.Module):
-    """Dosovitskiy et al. 2021, with the mean of the tokens in the place of a class token; by default ViT-S/16."""
+    """Vision transformer (Dosovitskiy et al. 2021) with the mean of the tokens as class token; ViT-S/16 by default."""
 
     def __init__(
         self, *, width: int = 384, depth: int = 12, heads: int = 6, patch: int = 16, classes: int = 1000
@@ -58,7 +58,7 @@ class Vit(nn.Module):
 
 
 class DecoderLayer(nn.Module):
-    """Grouped queries, rotation, a causal mask, RMSNorm and SwiGLU (Touvron et al. 2023)."""
+    """Decoder layer with grouped queries, rotary embedding, causal mask, RMSNorm and SwiGLU (Touvron et al. 2023)."""
 
     def __init__(self, width: int, heads: int, groups: int, hidden: int) -> None:
         super().__init__()
@@ -85,7 +85,7 @@ class DecoderLayer(nn.Module):
 
 
 class Decoder(nn.Module):
-    """A causal language model."""
+    """Causal language model."""
 
     def __init__(
         self,

@@ -1,13 +1,14 @@
-"""The result of `bench patch` for a terminal."""
+"""Table of the result of `bench patch`."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 
 def patch_table(result: Mapping[str, Any]) -> str:
-    """Format a line per model and type: step times, gains, gradient errors, served calls."""
+    """Format one line per model and type: step times, speedups, gradient errors, served calls."""
     settings = result["settings"]
-    head = f"a training step, batch {settings['batch']}, {settings['threads']} thread(s), medians of {settings['repeats']} rounds"
+    head = f"a training step, batch {settings['batch']}, {settings['threads']} thread(s), medians of "
+    f"{settings['repeats']} rounds"
     ways = [*settings["compare"], "patched"]
     columns = f"{'model':<21}{'type':<10}" + "".join(f"{way:>10}" for way in ways)
     columns += "".join(f"{f'over {way}':>22}" for way in settings["compare"]) + f"{'off: eager, patched':>22}  served"
@@ -25,7 +26,7 @@ def _lines(case: Mapping[str, Any], ways: list[str]) -> Iterator[str]:
     if case["status"] == "ok":
         gains = "".join(_gain(case["speedup_of_patched_over"].get(way)) for way in ways if way != "patched")
         off, rows = case["gradients_off"], case["served"]
-        served = f"{sum(row['served'] for row in rows)} of {len(rows)} kinds of calls"
+        served = f"{sum(row['served'] for row in rows)} of {len(rows)} types of calls"
         yield f"{first}{seconds}{gains}{off['eager']:>11.1e}{off['patched']:>11.1e}  {served}"
     else:
         yield f"{first}{seconds}"

@@ -1,12 +1,16 @@
-"""Time to quality: which of several trainings reaches a score first.
+"""Time to quality: comparison of the times in which training runs reach a score.
 
-What: `Plan` says what is trained and judged, as one experiment of the workflow; `judge` makes of its manifests the time and the
-work that a candidate needs for the baseline's last score, beside what makes such a ratio worth believing.
-Why: a faster step, a lower loss or a better codec is worth what it changes about the images of a given hour.
-Invariants: contenders have the same tiles, the same wall time by their own measured step, and samples of the same seeds; steps
-are timed in short trainings that take turns, so that what else a machine does later changes no ratio; a ratio is of one seed, and
-is told for every seed; where one of both had the score at its first point, it is told as the bound that it is.
-How to change it: another contender is a run of the experiment file; another number of a point is a field of `result.Point`.
+Purpose: a faster step, a lower loss or a better codec is only useful if it improves the images after a given time.
+
+Contents: `Plan` builds the experiment of the comparison. `judge` computes, from its manifests, the time and work that a
+candidate needs for the baseline's last score, and the limits needed to interpret the ratio.
+
+Invariants: all variants have the same tiles, the same wall time by their own measured step, and samples of the same
+seeds. Steps are timed in short interleaved runs, so that later load on the machine does not change ratios. A ratio
+belongs to one seed and is reported for every seed. If one of the two runs has the score at its first point, the ratio
+is reported as a bound.
+
+Extending: add a variant as a run of the experiment file, and a value of a point as a field of `result.Point`.
 """
 
 from dithc.bench.quality.plan import (

@@ -1,4 +1,4 @@
-"""What is trained and judged: an experiment made of the runs that are compared."""
+"""Plan of a comparison: an experiment with the compared runs and their evaluations."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -10,23 +10,26 @@ from dithc.log import problem
 from dithc.runs import digest
 
 SHARES = (0.125, 0.25, 0.5, 1.0)
-PARTS = 8  # steps are a multiple of it, so that every share of them is whole
+PARTS = 8  # steps are a multiple of it, so that every share is an integer
 CALIBRATION_ROUNDS = 2
 OF_SCHEDULE = ("warmup_steps", "lr_schedule", "decay_share")
-OF_NO_TIME = (*OF_SCHEDULE, "lr", "betas", "weight_decay", "steps", "seed")  # a step takes as long whatever they are
+OF_NO_TIME = (*OF_SCHEDULE, "lr", "betas", "weight_decay", "steps", "seed")  # these do not affect the time per step
 SAME_SAMPLES = ("images", "seed", "real_split", "real_images", "extractor")
 SAME_TILES = ("source", "tiles", "split", "rendering")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """A comparison of trainings.
+    """Comparison of training runs.
 
     Attributes:
-        base: experiment that contains the contenders as runs.
+        base: experiment that contains the compared runs.
+        baseline: run to compare with.
         candidates: runs to compare with `baseline`; the baseline's own name is allowed and trains with other seeds.
-        evaluation: evaluation of `base` that defines sampling and scoring. A contender that needs another sampler has its own,
-            with the same images, real tiles and extractor.
+        seeds: seeds of the runs.
+        evaluation: evaluation of `base` that defines sampling and scoring. A variant that needs another sampler has a
+            separate
+            evaluation, with the same images, real tiles and extractor.
         environment: digest of the environment of the timed steps.
     """
 
@@ -50,7 +53,7 @@ class Plan:
                         f"{kind} of the comparison",
                         got=name,
                         expected=f"one of {', '.join(section) or 'none'}",
-                        fix=f"name one of these, or add it to the section `{kind}`",
+                        fix=f"choose one of these, or add it to the section `{kind}`",
                     )
         if len(set(self.seeds)) != len(self.seeds) or not self.seeds or not self.candidates:
             raise problem(
@@ -63,29 +66,29 @@ class Plan:
             self._check(name)
 
     def _check(self, name: str) -> None:
-        """Check that contenders and baseline have the same evaluation."""
+        """Check that a variant and the baseline have the same evaluation and tiles."""
         run, own, baseline = self.base.runs[name], self._judged(name), self._judged(self.baseline)
         data, theirs = (self.base.datasets[self.base.runs[one].dataset] for one in (name, self.baseline))
         differing = [f"evaluation's {key}" for key in SAME_SAMPLES if getattr(own, key) != getattr(baseline, key)]
-        differing += [f"data set's {key}" for key in SAME_TILES if getattr(data, key) != getattr(theirs, key)]
+        differing += [f"dataset's {key}" for key in SAME_TILES if getattr(data, key) != getattr(theirs, key)]
         if run.init is not None:
-            differing.append(f"start: it goes on from run {run.init}, whose time would not count")
+            differing.append(f"start: it continues run {run.init}, without the time of that run")
         if differing:
             raise problem(
-                f"contender {name}",
+                f"variant {name}",
                 got=f"another {', another '.join(differing)} than {self.baseline}",
-                expected="the same tiles, and as many samples against the same real ones",
+                expected="the same tiles, number of samples and real images",
                 fix="correct the experiment file, or compare other runs",
             )
 
     @property
     def contenders(self) -> tuple[str, ...]:
-        """Return the baseline, then the candidates."""
+        """Baseline, then candidates."""
         return (self.baseline, *(name for name in self.candidates if name != self.baseline))
 
     @property
     def pairs(self) -> list[tuple[str, str, int, int]]:
-        """Return compared pairs: candidate, label, the baseline's seed and its own."""
+        """Compared pairs: candidate, label, seed of the baseline and seed of the candidate."""
         after = max(self.seeds) + 1
         return [
             (name, "again" if name == self.baseline else name, seed, seed + after if name == self.baseline else seed)
@@ -95,12 +98,12 @@ class Plan:
 
     @property
     def trainings(self) -> list[tuple[str, int]]:
-        """Return distinct runs and seeds, with compared ones adjacent."""
+        """Distinct runs and seeds, with compared runs adjacent."""
         found = dict.fromkeys(one for name, _, seed, own in self.pairs for one in ((self.baseline, seed), (name, own)))
         return list(found)
 
     def identity(self, name: str) -> str:
-        """Return the digest of every fact that decides a contender's seconds per step."""
+        """Return the digest of every fact that determines a variant's seconds per step."""
         run = self.base.runs[name]
         data = self.base.datasets[run.dataset]
         settings = (run, data, self.base.codecs[data.codec], self.base.machine)
@@ -109,22 +112,24 @@ class Plan:
         return digest([*content, self.environment])
 
     def calibrations(self, name: str, beside: Sequence[str]) -> list[str]:
-        """Return the short trainings that time a contender in turns with `beside`; identical steps share one."""
+        """Return the names of the short runs that time a variant interleaved with `beside`; identical steps share one
+        run.
+        """
         group = digest(sorted({self.identity(one) for one in beside}))
         return [f"calibrate-{self.identity(name)}-{group}-{number}" for number in range(CALIBRATION_ROUNDS)]
 
     def calibration(self, names: Sequence[str]) -> dict[str, Any]:
-        """Return the experiment of short trainings in turns that measure step times."""
+        """Return the experiment of short interleaved runs that measure step times."""
         runs: dict[str, Any] = {}
         for number in range(CALIBRATION_ROUNDS):
             for name in names:
                 run = self._run(name, seed=number, steps=self.calibration_steps)
-                # A schedule costs nothing, and may need more steps than these.
+                # The schedule does not affect the time, and may require more steps.
                 runs[self.calibrations(name, names)[number]] = {key: run[key] for key in run if key not in OF_SCHEDULE}
         return self._experiment(runs, {})
 
     def experiment(self, steps: Mapping[str, int]) -> dict[str, Any]:
-        """Return the experiment to judge, with `steps` of each contender, multiples of 8."""
+        """Return the experiment to evaluate, with `steps` per variant, multiples of 8."""
         runs: dict[str, Any] = {}
         evaluations: dict[str, Any] = {}
         for name, seed in self.trainings:
@@ -140,15 +145,15 @@ class Plan:
 
     @property
     def untrained(self) -> str:
-        """Return the evaluation of the baseline's fresh weights."""
+        """Name of the evaluation of the baseline's untrained weights."""
         return f"{self.baseline}-untrained"
 
     def codec_alone(self, name: str) -> str:
-        """Return the evaluation of a contender's codec, which several may share."""
+        """Name the evaluation of a variant's codec. Variants may share it."""
         return f"codec-{self.base.datasets[self.base.runs[name].dataset].codec}"
 
     def _judged(self, name: str) -> training.Evaluation:
-        """Return how samples of a contender are made and scored."""
+        """Return the evaluation that samples and scores a variant."""
         chosen = self.base.evaluations[self.evaluation]
         own = (one for one in self.base.evaluations.values() if one.run == name)
         return chosen if chosen.run == name else next(own, chosen)
@@ -165,12 +170,12 @@ class Plan:
 
 
 def points(steps: int) -> list[int]:
-    """Return the steps at which a training of this length is scored."""
+    """Return the steps at which a run of this length is scored."""
     return [int(steps * share) for share in SHARES]
 
 
 def run_name(contender: str, seed: int, steps: int) -> str:
-    """Name the run of a contender with a seed and a number of steps."""
+    """Name the run of a variant with a seed and a number of steps."""
     return f"{contender}-s{seed}-n{steps}"
 
 
@@ -182,12 +187,12 @@ def point_name(run: str, step: int) -> str:
 def calibrated_seconds(
     measured: Mapping[str, Sequence[float]], *, beside: str, known: float | None
 ) -> dict[str, float]:
-    """Return seconds per step of each contender, normalized to one reference contender.
+    """Return seconds per step of each variant, normalized to a reference variant.
 
     Args:
-        measured: seconds per step in several trainings that took turns.
-        beside: the reference contender.
-        known: its seconds in the first measurement; None uses this one.
+        measured: seconds per step in several interleaved runs.
+        beside: reference variant.
+        known: seconds of the reference in the first measurement; None uses this measurement.
     """
     found = {name: median(each) for name, each in measured.items()}
     scale = 1.0 if known is None else known / found[beside]
@@ -195,7 +200,7 @@ def calibrated_seconds(
 
 
 def calibrated_steps(seconds: Mapping[str, float], *, budget_seconds: float) -> dict[str, int]:
-    """Return steps of each contender that fill a budget of wall time, from its seconds per step.
+    """Return the steps of each variant that fill a budget of wall time, given its seconds per step.
 
     Raises:
         UserError: the budget is shorter than 8 steps.
@@ -205,7 +210,8 @@ def calibrated_steps(seconds: Mapping[str, float], *, budget_seconds: float) -> 
     if short:
         raise problem(
             "budget of the comparison",
-            got=f"{budget_seconds / 60:g} minutes; a step takes {', '.join(f'{s:.2f} s ({n})' for n, s in short.items())}",
+            got=f"{budget_seconds / 60:g} minutes; a step takes "
+            f"{', '.join(f'{s:.2f} s ({n})' for n, s in short.items())}",
             expected=f"at least {PARTS} steps",
             fix="raise --budget-minutes",
         )

@@ -1,4 +1,6 @@
-"""What the manifests of a comparison say: scores by time, and how much sooner a candidate reaches the baseline's last one."""
+"""Result of a comparison, from manifests: scores over time, and the speedup of a candidate to the baseline's last
+score.
+"""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -8,18 +10,19 @@ from typing import Any, Literal
 
 from dithc.bench.quality.plan import SHARES, Plan, point_name, points, run_name
 
-OF_THE_LAST = ("kid", "headroom", "copies")  # of both of a pair, beside their ratio
+OF_THE_LAST = ("kid", "headroom", "copies")  # of both runs of a pair
 Numbers = Mapping[str, Mapping[str, Any]]
 """Numbers of manifests, by name."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Point:
-    """A score during a training.
+    """Score at one step of a run.
 
     Attributes:
-        seconds: training time so far, including pretraining that differs between contenders; `flops` likewise.
-        headroom: remaining fraction of the way from fresh weights to the best possible score; None if unknown.
+        seconds: training time so far, including codec training if the codecs of the variants differ.
+        flops: floating-point operations so far.
+        headroom: remaining fraction of the way from untrained weights to the best possible score; None if unknown.
         copies: fraction of samples that copy training tiles; None without a search.
     """
 
@@ -44,10 +47,10 @@ class Speedup:
 
 
 def speedup(baseline: Sequence[Point], candidate: Sequence[Point], *, axis: str) -> Speedup:
-    """Return how many times sooner the candidate reaches the score that both reach, by `seconds` or `flops`.
+    """Return the speedup of the candidate to the score that both reach, by `seconds` or `flops`.
 
-    The score is the baseline's best, or the candidate's best if that is worse (the ratio is then below 1).
-    Between two points the score is linear in the logarithm of the axis.
+    The score is the baseline's best, or the candidate's best if that is worse (the ratio is then below 1). Between two
+    points the score is linear in the logarithm of the axis.
     """
     goal = max(min(point.fid for point in points) for points in (baseline, candidate))
     theirs, ours = (_reached(points, goal, axis) for points in (baseline, candidate))
@@ -56,7 +59,7 @@ def speedup(baseline: Sequence[Point], candidate: Sequence[Point], *, axis: str)
 
 
 def _reached(points: Sequence[Point], goal: float, axis: str) -> float:
-    """Return where the axis first reaches a score; the first point if it is better already."""
+    """Return the value of the axis at which a score is first reached, at the earliest the first point."""
     number = next(number for number, point in enumerate(points) if point.fid <= goal)
     here = math.log(getattr(points[number], axis))
     if number == 0:
@@ -76,10 +79,16 @@ def judge(
     codecs: Numbers,
     flops: Mapping[str, float],
 ) -> dict[str, Any]:
-    """Return the result of a comparison.
+    """Compute the result of a comparison.
 
-    `seconds` and `flops` are per step and contender; `runs` and `scores` are numbers of the manifests by run and evaluation.
-    `codecs` has the training seconds of each contender's codec; it is empty if no codec was trained.
+    Args:
+        plan: comparison.
+        steps: steps of each variant.
+        seconds: seconds per step of each variant.
+        runs: numbers of the manifests by run.
+        scores: numbers of the manifests by evaluation.
+        codecs: training seconds of each variant's codec; empty without a trained codec.
+        flops: floating-point operations per step of each variant.
     """
     kinds = {plan.base.datasets[plan.base.runs[name].dataset].codec for name in plan.contenders}
     before = {
@@ -139,7 +148,7 @@ def judge(
 
 
 def _limits(plan: Plan, name: str, scores: Numbers) -> dict[str, Any]:
-    """Return score limits: fresh weights, codec, floor, and the copy fraction of held-out tiles by chance."""
+    """Return score limits: untrained weights, codec, floor, and the chance share of copies, from held-out tiles."""
     codec, fresh = scores[plan.codec_alone(name)], scores[plan.untrained]
     chance = next((one["copies_held_out"] for one in scores.values() if one.get("copies") is not None), None)
     bounds = {"codec": codec["fid"], "floor": fresh["floor"], "untrained": fresh["fid"], "copies": chance}
@@ -147,7 +156,7 @@ def _limits(plan: Plan, name: str, scores: Numbers) -> dict[str, Any]:
 
 
 def _over_seeds(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return mean ratios, deviations over seeds, and whether they are bounds."""
+    """Return mean ratios, their deviations over seeds, and their bound."""
     over: dict[str, Any] = {"bound": next((row["bound"] for row in rows if row["bound"]), "")}
     for axis in ("wall", "flop"):
         values = [row[axis] for row in rows]
@@ -157,18 +166,18 @@ def _over_seeds(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def headroom(fid: float, limits: Mapping[str, Any]) -> float | None:
-    """Return the remaining fraction from fresh weights to the limit (codec or floor); None if there is none."""
+    """Return the remaining fraction from untrained weights to the limit (codec or floor), or None without a limit."""
     best = max(float(limits["codec"]), float(limits["floor"] or 0.0))
     return (fid - best) / (limits["untrained"] - best) if limits["untrained"] > best else None
 
 
 def quality_table(result: Mapping[str, Any]) -> str:
-    """Format scores of each training by fraction of its steps, their limits, then the ratios."""
+    """Format the scores of each run by fraction of its steps, their limits, then the ratios."""
     chosen = result["settings"]
     lines = [
-        f"{chosen['experiment']}, judged as {chosen['evaluation']}; steps: "
+        f"{chosen['experiment']}, scored by {chosen['evaluation']}; steps: "
         + ", ".join(f"{name} {count:,}" for name, count in result["steps"].items()),
-        f"{'training':<28}"
+        f"{'run':<28}"
         + "".join(f"{f'FID at {share:g}':>14}" for share in SHARES)
         + f"{'KID':>11}{'seconds':>10}{'left':>8}{'copies':>8}",
     ]
@@ -186,14 +195,15 @@ def quality_table(result: Mapping[str, Any]) -> str:
     for name, limits in result["limits"].items():
         floor = "none" if limits["floor"] is None else f"{limits['floor']:.4g}"
         lines.append(
-            f"{name}: fresh weights {limits['untrained']:.4g}, codec alone {limits['codec']:.4g}, floor {floor}, n {limits['n']}"
+            f"{name}: untrained weights {limits['untrained']:.4g}, codec alone {limits['codec']:.4g}, floor {floor}, "
+            f"n {limits['n']}"
         )
     for label, ratio in result["ratios"].items():
         by_seed = ", ".join(f"{row['wall']:.2f}" for row in ratio["by_seed"])
         bound = f"{ratio['bound']} " if ratio["bound"] else ""
         lines.append(
-            f"{label} over {chosen['baseline']}: R {bound}{_told(ratio, 'wall')} by wall time, {_told(ratio, 'flop')} by "
-            f"operations; by seed {by_seed}"
+            f"{label} over {chosen['baseline']}: R {bound}{_told(ratio, 'wall')} by wall time, "
+            f"{_told(ratio, 'flop')} by operations; by seed {by_seed}"
         )
     return "\n".join(lines)
 

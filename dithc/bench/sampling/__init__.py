@@ -1,16 +1,20 @@
-"""One image by one rank and by several, side by side: seconds of a step and of an image, speed-ups, and what differs.
+"""Generation of one image by one rank and by several: seconds per step and image, speedups, and differences of the
+output.
 
-What: `bench_sampling` starts ranks and one process with the cores of all of them, and has `CONTENDERS` take turns on them for
-each `Cell` of `SamplingSettings`, those with a cache for images alone; then an image is decoded in several ways (`decoders`,
-`decoding`). `serve` is what these processes do; `sampling_table` makes the result readable.
-Why: a speed-up of a cut says something only beside one rank in the same minute, beside one process with all the cores, which is
-what a user would start otherwise, and beside what the machine gives N processes that exchange nothing.
-Invariants: whose turn it is not sleeps at a socket, and takes no core from who is timed; the clock of a turn is that of its
-slowest rank, from a barrier on; memory is looked at in ranks that are started for it; every output, on every rank, is compared
-with that of one rank in numbers, never by eye; weights are random everywhere, heads and gates too, for an untrained network
-gives 0 whatever is wrong.
-How to change it: another way to sample is a line of `contenders.CONTENDERS`, and where it is no cut of ours a class like
-`ways.Ours`; another decoder is a line of `decoders.DECODERS`. diffusers enters in `theirs.py` alone.
+Purpose: the speedup of a partition is meaningful relative to one rank in the same minute, to one process with all cores
+(the alternative for a user), and to N independent processes.
+
+Contents: `bench_sampling` starts ranks and one process with all their cores, and interleaves `CONTENDERS` on them for
+each `Cell` of `SamplingSettings`. Variants with a cache only generate images. Then an image is decoded by several
+variants (`decoders`, `decoding`). `serve` runs in these processes; `sampling_table` formats the result.
+
+Invariants: idle processes sleep at a socket and use no core. The time of a round is the time of its slowest rank, from
+a barrier on. Memory is measured in freshly started ranks. Every output on every rank is compared numerically with the
+output of one rank. All weights are random, including heads and gates, because untrained networks return 0 regardless of
+faults.
+
+Extending: add a variant to `contenders.CONTENDERS`, with a class like `ways.Ours` if it is not a partition of dithc.
+Add a decoder to `decoders.DECODERS`. Only `theirs.py` imports diffusers.
 """
 
 from dithc.bench.sampling.contenders import CONTENDERS

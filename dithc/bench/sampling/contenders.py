@@ -1,4 +1,4 @@
-"""The table of what takes turns, and where each is made.
+"""Table of the interleaved variants, and the processes that run them.
 
 Legend: R ranks.
 """
@@ -15,7 +15,8 @@ from dithc.model import DiT, DiTConfig
 from dithc.parallel import Degrees, Team, Work, least
 
 Where = Literal["first", "every", "ranks", "alone"]
-"""The first of the ranks, each of them for itself, all of them together; the process that has the cores of all."""
+"""Processes: the first rank, every rank independently, all ranks together, or the process with the cores of all ranks.
+"""
 
 
 def ours(model: DiT, cell: Cell, team: Team) -> Way:
@@ -30,12 +31,14 @@ def of_diffusers(model: DiT, cell: Cell, _: Team) -> Way:
 
 @dataclass(frozen=True, kw_only=True)
 class Contender:
-    """A way to sample, and the processes that run it.
+    """Variant of sampling, and the processes that run it.
 
     Attributes:
+        what: description for the result.
+        where: processes that run it.
         degrees: parallel degrees by number of ranks, for ranks that sample together.
         make: factory, called in each process.
-        absent: reason why it is not supported, checked before `make`; None if it is.
+        absent: function that returns the reason why it is unsupported, or None, before `make` is called.
         is_optional: run only if requested by name.
         cache: cache across the steps of an image; a single step is then not measured.
     """
@@ -50,24 +53,24 @@ class Contender:
     cache: Cache = None
 
     def calls(self, ranks: int) -> int:
-        """Return images or network calls per turn."""
+        """Return the images or network evaluations per round."""
         return ranks if self.where == "every" else 1
 
     def build(self, model: DiT, cell: Cell, team: Team) -> Way:
-        """Build it in a process."""
+        """Build the variant in a process."""
         return Ours(model, cell, team, cache=self.cache) if self.cache is not None else self.make(model, cell, team)
 
     def fault(self, cell: Cell, config: DiTConfig, *, ranks: int) -> str | None:
-        """Return why its degrees or cache do not fit a cell; None if they do."""
+        """Return the reason why its degrees or cache do not fit a cell, or None."""
         if self.cache is not None:
             first = 1 if isinstance(self.cache, training.FirstBlock) else self.cache.warmup_steps
-            few = f"images of {cell.steps} step(s), of which the first {first} run all blocks"
+            few = f"images of {cell.steps} step(s), the first {first} of which run all blocks"
             return few if cell.steps <= first else None
         if self.degrees is None:
             return None
         degrees = self.degrees(ranks)
         if degrees.size != ranks:
-            return f"{degrees} are not the {ranks} ranks"
+            return f"{degrees} do not multiply to {ranks} ranks"
         branches = 2 if cell.guidance != 1 else 1
         work = Work.of(config, shards=[1], branches=branches)
         try:
@@ -81,42 +84,43 @@ BASE, WHOLE, CEILING, DIFFUSERS = "one-rank", "all-cores", "side-by-side", "diff
 CONTENDERS = (
     Contender(
         name=BASE,
-        what="one rank with the cores of one rank, the others asleep: what speed-ups are over",
+        what="one rank with its cores, other ranks idle: baseline of the speedups",
         where="first",
     ),
     Contender(
         name=WHOLE,
-        what="one process with the cores of all ranks: what would be started otherwise",
+        what="one process with the cores of all ranks: the alternative without partition",
         where="alone",
     ),
     Contender(
         name=CEILING,
-        what="every rank an image of its own at the same time, nothing exchanged: what the machine gives so many processes",
+        what="one image per rank simultaneously, without communication: upper limit of the machine",
         where="every",
     ),
     Contender(
         name="cfg",
-        what="the two branches of guidance at once; of more than two ranks, tokens in shared memory in each branch; what ranks "
-        "of a node put together in memory is not sent, and not counted as sent",
+        what="the two guidance branches in parallel; with more than two ranks, tokens in shared memory within each "
+        "branch; data combined in shared memory does not count as sent",
         where="ranks",
         degrees=lambda ranks: Degrees(cfg=2, shared=max(1, ranks // 2)),
     ),
     Contender(
         name="shared-kv",
-        what="tokens cut, keys and values written once where all read them; likewise not counted as sent",
+        what="partitioned tokens, with keys and values in shared memory, which do not count as sent",
         where="ranks",
         degrees=lambda ranks: Degrees(shared=ranks),
     ),
     Contender(
         name="ulysses",
-        what="tokens cut, by messages: each rank has all tokens for some heads while attention is made; what a rank hands itself "
-        "is counted with what it sends",
+        what="partitioned tokens, by messages: during attention each rank has all tokens of some heads; messages of "
+        "a rank to itself count as sent",
         where="ranks",
         degrees=lambda ranks: Degrees(ulysses=ranks),
     ),
     Contender(
         name="ring",
-        what="tokens cut, by messages: keys and values are passed on; rounds otherwise than one rank",
+        what="partitioned tokens, by messages: keys and values are passed along the ring; rounding differs from one "
+        "rank",
         where="ranks",
         degrees=lambda ranks: Degrees(ring=ranks),
     ),
@@ -130,13 +134,14 @@ CONTENDERS = (
     ),
     Contender(
         name="taylor-3",
-        what="one rank, another image: blocks run at every third of its steps; in between, what they add is extrapolated",
+        what="one rank, approximate: blocks run in every third step; their contributions are extrapolated in between",
         where="first",
         cache=training.Taylor(kind="taylor", interval=3, order=1),
     ),
     Contender(
         name="first-block",
-        what="one rank, another image: the first block runs at every step, the others where what that adds has changed by 5 %",
+        what="one rank, approximate: the first block runs in every step, the other blocks if its contribution "
+        "changed by 5 %",
         where="first",
         cache=training.FirstBlock(kind="first-block"),
     ),
@@ -144,5 +149,5 @@ CONTENDERS = (
 
 
 def named(names: Sequence[str]) -> list[Contender]:
-    """Return the contenders of these names in table order."""
+    """Return the variants with these names in table order."""
     return [contender for contender in CONTENDERS if contender.name in names]

@@ -1,4 +1,4 @@
-"""Decoders of random weights, and ways to decode an image with them: what a process makes.
+"""Decoders with random weights, and variants of decoding an image with them.
 
 Legend: R ranks; Z latent channels, h, w latent; H, W image.
 """
@@ -28,16 +28,16 @@ INFO: dict[str, Any] = {
     "offset": 0.0,
     "statistics": [{"low": 0.0, "high": 1.0}] * len(BANDS),
     "display": {"bands": BANDS, "low": 0.0, "high": 1.0},
-}  # of the images that are decoded
+}  # of the decoded images
 LARGEST_FACTOR = 8
-WARM = 2  # rows of a latent for each rank: an image that is decoded before memory is looked at
+WARM = 2  # latent rows per rank of the image decoded before memory is measured
 BY_ROWS, APART = "by-rows", "apart"
 OURS = {"factor": 4, "latent_channels": 4, "encoder_blocks": 1, "decoder_blocks": 2}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Way:
-    """A way to decode, and the processes that run it."""
+    """Variant of decoding, and the processes that run it."""
 
     name: str
     what: str
@@ -45,23 +45,23 @@ class Way:
 
 
 WAYS = (
-    Way(name=BASE, what="one rank with the cores of one rank decodes the whole image", where="first"),
-    Way(name=WHOLE, what="one process with the cores of all ranks decodes the whole image", where="alone"),
+    Way(name=BASE, what="one rank with its cores decodes the image", where="first"),
+    Way(name=WHOLE, what="one process with the cores of all ranks decodes the image", where="alone"),
     Way(
         name=BY_ROWS,
-        what="all ranks decode their rows of the image, with the rows beside them and the norms of all; the first gathers them",
+        what="all ranks decode their rows, with halo rows and the norms of all ranks; the first rank gathers them",
         where="ranks",
     ),
     Way(
         name=APART,
-        what="for comparison: all ranks decode their rows as an image of its own, nothing exchanged; another image",
+        what="for comparison: all ranks decode their rows as separate images without communication; the image differs",
         where="ranks",
     ),
 )
 
 
 def of_diffusers(width: int) -> Codec:
-    """A decoder of Stable Diffusion's structure."""
+    """Build a decoder with Stable Diffusion's structure."""
     net = codecs.DiffusersNetwork(_drawn(partial(theirs.autoencoder, width)), memory_format=torch.channels_last)
     return codecs.KlCodec(net, INFO, id="sd-vae", scale=1.0, bands=BANDS)
 
@@ -77,7 +77,7 @@ DECODERS: dict[str, Callable[[int], Codec]] = {"sd-vae": of_diffusers, "kl-vae":
 
 
 def _drawn(make: Callable[[], Any]) -> Any:
-    """Draw equal weights in every process, also where they start at zero, which would hide a fault."""
+    """Build a network with equal random weights in every process. Zero-initialized weights would hide faults."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(SEED)
         net = make()
@@ -96,7 +96,7 @@ class Decoder:
 
         Raises:
             ImportError: diffusers is not installed.
-            ValueError: ranks cannot share it.
+            ValueError: ranks cannot share the decoder.
         """
         self._ranks, self._rank = group.size, group.rank
         codec = DECODERS[name](width)
@@ -111,7 +111,9 @@ class Decoder:
         )
 
     def decoded(self, way: str, *, warm: bool = False) -> Tensor:
-        """Return the image (1, 3, H, W) or this rank's rows, which may be empty; `warm` decodes few rows to load libraries."""
+        """Return the image (1, 3, H, W), or this rank's rows, which may be empty; `warm` decodes few rows to load
+        libraries.
+        """
         latent = self._warm if warm else self._latent
         if way == BY_ROWS:
             return self._together(latent)
@@ -120,7 +122,7 @@ class Decoder:
         return self._alone(latent)
 
     def peak(self, way: str) -> int | None:
-        """Return the peak memory of a decoding above its start, in bytes; None without kernel support."""
+        """Return the peak memory of a decoding above its start, in bytes, or None without kernel support."""
         self.decoded(way, warm=True)
         is_known = reset_peak_rss()
         before = peak_rss_bytes()
@@ -129,18 +131,19 @@ class Decoder:
 
 
 def refused(size: int, width: int, *, ranks: int) -> None:
-    """Check the requested decoding before any process starts.
+    """Reject invalid decoding settings before any process starts.
 
     Raises:
-        UserError: sides that a decoder does not make, or fewer rows of a latent than ranks.
+        UserError: a decoder does not support the sides, or there are fewer latent rows than ranks.
     """
     least = LARGEST_FACTOR * ranks
     if size != 0 and (size % LARGEST_FACTOR or size < least):
         raise problem(
             "bench sampling --decode-size",
             got=size,
-            expected=f"0, or a multiple of {LARGEST_FACTOR} from {least} on: a row of the latent for each of {ranks} ranks",
-            fix="correct --decode-size, or leave decoding out by 0",
+            expected=f"0, or a multiple of {LARGEST_FACTOR} from {least} on: a row of the latent for each of {ranks} "
+            "ranks",
+            fix="correct --decode-size, or set it to 0 to skip decoding",
         )
     if width < 1 or width != math.gcd(width, 1 << 12):
         raise problem(

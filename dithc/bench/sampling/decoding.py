@@ -1,4 +1,4 @@
-"""One image decoded by one rank and by several, in turns; then, in processes that made nothing else, the memory it takes."""
+"""Interleaved decoding of one image by one rank and by several, then its peak memory in fresh processes."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,14 +13,14 @@ from dithc.bench.sampling.decoders import APART, BY_ROWS, WAYS
 from dithc.bench.sampling.processes import Crew
 from dithc.bench.sampling.turns import Array, compared, in_turns, picture, rows, sent
 
-ALIKE = 1e-5  # of the largest number: two images differ by less where only the order of sums does
+ALIKE = 1e-5  # relative to the largest value; the order of sums alone causes smaller differences
 DRAWN = BASE, BY_ROWS, APART
-DRAWN_PIXELS = 64  # of a side, in which an image is kept to be drawn
+DRAWN_PIXELS = 64  # maximum side of stored images
 
 
 @dataclass(frozen=True, kw_only=True)
 class Asked:
-    """An image to decode: decoder channels, side in pixels, and timed rounds."""
+    """Image to decode: decoder channels, side in pixels, and timed rounds."""
 
     width: int
     size: int
@@ -28,7 +28,7 @@ class Asked:
 
 
 def timed(found: Crew, name: str, asked: Asked) -> dict[str, Any]:
-    """Compare the images of all ways, which warms them up, then time their turns."""
+    """Compare the images of all variants, which warms them up, then time them interleaved."""
     said = {"decoder": name, "size": asked.size, "width": asked.width}
     reasons = _opened(found, ("ranks", "alone"), name, asked)
     if reasons:
@@ -60,7 +60,7 @@ def timed(found: Crew, name: str, asked: Asked) -> dict[str, Any]:
 
 
 def peaks(fresh: Crew, one: dict[str, Any], asked: Asked) -> dict[str, list[int] | None]:
-    """Return peak bytes of each way by rank; None without kernel support."""
+    """Return peak bytes of each variant by rank; None without kernel support."""
     if one["status"] != "ok" or _opened(fresh, ("ranks",), one["decoder"], asked):
         return {}
     found: dict[str, list[int] | None] = {}
@@ -86,7 +86,7 @@ def smaller(image: Array) -> Array:
 
 
 def far(image: Array, base: Array) -> NDArray[np.float32]:
-    """Return the largest difference (h, w) in each block of `smaller`, in three digits."""
+    """Return the largest difference (h, w) in each block of `smaller`, with three significant digits."""
     most = _blocks(np.abs(image - base)).max(axis=(3, 5))[0].max(axis=0)
     return np.array([[float(f"{value:.3g}") for value in row] for row in most])
 
@@ -100,7 +100,7 @@ def _blocks(image: Array) -> Array:
 
 
 def _opened(crew: Crew, places: Sequence[Any], name: str, asked: Asked) -> list[str]:
-    """Build a decoder in all processes; return the reasons of failures."""
+    """Build a decoder in all processes. Return the reasons of failures."""
     answers = [crew.ask(where, "decoder", name, asked.width, asked.size) for where in places]
     return [reason for reasons in answers for reason in reasons if reason is not None]
 

@@ -1,4 +1,4 @@
-"""The measurement: cells one after the other, in each of them contenders in turns, then images of all contenders."""
+"""Measurement of sampling: one cell after the other with interleaved variants, then images of all variants."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -29,13 +29,13 @@ class SamplingSettings:
     Attributes:
         tokens: tokens of an image, square numbers.
         dtypes: types of the products.
-        guidance: guidance scales; 1 runs the conditional branch alone.
+        guidance: guidance scales; 1 runs only the conditional branch.
         cpus: threads of each rank; None shares the cores of this machine equally.
-        contenders: names; one rank is always included.
-        steps: sampling steps of an image; caches need many to save time.
+        contenders: names of variants; one rank is always included.
+        steps: sampling steps of an image; caches need many steps to save time.
         decode_size: side in pixels of the decoded image; 0 skips decoding.
-        warmup: untimed steps of each contender after the compared one.
-        seconds: minimum duration of a turn.
+        warmup: untimed steps of each variant after the compared step.
+        seconds: minimum duration of a timed round.
     """
 
     model: str = "DiT-S/2"
@@ -55,10 +55,10 @@ class SamplingSettings:
 
 
 def bench_sampling(settings: SamplingSettings) -> dict[str, Any]:
-    """Start the processes, measure, and return the result for JSON; stored cells are reused.
+    """Start the processes, measure, and return the result for JSON. Stored cells are reused.
 
     Raises:
-        UserError: settings without sense, or processes that failed.
+        UserError: the settings are invalid, or a process failed.
     """
     cells, configs = _checked(settings)
     machine = discover()
@@ -67,8 +67,8 @@ def bench_sampling(settings: SamplingSettings) -> dict[str, Any]:
         raise problem(
             "bench sampling --ranks",
             got=f"{settings.ranks}, on {len(machine.visible_cores)} core(s)",
-            expected="a core for each",
-            fix="lower --ranks, or name the threads of each by --cpus for ranks that share cores",
+            expected="at least one core per rank",
+            fix="lower --ranks, or set --cpus for ranks that share cores",
         )
     decoders.refused(settings.decode_size, settings.decode_width, ranks=settings.ranks)
     chosen = named([BASE, *settings.contenders])
@@ -119,10 +119,10 @@ def _checked(settings: SamplingSettings) -> tuple[list[Cell], list[DiTConfig]]:
         ("--warmup", settings.warmup, "1 or more", settings.warmup >= 1),
         ("--cpus", settings.cpus, "1 or more", settings.cpus is None or settings.cpus >= 1),
         ("--steps", settings.steps, f"1 to {TRAINED_STEPS}", 1 <= settings.steps <= TRAINED_STEPS),
-        ("--dtypes", settings.dtypes, "of fp32, bf16", len(settings.dtypes) > 0 and set(settings.dtypes) <= {"fp32", "bf16"}),
+        ("--dtypes", settings.dtypes, "fp32, bf16", bool(settings.dtypes) and set(settings.dtypes) <= {"fp32", "bf16"}),
         ("--tokens", settings.tokens, "one number or more", bool(settings.tokens)),
-        ("--guidance", settings.guidance, "scales of at least 1", bool(settings.guidance) and min(settings.guidance) >= 1),
-        ("--contenders", settings.contenders, f"of {', '.join(names)}", set(settings.contenders) <= set(names)),
+        ("--guidance", settings.guidance, "at least 1", bool(settings.guidance) and min(settings.guidance) >= 1),
+        ("--contenders", settings.contenders, f"among {', '.join(names)}", set(settings.contenders) <= set(names)),
     ]  # fmt: skip
     for option, got, expected, is_right in limits:
         if not is_right:
@@ -147,7 +147,7 @@ def _checked(settings: SamplingSettings) -> tuple[list[Cell], list[DiTConfig]]:
 def _open(
     found: Crew, cell: Cell, config: DiTConfig, chosen: Sequence[Contender], ranks: int
 ) -> tuple[list[Contender], dict[str, str]]:
-    """Build the contenders of a cell; return them and the reasons of failures."""
+    """Build the variants of a cell. Return them and the reasons of failures."""
     faults = {one.name: one.fault(cell, config, ranks=ranks) for one in chosen}
     reasons = {name: fault for name, fault in faults.items() if fault is not None}
     able = [one for one in chosen if one.name not in reasons]
@@ -161,7 +161,7 @@ def _open(
 def _cell(
     found: Crew, cell: Cell, config: DiTConfig, chosen: Sequence[Contender], settings: SamplingSettings
 ) -> dict[str, Any]:
-    """Compare the outputs of all contenders, then time their turns."""
+    """Compare the outputs of all variants, then time them interleaved."""
     able, reasons = _open(found, cell, config, chosen, settings.ranks)
     told: dict[str, dict[str, Any]] = {}
     base: Array = np.zeros(0, np.float32)
@@ -192,7 +192,7 @@ def _seconds(found: Crew, one: Contender, loops: int, ranks: int) -> float:
 def _images(
     found: Crew, cell: Cell, config: DiTConfig, chosen: Sequence[Contender], settings: SamplingSettings
 ) -> dict[str, Any]:
-    """Time and compare an image by each contender, and keep it as a picture."""
+    """Time and compare an image by each variant, and store its preview."""
     able, reasons = _open(found, cell, config, chosen, settings.ranks)
     made: dict[str, list[Array]] = {}
     told: dict[str, dict[str, Any]] = {}

@@ -1,6 +1,7 @@
-"""The processes that sample: who asks them, and what they answer. Whoever is not asked sleeps at a socket.
+"""Processes that sample, and the protocol of their orders. A process without an order sleeps at a socket.
 
-An order is a method of `Here` and its arguments; orders for ranks together go to all of them at once, and each answers.
+An order is a method of `Here` and its arguments. Orders for all ranks are sent to all simultaneously, and each rank
+answers.
 """
 
 import os
@@ -25,13 +26,13 @@ from dithc.comm import Group, traffic
 from dithc.log import UserError, logger, problem
 from dithc.parallel import Team
 
-GIVEN_BACK = ["MALLOC_MMAP_THRESHOLD_=65536"]  # of glibc; by itself it raises that with what is freed
-LOOK_SECONDS = 0.5  # between two looks whether a process that is waited for has ended
+GIVEN_BACK = ["MALLOC_MMAP_THRESHOLD_=65536"]  # for glibc, which otherwise raises this threshold when memory is freed
+LOOK_SECONDS = 0.5  # between two checks for the end of a process
 log = logger(__name__)
 
 
 class Here:
-    """Contenders and decoder of one process."""
+    """Variants and decoder of one process."""
 
     def __init__(self, group: Group) -> None:
         self._group, self._ways = group, dict[str, tuple[Contender, Way]]()
@@ -40,11 +41,11 @@ class Here:
         self._decoder: Decoder | None = None
 
     def open(self, cell: Cell, names: Sequence[str]) -> dict[str, str]:
-        """Build the contenders of a cell that run here; return the reasons of failures."""
+        """Build the variants of a cell that run here. Return the reasons of failures."""
         self._ways.clear()
         key = cell.model, tuple(cell.overrides.items()), cell.tokens
         if self._model[0] != key:
-            self._model = None, None  # the former one goes first
+            self._model = None, None  # free the previous network first
             self._model = key, network(cell)
         model, reasons = self._model[1], dict[str, str]()
         for contender in named(names):
@@ -62,7 +63,7 @@ class Here:
         return found.numpy(), vars(traffic.sent().since(before))
 
     def step(self, name: str, loops: int) -> float:
-        """Return mean seconds of consecutive steps."""
+        """Return the mean seconds of consecutive steps."""
         contender, way = self._ways[name]
         start = self._started(contender.where)
         for _ in range(loops):
@@ -70,14 +71,14 @@ class Here:
         return (time.perf_counter() - start) / loops
 
     def image(self, name: str) -> tuple[float, NDArray[np.float32], float | None]:
-        """Return seconds, the image, and the fraction of blocks computed (None for all)."""
+        """Return the seconds, the image, and the fraction of computed blocks (None for all)."""
         contender, way = self._ways[name]
         start = self._started(contender.where)
         found = way.image()
         return time.perf_counter() - start, found.numpy(), way.ran
 
     def decoder(self, name: str, width: int, size: int) -> str | None:
-        """Replace the decoder; return the reason of a failure."""
+        """Replace the decoder. Return the reason of a failure."""
         self._decoder = None
         try:
             self._decoder = Decoder(name, width=width, size=size, group=self._group)
@@ -87,21 +88,21 @@ class Here:
 
     def decoded(self, way: str) -> tuple[NDArray[np.float32], dict[str, int | None]]:
         """Return the decoded image, and the bytes sent during decoding."""
-        assert self._decoder is not None, "ask for a decoder before"
+        assert self._decoder is not None, "call `decoder` first"
         before = traffic.sent()
         found = self._decoder.decoded(way)
         return found.numpy(), vars(traffic.sent().since(before))
 
     def decode(self, way: str, where: Where) -> float:
         """Return seconds to decode an image."""
-        assert self._decoder is not None, "ask for a decoder before"
+        assert self._decoder is not None, "call `decoder` first"
         start = self._started(where)
         self._decoder.decoded(way)
         return time.perf_counter() - start
 
     def peak(self, way: str) -> int | None:
         """See `Decoder.peak`."""
-        assert self._decoder is not None, "ask for a decoder before"
+        assert self._decoder is not None, "call `decoder` first"
         return self._decoder.peak(way)
 
     def _started(self, where: Where) -> float:
@@ -126,12 +127,12 @@ def serve(address: str, group: Group) -> None:
         while (order := _next(line)) is not None:
             method, *arguments = order
             answer = getattr(here, method)(*arguments)
-            with suppress(ConnectionError):  # nobody listens any more: so the next order will say
+            with suppress(ConnectionError):  # the connection is closed, which the next order reports
                 line.send(answer)
 
 
 def _next(line: Connection) -> Any:
-    """Return the next order; None after the last one or a closed connection."""
+    """Return the next order; None after the last order or a closed connection."""
     try:
         return line.recv()
     except (EOFError, ConnectionError):
@@ -139,7 +140,7 @@ def _next(line: Connection) -> Any:
 
 
 class Crew:
-    """The ranks in order, and one process with the cores of all."""
+    """The ranks in order, and one process with all their cores."""
 
     def __init__(self, lines: dict[tuple[int, int], Connection], children: Sequence[Any]) -> None:
         self._ranks = [line for (size, _), line in sorted(lines.items()) if size > 1]
@@ -147,10 +148,10 @@ class Crew:
         self._children = children
 
     def ask(self, where: Where, *order: Any) -> list[Any]:
-        """Return the answers of the addressed processes.
+        """Send an order and return the answers of the addressed processes.
 
         Raises:
-            UserError: one of them has ended.
+            UserError: a process has ended.
         """
         lines = {"first": self._ranks[:1], "alone": self._alone}.get(where, self._ranks)
         for line in lines:
@@ -169,10 +170,10 @@ class Crew:
                 look(self._children)
             return line.recv()
         except (EOFError, ConnectionResetError):
-            for child in self._children:  # one of them is about to end, and says why above
+            for child in self._children:  # the ended process has printed the reason
                 with suppress(Exception):
                     child.wait(timeout=LOOK_SECONDS)
-            raise _ended("a process that has left") from None
+            raise _ended("a closed connection") from None
 
 
 def look(children: Sequence[Any]) -> None:
@@ -183,15 +184,16 @@ def look(children: Sequence[Any]) -> None:
 
 
 def _ended(got: str) -> UserError:
-    fix = "see their messages above; `dithc doctor` looks at MPI"
-    return problem("bench sampling: a process that samples has ended", got=got, expected="an answer", fix=fix)
+    fix = "see its messages above; run `dithc doctor` to check MPI"
+    return problem("bench sampling: a process of the benchmark has ended", got=got, expected="an answer", fix=fix)
 
 
 @contextmanager
 def crew(*, ranks: int, cpus: int, is_for_memory: bool = False) -> Iterator[Crew]:
-    """Start the ranks with `cpus` threads each and one process with all threads; end them at exit.
+    """Start the ranks with `cpus` threads each and one process with all threads. End them at exit.
 
-    For memory measurements only the ranks start, and freed arrays return to the system at once so that peaks are exact.
+    For memory measurements only the ranks start. Freed arrays return to the system immediately, so that peaks are
+    exact.
     """
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="dithc-sampling-")))
@@ -225,7 +227,7 @@ def _line(address: str, ranks: int, threads: int, variables: Sequence[str]) -> l
 
 
 def _counting(folder: Path) -> list[str]:
-    """Return variables that enable message counting; log why it is unavailable."""
+    """Return variables that enable message counting; log the reason if it is unavailable."""
     try:
         library = traffic.build_counter(folder)
     except UserError as error:
@@ -235,6 +237,6 @@ def _counting(folder: Path) -> list[str]:
 
 
 def _environment() -> dict[str, str]:
-    """Return this environment without variables of a launcher or earlier thread settings."""
+    """Return this environment without variables of a launcher or of thread settings."""
     unwanted = ("OMP_NUM_THREADS", "DITHC_EXPECTED_RANKS")
     return {name: value for name, value in os.environ.items() if name not in unwanted}

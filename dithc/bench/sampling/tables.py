@@ -1,4 +1,4 @@
-"""The result for a terminal."""
+"""Table of the sampling result."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -11,14 +11,14 @@ MIB = 1 << 20
 
 
 def sampling_table(result: Mapping[str, Any]) -> str:
-    """Format each cell, then the images, then the contenders."""
+    """Format each cell, then the images, then the variants."""
     settings, ranks = result["settings"], result["ranks"]
     lines = [
-        f"{settings['model']}, {ranks['ranks']} ranks x {ranks['cpus']} thread(s), medians of {settings['rounds']} rounds, in "
-        f"turns; speed-up: over one rank with {ranks['cpus']} thread(s)"
+        f"{settings['model']}, {ranks['ranks']} ranks x {ranks['cpus']} thread(s), medians of {settings['rounds']} "
+        f"interleaved rounds; speedup over one rank with {ranks['cpus']} thread(s)"
     ]
     for cell in result["cells"]:
-        lines += ["", f"{_cell(cell)}: seconds of a {'guided step' if cell['guidance'] != 1 else 'call'}", _head("s")]
+        lines += ["", f"{_cell(cell)}: seconds of a {'guided step' if cell['guidance'] != 1 else 'step'}", _head("s")]
         lines += [line for row in cell["rows"] for line in _row(row)]
     if images := result["images"]:
         lines += [
@@ -32,7 +32,7 @@ def sampling_table(result: Mapping[str, Any]) -> str:
 
 
 def decoding_lines(result: Mapping[str, Any]) -> Iterator[str]:
-    """Format each decoder, then the ways to decode; empty without measurements."""
+    """Format each decoder, then the decoding variants; empty without measurements."""
     decoding = result["decoding"]
     for one in decoding["decoders"]:
         yield ""
@@ -50,42 +50,42 @@ def decoding_lines(result: Mapping[str, Any]) -> Iterator[str]:
             yield f"{_numbers(row)}{memory}  {decoded_said(row)}"
     if decoding["decoders"]:
         yield from ("", *(f"{way['name']}: {way['what']}" for way in decoding["ways"]))
-        yield "peak MiB: what a rank held at most while it decoded, above what it held before; of ranks the largest"
+        yield "peak MiB: peak memory of decoding above its start, maximum over ranks"
 
 
 def decoded_said(row: Mapping[str, Any]) -> str:
-    """Describe how a decoded image compares with that of one rank."""
+    """Describe the difference between a decoded image and the image of one rank."""
     if row["name"] == BASE or row["alike"]:
         return said(row)
     if row["name"] == APART:
-        return f"another image, apart by {row['difference']:.1e}"
-    return f"NOT that of one rank: apart by {row['difference']:.1e}, expected less than {ALIKE:g}"
+        return f"another image, differs by {row['difference']:.1e}"
+    return f"WRONG: differs from one rank by {row['difference']:.1e}, expected less than {ALIKE:g}"
 
 
 def said(row: Mapping[str, Any]) -> str:
-    """Describe how an output compares with that of one rank."""
+    """Describe the difference between an output and the output of one rank."""
     if row["name"] == BASE:
-        return "compared with"
-    compared = "equal to the bit" if row["equal"] else f"within {row['difference']:.1e}"
+        return "baseline"
+    compared = "bitwise equal" if row["equal"] else f"within {row['difference']:.1e}"
     if (ran := row.get("blocks_run")) is None:
         return compared
-    return f"{'approximate' if ran < 1 else 'nothing was used again'}: {ran:.0%} of blocks run, {compared}"
+    return f"{'approximate' if ran < 1 else 'without reuse'}: {ran:.0%} of blocks run, {compared}"
 
 
 def sent_bytes(row: Mapping[str, Any]) -> int | None:
-    """Return bytes sent by all ranks; None if a part was not counted."""
+    """Return the bytes sent by all ranks; None if a part was not counted."""
     counts = list(row["sent"].values())
     return None if None in counts else sum(counts)
 
 
 def _cell(cell: Mapping[str, Any]) -> str:
-    guided = f"guidance {cell['guidance']:g}" if cell["guidance"] != 1 else "not guided"
+    guided = f"guidance {cell['guidance']:g}" if cell["guidance"] != 1 else "without guidance"
     return f"{cell['tokens']} tokens, {cell['dtype']}, {guided}"
 
 
 def _head(unit: str, *, rate: str = "sent MiB") -> str:
     return (
-        f"{'contender':<16}{unit:>10}{'+- MAD':>9}{'speed-up':>10}{'+- MAD':>8}{'of side-by-side':>17}"
+        f"{'variant':<16}{unit:>10}{'+- MAD':>9}{'speedup':>10}{'+- MAD':>8}{'of side-by-side':>17}"
         f"{'over all cores':>16}{rate:>10}  output"
     )
 
@@ -109,6 +109,7 @@ def _numbers(row: Mapping[str, Any], *, is_image: bool = False) -> str:
         sent = sent_bytes(row)
         more = "-" if sent is None else f"{sent / MIB:.2f}"
     return (
-        f"{row['name']:<16}{seconds['median']:>10.4f}{seconds['mad']:>9.4f}{speedup['median']:>10.3f}{speedup['mad']:>8.3f}"
+        f"{row['name']:<16}{seconds['median']:>10.4f}{seconds['mad']:>9.4f}"
+        f"{speedup['median']:>10.3f}{speedup['mad']:>8.3f}"
         f"{ceiling:>17}{over:>16}{more:>10}"
     )

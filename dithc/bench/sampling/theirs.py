@@ -1,4 +1,4 @@
-"""diffusers' DiTPipeline with the weights of our network, in one process: what a user would take instead; and its autoencoder."""
+"""diffusers' DiTPipeline with the weights of dithc's network in one process, as an alternative, and its autoencoder."""
 
 import math
 import os
@@ -12,17 +12,15 @@ from torch import Tensor, nn
 from dithc.bench.sampling.ways import LABEL, SEED, TIMESTEP, TRAINED_STEPS, Cell, first_noise
 from dithc.model import DiT, diffusers_keys
 
-NULL_LABEL = 1000  # written into DiTPipeline
-WIDER, GROUPS = (
-    (1, 2, 4, 4),
-    32,
-)  # of Stable Diffusion's autoencoder: channels of a level over the first one's, groups of a norm
+NULL_LABEL = 1000  # hard-coded in DiTPipeline
+# Stable Diffusion's autoencoder: channels of each level relative to the first level, groups of a norm.
+WIDER, GROUPS = (1, 2, 4, 4), 32
 
 
 def absent(model: DiT, cell: Cell) -> str | None:
-    """Return why diffusers cannot sample a cell here; None if it can."""
+    """Return the reason why diffusers cannot sample a cell here, or None."""
     if cell.guidance != 1 and model.config.null_label != NULL_LABEL:
-        return f"DiTPipeline takes {NULL_LABEL} for no label, and the network {model.config.null_label}"
+        return f"DiTPipeline uses {NULL_LABEL} as the null label, and the network {model.config.null_label}"
     try:
         diffusers_keys.settings(model.config)
         _package()
@@ -32,9 +30,9 @@ def absent(model: DiT, cell: Cell) -> str | None:
 
 
 class Theirs:
-    """The diffusers transformer with the official network's frequencies, and its pipeline without the decoder.
+    """Transformer of diffusers with the official network's frequencies, and its pipeline without the decoder.
 
-    In bf16, weights and activations both are bf16.
+    In bf16, both weights and activations are bf16.
     """
 
     ran: float | None = None
@@ -48,7 +46,7 @@ class Theirs:
         unexplained = [
             name for name in (*missing.missing_keys, *missing.unexpected_keys) if name != "pos_embed.pos_embed"
         ]
-        assert not unexplained, f"weights that the other class does not have, or has alone: {unexplained}"
+        assert not unexplained, f"weights that exist in one of the two classes only: {unexplained}"
         for block in net.transformer_blocks:
             block.norm1.emb.time_proj.downscale_freq_shift = 0
         self._net = net.eval().to(torch.bfloat16 if cell.dtype == "bf16" else torch.float32)
@@ -67,7 +65,7 @@ class Theirs:
 
     @torch.no_grad()
     def step(self) -> Tensor:
-        """See `ways.Way`; guidance as DiTPipeline has it."""
+        """See `ways.Way`. Guidance follows DiTPipeline."""
         x = first_noise(self._shape).to(self._net.dtype)
         is_guided = self._cell.guidance != 1
         labels = torch.tensor([self._label, self._null] if is_guided else [self._label])
@@ -94,7 +92,7 @@ def _package() -> Any:
     """Import diffusers in offline mode, without dtype warnings.
 
     Raises:
-        ImportError: it is not installed, or something that it needs.
+        ImportError: diffusers or a dependency is not installed.
     """
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     import_module("diffusers.utils.logging").set_verbosity_error()
@@ -104,7 +102,8 @@ def _package() -> Any:
 
 
 def autoencoder(width: int) -> Any:
-    """Return an autoencoder of Stable Diffusion's structure with `width` channels (SD has 128) and latents of 1/8 of the side.
+    """Return an autoencoder with Stable Diffusion's structure and `width` channels (SD has 128). Latents have 1/8 of
+    the side.
 
     Raises:
         ImportError: see `_package`.
@@ -121,7 +120,7 @@ def autoencoder(width: int) -> Any:
 
 
 class _NoDecoder(nn.Module):
-    """A stand-in for the decoder of the pipeline that keeps its input."""
+    """Stand-in for the decoder of the pipeline that stores its input."""
 
     config = SimpleNamespace(scaling_factor=1.0)
     device, dtype = torch.device("cpu"), torch.float32

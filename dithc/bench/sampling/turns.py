@@ -1,4 +1,4 @@
-"""What takes turns, and how outputs are compared: in numbers, with that of one rank."""
+"""Interleaved execution, and numerical comparison of outputs with the output of one rank."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
@@ -11,19 +11,19 @@ from dithc.bench.timing import Timing, spread
 from dithc.log import problem
 
 Array = NDArray[np.float32]
-COLOURS = 3  # channels of a latent, or bands of an image, that are drawn
+COLOURS = 3  # drawn channels of a latent, or bands of an image
 
 
 class Named(Protocol):
-    """A contender with a name."""
+    """Variant with a name."""
 
     @property
     def name(self) -> str:
-        """In the results."""
+        """Name in the results."""
 
 
 def in_turns(runs: Mapping[str, Callable[[], float]], rounds: int) -> dict[str, Timing]:
-    """Return seconds of each run per round; every second round is reversed."""
+    """Return the seconds of each run per round. Every second round is reversed."""
     order, found = list(runs), {name: list[float]() for name in runs}
     for turn in range(rounds):
         for name in order if turn % 2 == 0 else order[::-1]:
@@ -32,17 +32,19 @@ def in_turns(runs: Mapping[str, Callable[[], float]], rounds: int) -> dict[str, 
 
 
 def compared(outputs: Sequence[Array], base: Array) -> dict[str, Any]:
-    """Compare outputs of all ranks with one rank: bitwise equality, and the largest relative difference.
+    """Compare the outputs of all ranks with one rank: bitwise equality, and the largest relative difference.
 
     Raises:
-        UserError: what they are compared with is 0 or not finite, which proves nothing.
+        UserError: the output of one rank is 0 or not finite, so that a comparison proves nothing.
     """
     most = float(np.abs(base).max())
     if not np.isfinite(most) or most == 0:
         raise problem(
-            "bench sampling: the output of one rank", got=f"{most:g} at most", expected="finite numbers that are not all 0",
+            "bench sampling: the output of one rank",
+            got=f"a largest value of {most:g}",
+            expected="finite numbers that are not all 0",
             fix="choose another --model or other --override",
-        )  # fmt: skip
+        )
     return {
         "equal": all(np.array_equal(output, base) for output in outputs),
         "difference": max(float(np.abs(output - base).max()) for output in outputs) / most,
@@ -58,7 +60,7 @@ def picture(latent: Array, base: Array) -> NDArray[np.uint8]:
 
 
 def sent(each: Sequence[Mapping[str, int | None]]) -> dict[str, int | None]:
-    """Return bytes sent by all ranks; None if not counted. A single process never loads MPI."""
+    """Return the bytes sent by all ranks; None if not counted. A single process never loads MPI."""
     total: dict[str, int | None] = {}
     for name in ("tcp_bytes", "mpi_bytes", "shared_bytes"):
         counts = [one[name] for one in each]
@@ -73,7 +75,7 @@ def rows(
     told: Mapping[str, Mapping[str, Any]],
     reasons: Mapping[str, str],
 ) -> list[dict[str, Any]]:
-    """Return a row per contender; absent ones have their reasons."""
+    """Return one row per variant. Unavailable variants have their reasons."""
 
     def over(base: str, name: str) -> dict[str, Any] | None:
         return spread(timings[base].ratios_to(timings[name])) if base in timings else None

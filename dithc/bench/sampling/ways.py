@@ -1,4 +1,4 @@
-"""A network, and one way to sample with it: what a contender is made of in a process.
+"""A network, and one variant of sampling with it, as built in a process.
 
 Legend: N rows, Z latent channels, h, w latent; D width.
 """
@@ -24,7 +24,7 @@ Cache = training.FirstBlock | training.Taylor | None
 
 @dataclass(frozen=True, kw_only=True)
 class Cell:
-    """What to sample; `tokens` is a square number, and `guidance` 1 runs the conditional branch alone."""
+    """Sampling task; `tokens` is a square number, and `guidance` 1 runs only the conditional branch."""
 
     model: str
     overrides: Mapping[str, Any]
@@ -34,22 +34,22 @@ class Cell:
     steps: int
 
     def __str__(self) -> str:
-        guided = f"guidance {self.guidance:g}" if self.guidance != 1 else "not guided"
+        guided = f"guidance {self.guidance:g}" if self.guidance != 1 else "without guidance"
         return f"{self.tokens} tokens, {self.dtype}, {guided}"
 
     @property
     def times(self) -> list[int]:
-        """Return the falling timesteps of an image, spaced as in diffusers' schedulers."""
+        """Descending timesteps of an image, spaced as in diffusers' schedulers."""
         return [TRAINED_STEPS // self.steps * step for step in reversed(range(self.steps))]
 
 
 class Way(Protocol):
-    """A way to sample; `ran` is the fraction of blocks that the last image computed, None for all."""
+    """Variant of sampling; `ran` is the fraction of blocks that the last image computed, None for all."""
 
     ran: float | None
 
     def step(self) -> Tensor:
-        """Call the network, with both branches if guided: (1, Z or 2Z, h, w) fp32."""
+        """Evaluate the network, with both branches if guided: (1, Z or 2Z, h, w) fp32."""
 
     def image(self) -> Tensor:
         """Return an image before decoding: (1, Z, h, w) fp32."""
@@ -59,7 +59,7 @@ def config_of(cell: Cell) -> DiTConfig:
     """Return the network configuration of a cell without allocating weights.
 
     Raises:
-        UserError: an unknown preset or field, or tokens that make no square.
+        UserError: the preset or a field is unknown, or the number of tokens is not a square.
     """
     side = math.isqrt(max(cell.tokens, 0))
     if cell.tokens < 1 or side * side != cell.tokens:
@@ -117,7 +117,7 @@ class Ours:
         return found
 
     def _guided(self) -> Callable[[Tensor, Tensor], Tensor]:
-        """Return the guided network with a new cache, which is valid for one sampling."""
+        """Return the guided network with a new cache, which is valid for one sampling run."""
         config = self._model.config
         if self._cache is not None:
             self._denoiser = self._opened()

@@ -1,4 +1,5 @@
-"""Losses of a training from scratch on one platform: the same weights, images and noise wherever it runs (figure 7).
+"""Losses of training from scratch on one platform, with the same weights, images and noise on every platform (figure
+7).
 
 Legend: N batch, C channels.
 """
@@ -23,17 +24,17 @@ from dithc.model import DiT
 
 log = logger(__name__)
 
-COARSE = 4  # of each side of an image, the coarse field that decides most of it
-SHARE = 0.9  # of its variance
-DATA = "generated latents: smooth fields with noise, one field for each class"
-# Emulation takes seconds for what a CPU does in a moment.
+COARSE = 4  # resolution per side of the coarse field that dominates an image
+SHARE = 0.9  # of the image's variance
+DATA = "generated latents: smooth fields with noise, one field per class"
+# Emulation takes seconds for an operation of milliseconds.
 TINY: Mapping[str, Any] = {"hidden_size": 64, "depth": 1, "num_heads": 2}
 MOST_EMULATED_STEPS = 20
 
 
 @dataclass(frozen=True)
 class Platform:
-    """A contender, type and torch device on which a training runs."""
+    """Variant, type and torch device of a training run."""
 
     what: str
     contender: Contender
@@ -41,9 +42,9 @@ class Platform:
     device: str = "cpu"
 
     def obstacle(self) -> str | None:
-        """Return why it cannot run here; None if it can."""
+        """Return the reason why it cannot run here, or None."""
         if self.device == "cuda" and not torch.cuda.is_available():
-            return "this PyTorch sees no GPU"
+            return "this PyTorch finds no GPU"
         return self.contender.obstacle(self.dtype)
 
 
@@ -52,22 +53,22 @@ def _emulated() -> AbstractContextManager[None]:
 
 
 _SME = Contender(
-    "products of linear layers by the emulated SME kernels, the rest PyTorch's",
+    "products of linear layers by the emulated SME kernels, other operators by PyTorch",
     *("reference", CONTENDERS["numba"].wrap, CONTENDERS["numba"].optimizer, EMULATED["sme"].obstacle, _emulated),
 )
 PLATFORMS: Mapping[str, Platform] = {
     "reference": Platform("PyTorch's operators, fp32", CONTENDERS["eager"]),
     "c-fp32": Platform("dithc's C operators, fp32", CONTENDERS[DITHC]),
-    "c-bf16": Platform("dithc's C operators, products of bf16", CONTENDERS[DITHC], dtype="bf16"),
+    "c-bf16": Platform("dithc's C operators, bf16 products", CONTENDERS[DITHC], dtype="bf16"),
     "numba": Platform("dithc's Numba operators, fp32", CONTENDERS["numba"]),
-    "sme": Platform(f"{EMULATED['sme'].what()}; the rest PyTorch's, fp32", _SME),
+    "sme": Platform(f"{EMULATED['sme'].what()}; other operators by PyTorch, fp32", _SME),
     "cuda": Platform("PyTorch's operators on a GPU, fp32", CONTENDERS["eager"], device="cuda"),
 }
 
 
 @dataclass(frozen=True, kw_only=True)
 class CurveSettings:
-    """Settings of a training whose losses are recorded.
+    """Settings of a training run with recorded losses.
 
     Attributes:
         beside: further platforms that run the same training.
@@ -86,12 +87,13 @@ class CurveSettings:
 
 
 def bench_curves(settings: CurveSettings) -> dict[str, Any]:
-    """Train and return the loss of each step for JSON; an unavailable platform yields its reason.
+    """Train and return the loss of each step for JSON. An unavailable platform returns its reason.
 
-    `sme` trains a tiny network for at most 20 steps because each product is emulated; `curves` names the network.
+    `sme` trains a tiny network for at most 20 steps, because each product is emulated. The entries of `curves` name the
+    network.
 
     Raises:
-        UserError: an unknown platform or preset, or a number below one.
+        UserError: the platform or preset is unknown, or a number is below one.
     """
     _check(settings)
     machine, core_plan = prepare_threads(settings.threads)
@@ -130,7 +132,7 @@ def _trained(name: str, settings: CurveSettings, overrides: Mapping[str, Any], s
         "seed": settings.seed,
     }
     if why := platform.obstacle():
-        log.warning("%s is skipped: %s", name, why)
+        log.warning("skipping %s: %s", name, why)
         return told | {"status": "skipped", "reason": why, "steps": 0, "losses": []}
     torch.manual_seed(settings.seed)
     model, schedule = DiT.from_preset(settings.model, **overrides), Schedule.linear()
@@ -146,7 +148,7 @@ def _trained(name: str, settings: CurveSettings, overrides: Mapping[str, Any], s
 
 
 def _draws(model: DiT, schedule: Schedule, settings: CurveSettings, device: str) -> Callable[[int], Batch]:
-    """Return the random draws of a batch by seed and step, made on the CPU for every platform."""
+    """Return a function that draws the batch of a step by seed, on the CPU for every platform."""
     shape = (settings.batch, model.config.in_channels, *model.config.size)
     of_classes = torch.Generator().manual_seed(settings.seed)
     fields = torch.randn(model.config.num_classes, shape[1], COARSE, COARSE, generator=of_classes)
@@ -165,8 +167,8 @@ def _draws(model: DiT, schedule: Schedule, settings: CurveSettings, device: str)
 
 
 def curves_table(result: Mapping[str, Any]) -> str:
-    """Format a line per training."""
-    lines = [f"losses of trainings from scratch; {result['data']}"]
+    """Format one line per run."""
+    lines = [f"losses of training from scratch; {result['data']}"]
     for curve in result["curves"]:
         name = f"{curve['platform']:<12}"
         if curve["status"] != "ok":

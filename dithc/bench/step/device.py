@@ -1,4 +1,4 @@
-"""The same training step on another device of PyTorch, such as a GPU: PyTorch's operators, eager and compiled."""
+"""The training step on another PyTorch device, such as a GPU, with PyTorch's operators, eager and compiled."""
 
 import time
 from collections.abc import Callable
@@ -21,18 +21,18 @@ NAMES = ("eager", "compile")
 
 
 def bench_device(settings: StepSettings, device: str) -> dict[str, Any]:
-    """Measure on a torch device without dithc's operators; return the form of `bench_step`.
+    """Measure on a torch device without dithc's operators. Return the format of `bench_step`.
 
     Raises:
-        UserError: there is no such device, or a setting is invalid.
+        UserError: the device does not exist, or a setting is invalid.
     """
     check(settings)
     if device == "cuda" and not torch.cuda.is_available():
         raise problem(
             "bench step --device cuda",
-            got=f"PyTorch {torch.__version__}, which sees no GPU",
-            expected="a GPU, its driver, and a PyTorch that is built for it",
-            fix="leave --device out, or install that PyTorch in an environment of its own",
+            got=f"PyTorch {torch.__version__}, which finds no GPU",
+            expected="a GPU, its driver, and a PyTorch with CUDA",
+            fix="remove --device, or install that PyTorch in a separate environment",
         )
     machine, core_plan = prepare_threads(settings.threads)
     torch.manual_seed(settings.seed)
@@ -50,7 +50,7 @@ def bench_device(settings: StepSettings, device: str) -> dict[str, Any]:
             for _ in range(settings.warmup):
                 steps[name]()
         except Exception as error:
-            log.warning("%s did not run", name, exc_info=error)
+            log.warning("%s failed", name, exc_info=error)
             is_memory = isinstance(error, torch.OutOfMemoryError)
             told = (str(error).splitlines() or [type(error).__name__])[0]
             row |= {"status": "oom" if is_memory else "failed", "reason": told}
@@ -75,13 +75,13 @@ def bench_device(settings: StepSettings, device: str) -> dict[str, Any]:
             "multiply_add_unit": None,
         },
         "memory": {"peak_bytes": torch.cuda.max_memory_allocated() if device == "cuda" else None},
-        "energy": {"status": "skipped", "reason": "the counters of processors say nothing of a device"},
+        "energy": {"status": "skipped", "reason": "processor counters do not include the device"},
         **circumstances(machine, core_plan),
     }
 
 
 def _step(training: Training, name: str, device: str) -> Callable[[], float]:
-    """Run forward, loss, backward and AdamW, and synchronize the device."""
+    """Return a step of forward, loss, backward and AdamW that synchronizes the device."""
     forward = CONTENDERS[name].wrap(training.model)
     batch = training.batch
 

@@ -1,4 +1,4 @@
-"""One training step, in several ways, timed in turns, beside the ceilings of the same minute."""
+"""Interleaved timing of one training step in several variants, with the ceilings of the same minute."""
 
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -40,9 +40,9 @@ from dithc.pages import available_bytes, peak_rss_bytes, pss_bytes, reset_peak_r
 
 log = logger(__name__)
 
-# The two ways to count (see dithc.model): with the two products of attention, and linear layers alone.
+# Conventions for counting operations (see dithc.model): with attention's two products, or only linear layers.
 CONVENTIONS = ("training_total", "training_linear")
-# Words of the error with which torch's CPU allocator reports that the system refused memory.
+# Part of the out-of-memory error of torch's CPU allocator.
 OUT_OF_MEMORY = "can't allocate memory"
 
 
@@ -52,9 +52,9 @@ class StepSettings:
 
     Attributes:
         dtype: fp32, or bf16 for autocast to bfloat16 with fp32 weights.
-        compare: subset of CONTENDERS; dithc always runs where it can.
+        compare: subset of CONTENDERS; dithc always runs if available.
         threads: compute threads; None selects the core plan's.
-        warmup: untimed steps of each contender.
+        warmup: untimed steps of each variant.
     """
 
     model: str = "DiT-S/2"
@@ -69,13 +69,13 @@ class StepSettings:
 
     @property
     def contenders(self) -> tuple[str, ...]:
-        """Return dithc first, then the others."""
+        """Names of all variants, dithc first."""
         return (DITHC, *(name for name in self.compare if name != DITHC))
 
 
 @dataclass(kw_only=True)
 class _Entry:
-    """State and measurements of a contender in this run."""
+    """State and measurements of a variant in this run."""
 
     name: str
     status: Literal["ok", "skipped", "oom", "failed"] = "ok"
@@ -90,7 +90,7 @@ def bench_step(settings: StepSettings) -> dict[str, Any]:
     """Run the benchmark and return its result for JSON.
 
     Raises:
-        UserError: an unknown contender or preset, or a number below one.
+        UserError: a variant or preset is unknown, or a number is below one.
     """
     check(settings)
     machine, core_plan = prepare_threads(settings.threads)
@@ -103,7 +103,7 @@ def bench_step(settings: StepSettings) -> dict[str, Any]:
         entries = [_first_run(name, training) for name in settings.contenders]
         for entry in entries:
             _warm_up(entry, settings.warmup)
-        peak = peak_rss_bytes()  # of the steps, before the ceilings take their own memory
+        peak = peak_rss_bytes()  # of the steps, before the ceilings allocate memory
         timings, ceilings = _measure(entries, settings)
         ours = entries[0].step
         energy = (
@@ -125,8 +125,8 @@ def bench_step(settings: StepSettings) -> dict[str, Any]:
             "state_bytes": training.state_bytes,
             "peak_rss_bytes": peak,
             "pss_bytes": pss_bytes(),
-            "note": "weights and moments are shared by all contenders; peak_above_start_bytes is what one step of a "
-            "contender takes on top: activations, gradients, and what it allocates; the pool of outputs is emptied before",
+            "note": "all variants share weights and moments; peak_above_start_bytes is the additional memory of one "
+            "step of a variant: activations, gradients and other allocations; the output pool is emptied before",
         },
         **circumstances(machine, core_plan),
     }
@@ -136,16 +136,16 @@ def check(settings: StepSettings) -> None:
     """Reject invalid settings."""
     unknown = [name for name in settings.compare if name not in CONTENDERS]
     if unknown or not settings.compare or len(set(settings.compare)) < len(settings.compare):
-        expected = f"each at most once, of: {', '.join(CONTENDERS)}"
+        expected = f"each at most once, among {', '.join(CONTENDERS)}"
         raise problem("bench --compare", got=",".join(settings.compare), expected=expected, fix="correct --compare")
     require_at_least(settings, batch=1, warmup=1, repeats=1, threads=1)
 
 
 def _first_run(name: str, training: Training) -> _Entry:
-    """Build a contender and compute a loss and gradients of the initial weights."""
+    """Build a variant, and compute a loss and gradients with the initial weights."""
     contender, entry = CONTENDERS[name], _Entry(name=name)
     if obstacle := contender.obstacle(training.dtype):
-        log.warning("%s is skipped: %s", name, obstacle)
+        log.warning("skipping %s: %s", name, obstacle)
         return _Entry(name=name, status="skipped", reason=obstacle)
     log.info("%s: warming up", name)
     start = time.perf_counter()
@@ -165,20 +165,20 @@ def _warm_up(entry: _Entry, steps: int) -> None:
 
 @contextmanager
 def _failing_as_a_result(entry: _Entry) -> Iterator[None]:
-    """Record an exception of a contender as its status."""
+    """Record an exception of a variant as its status."""
     try:
         yield
     except UserError:
         raise
     except Exception as error:
         out_of_memory = isinstance(error, MemoryError) or OUT_OF_MEMORY in str(error)
-        log.warning("%s did not run", entry.name, exc_info=error)
+        log.warning("%s failed", entry.name, exc_info=error)
         entry.step, entry.status = None, "oom" if out_of_memory else "failed"
         entry.reason = (str(error).splitlines() or [type(error).__name__])[0]
 
 
 def _measure(entries: list[_Entry], settings: StepSettings) -> tuple[dict[str, Timing], dict[str, Any]]:
-    """Time contenders and ceilings in turns, then measure the memory of one step each."""
+    """Time interleaved variants and ceilings, then measure the memory of one step of each variant."""
     steps = {entry.name: entry.step for entry in entries if entry.step is not None}
     gemm, copy = GemmCeiling(torch.bfloat16 if settings.dtype == "bf16" else torch.float32), CopyCeiling()
     gemm()
@@ -207,15 +207,15 @@ def _measure(entries: list[_Entry], settings: StepSettings) -> tuple[dict[str, T
 
 
 def _gains(name: str, timings: Mapping[str, Timing]) -> list[float]:
-    """Return per round how many times the rate of one cluster all clusters reach."""
+    """Return, per round, the rate of all core clusters relative to one core cluster."""
     clusters = Team.of().clusters
-    # Every thread makes the same multiply-adds, where the other ceilings share one piece of work.
+    # Every thread executes the same number of multiply-adds; the other ceilings share one task.
     more = sum(map(len, clusters)) / len(clusters[0]) if name == "multiply_add" else 1.0
     return [more * ratio for ratio in timings[f"{name} ceiling, {ONE_CLUSTER}"].ratios_to(timings[f"{name} ceiling"])]
 
 
 def _peak_of(step: TrainingStep) -> int | None:
-    """Return the peak memory of one step above its start, in bytes; None without kernel support."""
+    """Return the peak memory of one step above its start, in bytes, or None without kernel support."""
     if native.library() is not None:
         hot_pool().trim()
     if not reset_peak_rss():
@@ -241,7 +241,7 @@ def _result(
     rates = {name: getattr(flops, name) * settings.batch / timing.median / GIGA for name in CONVENTIONS}
 
     def share(name: str) -> dict[str, Any] | None:
-        """Rate over that of a ceiling in the same round; None without that ceiling."""
+        """Return the rate relative to a ceiling in the same round, or None without that ceiling."""
         if (ceiling := timings.get(f"{name} ceiling")) is None:
             return None
         work = flops.training_total * settings.batch / ceilings[f"{name}_work"]

@@ -1,4 +1,4 @@
-"""The ways to run one training step that a bench compares.
+"""Variants of a training step for the benchmarks.
 
 Legend: N batch, C channels.
 """
@@ -30,7 +30,7 @@ BETAS, EPS = (0.9, 0.999), 1e-8
 
 @dataclass(frozen=True)
 class Batch:
-    """One batch of random latents with what diffusion adds: x0, noise and x_t (N, C, height, width); t and y (N)."""
+    """Batch of random latents with its diffusion inputs: x0, noise and x_t (N, C, height, width); t and y (N)."""
 
     x0: Tensor
     noise: Tensor
@@ -51,9 +51,9 @@ class Batch:
 
 
 class Training:
-    """One model and one pair of moments that all contenders train in turn, so that one copy suffices in memory.
+    """One model and one pair of moments that all variants train alternately, so that memory holds one copy.
 
-    Step times do not depend on the values that a contender leaves.
+    Step times do not depend on the values that a variant leaves.
     """
 
     def __init__(self, model: DiT, *, batch: Batch, dtype: Precision) -> None:
@@ -65,23 +65,23 @@ class Training:
 
     @cached_property
     def torch_adamw(self) -> torch.optim.AdamW:
-        """Return PyTorch's fused AdamW over these moments."""
+        """PyTorch's fused AdamW over these moments."""
         optimizer = torch.optim.AdamW(
             self.weights, lr=LEARNING_RATE, betas=BETAS, eps=EPS, weight_decay=0.0, fused=True
         )
         for weight, first, second in zip(self.weights, self.first, self.second, strict=True):
-            step = torch.zeros((), device=weight.device)  # the fused kernel reads it where the weights are
+            step = torch.zeros((), device=weight.device)  # the fused kernel requires it on the device of the weights
             optimizer.state[weight] = {"step": step, "exp_avg": first, "exp_avg_sq": second}
         return optimizer
 
     @property
     def state_bytes(self) -> int:
-        """Return bytes of parameters, gradients and moments, without activations."""
+        """Bytes of parameters, gradients and moments, without activations."""
         return sum(value.nbytes for value in self.model.parameters()) + 3 * sum(value.nbytes for value in self.weights)
 
 
 class TrainingStep:
-    """A repeatable training step of one contender: forward, loss, backward and AdamW."""
+    """Repeatable training step of one variant: forward, loss, backward and AdamW."""
 
     def __init__(self, training: Training, contender: "Contender") -> None:
         self._training, self._contender = training, contender
@@ -122,13 +122,14 @@ class TrainingStep:
 
 @dataclass(frozen=True)
 class Contender:
-    """A way to train.
+    """Variant of training.
 
     Attributes:
+        what: description for the result.
         backend: backend of hcops.
-        wrap: makes the callable from the model.
-        optimizer: makes the weight update from a training.
-        obstacle: reason why it does not support a type here; None if it does.
+        wrap: function that builds the callable from the model.
+        optimizer: function that builds the weight update.
+        obstacle: function that returns the reason why a type is unsupported here, or None.
         around: context of its steps: CPU affinity, or the library of its linear layers.
     """
 
@@ -148,7 +149,9 @@ class Contender:
 
 @contextmanager
 def one_cluster() -> Iterator[None]:
-    """Run operators on as many threads as one cluster has, unpinned; `cftp-1-cluster` of `bench strategies` is pinned."""
+    """Run operators on the thread count of one core cluster, unpinned; `cftp-1-cluster` of `bench strategies` pins
+    them.
+    """
     threads = torch.get_num_threads()
     torch.set_num_threads(len(Team.of().clusters[0]))
     try:
@@ -158,7 +161,7 @@ def one_cluster() -> Iterator[None]:
 
 
 def on_one_cluster(run: Callable[[], object]) -> Callable[[], object]:
-    """Wrap `run` with as many threads as one cluster has."""
+    """Wrap `run` with the thread count of one core cluster."""
 
     def narrowed() -> None:
         with one_cluster():
@@ -199,18 +202,22 @@ def _nothing(dtype: Precision) -> None:
 
 
 def _no_library(dtype: Precision) -> str | None:
-    return None if native.library() is not None else f"the C kernels are off: {native.load().reason}"
+    return None if native.library() is not None else f"the C kernels are unavailable: {native.load().reason}"
 
 
 def _no_second_cluster(dtype: Precision) -> str | None:
     found = len(Team.of().clusters)
-    return _no_library(dtype) or (f"the team has {found} cluster(s), and 2 are needed" if found < 2 else None)
+    return _no_library(dtype) or (f"the team has {found} core cluster(s), and 2 are required" if found < 2 else None)
 
 
 def _no_compiler(dtype: Precision) -> str | None:
-    """torch.compile writes C++; without a compiler it fails at the first step, without bf16 in oneDNN a step takes minutes."""
+    """Return the reason against torch.compile, or None.
+
+    torch.compile generates C++. Without a compiler it fails at the first step; without bf16 in oneDNN a step takes
+    minutes.
+    """
     if dtype == "bf16" and not torch.ops.mkldnn._is_mkldnn_bf16_supported():
-        return "PyTorch multiplies bf16 numbers one by one here: oneDNN has no bf16 on this CPU; compare in fp32"
+        return "PyTorch uses a slow bf16 loop because oneDNN has no bf16 on this CPU; compare in fp32"
     candidates = [os.environ["CXX"]] if "CXX" in os.environ else ["g++", "clang++", "c++"]
     if any(shutil.which(name) for name in candidates):
         return None
@@ -218,20 +225,20 @@ def _no_compiler(dtype: Precision) -> str | None:
 
 
 def _by(name: str, library: Library) -> Contender:
-    """Compute the products of linear layers by a library, everything else by dithc."""
+    """Return the variant that computes products of linear layers by a library, and other operators by dithc."""
 
     def obstacle(dtype: Precision) -> str | None:
         return _no_library(dtype) or library.obstacle(dtype)
 
     return Contender(
-        f"products of linear layers by {name}, the rest dithc's",
+        f"products of linear layers by {name}, other operators by dithc",
         *("c", _as_it_is, _own_update, obstacle, lambda: linears_served_by(linear_by(library))),
     )
 
 
 @contextmanager
 def _by_the_rule() -> Iterator[None]:
-    """Cut every product by the default rule and ignore tuning."""
+    """Block every product by the default rule and ignore tuning."""
     with tuning.trying(None):
         yield
 
@@ -242,15 +249,15 @@ CONTENDERS: Mapping[str, Contender] = {
     DITHC: Contender("dithc's C operators and AdamW", "c", _as_it_is, _own_update, _no_library),
     UNTUNED: Contender("dithc without a tuning", "c", _as_it_is, _own_update, _no_library, _by_the_rule),
     OWN_PRODUCTS: Contender(
-        "products of linear layers by dithc, without what it puts into their ends",
+        "products of linear layers by dithc, without fused epilogues",
         *("c", _as_it_is, _own_update, _no_library, lambda: linears_served_by(hcops.linear)),
     ),
     **{name: _by(name, library) for name, library in LIBRARIES.items()},
     ONE_CLUSTER: Contender(
-        "dithc on as many cores as one cluster has", "c", _as_it_is, _own_update, _no_second_cluster, one_cluster
+        "dithc on the core count of one core cluster", "c", _as_it_is, _own_update, _no_second_cluster, one_cluster
     ),
     "numba": Contender("dithc's Numba operators and AdamW", "numba", _as_it_is, _own_update, _nothing),
-    "eager": Contender(f"{TORCH}, one by one; fused AdamW", "reference", _as_it_is, _torch_update, _nothing),
+    "eager": Contender(f"{TORCH}, eager; fused AdamW", "reference", _as_it_is, _torch_update, _nothing),
     "compile": Contender(
         f"{TORCH} under torch.compile; fused AdamW", "reference", _compile, _torch_update, _no_compiler
     ),

@@ -1,9 +1,8 @@
-"""Whole trainings in processes of their own, which take turns: under several strategies, on more ranks, part by part.
+"""Training runs in separate, interleaved processes: under several strategies, on more ranks, component by component.
 
-What: `strategies`, `scaling` and `stepwise` each hold one measurement and its settings; `run_once` makes one `Run` of one
-`Contender`, its memory watched, under a `MemoryLimit` where that is wanted.
-Invariants: no run outlives the bench; runs of all contenders take turns, in rounds.
-How to change it: another measurement is a file like `scaling.py`.
+`strategies`, `scaling` and `stepwise` each contain one measurement and its settings. `run_once` executes one `Run` of
+one `Contender`, observes its memory, and applies a `MemoryLimit`. No run outlives the benchmark. To add a measurement,
+add a file like `scaling.py`.
 """
 
 from dithc.bench.trainings import scaling, stepwise, strategies

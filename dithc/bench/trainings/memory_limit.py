@@ -1,4 +1,4 @@
-"""A limit on the memory of a run, and how it is kept."""
+"""Limit on the memory of a run, and its enforcement."""
 
 import os
 import time
@@ -9,7 +9,7 @@ from dithc.log import logger
 
 CGROUPS = Path("/sys/fs/cgroup")
 OWN_GROUPS = Path("/proc/self/cgroup")
-# A killed process holds its group until the kernel has taken its memory back.
+# A killed process keeps its group until the kernel has reclaimed its memory.
 LONGEST_WAIT_SECONDS, PAUSE_SECONDS = 10.0, 0.02
 log = logger(__name__)
 
@@ -28,13 +28,13 @@ V2 = _Version("v2", "memory.max", "memory.swap.max", "memory.events")
 
 
 class MemoryLimit:
-    """A limit on all ranks of a run together: a control group where one can be created, else RLIMIT_DATA for each rank.
+    """Limit on all ranks of a run together: a control group if possible, else RLIMIT_DATA for each rank.
 
-    A control group counts all pages that its processes touch first, including file pages, which it writes back before it kills.
-    RLIMIT_DATA counts private memory alone; it refuses allocations and ignores library code and a file tier.
+    A control group counts all pages that its processes touch first, including file pages, which it writes back before
+    it kills. RLIMIT_DATA counts only private memory. It rejects allocations and ignores library code and a file tier.
 
     Attributes:
-        how: the mechanism in words; empty without a limit.
+        how: description of the mechanism; empty without a limit.
         data_bytes: RLIMIT_DATA of each rank; None under a control group.
     """
 
@@ -56,17 +56,17 @@ class MemoryLimit:
                 return
         self.data_bytes = limit_bytes // ranks
         self.how = (
-            f"private memory (RLIMIT_DATA) of {self.data_bytes} bytes for each of {ranks} rank(s), without pages of files: "
-            f"no control group can be made ({'; '.join(reasons)})"
+            f"private memory (RLIMIT_DATA) of {self.data_bytes} bytes for each of {ranks} rank(s), without file pages: "
+            f"no control group can be created ({'; '.join(reasons)})"
         )
 
     def enter(self) -> None:
-        """Enter the group in the child before it becomes the launcher."""
+        """Enter the group in the child, before it starts the launcher."""
         if self._group is not None:
             (self._group.folder / "cgroup.procs").write_text(str(os.getpid()))
 
     def struck(self) -> bool:
-        """Return whether the control group killed a process."""
+        """Test whether the control group killed a process."""
         return self._group is not None and self._group.num_kills() > 0
 
     def close(self) -> None:
@@ -76,7 +76,7 @@ class MemoryLimit:
 
 
 class _Group:
-    """A control group with a limit on memory and swap, which `said` describes."""
+    """Control group with a limit on memory and swap."""
 
     def __init__(self, version: _Version, parent: Path, limit_bytes: int) -> None:
         self.folder, self._version = parent / f"dithc-bench-{os.getpid()}", version
@@ -89,10 +89,10 @@ class _Group:
             raise
 
     def _forbid_swap(self, limit_bytes: int) -> str:
-        """Forbid swap; version 1 limits memory and swap together."""
+        """Disable swap. Version 1 limits memory and swap together."""
         path = self.folder / self._version.swap
         if not path.exists():
-            return "and as much swap as there is: this kernel does not count it"
+            return "swap unlimited, because this kernel does not count it"
         path.write_text(str(limit_bytes) if self._version is V1 else "0")
         return "no swap"
 
@@ -102,7 +102,7 @@ class _Group:
         return sum(int(line.split()[1]) for line in lines if line.startswith("oom_kill "))
 
     def remove(self) -> None:
-        """Wait until its processes are gone, and remove it."""
+        """Wait until its processes have ended, and remove it."""
         until = time.monotonic() + LONGEST_WAIT_SECONDS
         while True:
             try:
@@ -110,7 +110,7 @@ class _Group:
             except OSError as error:
                 if time.monotonic() > until:
                     log.warning(
-                        f"control group {self.folder} stays: {error}; end its processes, then remove it by rmdir"
+                        f"control group {self.folder} cannot be removed: {error}; end its processes, then run rmdir"
                     )
                     return
                 time.sleep(PAUSE_SECONDS)
@@ -119,33 +119,33 @@ class _Group:
 
 
 def _own_v2(root: Path, own_groups: Path) -> Path:
-    """Return our version 2 group if it delegates memory control.
+    """Return this process's version 2 group if it delegates memory control.
 
     Raises:
-        OSError: there is none, or it does not.
+        OSError: the group does not exist, or it does not delegate.
     """
     folder = root / _path_of(own_groups, controller="")
     if "memory" not in (folder / "cgroup.subtree_control").read_text().split():
-        raise OSError(f"{folder} keeps control of memory to itself")
+        raise OSError(f"{folder} does not delegate memory control")
     return folder
 
 
 def _own_v1(root: Path, own_groups: Path) -> Path:
-    """Return our version 1 group if its limits include child groups.
+    """Return this process's version 1 group if its limits include child groups.
 
     Raises:
-        OSError: there is none, or they do not.
+        OSError: the group does not exist, or its limits exclude child groups.
     """
     folder = root / "memory" / _path_of(own_groups, controller="memory")
     if (folder / "memory.use_hierarchy").read_text().strip() != "1":
-        raise OSError(f"limits of {folder} do not hold in groups below it")
+        raise OSError(f"limits of {folder} exclude its child groups")
     return folder
 
 
 def _path_of(own_groups: Path, *, controller: str) -> str:
-    """Return the path of our group under a version 1 controller, or under version 2 without a name."""
+    """Return the path of this process's group under a version 1 controller, or under version 2 with an empty name."""
     for line in own_groups.read_text().splitlines():
         _, controllers, path = line.split(":", 2)
         if controller in controllers.split(","):
             return path.lstrip("/")
-    raise OSError("this process is in no such group")
+    raise OSError("this process is not in a control group")

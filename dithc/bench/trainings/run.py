@@ -1,4 +1,4 @@
-"""One run of a training under a strategy, in processes of its own: started by `dithc launch`, its memory watched from outside."""
+"""One run of a strategy, started by `dithc launch` in separate processes, with its memory observed from outside."""
 
 import json
 import os
@@ -17,22 +17,22 @@ from dithc.comm import traffic
 from dithc.sittings import Stopped, now
 
 KIB = 1024
-# A look at the memory of a large process holds up that process; this share of the time is the most it may take.
+# Reading the memory of a large process stops that process. This is the largest share of time for it.
 SHARE_OF_LOOKING, SHORTEST_PAUSE_SECONDS = 0.1, 0.02
-# What the errors of a process say that was refused memory: torch's allocator, C++, glibc's and OpenMP's threads, Python.
+# Errors of a process after a failed allocation: torch's allocator, C++, threads of glibc and OpenMP, Python.
 REFUSED = ("can't allocate memory", "bad_alloc", "Cannot allocate memory", "Thread creation failed", "MemoryError")
 KILLED = 137
-NOT_MADE = "the bench was stopped before it"
+NOT_MADE = "the benchmark was stopped earlier"
 Name = TypeVar("Name", bound=Hashable)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Contender:
-    """A strategy on a number of ranks.
+    """Strategy on a number of ranks.
 
     Attributes:
         ranks: processes over all nodes.
-        cpus: compute threads of each.
+        cpus: compute threads of each process.
         allowed: logical CPUs of the ranks; None for all.
         launcher: mpiexec or srun.
         words: extra arguments of `dithc bench training`.
@@ -52,7 +52,7 @@ class Contender:
 
 @dataclass(kw_only=True)
 class Run:
-    """Outcome of one run, complete in `result`; numbers are None after a failure."""
+    """Outcome of one run, complete in `result`. Numbers stay None after a failure."""
 
     status: Literal["ok", "oom", "failed", "skipped", "stopped"] = "ok"
     reason: str = ""
@@ -68,12 +68,14 @@ class Run:
 def run_once(
     contender: Contender, words: Sequence[str], *, folder: Path, limit: MemoryLimit, counter: Path | None
 ) -> Run:
-    """Start the ranks, wait for them and read their results; a sitting that ends yields `stopped`.
+    """Start the ranks, wait for them and read their results. A stopped measurement returns the status `stopped`.
 
     Args:
-        words: arguments of `dithc bench training`, without those added here.
+        contender: strategy to run.
+        words: arguments of `dithc bench training`, without the arguments added here.
         folder: empty folder of this run.
-        counter: MPI profiling layer, preloaded into several ranks (one rank never loads MPI).
+        limit: limit on the memory of all ranks.
+        counter: MPI profiling layer, preloaded into several ranks; one rank never loads MPI.
     """
     unit = " ".join(("run", contender.name, *words, *contender.words))
 
@@ -87,7 +89,7 @@ def run_once(
 
 
 def settled(runs: Mapping[Name, Sequence[Run]]) -> dict[Name, list[Run]]:
-    """Return comparable runs: the same number for every contender that has any."""
+    """Return comparable runs: the same number for every variant with any runs."""
     made = {name: [run for run in own if run.status != "stopped"] for name, own in runs.items()}
     if all(len(made[name]) == len(own) and own for name, own in runs.items()):
         return made
@@ -134,13 +136,13 @@ def _made(contender: Contender, words: Sequence[str], *, folder: Path, limit: Me
 
 
 def _environment() -> dict[str, str]:
-    """Return this environment without variables of a launcher or earlier thread settings."""
+    """Return this environment without variables of a launcher or of thread settings."""
     unwanted = ("OMP_NUM_THREADS", "DITHC_EXPECTED_RANKS")
     return {name: value for name, value in os.environ.items() if name not in unwanted}
 
 
 def _watch(child: "subprocess.Popen[bytes]", run: Run, *, until: Path) -> None:
-    """Sample the memory of the ranks during warm-up and stop before the timed steps."""
+    """Sample the memory of the ranks during warm-up, and stop before the timed steps."""
     while child.poll() is None and not until.exists():
         begun = time.perf_counter()
         found = [pss for pid in ranks_below(child.pid) if (pss := pss_of(pid)) is not None]
@@ -169,16 +171,16 @@ def _read(run: Run, status: int, *, out: Path, said: Path, limit: MemoryLimit) -
 
 
 def _words_of_the_end(text: str, *, is_refused: bool) -> str:
-    """Return the final log lines of a failed run, or the line that reports a refused allocation."""
+    """Return the last log lines of a failed run, or the line that reports a failed allocation."""
     lines = [line.strip() for line in text.splitlines() if line.strip(" ^~")]
     if is_refused:
         said = [line for line in lines if any(words in line for words in REFUSED)]
-        return said[-1] if said else "killed for lack of memory"
+        return said[-1] if said else "killed, out of memory"
     return " | ".join(lines[-12:]) or "no message"
 
 
 def ranks_below(launcher: int, *, proc: Path = Path("/proc")) -> list[int]:
-    """Return processes below the launcher that run `dithc bench training`."""
+    """Return the processes below the launcher that run `dithc bench training`."""
     children: dict[int, list[int]] = {}
     for folder in proc.iterdir():
         if folder.name.isdigit():
@@ -197,7 +199,7 @@ def ranks_below(launcher: int, *, proc: Path = Path("/proc")) -> list[int]:
 
 
 def pss_of(pid: int, *, proc: Path = Path("/proc")) -> int | None:
-    """Return the proportional set size of a process in bytes; None if it is gone."""
+    """Return the proportional set size of a process in bytes, or None after its end."""
     try:
         lines = (proc / str(pid) / "smaps_rollup").read_text().splitlines()
     except OSError:

@@ -1,6 +1,7 @@
 """Training on increasing numbers of ranks (figures 10 and 11): weak and strong scaling, exposed communication.
 
-Each rank count is a separate launch with equal core shares. Counts take turns; efficiencies compare runs of the same round.
+Each rank count is a separate launch with equal core shares. Counts are interleaved; efficiencies compare runs of the
+same round.
 """
 
 import tempfile
@@ -22,20 +23,20 @@ from dithc.log import logger, problem, progress
 from dithc.model import PRESETS, DiTConfig, Flops, flops_per_image
 
 log = logger(__name__)
-OVERSUBSCRIBED = "oversubscribed: for correctness only"
+OVERSUBSCRIBED = "oversubscribed: correctness check only"
 ROUNDOFF = {"fp32": 2.0**-24, "bf16": 2.0**-9}
 COUNTED = {
-    "seconds": "of a step, of the slowest rank: median of the steps of a run, then of the rounds",
-    "efficiency": "weak: seconds on the fewest ranks over seconds; strong: the same times the ratio of ranks, fewest over "
-    "these; of runs of the same round",
-    "exposed_seconds": "how long a step waited for gradients after its backward pass, on the rank that waited longest: it "
-    "holds the wait for slower ranks",
-    "flops_per_second": "of all ranks, linear layers and attention, forward and backward, nothing computed again counted; "
-    "linear_flops_per_second: linear layers alone, as the paper counts",
-    "same_training": "strong: losses and gradient norms of all steps against those on the fewest ranks; AdamW would hide a "
-    "wrong scale of the gradients from the losses alone",
-    "without_communication": "steps together over steps in which every rank works on its share alone, in pairs inside one "
-    "run, in alternating order, each after a barrier; seconds of the slowest rank",
+    "seconds": "seconds per step of the slowest rank: median over the steps of a run, then over rounds",
+    "efficiency": "weak: seconds on the fewest ranks over seconds; strong: also times the ratio of the fewest ranks to "
+    "these; for runs of the same round",
+    "exposed_seconds": "wait for gradients after the backward pass of a step, on the rank that waited longest, with "
+    "the wait for slower ranks",
+    "flops_per_second": "all ranks, linear layers and attention, forward and backward, without recomputation; "
+    "linear_flops_per_second: only linear layers, as in the paper",
+    "same_training": "strong: losses and gradient norms of all steps compared with the run on the fewest ranks; with "
+    "AdamW, losses alone would hide a wrong scale of gradients",
+    "without_communication": "joint steps over steps in which every rank works independently, in pairs within one run, "
+    "in alternating order, each after a barrier; seconds of the slowest rank",
 }
 
 
@@ -44,14 +45,14 @@ class ScalingSettings:
     """Settings of the scaling benchmark.
 
     Attributes:
-        mode: weak fixes the images per rank, strong those of all ranks together.
-        ranks: rank counts, one training each.
-        batch: images per step of each rank (weak) or of all (strong).
+        mode: weak fixes the images per rank, strong the images over all ranks.
+        ranks: rank counts, one run each.
+        batch: images per step of each rank (weak) or of all ranks (strong).
         overrides: fields of `model` to change (hidden_size, depth, num_heads).
         rounds: runs of each count; every second round reverses the order.
         warmup: untimed steps of a run.
-        without_communication: also run as many pairs of steps, together and each rank alone.
-        ranks_per_node: ranks on each of several nodes; None uses this node alone.
+        without_communication: also run the same number of pairs of steps, joint and independent.
+        ranks_per_node: ranks on each of several nodes; None uses only this node.
         cpus: cores per rank; None shares this machine equally by the largest count that fits.
     """
 
@@ -71,14 +72,16 @@ class ScalingSettings:
     cpus: int | None = None
 
     def images(self, ranks: int) -> int:
-        """Return images per step over this many ranks."""
+        """Return the images per step over this many ranks."""
         return self.batch * ranks if self.mode == "weak" else self.batch
 
 
 def bench_scaling(settings: ScalingSettings, *, folder: Path | None = None) -> dict[str, Any]:
     """Measure and return the results for JSON, with a curve per model.
 
-    `folder` receives the files of the runs; several nodes must share it. None selects a temporary folder of this node.
+    Args:
+        settings: settings of the benchmark.
+        folder: folder for the files of the runs, shared by all nodes; None selects a temporary folder of this node.
 
     Raises:
         UserError: the settings are invalid.
@@ -88,7 +91,7 @@ def bench_scaling(settings: ScalingSettings, *, folder: Path | None = None) -> d
     contenders = contenders_on(machine, settings)
     for one in contenders:
         if is_oversubscribed(one, machine):
-            log.warning("%d ranks x %d core(s) a node: %s", one.ranks, one.cpus, OVERSUBSCRIBED)
+            log.warning("%d ranks x %d core(s) per node: %s", one.ranks, one.cpus, OVERSUBSCRIBED)
     curves = []
     total = len(settings.models) * sum(_rounds(one, settings, machine) for one in contenders)
     with (
@@ -114,7 +117,7 @@ def bench_scaling(settings: ScalingSettings, *, folder: Path | None = None) -> d
 
 
 def contenders_on(machine: Node, settings: ScalingSettings) -> list[Contender]:
-    """Return ranks, nodes and cores of each count; smaller counts keep the same core share per rank."""
+    """Return ranks, nodes and cores of each count. Smaller counts keep the same core share per rank."""
     cores = machine.visible_cores
     full = settings.ranks_per_node or max((count for count in settings.ranks if count <= len(cores)), default=1)
     cpus = settings.cpus or max(1, len(cores) // full)
@@ -138,7 +141,7 @@ def contenders_on(machine: Node, settings: ScalingSettings) -> list[Contender]:
 
 
 def is_oversubscribed(contender: Contender, machine: Node) -> bool:
-    """Return whether ranks of a node share cores, assuming equal nodes unless srun places ranks."""
+    """Test whether ranks of a node share cores, assuming equal nodes unless srun places ranks."""
     per_node = -(-contender.ranks // contender.nodes)
     return contender.launcher != "srun" and per_node * contender.cpus > len(machine.visible_cores)
 
@@ -214,13 +217,13 @@ def _point(
 
 
 def _exchange(run: Run, name: str, *, pick: Any = max) -> float | None:
-    """Return the median over steps of the worst rank's number; None if unknown."""
+    """Return the median over steps of the worst rank's number, or None if unknown."""
     told = [values for rank in run.result["each_rank"] if (values := rank.get("exchange", {}).get(name))]
     return median(pick(values) for values in zip(*told, strict=True)) if told else None
 
 
 def without_communication(runs: Sequence[Run]) -> dict[str, Any] | None:
-    """Return the ratio of joint steps to isolated steps beside them; None without pairs."""
+    """Return the ratio of joint steps to independent steps of the same pair, or None without pairs."""
     pairs = [found for run in runs if (found := run.result.get("pairs"))]
     if not pairs:
         return None
@@ -241,19 +244,22 @@ def _efficiency(point: Mapping[str, Any], base: Mapping[str, Any], *, strong: bo
 
 
 def agreement(first: Sequence[float], other: Sequence[float], *, tolerance: float) -> dict[str, Any]:
-    """Return the largest relative difference of two sequences, and whether it is tolerable."""
+    """Return the largest relative difference of two sequences, and whether it is within the tolerance."""
     largest = max(abs(ours - theirs) / abs(theirs) for ours, theirs in zip(other, first, strict=True))
     return {"largest_difference": largest, "tolerance": tolerance, "same": largest <= tolerance}
 
 
 def _tolerance(config: DiTConfig, dtype: Precision) -> float:
-    """Relative: the roundings of a layer's output, once for each layer; fp32 sums round at every term of the longest product."""
+    """Return the relative tolerance: rounding errors of a layer's output, summed over layers.
+
+    fp32 sums round at every term of the longest product.
+    """
     terms = max(config.mlp_rows, config.mlp_width) if dtype == "fp32" else 1
     return ROUNDOFF[dtype] * terms * config.depth
 
 
 def config_of(model: str, overrides: Mapping[str, Any]) -> DiTConfig:
-    """Return the architecture of a rehearsal of this preset."""
+    """Return the architecture of a preset with overrides."""
     return replace(PRESETS[model], **overrides)
 
 
@@ -277,7 +283,7 @@ def _run(contender: Contender, model: str, settings: ScalingSettings, folder: Pa
 def _check(settings: ScalingSettings) -> None:
     unknown = [name for name in settings.models if name not in PRESETS]
     if unknown or not settings.models:
-        got, expected = ",".join(unknown) or "none", f"some of {', '.join(PRESETS)}"
+        got, expected = ",".join(unknown) or "none", f"presets among {', '.join(PRESETS)}"
         raise problem("bench --models", got=got, expected=expected, fix="correct --models")
     require_at_least(settings, rounds=1, warmup=2, steps=1, batch=1, ranks=1)
     if list(settings.ranks) != sorted(set(settings.ranks)):

@@ -1,7 +1,7 @@
-"""Training with dithc's parts added one by one (figure 9).
+"""Training with dithc's components added one by one (figure 9).
 
-All stages run the same program on the same weights and batches, in turns of whole runs.
-A speed-up compares runs of the same round with the baseline.
+All stages run the same program on the same weights and batches, interleaved as complete runs. A speedup compares runs
+of the same round with the baseline.
 """
 
 import os
@@ -33,12 +33,12 @@ log = logger(__name__)
 
 @dataclass(frozen=True)
 class Stage:
-    """What a stage adds to the one before it.
+    """Stage, defined by its difference from the previous stage.
 
     Attributes:
         words: arguments of `dithc bench training`; later stages override earlier ones.
-        environment: environment variables, likewise.
-        several_ranks: the difference exists on several ranks only.
+        environment: environment variables, with the same rule.
+        several_ranks: the difference exists only on several ranks.
     """
 
     name: str
@@ -53,15 +53,15 @@ STAGES = (
     Stage(
         "baseline",
         "baseline",
-        "PyTorch's operators (its own BLAS, oneDNN), AdamW and allocator; DistributedDataParallel over blocking MPI",
+        "PyTorch's operators (its BLAS, oneDNN), AdamW and allocator; DistributedDataParallel over blocking MPI",
         {"--operators": "torch", "--gradients": "ddp", "--automem": "off"},
         {"DITHC_POOL": "off", "DITHC_TUNING": tuning.OFF, "DITHC_MPI_MODE": "blocking"},
     ),
-    Stage("gemm", "+ GEMM", "the matrix products of linear layers by dithc's kernels", {"--operators": "products"}),
+    Stage("gemm", "+ GEMM", "matrix products of linear layers by dithc's kernels", {"--operators": "products"}),
     Stage(
         "mpi",
         "+ async MPI",
-        "gradients summed in shared memory while the backward pass runs",
+        "gradients summed in shared memory during the backward pass",
         {"--gradients": "overlapped"},
         {"DITHC_MPI_MODE": "hierarchical"},
         several_ranks=True,
@@ -72,7 +72,7 @@ STAGES = (
     Stage(
         "automem",
         "+ AutoMem",
-        "outputs from the pool of huge pages; weights and activations moved where the machine has several tiers",
+        "outputs in huge pages; weights and activations moved if the machine has several memory tiers",
         {"--automem": "auto"},
         {"DITHC_POOL": "on"},
     ),
@@ -89,7 +89,7 @@ class StepwiseSettings:
     Attributes:
         batch: images per step over all ranks.
         ranks: ranks on this machine, with equal core shares.
-        stages: ordered subset of STAGES; without `baseline` there are no speed-ups.
+        stages: ordered subset of STAGES; speedups require `baseline`.
         tune: search the matrix products first into a private folder instead of using the existing tuning.
         rounds: runs of each stage; every second round reverses the order.
         warmup: untimed steps of a run.
@@ -111,7 +111,7 @@ def bench_stepwise(settings: StepwiseSettings) -> dict[str, Any]:
     """Run the benchmark and return its result for JSON, with a row per stage.
 
     Raises:
-        UserError: settings without sense, no C kernels here, or a search for tuning that failed.
+        UserError: the settings are invalid, the C kernels are missing, or the tuning search failed.
     """
     _check(settings)
     machine, core_plan = prepare_threads(None)
@@ -123,7 +123,7 @@ def bench_stepwise(settings: StepwiseSettings) -> dict[str, Any]:
     ):
         folder = Path(name)
         tuned = None
-        if settings.tune and "tuned" in runs:  # a unit: one tuning serves all rounds of all sittings
+        if settings.tune and "tuned" in runs:  # as a unit, so that one tuning serves all rounds of all executions
             tuned = folder / "tuning"
             tuned.mkdir()
             for file, text in now().unit("tuning", partial(_tune, settings, contenders[-1], folder)).items():
@@ -143,7 +143,7 @@ def bench_stepwise(settings: StepwiseSettings) -> dict[str, Any]:
 
 
 def contenders_of(settings: StepwiseSettings, machine: Machine) -> list[Contender]:
-    """Return the requested stages as trainings, each with the settings of all earlier stages."""
+    """Return the requested stages as variants, each with the settings of all earlier stages."""
     words: dict[str, str] = {}
     environment: dict[str, str] = {}
     found = []
@@ -165,7 +165,7 @@ def contenders_of(settings: StepwiseSettings, machine: Machine) -> list[Contende
 
 
 def rows_of(settings: StepwiseSettings, runs: Mapping[str, Sequence[Run]]) -> list[dict[str, Any]]:
-    """Return a row per stage: seconds, speed-ups over the baseline and the previous stage (None if that is missing), losses."""
+    """Return a row per stage: seconds, speedups over baseline and previous stage (None if missing), losses."""
     rows: list[dict[str, Any]] = []
     baseline: Mapping[str, Any] | None = None
     before: Mapping[str, Any] | None = None
@@ -175,8 +175,8 @@ def rows_of(settings: StepwiseSettings, runs: Mapping[str, Sequence[Run]]) -> li
         row: dict[str, Any] = {"name": stage.name, "label": stage.label, "what": stage.what}
         rows.append(row)
         own = runs.get(stage.name)
-        if own is None:  # the stage before stays what the next one is compared with: it is the same program
-            row |= {"status": "same", "reason": "one rank exchanges nothing: the same as the stage before"}
+        if own is None:  # the previous stage stays the reference, because the program is the same
+            row |= {"status": "same", "reason": "one rank does not communicate: same as the previous stage"}
             continue
         if bad := next((run for run in own if run.status != "ok"), None):
             row |= {"status": bad.status, "reason": bad.reason}
@@ -228,7 +228,7 @@ def _run(contender: Contender, settings: StepwiseSettings, folder: Path, *, tune
     run = run_once(contender, words, folder=folder, limit=MemoryLimit(None, ranks=contender.ranks), counter=None)
     if run.status == "ok" and contender.name == "tuned" and not _is_tuned(run):
         run = Run(
-            status="skipped", reason="no tuning of this machine and number of threads; add --tune, or run `dithc tune`"
+            status="skipped", reason="no tuning for this machine and thread count; add --tune, or run `dithc tune`"
         )
     if run.status == "ok":
         log.info("%s: %.3f s", contender.name, median(run.seconds))
@@ -243,7 +243,7 @@ def _of_model(settings: StepwiseSettings, *, batch: int | None = None) -> list[s
 
 
 def _with_tuning(contender: Contender, tuned: Path | None) -> Contender:
-    """Set the tuning made here, or keep that of this machine."""
+    """Set the folder of the new tuning, or of this machine's tuning."""
     given = os.environ.get(tuning.FOLDER_VARIABLE, "")
     chosen = str(tuned) if tuned else "" if given == tuning.OFF else given
     environment = dict(contender.environment) | {tuning.FOLDER_VARIABLE: chosen}
@@ -251,13 +251,13 @@ def _with_tuning(contender: Contender, tuned: Path | None) -> Contender:
 
 
 def _is_tuned(run: Run) -> bool:
-    """Return whether every rank found a tuning."""
+    """Test whether every rank found a tuning."""
     told = [row["why"] for rank in run.result["each_rank"] for row in rank["operators"] if row["op"] == "linear"]
     return all("tuning file" in why for why in told)
 
 
 def _tune(settings: StepwiseSettings, contender: Contender, folder: Path) -> dict[str, str]:
-    """Tune the products of one rank in a process with the cores of one rank; return the tuning files by name."""
+    """Tune the products of one rank in a process with the cores of one rank. Return the tuning files by name."""
     target = folder / "searched"
     batch = -(-settings.batch // settings.ranks)
     words = [sys.executable, "-m", "dithc", "tune", *_of_model(settings, batch=batch), "--threads", str(contender.cpus)]
@@ -269,7 +269,7 @@ def _tune(settings: StepwiseSettings, contender: Contender, folder: Path) -> dic
     )
     if done.returncode:
         got = "".join(f"\n    {line}" for line in done.stderr[-2000:].splitlines())
-        raise problem("bench stepwise --tune", got=got, expected="a search", fix="see the message")
+        raise problem("bench stepwise --tune", got=got, expected="a complete search", fix="fix the error in `got`")
     return {path.name: path.read_text() for path in target.iterdir()}
 
 
@@ -279,12 +279,12 @@ def _check(settings: StepwiseSettings) -> None:
         raise problem("bench --model", got=settings.model, expected=expected, fix="correct --model")
     unknown = [name for name in settings.stages if name not in NAMES]
     if unknown or not settings.stages:
-        got, expected = ",".join(settings.stages) or "none", f"some of {', '.join(NAMES)}"
+        got, expected = ",".join(settings.stages) or "none", f"stages among {', '.join(NAMES)}"
         raise problem("bench --stages", got=got, expected=expected, fix="correct --stages")
     require_at_least(settings, rounds=1, warmup=2, steps=1, ranks=1, batch=1)
     if settings.batch % settings.ranks:
         got = f"{settings.batch} images on {settings.ranks} ranks"
         raise problem("bench --batch", got=got, expected="equal shares", fix="correct --batch or --ranks")
     if native.library() is None:
-        fix = "install dithc again; without its kernels there is nothing to add to the baseline"
+        fix = "reinstall dithc; all stages after the baseline need its kernels"
         raise problem("bench stepwise", got=native.load().reason, expected="the compiled library", fix=fix)

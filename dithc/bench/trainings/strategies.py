@@ -1,6 +1,7 @@
 """Parallel strategies (table 2): step time, peak memory of the node, bytes between ranks.
 
-Each run is a separate launch; the contenders of a cell (model and batch) take turns because they do not fit into memory together.
+Each run is a separate launch. The variants of a cell (model and batch) alternate because they do not fit into memory
+together.
 """
 
 import tempfile
@@ -25,15 +26,15 @@ log = logger(__name__)
 GIB = 1 << 30
 ONE_CLUSTER = "cftp-1-cluster"
 STRATEGIES = get_args(training.StrategyName)
-# Over what stock PyTorch exchanges between CPUs; the others go over dithc-mpi.
+# PyTorch's stock backend for CPUs; all other strategies use dithc-mpi.
 OVER_GLOO = {"dp-gloo": "dp", "dp+tp-gloo": "dp+tp"}
 KNOWN = (*STRATEGIES, ONE_CLUSTER, *OVER_GLOO)
 COUNTED = {
-    "tcp_bytes": "bytes that the kernel sent on all TCP connections of a rank (TCP_INFO; gloo and its store)",
-    "mpi_bytes": "bytes handed to MPI (a profiling layer preloaded into the ranks); a single rank never loads MPI",
-    "shared_bytes": "bytes put into the memory that the ranks of a node share, for the others",
-    "peak_pss_bytes": "highest sum over the ranks of their proportional size (smaps_rollup), looked at during the steps of "
-    "warm-up; launcher and bench are not counted",
+    "tcp_bytes": "bytes sent on all TCP connections of a rank (TCP_INFO; gloo and its store)",
+    "mpi_bytes": "bytes passed to MPI (a profiling layer preloaded into the ranks); a single rank never loads MPI",
+    "shared_bytes": "bytes written for other ranks into memory shared by the ranks of a node",
+    "peak_pss_bytes": "peak of the sum over ranks of their proportional set size (smaps_rollup), sampled during "
+    "warm-up steps; without launcher and benchmark",
 }
 
 
@@ -43,12 +44,13 @@ class StrategiesSettings:
 
     Attributes:
         batches: images per step over all ranks.
-        strategies: subset of KNOWN; cftp-1-cluster is cftp on one cluster, dp-gloo and dp+tp-gloo use PyTorch's gloo.
+        strategies: subset of KNOWN; cftp-1-cluster is cftp on one core cluster, dp-gloo and dp+tp-gloo use PyTorch's
+            gloo.
         sharding: optimizer sharding under cftp and dp; dp+tp replicates the state.
         overrides: fields of `model` to change (hidden_size, depth, num_heads).
-        rounds: runs of each contender; every second round reverses the order.
+        rounds: runs of each variant; every second round reverses the order.
         warmup: untimed steps of a run.
-        memory_limit_gib: limit for all ranks together; None takes the memory available at the start.
+        memory_limit_gib: limit for all ranks together; None uses the memory available at the start.
     """
 
     models: tuple[str, ...] = ("DiT-S/2", "DiT-B/2", "DiT-L/2", "DiT-XL/2")
@@ -67,7 +69,7 @@ def bench_strategies(settings: StrategiesSettings) -> dict[str, Any]:
     """Run the benchmark and return its result for JSON.
 
     Raises:
-        UserError: an unknown strategy, or a number below one.
+        UserError: a strategy is unknown, or a number is below one.
     """
     _check(settings)
     machine, core_plan = prepare_threads(None)
@@ -86,7 +88,7 @@ def bench_strategies(settings: StrategiesSettings) -> dict[str, Any]:
                 runs: dict[str, list[Run]] = {contender.name: [] for contender in contenders}
                 for contender in turns(contenders, settings.rounds):
                     own = runs[contender.name]
-                    if not own or own[-1].status == "ok":  # what did not fit will not fit
+                    if not own or own[-1].status == "ok":  # a failed variant would fail again
                         folder = Path(tempfile.mkdtemp(dir=name))
                         own.append(_run(contender, model, batch, settings, folder, counter, limit_bytes, limits))
                     bar.update(1, now=f"{model} {batch} {contender.name}")
@@ -104,7 +106,7 @@ def bench_strategies(settings: StrategiesSettings) -> dict[str, Any]:
 
 
 def contenders_on(machine: Node, names: Sequence[str]) -> tuple[list[Contender], str]:
-    """Return ranks and threads of each strategy on this machine, and how clusters were defined."""
+    """Return ranks and threads of each strategy on this machine, and the definition of clusters."""
     cores = machine.visible_cores
     dies = len({core.die for core in cores}) or 1
     by_cluster: dict[int, list[int]] = {}
@@ -114,7 +116,7 @@ def contenders_on(machine: Node, names: Sequence[str]) -> tuple[list[Contender],
     said = f"{dies} die(s), {len(clusters)} cluster(s) of {min(map(len, clusters))} core(s) or more"
     if len(clusters) == 1 and len(cores) > 1:
         clusters = [[core.index] for core in cores]
-        said = f"one cluster of {len(cores)} cores: each core is taken for a cluster"
+        said = f"one core cluster of {len(cores)} cores: each core counts as a cluster"
     own = {core.index: [cpu for cpu in core.cpus if cpu in machine.limits.allowed_cpus] for core in cores}
     found = []
     for name in names:
@@ -132,22 +134,22 @@ def contenders_on(machine: Node, names: Sequence[str]) -> tuple[list[Contender],
 
 
 def sharded(contender: Contender, sharding: training.Sharding) -> Contender:
-    """Shard the optimizer state of a contender if it has several ranks and its strategy supports it."""
+    """Shard the optimizer state of a variant if it has several ranks and its strategy supports sharding."""
     if sharding == "none" or contender.ranks == 1 or contender.strategy == "dp+tp":
         if sharding != "none":
-            log.info("%s keeps all of the optimizer's state on each of its %d rank(s)", contender.name, contender.ranks)
+            log.info("%s replicates the optimizer state on each of its %d rank(s)", contender.name, contender.ranks)
         return contender
     return replace(contender, words=(*contender.words, "--sharding", sharding))
 
 
 def turns(contenders: Sequence[Contender], rounds: int) -> Iterator[Contender]:
-    """Yield contenders in turns; every second round is reversed against drift."""
+    """Yield interleaved variants. Every second round is reversed against drift."""
     for turn in range(rounds):
         yield from contenders if turn % 2 == 0 else reversed(contenders)
 
 
 def cell(model: str, batch: int, contenders: Sequence[Contender], runs: Mapping[str, Sequence[Run]]) -> dict[str, Any]:
-    """Return each contender of a model and batch, and cftp over each other one."""
+    """Return each variant of a model and batch, and the ratio of cftp to each other variant."""
     rows = {contender.name: _row(runs[contender.name]) for contender in contenders}
     own = rows.get("cftp")
     for name, row in rows.items():
@@ -207,7 +209,7 @@ def _run(
     finally:
         limit.close()
     if run.status == "ok":
-        peak = f"{run.peak_pss_bytes / GIB:.2f} GiB" if run.peak_pss_bytes else "memory not seen"
+        peak = f"{run.peak_pss_bytes / GIB:.2f} GiB" if run.peak_pss_bytes else "memory not sampled"
         log.info("%s, batch %d, %s: %.3f s, %s", model, batch, contender.name, median(run.seconds), peak)
     else:
         log.warning("%s, batch %d, %s: %s: %s", model, batch, contender.name, run.status, run.reason)
@@ -219,23 +221,24 @@ def _limit_bytes(settings: StrategiesSettings) -> int | None:
         return int(settings.memory_limit_gib * GIB)
     found = available_bytes()
     log.info(
-        "limit of memory: %s", "unknown, none" if found is None else f"{found / GIB:.1f} GiB, what is available now"
+        "memory limit: %s",
+        "none, available memory unknown" if found is None else f"{found / GIB:.1f} GiB (available now)",
     )
     return found
 
 
 def _counter(folder: Path) -> tuple[Path | None, str]:
-    """Build the MPI profiling layer; return it or the reason of a failure."""
+    """Build the MPI profiling layer. Return it, or the reason of a failure."""
     try:
         return traffic.build_counter(folder), ""
     except UserError as error:
-        log.warning("calls of MPI are not counted: %s", error)
+        log.warning("not counting MPI calls: %s", error)
         return None, str(error)
 
 
 def _check(settings: StrategiesSettings) -> None:
     if not settings.strategies or not set(settings.strategies) <= set(KNOWN):
-        got, expected = ",".join(settings.strategies), f"some of {', '.join(KNOWN)}"
+        got, expected = ",".join(settings.strategies), f"names among {', '.join(KNOWN)}"
         raise problem("bench --strategies", got=got, expected=expected, fix="correct --strategies")
     if settings.memory_limit_gib is not None and settings.memory_limit_gib <= 0:
         given = settings.memory_limit_gib

@@ -1,8 +1,10 @@
-"""`dithc bench`: times what training is made of, on this machine.
+"""`dithc bench`: measurements of operators, training steps and training runs on this machine.
 
-What: the verb, whose every kind of measurement is a `Kind` in a file of its own: arguments, a call of `dithc.bench`, a table.
-Invariants: no file imports what it measures before its kind is called.
-How to change it: another kind is a `Kind` and a line of `verb.KINDS`.
+Contents: one `Kind` per measurement, in a separate file: arguments, a call of `dithc.bench`, a table.
+
+Invariants: a file imports the measured package only when its `Kind` runs.
+
+Extending: add a `Kind` and a line in `verb.KINDS`.
 """
 
 from dithc.cli.bench.arguments import add_override

@@ -1,4 +1,4 @@
-"""What the measurements of `dithc bench` share: their form, and arguments that several of them take."""
+"""Common form of the measurements of `dithc bench`, and arguments used by several of them."""
 
 import argparse
 import ast
@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, TypeVar, get_origin
 
 STOPPED_SUFFIX, KEPT_SUFFIX = ".stopped.json", ".kept.jsonl"
-STOPPED, INTERRUPTED = 75, 130  # stopped and saved, run me again; Ctrl-C
+STOPPED, INTERRUPTED = 75, 130  # exit statuses: stopped and saved, must be rerun; Ctrl-C
 Settings = TypeVar("Settings")
 OVERRIDE = "change a field of the preset, such as hidden_size=768, depth=2 or num_heads=12; may be repeated"
 
@@ -26,7 +26,7 @@ class Kind:
 def add_json(parser: argparse.ArgumentParser) -> None:
     """Declare `--json`."""
     parser.add_argument(
-        "--json", type=Path, metavar="FILE", help="write everything measured, with machine and versions"
+        "--json", type=Path, metavar="FILE", help="write all measured values, with machine and versions"
     )
 
 
@@ -37,10 +37,10 @@ def add_threads(parser: argparse.ArgumentParser) -> None:
 
 
 def add_model(parser: argparse.ArgumentParser, *, default: str = "DiT-S/2", batch: int = 8) -> None:
-    """Declare `--model`, `--override`, `--batch` (over all ranks) and `--dtype` of a training."""
+    """Declare `--model`, `--override`, `--batch` (over all ranks) and `--dtype` of a training run."""
     parser.add_argument("--model", default=default, help=f"preset, with or without DiT- (default {default})")
     add_override(parser)
-    parser.add_argument("--batch", type=int, default=batch, help=f"images a step over all ranks (default {batch})")
+    parser.add_argument("--batch", type=int, default=batch, help=f"images per step over all ranks (default {batch})")
     parser.add_argument("--dtype", choices=("fp32", "bf16"), default="fp32", help="(default fp32)")
 
 
@@ -50,18 +50,21 @@ def add_override(parser: argparse.ArgumentParser) -> None:
 
 
 def add_steps(parser: argparse.ArgumentParser, *, rounds: int, of: str, warmup: int = 2) -> None:
-    """Declare `--rounds`, `--warmup` and `--steps` of trainings in turns."""
-    parser.add_argument("--rounds", type=int, default=rounds, help=f"runs of each {of}, in turns (default {rounds})")
-    parser.add_argument(
-        "--warmup", type=int, default=warmup, help=f"steps of a run before the clock (default {warmup})"
-    )
-    parser.add_argument("--steps", type=int, default=3, help="steps of a run on the clock (default 3)")
+    """Declare `--rounds`, `--warmup` and `--steps` of interleaved training runs."""
+    parser.add_argument("--rounds", type=int, default=rounds, help=f"interleaved runs of each {of} (default {rounds})")
+    parser.add_argument("--warmup", type=int, default=warmup, help=f"untimed steps of each run (default {warmup})")
+    parser.add_argument("--steps", type=int, default=3, help="timed steps of each run (default 3)")
 
 
 def settings_of(kind: type[Settings], args: argparse.Namespace, **given: Any) -> Settings:
-    """Build a settings dataclass from the arguments with the names of its fields; `given` replaces arguments.
+    """Build a settings dataclass from the arguments with the names of its fields.
 
-    Commas split the text of a tuple; None keeps the default of the field.
+    Commas split the text of a tuple. None keeps the default of the field.
+
+    Args:
+        kind: dataclass to build.
+        args: parsed arguments.
+        **given: values that replace arguments.
     """
     found = vars(args) | {"overrides": dict(getattr(args, "override", ()))} | given
     kept: dict[str, Any] = {}
@@ -74,7 +77,7 @@ def settings_of(kind: type[Settings], args: argparse.Namespace, **given: Any) ->
 
 
 def preset(name: str) -> str:
-    """Complete the name of a preset."""
+    """Return the full name of a preset, with the prefix `DiT-`."""
     return name if "DiT-" in name else f"DiT-{name}"
 
 
@@ -86,13 +89,16 @@ def override(text: str) -> tuple[str, Any]:
     try:
         return name, ast.literal_eval(value)
     except (ValueError, SyntaxError):
-        raise argparse.ArgumentTypeError(f"{text!r}: the value is no number, tuple, True or False") from None
+        raise argparse.ArgumentTypeError(f"{text!r}: the value is not a number, tuple, True or False") from None
 
 
 def tell(result: Mapping[str, Any], path: Path | None, rows: Iterable[Mapping[str, Any]]) -> int:
-    """Print a result as a table and write its JSON; return 1 if there are rows and none is `ok`.
+    """Print a result as a table and write its JSON.
 
-    A stopped sitting writes its result to a separate file beside its units, from which the next sitting resumes.
+    A stopped measurement writes its result to a separate file next to its units, from which the next execution resumes.
+
+    Returns:
+        Exit status: 1 if there are rows and none is `ok`.
     """
     from dithc.bench import table
     from dithc.runs import outputs
@@ -107,7 +113,7 @@ def tell(result: Mapping[str, Any], path: Path | None, rows: Iterable[Mapping[st
         part = path.with_suffix(STOPPED_SUFFIX)
         outputs.write(part if by else path, seal(told, allow_nan=True))
         if by:
-            print(f"stopped by {by}: what was measured so far is in {part}; the same command goes on from there")
+            print(f"stopped by {by}: the values measured so far are in {part}; rerun the same command to resume")
         else:
             outputs.OutputFolder.around(part).delete()
     if by:

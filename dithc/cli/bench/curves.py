@@ -1,4 +1,4 @@
-"""`dithc bench curves`: the loss of each step of a training on one platform."""
+"""`dithc bench curves`: loss of each step of a training run on one platform."""
 
 import argparse
 
@@ -10,13 +10,13 @@ def _add(parser: argparse.ArgumentParser) -> None:
         "--platform", default="c-fp32", help="reference, c-fp32, c-bf16, numba, sme (emulated) or cuda (default c-fp32)"
     )
     parser.add_argument(
-        "--beside", default="", metavar="PLATFORMS", help="the same training on these too; sme trains a tiny network"
+        "--beside", default="", metavar="PLATFORMS", help="also train on these platforms; sme trains a tiny network"
     )
     parser.add_argument("--model", default="DiT-S/2", help="preset, with or without DiT- (default DiT-S/2)")
     add_override(parser)
-    parser.add_argument("--batch", type=int, default=16, help="images a step (default 16)")
-    parser.add_argument("--steps", type=int, default=100, help="of the training (default 100)")
-    parser.add_argument("--seed", type=int, default=0, help="of weights, images and noise (default 0)")
+    parser.add_argument("--batch", type=int, default=16, help="images per step (default 16)")
+    parser.add_argument("--steps", type=int, default=100, help="training steps (default 100)")
+    parser.add_argument("--seed", type=int, default=0, help="seed of weights, images and noise (default 0)")
     add_threads(parser)
 
 
@@ -31,7 +31,7 @@ def _run(args: argparse.Namespace) -> int:
 
 
 CURVES = Kind(
-    "losses of a training from scratch on one platform",
+    "losses of training from scratch on one platform",
     "dithc bench curves --platform c-bf16 --model DiT-S/2 --batch 4 --steps 20 --seed 0 --json curve.json",
     _add,
     _run,

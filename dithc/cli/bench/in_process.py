@@ -1,4 +1,4 @@
-"""`dithc bench ops` and `step`: what is timed inside this process."""
+"""`dithc bench ops` and `dithc bench step`: measurements inside this process."""
 
 import argparse
 
@@ -9,15 +9,16 @@ MIB = 1 << 20
 
 def _add_ops(parser: argparse.ArgumentParser) -> None:
     ops = "gemm, attention, gelu, adaln, adarms, gate_residual, rotate_heads, silu, swiglu, adamw"
-    parser.add_argument("--ops", help=f"of {ops} (default: all)")
+    parser.add_argument("--ops", help=f"operators among {ops} (default: all)")
     parser.add_argument("--models", default="DiT-XL/2,DiT-S/2", help="presets for gemm (default DiT-XL/2,DiT-S/2)")
     parser.add_argument("--dtype", choices=("fp32", "bf16", "both"), default="both", help="(default both)")
     parser.add_argument(
-        "--libraries", help="of openblas, torch-blas, onednn: beside PyTorch's choice at gemm (table 4)"
+        "--libraries",
+        help="libraries to compare with PyTorch's choice for gemm: openblas, torch-blas, onednn (table 4)",
     )
-    parser.add_argument("--backend", choices=("c", "numba", "reference"), help="of hcops (default: the active one)")
+    parser.add_argument("--backend", choices=("c", "numba", "reference"), help="backend of hcops (default: active)")
     parser.add_argument(
-        "--bytes", type=int, default=256 * MIB, help="of an activation of the memory-bound operators (default 256 MiB)"
+        "--bytes", type=int, default=256 * MIB, help="activation size of memory-bound operators (default 256 MiB)"
     )
     parser.add_argument("--repeats", type=int, default=11, help="timed rounds (default 11)")
     add_threads(parser)
@@ -31,8 +32,8 @@ def _add_step(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--compare",
         default="eager,compile",
-        help="what dithc's step is compared with; also: numba, one-cluster; untuned, own-products, openblas, torch-blas, onednn: "
-        "only the products of linear layers differ (table 3)",
+        help="implementations to compare with dithc's step; also: numba, one-cluster; untuned, own-products, openblas, "
+        "torch-blas, onednn: only the products of linear layers differ (table 3)",
     )
     parser.add_argument(
         "--device",
@@ -40,9 +41,9 @@ def _add_step(parser: argparse.ArgumentParser) -> None:
         default="cpu",
         help="cuda: PyTorch's operators on a GPU, eager and compiled",
     )
-    parser.add_argument("--warmup", type=int, default=2, help="steps of each before the clock (default 2)")
+    parser.add_argument("--warmup", type=int, default=2, help="untimed steps of each variant (default 2)")
     parser.add_argument("--repeats", type=int, default=7, help="timed rounds (default 7)")
-    parser.add_argument("--seed", type=int, default=0, help="of weights and batch (default 0)")
+    parser.add_argument("--seed", type=int, default=0, help="seed of weights and batch (default 0)")
     add_threads(parser)
 
 
@@ -70,7 +71,7 @@ def _step(args: argparse.Namespace) -> int:
 
 
 OPS = Kind(
-    "each operator: matrix products, attention, and what memory limits",
+    "each operator: matrix products, attention and memory-bound operators",
     "dithc bench ops --ops gemm,attention --models DiT-S/2 --dtype fp32 --json ops.json",
     _add_ops,
     _ops,

@@ -1,4 +1,4 @@
-"""`dithc bench quality`: which of several trainings reaches a score first, as an experiment of the workflow."""
+"""`dithc bench quality`: time of several training runs to a score, as an experiment of the workflow."""
 
 import argparse
 import json
@@ -24,22 +24,22 @@ def _add(parser: argparse.ArgumentParser) -> None:
         type=Path,
         default=Path("config/experiments/quality.yaml"),
         metavar="FILE",
-        help="experiment that has the contenders among its runs (default config/experiments/quality.yaml)",
+        help="experiment whose `runs` contain the compared runs (default config/experiments/quality.yaml)",
     )
-    parser.add_argument("--baseline", default="baseline", metavar="RUN", help="(default baseline)")
+    parser.add_argument("--baseline", default="baseline", metavar="RUN", help="baseline run (default baseline)")
     parser.add_argument(
         "--candidates",
         required=True,
         metavar="RUN,RUN",
-        help="runs to compare with it; the baseline's name: with other seeds",
+        help="runs to compare with the baseline; the name of the baseline compares other seeds",
     )
-    parser.add_argument("--seeds", default="0,1", help="of the trainings (default 0,1)")
+    parser.add_argument("--seeds", default="0,1", help="seeds of the training runs (default 0,1)")
     parser.add_argument(
-        "--evaluation", default="judge", metavar="NAME", help="how samples are made and scored (default judge)"
+        "--evaluation", default="judge", metavar="NAME", help="evaluation for sampling and scoring (default judge)"
     )
-    parser.add_argument("--budget-minutes", type=float, default=10.0, metavar="M", help="of one training (default 10)")
+    parser.add_argument("--budget-minutes", type=float, default=10.0, metavar="M", help="minutes per run (default 10)")
     parser.add_argument(
-        "--profile", default="profiles/local", metavar="FOLDER", help="the machine (default profiles/local)"
+        "--profile", default="profiles/local", metavar="FOLDER", help="profile of the machine (default profiles/local)"
     )
     add_json(parser)
 
@@ -51,9 +51,11 @@ def _run(args: argparse.Namespace) -> int:
     from dithc.runs import digest
 
     if not args.budget_minutes > 0:
-        raise problem("--budget-minutes", got=args.budget_minutes, expected="a time above 0", fix="correct it")
+        raise problem(
+            "--budget-minutes", got=args.budget_minutes, expected="a time above 0", fix="correct --budget-minutes"
+        )
     if not all(seed.isdigit() for seed in args.seeds.split(",")):
-        raise problem("--seeds", got=args.seeds, expected="numbers, as in 0,1", fix="correct it")
+        raise problem("--seeds", got=args.seeds, expected="numbers, as in 0,1", fix="correct --seeds")
     environment = _environment(Path(args.profile))
     plan = quality.Plan(
         base=experiment_of([args.config]),
@@ -69,8 +71,8 @@ def _run(args: argparse.Namespace) -> int:
         return 1
     steps = quality.calibrated_steps(seconds, budget_seconds=60 * args.budget_minutes)
     logger("dithc.bench").info(
-        f"steps that fill {args.budget_minutes:g} minutes here: "
-        + ", ".join(f"{name} {count:,} of {seconds[name]:.3g} s" for name, count in steps.items())
+        f"steps in {args.budget_minutes:g} minutes here: "
+        + ", ".join(f"{name} {count:,} at {seconds[name]:.3g} s" for name, count in steps.items())
     )
     if _workflow(plan.experiment(steps), folder / "experiment.json", args.profile):
         return 1
@@ -78,7 +80,7 @@ def _run(args: argparse.Namespace) -> int:
 
 
 def _environment(profile: Path) -> dict[str, Any]:
-    """Return the facts that decide the seconds per step. A scheduler selects the machine, so its facts are left out there."""
+    """Return the facts that determine the seconds per step, without those of the machine if a scheduler selects it."""
     from dithc.bench import record
     from dithc.config import Machine
 
@@ -92,7 +94,7 @@ def _environment(profile: Path) -> dict[str, Any]:
 
 
 def _seconds(plan: "quality.Plan", folder: Path, profile: str, environment: dict[str, Any]) -> dict[str, float] | None:
-    """Return the seconds per step of each contender, timed once in each environment; None if a timing run failed."""
+    """Return the seconds per step of each variant, measured once per environment; None if a timing run failed."""
     from dithc.bench import quality
     from dithc.log import logger
     from dithc.runs import atomic_write
@@ -132,16 +134,16 @@ def _seconds_per_step(path: Path) -> float:
     found: float | None = Manifest.read(path, stage="train").numbers["seconds_per_step_median"]
     if found is None or found <= 0:
         raise problem(
-            f"{path}: `numbers.seconds_per_step_median` is no time that was measured",
+            f"{path}: `numbers.seconds_per_step_median` is not a measured time",
             got="null" if found is None else found,
-            expected="seconds above 0; null says that the training's metrics were gone when it ended",
-            fix="remove that manifest and the folder of its store, then start again",
+            expected="seconds above 0; null means that the metrics of the training run were missing at its end",
+            fix="remove that manifest and the folder of its store, then restart",
         )
     return found
 
 
 def _workflow(content: dict[str, Any], path: Path, profile: str, *, runs_alone: bool = False) -> int:
-    """Run the experiment to its scores, or to the ends of its runs; return Snakemake's status."""
+    """Run the experiment to its scores, or only to the ends of its runs. Return Snakemake's status."""
     from dithc.cli.experiment import run
     from dithc.config import load
     from dithc.runs import atomic_write
@@ -157,7 +159,7 @@ def _workflow(content: dict[str, Any], path: Path, profile: str, *, runs_alone: 
 
 
 def _flops(run: "training.Run", network: "DiTConfig") -> float:
-    """Return the operations of a step."""
+    """Return the floating-point operations of one step."""
     from dithc.model import flops_per_image
 
     image = flops_per_image(network)
@@ -167,7 +169,7 @@ def _flops(run: "training.Run", network: "DiTConfig") -> float:
 def _judge(
     plan: "quality.Plan", folder: Path, steps: dict[str, int], seconds: dict[str, float], path: Path | None
 ) -> int:
-    """Read the manifests, draw the picture and print the table."""
+    """Read the manifests, draw the figure and print the table."""
     from dithc.bench import quality
     from dithc.config import load
     from dithc.log import logger
@@ -190,7 +192,7 @@ def _judge(
         config = DiTConfig(**store.open(step).meta["model"])
         flops[name] = _flops(run, config)
     result = quality.judge(plan, steps=steps, seconds=seconds, runs=runs, scores=scores, codecs=codecs, flops=flops)
-    result["inputs"] = {  # two results are of the same things where these agree
+    result["inputs"] = {  # equal digests mean that two results used the same inputs
         f"{stage}/{path.parent.name}": Manifest.read(path).digest
         for stage in ("tiles", "codecs", "extractors")
         for path in sorted((folder / stage).glob("*/manifest.json"))
@@ -202,19 +204,19 @@ def _judge(
         for at in quality.points(steps[name])
     }
     atomic_write(folder / FIGURE_FILE, quality_figure.draw_quality(result, pictures))
-    logger("dithc.bench").info(f"picture: {folder / FIGURE_FILE}")
+    logger("dithc.bench").info(f"figure: {folder / FIGURE_FILE}")
     return status
 
 
 def _first(plan: "quality.Plan", name: str, steps: dict[str, int]) -> str:
-    """Return the run of a contender's first training."""
+    """Return the name of a variant's first run."""
     from dithc.bench import quality
 
     return quality.run_name(name, next(seed for one, seed in plan.trainings if one == name), steps[name])
 
 
 def _samples(folder: Path) -> "NDArray[np.uint8]":
-    """Return the first images of a sample stage, (N, 3, H, W)."""
+    """Return the first images of a sample stage, shape (N, 3, H, W)."""
     import numpy as np
 
     from dithc.report import quality_figure
@@ -226,7 +228,7 @@ def _samples(folder: Path) -> "NDArray[np.uint8]":
 
 
 QUALITY = Kind(
-    "which of several trainings reaches a score first: FID by time, R",
+    "time of several training runs to a score: FID over time, R",
     "dithc bench quality --candidates flow,baseline --seeds 0,1 --budget-minutes 10 --json quality.json",
     _add,
     _run,

@@ -1,4 +1,4 @@
-"""`dithc bench training`: one rank of one training on random latents; what the measurements of trainings start."""
+"""`dithc bench training`: one rank of a training run on random latents, started by other measurements."""
 
 import argparse
 from pathlib import Path
@@ -17,17 +17,18 @@ def _add(parser: argparse.ArgumentParser) -> None:
         "--operators",
         choices=("default", "products", "torch"),
         default="default",
-        help="PyTorch's for all, or for all but the matrix products of linear layers (default: those of a training)",
+        help="torch: PyTorch's operators; products: the same, except matrix products of linear layers "
+        "(default: those of a training run)",
     )
     parser.add_argument("--recompute", choices=("none", "block"), default="none", help="(default none)")
     parser.add_argument("--automem", choices=("auto", "on", "off"), default="auto", help="(default auto)")
-    parser.add_argument("--fast-bytes", type=int, help="a hard limit on what the fastest tier holds")
-    parser.add_argument("--file-folder", type=Path, metavar="DIR", help="where the last tier has its file")
-    parser.add_argument("--file-bytes", type=int, help="of that file")
-    parser.add_argument("--allow-recompute", action="store_true", help="the plan may compute activations again")
-    parser.add_argument("--warmup", type=int, default=2, help="steps before the clock (default 2)")
-    parser.add_argument("--steps", type=int, default=3, help="steps on the clock (default 3)")
-    parser.add_argument("--pairs", type=int, default=0, help="then pairs of steps, together and alone (default 0)")
+    parser.add_argument("--fast-bytes", type=int, help="hard limit on the bytes in the fastest tier")
+    parser.add_argument("--file-folder", type=Path, metavar="DIR", help="folder of the file of the last tier")
+    parser.add_argument("--file-bytes", type=int, help="size of that file")
+    parser.add_argument("--allow-recompute", action="store_true", help="allow the plan to recompute activations")
+    parser.add_argument("--warmup", type=int, default=2, help="untimed steps (default 2)")
+    parser.add_argument("--steps", type=int, default=3, help="timed steps (default 3)")
+    parser.add_argument("--pairs", type=int, default=0, help="then pairs of steps, joint and independent (default 0)")
     parser.add_argument("--data-limit", type=int, metavar="BYTES", help="RLIMIT_DATA of each rank")
     parser.add_argument(
         "--json",
@@ -66,7 +67,7 @@ def _run(args: argparse.Namespace) -> int:
 
 
 TRAINING = Kind(
-    "steps of one training on the ranks of `dithc launch`",
+    "steps of one training run on the ranks of `dithc launch`",
     "dithc launch --launcher mpiexec --ranks 2 --cpus 1 -- dithc bench training --model S/2 --json training.json",
     _add,
     _run,

@@ -1,4 +1,4 @@
-"""`dithc bench sampling`: one image by one rank and by several, side by side."""
+"""`dithc bench sampling`: generation of one image by one rank and by several, compared."""
 
 import argparse
 
@@ -10,29 +10,29 @@ def _add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--model", default="DiT-S/2", help="preset, with or without DiT- (default DiT-S/2)")
     add_override(parser)
     parser.add_argument(
-        "--tokens", type=numbers, default=(256, 1024, 4096), help="of an image, squares (default 256,1024,4096)"
+        "--tokens", type=numbers, default=(256, 1024, 4096), help="tokens per image, squares (default 256,1024,4096)"
     )
-    parser.add_argument("--dtypes", default="fp32,bf16", help="of fp32, bf16 (default fp32,bf16)")
-    parser.add_argument("--guidance", type=scales, default=(4.0, 1.0), help="scales; 1 is a call alone (default 4,1)")
-    parser.add_argument("--ranks", type=int, default=2, help="started on this machine (default 2)")
-    parser.add_argument("--cpus", type=int, help="threads of a rank (default: equal shares of this machine's cores)")
+    parser.add_argument("--dtypes", default="fp32,bf16", help="data types among fp32, bf16 (default fp32,bf16)")
+    parser.add_argument("--guidance", type=scales, default=(4.0, 1.0), help="guidance scales, 1 for none (default 4,1)")
+    parser.add_argument("--ranks", type=int, default=2, help="ranks to start on this machine (default 2)")
+    parser.add_argument("--cpus", type=int, help="threads per rank (default: equal shares of this machine's cores)")
     names = "one-rank, all-cores, side-by-side, cfg, shared-kv, ulysses, ring, taylor-3, first-block"
-    parser.add_argument("--contenders", help=f"of {names} (default: all of these)")
+    parser.add_argument("--contenders", help=f"variants among {names} (default: all of these)")
     parser.add_argument(
         "--diffusers",
         action="store_true",
-        help="also diffusers' DiTPipeline with the same weights, where it is installed",
+        help="also measure diffusers' DiTPipeline with the same weights, if installed",
     )
-    parser.add_argument("--steps", type=int, default=30, help="of an image (default 30)")
+    parser.add_argument("--steps", type=int, default=30, help="steps per image (default 30)")
     parser.add_argument(
-        "--decode-size", type=int, default=1024, help="pixels of the image that is decoded; 0: none (default 1024)"
+        "--decode-size", type=int, default=1024, help="side of the decoded image in pixels, or 0 (default 1024)"
     )
     parser.add_argument(
         "--decode-width", type=int, default=32, help="channels of decoders; Stable Diffusion has 128 (default 32)"
     )
-    parser.add_argument("--warmup", type=int, default=1, help="steps of each before the clock (default 1)")
-    parser.add_argument("--rounds", type=int, default=3, help="turns of each on the clock (default 3)")
-    parser.add_argument("--seconds", type=float, default=0.5, help="that a turn of steps takes at least (default 0.5)")
+    parser.add_argument("--warmup", type=int, default=1, help="untimed steps of each variant (default 1)")
+    parser.add_argument("--rounds", type=int, default=3, help="timed rounds of each variant (default 3)")
+    parser.add_argument("--seconds", type=float, default=0.5, help="minimum duration of a round (default 0.5)")
     parser.add_argument("--on-ranks", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--at", help=argparse.SUPPRESS)
     add_json(parser)
@@ -49,7 +49,7 @@ def scales(text: str) -> tuple[float, ...]:
 
 
 def _run(args: argparse.Namespace) -> int:
-    """Run the benchmark; with `--on-ranks`, serve as one of its processes."""
+    """Run the benchmark, or one of its processes with `--on-ranks`."""
     from dithc.bench import sampling
 
     if args.on_ranks:
@@ -57,7 +57,7 @@ def _run(args: argparse.Namespace) -> int:
         from dithc.config import Experiment
 
         if args.at is None:
-            raise problem("bench sampling --on-ranks", got="no --at", expected="a socket", fix="leave --on-ranks out")
+            raise problem("bench sampling --on-ranks", got="no --at", expected="a socket", fix="remove --on-ranks")
         with ranks(Experiment(), expected=None) as group:
             sampling.serve(args.at, group)
         return 0
@@ -72,7 +72,7 @@ def _run(args: argparse.Namespace) -> int:
 
 
 SAMPLING = Kind(
-    "one image by one rank and by several: seconds, speed-ups, differences",
+    "one image by one rank and by several: seconds, speedup, differences",
     "dithc bench sampling --model S/2 --tokens 256,1024 --ranks 2 --diffusers --json sampling.json",
     _add,
     _run,

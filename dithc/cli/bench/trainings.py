@@ -1,4 +1,4 @@
-"""`dithc bench strategies`, `scaling`, `stepwise` and `collectives`: what lets processes of its own take turns."""
+"""`dithc bench strategies`, `scaling`, `stepwise` and `collectives`: interleaved measurements in child processes."""
 
 import argparse
 
@@ -7,26 +7,26 @@ from dithc.cli.bench.arguments import Kind, add_json, add_model, add_override, a
 
 def _add_strategies(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--models", default="S/2,B/2,L/2,XL/2", help="presets, with or without DiT- (default all four)")
-    parser.add_argument("--batches", default="8,16", help="images a step over all ranks (default 8,16)")
+    parser.add_argument("--batches", default="8,16", help="images per step over all ranks (default 8,16)")
     parser.add_argument(
         "--strategies",
         default="cftp,dp,dp+tp,cftp-1-cluster",
-        help="of these, and of dp-gloo and dp+tp-gloo: over PyTorch's own gloo (default cftp,dp,dp+tp,cftp-1-cluster)",
+        help="strategies; also dp-gloo and dp+tp-gloo with PyTorch's gloo (default cftp,dp,dp+tp,cftp-1-cluster)",
     )
     parser.add_argument("--dtype", choices=("fp32", "bf16"), default="fp32", help="(default fp32)")
     parser.add_argument(
         "--sharding",
         choices=("none", "zero1"),
         default="none",
-        help="of the optimizer's state, under cftp and dp (default none)",
+        help="sharding of the optimizer state, for cftp and dp (default none)",
     )
     add_override(parser)
-    add_steps(parser, rounds=2, of="contender")
+    add_steps(parser, rounds=2, of="variant")
     parser.add_argument(
         "--memory-limit",
         type=float,
         metavar="GIB",
-        help="for all ranks of a run, beyond which it is `-` (default: what is free)",
+        help="limit over all ranks of a run; a run above it is shown as `-` (default: free memory)",
     )
     add_json(parser)
 
@@ -34,36 +34,36 @@ def _add_strategies(parser: argparse.ArgumentParser) -> None:
 def _add_scaling(parser: argparse.ArgumentParser) -> None:
     mode = parser.add_mutually_exclusive_group(required=True)
     mode.add_argument(
-        "--weak", dest="mode", action="store_const", const="weak", help="the images of a rank stay (figure 10)"
+        "--weak", dest="mode", action="store_const", const="weak", help="constant images per rank (figure 10)"
     )
     mode.add_argument(
-        "--strong", dest="mode", action="store_const", const="strong", help="those of all stay (figure 11)"
+        "--strong", dest="mode", action="store_const", const="strong", help="constant images over all ranks (figure 11)"
     )
     parser.add_argument("--models", default="B/2", help="presets, with or without DiT- (default B/2)")
     parser.add_argument("--ranks", default="1,2", help="counts of ranks, ascending (default 1,2)")
     parser.add_argument(
-        "--batch", type=int, default=8, help="images a step: of a rank (weak), of all (strong) (default 8)"
+        "--batch", type=int, default=8, help="images per step: of one rank (weak), of all ranks (strong) (default 8)"
     )
     parser.add_argument("--dtype", choices=("fp32", "bf16"), default="fp32", help="(default fp32)")
     add_override(parser)
     parser.add_argument("--strategy", choices=("cftp", "dp", "dp+tp"), default="cftp", help="(default cftp)")
-    add_steps(parser, rounds=2, of="count")
+    add_steps(parser, rounds=2, of="rank count")
     parser.add_argument(
         "--without-communication",
         action="store_true",
-        help="also the same step with every rank alone, in pairs inside each run of several ranks",
+        help="also time the same step without communication, in pairs within each run of several ranks",
     )
     parser.add_argument("--launcher", choices=("mpiexec", "srun"), default="mpiexec", help="(default mpiexec)")
-    parser.add_argument("--ranks-per-node", type=int, metavar="N", help="on several nodes (default: all on this one)")
-    parser.add_argument("--cpus", type=int, help="cores of a rank (default: equal shares of this machine's)")
+    parser.add_argument("--ranks-per-node", type=int, metavar="N", help="ranks per node (default: all on this node)")
+    parser.add_argument("--cpus", type=int, help="cores per rank (default: equal shares of this machine's cores)")
     add_json(parser)
 
 
 def _add_stepwise(parser: argparse.ArgumentParser) -> None:
     add_model(parser)
-    parser.add_argument("--ranks", type=int, default=1, help="started on this machine (default 1)")
-    parser.add_argument("--stages", help="of baseline, gemm, mpi, operators, automem, tuned (default: all)")
-    parser.add_argument("--tune", action="store_true", help="first search the matrix products, as `dithc tune` does")
+    parser.add_argument("--ranks", type=int, default=1, help="ranks to start on this machine (default 1)")
+    parser.add_argument("--stages", help="stages among baseline, gemm, mpi, operators, automem, tuned (default: all)")
+    parser.add_argument("--tune", action="store_true", help="tune the matrix products first, as `dithc tune` does")
     add_steps(parser, rounds=3, of="stage")
     add_json(parser)
 
@@ -78,10 +78,10 @@ def _stepwise(args: argparse.Namespace) -> int:
 
 
 def _add_collectives(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--ranks", type=int, default=2, help="started on this machine, a thread each (default 2)")
-    parser.add_argument("--mib", type=int, default=64, help="of fp32 numbers on each rank (default 64)")
-    parser.add_argument("--warmup", type=int, default=2, help="rounds before the clock (default 2)")
-    parser.add_argument("--rounds", type=int, default=11, help="rounds on the clock (default 11)")
+    parser.add_argument("--ranks", type=int, default=2, help="ranks to start here, one thread each (default 2)")
+    parser.add_argument("--mib", type=int, default=64, help="size of the fp32 buffer on each rank (default 64)")
+    parser.add_argument("--warmup", type=int, default=2, help="untimed rounds (default 2)")
+    parser.add_argument("--rounds", type=int, default=11, help="timed rounds (default 11)")
     parser.add_argument("--on-ranks", action="store_true", help=argparse.SUPPRESS)
     add_json(parser)
 
@@ -104,7 +104,9 @@ def _strategies(args: argparse.Namespace) -> int:
 def _scaling(args: argparse.Namespace) -> int:
     from dithc.bench import trainings
 
-    beside = args.json.resolve().parent if args.json and args.ranks_per_node else None  # where other nodes see it too
+    beside = (
+        args.json.resolve().parent if args.json and args.ranks_per_node else None
+    )  # a shared folder, because other nodes read it
     settings = settings_of(
         trainings.scaling.ScalingSettings,
         args,
@@ -116,7 +118,7 @@ def _scaling(args: argparse.Namespace) -> int:
 
 
 def _collectives(args: argparse.Namespace) -> int:
-    """Start the ranks; with `--on-ranks`, run as one of them."""
+    """Start the ranks, or run one of them with `--on-ranks`."""
     import json
 
     from dithc.bench import collectives
@@ -126,7 +128,9 @@ def _collectives(args: argparse.Namespace) -> int:
 
     settings = settings_of(collectives.CollectivesSettings, args)
     if args.on_ranks:
-        with ranks(Experiment(), expected=None, timeout_seconds=60) as group:  # on the cores that a training would have
+        with ranks(
+            Experiment(), expected=None, timeout_seconds=60
+        ) as group:  # on the cores that a training run would have
             result = collectives.measure(settings, group)
             if group.rank == 0 and args.json:
                 outputs.write(args.json, json.dumps(result) + "\n")
@@ -136,25 +140,25 @@ def _collectives(args: argparse.Namespace) -> int:
 
 
 STRATEGIES = Kind(
-    "trainings under cftp, dp, dp+tp: time, memory, bytes (table 2)",
+    "training runs with cftp, dp, dp+tp: time, memory, bytes (table 2)",
     "dithc bench strategies --models S/2,B/2 --batches 8 --json strategies.json",
     _add_strategies,
     _strategies,
 )
 SCALING = Kind(
-    "a training on more and more ranks (figures 10 and 11)",
+    "training on increasing numbers of ranks (figures 10 and 11)",
     "dithc bench scaling --weak --models S/2 --ranks 1,2 --without-communication --json weak.json",
     _add_scaling,
     _scaling,
 )
 STEPWISE = Kind(
-    "a training that gets one of dithc's parts after the other (figure 9)",
+    "training with dithc's components added one by one (figure 9)",
     "dithc bench stepwise --model S/2 --rounds 2 --json stepwise.json",
     _add_stepwise,
     _stepwise,
 )
 COLLECTIVES = Kind(
-    "sums of all ranks, by dithc-mpi in its modes, MPI and gloo",
+    "all-reduce by dithc-mpi in its modes, MPI and gloo",
     "dithc bench collectives --ranks 2 --mib 16 --json collectives.json",
     _add_collectives,
     _collectives,

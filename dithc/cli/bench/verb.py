@@ -1,4 +1,4 @@
-"""`dithc bench`: times what training is made of, on this machine."""
+"""Arguments and dispatch of `dithc bench`."""
 
 import argparse
 from pathlib import Path
@@ -14,7 +14,9 @@ from dithc.cli.bench.rehearsal import TRAINING
 from dithc.cli.bench.sampling import SAMPLING
 from dithc.cli.bench.trainings import COLLECTIVES, SCALING, STEPWISE, STRATEGIES
 
-SUMMARY = "Time operators or a whole training step in several ways, in turns, beside the machine's ceilings."
+SUMMARY = (
+    "Time operators or a training step in several variants, interleaved, and compare them with the machine's ceilings."
+)
 KINDS = {
     "ops": OPS,
     "step": STEP,
@@ -32,12 +34,13 @@ KINDS = {
 EXAMPLE = "\n".join(kind.example for kind in KINDS.values())
 
 
-# A rank of a training; what takes minutes, on ranks that act as one; and an experiment of the workflow, which goes on by itself.
+# Measurements that do not resume: one rank of a training run, a measurement of minutes whose ranks act together, and an
+# experiment of the workflow, which resumes itself.
 IN_ONE_GO = ("training", "collectives", "quality")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the kinds and their arguments."""
+    """Declare the kinds of measurement and their arguments."""
     kinds = parser.add_subparsers(dest="kind", required=True, metavar="|".join(KINDS))
     for name, kind in KINDS.items():
         form = argparse.RawDescriptionHelpFormatter
@@ -50,7 +53,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run a kind and print its table; return 1 if no contender ran, 75 if stopped and resumable."""
+    """Run a kind of measurement and print its table.
+
+    Returns:
+        Exit status: 1 if every variant failed, 75 if stopped and resumable.
+    """
     from dithc.sittings import Stopped, sitting
 
     if args.kind in IN_ONE_GO or getattr(args, "on_ranks", False):
@@ -59,7 +66,7 @@ def run(args: argparse.Namespace) -> int:
     with sitting(kept, settings=_identity(args) if kept is not None else {}) as now:
         try:
             status = KINDS[args.kind].run(args)
-        except Stopped:  # before there was enough for a result
+        except Stopped:  # before there were enough values for a result
             return INTERRUPTED
         if not now.stopped_by:
             now.end()
@@ -67,7 +74,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _identity(args: argparse.Namespace) -> dict[str, Any]:
-    """Return every fact that decides the measured values: arguments, input files and environment."""
+    """Return every fact that determines the measured values: arguments, input files and environment."""
     from dithc.bench import record
 
     given = {name: value for name, value in vars(args).items() if name != "json"}

@@ -1,4 +1,4 @@
-"""`dithc codec`: trains an autoencoder on tiles of any number of bands."""
+"""`dithc codec`: trains an autoencoder on tiles with any number of bands."""
 
 import argparse
 from pathlib import Path
@@ -10,7 +10,7 @@ from dithc.log import logger, problem
 from dithc.runs import Manifest, atomic_write, digest
 from dithc.sealed import plain, seal, unseal
 
-SUMMARY = "Trains a KL autoencoder on the train tiles of a data set; its latents are what a diffusion model learns."
+SUMMARY = "Trains a KL autoencoder on the train tiles of a dataset. Diffusion models train on its latents."
 EXAMPLE = (
     "dithc codec --config config/experiments/demo.yaml --codec landscape-vae --tiles "
     "results/demo/tiles/landscape/manifest.json --out results/demo/codecs/landscape-vae/manifest.json\n"
@@ -23,14 +23,14 @@ log = logger("dithc.codec")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declares the verb's arguments."""
+    """Declare the arguments of the command."""
     add_of(parser, "codec", which="; of kind kl-vae")
     parser.add_argument("--tiles", type=Path, required=True, help="manifest of the tiles to train on")
-    add_out(parser, "the codec stands")
+    add_out(parser, "the codec is written")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Trains, measures and writes the codec, then its manifest."""
+    """Train, measure and write the codec, then its manifest."""
     from dithc.config import codecs, load
     from dithc.data import Tiles
     from dithc.latents import train_codec
@@ -40,11 +40,14 @@ def run(args: argparse.Namespace) -> int:
     settings = experiment.codecs.get(args.codec)
     if not isinstance(settings, codecs.KlVae):
         raise problem(
-            f"codec {args.codec!r} is not one that is trained here",
+            f"codec {args.codec!r} is not trained by dithc",
             got=settings.kind if settings else "no such codec",
-            expected="one of kind kl-vae: "
-            + (", ".join(name for name, one in experiment.codecs.items() if one.kind == "kl-vae") or "there is none"),
-            fix="name one of these, or add it to the section `codecs`",
+            expected="a codec of kind kl-vae: "
+            + (
+                ", ".join(name for name, one in experiment.codecs.items() if one.kind == "kl-vae")
+                or "none is configured"
+            ),
+            fix="pass one of these, or add a codec to the section `codecs`",
         )
     making.check()
     identity = digest([making.spec, making.read(args.tiles, "tiles").digest])
@@ -60,7 +63,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _trained_already(folder: Path, identity: str) -> dict[str, Any] | None:
-    """The numbers of a codec that an earlier run trained from the same settings and tiles, if its files are whole."""
+    """Return the numbers of an intact codec trained earlier from the same settings and tiles, or None."""
     try:
         stamp = unseal(plain(folder / STAMP).read_text())
         whole = stamp["files"] == Manifest.entries(folder, [folder / name for name in FILES])
@@ -68,6 +71,6 @@ def _trained_already(folder: Path, identity: str) -> dict[str, Any] | None:
         return None
     if stamp.get("identity") != identity or not whole:
         return None
-    log.info(f"{folder} holds a codec trained from the same settings and tiles: it is used again")
+    log.info(f"{folder} holds a codec trained from the same settings and tiles: reusing it")
     numbers: dict[str, Any] = stamp["numbers"]
     return numbers

@@ -1,4 +1,4 @@
-"""`dithc fetch`: brings the scenes of a catalogue into the folder of a data set."""
+"""`dithc fetch`: downloads the scenes of a catalog into the folder of a dataset."""
 
 import argparse
 from pathlib import Path
@@ -7,28 +7,28 @@ from dithc.config import datasets
 from dithc.log import problem
 
 SUMMARY = (
-    "Searches a STAC catalogue for the scenes of a data set (`source.search`), or takes items that you have (--items), and "
-    "brings items and files into `source.path`, with a lock beside them; run again it goes on, and fetches nothing that is "
-    "there. For a machine with network: staging needs none. A token stands in DITHC_STAC_TOKEN, hosts of files that get it too "
-    "in DITHC_STAC_TOKEN_HOSTS."
+    "Searches a STAC catalog for the scenes of a dataset (`source.search`), or reads given items (--items). Downloads "
+    "items and files into `source.path` and writes a lock file there. A rerun continues and skips existing files. "
+    "Requires network access, unlike staging. DITHC_STAC_TOKEN holds the token, DITHC_STAC_TOKEN_HOSTS the file "
+    "hosts that also receive it."
 )
 EXAMPLE = "dithc fetch --config config/experiments/my.yaml --dataset sentinel2"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declares the verb's arguments."""
+    """Declare the arguments of the command."""
     parser.add_argument("--config", type=Path, required=True, help="configuration file of the experiment")
     parser.add_argument("--dataset", required=True, help="name in the section `datasets`, of kind sentinel2-stac")
     parser.add_argument("--items", type=Path, help="file or folder of STAC items, for a source without `search`")
 
 
 def folder(args: argparse.Namespace) -> Path:
-    """What it writes."""
+    """Return the folder that the command writes."""
     return Path(str(_source(args).path))
 
 
 def run(args: argparse.Namespace) -> int:
-    """Fetches what is not there; prints the lock."""
+    """Download missing items and files. Print the path of the lock file."""
     from dithc.stac import fetch
 
     source = _source(args)
@@ -43,9 +43,9 @@ def _source(args: argparse.Namespace) -> datasets.Sentinel2Stac:
     source = named(load(args.config).datasets, args.dataset, key="datasets").source
     if not isinstance(source, datasets.Sentinel2Stac):
         raise problem(
-            f"datasets.{args.dataset} is nothing to fetch",
+            f"datasets.{args.dataset} has no catalog to fetch from",
             got=f"kind {source.kind}",
             expected="a source of kind sentinel2-stac",
-            fix="name another data set, or set `kind: sentinel2-stac` and `search`",
+            fix="choose another dataset, or set `kind: sentinel2-stac` and `search`",
         )
     return source

@@ -1,4 +1,4 @@
-"""`dithc latents`: encodes the tiles of a data set, their mirror images and turned ones if asked, once and for all trainings."""
+"""`dithc latents`: encodes the tiles of a dataset, and mirrored and rotated views on request."""
 
 import argparse
 from pathlib import Path
@@ -19,17 +19,17 @@ EXAMPLE = (
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declares the verb's arguments."""
+    """Declare the arguments of the command."""
     add_of(parser, "dataset")
-    parser.add_argument("--tiles", type=Path, required=True, help="manifest of the data set's tiles")
-    parser.add_argument("--codec", type=Path, nargs="?", help="manifest of the trained codec, for one of kind kl-vae")
-    add_out(parser, "the shards stand")
-    parser.add_argument("--shard-size", type=int, default=4096, help="tiles of a shard (default 4096)")
-    parser.add_argument("--batch", type=int, default=32, help="tiles encoded at once (default 32)")
+    parser.add_argument("--tiles", type=Path, required=True, help="manifest of the dataset's tiles")
+    parser.add_argument("--codec", type=Path, nargs="?", help="manifest of the trained codec, for kind kl-vae")
+    add_out(parser, "the shards are written")
+    parser.add_argument("--shard-size", type=int, default=4096, help="tiles per shard (default 4096)")
+    parser.add_argument("--batch", type=int, default=32, help="tiles per forward pass (default 32)")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Encodes what is not there yet, then writes the manifest."""
+    """Encode missing shards, then write the manifest."""
     from dithc.config import load, named
     from dithc.data import Tiles
     from dithc.latents import Latents, open_codec
@@ -43,7 +43,7 @@ def run(args: argparse.Namespace) -> int:
         making.read(args.codec, "codec")
     elif settings.kind == "kl-vae":
         raise problem(
-            f"codec {name!r} of data set {args.dataset!r} is trained, and no trained one is given",
+            f"codec {name!r} of dataset {args.dataset!r} requires trained weights",
             got="no --codec",
             expected="--codec MANIFEST of `dithc codec`",
             fix=f"run `dithc codec --codec {name}` and pass its manifest",

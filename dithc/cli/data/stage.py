@@ -1,4 +1,4 @@
-"""`dithc stage`: reads the scenes of a data set onto one grid."""
+"""`dithc stage`: reads the scenes of a dataset into one grid."""
 
 import argparse
 from pathlib import Path
@@ -8,7 +8,7 @@ from dithc.cli.making import folder as folder
 from dithc.log import logger, problem
 from dithc.runs import Manifest
 
-SUMMARY = "Reads every scene file of a data set, checks it, and stacks it with the others; a row for each, used or not."
+SUMMARY = "Reads, checks and stacks every scene file of a dataset. Records a row for each file, accepted or rejected."
 EXAMPLE = (
     "dithc stage --config config/experiments/demo.yaml --dataset landscape --inputs "
     "results/demo/inputs/landscape/manifest.json --out results/demo/scenes/landscape/manifest.json\n"
@@ -19,20 +19,20 @@ log = logger("dithc.stage")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declares the verb's arguments."""
+    """Declare the arguments of the command."""
     add_of(parser, "dataset")
-    parser.add_argument("--inputs", type=Path, nargs="?", help="manifest of the generated input, if it is generated")
-    add_out(parser, "the stacks stand")
-    parser.add_argument("--threads", type=int, default=1, help="cores; with several, processes read scenes (default 1)")
+    parser.add_argument("--inputs", type=Path, nargs="?", help="manifest of generated input, for a generated dataset")
+    add_out(parser, "the stacks are written")
+    parser.add_argument("--threads", type=int, default=1, help="cores, one reading process each (default 1)")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Stages; what an earlier run left stays as it was unless all goes well, and scenes that it read are not read again."""
+    """Stage the scenes. Earlier output stays unchanged until all succeed, and scenes read earlier are not reread."""
     from dithc.config import load, named
     from dithc.data import stage_scenes
 
     if args.threads < 1:
-        raise problem("--threads is wrong", got=args.threads, expected="1 or more", fix="leave it out, or give cores")
+        raise problem("--threads", got=args.threads, expected="1 or more", fix="correct --threads, or remove it")
     making = Making(load(args.config), "stage", args.dataset, args.out)
     dataset = named(making.experiment.datasets, args.dataset, key="datasets")
     making.check()
@@ -44,7 +44,7 @@ def run(args: argparse.Namespace) -> int:
         source = Path(dataset.source.path)
     else:
         raise problem(
-            f"the input of data set {args.dataset!r} is generated, and it was not said where it is",
+            f"the generated input of dataset {args.dataset!r} is missing",
             got="no --inputs",
             expected="the manifest that `dithc synthesize` wrote",
             fix="pass --inputs MANIFEST",

@@ -1,4 +1,4 @@
-"""`dithc tiles`: cuts the scenes of a data set into tiles."""
+"""`dithc tiles`: cuts the scenes of a dataset into tiles."""
 
 import argparse
 from pathlib import Path
@@ -7,7 +7,7 @@ from dithc.cli.making import Making, add_of, add_out
 from dithc.cli.making import folder as folder
 from dithc.log import logger
 
-SUMMARY = "Cuts staged scenes into tiles of one size, splits them by place, and measures the train tiles."
+SUMMARY = "Cuts staged scenes into tiles of one size, splits them by location, and measures the train tiles."
 EXAMPLE = (
     "dithc tiles --config config/experiments/demo.yaml --dataset landscape --scenes "
     "results/demo/scenes/landscape/manifest.json --out results/demo/tiles/landscape/manifest.json\n"
@@ -18,14 +18,14 @@ log = logger("dithc.tiles")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declares the verb's arguments."""
+    """Declare the arguments of the command."""
     add_of(parser, "dataset")
     parser.add_argument("--scenes", type=Path, required=True, help="manifest of the staged scenes")
-    add_out(parser, "the tiles stand")
+    add_out(parser, "the tiles are written")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Cuts; what an earlier run left stays as it was unless all goes well."""
+    """Cut the tiles. Earlier output stays unchanged until all succeed."""
     from dithc.config import load, named
     from dithc.data import cut_tiles
 

@@ -1,4 +1,4 @@
-"""`dithc paper`: one cell of a table or figure of the paper, the document of all its cells, or the page of all documents."""
+"""`dithc paper`: a cell of a table or figure of the paper, the document of its cells, or the page of all documents."""
 
 import argparse
 from pathlib import Path
@@ -6,7 +6,7 @@ from typing import Any
 
 from dithc.log import logger, problem
 
-SUMMARY = "Makes tables and figures of the paper again: a cell, a document of its cells, a page of all documents."
+SUMMARY = "Reproduces tables and figures of the paper: a cell, a document of its cells, or a page of all documents."
 EXAMPLE = (
     "dithc paper fig10 --config config/experiments/demo.yaml --plan\n"
     "dithc paper fig10 --config config/experiments/demo.yaml --cell simulated-weak "
@@ -17,27 +17,27 @@ log = logger(__name__)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declares what is to be made, and of what."""
+    """Declare the target and its inputs."""
     parser.add_argument("target", metavar="TARGET|page", help="table1 ... table4, fig7 ... fig11, sec56; or page")
     parser.add_argument("--config", type=Path, help="configuration file of the experiment")
-    parser.add_argument("--cell", metavar="NAME", help="run this cell alone")
-    parser.add_argument("--plan", action="store_true", help="list the cells with their predicted seconds, run nothing")
-    parser.add_argument("--cores", type=int, help="of the node that the plan is for (default: those of this machine)")
-    parser.add_argument("--memory-gib", type=float, help="of that node (default: that of this machine)")
+    parser.add_argument("--cell", metavar="NAME", help="run only this cell")
+    parser.add_argument("--plan", action="store_true", help="list the cells with their predicted seconds and exit")
+    parser.add_argument("--cores", type=int, help="cores of the node to plan for (default: this machine's)")
+    parser.add_argument("--memory-gib", type=float, help="memory of that node (default: this machine's)")
     parser.add_argument("--cells", type=Path, metavar="DIR", help="folder of the target's cells")
     parser.add_argument("--scores", type=Path, nargs="*", default=[], metavar="M", help="manifests of `dithc fid`")
     parser.add_argument("--pictures", type=Path, nargs="*", default=[], metavar="PNG", help="mosaics of the report")
     parser.add_argument(
-        "--again", default="", metavar="LINE", help="the command that makes this target, for the document"
+        "--again", default="", metavar="LINE", help="command that reproduces this target, for the document"
     )
     parser.add_argument(
-        "--documents", type=Path, nargs="*", default=[], metavar="JSON", help="of targets, for the page"
+        "--documents", type=Path, nargs="*", default=[], metavar="JSON", help="documents of targets, for the page"
     )
-    parser.add_argument("--out", type=Path, metavar="FILE", help="what to write")
+    parser.add_argument("--out", type=Path, metavar="FILE", help="file to write")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Does one of them; of a cell the status is 0 also where it is out of memory, which is a result."""
+    """Execute the requested part. The status of a cell is 0 even if it runs out of memory, which is a result."""
     from dithc.papers import TARGETS
 
     if args.target != PAGE and args.target not in TARGETS:
@@ -45,7 +45,7 @@ def run(args: argparse.Namespace) -> int:
             "dithc paper TARGET",
             got=args.target,
             expected=f"one of {', '.join(TARGETS)}, or page",
-            fix="correct the name; the target `paper` of the workflow makes all",
+            fix="correct the name; the target `paper` of the workflow builds all",
         )
     if args.out is None and not args.plan:
         raise problem("dithc paper --out", got="none", expected="the file to write", fix="add --out FILE")

@@ -1,4 +1,4 @@
-"""A cell of `dithc paper`: its command, alone on the machine where it measures, and what came of it in one file."""
+"""Execution of one cell of `dithc paper`, exclusive on the machine if it measures, and its result file."""
 
 import fcntl
 import json
@@ -17,26 +17,29 @@ from dithc.log import logger, problem
 if TYPE_CHECKING:
     from dithc.workflow import paper
 
-UNFINISHED = 75  # and above: stopped, and to be started again
+UNFINISHED = 75  # exit statuses from here on: stopped, must be restarted
 log = logger(__name__)
 
 
 def run_cell(job: "paper.Job", out: Path) -> int:
-    """Runs the cell's command and writes what it measured, with predicted and true seconds.
+    """Run the cell's command and write the measured values, with predicted and actual seconds.
 
-    What a stopped cell has measured stands in a hidden folder beside `out`, from which the same command goes on.
+    A stopped cell keeps its measurements in a hidden folder next to `out`. The same command resumes from them.
     """
     from dithc.runs import outputs
     from dithc.sealed import seal
 
     if job.skipped:
         raise problem(
-            f"the cell {job.name} of {job.target}", got=job.skipped, expected="a cell that runs", fix="see there"
+            f"the cell {job.name} of {job.target}",
+            got=job.skipped,
+            expected="a cell that runs here",
+            fix="remove the reason",
         )
     with _alone() if job.measures else nullcontext():
         environment = _environment(job)
         if _is_made(job, out, environment):
-            log.info("%s %s was made meanwhile", job.target, job.name)
+            log.info("%s %s was completed by another process", job.target, job.name)
             return 0
         log.info("%s %s: predicted %.0f s: %s", job.target, job.name, job.seconds, job.command)
         work = out.parent / f".{out.stem}"
@@ -49,10 +52,10 @@ def run_cell(job: "paper.Job", out: Path) -> int:
         if status >= UNFINISHED:
             return status
         if result is None and status and job.columns:
-            reason = f"{said[-1] if said else 'its log says why'} (`{job.command}` ended with status {status})"
+            reason = f"{said[-1] if said else 'see its log'} (`{job.command}` ended with status {status})"
             if status not in (1, 2):
                 return status
-        log.info("%s %s: took %.0f s, predicted were %.0f", job.target, job.name, seconds, job.seconds)
+        log.info("%s %s: took %.0f s, predicted %.0f s", job.target, job.name, seconds, job.seconds)
         content = {
             "target": job.target,
             "cell": job.name,
@@ -71,14 +74,14 @@ def run_cell(job: "paper.Job", out: Path) -> int:
 
 
 class _Errors(logging.Handler):
-    """Keeps what is wrong of errors that are logged: what, and what was got."""
+    """Handler that stores the title and the `got` line of each logged error."""
 
     def __init__(self) -> None:
         super().__init__(logging.ERROR)
         self.said: list[str] = []
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Of a user error its first two parts, of others the first line."""
+        """Store the first two parts of a user error, or the first line of another error."""
         what, _, rest = record.getMessage().partition("\n")
         got = re.match(r"\s*got:\s+(.+)", rest)
         self.said.append(f"{what}: {got[1]}" if got else what)
@@ -107,7 +110,7 @@ def _run(job: "paper.Job", file: Path, *, tuning: Path) -> int:
 
 
 def _result(file: Path) -> tuple[Any, str]:
-    """What a command wrote; None where it wrote nothing."""
+    """Return the content of a command's result file, or None and the error."""
     from dithc.sealed import content_of
 
     if not file.exists():
@@ -119,7 +122,7 @@ def _result(file: Path) -> tuple[Any, str]:
 
 
 def _environment(job: "paper.Job") -> dict[str, Any]:
-    """Return the environment of a measurement as JSON values; an empty one for a simulation, which does not depend on it."""
+    """Return the environment of a measurement as JSON values; empty for a simulation, which does not depend on it."""
     if not job.measures:
         return {}
     from dithc.bench import record
@@ -141,7 +144,7 @@ def _is_made(job: "paper.Job", out: Path, environment: dict[str, Any]) -> bool:
 
 @contextmanager
 def _alone() -> Iterator[None]:
-    """Waits until no other cell measures on this machine."""
+    """Wait until no other cell measures on this machine."""
     path = Path(tempfile.gettempdir()) / f"dithc-measures-{os.getuid()}.lock"
     with path.open("w") as file:
         try:

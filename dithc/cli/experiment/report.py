@@ -1,24 +1,22 @@
-"""`dithc report`: one HTML page that says what was trained on what, how it went and how good it is."""
+"""`dithc report`: one HTML page with datasets, training runs and scores of an experiment."""
 
 import argparse
 from pathlib import Path
 
 from dithc.log import logger
 
-SUMMARY = (
-    "Writes the report of an experiment: one HTML file that opens without network, its numbers as JSON, its figures."
-)
+SUMMARY = "Writes the report of an experiment: one self-contained HTML file, its numbers as JSON, its figures."
 EXAMPLE = (
     "dithc report --config config/experiments/demo.yaml --manifests results/demo/*/*/manifest.json "
     "results/demo/runs/*/step_*.json --out results/demo/report.html"
 )
 REFERENCE = Path("config/paper/reference.yaml")
-ROOT = Path(__file__).parents[3]  # of a checkout, where the package is installed in place
+ROOT = Path(__file__).parents[3]  # of a checkout with an editable installation
 log = logger(__name__)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declares the verb's arguments."""
+    """Declare the arguments of the command."""
     parser.add_argument("--config", type=Path, required=True, help="configuration file of the experiment")
     parser.add_argument(
         "--manifests",
@@ -26,11 +24,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         nargs="*",
         default=[],
         metavar="M",
-        help="manifests of all stages; none for an empty page",
+        help="manifests of all stages (default: none, an empty page)",
     )
-    parser.add_argument("--bench", type=Path, nargs="?", metavar="JSON", help="what `dithc bench step --json` wrote")
+    parser.add_argument("--bench", type=Path, nargs="?", metavar="JSON", help="output of `dithc bench step --json`")
     parser.add_argument(
-        "--strategies", type=Path, nargs="?", metavar="JSON", help="what `dithc bench strategies --json` wrote"
+        "--strategies", type=Path, nargs="?", metavar="JSON", help="output of `dithc bench strategies --json`"
     )
     parser.add_argument(
         "--scaling",
@@ -38,23 +36,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         nargs="*",
         default=[],
         metavar="JSON",
-        help="what `dithc bench scaling --json` and `dithc simulate --json` wrote",
+        help="output of `dithc bench scaling --json` and `dithc simulate --json`",
     )
     parser.add_argument(
-        "--stepwise", type=Path, nargs="?", metavar="JSON", help="what `dithc bench stepwise --json` wrote"
+        "--stepwise", type=Path, nargs="?", metavar="JSON", help="output of `dithc bench stepwise --json`"
     )
     parser.add_argument(
-        "--automem", type=Path, nargs="?", metavar="JSON", help="what `dithc bench automem --json` wrote"
+        "--automem", type=Path, nargs="?", metavar="JSON", help="output of `dithc bench automem --json`"
     )
     parser.add_argument(
-        "--sampling", type=Path, nargs="?", metavar="JSON", help="what `dithc bench sampling --json` wrote"
+        "--sampling", type=Path, nargs="?", metavar="JSON", help="output of `dithc bench sampling --json`"
     )
-    parser.add_argument("--reference", type=Path, help=f"the paper's numbers; {REFERENCE} if not given")
+    parser.add_argument("--reference", type=Path, help=f"numbers of the paper (default: {REFERENCE})")
     parser.add_argument("--out", type=Path, required=True, metavar="FILE.html", help="page to write")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Writes the page; prints what it says of each data set."""
+    """Write the page. Print the scores of each dataset."""
     from dithc.config import load
     from dithc.hardware import discover
     from dithc.report import write_report
@@ -86,9 +84,13 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _reference() -> Path | None:
-    """The file with the paper's numbers in the working folder or in the checkout; None, said aloud, where it is in neither."""
+    """Return the file with the paper's numbers, from the working folder or the checkout; None, with a warning, without
+    it.
+    """
     for folder in (Path(), ROOT):
         if (folder / REFERENCE).is_file():
             return folder / REFERENCE
-    log.warning(f"{REFERENCE} is neither here nor in {ROOT}: the report has no numbers of the paper")
+    log.warning(
+        f"{REFERENCE} is neither in the working folder nor in {ROOT}: the report omits the numbers of the paper"
+    )
     return None

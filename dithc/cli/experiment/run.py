@@ -1,4 +1,4 @@
-"""`dithc run`: runs an experiment through Snakemake, and shows its stages."""
+"""`dithc run`: runs an experiment through Snakemake and shows its stages."""
 
 import argparse
 import os
@@ -13,35 +13,36 @@ if TYPE_CHECKING:
     from dithc.workflow import Engine, Progress, Status
 
 SUMMARY = (
-    "Runs an experiment through Snakemake and shows its stages; Snakemake's own text goes to a file beside their logs."
+    "Runs an experiment through Snakemake and shows its stages. Snakemake's output goes to a file next to their logs."
 )
 EXAMPLE = "dithc run --profile profiles/local --configfile config/experiments/demo.yaml"
-# Words of Snakemake's with which it runs nothing: its text is then what is wanted.
+# Arguments with which Snakemake runs no jobs, so that the user wants its output.
 NO_RUN = re.compile(
-    r"-[a-zA-Z]*n[a-zA-Z]*|--(dry-?run|unlock|lint|list.*|summary|.*summary|report|dag|rulegraph|filegraph|help)(=.*)?|-h|-l"
+    r"-[a-zA-Z]*n[a-zA-Z]*|--(dry-?run|unlock|lint|list.*|summary|.*summary|report|dag|rulegraph|filegraph|help)(=.*)?"
+    r"|-h|-l"
 )
 LOOK_SECONDS, QUEUE_SECONDS, READ_SECONDS = 1.0, 15.0, 0.2
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declares the verb's arguments."""
-    parser.add_argument("--profile", metavar="FOLDER", help="the machine, such as profiles/local or cluster")
+    """Declare the arguments of the command."""
+    parser.add_argument("--profile", metavar="FOLDER", help="profile of the machine, such as profiles/local or cluster")
     parser.add_argument(
         "--configfile",
         type=Path,
         nargs="+",
         default=[],
         metavar="FILE",
-        help="the experiment, and what is changed of it",
+        help="configuration of the experiment, then files that override it",
     )
-    parser.add_argument("--verbose", action="store_true", help="show all that Snakemake says, in place of the stages")
+    parser.add_argument("--verbose", action="store_true", help="show the output of Snakemake instead of the stages")
     parser.add_argument(
         "words", nargs=argparse.REMAINDER, metavar="...", help="after `--`: targets, and options of Snakemake"
     )
 
 
 def run(args: argparse.Namespace) -> int:
-    """Runs it; Snakemake's exit status is ours."""
+    """Run the experiment. Return Snakemake's exit status."""
     from dithc.cli.experiment.screen import Screen
     from dithc.workflow import Engine
 
@@ -59,24 +60,26 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _check_folders() -> None:
-    """Check the folders in which Snakemake keeps its records.
+    """Check the folders in which Snakemake stores its records.
 
     Raises:
-        UserError: one of them is not writable.
+        UserError: a folder is not writable.
     """
     from dithc.log import problem
     from dithc.places import cache_home, is_writable
 
     if not is_writable(Path.cwd()):
         fix = "start in a writable folder that has Snakefile, workflow, config and profiles (links or copies)"
-        raise problem("working folder", got=f"{Path.cwd()} is not writable", expected="room for .snakemake", fix=fix)
+        raise problem(
+            "working folder", got=f"{Path.cwd()} is not writable", expected="a writable folder for .snakemake", fix=fix
+        )
     if cache_home() is None:
         fix = "set XDG_CACHE_HOME or TMPDIR to a writable folder"
         raise problem("cache of Snakemake", got="no writable folder", expected="a writable folder", fix=fix)
 
 
 def _results(files: list[Path], words: list[str]) -> Path:
-    """The folder of the experiment's outputs, from its files and from `--config name=...` among the words."""
+    """Return the experiment's output folder, given its files and `name=` or `results=` among the arguments."""
     from dithc.config import experiment_of, load
 
     experiment = experiment_of(files)
@@ -103,7 +106,7 @@ def _taken(notices: list[str]) -> list[str]:
 
 
 class _Follower:
-    """Shows stages as they start, end and fail; then the report, or why there is none."""
+    """Display of stages as they start, end and fail, then of the report or the reason for its absence."""
 
     def __init__(self, engine: "Engine", folder: Path, screen: "Screen") -> None:
         from dithc.workflow import Narrator, Words
@@ -117,10 +120,10 @@ class _Follower:
         self.driver_began = self.looked = self.asked = 0.0
 
     def follow(self) -> int:
-        """Returns Snakemake's status, once it has ended."""
-        self.screen.say(f"{self.folder}: Snakemake plans; its own text: {self.engine.log}")
+        """Follow the run until it ends. Return Snakemake's status."""
+        self.screen.say(f"{self.folder}: Snakemake is planning; its output: {self.engine.log}")
         while True:
-            code = self.engine.status  # before the look, so that the last look sees all
+            code = self.engine.status  # before the last poll, so that the poll covers all events
             lines = [*_taken(self.engine.notices), *self.words.of(self.engine.new_lines())]
             is_due = time.time() - self.looked >= LOOK_SECONDS
             lines += self._look(has_ended=code is not None) if is_due or code is not None else []
@@ -134,7 +137,7 @@ class _Follower:
             time.sleep(READ_SECONDS)
 
     def _look(self, *, has_ended: bool) -> list[str]:
-        """What has happened since the last look; nothing before Snakemake has begun to work on the experiment."""
+        """Return the events since the last poll; empty until Snakemake works on the experiment."""
         from dithc.log import UserError
         from dithc.workflow import Progress
 
@@ -144,7 +147,7 @@ class _Follower:
                 return []
             try:
                 progress = Progress(self.folder)
-            except UserError:  # of an older run; the driver writes its own now
+            except UserError:  # status of an older run; the driver of this run replaces it
                 return []
             driver = progress.driver
             if driver is None or driver.pid != self.engine.pid:
@@ -164,25 +167,25 @@ class _Follower:
         return lines_of(status, width=width, height=height // 2, colour=True, only_active=True)
 
     def _end(self, code: int) -> None:
-        """The last words: what came of it and where the report is, or why there is none and what to do."""
+        """Print the outcome with the path of the report, or the failure and its fix."""
         status, log, lines = self.status, self.engine.log, list[str]()
         if code == 0:
             lines += self._summary()
         elif fault := self.engine.fault():
             lines += fault
         elif self.engine.stopped_by is not None:
-            lines += [f"stopped by {self.engine.stopped_by}: what was saved is kept; start again to go on"]
+            lines += [f"stopped by {self.engine.stopped_by}: saved work is kept; rerun the same command to continue"]
         else:
             lines += self._failure()
         report = self.folder / "report.html"
         is_there = report.exists() if status is None else status.report is not None
         lines += [f"report: {report.resolve()}"] if code == 0 and is_there else []
-        lines += [f"Snakemake's own text: {log}"] if code else []
+        lines += [f"Snakemake's output: {log}"] if code else []
         self.screen.say(*lines)
 
     def _summary(self) -> list[str]:
         if self.status is None or self.progress is None:
-            return ["nothing to do: what was asked for is there"]
+            return ["nothing to do: all requested outputs are complete"]
         from dithc.workflow import Closing
 
         end = Closing(self.progress, self.status, width=self.screen.width)
@@ -197,4 +200,4 @@ class _Follower:
             told = end.failure(self.engine.ended(), is_told=is_told)
         if told or is_told:
             return told
-        return ["Snakemake has failed; its last words:", *(f"  | {line}" for line in self.engine.last_lines())]
+        return ["Snakemake failed; its last lines:", *(f"  | {line}" for line in self.engine.last_lines())]

@@ -1,4 +1,4 @@
-"""Lines on a terminal that are drawn again and again in one place."""
+"""Lines that are redrawn in place on a terminal."""
 
 import os
 import shutil
@@ -9,10 +9,10 @@ from dithc.log import escaping
 
 
 class Screen:
-    """Standard output: on a terminal, `show` replaces what it showed before; elsewhere `say` alone is of use.
+    """Standard output. On a terminal, `show` replaces the lines that it drew before; otherwise only `say` is useful.
 
     Args:
-        goes_on: what is shown is of no account beside the work: once nobody reads it, it is thrown away without an error.
+        goes_on: discard output without an error after the reader has closed it, because the work matters more.
     """
 
     def __init__(self, *, goes_on: bool = False) -> None:
@@ -22,20 +22,20 @@ class Screen:
 
     @property
     def width(self) -> int | None:
-        """Columns of the terminal; None where there is none."""
+        """Columns of the terminal; None without a terminal."""
         return shutil.get_terminal_size().columns if self.is_terminal else None
 
     @property
     def height(self) -> int | None:
-        """Lines of the terminal but one, which the cursor takes; None where there is none."""
+        """Lines of the terminal, minus one for the cursor; None without a terminal."""
         return max(2, shutil.get_terminal_size().lines - 1) if self.is_terminal else None
 
     def say(self, *lines: str) -> None:
-        """Prints lines that stay, above those that are shown; `show` has to be called again."""
+        """Print permanent lines above the shown lines. The caller must call `show` afterwards."""
         self._print(self._cleared() + "".join(f"{shown}\n" for shown in map(_shown, lines)))
 
     def show(self, lines: Sequence[str]) -> None:
-        """Draws lines in the place of those shown before; each has to fit the width."""
+        """Replace the shown lines. Each line must fit the width."""
         begin = f"\x1b[{self._shown}F" if self._shown else ""
         self._print(begin + "".join(f"{shown}\x1b[K\n" for shown in map(_shown, lines)) + "\x1b[J")
         self._shown = len(lines)
@@ -48,7 +48,7 @@ class Screen:
         try:
             sys.stdout.write(escaping.Coded(text))
             sys.stdout.flush()
-        except OSError:  # a closed pipe, a terminal that is gone
+        except OSError:  # a closed pipe or terminal
             if not self._goes_on:
                 raise
             self.is_terminal = False

@@ -1,4 +1,4 @@
-"""`dithc status`: how far experiments are, from manifests, the store and the scheduler."""
+"""`dithc status`: progress of experiments, from manifests, the store and the scheduler."""
 
 import argparse
 import json
@@ -9,20 +9,23 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from dithc.workflow import Progress, Status
 
-SUMMARY = "Says what of an experiment is done, runs, is queued and why; loss, images/s and time left of trainings. Reads only."
+SUMMARY = (
+    "Shows finished, running and queued stages of experiments, and loss, images/s and remaining time of training runs. "
+    "Writes no outputs."
+)
 EXAMPLE = "dithc status results/demo\ndithc status results/demo --watch"
 WATCH_SECONDS = 5.0
 LEAST_SECONDS = 0.5
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declares the verb's arguments."""
+    """Declare the arguments of the command."""
     parser.add_argument(
         "folders",
         type=Path,
         nargs="*",
         metavar="results/NAME",
-        help="outputs of an experiment (default: all in results/)",
+        help="output folders of experiments (default: all in results/)",
     )
     parser.add_argument(
         "--watch",
@@ -30,13 +33,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         nargs="?",
         const=WATCH_SECONDS,
         metavar="SECONDS",
-        help=f"look again and again (every {WATCH_SECONDS:g} s), until the report is there or Ctrl-C",
+        help=f"refresh every SECONDS (default {WATCH_SECONDS:g}) until the report exists or Ctrl-C",
     )
-    parser.add_argument("--json", type=Path, metavar="FILE", help="also write it to this file")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the status to this file")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Prints the status; status 1 where a stage has failed."""
+    """Print the status. Return 1 if a stage has failed."""
     from dithc.cli.experiment.screen import Screen
     from dithc.log import problem
     from dithc.workflow import Progress
@@ -44,10 +47,10 @@ def run(args: argparse.Namespace) -> int:
     folders = args.folders or sorted(path.parent for path in Path("results").glob("*/config.json"))
     if not folders:
         raise problem(
-            "there is no experiment to tell of",
+            "no experiment found",
             got="no folder results/NAME with a config.json here",
-            expected="an experiment that was started, and the working folder it was started in",
-            fix="name the folder: dithc status path/to/results/NAME",
+            expected="a started experiment, and the working folder in which it was started",
+            fix="pass the folder: dithc status path/to/results/NAME",
         )
     looks = [Progress(folder) for folder in folders]
     screen = Screen()
@@ -61,7 +64,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _watch(looks: "list[Progress]", screen: Any, *, seconds: float, json_path: Path | None) -> "list[Status]":
-    """Looks until every report is there, or somebody has had enough."""
+    """Poll until every report exists or the user interrupts."""
     found: list[Status] = []
     told: set[str] = set()
     try:
@@ -83,7 +86,7 @@ def _watch(looks: "list[Progress]", screen: Any, *, seconds: float, json_path: P
 
 
 def _lines(found: "list[Status]", screen: Any, *, is_whole: bool = False) -> list[str]:
-    """Every experiment's lines, an empty one between them; what was printed of failures at the end where there is room."""
+    """Return the lines of all experiments, separated by empty lines, with details of failures if there is space."""
     from dithc.workflow import lines_of
 
     height = None if is_whole or screen.height is None else max(3, screen.height // len(found) - 1)

@@ -1,4 +1,4 @@
-"""`dithc extractor`: trains a small classifier on tiles, for experiments that have no published feature extractor."""
+"""`dithc extractor`: trains a small classifier on tiles, for experiments without a published feature extractor."""
 
 import argparse
 from pathlib import Path
@@ -8,7 +8,8 @@ from dithc.cli.making import folder as folder
 from dithc.log import problem
 
 SUMMARY = (
-    "Trains a small classifier on a data set's tiles; its features stand in for Inception's and compare with nothing."
+    "Trains a small classifier on a dataset's tiles. Its features replace Inception's, but the scores are not "
+    "comparable with published scores."
 )
 EXAMPLE = (
     "dithc extractor --config config/experiments/demo.yaml --extractor landscape-classifier --tiles "
@@ -17,14 +18,14 @@ EXAMPLE = (
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declares the verb's arguments."""
+    """Declare the arguments of the command."""
     add_of(parser, "extractor")
     parser.add_argument("--tiles", type=Path, required=True, help="manifest of the tiles to train on")
-    add_out(parser, "the weights stand")
+    add_out(parser, "the weights are written")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Trains on the train tiles as they are displayed, with the classes of their scenes."""
+    """Train on the train tiles as displayed, with the classes of their scenes."""
     from dithc.config import codecs, load, named
     from dithc.data import Tiles
     from dithc.evaluate import train_classifier
@@ -33,10 +34,10 @@ def run(args: argparse.Namespace) -> int:
     settings = named(making.experiment.extractors, args.extractor, key="extractors")
     if settings.kind != "classifier" or not isinstance(settings, codecs.Extractor):
         raise problem(
-            f"extractor {args.extractor!r} is not trained here",
+            f"extractor {args.extractor!r} is not trained by dithc",
             got=f"kind {settings.kind}",
             expected="kind classifier",
-            fix="pass it to `dithc features` as it is",
+            fix="pass it to `dithc features` directly",
         )
     making.check()
     making.read(args.tiles, "tiles")

@@ -1,4 +1,4 @@
-"""`dithc features`: features of real tiles or of generated images, and their statistics."""
+"""`dithc features`: features of real tiles or generated images, and their statistics."""
 
 import argparse
 from pathlib import Path
@@ -28,37 +28,37 @@ BATCH = 64
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declares the verb's arguments."""
+    """Declare the arguments of the command."""
     add_of(parser, "extractor")
-    parser.add_argument("--trained", type=Path, nargs="?", help="manifest of the extractor, if it is trained here")
+    parser.add_argument("--trained", type=Path, nargs="?", help="manifest of the extractor, if dithc trained it")
     images = parser.add_mutually_exclusive_group(required=True)
     images.add_argument("--tiles", type=Path, help="manifest of real tiles")
     images.add_argument("--samples", type=Path, help="manifest of generated images")
-    parser.add_argument("--split", choices=["train", "val", "test", "all"], default="all", help="real tiles to take")
+    parser.add_argument("--split", choices=["train", "val", "test", "all"], default="all", help="split of real tiles")
     parser.add_argument(
-        "--images", default="all", metavar="N", help="how many of them, chosen by the seed (default all)"
+        "--images", default="all", metavar="N", help="number of real tiles, selected by the seed (default all)"
     )
     parser.add_argument(
         "--turned",
         action="store_true",
-        help="also of up to 2,048 images (of tiles: those that are not for training) turned and mirrored: to search copies",
+        help="also of up to 2,048 rotated and mirrored images (held-out tiles only), for the search for copies",
     )
     parser.add_argument(
         "--triplet",
         action="append",
         default=[],
         metavar="R+G+B",
-        help="also of three other bands, each from its low to its high: B12+B11+B04, shown as red, green, blue; may be repeated",
+        help="also of three other bands as red, green, blue, each from low to high: B12+B11+B04; may be repeated",
     )
     parser.add_argument(
-        "--pixels", action="store_true", help="also measure bands, indices and spectra in the units of the data set"
+        "--pixels", action="store_true", help="also measure bands, indices and spectra in the units of the dataset"
     )
-    add_out(parser, "features stand")
+    add_out(parser, "features are written")
     add_ranks_argument(parser)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Extracts; shards that an earlier run finished are used again."""
+    """Extract features. Shards that an earlier execution finished are reused."""
     from dithc.config import load
 
     experiment = load(args.config)
@@ -98,7 +98,7 @@ def _extract(args: argparse.Namespace, experiment: "Experiment", group: "Group")
 
 
 def _files(making: Making, numbers: "outcome.Features", args: argparse.Namespace) -> list[Path]:
-    """Return the files that this execution wrote or verified, of all sets."""
+    """Return the files of all sets that this execution wrote or verified."""
     shards = [f"shard-{number:05d}.{suffix}" for number in range(numbers["shards"]) for suffix in ("npy", "json")]
     names = [*shards, "stats.npz", "features.json", "images.json"]
     names = [f"{part}{name}" for part in ("", *(f"{triplet}/" for triplet in args.triplet)) for name in names]
@@ -108,15 +108,15 @@ def _files(making: Making, numbers: "outcome.Features", args: argparse.Namespace
 
 
 def open_extractor(experiment: "Experiment", name: str, trained: Path | None) -> "Extractor":
-    """An extractor of the configuration.
+    """Load an extractor of the configuration.
 
     Args:
-        experiment: the configuration.
-        name: in its section `extractors`.
-        trained: the manifest of one that the workflow trains.
+        experiment: configuration.
+        name: name in the section `extractors`.
+        trained: manifest of an extractor that the workflow trains.
 
     Raises:
-        UserError: no such name, no manifest of a trained one, or weights that cannot be read.
+        UserError: the name or the manifest of a trained extractor is missing, or its weights are unreadable.
     """
     from dithc.config import codecs, named
     from dithc.evaluate import load_extractor

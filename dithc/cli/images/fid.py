@@ -1,4 +1,4 @@
-"""`dithc fid`: the distance of generated from real images, with all that is needed to judge it."""
+"""`dithc fid`: distance between generated and real images, with the conditions needed to interpret it."""
 
 import argparse
 import json
@@ -15,7 +15,9 @@ if TYPE_CHECKING:
 
     from dithc.config import training
 
-SUMMARY = "Compares the features of generated images with those of real ones: FID, KID, and the floor of the real set."
+SUMMARY = (
+    "Compares the features of generated images with features of real images: FID, KID, and the floor of the real set."
+)
 EXAMPLE = (
     "dithc fid --config config/experiments/demo.yaml --evaluation sentinel2-after --real "
     "results/demo/features/sentinel2.all.all.landscape-classifier/manifest.json --generated "
@@ -25,17 +27,17 @@ EXAMPLE = (
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declares the verb's arguments."""
+    """Declare the arguments of the command."""
     add_of(parser, "evaluation")
     parser.add_argument("--real", type=Path, required=True, help="manifest of the real features")
     parser.add_argument("--generated", type=Path, required=True, help="manifest of the generated features")
-    parser.add_argument("--tiles", type=Path, help="manifest of the real tiles, which says what of them is copied")
-    add_out(parser, "the pulls of KID stand")
-    parser.add_argument("--json", type=Path, help="also write the numbers alone to this file")
+    parser.add_argument("--tiles", type=Path, help="manifest of the real tiles, for the share of copies")
+    add_out(parser, "the pulls of KID are written")
+    parser.add_argument("--json", type=Path, help="also write the numbers to this file")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Compares, prints the score with its conditions, writes the manifest."""
+    """Compare the features, print the score with its conditions, and write the manifest."""
     from dithc.config import load, named
     from dithc.data import Tiles
     from dithc.evaluate import compare
@@ -43,7 +45,9 @@ def run(args: argparse.Namespace) -> int:
     making = Making(load(args.config), "fid", args.evaluation, args.out)
     making.check()
     evaluation = named(making.experiment.evaluations, args.evaluation, key="evaluations")
-    real, _ = (making.read(path, "features") for path in (args.real, args.generated))  # which name the tiles
+    real, _ = (
+        making.read(path, "features") for path in (args.real, args.generated)
+    )  # their inputs contain the manifest of the tiles
     is_train = _is_train(evaluation, args.tiles, real) if args.tiles else None
     numbers = compare(
         args.real.parent,
@@ -71,17 +75,19 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _is_train(evaluation: "training.Evaluation", path: Path, real: Manifest) -> "NDArray[np.bool_] | None":
-    """Which of the real tiles were learnt; None where the real set lacks some that were, or where nothing is generated."""
+    """Return a mask of real tiles used for training; None if the real set lacks some of them, or without generated
+    images.
+    """
     import numpy as np
 
     from dithc.data import Tiles
 
     if Manifest.read(path, stage="tiles").digest not in real.inputs.values():
         raise problem(
-            f"tiles {path} are not those of the real features",
-            got="tiles that the manifest of the features does not name",
+            f"tiles {path} are not the tiles of the real features",
+            got="tiles that are not in the manifest of the features",
             expected=f"one of {', '.join(real.inputs)}",
-            fix="pass the manifest of the tiles that the features are of, or run `dithc features` again",
+            fix="pass the manifest of those tiles, or rerun `dithc features`",
         )
     if not evaluation.searches_copies:
         return None
@@ -90,9 +96,9 @@ def _is_train(evaluation: "training.Evaluation", path: Path, real: Manifest) -> 
 
 
 def _rendering(said: dict[str, Any] | None) -> str:
-    """How the images of both sides became the pictures that were scored."""
+    """Describe how images of both sides were rendered for scoring."""
     if said is None:
-        return "not known without --tiles"
+        return "unknown without --tiles"
     return f"{', '.join(said['bands'])} as red, green, blue, {said['low']} becomes 0 and {said['high']} 255"
 
 
@@ -132,7 +138,7 @@ def _table(evaluation: str, numbers: dict[str, Any]) -> str:
 
 
 def _pixel_rows(pixels: dict[str, Any]) -> dict[str, str]:
-    """Lines of what was measured in the units of the data set."""
+    """Return table rows of the metrics measured in the units of the dataset."""
     rows = {}
     if bands := pixels.get("bands"):
         rows["bands"] = f"Wasserstein, {bands['units']}: " + _each(bands["wasserstein"])

@@ -1,4 +1,4 @@
-"""The images that `dithc features` is about: real tiles or generated ones, as bytes of three bands and as they are stored.
+"""Image sets of `dithc features`: real tiles or generated images, as bytes of three bands and as stored.
 
 Legend: n images, C bands, H, W image.
 """
@@ -27,15 +27,15 @@ log = logger("dithc.features")
 
 @dataclass(frozen=True, kw_only=True)
 class Pixels:
-    """Images in the units of their data set.
+    """Images in the units of their dataset.
 
     Attributes:
-        bands: of each, with their wavelengths.
-        stretch: of the data set.
-        physical: gives images by number (n, C, H, W).
-        stored: likewise, in the data set's integers.
-        labels: class of each.
-        whole: numbers of those without a pixel that has no data, rising; None for all, as generated images are.
+        bands: bands of each image, with wavelengths.
+        stretch: display stretch of the dataset.
+        physical: function from image numbers to physical values (n, C, H, W).
+        stored: function from image numbers to the integers of the dataset (n, C, H, W).
+        labels: class of each image.
+        whole: ascending numbers of the images without missing pixels; None for all, as for generated images.
     """
 
     bands: products.Bands
@@ -46,10 +46,10 @@ class Pixels:
     whole: Rows | None = None
 
     def without_gaps(self) -> "Pixels":
-        """The whole images alone: a pixel without data has a stored number, which says nothing of the ground.
+        """Return the images without missing pixels. The stored value of a missing pixel is not a measurement.
 
         Raises:
-            UserError: there are none.
+            UserError: every image has missing pixels.
         """
         if self.whole is None:
             return self
@@ -58,10 +58,10 @@ class Pixels:
             raise problem(
                 "bands, indices and spectra cannot be measured",
                 got=f"{len(self.labels)} tiles, each with pixels without data",
-                expected="tiles that are whole",
-                fix="take smaller tiles or another split, or leave `bands`, `indices` and `spectra` out of `metrics`",
+                expected="tiles without missing pixels",
+                fix="use smaller tiles or another split, or remove `bands`, `indices` and `spectra` from `metrics`",
             )
-        log.info(f"{len(self.labels) - len(whole)} of {len(self.labels)} tiles have pixels without data: not measured")
+        log.info(f"{len(self.labels) - len(whole)} of {len(self.labels)} tiles have pixels without data: skipping them")
         return replace(
             self,
             physical=lambda numbers: self.physical(whole[numbers]),
@@ -73,14 +73,14 @@ class Pixels:
 
 @dataclass(frozen=True, kw_only=True)
 class Source:
-    """A set of images.
+    """Set of images.
 
     Attributes:
-        path: of its manifest.
-        manifest: its manifest.
-        displayed: as it is displayed.
-        pixels: what else is known of it; None where the data set it is of is not found, with `why`.
-        why: there are none.
+        path: path of its manifest.
+        manifest: content of its manifest.
+        displayed: images as displayed.
+        pixels: physical values; None, with a reason in `why`, if the dataset of the images is not found.
+        why: reason for the absence of `pixels`.
     """
 
     path: Path
@@ -90,7 +90,7 @@ class Source:
     why: str = ""
 
     def shown(self, triplet: str | None = None) -> ImageSet:
-        """As it is displayed, or three other bands, each from its low to its high of the data set's scaling.
+        """Return the images as displayed, or three other bands, each stretched from its low to its high of the dataset.
 
         Raises:
             UserError: a band is missing.
@@ -103,7 +103,7 @@ class Source:
                 "--triplet",
                 got=triplet,
                 expected=f"three of {', '.join(of.bands.names)}, with + between them",
-                fix="name bands of the data set, such as B12+B11+B04",
+                fix="pass bands of the dataset, such as B12+B11+B04",
             )
         places = [of.bands.names.index(name) for name in names]
 
@@ -119,26 +119,26 @@ class Source:
 
     @property
     def needed(self) -> Pixels:
-        """What is known of its pixels.
+        """Physical values of the images.
 
         Raises:
-            UserError: nothing.
+            UserError: they are not available.
         """
         if self.pixels is None:
             raise problem(
                 f"bands of {self.path} cannot be measured",
                 got=self.why,
-                expected="generated images with the tiles that their manifest names",
-                fix="run `dithc tiles` and `dithc sample` again, or leave out --pixels and --triplet",
+                expected="generated images, and the tiles listed in their manifest",
+                fix="rerun `dithc tiles` and `dithc sample`, or remove --pixels and --triplet",
             )
         return self.pixels
 
 
 def open_source(args: argparse.Namespace, experiment: Experiment) -> Source:
-    """The images that are asked for.
+    """Open the requested images.
 
     Raises:
-        UserError: they are not there, or not as many.
+        UserError: they do not exist, or there are fewer than requested.
     """
     path = args.tiles or args.samples
     manifest = Manifest.read(path, stage="tiles" if args.tiles else "sample")
@@ -176,7 +176,7 @@ def _of_tiles(path: Path, manifest: Manifest, args: argparse.Namespace, experime
 
 
 def _chosen(tiles: Tiles, split: Split, images: str, *, seed: int) -> Rows:
-    """All rows of a split, or as many as asked for."""
+    """Return all rows of a split, or the requested number of them."""
     rows = tiles.rows(split)
     if images == "all":
         return rows
@@ -185,7 +185,7 @@ def _chosen(tiles: Tiles, split: Split, images: str, *, seed: int) -> Rows:
             "number of real images",
             got=f"--images {images} of {len(rows)} tiles",
             expected=f"`all`, or 2 to {len(rows)}",
-            fix="lower `real_images` of the evaluation, or take another split",
+            fix="lower `real_images` of the evaluation, or use another split",
         )
     return tiles.drawn(split, int(images), seed=seed)
 
@@ -197,10 +197,10 @@ def _of_samples(path: Path, manifest: Manifest, experiment: Experiment) -> Sourc
     total, stretch = int(manifest.numbers["images"]), manifest.numbers["stretch"]
     if starts[-1] != total:
         raise problem(
-            f"the images of {path} are not all there",
+            f"images of {path} are missing",
             got=f"{starts[-1]} images",
             expected=f"{total} images",
-            fix="run `dithc sample` again",
+            fix="rerun `dithc sample`",
         )
     pixels, why = _pixels_of_samples(path, manifest, experiment)
 
@@ -226,11 +226,11 @@ def _of_samples(path: Path, manifest: Manifest, experiment: Experiment) -> Sourc
 
 
 def _pixels_of_samples(path: Path, manifest: Manifest, experiment: Experiment) -> tuple[Pixels | None, str]:
-    """What is known of generated images beside their display, or why nothing is, which is said."""
+    """Return the physical values of generated images, or None and the reason, which is logged."""
     try:
         made = Generated(path)
     except UserError as error:
-        log.warning(f"pixels of {path} that are clipped are not counted: {error}")
+        log.warning(f"not counting clipped pixels of {path}: {error}")
         return None, str(error)
     name = manifest.name
     known = experiment.evaluations.get(name)
@@ -245,7 +245,7 @@ def _pixels_of_samples(path: Path, manifest: Manifest, experiment: Experiment) -
 
 
 def _with_wavelengths(bands: products.Bands, experiment: Experiment, dataset: str) -> products.Bands:
-    """Bands with the wavelengths that the configuration gives them, where it does."""
+    """Return bands with the wavelengths of the configuration, if it has them."""
     settings = experiment.datasets.get(dataset)
     given = getattr(settings.source, "wavelengths_nm", None) if settings is not None else None
     if given is None or len(given) != len(bands.names):

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from dithc.sample import Job
 
 SUMMARY = (
-    "Generates the images of an evaluation from a run's checkpoint; started again, it makes what is missing. Status: 0 done, "
-    "75 stopped before the end of the walltime, 76 another process makes them."
+    "Generates the images of an evaluation from a run's checkpoint. A rerun generates the missing images. Exit status: "
+    "0 done, 75 stopped before the end of the walltime, 76 another process generates them."
 )
 EXAMPLE = (
     "dithc sample --config config/experiments/demo.yaml --evaluation sentinel2-after --checkpoint "
@@ -24,31 +24,34 @@ EXAMPLE = (
     "results/demo/samples/sentinel2-after/manifest.json"
 )
 MOST_RANKS = 1 << 14
-STOPPED = 75  # stopped before the end of the walltime: run me again
-# Ranks do not speak while they make their shards and wait for the last at the end. One may have a shard more than another, 64
-# images of any size and number of steps: hours of work. A rank that fails ends the others at once, without this limit.
+STOPPED = 75  # exit status: stopped before the end of the walltime, must be rerun
+# Ranks do not communicate while they generate their shards; at the end they wait for the last rank. A rank may have one
+# shard more than another: 64 images of any size and number of steps, so hours of work. A rank that fails ends the other
+# ranks immediately, without this limit.
 TIMEOUT_SECONDS = 7 * 24 * 3600.0
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declares the verb's arguments."""
+    """Declare the arguments of the command."""
     add_inputs(parser)
-    parser.add_argument("--out", type=Path, required=True, metavar="MANIFEST", help="manifest; shards go beside it")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the numbers here")
+    parser.add_argument(
+        "--out", type=Path, required=True, metavar="MANIFEST", help="manifest to write, next to the shards"
+    )
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the numbers to this file")
     parser.add_argument(
         "--degrees",
         nargs="?",
         const="",
         metavar="RANKS",
-        help="sample nothing: measure rates, print the predicted seconds of every way to cut this sampling among the ranks "
-        "that are here, or among others (`4` of a node, `64x4` of 64 nodes: links of the description in DITHC_MACHINE), and "
-        "why others do not go",
+        help="generate no images: measure rates and print the predicted seconds of every partition of this sampling "
+        "run among the present ranks, or among RANKS (`4` on one node, `64x4` on 64 nodes, with the network "
+        "described in DITHC_MACHINE), and the reasons against the remaining partitions",
     )
     add_ranks_argument(parser)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Samples."""
+    """Generate the images."""
     from dithc.config import load
     from dithc.runs import outputs
     from dithc.sample import degrees_table, sample
@@ -77,10 +80,10 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _layout(text: str) -> tuple[int, int]:
-    """(nodes, ranks of each) of `64x4`, or of `4` on one node.
+    """Parse `64x4` as (nodes, ranks per node), or `4` as ranks on one node.
 
     Raises:
-        UserError: it is neither.
+        UserError: the text has another form.
     """
     parts = text.split("x")
     if len(parts) > 2 or not all(part.isascii() and part.isdigit() and 0 < int(part) <= MOST_RANKS for part in parts):
@@ -94,21 +97,21 @@ def _layout(text: str) -> tuple[int, int]:
 
 
 def add_inputs(parser: argparse.ArgumentParser) -> None:
-    """Declares what images are made from."""
+    """Declare the inputs of the images."""
     add_of(parser, "evaluation")
     parser.add_argument("--checkpoint", type=Path, nargs="?", metavar="MANIFEST", help="manifest of the run")
-    parser.add_argument("--latents", type=Path, nargs="?", metavar="MANIFEST", help="latents it was trained on")
-    parser.add_argument("--tiles", type=Path, required=True, metavar="MANIFEST", help="tiles of its data set")
+    parser.add_argument("--latents", type=Path, nargs="?", metavar="MANIFEST", help="latents of its training")
+    parser.add_argument("--tiles", type=Path, required=True, metavar="MANIFEST", help="tiles of its dataset")
     parser.add_argument(
-        "--codec", type=Path, nargs="?", metavar="MANIFEST", help="codec, where it was trained here; else nothing"
+        "--codec", type=Path, nargs="?", metavar="MANIFEST", help="codec, if dithc trained it; else omit"
     )
 
 
 def job_of(experiment: "Experiment", args: argparse.Namespace) -> "Job":
-    """The sampling of an evaluation.
+    """Build the sampling job of an evaluation.
 
     Raises:
-        UserError: an input that it has no use for, or that is not given.
+        UserError: a required input is missing, or an input is unused.
     """
     from dithc.config import named
     from dithc.runs import Manifest
@@ -121,16 +124,16 @@ def job_of(experiment: "Experiment", args: argparse.Namespace) -> "Job":
         raise problem(
             "--codec",
             got=args.codec,
-            expected=f"the manifest of codec {dataset.codec}" if settings.kind == "kl-vae" else "nothing",
-            fix="pass --codec for a codec that this workflow trains (kl-vae), and only for one",
+            expected=f"the manifest of codec {dataset.codec}" if settings.kind == "kl-vae" else "no --codec",
+            fix="pass --codec for a codec that the workflow trains (kl-vae), and only then",
         )
     for option, given in (("--checkpoint", args.checkpoint), ("--latents", args.latents)):
         if (given is None) != (evaluation.at == "codec"):
             raise problem(
                 option,
                 got=given,
-                expected="nothing: the codec is judged alone" if evaluation.at == "codec" else "a manifest",
-                fix=f"leave out {option}" if evaluation.at == "codec" else f"pass {option}",
+                expected=f"no {option}: only the codec is evaluated" if evaluation.at == "codec" else "a manifest",
+                fix=f"remove {option}" if evaluation.at == "codec" else f"pass {option}",
             )
     return Job(
         name=args.evaluation,

@@ -1,4 +1,4 @@
-"""`dithc search-sampler`: searches what an evaluation's sampler of few steps does best with."""
+"""`dithc search-sampler`: searches the best settings of an evaluation's few-step sampler."""
 
 import argparse
 from collections.abc import Callable
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from dithc.config import Experiment
 
 SUMMARY = (
-    "Searches the timesteps at which an evaluation's dpm-solver, unipc, euler or heun, in at most 20 steps, ends nearest to many "
-    "steps, on latents that it does not score; or its epsilon scaling, by KID from tiles of the training, on images that it does "
-    "not score. What it prints is a setting of the evaluation."
+    "Searches the timesteps with which an evaluation's dpm-solver, unipc, euler or heun sampler, in at most 20 steps, "
+    "comes closest to a many-step result, on latents that it does not score. With --epsilon-scaling, searches that "
+    "factor by KID from train tiles, on images that it does not score. Prints a setting of the evaluation."
 )
 EXAMPLE = (
     "dithc search-sampler --config config/experiments/demo.yaml --evaluation sentinel2-after --checkpoint "
@@ -33,26 +33,30 @@ log = logger("dithc.search-sampler")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declares the verb's arguments."""
+    """Declare the arguments of the command."""
     add_inputs(parser)
-    parser.add_argument("--out", type=Path, required=True, metavar="FILE", help="sealed JSON of what was found")
+    parser.add_argument("--out", type=Path, required=True, metavar="FILE", help="sealed JSON file of the result")
     parser.add_argument(
         "--count",
         type=int,
         metavar="N",
-        help=f"latents (default {LATENTS}), or images (default {IMAGES}), searched on; as many judge",
+        help=f"latents (default {LATENTS}), or images (default {IMAGES}) of the search; the same number for validation",
     )
-    parser.add_argument("--reference-steps", type=int, default=200, metavar="N", help="of the reference (default 200)")
+    parser.add_argument("--reference-steps", type=int, default=200, metavar="N", help="reference steps (default 200)")
     parser.add_argument(
         "--epsilon-scaling", action="store_true", help="search `epsilon_scaling` instead of the timesteps"
     )
     parser.add_argument(
-        "--trained", type=Path, nargs="?", metavar="MANIFEST", help="for that: its extractor, if it is trained here"
+        "--trained",
+        type=Path,
+        nargs="?",
+        metavar="MANIFEST",
+        help="extractor of --epsilon-scaling, if trained by dithc",
     )
 
 
 def run(args: argparse.Namespace) -> int:
-    """Searches, writes what was found, and prints the setting."""
+    """Search, write the result, and print the setting."""
     from dithc.config import load
     from dithc.runs import outputs
     from dithc.sample import search, search_scaling
@@ -61,7 +65,7 @@ def run(args: argparse.Namespace) -> int:
     fewest, usual = (LEAST_IMAGES, IMAGES) if args.epsilon_scaling else (FEWEST, LATENTS)
     count = usual if args.count is None else args.count
     if not fewest <= count <= MOST:
-        raise problem("--count", got=count, expected=f"{fewest} to {MOST}", fix=f"take {usual}")
+        raise problem("--count", got=count, expected=f"{fewest} to {MOST}", fix=f"pass --count {usual}")
     experiment = load(args.config)
     job = job_of(experiment, args)
     with ranks(experiment, expected=1):
@@ -72,14 +76,16 @@ def run(args: argparse.Namespace) -> int:
     args.out.parent.mkdir(parents=True, exist_ok=True)
     outputs.write(args.out, seal(found))
     unseen, what = found["unseen"], "KID of other images" if args.epsilon_scaling else "difference on other latents"
-    log.info(f"{what}: {unseen['before']:.4g} before, {unseen['after']:.4g} with this; {args.out}")
+    log.info(f"{what}: {unseen['before']:.4g} before, {unseen['after']:.4g} after the search; {args.out}")
     setting = "epsilon_scaling" if args.epsilon_scaling else "times"
     print(f"{setting}: {found[setting]}")
     return 0
 
 
 def _kid_from_training(experiment: "Experiment", args: argparse.Namespace) -> "Callable[[NDArray[np.uint8]], float]":
-    """KID of images, uint8 (N, 3, H, W), from up to 1,000 tiles of the split train, by the evaluation's extractor."""
+    """Return a function for the KID of uint8 images (N, 3, H, W) from up to 1,000 train tiles, by the evaluation's
+    extractor.
+    """
     import numpy as np
 
     from dithc.cli.images.features import open_extractor
@@ -95,11 +101,11 @@ def _kid_from_training(experiment: "Experiment", args: argparse.Namespace) -> "C
     rows = np.random.default_rng(experiment.seed).permutation(tiles.rows("train"))[:MOST_REAL]
     if len(rows) < LEAST_IMAGES:
         raise problem(
-            "tiles of the training to compare with",
+            "train tiles to compare with",
             got=f"{len(rows)} in the split train",
             expected=f"{LEAST_IMAGES} or more",
-            fix="search the timesteps alone, or stage more scenes",
+            fix="search the timesteps instead, or stage more scenes",
         )
-    log.info(f"features of {len(rows)} tiles of the training")
+    log.info(f"computing features of {len(rows)} train tiles")
     real = features(tiles.rgb(np.sort(rows)))
     return lambda images: kid(real, features(images), seed=experiment.seed).value

@@ -1,4 +1,4 @@
-"""`dithc doctor`: what this machine is, what is off and why, what will hurt."""
+"""`dithc doctor`: checks the machine and the installation, and lists problems with fixes."""
 
 import argparse
 from pathlib import Path
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from dithc.doctor import Finding
 
-SUMMARY = "Look at the machine and the installation; exit status 1 when something will hurt."
+SUMMARY = "Check the machine and the installation. Exit status 1 if a problem prevents work."
 EXAMPLE = "dithc doctor\ndithc doctor --write-profile cluster && dithc doctor --profile cluster"
 
 COLOURS = {"ok": "\033[32m", "warn": "\033[33m", "bad": "\033[31m"}
@@ -15,8 +15,8 @@ PLAIN = "\033[0m"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declares the folder to look at, the JSON file, and the file for a description."""
-    parser.add_argument("--folder", type=Path, default=Path(), help="where results will go (default: here)")
+    """Declare the folder to check, the JSON file, and the file for a description."""
+    parser.add_argument("--folder", type=Path, default=Path(), help="folder for results (default: working folder)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the findings with all their facts")
     parser.add_argument(
         "--describe",
@@ -24,21 +24,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="only write this machine as YAML, which DITHC_MACHINE makes stand in for another machine",
     )
-    parser.add_argument("--verbose", action="store_true", help="also which kernel serves each operator, and why")
+    parser.add_argument("--verbose", action="store_true", help="also show the kernel of each operator and its reason")
     cluster = parser.add_argument_group("on the login node of a Slurm cluster")
     cluster.add_argument(
-        "--write-profile", metavar="NAME", help="write profiles/NAME, fitted to the cluster, and a link to it"
+        "--write-profile", metavar="NAME", help="write profiles/NAME for this cluster, and a link to it"
     )
-    cluster.add_argument("--partition", metavar="P", help="of the profile that is written (default: Slurm's default)")
-    cluster.add_argument("--account", metavar="A", help="of the profile that is written (default: yours)")
-    cluster.add_argument("--nodes", type=int, default=1, metavar="N", help="nodes of a training (default 1)")
-    cluster.add_argument("--profile", metavar="NAME", help="try a profile: a job of a second on every kind of node")
+    cluster.add_argument("--partition", metavar="P", help="partition of the profile (default: Slurm's default)")
+    cluster.add_argument("--account", metavar="A", help="account of the profile (default: yours)")
+    cluster.add_argument("--nodes", type=int, default=1, metavar="N", help="nodes per training run (default 1)")
+    cluster.add_argument("--profile", metavar="NAME", help="test a profile: a one-second job on every type of node")
     parser.add_argument("--probe-node", type=Path, metavar="FILE", help=argparse.SUPPRESS)
     parser.add_argument("--token", type=Path, help=argparse.SUPPRESS)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Does what was asked: looks at this machine, or at the cluster that it belongs to."""
+    """Check this machine, or the cluster to which it belongs."""
     import logging
     import os
 
@@ -61,14 +61,12 @@ def run(args: argparse.Namespace) -> int:
 
         return _print(check_profile(args.profile, site.probe_site()), args)
     if "DITHC_LOG" not in os.environ:
-        setup(
-            level=logging.WARNING
-        )  # the verdict is to stand first; what parts of dithc say of themselves is in the findings
+        setup(level=logging.WARNING)  # the verdict comes first; the findings contain the INFO messages of dithc
     return _print(collect(args.folder), args)
 
 
 def _write(args: argparse.Namespace) -> int:
-    """Writes a profile, and says what was chosen."""
+    """Write a profile and print the choices."""
     from dithc.cluster import site
     from dithc.doctor import write_profile
     from dithc.log import problem
@@ -77,9 +75,10 @@ def _write(args: argparse.Namespace) -> int:
     if here is None:
         raise problem(
             "dithc doctor --write-profile",
-            got="no Slurm answers here (sbatch, scontrol)",
+            got="no working Slurm commands (sbatch, scontrol)",
             expected="the login node of a Slurm cluster",
-            fix="log in there; for other schedulers see profiles/generic, for one machine use profiles/local",
+            fix="run it on the login node; or use profiles/generic for other schedulers, profiles/local for one "
+            "machine",
         )
     written = write_profile(args.write_profile, here, partition=args.partition, nodes=args.nodes, account=args.account)
     for note in written.notes:
@@ -90,7 +89,7 @@ def _write(args: argparse.Namespace) -> int:
 
 
 def _print(findings: "list[Finding]", args: argparse.Namespace) -> int:
-    """Prints the verdict, then what is off with its fix, the worst first, then a line or a few for what is well."""
+    """Print the verdict, then the findings, worst first."""
     import json
     import sys
     from dataclasses import asdict
@@ -116,10 +115,10 @@ def _print(findings: "list[Finding]", args: argparse.Namespace) -> int:
 
 
 def _verdict(findings: "list[Finding]") -> str:
-    """Whether work can begin, in one line, with what is off by its topics."""
+    """Return one line with the verdict and the topics of all problems."""
     bad, warned, well = ([one.topic for one in findings if one.level == level] for level in ("bad", "warn", "ok"))
     count = f"{len(warned)} warning{'s' if len(warned) != 1 else ''}" if warned else "no warnings"
     also = f"{count}: {', '.join(dict.fromkeys(warned))}" if warned else count
     if bad:
-        return f"not ready (exit status 1): {', '.join(dict.fromkeys(bad))} will hurt; {also}"
-    return f"ready: {len(well)} of {len(findings)} findings are well, nothing will stop work; {also}"
+        return f"not ready (exit status 1): {', '.join(dict.fromkeys(bad))} must be fixed; {also}"
+    return f"ready: {len(well)} of {len(findings)} findings are ok, no problem prevents work; {also}"

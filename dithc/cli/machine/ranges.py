@@ -1,4 +1,4 @@
-"""What numbers `dithc simulate` takes: looked at before anything that takes seconds to load."""
+"""Ranges of the numeric arguments of `dithc simulate`, checked before slow imports."""
 
 import argparse
 from collections.abc import Callable
@@ -11,10 +11,10 @@ INFINITY = float("inf")
 
 
 def check(args: argparse.Namespace) -> None:
-    """Refuses numbers that make no sense.
+    """Reject numbers outside their ranges.
 
     Raises:
-        UserError: one of them, by the name of its argument.
+        UserError: a number is out of range; the title is its argument.
     """
     counts = {
         "--nodes": args.nodes,
@@ -27,7 +27,7 @@ def check(args: argparse.Namespace) -> None:
         "--top": args.top,
     }
     for name, given in counts.items():
-        _refuse_unless(name, given, lambda one: one >= 1, "whole numbers from 1")
+        _refuse_unless(name, given, lambda one: one >= 1, "integers from 1")
     _refuse_unless("--size", args.size, lambda one: one > 0 == one % SIZE_STEP, f"pixels, a multiple of {SIZE_STEP}")
     for name, given in (("--bandwidth", args.bandwidth), ("--flops", args.flops), ("--bucket-mb", args.bucket_mb)):
         _refuse_unless(name, given, lambda one: 0 < one < INFINITY, "a number above 0")
@@ -46,7 +46,7 @@ def check(args: argparse.Namespace) -> None:
 
 
 def _refuse_unless(name: str, given: Any, is_right: Callable[[Any], bool], expected: str) -> None:
-    """Looks at a number, or at each of several; None is none."""
+    """Check a number or each number of a tuple; None passes."""
     values = given if isinstance(given, tuple) else () if given is None else (given,)
     if not all(map(is_right, values)):
         raise problem(f"simulate {name}", got=", ".join(map(str, values)), expected=expected, fix=f"correct {name}")

@@ -1,4 +1,4 @@
-"""`dithc simulate`: the training step, or a sampling, on a described machine, on any number of nodes."""
+"""`dithc simulate`: training steps or a sampling run on a described machine with any number of nodes."""
 
 import argparse
 from pathlib import Path
@@ -10,8 +10,9 @@ if TYPE_CHECKING:
     from dithc.simulate import sampling
 
 SUMMARY = (
-    "Play training steps on a described machine: seconds, efficiency and exposed communication by nodes; with --sample, predict "
-    "a sampling: every way to cut it among ranks, seconds, speed-up over one rank and share of the ideal."
+    "Simulate training steps on a described machine: seconds, efficiency and exposed communication by nodes. With "
+    "--sample, predict a sampling run: every partition among ranks, with seconds, speedup over one rank and share of "
+    "the ideal."
 )
 EXAMPLE = (
     "dithc simulate --machine profiles/machines/lx2.yaml --models DiT-XL/2 --nodes 1,2,4,8,16,32,64,128,256,512,1024 "
@@ -20,74 +21,81 @@ EXAMPLE = (
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declares the machine, the step, the methods and the file."""
+    """Declare the machine, the step, the methods and the output file."""
     machine = Path("profiles/machines/lx2.yaml")
     parser.add_argument("--machine", type=Path, default=machine, help=f"description with `network` (default {machine})")
-    parser.add_argument("--models", default="DiT-XL/2", help="presets, curves of each (default DiT-XL/2)")
+    parser.add_argument("--models", default="DiT-XL/2", help="presets, one curve each (default DiT-XL/2)")
     parser.add_argument(
-        "--nodes", type=_counts, default="1,2,4,8,16,32,64,128,256,512,1024", help="(default 1,2,4, ... 1024)"
+        "--nodes", type=_counts, default="1,2,4,8,16,32,64,128,256,512,1024", help="node counts (1,2,4, ... 1024)"
     )
-    parser.add_argument("--mode", choices=("weak", "strong"), default="weak", help="(default weak)")
+    parser.add_argument("--mode", choices=("weak", "strong"), default="weak", help="scaling (default weak)")
     parser.add_argument(
-        "--global-batch", type=_counts, default="448,3072,16384", help="images of strong scaling (the paper's three)"
+        "--global-batch",
+        type=_counts,
+        default="448,3072,16384",
+        help="images of strong scaling (default: as in the paper)",
     )
     parser.add_argument(
         "--step",
         metavar="FILE|SECONDS",
-        help="of one node: JSON of `dithc bench step` or `scaling`, or of one model seconds (default: published)",
+        help="step of one node: JSON of `dithc bench step` or `scaling`, or seconds for one model (default: published)",
     )
-    parser.add_argument("--images-per-node", type=int, help="that the step has (default: the file's, or 112)")
-    parser.add_argument("--ranks-per-node", type=int, help="(default: one a die)")
     parser.add_argument(
-        "--collectives", default="hierarchical", help="of hierarchical, ring, rabenseifner; a curve each"
+        "--images-per-node", type=int, help="images per node in that step (default: the file's, or 112)"
     )
-    parser.add_argument("--wire", default="fp32", help="of fp32, bf16; a curve each with hierarchical")
-    parser.add_argument("--bucket-mb", type=float, help="buckets of this size (default: the rule of dithc)")
+    parser.add_argument("--ranks-per-node", type=int, help="ranks per node (default: one per die)")
+    parser.add_argument(
+        "--collectives", default="hierarchical", help="among hierarchical, ring, rabenseifner; one curve each"
+    )
+    parser.add_argument("--wire", default="fp32", help="wire types among fp32, bf16; one curve each, if hierarchical")
+    parser.add_argument("--bucket-mb", type=float, help="bucket size in MB (default: dithc's rule)")
     parser.add_argument("--no-overlap", action="store_true", help="exchange after the backward pass")
     parser.add_argument("--no-communication-core", action="store_true", help="communicate on a core that computes")
-    parser.add_argument("--zero1", action="store_true", help="optimizer states as shards")
+    parser.add_argument("--zero1", action="store_true", help="shard the optimizer state")
     parser.add_argument(
-        "--stragglers", type=float, metavar="SPREAD", help="of ranks' speed (default: fitted on LX2, else 0)"
+        "--stragglers", type=float, metavar="SPREAD", help="spread of rank speeds (default: fitted on LX2, else 0)"
     )
-    parser.add_argument("--fixed-seconds", type=float, default=0.0, help="of a step, whatever its images (default 0)")
-    parser.add_argument("--steps", type=int, default=32, help="a point is the mean of (default 32)")
-    parser.add_argument("--seed", type=int, default=0, help="of the stragglers (default 0)")
+    parser.add_argument(
+        "--fixed-seconds", type=float, default=0.0, help="time per step independent of images (default 0)"
+    )
+    parser.add_argument("--steps", type=int, default=32, help="steps averaged per point (default 32)")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the stragglers (default 0)")
     parser.add_argument(
         "--reproduce-paper",
         action="store_true",
-        help="published and simulated scaling of the paper, and ours beside it",
+        help="compare published and simulated scaling of the paper with dithc's",
     )
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the curves and everything that went in")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the curves and all inputs")
     _add_sampling(parser)
 
 
 def _add_sampling(parser: argparse.ArgumentParser) -> None:
-    """Declares what is sampled."""
+    """Declare the arguments of sampling."""
     group = parser.add_argument_group("sampling", "with --machine, --models, --nodes, --ranks-per-node, --step, --json")
-    group.add_argument("--sample", action="store_true", help="predict a sampling instead of a training")
-    group.add_argument("--images", type=int, default=1, help="of the sampling (default 1)")
-    group.add_argument("--size", type=int, default=256, metavar="PIXELS", help="of a side (default 256)")
-    group.add_argument("--sampling-steps", type=int, default=50, help="calls of the network for an image (default 50)")
-    group.add_argument("--unguided", action="store_true", help="one branch a call instead of two")
+    group.add_argument("--sample", action="store_true", help="predict a sampling run instead of training")
+    group.add_argument("--images", type=int, default=1, help="images to sample (default 1)")
+    group.add_argument("--size", type=int, default=256, metavar="PIXELS", help="image side in pixels (default 256)")
+    group.add_argument("--sampling-steps", type=int, default=50, help="network evaluations per image (default 50)")
+    group.add_argument("--unguided", action="store_true", help="evaluate one branch per step instead of two")
     group.add_argument(
-        "--bandwidth", type=float, help="bytes a second of a rank's messages between nodes (default: as described)"
+        "--bandwidth", type=float, help="bandwidth of a rank between nodes, in bytes/s (default: from the description)"
     )
-    group.add_argument("--flops", type=float, help="a second of a rank (default: those of the training step, --step)")
+    group.add_argument("--flops", type=float, help="rate of a rank in flop/s (default: rate of --step)")
     group.add_argument(
-        "--half-tokens", type=float, default=16.0, help="with which products reach half of them (default 16, assumed)"
+        "--half-tokens", type=float, default=16.0, help="tokens for half of that rate (default 16, assumed)"
     )
-    group.add_argument("--decode-tflop", type=float, help="of an image (default: those of Stable Diffusion's decoder)")
-    group.add_argument("--top", type=int, default=8, help="choices that are shown (default 8)")
+    group.add_argument("--decode-tflop", type=float, help="decoder work per image (default: Stable Diffusion's)")
+    group.add_argument("--top", type=int, default=8, help="partitions to show (default 8)")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Simulates and prints a table; status 1 when the paper is not reproduced."""
+    """Simulate and print a table. Return 1 if the paper is not reproduced."""
     from dithc.cli.machine import ranges
     from dithc.hardware import description
 
     ranges.check(args)
     step = _step(args.step)
-    description.read(args.machine)  # or a message, before what takes seconds to load
+    description.read(args.machine)  # raises an error before the slow imports
     from dithc.runs import outputs
     from dithc.sealed import seal
     from dithc.simulate import Settings, sampling, table
@@ -143,18 +151,18 @@ def _sampling(args: argparse.Namespace) -> "sampling.Sampling":
 
 
 def _counts(text: str) -> tuple[int, ...]:
-    """`1,2,4` as numbers."""
+    """Parse `1,2,4` as integers."""
     try:
         return tuple(int(part) for part in text.split(","))
     except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is no list of whole numbers such as 1,2,4") from None
+        raise argparse.ArgumentTypeError(f"{text!r} is not a list of integers such as 1,2,4") from None
 
 
 def _step(text: str | None) -> float | Path | None:
-    """Seconds where the text is a number, else a file.
+    """Parse a number of seconds, or the path of a file.
 
     Raises:
-        UserError: there is no such file, or the number is no time.
+        UserError: the file does not exist, or the number is not a time.
     """
     if text is None:
         return None

@@ -1,9 +1,7 @@
-"""Verbs that look at what was written: describe and draw it, hash it again, write it for other programs.
+"""Commands for existing outputs: `show` describes and draws them, `verify` checks their hashes, `export` converts them.
 
-What: `show` (pictures by `draw`), `verify` (`findings`: what is not as it was written), `export`.
-Why: results are folders of numbers; people and other programs want something else.
-Invariants: a verb's module is loaded when the verb is called, and this door loads none.
-How to change it: a new verb is a module here, a line in `VERBS` of `dithc.cli` and a word in its `ROOMS`.
+Commands are imported when they are called, not by this package. To add a command, add a module here and register it in
+`dithc.cli`.
 """
 
 __all__ = []

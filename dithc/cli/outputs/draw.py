@@ -1,6 +1,6 @@
-"""Pictures for `dithc show`: grids of images, the loss of a run, the scores of a report, a plan of memory.
+"""Images for `dithc show`: grids of images, the loss of a run, the scores of a report, a memory plan.
 
-Legend: N images, C bands or channels, H, W picture.
+Legend: N images, C bands or channels, H, W image.
 """
 
 from pathlib import Path
@@ -16,23 +16,24 @@ from dithc.report import draw_fid, draw_loss, draw_plan, draw_tiles
 from dithc.runs import Manifest, outputs
 from dithc.sealed import parse, plain
 
-IMAGES = 64  # of a grid
+IMAGES = 64  # maximum number of images in a grid
 GAP = 2  # pixels between them
-MAX_SIDE = 2048  # pixels of a grid; larger pictures are thinned, not averaged: this is a look, not a product
+MAX_SIDE = 2048  # pixels; larger grids are subsampled without averaging, because they are previews
 VISIBLE = (("B04", "B03", "B02"), ("R", "G", "B"))
 log = logger(__name__)
 ARRAYS = ("rgb-00000.npy", "shard-00000.npy", "stack-00000.npy")
 
 
 def draw(path: Path, target: Path) -> None:
-    """Draws the images of a stage, the loss of a run, the scores of a report or a plan of memory, whichever `path` has.
+    """Draw the images of a stage, the loss of a run, the scores of a report or a memory plan, whichever `path`
+    contains.
 
     Args:
         path: file or folder that dithc wrote.
         target: PNG to write.
 
     Raises:
-        UserError: there is nothing to draw.
+        UserError: `path` contains none of these.
     """
     folder, whole = (path, True) if path.is_dir() else (path.parent, path.name == "manifest.json")
     content = _json(path)
@@ -51,24 +52,25 @@ def draw(path: Path, target: Path) -> None:
             write_png(temporary, _grid(_load(array), bands=_bands(folder)))
     else:
         raise problem(
-            f"{path} has no picture",
-            got="nothing but numbers",
-            expected="images (scenes, tiles, latents, samples, .npy), a run's metrics, a report's JSON, or a plan of memory",
-            fix="leave out --png",
+            f"{path} has no image",
+            got="numbers only",
+            expected="images (scenes, tiles, latents, samples, .npy), a run's metrics, a report's JSON, or a memory "
+            "plan",
+            fix="remove --png",
         )
 
 
 def _tiles(path: Path) -> bytes:
-    """The picture of a data set by its manifest; where its scenes are gone, without what was cut of them alone."""
+    """Draw a dataset given its manifest. Without its scenes, omit rejected tiles and masks."""
     manifest = Manifest.read(path, stage="tiles")
     scenes = input_of(path, manifest, stage="stage")
     if scenes is None:
-        log.warning(f"the scenes of {path} are not found: neither rejected tiles nor masks are drawn")
+        log.warning(f"the scenes of {path} are missing: omitting rejected tiles and masks")
     return draw_tiles(path.parent, title=manifest.name, scenes=scenes and scenes[0].parent)
 
 
 def _json(path: Path) -> dict[str, Any]:
-    """The document at `path`, empty where that is none."""
+    """Return the JSON object at `path`, or an empty one."""
     if path.suffix != ".json" or not path.is_file():
         return {}
     content = parse(plain(path).read_text())
@@ -76,7 +78,7 @@ def _json(path: Path) -> dict[str, Any]:
 
 
 def _metrics_of(path: Path, content: dict[str, Any]) -> Path | None:
-    """metrics.jsonl of a run, given it, a folder of the run, its store, one of its checkpoints or manifests."""
+    """Return metrics.jsonl, given it, a folder of a run, its store, one of its checkpoints or one of its manifests."""
     if path.is_dir():
         if steps := sorted(path.glob("step_*.json")):
             return _metrics_of(steps[-1], _json(steps[-1]))
@@ -92,7 +94,7 @@ def _metrics_of(path: Path, content: dict[str, Any]) -> Path | None:
 
 
 def _array_of(path: Path, folder: Path, *, whole: bool) -> Path | None:
-    """The array of images of an array file, a folder or a manifest; features are no images."""
+    """Return the image array of an array file, a folder or a manifest; None for features."""
     if path.suffix == ".npy":
         return path
     found = [folder / name for name in ARRAYS if (folder / name).is_file()]
@@ -100,7 +102,7 @@ def _array_of(path: Path, folder: Path, *, whole: bool) -> Path | None:
 
 
 def _bands(folder: Path) -> list[str]:
-    """Names of the bands of the arrays in a folder, where its index says them."""
+    """Return the band names of the arrays in a folder, if its index has them."""
     for name in ("scenes.json", "dataset.json"):
         if (folder / name).is_file():
             return [str(band) for band in _json(folder / name).get("bands", [])]
@@ -108,21 +110,19 @@ def _bands(folder: Path) -> list[str]:
 
 
 def _load(path: Path) -> NDArray[Any]:
-    """At most 64 images of an array, (N, C, H, W); (N, H, W), (C, H, W) and (H, W) are completed."""
+    """Load at most 64 images of an array as (N, C, H, W); (N, H, W), (C, H, W) and (H, W) get missing axes."""
     array = np.load(path, mmap_mode="r")
-    if array.ndim == 3:  # few and small: bands of one image; else images of one band
+    if array.ndim == 3:  # a short first axis: bands of one image; otherwise images with one band
         array = array[None] if len(array) <= 16 else array[:, None]
     elif array.ndim == 2:
         array = array[None, None]
     if array.ndim != 4 or not array.size:
-        raise problem(
-            f"{path} has no picture", got=f"shape {array.shape}", expected="(N, C, H, W)", fix="leave out --png"
-        )
+        raise problem(f"{path} has no image", got=f"shape {array.shape}", expected="(N, C, H, W)", fix="remove --png")
     return np.asarray(array[:IMAGES])  # (N, C, H, W)
 
 
 def _grid(images: NDArray[Any], *, bands: list[str]) -> NDArray[np.uint8]:
-    """One RGB picture of all images: (N, C, H, W) -> (rows * H, columns * W, 3)."""
+    """Arrange all images in one RGB grid: (N, C, H, W) -> (rows * H, columns * W, 3)."""
     columns = int(np.ceil(np.sqrt(len(images))))
     rows = -(-len(images) // columns)
     thin = max(1, -(-max(rows * images.shape[2], columns * images.shape[3]) // MAX_SIDE))
@@ -136,7 +136,9 @@ def _grid(images: NDArray[Any], *, bands: list[str]) -> NDArray[np.uint8]:
 
 
 def _rgb(images: NDArray[Any], *, bands: list[str]) -> NDArray[np.uint8]:
-    """Three bands as bytes: as they are if they are bytes, else from the 1st to the 99th percentile of what is drawn."""
+    """Return three bands as bytes. Bytes stay unchanged; other values are stretched from the 1st to the 99th
+    percentile.
+    """
     chosen = next(([bands.index(band) for band in names] for names in VISIBLE if set(names) <= set(bands)), [0, 1, 2])
     shown = images[:, chosen] if images.shape[1] >= 3 else images[:, [0, 0, 0]]
     shown = shown.transpose(0, 2, 3, 1)  # (N, H, W, 3)

@@ -7,8 +7,8 @@ from typing import Any, Literal
 from dithc.log import problem
 
 SUMMARY = (
-    "Writes for other programs: a checkpoint's weights (safetensors, the original DiT code, diffusers), or generated images and "
-    "real tiles (GeoTIFF, zarr)."
+    "Writes a checkpoint's weights (safetensors, the original DiT code, diffusers), or generated images and real tiles "
+    "(GeoTIFF, zarr), for other programs."
 )
 EXAMPLE = (
     "dithc export --checkpoint results/demo/runs/sentinel2/step_0000400.json --format official --out sentinel2.pt\n"
@@ -21,31 +21,31 @@ IMAGES = ("geotiff", "zarr")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declares the verb's arguments."""
+    """Declare the arguments of the command."""
     what = parser.add_mutually_exclusive_group(required=True)
-    what.add_argument("--checkpoint", type=Path, metavar="MANIFEST", help="manifest of a run: its weights")
+    what.add_argument("--checkpoint", type=Path, metavar="MANIFEST", help="manifest of a run, to export its weights")
     what.add_argument("--samples", type=Path, metavar="MANIFEST", help="manifest of generated images")
     what.add_argument("--tiles", type=Path, metavar="MANIFEST", help="manifest of real tiles")
     parser.add_argument(
         "--format",
         choices=(*WEIGHTS, *IMAGES),
-        help="of weights: one safetensors file with the official names (if not given); a .pt file as the original DiT code reads "
-        "it (official); or a folder that diffusers' DiTTransformer2DModel.from_pretrained opens. Of images: a folder of "
-        "cloud-optimised GeoTIFF files (if not given), or one with a zarr store, in the units and integers of their data set, "
+        help="for weights: one safetensors file with the official names (default), a .pt file for the original DiT "
+        "code (official), or a folder for diffusers' DiTTransformer2DModel.from_pretrained. For images: a folder of "
+        "cloud-optimized GeoTIFF files (default) or with a zarr store, in the units and integers of their dataset, "
         "with bands, scale, seeds and checkpoint",
     )
-    parser.add_argument("--weights", choices=("ema", "raw"), help="averaged or raw weights of a checkpoint (ema)")
-    parser.add_argument("--select", metavar="FIRST:END", help="which images, END left out; either may be missing (all)")
-    parser.add_argument("--out", type=Path, required=True, help="file to write; for diffusers and images the folder")
+    parser.add_argument("--weights", choices=("ema", "raw"), help="averaged or raw weights (default ema)")
+    parser.add_argument("--select", metavar="FIRST:END", help="images, END exclusive, both optional (default: all)")
+    parser.add_argument("--out", type=Path, required=True, help="file to write; folder for diffusers and images")
 
 
 def folder(args: argparse.Namespace) -> Path:
-    """What it writes."""
+    """Return the folder that the command writes."""
     return Path(args.out)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Exports."""
+    """Export weights or images."""
     of_weights = args.checkpoint is not None
     formats = WEIGHTS if of_weights else IMAGES
     layout: Any = args.format or formats[0]
@@ -56,7 +56,7 @@ def run(args: argparse.Namespace) -> int:
             f"{unused or f'--format {layout}'} is not for {what}",
             got=unused or layout,
             expected=f"of {what}: --format {' | '.join(formats)}, and {'--weights' if of_weights else '--select'}",
-            fix=f"leave out {unused}" if unused else "choose one of those, or export something else",
+            fix=f"remove {unused}" if unused else "choose one of these formats",
         )
     if not of_weights:
         return _images(args, layout)
@@ -74,6 +74,7 @@ def _images(args: argparse.Namespace, layout: Any) -> int:
     stage: Literal["sample", "tiles"] = "sample" if args.samples else "tiles"
     numbers = write(args.samples or args.tiles, stage=stage, layout=layout, out=args.out, select=args.select or ":")
     print(
-        f"{args.out}: {numbers['images']} images, {sum(numbers['clipped'].values())} of {numbers['values']} values clipped"
+        f"{args.out}: {numbers['images']} images, {sum(numbers['clipped'].values())} of {numbers['values']} values "
+        "clipped"
     )
     return 0

@@ -1,4 +1,4 @@
-"""What of results and checkpoints is not as it was written: every document by itself, and every file that one lists."""
+"""Faults of results and checkpoints: altered documents, and altered or missing files that documents list."""
 
 import os
 from collections.abc import Iterator
@@ -12,36 +12,36 @@ from dithc.runs import Manifest, Store, outputs
 from dithc.sealed import content_of, has_seal, unseal, unseal_lines
 
 CHECKPOINT = "checkpoint.json"
-# Documents by name; of others, those with a seal.
+# Documents by name. Other files count if they have a seal.
 DOCUMENTS = ("manifest.json", "step_*.json", CHECKPOINT, "index.json", "shard-*.json", "flip-*.json", "turned?-*.json")
-ELSEWHERE = ("identity", "origin")  # keys under which a document tells of what it was made from
-# Folders of what a run says of itself while it runs; nothing is computed from it.
+ELSEWHERE = ("identity", "origin")  # keys of records about inputs, which are outside the folder
+# Folders of logs and other records of a run. No result depends on them.
 NOTES = ("logs", "benchmarks", "tensorboard")
-RECORDS = (".scenes.jsonl",)  # hidden, and read by the next ingestion
+RECORDS = (".scenes.jsonl",)  # hidden, but read by the next ingestion
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A file and what a document says of it (`path` relative to it, `sha256`, and `bytes` where it says so)."""
+    """File and its record in a document: `path` relative to the document, `sha256`, and `bytes` if present."""
 
     document: Path
     said: dict[str, Any]
 
     @property
     def path(self) -> Path:
-        """Where the file is."""
+        """Path of the file."""
         return self.document.parent / str(self.said["path"])
 
 
 @dataclass(frozen=True)
 class Fault:
-    """What is not as it was written.
+    """Missing or altered file.
 
     Attributes:
-        path: a document, or a file that one lists.
-        what: is wrong with it, a sentence.
-        fix: what makes it again.
-        goes: what is deleted so that it is: the file, its folder (a checkpoint), or of its lines those that are altered.
+        path: document, or file that a document lists.
+        what: sentence that describes the fault.
+        fix: sentence with the way to restore it.
+        goes: part to delete for that: the file, its folder (a checkpoint), or its altered lines.
     """
 
     path: str
@@ -52,13 +52,13 @@ class Fault:
 
 @dataclass
 class Finding:
-    """What was looked at, and what is wrong.
+    """Result of a verification.
 
     Attributes:
-        documents: that list files, or are sealed.
-        files: that they list.
-        bytes: of those that are whole.
-        faults: one for each document and file that is not as it was written.
+        documents: number of documents that list files or are sealed.
+        files: number of listed files.
+        bytes: total size of intact files.
+        faults: one entry per missing or altered document or file.
     """
 
     documents: int = 0
@@ -68,10 +68,10 @@ class Finding:
 
 
 def find(paths: list[Path]) -> Finding:
-    """Looks at every document under `paths` and at every file they name, each file once.
+    """Verify every document under `paths` and every file that they list, each file once.
 
     Raises:
-        UserError: a path does not exist, or a folder holds no document.
+        UserError: a path does not exist, or a folder contains no documents.
     """
     finding, entries = Finding(), dict[tuple[Path, str], Entry]()
     for document in dict.fromkeys(document for path in paths for document in _documents(path)):
@@ -101,28 +101,28 @@ def _documents(path: Path) -> list[Path]:
         return [path]
     if not path.is_dir():
         raise problem(
-            f"nothing to verify at {path}",
+            f"{path} cannot be verified",
             got="no such file or folder",
-            expected="a manifest, a checkpoint, or a folder with such in it",
+            expected="a manifest, a checkpoint, or a folder that contains them",
             fix="check the path",
         )
     found = [file for file in sorted(_below(path)) if file.suffix in (".json", ".jsonl")]
     found = [document for document in found if _counts(document, document.relative_to(path).parts)]
     if not found:
         raise problem(
-            f"nothing to verify in {path}",
-            got="no document that lists files",
+            f"{path} cannot be verified",
+            got="a folder without documents that list files",
             expected=", ".join(DOCUMENTS),
-            fix="point at a results or store folder",
+            fix="pass a results or store folder",
         )
     return found
 
 
 def _below(folder: Path) -> Iterator[Path]:
-    """Every file below a folder, through links too, each folder once.
+    """Yield every file below a folder, also through links, each folder once.
 
     Raises:
-        OSError: a folder cannot be read, and so nothing can be said of what is in it.
+        OSError: a folder is unreadable, so that its files cannot be verified.
     """
 
     def stop(error: OSError) -> None:
@@ -137,7 +137,7 @@ def _below(folder: Path) -> Iterator[Path]:
 
 
 def _counts(document: Path, parts: tuple[str, ...]) -> bool:
-    """Whether a file is a document of its own; hidden ones are being written, or were left by a crash, but for records."""
+    """Test whether a file is a document. Hidden files, except records, are incomplete or left by a crash."""
     if document.name.endswith(outputs.MARKER_FILE):
         return document.is_file()
     if any((part.startswith(".") and part not in RECORDS) or part in NOTES for part in parts) or not document.is_file():
@@ -148,19 +148,19 @@ def _counts(document: Path, parts: tuple[str, ...]) -> bool:
 
 
 def _lines(document: Path) -> list[Entry]:
-    """Nothing: lines list no files.
+    """Verify the lines of a file. Return no entries, because lines list no files.
 
     Raises:
-        ValueError: a line is not what was written.
+        ValueError: a line was altered.
     """
     _, altered = unseal_lines(document.read_text(errors="replace"))
     if altered:
-        raise ValueError(f"lines that are not what was written: {', '.join(map(str, altered))}")
+        raise ValueError(f"altered lines: {', '.join(map(str, altered))}")
     return []
 
 
 def _entries(document: Path) -> Iterator[Entry]:
-    """The files that a document names.
+    """Yield the files that a document lists.
 
     Raises:
         ValueError: the document itself is altered.
@@ -176,8 +176,8 @@ def _entries(document: Path) -> Iterator[Entry]:
             raise ValueError("; ".join(faults))
         listed = content["files"]
     elif document.name == "manifest.json":
-        raise ValueError("it is no manifest")
-    elif "file_sha256" in content:  # the sidecar of one array
+        raise ValueError("it is not a manifest")
+    elif "file_sha256" in content:  # sidecar of one array
         listed = [{"path": document.with_suffix(".npy").name, "sha256": content["file_sha256"]}]
     else:
         listed = list(_listed(content))
@@ -186,13 +186,13 @@ def _entries(document: Path) -> Iterator[Entry]:
 
 
 def _step_of(document: Path, content: dict[str, Any]) -> int:
-    """The step that the folder of a checkpoint says; what it says itself where the folder has another name."""
+    """Return the step in the folder name of a checkpoint, or in its document if the name has none."""
     name = document.parent.name.removeprefix("step_")
     return int(name) if name.isdigit() else int(content["step"])
 
 
 def _listed(value: Any) -> Iterator[dict[str, Any]]:
-    """Every record of a file beside the document (a path and a hash), at any depth."""
+    """Yield every record of a file next to the document (a path and a hash), at any depth."""
     if isinstance(value, dict):
         if "path" in value and "sha256" in value:
             yield value
@@ -205,23 +205,26 @@ def _listed(value: Any) -> Iterator[dict[str, Any]]:
 
 
 def _fault(path: Path, what: str, document: Path) -> Fault:
-    """A fault of a file that is a document, or that a document lists."""
+    """Build the fault of a document, or of a file that a document lists."""
     if path.name in RECORDS:
-        return Fault(str(path), what, "the scenes of its altered lines are read again where staging runs", "lines")
+        return Fault(str(path), what, "staging rereads the scenes of its altered lines", "lines")
     if path.name.endswith(outputs.MARKER_FILE):
-        fix = "without it, dithc replaces only files that a manifest lists: move the others elsewhere"
+        fix = "without it, dithc replaces only files listed in a manifest: move other files elsewhere"
         return Fault(str(path), what, fix, "file")
     if path.suffix == ".jsonl":
-        return Fault(str(path), what, "its altered lines are passed over, and cannot be had again", "lines")
+        return Fault(str(path), what, "dithc ignores its altered lines; they cannot be restored", "lines")
     if path.name == CHECKPOINT or (path.parent / CHECKPOINT).exists():
-        return Fault(str(path), what, "the training goes on from the checkpoint before, and makes it again", "folder")
+        return Fault(str(path), what, "training resumes from the previous checkpoint and rewrites this one", "folder")
     if path.name == "spec.json":
-        return Fault(str(path), what, "it only tells people what its folder is", "file")
+        return Fault(str(path), what, "it only describes its folder for users", "file")
     if path.name == "config.json" and path == document:
-        return Fault(str(path), what, "every run of the workflow writes it", "file")
+        return Fault(str(path), what, "every run of the workflow rewrites it", "file")
     if path.exists() and not outputs.owns(path):
         return Fault(
-            str(path), what, "no list of dithc has it with its size: move it out of this folder if it is yours", "file"
+            str(path),
+            what,
+            "no document of dithc lists it with its size: move it out of this folder if it is yours",
+            "file",
         )
     stage = "report" if document.name == "report.json" else " ".join(document.parent.parts[-2:])
-    return Fault(str(path), what, f"the workflow makes it again, once it is deleted ({stage})", "file")
+    return Fault(str(path), what, f"the workflow rebuilds it after it is deleted ({stage})", "file")

@@ -1,4 +1,4 @@
-"""`dithc show`: says in words and numbers what any output of dithc is, and draws it."""
+"""`dithc show`: describes any output of dithc, and draws it on request."""
 
 import argparse
 import json
@@ -19,21 +19,21 @@ KINDS = (
     "metrics.jsonl, events.jsonl, the JSON of a report, or automem.json"
 )
 EVENTS_FILE = "events.jsonl"
-ROWS = 64  # of an array whose statistics are taken
-NUMBERS = 40  # lines of numbers before the rest is only counted
+ROWS = 64  # of an array, for its statistics
+NUMBERS = 40  # maximum lines of values; the remaining lines are counted
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declares the verb's arguments."""
+    """Declare the arguments of the command."""
     parser.add_argument("path", type=Path, metavar="PATH", help=KINDS)
-    parser.add_argument("--png", type=Path, metavar="FILE", help="also draw it")
+    parser.add_argument("--png", type=Path, metavar="FILE", help="also draw the output to this file")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Prints the description; draws where asked.
+    """Print the description, and draw the output on request.
 
     Raises:
-        UserError: the path is nothing that dithc writes, is damaged, or has no picture.
+        UserError: the path is not an output of dithc, is damaged, or has no image.
     """
     try:
         lines = describe(args.path)
@@ -44,20 +44,20 @@ def run(args: argparse.Namespace) -> int:
             f"{args.path} cannot be read",
             got=f"{type(error).__name__}: {error}",
             expected=KINDS,
-            fix="verify or remake it",
+            fix="check it with `dithc verify`, or rebuild it",
         ) from error
     print("\n".join(map(escaping.escaped, lines)))
     if args.png:
         from dithc.cli.outputs.draw import draw
 
-        manifest = args.path / "manifest.json"  # of a stage's folder, which is described by it as well
+        manifest = args.path / "manifest.json"  # a stage's folder is also described by its manifest
         draw(manifest if manifest.is_file() else args.path, args.png)
         print(f"drawn: {args.png}")
     return 0
 
 
 def describe(path: Path) -> list[str]:
-    """The description of a file or folder, one text a line."""
+    """Describe a file or folder, one text per line."""
     if path.is_dir():
         return _folder(path)
     if path.suffix == ".npy" and path.is_file():
@@ -70,7 +70,7 @@ def describe(path: Path) -> list[str]:
         return _document(path)
     raise problem(
         f"cannot show {path}",
-        got="such a file" if path.exists() else "no such path",
+        got="another type of file" if path.exists() else "no such path",
         expected=KINDS,
         fix="check the path",
     )
@@ -94,9 +94,7 @@ def _folder(path: Path) -> list[str]:
             f"folder {path}: {len(manifests)} manifests",
             *(f"  {item.parent.relative_to(path)}" for item in manifests),
         ]
-    raise problem(
-        f"cannot show {path}", got="a folder with nothing of dithc in it", expected=KINDS, fix="check the path"
-    )
+    raise problem(f"cannot show {path}", got="a folder without outputs of dithc", expected=KINDS, fix="check the path")
 
 
 def _document(path: Path) -> list[str]:
@@ -139,7 +137,7 @@ def _checkpoint(path: Path, content: dict[str, Any]) -> list[str]:
     return [
         f"checkpoint {path.parent} at step {content['step']}",
         *files,
-        "what was said of it:",
+        "metadata:",
         *_values(content["meta"]),
     ]
 
@@ -170,7 +168,7 @@ def _report(content: dict[str, Any]) -> list[str]:
                 f"FID {score['fid']:.6g}, floor {score['floor']}, {score['n_generated']} against {score['n_real']} real"
             )
             if content.get("measure") == "KID":
-                said = f"KID {score['kid']:.4g}, 95 % {score['kid_interval'] or 'not known'}, {said}"
+                said = f"KID {score['kid']:.4g}, 95 % {score['kid_interval'] or 'unknown'}, {said}"
             said += "" if score["comparable"] else ", NOT COMPARABLE with published FID"
         lines.append(f"  {item['name']} ({item['label']}): {said}")
     return lines + [f"  warning: {text}" for text in content["warnings"]]
@@ -180,10 +178,10 @@ def _plan(path: Path, content: dict[str, Any]) -> list[str]:
     from dithc.automem import Plan
 
     tiers = ", ".join(
-        f"{tier['name']} ({'all there is' if tier['budget_bytes'] is None else _size(tier['budget_bytes'])})"
+        f"{tier['name']} ({'unlimited' if tier['budget_bytes'] is None else _size(tier['budget_bytes'])})"
         for tier in content["tiers"]
     )
-    return [f"plan of memory {path}: {tiers}", *Plan.from_dict(content["plan"]).describe().splitlines()]
+    return [f"memory plan {path}: {tiers}", *Plan.from_dict(content["plan"]).describe().splitlines()]
 
 
 def _metrics(path: Path) -> list[str]:
@@ -201,7 +199,7 @@ def _metrics(path: Path) -> list[str]:
 
 
 def _events(path: Path) -> list[str]:
-    """The events of a run, one text a line: when, what, and what was said of it; a torn line is passed over."""
+    """Describe the events of a run, one per line: time, type and details. Skip a torn line."""
     lines = []
     events, altered = unseal_lines(path.read_text(errors="replace"))
     for event in events:
@@ -210,16 +208,16 @@ def _events(path: Path) -> list[str]:
             f"{name} {value if isinstance(value, str) else json.dumps(value)}" for name, value in event.items()
         )
         lines.append(f"  {when} {what}: {said}" if said else f"  {when} {what}")
-    lines += [f"  lines that are not what was written: {', '.join(map(str, altered))}"] if altered else []
+    lines += [f"  altered lines: {', '.join(map(str, altered))}"] if altered else []
     return [f"events {path}: {len(events)}", *lines]
 
 
 def _weights(path: Path) -> list[str]:
-    """Names and shapes from the head of a safetensors file (8 bytes of length, then JSON)."""
+    """Describe names and shapes from the header of a safetensors file (8 bytes of length, then JSON)."""
     with path.open("rb") as file:
         (length,) = struct.unpack("<Q", file.read(8))
         if length > path.stat().st_size:
-            raise ValueError("its head says more bytes than the file has")
+            raise ValueError("its header is longer than the file")
         head: dict[str, Any] = parse(file.read(length))
     told = head.pop("__metadata__", {})
     lines, total = [], 0
@@ -247,7 +245,7 @@ def _array(path: Path) -> list[str]:
 
 
 def _values(content: Any, name: str = "") -> list[str]:
-    """A nested mapping as dotted lines, long lists shortened."""
+    """Format a nested mapping as dotted lines, with long values shortened."""
     lines: list[str] = []
     for key, value in content.items():
         if isinstance(value, dict) and value:

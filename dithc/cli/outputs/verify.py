@@ -1,4 +1,4 @@
-"""`dithc verify`: looks at everything that was written, byte by byte, and has made again what is not as it was."""
+"""`dithc verify`: finds missing and altered outputs, and rebuilds them on request."""
 
 import argparse
 import json
@@ -12,38 +12,36 @@ from dithc.log import escaping, logger, problem
 if TYPE_CHECKING:
     from dithc.cli.outputs.findings import Finding
 
-SUMMARY = (
-    "Finds every file that is missing or not as it was written, says what makes it again, and with --repair does so."
-)
+SUMMARY = "Finds missing and altered files, prints the way to restore each, and restores them with --repair."
 EXAMPLE = "dithc verify results/demo store\ndithc verify results/demo store --repair --profile profiles/local"
 CONFIG = "config.json"
 log = logger(__name__)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declares the verb's arguments."""
+    """Declare the arguments of the command."""
     parser.add_argument(
         "paths", type=Path, nargs="+", metavar="PATH", help="a document, or a folder: results/NAME, the store"
     )
-    parser.add_argument("--json", type=Path, metavar="FILE", help="also write what was found to this file")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the result to this file")
     parser.add_argument(
         "--repair",
         action="store_true",
-        help="delete what is not as it was written, and run the workflow of each results/NAME among the paths",
+        help="delete altered files, and run the workflow of the experiment",
     )
-    parser.add_argument("--profile", metavar="FOLDER", help="with --repair: the machine, such as profiles/local")
+    parser.add_argument("--profile", metavar="FOLDER", help="with --repair: profile, such as profiles/local")
     parser.add_argument(
         "--configfile",
         type=Path,
         nargs="+",
         default=[],
         metavar="FILE",
-        help="with --repair: the experiment (default: config.json of the results)",
+        help="with --repair: configuration of the experiment (default: config.json of the results)",
     )
 
 
 def run(args: argparse.Namespace) -> int:
-    """Verifies; status 1 when anything is missing or altered, and was not made again."""
+    """Verify the paths. Return 1 if a file is missing or altered and was not restored."""
     from dithc.cli import main
     from dithc.cli.outputs.findings import find
     from dithc.config import experiment_of
@@ -52,7 +50,7 @@ def run(args: argparse.Namespace) -> int:
     files = _config_of(args) if args.repair else []
     folders = [path if path.is_dir() else path.parent for path in args.paths]
     with ExitStack() as alone:
-        if files:  # before anything is deleted
+        if files:  # before any file is deleted
             experiment = experiment_of(files)
             _keep_out_others(alone, [Path(experiment.results, experiment.name), *folders])
         finding = find(args.paths)
@@ -66,21 +64,21 @@ def run(args: argparse.Namespace) -> int:
         finding = find(args.paths)
         _tell(finding)
     elif finding.faults:
-        log.warning("with --repair --profile FOLDER these are deleted, and the workflow makes them again")
+        log.warning("rerun with --repair --profile FOLDER to delete these and rebuild them by the workflow")
     if args.json:
         outputs.write(args.json, json.dumps(asdict(finding), indent=1) + "\n")
     return 1 if finding.faults else 0
 
 
 def _keep_out_others(alone: ExitStack, folders: list[Path]) -> None:
-    """Takes the driver's lease, and every other that lies in the folders, until all that is wrong is deleted.
+    """Acquire the driver's lease and all other leases in the folders until altered files are deleted.
 
     Args:
-        alone: gives them back, before the workflow makes things again.
-        folders: the experiment's results, and those that were named.
+        alone: releases the leases, before the workflow rebuilds files.
+        folders: results of the experiment, then the folders that the user passed.
 
     Raises:
-        UserError: somebody works there; also Snakemake, whose `dithc run` was killed, or a training, whose Snakemake was.
+        UserError: another process works there, such as Snakemake or a training run that outlived its parent.
     """
     from dithc.runs import Lease
 
@@ -93,20 +91,20 @@ def _keep_out_others(alone: ExitStack, folders: list[Path]) -> None:
 def _tell(finding: "Finding") -> None:
     for fault in finding.faults:
         print(f"{escaping.escaped(fault.what)}\n  {escaping.escaped(fault.fix)}")
-    verdict = f"{len(finding.faults)} faults" if finding.faults else "all as they were written"
+    verdict = f"{len(finding.faults)} faults" if finding.faults else "all intact"
     print(f"{finding.files} files ({finding.bytes:,} bytes) of {finding.documents} documents: {verdict}")
 
 
 def _config_of(args: argparse.Namespace) -> list[Path]:
-    """The files of the experiment that is run to make things again.
+    """Return the configuration files of the experiment that rebuilds the outputs.
 
     Raises:
-        UserError: they are not known; nothing was deleted.
+        UserError: the files or the profile are missing; no file was deleted.
     """
     files = args.configfile or [path / CONFIG for path in args.paths if (path / CONFIG).is_file()]
     if args.profile is None or not files or (len(files) > 1 and not args.configfile):
         raise problem(
-            "it is not said what makes things again",
+            "`--repair` needs a profile and a configuration",
             got=f"--profile {args.profile}, configuration {', '.join(map(str, files)) or 'none'}",
             expected="the profile of this machine, and one results/NAME with its config.json, or --configfile",
             fix=EXAMPLE,
@@ -122,7 +120,7 @@ def _config_of(args: argparse.Namespace) -> list[Path]:
 
 
 def _remove(finding: "Finding", *, within: list[Path]) -> None:
-    """Deletes what is not as it was written, in the folders that were named: elsewhere a document of others has no say."""
+    """Delete missing or altered outputs, only inside the folders that the user passed."""
     from dithc.runs import atomic_write, outputs
     from dithc.sealed import seal_line, unseal_lines
 
@@ -130,11 +128,11 @@ def _remove(finding: "Finding", *, within: list[Path]) -> None:
     for fault in finding.faults:
         path = Path(fault.path)
         if not any(path.parent.resolve().is_relative_to(folder) for folder in folders):
-            log.warning(f"{path} stays: it is outside of {', '.join(map(str, within))}; name its folder too")
+            log.warning(f"{path} is kept: it is outside of {', '.join(map(str, within))}; pass its folder too")
             continue
         if not outputs.owns(path) and path.exists():
             log.warning(
-                f"{path} is kept: no marker and no manifest lists it with its size; delete it if it is no longer needed"
+                f"{path} is kept: no marker and no manifest lists it with its size; delete it if it is not needed"
             )
             continue
         if fault.goes == "lines":
@@ -144,4 +142,4 @@ def _remove(finding: "Finding", *, within: list[Path]) -> None:
             outputs.remove(path.parent, manifest=path.name)
         else:
             path.unlink(missing_ok=True)
-        log.info(f"{path}: the {fault.goes} that {'are' if fault.goes == 'lines' else 'is'} not as written: deleted")
+        log.info(f"deleted the altered {fault.goes} {'of' if fault.goes == 'lines' else 'at'} {path}")

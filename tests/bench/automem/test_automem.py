@@ -1,4 +1,4 @@
-"""What AutoMem gives is found by runs in fresh processes and steps in turns; budgets and losses are judged, times are not."""
+"""AutoMem benchmark: runs in fresh processes and interleaved steps. Tests check budgets and losses, not times."""
 
 import json
 from typing import Any
@@ -41,7 +41,7 @@ def test_the_largest_batch_is_found_wherever_it_is_and_from_wherever_the_search_
                     return run(1.0) if batch <= truth else Run(status="oom")
 
                 assert largest_of(step, first=first, most=most)[0] == truth
-                assert len(tried) == len(set(tried)), "no batch is tried twice"
+                assert len(tried) == len(set(tried)), "a batch was tried twice"
                 assert max(tried) <= most
 
 
@@ -119,12 +119,12 @@ def test_steps_with_the_pool_and_with_automem_have_the_same_losses_and_stay_wher
     parts = json.loads(path.read_text())["parts"]
     pooled, plain = parts["pool"]["rows"]
     assert plain["losses_identical"]
-    # A step makes 15 MiB of outputs, 3,800 pages. torch's allocator may re-use memory too, so its faults are no bound; what torch
-    # takes beside outputs, a quarter of that, the C library gives back to the system after some steps.
+    # A step allocates 15 MiB of outputs, 3,800 pages. torch's allocator may also reuse memory, so its faults are not a
+    # bound. The C library returns torch's other memory, a quarter of that, to the system after some steps.
     assert pooled["page_faults"] < 1900
     unmanaged, resident = parts["resident"]["rows"]
     assert resident["losses_identical"]
-    assert resident["resident"], "the plan moves nothing in a budget of many times what is needed"
+    assert resident["resident"], "the plan moved data within a sufficient budget"
     assert resident["peak_fast_bytes"] <= resident["budget_bytes"]
     assert unmanaged["over_first"]["median"] == 1.0
 
@@ -143,5 +143,5 @@ def test_a_training_in_a_budget_is_the_same_training_and_the_budget_holds(tmp_pa
     assert managed["losses_identical"]
     assert 0 < managed["peak_fast_bytes"] <= managed["budget_bytes"] <= 0.5 * parts["budget"]["takes_bytes"]
     assert managed["memory"]["plan"]["phases"]
-    assert outputs.files_of(tmp_path) == [path], "nothing is left of the file tier"
+    assert outputs.files_of(tmp_path) == [path], "the file tier left files"
     assert parts["file"]["limit_bytes"] == int(0.8 * parts["file"]["unmanaged_peak_bytes"])

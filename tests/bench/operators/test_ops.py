@@ -1,4 +1,4 @@
-"""A bench of operators reports each contender, its spread, its share of a ceiling and the ratios; no time is judged."""
+"""Operator benchmark: variants, spreads, shares of a ceiling and ratios. Tests do not check times."""
 
 import json
 
@@ -20,7 +20,7 @@ MEMORY_BOUND = ("gelu", "adaln", "adarms", "gate_residual", "rotate_heads", "sil
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch):
-    """A model of 4 tokens and width 16, heads of 8, hidden layers of 24, one tensor of few weights, no loops."""
+    """Use 4 tokens, width 16, heads of 8, hidden layers of 24, one small tensor, and no loops."""
     config = PRESETS["DiT-S/2"]
     tiny = type(config)(hidden_size=16, depth=1, num_heads=2, patch_size=2, input_size=4)
     monkeypatch.setattr(cases, "PRESETS", {"tiny": tiny})
@@ -41,7 +41,7 @@ def settings(**changes):
 def test_every_operator_has_times_ratios_and_spreads():
     result = bench_ops(settings())
     assert {row["op"] for row in result["cases"]} == {"gemm", "attention", *MEMORY_BOUND}
-    assert len(result["cases"]) == 2 * (15 + 1 + 7) + 1  # AdamW is fp32 in any training
+    assert len(result["cases"]) == 2 * (15 + 1 + 7) + 1  # AdamW is fp32 in every training run
     for row in result["cases"]:
         assert {"hcops", "eager"} <= set(row["contenders"])
         for contender in row["contenders"].values():
@@ -123,13 +123,13 @@ def test_contenders_compute_the_same(backend, dtype, op, use_backend):
     with precision(dtype):
         ways = cases.MEMORY_BOUND[op](dtype, 4096).ways
         outputs = [[parts["forward"](), *parts["backward"]()] for parts in ways.values()]
-    largest = 2e-5 if dtype == "fp32" else 0.1  # of numbers below 10
+    largest = 2e-5 if dtype == "fp32" else 0.1  # absolute, for values below 10
     for own, other in zip(*outputs, strict=True):
         torch.testing.assert_close(own.float(), other.float(), rtol=0, atol=largest)
 
 
 def test_the_bytes_of_an_ideal_implementation():
-    tokens, heads, gates = (4096 // (4 * width) // 4 * 4 for width in (16, 3 * 16, 2 * 24))  # of whole images of 4
+    tokens, heads, gates = (4096 // (4 * width) // 4 * 4 for width in (16, 3 * 16, 2 * 24))  # of complete images of 4
     expected = {
         ("gelu", "fp32"): 5 * 4 * tokens * 16,
         ("gelu", "bf16"): 5 * 2 * tokens * 16,

@@ -1,4 +1,4 @@
-"""The search of `dithc tune`, on a made-up machine where it is known what is fastest; then a small one on this machine."""
+"""Search of `dithc tune`, on an emulated machine with a known optimum, then a small search on this machine."""
 
 import json
 
@@ -21,7 +21,7 @@ TINY = {"hidden_size": 32, "depth": 1, "num_heads": 2, "input_size": 8, "num_cla
 
 
 def made_up(seconds_of):
-    """A machine that never scatters: `seconds_of(candidate)` is what each run takes; candidates of None are refused."""
+    """Return a noiseless measure: `seconds_of(candidate)` is the time of each run; None rejects the candidate."""
 
     def measure(candidates, rounds):
         seconds = {candidate: seconds_of(candidate) for candidate in candidates}
@@ -112,7 +112,7 @@ def test_layers_of_one_shape_are_tuned_once():
 
 @pytest.fixture
 def with_kernels(tmp_path, monkeypatch):
-    """A folder for tunings; skips without the C kernels."""
+    """Return a folder for tunings; skip without the C kernels."""
     if why := obstacle("c"):
         pytest.skip(f"back end c: {why}")
     monkeypatch.setenv("DITHC_TUNING", str(tmp_path))

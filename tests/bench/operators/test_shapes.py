@@ -1,4 +1,4 @@
-"""The linear layers that are measured and tuned are those that the model has."""
+"""Layers that are measured and tuned, compared with the layers of the model."""
 
 import torch
 from torch import nn

@@ -1,4 +1,4 @@
-"""One image by ranks and by one, in turns: outputs are compared to the bit; no time is judged."""
+"""Sampling of one image by several ranks and by one rank. Tests compare outputs bitwise and do not check times."""
 
 import json
 from dataclasses import replace
@@ -56,7 +56,7 @@ def test_two_ranks_give_the_image_of_one_and_the_ring_almost(
     cuts = {"one-rank", "cfg", "shared-kv", "ulysses", "ring"}
     assert set(result["images"]["pictures"]) == {*cuts, "taylor-3", "first-block"}
     assert {"ring", "taylor-3"} <= set(result["images"]["differences"]) <= {"ring", "taylor-3", "first-block"}
-    assert set(guided) == set(alone) == {*cuts, "all-cores", "side-by-side"}, "a step alone says nothing of a cache"
+    assert set(guided) == set(alone) == {*cuts, "all-cores", "side-by-side"}, "a single step does not measure a cache"
     assert images["taylor-3"]["blocks_run"] == 6 / 8
     assert images["taylor-3"]["difference"] > 1e-5
     assert images["first-block"]["equal"] == (images["first-block"]["blocks_run"] == 1)
@@ -64,15 +64,15 @@ def test_two_ranks_give_the_image_of_one_and_the_ring_almost(
     said = capsys.readouterr().out
     assert "approximate: 75% of blocks run, within" in said
     decoders_are_right(result["decoding"])
-    assert "another image, apart by" in said
-    assert "NOT that of one rank" not in said
-    assert "equal to the bit" in said
-    assert "without guidance" in said
+    assert "another image, differs by" in said
+    assert "WRONG" not in said
+    assert "bitwise equal" in said
+    assert "there is no guidance" in said
     assert not path.with_suffix(".kept.jsonl").exists()
 
 
 def decoders_are_right(found: dict[str, Any]) -> None:
-    """By rows an image is that of one rank, and tiles decoded apart, the control, are not."""
+    """Check that decoding by rows equals one rank, and that tiles decoded separately (the control) do not."""
     assert [one["decoder"] for one in found["decoders"]] == ["sd-vae", "kl-vae"]
     for one in found["decoders"]:
         assert one["status"] == "ok", one
@@ -139,7 +139,7 @@ def test_a_cache_is_of_one_image_and_skipped_where_nothing_is_left_to_skip() -> 
         way = Ours(model, cell, Team(), cache=cache)
         images = [way.image(), way.image()]
         assert way.ran == pytest.approx(ran)
-        assert torch.equal(*images), "the second one used what the first one kept"
+        assert torch.equal(*images), "the second sampling run reused the first one's cache"
         assert ((images[0] - whole).abs().max() / whole.abs().max()).item() > 1e-5
     assert Ours(model, cell, Team()).ran is None
 
@@ -193,14 +193,14 @@ def test_diffusers_gives_the_same_image_from_the_same_weights(guidance: float) -
     for method in ("step", "image"):
         wanted = getattr(ours, method)()
         assert ((getattr(theirs, method)() - wanted).abs().max() / wanted.abs().max()).item() < 1e-5
-    for block in theirs._net.transformer_blocks:  # the control: frequencies as the class has them
+    for block in theirs._net.transformer_blocks:  # the control: frequencies of the class
         block.norm1.emb.time_proj.downscale_freq_shift = 1
     assert ((theirs.step() - ours.step()).abs().max() / ours.step().abs().max()).item() > 1e-3
 
 
 def test_a_network_that_the_pipeline_cannot_guide_is_said_so() -> None:
     cell = replace(CELL, overrides={**TINY, "num_classes": 10})
-    assert absent(network(cell), cell) == "DiTPipeline takes 1000 for no label, and the network 10"
+    assert absent(network(cell), cell) == "DiTPipeline uses 1000 as the null label, and the network 10"
 
 
 def test_the_table_names_what_was_left_out() -> None:
@@ -224,6 +224,6 @@ def test_the_table_names_what_was_left_out() -> None:
     said = table(result)
     assert "within 2.0e-07" in said
     assert "one-rank: in words" in said
-    assert "3.0       -  NOT that of one rank: apart by 2.0e-02" in said
+    assert "3.0       -  WRONG: differs from one rank by 2.0e-02" in said
     assert "seconds of an image of 64 px: -  no diffusers" in said
     assert [line.split() for line in said.splitlines() if line.startswith("cfg")] == [["cfg", "-", "why"]]

@@ -1,4 +1,4 @@
-"""Losses of trainings on several platforms: the same where the arithmetic is, decided by the seed, and refused with a reason."""
+"""Loss curves on several platforms: equal with equal arithmetic, determined by the seed, rejected with a reason."""
 
 import pytest
 import torch
@@ -35,14 +35,14 @@ def test_a_seed_decides_and_the_first_loss_is_of_a_network_that_predicts_nothing
     assert not torch.equal(first, other)
     assert torch.equal(losses("reference", steps=2), first[:2])
     many = losses("reference", steps=1, seed=3)
-    assert many.item() == pytest.approx(1.0, abs=0.4)  # of 512 numbers of noise, and a small bound of variances
+    assert many.item() == pytest.approx(1.0, abs=0.4)  # of 512 noise values, with a small bound on variances
 
 
 def test_a_platform_that_is_not_here_is_a_result():
     if torch.cuda.is_available():
         pytest.skip("there is a GPU")
     result = bench_curves(CurveSettings(platform="cuda", overrides=TINY, batch=2, steps=2))
-    assert [(one["status"], one["reason"]) for one in result["curves"]] == [("skipped", "this PyTorch sees no GPU")]
+    assert [(one["status"], one["reason"]) for one in result["curves"]] == [("skipped", "this PyTorch finds no GPU")]
 
 
 @pytest.mark.parametrize("settings", [{"platform": "gpu"}, {"beside": ("tpu",)}, {"batch": 0}, {"steps": 0}])
@@ -74,9 +74,9 @@ def test_a_training_on_emulated_products_is_that_of_the_reference(monkeypatch):
     settings = CurveSettings(platform="sme", beside=("reference",), overrides=TINY, batch=1, steps=3)
     sme, reference = bench_curves(settings)["curves"]
     assert sme["model"] == reference["model"]
-    assert sme["model"]["hidden_size"] == 64  # its own tiny network, as each product takes long
+    assert sme["model"]["hidden_size"] == 64  # a separate tiny network, because each product takes long
     assert sme["losses"] == pytest.approx(reference["losses"], rel=1e-5)
-    layers, leaves = 10, 2  # a block and its ends; two read what has no gradient, the image and the time
+    layers, leaves = 10, 2  # a block and its ends; two layers read inputs without gradient, the image and the time
     assert len(asked) == settings.steps * (3 * layers - leaves)  # forward, and the gradients of input and weight
 
 

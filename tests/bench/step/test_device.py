@@ -1,4 +1,4 @@
-"""The step on another device of PyTorch: its rates are the closed form over the time, and without a GPU it says what to do."""
+"""Step benchmark on another PyTorch device: rates follow the closed form, and the error without a GPU has a fix."""
 
 import pytest
 import torch
@@ -14,13 +14,13 @@ TINY = {"hidden_size": 32, "depth": 1, "num_heads": 2, "input_size": 8, "num_cla
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_without_a_gpu_the_refusal_says_what_was_got_and_the_fix():
-    with pytest.raises(UserError, match="sees no GPU") as refused:
+    with pytest.raises(UserError, match="finds no GPU") as refused:
         bench_device(StepSettings(overrides=TINY), "cuda")
     assert len(str(refused.value).splitlines()) == 4
 
 
 def test_rates_by_both_rules_are_operations_over_time(monkeypatch):
-    monkeypatch.setattr("dithc.bench.step.device.NAMES", ("eager",))  # a compilation takes long
+    monkeypatch.setattr("dithc.bench.step.device.NAMES", ("eager",))  # compilation takes long
     monkeypatch.setattr("dithc.bench.step.device.GEMM_SIZE", 64)
     monkeypatch.setattr("dithc.bench.step.device.COPY_BYTES", 4096)
     result = bench_device(StepSettings(overrides=TINY, batch=2, warmup=1, repeats=2), "cpu")
@@ -36,7 +36,9 @@ def test_rates_by_both_rules_are_operations_over_time(monkeypatch):
 
 def test_adamw_counts_its_steps_where_the_weights_are(monkeypatch):
     made = torch.optim.AdamW
-    monkeypatch.setattr(torch.optim, "AdamW", lambda weights, *, fused, **more: made(weights, **more))  # meta has none
+    monkeypatch.setattr(
+        torch.optim, "AdamW", lambda weights, *, fused, **more: made(weights, **more)
+    )  # the meta device has no fused kernel
     model = DiT.from_preset("DiT-S/2", **TINY)
     batch = Batch.random(model, Schedule.linear(), size=1, seed=0)
     training = Training(model.to("meta"), batch=batch, dtype="fp32")

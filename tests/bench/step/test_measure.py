@@ -1,4 +1,4 @@
-"""A bench of a step reports every contender, its spread, the ceilings, and what it was measured on; no time is judged."""
+"""Step benchmark: variants, spreads, ceilings and environment. Tests do not check times."""
 
 import json
 import os
@@ -97,7 +97,7 @@ def test_all_clusters_are_compared_with_one_and_ceilings_beside_them(tmp_path):
 def test_one_cluster_alone_is_no_comparison():
     result = bench_step(StepSettings(overrides=TINY, batch=2, compare=("one-cluster",), threads=1, warmup=1, repeats=1))
     row = result["contenders"][1]
-    assert (row["status"], row["reason"]) == ("skipped", "the team has 1 cluster(s), and 2 are needed")
+    assert (row["status"], row["reason"]) == ("skipped", "the team has 1 core cluster(s), and 2 are required")
     assert "all_clusters_over_one" not in result["ceilings"]
 
 

@@ -1,4 +1,4 @@
-"""A limit is kept by a control group of either version where one can be made; else by one on private memory, which says so."""
+"""Memory limits: a control group of either version if possible, else a reported limit on private memory."""
 
 import os
 import subprocess
@@ -16,7 +16,7 @@ V2_FILES = {"memory.max": "max", "memory.swap.max": "max", "memory.events": "low
 
 
 class Tree:
-    """Control groups as far as they are looked at: a new one gets its files from the kernel, and goes with them."""
+    """Emulated control groups. A new group gets its files from the kernel and loses them when it is removed."""
 
     def __init__(self, root: Path, monkeypatch) -> None:
         self.root, self.own_groups, self.files = root, root / "own", {**V1_FILES, **V2_FILES}
@@ -83,7 +83,7 @@ def test_group_of_version_1_limits_memory_and_swap_together_below_its_own_group(
 def test_swap_that_the_kernel_does_not_count_is_said(tree):
     del tree.files["memory.memsw.limit_in_bytes"]
     tree.version_1("1\n")
-    assert "as much swap as there is" in tree.limit().how
+    assert "swap unlimited" in tree.limit().how
 
 
 def test_without_a_group_the_limit_is_on_private_memory_and_both_reasons_are_said(tree):
@@ -93,8 +93,8 @@ def test_without_a_group_the_limit_is_on_private_memory_and_both_reasons_are_sai
     assert limit.data_bytes == 250
     for words in (
         "private memory (RLIMIT_DATA) of 250 bytes for each of 4",
-        "keeps control of",
-        "do not hold in groups",
+        "does not delegate",
+        "exclude its child groups",
     ):
         assert words in limit.how
     assert not limit.struck()
@@ -107,7 +107,7 @@ def test_no_limit_is_none():
     limit.close()
 
 
-@pytest.mark.long  # it makes a group on this machine
+@pytest.mark.long  # creates a control group on this machine
 def test_a_process_that_takes_more_than_its_group_is_killed_and_the_group_goes():
     limit = MemoryLimit(32 * MEBI, ranks=1)
     if limit.data_bytes is not None:

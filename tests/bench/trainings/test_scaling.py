@@ -1,4 +1,4 @@
-"""Scaling says what ranks had, lost and exchanged; ranks that share cores are marked; no time is judged."""
+"""Scaling benchmark: resources, losses and communication of ranks; oversubscription. Tests do not check times."""
 
 import json
 from types import SimpleNamespace
@@ -25,7 +25,7 @@ TINY = ["--models", "S/2", *(f"--override={name}={value}" for name, value in SMA
 
 
 def machine(cores: int):
-    """A node of so many cores with two CPUs each, of which one is not allowed."""
+    """Return a node with this number of cores of two CPUs each; one CPU per core is allowed."""
     every = [SimpleNamespace(index=n, cpus=(n, n + cores)) for n in range(cores)]
     return SimpleNamespace(visible_cores=every, limits=SimpleNamespace(allowed_cpus=tuple(range(2 * cores - 1))))
 
@@ -62,7 +62,7 @@ def test_on_a_cluster_ranks_fill_nodes_and_the_launcher_sees_to_the_cores():
 
 
 def ran(seconds: list[float], *, ranks: int, losses=(1.0,), norms=(0.5,), exposed=(), pairs=None) -> Run:
-    """A run as it is read: rank 1 waits twice as long as rank 0."""
+    """Return a run with the form of its result file; rank 1 waits twice as long as rank 0."""
     each = [{"exchange": {"exposed_seconds": [(rank + 1) * wait for wait in exposed]}} for rank in range(ranks)]
     result = {"each_rank": each if exposed else [{}] * ranks, "grad_norms": list(norms), "pairs": pairs}
     return Run(seconds=seconds, losses=list(losses), result=result)
@@ -155,7 +155,9 @@ def test_one_two_and_too_many_ranks_train_alike(tmp_path, capsys):
     assert [point["status"] for point in (one, two, four)] == ["ok"] * 3
     assert all(point["same_training"]["same"] for point in (one, two, four))
     assert len(set(two["losses"])) == len(two["losses"]) == 4
-    assert two["grad_norms"] != one["grad_norms"] or two["losses"] != one["losses"], "two ranks sum in another order"
+    assert two["grad_norms"] != one["grad_norms"] or two["losses"] != one["losses"], (
+        "two ranks must sum in another order"
+    )
     assert one["exposed_seconds"] == 0.0
     assert len(two["without_communication"]["ratio"]["rounds"]) == 2
     assert all(rank["exchange"]["bytes_moved"] == [two["each_rank"][0][0]["exchange"]["bytes_moved"][0]] * 2

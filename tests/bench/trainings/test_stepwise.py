@@ -1,4 +1,4 @@
-"""Stages of a training add up, are compared in the same round, and say what was not measured; no time is judged."""
+"""Stepwise benchmark: accumulation, comparison within a round, missing values. Tests do not check times."""
 
 import json
 from itertools import pairwise
@@ -49,7 +49,7 @@ def test_one_rank_exchanges_nothing_and_stages_can_be_chosen() -> None:
     assert "mpi" not in [one.name for one in contenders_of(StepwiseSettings(), machine(2))]
     chosen = contenders_of(StepwiseSettings(stages=("gemm", "tuned")), machine(2))
     assert [one.name for one in chosen] == ["gemm", "tuned"]
-    assert dict(chosen[0].environment)["DITHC_POOL"] == "off", "a stage that is left out has its settings all the same"
+    assert dict(chosen[0].environment)["DITHC_POOL"] == "off", "settings of an omitted stage are missing"
 
 
 def test_speed_ups_are_those_of_the_same_round_over_the_first_stage_and_over_the_one_before() -> None:
@@ -62,7 +62,7 @@ def test_speed_ups_are_those_of_the_same_round_over_the_first_stage_and_over_the
     rows = {row["name"]: row for row in rows_of(settings, runs)}
     assert rows["gemm"]["speedup"]["rounds"] == [2.0, 3.0]
     assert rows["operators"]["speedup"]["rounds"] == [4.0, 3.0]
-    assert rows["operators"]["speedup_over_previous"]["rounds"] == [2.0, 1.0], "the stage without a run is passed over"
+    assert rows["operators"]["speedup_over_previous"]["rounds"] == [2.0, 1.0], "the stage without a run was not skipped"
     assert rows["operators"]["largest_difference_of_losses"] == pytest.approx(0.1)
     assert rows["mpi"]["status"] == "same"
 
@@ -78,7 +78,7 @@ def test_a_stage_that_fails_says_why_and_nothing_is_compared_with_it_or_past_it(
     runs = {"baseline": [ok(4.0)], "gemm": [failed], "operators": [ok(2.0)], "automem": [ok(1.0)]}
     rows = rows_of(settings, runs)
     assert rows[2]["speedup"]["median"] == 2.0
-    assert rows[2]["speedup_over_previous"] is None, "what both stages gave is not the second one's"
+    assert rows[2]["speedup_over_previous"] is None, "the gain of both stages was attributed to the second"
     assert rows[3]["speedup_over_previous"]["median"] == 2.0
     text = said_of(rows)
     assert "failed: no such thing" in text
@@ -123,13 +123,13 @@ def test_stages_train_the_same_weights_with_other_operators_each(tmp_path, monke
     chosen = ["--stages", "baseline,gemm,operators,automem,tuned", "--rounds", "1", "--steps", "1"]
     assert main(["bench", "stepwise", *TINY, *chosen, "--json", str(path)]) == 0
     rows = {row["name"]: row for row in json.loads(path.read_text())["stages"]}
-    assert rows["tuned"]["status"] == "skipped", "nothing is tuned in that folder"
+    assert rows["tuned"]["status"] == "skipped", "that folder contains no tuning"
     served = {name: {row["op"]: row["backend"] for row in rows[name]["operators"]} for name in rows if name != "tuned"}
     assert set(served["baseline"].values()) == {"reference"}
     assert (served["gemm"]["linear"], served["gemm"]["attention"], served["gemm"]["adamw"]) == (
         "c", "reference", "reference",
     )  # fmt: skip
     assert set(served["operators"].values()) == {"c"}
-    # Three steps; roundoff x longest product x layers, as the other comparisons of trainings have it.
+    # Three steps; roundoff x longest product x layers, as in other comparisons of training runs.
     for name in served:
         assert rows[name]["losses"] == pytest.approx(rows["baseline"]["losses"], rel=2**-24 * 256 * 7)

@@ -1,4 +1,4 @@
-"""A comparison of strategies says who ran on what, what it took, and what did not fit; no time is judged."""
+"""Strategy benchmark: placement, cost and failures of strategies. Tests do not check times."""
 
 import json
 from dataclasses import replace
@@ -35,7 +35,7 @@ TINY = [
 
 
 def machine(*, dies: int, clusters: int, cores: int):
-    """A node of so many dies of so many clusters of so many cores with one CPU each."""
+    """Return a node with the given dies, core clusters per die and cores per cluster, with one CPU per core."""
     every = [
         SimpleNamespace(index=n, cpus=(n,), cluster=n // cores, die=n // cores // clusters)
         for n in range(dies * clusters * cores)
@@ -54,7 +54,7 @@ def test_ranks_and_threads_follow_from_dies_and_clusters():
 def test_cores_of_a_machine_of_one_cluster_are_taken_for_clusters_and_it_is_said():
     found, said = contenders_on(machine(dies=1, clusters=1, cores=2), NAMES)
     assert [(one.ranks, one.cpus) for one in found] == [(1, 2), (2, 1), (2, 1), (1, 1)]
-    assert "each core is taken for a cluster" in said
+    assert "each core counts as a cluster" in said
 
 
 def test_several_ranks_share_the_state_where_their_strategy_can():
@@ -157,13 +157,13 @@ def test_strategies_run_alike_and_only_processes_exchange(tmp_path, capsys, monk
     rows = result["cells"][0]["strategies"]
     assert {row["status"] for row in rows.values()} == {"ok"}
     losses = [row["losses"] for row in rows.values()]
-    # Four steps at lr 1e-4; the tolerance is that of the training test: roundoff x longest product x layers.
+    # Four steps at lr 1e-4; the tolerance of the training test: roundoff x longest product x layers.
     assert losses[1] == pytest.approx(losses[0], rel=2**-24 * 256 * 7)
     assert losses[2] == pytest.approx(losses[0], rel=2**-24 * 256 * 7)
     assert losses[3] == pytest.approx(losses[2], rel=2**-24 * 256 * 7)
-    parameters = (64 * 3 + 64 + 64 * 4 * 2 + 64 * 6) * 64  # of the block, without biases: below the whole
+    parameters = (64 * 3 + 64 + 64 * 4 * 2 + 64 * 6) * 64  # of the block, without biases: a lower bound
     assert rows["cftp"]["tcp_bytes"] == rows["cftp"]["mpi_bytes"] == rows["cftp"]["shared_bytes"] == 0
-    assert rows["dp"]["shared_bytes"] >= 2 * 4 * parameters  # each of two ranks hands over its fp32 gradients once
+    assert rows["dp"]["shared_bytes"] >= 2 * 4 * parameters  # each of two ranks passes its fp32 gradients on once
     activations = 2 * 256 * 64 * 4
     assert rows["dp+tp"]["shared_bytes"] >= 2 * 4 * activations  # two sums forward and two backward, from each rank
     assert rows["dp+tp-gloo"]["tcp_bytes"] >= 2 * 4 * activations

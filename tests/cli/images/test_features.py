@@ -1,4 +1,4 @@
-"""Features, triplets and pixels through the verbs: the same on two ranks as on one, and scored as an evaluation asks."""
+"""Features, triplets and pixels by the commands: equal on one and two ranks, and scored by an evaluation."""
 
 import json
 import os
@@ -45,7 +45,7 @@ CONFIG: dict[str, Any] = {
 
 
 class Place:
-    """A folder with tiles, an extractor and images that are the tiles, darker."""
+    """Folder with tiles, an extractor, and images that are darkened tiles."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -66,7 +66,7 @@ class Place:
         assert main([name, "--config", str(self.root / "config.json"), *words]) == 0, name
 
     def features(self, side: str, out: str) -> list[str]:
-        """Arguments of `dithc features`."""
+        """Return the arguments of `dithc features`."""
         own = [
             "--extractor",
             "own",
@@ -130,7 +130,9 @@ def test_an_evaluation_is_told_all_that_it_asks_for(place: Place, capsys: pytest
         assert 0 < clipped < 1
     darker = numbers["pixels"]["bands"]["wasserstein"]
     apart = np.abs(real.mean(axis=(0, 2, 3)) - made.mean(axis=(0, 2, 3)))
-    assert all(darker[band] > 0.9 * apart[number] > 0 for number, band in enumerate("RGB"))  # means are never farther
+    assert all(
+        darker[band] > 0.9 * apart[number] > 0 for number, band in enumerate("RGB")
+    )  # means are never farther apart
     assert "power" not in json.dumps(numbers)
     curves = json.loads((place.root / "fid" / "curves.json").read_text())
     assert curves["band_names"] == ["R", "G", "B"]

@@ -1,4 +1,4 @@
-"""Which pixels of a set of images are measured: those of tiles that have all of theirs."""
+"""Pixels measured for a set of images: only complete tiles count."""
 
 import json
 from argparse import Namespace
@@ -19,7 +19,7 @@ BANDS, SIDE = ["B04", "B08"], 16
 
 
 def source_of(root: Path, chips: np.ndarray):
-    """Tiles of DN (n, C, H, W), 0 is no data, opened as `dithc features` does."""
+    """Open tiles of DN (n, C, H, W), 0 without data, as `dithc features` does."""
     data = root / "chips"
     data.mkdir(parents=True)
     for number, chip in enumerate(chips):
@@ -43,13 +43,13 @@ def test_tiles_with_missing_pixels_are_not_measured(tmp_path):
     chips[[1, 3], :, 0, :5] = 0
     source = source_of(tmp_path, chips)
     assert source.needed.whole.tolist() == [0, 2, 4]
-    assert source.shown().total == 5  # features are of all
+    assert source.shown().total == 5  # features include all tiles
     measured = source.needed.without_gaps()
     measure(measured.stored, measured.labels, tmp_path, bands=measured.bands, set_hash="", group=Group())
     pixels = read(tmp_path)
     assert pixels.class_pixels.tolist() == [3 * SIDE**2]
     assert pixels.class_sums.tolist() == [chips[[0, 2, 4]].sum(axis=(0, 2, 3), dtype=np.int64).tolist()]
-    assert pixels.first == chips[[0, 2, 4]].min()  # and not 0
+    assert pixels.first == chips[[0, 2, 4]].min()  # not 0
     np.testing.assert_array_equal(measured.physical(np.array([1])), source.needed.physical(np.array([2])))
 
 

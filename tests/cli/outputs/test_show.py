@@ -1,4 +1,4 @@
-"""`dithc show` says what an output is, and draws it."""
+"""`dithc show` describes and draws outputs."""
 
 import json
 from pathlib import Path
@@ -16,7 +16,7 @@ PNG = b"\x89PNG"
 
 @pytest.fixture
 def said(capsys: pytest.CaptureFixture[str]):
-    """Runs `dithc show` and gives its status and what it printed."""
+    """Return a function that executes `dithc show` and returns its status and output."""
 
     def show(*arguments: object) -> tuple[int, str]:
         status = main(["show", *map(str, arguments)])
@@ -27,7 +27,7 @@ def said(capsys: pytest.CaptureFixture[str]):
 
 @pytest.fixture
 def latents(tmp_path: Path) -> Path:
-    """A finished stage of latents."""
+    """Return a finished stage of latents."""
     folder = tmp_path / "latents" / "s2"
     folder.mkdir(parents=True)
     array = np.random.default_rng(0).normal(size=(10, 8, 16, 16)).astype(np.float16)
@@ -40,7 +40,7 @@ def latents(tmp_path: Path) -> Path:
 
 
 def metrics(folder: Path) -> Path:
-    """metrics.jsonl of thirty steps."""
+    """Write metrics.jsonl of thirty steps."""
     folder.mkdir(parents=True)
     rows = [{"step": step, "loss": 1 / step, "lr": 1e-4} for step in range(1, 31)]
     (folder / "metrics.jsonl").write_text("".join(map(seal_line, rows)))
@@ -159,7 +159,7 @@ def test_stage_is_drawn_by_its_grid_or_else_its_first_shard(said, latents: Path,
     write_png(latents / "grid.png", np.zeros((4, 4, 3), np.uint8))
     assert said(latents, "--png", tmp_path / "grid.png")[0] == 0
     assert (tmp_path / "grid.png").read_bytes() == (latents / "grid.png").read_bytes()
-    metrics(latents / "metrics")  # as a trained codec has them: its loss is drawn by their own path
+    metrics(latents / "metrics")  # the layout of a trained codec, with the loss drawn from its path
     assert said(latents, "--png", tmp_path / "again.png")[0] == 0
     assert (tmp_path / "again.png").read_bytes() == (latents / "grid.png").read_bytes()
 

@@ -1,4 +1,4 @@
-"""`dithc verify` finds what is missing, cut or altered, and nothing else."""
+"""`dithc verify` finds missing, truncated and altered files, and no others."""
 
 import errno
 import hashlib
@@ -17,13 +17,13 @@ from dithc.sealed import seal_line
 
 
 def write(path: Path) -> None:
-    """Fifty bytes of weights."""
+    """Write fifty bytes of weights."""
     path.write_bytes(b"w" * 50)
 
 
 @pytest.fixture
 def results(tmp_path: Path) -> Path:
-    """A stage's folder with a manifest, shards with sidecars and an index; a store with a checkpoint."""
+    """Build a stage's folder with manifest, shards, sidecars and index, and a store with a checkpoint."""
     folder = tmp_path / "results" / "latents" / "s2"
     folder.mkdir(parents=True)
     paths = [folder / f"shard-0000{number}.npy" for number in range(3)]
@@ -46,7 +46,7 @@ PROFILE = Path(__file__).parents[3] / "profiles/local"
 
 
 def lines(capsys: pytest.CaptureFixture[str]) -> list[str]:
-    """What was printed."""
+    """Return the printed lines."""
     return capsys.readouterr().out.splitlines()
 
 
@@ -54,7 +54,7 @@ def test_intact_results_pass(results: Path, capsys: pytest.CaptureFixture[str]) 
     assert main(["verify", str(results)]) == 0
     (line,) = lines(capsys)
     assert line.startswith("4 files (")
-    assert line.endswith("of 7 documents: all as they were written")
+    assert line.endswith("of 7 documents: all intact")
 
 
 def test_each_file_is_read_once_whoever_lists_it(results: Path, tmp_path: Path) -> None:
@@ -78,7 +78,7 @@ def test_missing_cut_and_altered_files_are_named_with_status_1(
     assert main(["verify", str(results)]) == 1
     *told, verdict = lines(capsys)
     faults = told[::2]
-    assert all("workflow makes it again" in line for line in told[1::2])
+    assert all("workflow rebuilds it" in line for line in told[1::2])
     assert [fault.split(" (listed")[0] for fault in faults[:3]] == [
         f"{shards[0]} is missing",
         f"{shards[1]} has 1499 bytes, 1500 were written",
@@ -155,7 +155,7 @@ def test_repair_keeps_documents_that_dithc_did_not_write(
     assert app.exists()
     assert (results / "fid" / "step_0000001.json").exists()
     assert shard.exists()
-    assert "makes it again" not in capsys.readouterr().out
+    assert "rebuilds it" not in capsys.readouterr().out
 
 
 def test_repair_without_a_profile_deletes_no_file(results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -166,7 +166,7 @@ def test_repair_without_a_profile_deletes_no_file(results: Path, monkeypatch: py
 
 
 def stand_in(results: Path, monkeypatch: pytest.MonkeyPatch) -> list[list[Path]]:
-    """An experiment with these results, and a workflow that only notes, each time, the leases that lie there."""
+    """Set up an experiment with these results, and a workflow that records the leases at each call."""
     runs: list[list[Path]] = []
 
     def workflow(words: list[str]) -> int:
@@ -207,7 +207,7 @@ def test_repair_deletes_nothing_beside_a_process_that_works_there(
             assert not workflow
         finally:
             orphan.kill()
-    assert main(["verify", str(results), "--repair", "--profile", str(PROFILE)]) == 1  # nobody made it again
+    assert main(["verify", str(results), "--repair", "--profile", str(PROFILE)]) == 1  # no workflow rebuilt it
     assert not shard.exists()
     assert workflow == [[]]
 

@@ -98,7 +98,7 @@ def test_a_cell_that_cannot_be_had_says_what_is_wrong(tmp_path: Path, monkeypatc
     assert paper("sec56", "--config", CONFIG, *NODE, "--cell", "cuda-fp32", "--out", out) == 0
     content = unseal(out.read_text())
     assert content["result"] is None
-    assert "sees no GPU" in content["reason"]
+    assert "finds no GPU" in content["reason"]
     assert "ended with status 2" in content["reason"]
     assert "\n" not in content["reason"]
 

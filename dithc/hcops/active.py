@@ -3,11 +3,10 @@
 import os
 from collections.abc import Callable, Collection
 from fnmatch import fnmatchcase
-from types import TracebackType
 from typing import Any
 
 from dithc import native
-from dithc.hcops.table import FALLBACK, Choice, Kernel, choose, default, obstacle, raw_of
+from dithc.hcops.table import Choice, choose, default, obstacle, raw_of
 from dithc.hcops.tuning import summary
 from dithc.log import logger, problem
 from dithc.native import ISA_VARIABLE
@@ -23,7 +22,7 @@ _said_default: list[bool] = []  # not empty: the default was logged, or somebody
 
 def backend_of(op: str) -> str:
     """The back end that serves an operator now."""
-    return _active[op].kernel.backend
+    return _active[op].backend
 
 
 def raw(name: str) -> Callable[..., Any]:
@@ -50,16 +49,12 @@ class use:  # reads as a verb at the place of use
         self._previous = dict(_active)
         _activate(chosen)
         _said_default.append(True)
-        lacking = [op for op, choice in chosen.items() if choice.kernel.backend != backend]
-        note = f"; {FALLBACK} for {', '.join(lacking)}" if lacking else ""
-        log.info("%s served by back end %s%s", "operators" if ops is None else ", ".join(chosen), backend, note)
+        log.info("%s served by back end %s", "operators" if ops is None else ", ".join(chosen), backend)
 
     def __enter__(self) -> None:
         return None
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         _activate(self._previous)
 
 
@@ -86,7 +81,7 @@ def describe() -> list[dict[str, str]]:
     differentiation. The first time that happens to an operator, a line of the log says so.
     """
     return [
-        {"op": op, "backend": choice.kernel.backend, "kernel": _kernel(choice.kernel), "why": _why(choice)}
+        {"op": op, "backend": choice.backend, "kernel": _kernel(choice), "why": _why(choice)}
         for op, choice in _active.items()
     ]
 
@@ -107,22 +102,20 @@ def say_default() -> None:
 
 
 def _why(choice: Choice) -> str:
-    kernel = choice.kernel
-    if kernel.backend != "c":
+    if choice.backend != "c":
         return choice.why
     reasons = [choice.why]
-    if kernel.parts:
+    if choice.spec.parts:
         asked = os.environ.get(ISA_VARIABLE)
         reasons.append(f"{native.isa()}, {f'which {ISA_VARIABLE} names' if asked else 'the fastest of this CPU'}")
-    if kernel.op == "linear" and (tuned := summary()):
+    if choice.spec.name == "linear" and (tuned := summary()):
         reasons.append(tuned)
     return "; ".join(reasons)
 
 
-def _kernel(kernel: Kernel) -> str:
-    if kernel.backend != "c":
-        return f"{kernel.backend} {kernel.op}"
-    serving = [
-        f"{name} {isa}" for name, isa in native.kernels() if any(fnmatchcase(name, part) for part in kernel.parts)
-    ]
-    return ", ".join(serving) or f"{kernel.op} (plain C)"
+def _kernel(choice: Choice) -> str:
+    spec = choice.spec
+    if choice.backend != "c":
+        return f"{choice.backend} {spec.name}"
+    serving = [f"{name} {isa}" for name, isa in native.kernels() if any(fnmatchcase(name, part) for part in spec.parts)]
+    return ", ".join(serving) or f"{spec.name} (plain C)"

@@ -16,7 +16,7 @@ from torch.nn import Parameter
 
 from dithc.hcops import reference
 from dithc.hcops.active import backend_of, raw, say_default
-from dithc.hcops.autograd import abandon, custom, gradients
+from dithc.hcops.autograd import OPERATORS, abandon, gradients, traced
 from dithc.hcops.c import sequence
 from dithc.hcops.ops import linear
 from dithc.hcops.part import part
@@ -65,7 +65,7 @@ def mlp(
     if len({backend_of(part) for part in PARTS_OF_MLP}) > 1:
         return linear(linear(x, weight1, bias1, gelu=True), weight2, bias2, gate=gate, residual=residual)
     dtype = compute_type("mlp", x, **layers)
-    return custom.MLP(
+    return OPERATORS["mlp"](
         *(dense(x), dense(weight1), bias1, dense(weight2), bias2, rows_dense(gate), dense(residual)), dtype
     )
 
@@ -147,7 +147,7 @@ def block_serves(x: Tensor, c: Tensor, weights: BlockWeights | LastWeights) -> b
     everything asks for a gradient or nothing does."""
     if part.across is not None and not part.across.in_sequence:
         return False
-    if custom.traced(x) or not in_one_library():
+    if traced(x) or not in_one_library():
         return False
     parameters = (*weights.layers, *weights.norms)
     if any(type(weight) is not Parameter or not weight.is_contiguous() for weight in parameters):
@@ -306,7 +306,7 @@ def _rotated(qkv: Tensor, weights: BlockWeights, kind: Kind) -> Tensor:
     if kind.cos is None and weights.query is None:
         return qkv
     constants = (kind.cos, kind.sin, weights.query, weights.key)
-    heads: Tensor = raw("rotate_heads_forward")(qkv, kind.num_heads, *constants, kind.eps)
+    heads: Tensor = raw("rotate_heads_forward")(qkv, kind.num_heads, kind.eps, *constants)
     return heads
 
 
@@ -335,7 +335,7 @@ def _backward(ctx: Any, dout: Tensor, layers: _Layers) -> tuple[Tensor, Tensor]:
         if kind.cos is not None or query is not None:
             turn_back = gradients.kernel(ctx, "rotate_heads_backward")
             dqkv, *layers.gradients[2 * NUM_LAYERS :] = turn_back(
-                *(dheads, qkv, kind.num_heads, kind.cos, kind.sin, query, key, kind.eps)
+                *(dheads, qkv, kind.num_heads, kind.eps, kind.cos, kind.sin, query, key)
             )
         dnormed_a = layers(QKV, dqkv, normed_a, weights[QKV])
         dx, dshift_a, dscale_a = norm(dnormed_a, x, scale_a, *of_norm_a, dstream)

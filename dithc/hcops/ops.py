@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from dithc.hcops import reference
-from dithc.hcops.autograd import custom
+from dithc.hcops.autograd import OPERATORS
 from dithc.hcops.checks import heads_of
 from dithc.hcops.part import part
 from dithc.hcops.route import compute_type, dense, reference_serves, rows_dense
@@ -48,8 +48,7 @@ def linear(
     op = "linear_gelu" if gelu else "linear"
     if reference_serves(op, x=x, weight=weight, bias=bias):
         return reference.linear_gelu(x, weight, bias) if gelu else reference.linear(x, weight, bias)
-    operator = custom.LINEAR_GELU if gelu else custom.LINEAR
-    return operator(dense(x), dense(weight), bias, compute_type(op, x, weight=weight, bias=bias))
+    return OPERATORS[op](dense(x), dense(weight), bias, compute_type(op, x, weight=weight, bias=bias))
 
 
 def attention(qkv: Tensor, num_heads: int) -> Tensor:
@@ -65,7 +64,7 @@ def attention(qkv: Tensor, num_heads: int) -> Tensor:
         return part.across.attention(dense(qkv), num_heads)
     if served:
         return reference.attention(qkv, num_heads)
-    return custom.ATTENTION(dense(qkv), num_heads)
+    return OPERATORS["attention"](dense(qkv), num_heads)
 
 
 def _linear_gate_residual(x: Tensor, weight: Tensor, bias: Tensor | None, gate: Tensor, residual: Tensor) -> Tensor:
@@ -73,4 +72,4 @@ def _linear_gate_residual(x: Tensor, weight: Tensor, bias: Tensor | None, gate: 
     if reference_serves(op, x=x, weight=weight, bias=bias, gate=gate, residual=residual):
         return reference.linear_gate_residual(x, weight, bias, gate, residual)
     dtype = compute_type(op, x, weight=weight, bias=bias)
-    return custom.LINEAR_GATE_RESIDUAL(dense(x), dense(weight), bias, rows_dense(gate), dense(residual), dtype)
+    return OPERATORS["linear_gate_residual"](dense(x), dense(weight), bias, rows_dense(gate), dense(residual), dtype)

@@ -8,9 +8,11 @@ from torch import Tensor
 from dithc.hcops import reference
 from dithc.hcops.active import backend_of, raw, say_once
 from dithc.hcops.autograd import flat_gradients, forget_gradients, give_place, storage_users
+from dithc.hcops.checks import AdamwTensors
 from dithc.hcops.newton_schulz import orthogonalise
 from dithc.hcops.table import FALLBACK
 from dithc.log import problem
+from dithc.native import AdamwSettings
 
 __all__ = [
     "adamw",
@@ -61,21 +63,8 @@ def adamw(
     everything = [*weights, *gradients, *first, *second, *(averages or ())]
     by_torch = _reference_serves("adamw", everything)
     kernel = reference.adamw_forward if by_torch else raw("adamw_forward")
-    kernel(
-        weights,
-        gradients,
-        first,
-        second,
-        averages,
-        shadows,
-        lr=lr,
-        betas=betas,
-        eps=eps,
-        weight_decay=weight_decay,
-        step=step,
-        gradient_scale=gradient_scale,
-        ema_decay=ema_decay,
-    )
+    settings = AdamwSettings(lr, *betas, eps, weight_decay, gradient_scale, step, ema_decay)
+    kernel(AdamwTensors(weights, gradients, first, second, averages, shadows), settings)
     if not by_torch:  # autograd learns that memory behind saved tensors has changed
         changed = [*weights, *first, *second, *(averages or ()), *(shadows or ())]
         torch.autograd.graph.increment_version(tensor for tensor in changed if not tensor.is_inference())

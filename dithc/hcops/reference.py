@@ -10,6 +10,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from dithc.hcops.checks import AdamwTensors
+from dithc.native import AdamwSettings
+
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """x (..., D), weight (F, D), bias (F)."""
@@ -164,39 +167,20 @@ def sum_of_squares_forward(tensors: Sequence[Tensor]) -> float:
 
 
 @torch.no_grad()
-def adamw_forward(
-    weights: Sequence[Tensor],
-    gradients: Sequence[Tensor],
-    first: Sequence[Tensor],
-    second: Sequence[Tensor],
-    averages: Sequence[Tensor] | None,
-    shadows: Sequence[Tensor] | None,
-    *,
-    lr: float,
-    betas: tuple[float, float],
-    eps: float,
-    weight_decay: float,
-    step: int,
-    gradient_scale: float,
-    ema_decay: float,
-) -> None:
-    """torch's fused AdamW (Loshchilov & Hutter 2019, algorithm 2), then the average and the bf16 copies."""
+def adamw_forward(tensors: AdamwTensors, settings: AdamwSettings) -> None:
+    """Update by torch's fused AdamW, then update averages and bf16 copies."""
+    weights, gradients, first, second, averages, shadows = (None if t is None else list(t) for t in tensors)
     if not weights:
         return
-    if gradient_scale != 1:
-        gradients = torch._foreach_mul(list(gradients), gradient_scale)
+    if settings.gradient_scale != 1:
+        gradients = torch._foreach_mul(gradients, settings.gradient_scale)
     torch._fused_adamw_(
-        *(list(weights), list(gradients), list(first), list(second), []),
-        [torch.tensor(float(step)) for _ in weights],
-        lr=lr,
-        beta1=betas[0],
-        beta2=betas[1],
-        weight_decay=weight_decay,
-        eps=eps,
+        *(weights, gradients, first, second, [], [torch.tensor(float(settings.step)) for _ in weights]),
+        **{name: getattr(settings, name) for name in ("lr", "beta1", "beta2", "weight_decay", "eps")},
         amsgrad=False,
         maximize=False,
     )
     if averages is not None:
-        torch._foreach_lerp_(list(averages), list(weights), 1.0 - ema_decay)
+        torch._foreach_lerp_(averages, weights, 1.0 - settings.ema_decay)
     if shadows is not None:
-        torch._foreach_copy_(list(shadows), list(weights))
+        torch._foreach_copy_(shadows, weights)

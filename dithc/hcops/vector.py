@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from dithc.hcops import reference
-from dithc.hcops.autograd import custom
+from dithc.hcops.autograd import AND_STREAM, OPERATORS, traced
 from dithc.hcops.checks import halves_of, patches_of, rotation_of
 from dithc.hcops.route import dense, reference_serves, rows_dense
 
@@ -22,9 +22,10 @@ def adaln(x: Tensor, shift: Tensor, scale: Tensor, eps: float = 1e-6, *, rms: bo
     x is (N, T, D), shift and scale (N, D). `rms` uses x / sqrt(mean(x^2) + eps) (Zhang & Sennrich 2019, equation 4) instead of
     LayerNorm. The type is autocast's if a fast back end serves under autocast, else the widest type of the inputs.
     """
-    if reference_serves("adarms" if rms else "adaln", x=x, shift=shift, scale=scale):
+    op = "adarms" if rms else "adaln"
+    if reference_serves(op, x=x, shift=shift, scale=scale):
         return (reference.adarms if rms else reference.adaln)(x, shift, scale, eps)
-    return (custom.ADARMS if rms else custom.ADALN)(*_of_adaln(x, shift, scale, eps))
+    return OPERATORS[op](*_of_adaln(x, shift, scale, eps))
 
 
 def adaln_and_stream(
@@ -36,10 +37,10 @@ def adaln_and_stream(
     pass of its own, on its own threads, which then stay busy waiting for more where ours want to run. The second output is a
     view of x, and torch refuses to change it in place.
     """
-    if reference_serves("adarms" if rms else "adaln", x=x, shift=shift, scale=scale) or custom.traced(x):
+    op = "adarms" if rms else "adaln"
+    if reference_serves(op, x=x, shift=shift, scale=scale) or traced(x):
         return adaln(x, shift, scale, eps, rms=rms), x
-    node = custom.AdarmsAndStream if rms else custom.AdalnAndStream
-    out, stream = node.apply(*_of_adaln(x, shift, scale, eps))  # type: ignore[no-untyped-call]
+    out, stream = AND_STREAM[op].apply(*_of_adaln(x, shift, scale, eps))  # type: ignore[no-untyped-call]
     return out, stream
 
 
@@ -51,7 +52,7 @@ def gate_residual(x: Tensor, gate: Tensor, y: Tensor) -> Tensor:
     """
     if reference_serves("gate_residual", x=x, gate=gate, y=y):
         return reference.gate_residual(x, gate, y)
-    return custom.GATE_RESIDUAL(dense(x), rows_dense(gate), dense(y))
+    return OPERATORS["gate_residual"](dense(x), rows_dense(gate), dense(y))
 
 
 def rotate_heads(
@@ -82,50 +83,50 @@ def rotate_heads(
     if reference_serves("rotate_heads", qkv=qkv, **given):
         return reference.rotate_heads(qkv, num_heads, cos, sin, query_weight, key_weight, eps)
     cos, sin, query_weight, key_weight = (None if t is None else dense(t.float()) for t in given.values())
-    return custom.ROTATE_HEADS(dense(qkv), num_heads, cos, sin, query_weight, key_weight, eps)
+    return OPERATORS["rotate_heads"](dense(qkv), num_heads, eps, cos, sin, query_weight, key_weight)
 
 
 def swiglu(x: Tensor) -> Tensor:
     """silu(x[..., :E]) * x[..., E:] (Shazeer 2020, equation 6): (N, T, 2E) to (N, T, E), in x's type."""
     halves_of("swiglu", "x", x)
-    return reference.swiglu(x) if reference_serves("swiglu", x=x) else custom.SWIGLU(dense(x))
+    return reference.swiglu(x) if reference_serves("swiglu", x=x) else OPERATORS["swiglu"](dense(x))
 
 
 def silu(x: Tensor) -> Tensor:
     """x * sigmoid(x), any shape."""
-    return reference.silu(x) if reference_serves("silu", x=x) else custom.SILU(dense(x))
+    return reference.silu(x) if reference_serves("silu", x=x) else OPERATORS["silu"](dense(x))
 
 
 def gelu(x: Tensor) -> Tensor:
     """The tanh form of the GELU (Hendrycks & Gimpel 2016, section 2), any shape."""
-    return reference.gelu(x) if reference_serves("gelu", x=x) else custom.GELU(dense(x))
+    return reference.gelu(x) if reference_serves("gelu", x=x) else OPERATORS["gelu"](dense(x))
 
 
 def exp(x: Tensor) -> Tensor:
     """e^x, any shape."""
-    return reference.exp(x) if reference_serves("exp", x=x) else custom.EXP(dense(x))
+    return reference.exp(x) if reference_serves("exp", x=x) else OPERATORS["exp"](dense(x))
 
 
 def tanh(x: Tensor) -> Tensor:
     """The hyperbolic tangent, any shape."""
-    return reference.tanh(x) if reference_serves("tanh", x=x) else custom.TANH(dense(x))
+    return reference.tanh(x) if reference_serves("tanh", x=x) else OPERATORS["tanh"](dense(x))
 
 
 def softmax(x: Tensor) -> Tensor:
     """exp(x) over its sum along the last dimension."""
-    return reference.softmax(x) if reference_serves("softmax", x=x) else custom.SOFTMAX(dense(x))
+    return reference.softmax(x) if reference_serves("softmax", x=x) else OPERATORS["softmax"](dense(x))
 
 
 def scale_add(x: Tensor, y: Tensor | None = None, *, alpha: float = 1.0, beta: float = 1.0) -> Tensor:
     """alpha * x + beta * y, x and y of one shape, in the wider type; alpha * x without y."""
     if reference_serves("scale_add", x=x, y=y):
         return reference.scale_add(x, y, alpha, beta)
-    return custom.SCALE_ADD(dense(x), None if y is None else dense(y), alpha, beta)
+    return OPERATORS["scale_add"](dense(x), None if y is None else dense(y), alpha, beta)
 
 
 def mse(x: Tensor, y: Tensor) -> Tensor:
     """The mean of (x - y)^2 over all but the first dimension, (N) fp32."""
-    return reference.mse(x, y) if reference_serves("mse", x=x, y=y) else custom.MSE(dense(x), dense(y))
+    return reference.mse(x, y) if reference_serves("mse", x=x, y=y) else OPERATORS["mse"](dense(x), dense(y))
 
 
 def patchify(image: Tensor, p: int, *, order: int = CHANNELS_FIRST) -> Tensor:
@@ -134,7 +135,7 @@ def patchify(image: Tensor, p: int, *, order: int = CHANNELS_FIRST) -> Tensor:
     patches_of("patchify", "image", image, p, order)
     if served:
         return reference.patchify(image, p, order)
-    return custom.PATCHIFY(dense(image), p, order)
+    return OPERATORS["patchify"](dense(image), p, order)
 
 
 def unpatchify(patches: Tensor, rows: int, p: int, *, order: int = CHANNELS_LAST) -> Tensor:
@@ -143,7 +144,7 @@ def unpatchify(patches: Tensor, rows: int, p: int, *, order: int = CHANNELS_LAST
     patches_of("unpatchify", "patches", patches, p, order, rows=rows)
     if served:
         return reference.unpatchify(patches, rows, p, order)
-    return custom.UNPATCHIFY(dense(patches), rows, p, order)
+    return OPERATORS["unpatchify"](dense(patches), rows, p, order)
 
 
 def _of_adaln(x: Tensor, shift: Tensor, scale: Tensor, eps: float) -> tuple[Tensor, Tensor, Tensor, float, torch.dtype]:

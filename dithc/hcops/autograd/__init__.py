@@ -6,16 +6,18 @@ Invariants: names in `torch.ops.dithc` stay; a gradient is written where it belo
 How to change it: a new operator has a line in `custom.py`, a fake in `fakes.py`, a backward pass in `gradients.py`.
 """
 
-from dithc.hcops.autograd import custom, flat, gradients
+from dithc.hcops.autograd import gradients
+from dithc.hcops.autograd.custom import AND_STREAM, OPERATORS, traced
 from dithc.hcops.autograd.flat import abandon, flat_gradients, forget_gradients, give_place, storage_users
 
 __all__ = [
+    "AND_STREAM",
+    "OPERATORS",
     "abandon",
-    "custom",
-    "flat",
     "flat_gradients",
     "forget_gradients",
     "give_place",
     "gradients",
     "storage_users",
+    "traced",
 ]

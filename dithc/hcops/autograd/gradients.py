@@ -7,6 +7,7 @@ Legend: N batch, T tokens, D width, H heads, K head width (D = H * K), F output 
 """
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -111,29 +112,13 @@ def keep_adaln(ctx: Any, inputs: tuple[Any, ...], outputs: tuple[Tensor, ...]) -
     ctx.save_for_backward(x, scale, mean, rstd)
 
 
-def adaln(ctx: Any, dy: Tensor) -> Gradients:
-    return _of_norm(ctx, "adaln_backward", dy, None)
-
-
-def adaln_and_stream(ctx: Any, dy: Tensor | None, dstream: Tensor | None) -> Gradients:
-    """As `adaln`; what comes back along the stream is added in the same pass over memory."""
-    return _of_norm(ctx, "adaln_backward", dy, dstream)
-
-
 def keep_adarms(ctx: Any, inputs: tuple[Any, ...], outputs: tuple[Tensor, ...]) -> None:
     x, _shift, scale, _eps, _dtype = inputs
     ctx.save_for_backward(x, scale, outputs[1])
 
 
-def adarms(ctx: Any, dy: Tensor) -> Gradients:
-    return _of_norm(ctx, "adarms_backward", dy, None)
-
-
-def adarms_and_stream(ctx: Any, dy: Tensor | None, dstream: Tensor | None) -> Gradients:
-    return _of_norm(ctx, "adarms_backward", dy, dstream)
-
-
-def _of_norm(ctx: Any, name: str, dy: Tensor | None, dstream: Tensor | None) -> Gradients:
+def _of_norm(name: str, ctx: Any, dy: Tensor | None, dstream: Tensor | None = None) -> Gradients:
+    """`dstream`, the gradient of the residual stream, is added in the same pass over memory."""
     if dy is None:
         return dstream, None, None, None, None
     addend = () if dstream is None else (_dense(dstream),)
@@ -167,17 +152,15 @@ def attention(ctx: Any, dout: Tensor) -> Gradients:
 
 def keep_rotate_heads(ctx: Any, inputs: tuple[Any, ...], _: tuple[Tensor, ...]) -> None:
     """Of qkv only the norm asks; a rotation alone goes back without it."""
-    qkv, ctx.num_heads, cos, sin, query_weight, key_weight, ctx.eps = inputs
+    qkv, ctx.num_heads, ctx.eps, cos, sin, query_weight, key_weight = inputs
     ctx.save_for_backward(None if query_weight is None else qkv, cos, sin, query_weight, key_weight)
 
 
 def rotate_heads(ctx: Any, dout: Tensor) -> Gradients:
-    qkv, cos, sin, query_weight, key_weight = ctx.saved_tensors
-    dqkv, dquery, dkey = kernel(ctx, "rotate_heads_backward")(
-        _dense(dout), qkv, ctx.num_heads, cos, sin, query_weight, key_weight, ctx.eps
-    )
-    of_weights = (None, None) if query_weight is None else (dquery, dkey)
-    return dqkv, None, None, None, *of_weights, None
+    qkv, *constants = ctx.saved_tensors
+    backward = kernel(ctx, "rotate_heads_backward")
+    dqkv, *of_weights = backward(_dense(dout), qkv, ctx.num_heads, ctx.eps, *constants)
+    return dqkv, None, None, None, None, *((None, None) if qkv is None else of_weights)
 
 
 def keep_input(ctx: Any, inputs: tuple[Any, ...], _: tuple[Tensor, ...]) -> None:
@@ -188,28 +171,8 @@ def keep_output(ctx: Any, _: tuple[Any, ...], outputs: tuple[Tensor, ...]) -> No
     ctx.save_for_backward(outputs[0])
 
 
-def silu(ctx: Any, dy: Tensor) -> Gradients:
-    return (kernel(ctx, "silu_backward")(_dense(dy), *ctx.saved_tensors),)
-
-
-def gelu(ctx: Any, dy: Tensor) -> Gradients:
-    return (kernel(ctx, "gelu_backward")(_dense(dy), *ctx.saved_tensors),)
-
-
-def swiglu(ctx: Any, dy: Tensor) -> Gradients:
-    return (kernel(ctx, "swiglu_backward")(_dense(dy), *ctx.saved_tensors),)
-
-
-def softmax(ctx: Any, dy: Tensor) -> Gradients:
-    return (kernel(ctx, "softmax_backward")(_dense(dy), *ctx.saved_tensors),)
-
-
-def exp(ctx: Any, dy: Tensor) -> Gradients:
-    return (kernel(ctx, "exp_backward")(_dense(dy), *ctx.saved_tensors),)
-
-
-def tanh(ctx: Any, dy: Tensor) -> Gradients:
-    return (kernel(ctx, "tanh_backward")(_dense(dy), *ctx.saved_tensors),)
+def _of_saved(name: str, ctx: Any, dy: Tensor) -> Gradients:
+    return (kernel(ctx, name)(_dense(dy), *ctx.saved_tensors),)
 
 
 def keep_mse(ctx: Any, inputs: tuple[Any, ...], _: tuple[Tensor, ...]) -> None:
@@ -312,3 +275,25 @@ def kernel(ctx: Any, name: str) -> Callable[..., Any]:
 
 def _dense(tensor: Tensor) -> Tensor:
     return tensor if tensor.is_contiguous() else tensor.contiguous()
+
+
+Keep = Callable[[Any, tuple[Any, ...], tuple[Tensor, ...]], None]
+
+OF: dict[str, tuple[Keep, Callable[..., Gradients]]] = {
+    "linear": (keep_linear, linear),
+    "linear_gelu": (keep_linear_gelu, linear_gelu),
+    "linear_gate_residual": (keep_linear_gate_residual, linear_gate_residual),
+    "mlp": (keep_mlp, mlp),
+    "adaln": (keep_adaln, partial(_of_norm, "adaln_backward")),
+    "adarms": (keep_adarms, partial(_of_norm, "adarms_backward")),
+    "gate_residual": (keep_gate_residual, gate_residual),
+    "attention": (keep_attention, attention),
+    "rotate_heads": (keep_rotate_heads, rotate_heads),
+    "mse": (keep_mse, mse),
+    "patchify": (keep_patchify, patchify),
+    "unpatchify": (keep_unpatchify, unpatchify),
+    "scale_add": (keep_scale_add, scale_add),
+    **{name: (keep_input, partial(_of_saved, f"{name}_backward")) for name in ("silu", "gelu", "swiglu")},
+    **{name: (keep_output, partial(_of_saved, f"{name}_backward")) for name in ("softmax", "exp", "tanh")},
+}
+"""Functions of each operator: save tensors for the backward pass, and compute the gradients of all inputs."""

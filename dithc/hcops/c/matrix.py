@@ -14,16 +14,17 @@ from torch.nn import functional
 from dithc import native
 from dithc.hcops.c.library import arranged, functions, pool, run_recorded
 from dithc.hcops.checks import (
+    CONSTANTS,
     TYPES,
     array,
     condition,
     fp32,
     heads_of,
+    linear_of,
     rotation_of,
     shape_of,
     stream,
     typed,
-    wrong_shape,
 )
 from dithc.hcops.part import part
 from dithc.hcops.tuning import Blocking, Choice, Layout, choice
@@ -35,7 +36,7 @@ STREAM = 3  # dimensions of a stream (N, T, D)
 
 def linear_forward(x: Tensor, weight: Tensor, bias: Tensor | None, dtype: torch.dtype) -> Tensor:
     """x (..., D), weight (F, D), bias (F); `dtype` is that of the products and of the result."""
-    m, n, k = _sizes("linear", x, weight, bias)
+    m, n, k = linear_of("linear", x, weight, bias)
     tuned = _tuned(m, n, k, "forward", dtype)
     if tuned == "torch":
         return _torch_linear(x, weight, bias, dtype)
@@ -48,7 +49,7 @@ def linear_gelu_forward(
     x: Tensor, weight: Tensor, bias: Tensor | None, dtype: torch.dtype, *, keep: bool = True
 ) -> tuple[Tensor, Tensor | None]:
     """As `linear_forward`, then the tanh GELU; with `keep` also what stood before it, which the gradient needs."""
-    m, n, k = _sizes("linear_gelu", x, weight, bias)
+    m, n, k = linear_of("linear_gelu", x, weight, bias)
     y = pool().empty((*x.shape[:-1], n), dtype)
     before = pool().empty(y.shape, dtype) if keep else None
     _forward_product("linear_gelu", x, weight, bias, y, dtype, _cuts(m, n, k, dtype), _address(before), TYPES[dtype], 1)
@@ -70,7 +71,7 @@ def linear_gate_residual_forward(
     Shapes: x (N, T, D), weight (F, D), bias (F), gate (N, F), residual (N, T, F).
     """
     op = "linear_gate_residual"
-    m, n, k = _sizes(op, x, weight, bias)
+    m, n, k = linear_of(op, x, weight, bias)
     images, tokens, _ = stream(op, "x", x)
     shape_of(op, "residual", residual, (images, tokens, n))
     gate_fields = condition(op, "gate", gate, (images, n))
@@ -102,7 +103,7 @@ def linear_backward(
     gradient.
     """
     op = "linear_backward"
-    m, n, k = _sizes(op, x, weight, None)
+    m, n, k = linear_of(op, x, weight, None)
     shape_of(op, "dy", dy, (*x.shape[:-1], n))
     if gelu_at is not None:
         shape_of(op, "gelu_at", gelu_at, tuple(x.shape))
@@ -121,69 +122,46 @@ def linear_backward(
     return dx, dw, db  # (..., D), (F, D), (F)
 
 
-def mlp_forward(
-    x: Tensor,
-    weight1: Tensor,
-    bias1: Tensor | None,
-    weight2: Tensor,
-    bias2: Tensor | None,
-    gate: Tensor,
-    residual: Tensor,
-    dtype: torch.dtype,
-    *,
-    keep: bool = True,
-) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
-    """Apply `linear_gelu_forward`, then `linear_gate_residual_forward`; return (out, hidden, before, y)."""
-    hidden, before = linear_gelu_forward(x, weight1, bias1, dtype, keep=keep)
-    out, y = linear_gate_residual_forward(hidden, weight2, bias2, gate, residual, dtype, keep=keep)
-    return out, hidden, before, y  # (N, T, F), (N, T, 4D), (N, T, 4D), (N, T, F)
-
-
-def rotate_heads_forward(
-    qkv: Tensor,
-    num_heads: int,
-    cos: Tensor | None,
-    sin: Tensor | None,
-    query_weight: Tensor | None,
-    key_weight: Tensor | None,
-    eps: float,
-) -> Tensor:
-    """qkv (N, T, 3D), cos and sin (T, K / 2) fp32 or None, weights (K) fp32 or None."""
-    op, given = "rotate_heads", (cos, sin, query_weight, key_weight)
-    n, t, _, k = _heads(op, qkv, num_heads)
-    rotation_of(op, qkv, num_heads, *given)
+def rotate_heads_forward(qkv: Tensor, num_heads: int, eps: float, *constants: Tensor | None) -> Tensor:
+    """Rotate qkv (N, T, 3D); constants are cos and sin (T, K / 2) fp32, and weights of q and k (K) fp32, each pair or None."""
+    op = "rotate_heads"
+    n, t, _, k = rotation_of(op, qkv, num_heads, *constants)
     address, code = array(op, "qkv", qkv)
     out = pool().empty(qkv.shape, qkv.dtype)
     functions().hc_rotate_heads_forward(
-        *(native.context(), n, t, num_heads, k, eps, *_constants(op, *given), address, out.data_ptr(), code)
+        *(native.context(), n, t, num_heads, k, eps, *_constants(op, *constants), address, out.data_ptr(), code)
     )
     return out  # (N, T, 3D)
 
 
 def rotate_heads_backward(
-    dout: Tensor,
-    qkv: Tensor | None,
-    num_heads: int,
-    cos: Tensor | None,
-    sin: Tensor | None,
-    query_weight: Tensor | None,
-    key_weight: Tensor | None,
-    eps: float,
+    dout: Tensor, qkv: Tensor | None, num_heads: int, eps: float, *constants: Tensor | None
 ) -> tuple[Tensor, Tensor | None, Tensor | None]:
-    """The gradients to qkv, in its type, and to the weights, fp32; without weights qkv may be None."""
-    op, given = "rotate_heads_backward", (cos, sin, query_weight, key_weight)
-    n, t, _, k = _heads(op, dout, num_heads)
-    rotation_of(op, dout, num_heads, *given)
+    """Return the gradients of qkv, in its type, and of the weights, fp32. Without weights qkv may be None."""
+    op = "rotate_heads_backward"
+    n, t, _, k = rotation_of(op, dout, num_heads, *constants)
     address, code = array(op, "dout", dout)
     dqkv = pool().empty(dout.shape, dout.dtype)
     dquery = dkey = source = None
-    if query_weight is not None:
+    if constants[2] is not None:
         assert qkv is not None, "the gradient of a norm needs its input"
         shape_of(op, "qkv", qkv, dout.shape)
         source = typed(op, "qkv", qkv, dout.dtype)
         dquery, dkey = (torch.empty(k, dtype=torch.float32, device="cpu") for _ in range(2))
     functions().hc_rotate_heads_backward(
-        *(native.context(), n, t, num_heads, k, eps, *_constants(op, *given), address, source, dqkv.data_ptr(), code),
+        *(
+            native.context(),
+            n,
+            t,
+            num_heads,
+            k,
+            eps,
+            *_constants(op, *constants),
+            address,
+            source,
+            dqkv.data_ptr(),
+            code,
+        ),
         *(_address(dquery), _address(dkey)),
     )
     return dqkv, dquery, dkey  # (N, T, 3D), (K), (K)
@@ -191,7 +169,7 @@ def rotate_heads_backward(
 
 def attention_forward(qkv: Tensor, num_heads: int) -> tuple[Tensor, Tensor]:
     """Return the mixed values (N, T, D) and the logarithms of the sums of exponentials (N, H, T); products use qkv's type."""
-    n, t, d, k = _heads("attention", qkv, num_heads)
+    n, t, d, k = heads_of("attention", qkv, num_heads)
     address, code = array("attention", "qkv", qkv)
     out, lse = pool().empty((n, t, d), qkv.dtype), pool().empty((n, num_heads, t), torch.float32)
     functions().hc_attention_forward(
@@ -209,7 +187,7 @@ def attention_over(
     `dtype` (None: qkv's), and the logarithms of the sums of exponentials (N, H, t).
     """
     op = "attention_over"
-    n, t, d, k = _heads(op, qkv, num_heads)
+    n, t, d, k = heads_of(op, qkv, num_heads)
     whole = key.shape[1]
     for name, of_all in (("key", key), ("value", value)):
         shape_of(op, name, of_all, (n, whole, d))
@@ -232,7 +210,7 @@ def attention_over(
 def attention_backward(dout: Tensor, qkv: Tensor, out: Tensor, lse: Tensor, num_heads: int) -> Tensor:
     """The gradient of `attention_forward`; the products are of qkv's type."""
     op = "attention_backward"
-    n, t, d, k = _heads(op, qkv, num_heads)
+    n, t, d, k = heads_of(op, qkv, num_heads)
     shape_of(op, "dout", dout, (n, t, d))
     shape_of(op, "out", out, (n, t, d))
     shape_of(op, "lse", lse, (n, num_heads, t))
@@ -243,18 +221,6 @@ def attention_backward(dout: Tensor, qkv: Tensor, out: Tensor, lse: Tensor, num_
         *(fp32(op, "lse", lse), dqkv.data_ptr(), code, code),
     )
     return dqkv  # (N, T, 3D)
-
-
-def _sizes(op: str, x: Tensor, weight: Tensor, bias: Tensor | None) -> tuple[int, int, int]:
-    """Rows of x, F and D of a linear layer."""
-    if weight.dim() != 2:
-        raise wrong_shape(op, "weight", weight, expected="(F, D)")
-    n, k = weight.shape
-    if x.dim() == 0 or x.shape[-1] != k:
-        raise wrong_shape(op, "x", x, expected=f"(..., {k}), as wide as the rows of weight")
-    if bias is not None and bias.shape != (n,):
-        raise wrong_shape(op, "bias", bias, expected=(n,))
-    return x.shape[:-1].numel(), n, k
 
 
 def _forward_product(
@@ -366,15 +332,5 @@ def _torch_linear(x: Tensor, weight: Tensor, bias: Tensor | None, dtype: torch.d
         return functional.linear(x.to(dtype), weight.to(dtype), None if bias is None else bias.to(dtype))
 
 
-def _constants(
-    op: str, cos: Tensor | None, sin: Tensor | None, query_weight: Tensor | None, key_weight: Tensor | None
-) -> tuple[int | None, ...]:
-    """The addresses of the tables and weights of a rotation."""
-    named = {"cos": cos, "sin": sin, "query_weight": query_weight, "key_weight": key_weight}
-    return tuple(None if tensor is None else fp32(op, name, tensor) for name, tensor in named.items())
-
-
-def _heads(op: str, qkv: Tensor, num_heads: int) -> tuple[int, int, int, int]:
-    n, t, three = stream(op, "qkv", qkv)
-    heads_of(op, qkv, num_heads)
-    return n, t, three // 3, three // (3 * num_heads)
+def _constants(op: str, *constants: Tensor | None) -> tuple[int | None, ...]:
+    return tuple(None if x is None else fp32(op, name, x) for name, x in zip(CONSTANTS, constants, strict=True))

@@ -5,6 +5,7 @@ Legend: N batch, T tokens, D width, E width of a hidden layer, C channels, R and
 """
 
 from collections.abc import Sequence
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -13,20 +14,20 @@ from dithc import native
 from dithc.hcops.c.library import functions, pool
 from dithc.hcops.checks import (
     TYPES,
+    AdamwTensors,
     array,
     condition,
     fp32,
     halves_of,
     patches_of,
+    rows_of,
+    samples_of,
     shape_of,
     stream,
     typed,
     wrong_shape,
 )
 from dithc.log import problem
-
-# Numbers of hc_function.
-EXP, TANH, GELU, SILU = range(4)
 
 
 def adaln_forward(
@@ -91,67 +92,52 @@ def gate_residual_backward(
     return dy, dgate
 
 
-def exp_forward(x: Tensor) -> Tensor:
-    """x of any shape."""
-    return _map("exp", EXP, x)
+def _map(op: str, function: int, x: Tensor) -> Tensor:
+    """Apply a function to x of any shape."""
+    address, code = array(op, "x", x)
+    out = pool().empty(x.shape, x.dtype)
+    functions().hc_map(native.context(), function, x.numel(), address, code, out.data_ptr(), code)
+    return out
 
 
-def tanh_forward(x: Tensor) -> Tensor:
-    """x of any shape."""
-    return _map("tanh", TANH, x)
+def _map_backward(op: str, function: int, dy: Tensor, x: Tensor) -> Tensor:
+    """Return the gradient of `_map`; for exp and tanh, `x` is the result of the forward pass."""
+    shape_of(op, "dy", dy, x.shape)
+    address, code = array(op, "x", x)
+    dx = pool().empty(x.shape, x.dtype)
+    functions().hc_map_backward(
+        native.context(), function, x.numel(), *array(op, "dy", dy), address, code, dx.data_ptr(), code
+    )
+    return dx
 
 
-def exp_backward(dy: Tensor, y: Tensor) -> Tensor:
-    """dy and y, the result of the forward pass, of one shape."""
-    return _map_backward("exp_backward", EXP, dy, y)
-
-
-def tanh_backward(dy: Tensor, y: Tensor) -> Tensor:
-    """dy and y, the result of the forward pass, of one shape."""
-    return _map_backward("tanh_backward", TANH, dy, y)
-
-
-def gelu_forward(x: Tensor) -> Tensor:
-    """x of any shape; the tanh form."""
-    return _map("gelu", GELU, x)
-
-
-def gelu_backward(dy: Tensor, x: Tensor) -> Tensor:
-    """dy and x of one shape."""
-    return _map_backward("gelu_backward", GELU, dy, x)
-
-
-def silu_forward(x: Tensor) -> Tensor:
-    """x of any shape."""
-    return _map("silu", SILU, x)
-
-
-def silu_backward(dy: Tensor, x: Tensor) -> Tensor:
-    """dy and x of one shape."""
-    return _map_backward("silu_backward", SILU, dy, x)
+# In the order of hc_function.
+FUNCTIONS = ("exp", "tanh", "gelu", "silu", "gelu_erf")
+exp_forward, tanh_forward, gelu_forward, silu_forward, gelu_erf_forward = (
+    partial(_map, name, number) for number, name in enumerate(FUNCTIONS)
+)
+exp_backward, tanh_backward, gelu_backward, silu_backward, gelu_erf_backward = (
+    partial(_map_backward, f"{name}_backward", number) for number, name in enumerate(FUNCTIONS)
+)
 
 
 def swiglu_forward(x: Tensor) -> Tensor:
     """x (N, T, 2E), gates before values."""
-    halves_of("swiglu", "x", x)
-    n, t, both = x.shape
+    n, t, e = halves_of("swiglu", "x", x)
     address, code = array("swiglu", "x", x)
-    out = pool().empty((n, t, both // 2), x.dtype)
-    functions().hc_swiglu_forward(native.context(), n * t, both // 2, address, code, out.data_ptr(), code)
+    out = pool().empty((n, t, e), x.dtype)
+    functions().hc_swiglu_forward(native.context(), n * t, e, address, code, out.data_ptr(), code)
     return out  # (N, T, E)
 
 
 def swiglu_backward(dy: Tensor, x: Tensor) -> Tensor:
     """dy (N, T, E) and x (N, T, 2E)."""
     op = "swiglu_backward"
-    halves_of(op, "x", x)
-    n, t, both = x.shape
-    shape_of(op, "dy", dy, (n, t, both // 2))
+    n, t, e = halves_of(op, "x", x)
+    shape_of(op, "dy", dy, (n, t, e))
     address, code = array(op, "x", x)
     dx = pool().empty(x.shape, x.dtype)
-    functions().hc_swiglu_backward(
-        native.context(), n * t, both // 2, *array(op, "dy", dy), address, code, dx.data_ptr(), code
-    )
+    functions().hc_swiglu_backward(native.context(), n * t, e, *array(op, "dy", dy), address, code, dx.data_ptr(), code)
     return dx  # (N, T, 2E)
 
 
@@ -174,7 +160,7 @@ def softmax_forward(x: Tensor) -> Tensor:
     """Over the last dimension."""
     address, code = array("softmax", "x", x)
     out = pool().empty(x.shape, x.dtype)
-    functions().hc_softmax_forward(native.context(), *_rows("softmax", x), address, code, out.data_ptr(), code)
+    functions().hc_softmax_forward(native.context(), *rows_of("softmax", x), address, code, out.data_ptr(), code)
     return out
 
 
@@ -185,7 +171,7 @@ def softmax_backward(dy: Tensor, y: Tensor) -> Tensor:
     address, code = array(op, "y", y)
     dx = pool().empty(y.shape, y.dtype)
     functions().hc_softmax_backward(
-        native.context(), *_rows(op, y), *array(op, "dy", dy), address, code, dx.data_ptr(), code
+        native.context(), *rows_of(op, y), *array(op, "dy", dy), address, code, dx.data_ptr(), code
     )
     return dx
 
@@ -194,7 +180,7 @@ def mse_forward(x: Tensor, y: Tensor) -> Tensor:
     """The mean of (x - y)^2 over all but the first dimension (N), fp32."""
     shape_of("mse", "y", y, x.shape)
     out = torch.empty(x.shape[:1], dtype=torch.float32, device="cpu")
-    rows, columns = _samples("mse", x)
+    rows, columns = samples_of("mse", x)
     functions().hc_mse_forward(
         native.context(), rows, columns, *array("mse", "x", x), *array("mse", "y", y), out.data_ptr()
     )
@@ -206,7 +192,7 @@ def mse_backward(dout: Tensor, x: Tensor, y: Tensor) -> Tensor:
     op = "mse_backward"
     shape_of(op, "y", y, x.shape)
     shape_of(op, "dout", dout, x.shape[:1])
-    rows, columns = _samples(op, x)
+    rows, columns = samples_of(op, x)
     address, code = array(op, "x", x)
     dx = pool().empty(x.shape, x.dtype)
     functions().hc_mse_backward(
@@ -248,30 +234,16 @@ def sum_of_squares_forward(tensors: Sequence[Tensor]) -> float:
     return total.item()
 
 
-def adamw_forward(
-    weights: Sequence[Tensor],
-    gradients: Sequence[Tensor],
-    first: Sequence[Tensor],
-    second: Sequence[Tensor],
-    averages: Sequence[Tensor] | None,
-    shadows: Sequence[Tensor] | None,
-    *,
-    lr: float,
-    betas: tuple[float, float],
-    eps: float,
-    weight_decay: float,
-    step: int,
-    gradient_scale: float,
-    ema_decay: float,
-) -> None:
-    """One update of all weights in place; lists of contiguous fp32 tensors of equal shapes, `shadows` of bf16."""
-    op = "adamw"
-    settings = native.AdamwSettings(lr, *betas, eps, weight_decay, gradient_scale, step, ema_decay)
-    lists = {"weights": weights, "gradients": gradients, "first": first, "second": second, "averages": averages}
+def adamw_forward(tensors: AdamwTensors, settings: native.AdamwSettings) -> None:
+    """Update all weights in place."""
+    weights, lists = tensors.weights, tensors._asdict()
+    of_type = {"shadows": torch.bfloat16}
     arrays = [
-        None if tensors is None else _addresses(op, name, tensors, like=weights) for name, tensors in lists.items()
+        None
+        if given is None
+        else _addresses("adamw", name, given, like=weights, of_type=of_type.get(name, torch.float32))
+        for name, given in lists.items()
     ]
-    arrays.append(None if shadows is None else _addresses(op, "shadows", shadows, like=weights, of_type=torch.bfloat16))
     counts = _counts(weights)
     functions().hc_adamw(
         *(native.context(), settings, len(weights), counts.data_ptr()),
@@ -318,35 +290,6 @@ def _adaln_backward(
         *(dx.data_ptr(), x_type, dshift.data_ptr(), dscale.data_ptr(), scale_type),
     )
     return dx, dshift, dscale  # (N, T, D), (N, D), (N, D)
-
-
-def _map(op: str, function: int, x: Tensor) -> Tensor:
-    address, code = array(op, "x", x)
-    out = pool().empty(x.shape, x.dtype)
-    functions().hc_map(native.context(), function, x.numel(), address, code, out.data_ptr(), code)
-    return out
-
-
-def _map_backward(op: str, function: int, dy: Tensor, x: Tensor) -> Tensor:
-    shape_of(op, "dy", dy, x.shape)
-    address, code = array(op, "x", x)
-    dx = pool().empty(x.shape, x.dtype)
-    functions().hc_map_backward(
-        native.context(), function, x.numel(), *array(op, "dy", dy), address, code, dx.data_ptr(), code
-    )
-    return dx
-
-
-def _rows(op: str, x: Tensor) -> tuple[int, int]:
-    if x.dim() == 0:
-        raise wrong_shape(op, "x", x, expected="at least one dimension")
-    return x.shape[:-1].numel(), x.shape[-1]
-
-
-def _samples(op: str, x: Tensor) -> tuple[int, int]:
-    if x.dim() == 0:
-        raise wrong_shape(op, "x", x, expected="(N, ...)")
-    return x.shape[0], x.shape[1:].numel()
 
 
 def _addresses(

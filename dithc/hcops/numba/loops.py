@@ -114,7 +114,7 @@ def scale(begin: int, end: int, alpha: np.float32, x: Array, out: Array) -> None
 
 
 @helper(reorder=True)
-def _sum(x: Array, start: int, count: int) -> np.float32:
+def sum_of(x: Array, start: int, count: int) -> np.float32:
     total = ZERO
     for j in range(count):
         total += load(x, start + j)
@@ -141,7 +141,7 @@ def adaln_forward(
     """
     for row in range(begin, end):
         at, condition = row * width, row // tokens * width
-        mean = _sum(x, at, width) / np.float32(width) if means.size else ZERO
+        mean = sum_of(x, at, width) / np.float32(width) if means.size else ZERO
         variance = _sum_of_squared_deviations(x, at, width, mean) / np.float32(width)
         rstd = ONE / np.sqrt(variance + eps)
         for j in range(width):
@@ -275,13 +275,13 @@ def softmax_forward(begin: int, end: int, width: int, x: Array, out: Array, row_
             largest = maximum(largest, load(x, at + j))
         for j in range(width):
             write(row_of_exps, at + j, exp(load(x, at + j) - largest))
-        inverse = ONE / _sum(row_of_exps, at, width)
+        inverse = ONE / sum_of(row_of_exps, at, width)
         for j in range(width):
             store(out, at + j, read(row_of_exps, at + j) * inverse)
 
 
 @helper(reorder=True)
-def _sum_of_products(x: Array, y: Array, start: int, count: int) -> np.float32:
+def sum_of_products(x: Array, y: Array, start: int, count: int) -> np.float32:
     total = ZERO
     for j in range(count):
         total += load(x, start + j) * load(y, start + j)
@@ -293,7 +293,7 @@ def softmax_backward(begin: int, end: int, width: int, dout: Array, y: Array, dx
     """Rows of dx = y (dout - sum(dout y))."""
     for row in range(begin, end):
         at = row * width
-        mean = _sum_of_products(dout, y, at, width)
+        mean = sum_of_products(dout, y, at, width)
         for j in range(width):
             store(dx, at + j, load(y, at + j) * (load(dout, at + j) - mean))
 

@@ -6,7 +6,6 @@ same order wherever its block lies, so that no result depends on the number of t
 """
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dithc.hcops.numba.compiler import (
     BF16,
@@ -31,11 +30,8 @@ from dithc.hcops.numba.compiler import (
     widened,
     write,
 )
+from dithc.hcops.numba.loops import LOWEST, ONE, ZERO, Fp32, sum_of, sum_of_products
 from dithc.hcops.numba.scalar import exp, gelu, gelu_gradient
-
-Fp32 = NDArray[np.float32]
-ZERO, ONE = np.float32(0), np.float32(1)
-LOWEST = np.float32(-np.inf)
 
 # Depth per visit of a block of C: a panel of B (192 x COLUMNS fp32, 24 KB with 512-bit vectors) stays in a 32 KB first level.
 DEPTH_PER_VISIT = 192
@@ -185,15 +181,6 @@ def exponentials(scores: Fp32, at: int, count: int, factor: np.float32, shift: n
         write(scores, at + j, exp(multiply_add(factor, read(scores, at + j), -shift)))
 
 
-@helper(reorder=True)
-def sum_of(x: Fp32, at: int, count: int) -> np.float32:
-    """Sum of `count` elements from `at`."""
-    total = ZERO
-    for j in range(count):
-        total += read(x, at + j)
-    return total
-
-
 @Kernel
 def attention_forward(
     begin: int, end: int, tokens: int, heads: int, width: int, qkv: Array, out: Array, lse: Fp32
@@ -233,15 +220,6 @@ def attention_forward(
                     store(out, at + j, read(mixed, i * values + j) * inverse)
 
 
-@helper(reorder=True)
-def sum_of_products(x: Array, y: Array, at: int, count: int) -> np.float32:
-    """Sum of the products of `count` elements from `at`."""
-    total = ZERO
-    for j in range(count):
-        total += load(x, at + j) * load(y, at + j)
-    return total
-
-
 @Kernel
 def attention_backward(
     begin: int,
@@ -263,11 +241,8 @@ def attention_backward(
     k_for_dq, packed_query = np.empty(values * tokens, np.float32), np.empty(queries * width, np.float32)
     packed_p, packed_right = np.empty(key_rows * queries, np.float32), np.empty(values * queries, np.float32)
     p, ds = np.empty(queries * keys, np.float32), np.empty(queries * keys, np.float32)
-    dq, dk, dv = (
-        np.empty(queries * values, np.float32),
-        np.empty(key_rows * values, np.float32),
-        np.empty(key_rows * values, np.float32),
-    )
+    dq, dk = np.empty(queries * values, np.float32), np.empty(key_rows * values, np.float32)
+    dv = np.empty_like(dk)
     for unit in range(begin, end):
         image, head = unit // heads, unit % heads
         q = image * tokens * row + head * width

@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from dithc.hcops.checks import array, condition, fp32, shape_of, typed, wrong_shape
+from dithc.hcops.checks import array, condition, fp32, heads_of, linear_of, shape_of, stream, typed
 from dithc.hcops.numba import loops, matrix_loops
 from dithc.hcops.numba.compiler import BF16, COLUMNS, FP32, ROUNDED, ROWS, Array, Either
 from dithc.hcops.numba.loops import TOKENS_PER_BLOCK
@@ -31,47 +31,43 @@ PRODUCTS_PER_PACKED = 48
 
 def linear_forward(x: Tensor, weight: Tensor, bias: Tensor | None, dtype: torch.dtype) -> Tensor:
     """x (..., D), weight (F, D), bias (F); `dtype` is that of the products and of the result."""
-    y = _output_of_linear("linear", x, weight, dtype)
+    _, features, _ = linear_of("linear", x, weight, bias)
+    y = torch.empty((*x.shape[:-1], features), dtype=dtype)
     _forward_product("linear", x, weight, bias, y, dtype)
     return y  # (..., F)
 
 
-def linear_gelu_forward(x: Tensor, weight: Tensor, bias: Tensor | None, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """As `linear_forward`; also what stood before the GELU, which the gradient needs."""
-    y = _output_of_linear("linear_gelu", x, weight, dtype)
-    before = torch.empty_like(y)
+def linear_gelu_forward(
+    x: Tensor, weight: Tensor, bias: Tensor | None, dtype: torch.dtype, *, keep: bool = True
+) -> tuple[Tensor, Tensor | None]:
+    """Return GELU(y) and, if `keep`, y = x W^T + b, which the gradient needs."""
+    _, features, _ = linear_of("linear_gelu", x, weight, bias)
+    y = torch.empty((*x.shape[:-1], features), dtype=dtype)
+    before = torch.empty_like(y) if keep else None
     _forward_product("linear_gelu", x, weight, bias, y, dtype, before=before, use_gelu=True)
     return y, before  # (..., F) each
 
 
 def linear_gate_residual_forward(
-    x: Tensor, weight: Tensor, bias: Tensor | None, gate: Tensor, residual: Tensor, dtype: torch.dtype
-) -> tuple[Tensor, Tensor]:
-    """Return residual + gate * y and y = x W^T + b; shapes and types as `c.matrix.linear_gate_residual_forward`."""
-    op = "linear_gate_residual"
-    n, t, _ = _stream(op, "x", x)
-    shape_of(op, "residual", residual, (n, t, weight.shape[0]))
-    out_type = torch.promote_types(torch.promote_types(residual.dtype, gate.dtype), dtype)
-    out, y = _output_of_linear(op, x, weight, out_type), _output_of_linear(op, x, weight, dtype)
-    rows = _condition(op, "gate", gate, (n, weight.shape[0]))
-    _forward_product(op, x, weight, bias, out, dtype, before=y, residual=residual, gate=rows, rows_per_gate=t)
-    return out, y  # (N, T, F) each
-
-
-def mlp_forward(
     x: Tensor,
-    weight1: Tensor,
-    bias1: Tensor | None,
-    weight2: Tensor,
-    bias2: Tensor | None,
+    weight: Tensor,
+    bias: Tensor | None,
     gate: Tensor,
     residual: Tensor,
     dtype: torch.dtype,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """`linear_gelu_forward`, then `linear_gate_residual_forward`: the results of the second around those of the first."""
-    hidden, before = linear_gelu_forward(x, weight1, bias1, dtype)
-    out, y = linear_gate_residual_forward(hidden, weight2, bias2, gate, residual, dtype)
-    return out, hidden, before, y  # (N, T, F), (N, T, 4D), (N, T, 4D), (N, T, F)
+    *,
+    keep: bool = True,
+) -> tuple[Tensor, Tensor | None]:
+    """Return residual + gate * y and, if `keep`, y = x W^T + b; as `c.matrix.linear_gate_residual_forward`."""
+    op = "linear_gate_residual"
+    _, features, _ = linear_of(op, x, weight, bias)
+    n, t, _ = stream(op, "x", x)
+    shape_of(op, "residual", residual, (n, t, features))
+    out_type = torch.promote_types(torch.promote_types(residual.dtype, gate.dtype), dtype)
+    out, y = torch.empty(residual.shape, dtype=out_type), torch.empty(residual.shape, dtype=dtype) if keep else None
+    rows = _condition(op, "gate", gate, (n, features))
+    _forward_product(op, x, weight, bias, out, dtype, before=y, residual=residual, gate=rows, rows_per_gate=t)
+    return out, y  # (N, T, F) each
 
 
 def linear_backward(
@@ -146,7 +142,7 @@ def adarms_backward(
 def gate_residual_forward(x: Tensor, gate: Tensor, y: Tensor) -> Tensor:
     """x and y (N, T, D), gate (N, D); the result has the widest type of the three."""
     op = "gate_residual"
-    n, t, d = _stream(op, "x", x)
+    n, t, d = stream(op, "x", x)
     shape_of(op, "y", y, (n, t, d))
     out = torch.empty(x.shape, dtype=torch.promote_types(torch.promote_types(x.dtype, y.dtype), gate.dtype))
     run(
@@ -162,7 +158,7 @@ def gate_residual_backward(
 ) -> tuple[Tensor, Tensor]:
     """dy (N, T, D) in `dtype` (None: y's) and dgate (N, D) in gate's type; the gradient of x is dout itself."""
     op = "gate_residual_backward"
-    n, t, d = _stream(op, "dout", dout)
+    n, t, d = stream(op, "dout", dout)
     shape_of(op, "y", y, (n, t, d))
     dy, blocks = torch.empty(y.shape, dtype=dtype or y.dtype), -(-t // TOKENS_PER_BLOCK)
     dgate = np.empty(n * blocks * d, np.float32)
@@ -177,7 +173,7 @@ def gate_residual_backward(
 def attention_forward(qkv: Tensor, num_heads: int) -> tuple[Tensor, Tensor]:
     """Return the mixed values (N, T, D) and the logarithms of the sums of exponentials (N, H, T); products are fp32."""
     op = "attention"
-    n, t, d, k = _heads(op, qkv, num_heads)
+    n, t, d, k = heads_of(op, qkv, num_heads)
     source = flat(op, "qkv", qkv)
     out, lse = torch.empty((n, t, d), dtype=qkv.dtype), torch.empty((n, num_heads, t))
     run(
@@ -191,7 +187,7 @@ def attention_forward(qkv: Tensor, num_heads: int) -> tuple[Tensor, Tensor]:
 def attention_backward(dout: Tensor, qkv: Tensor, out: Tensor, lse: Tensor, num_heads: int) -> Tensor:
     """The gradient of `attention_forward`."""
     op = "attention_backward"
-    n, t, d, k = _heads(op, qkv, num_heads)
+    n, t, d, k = heads_of(op, qkv, num_heads)
     shape_of(op, "dout", dout, (n, t, d))
     shape_of(op, "out", out, (n, t, d))
     shape_of(op, "lse", lse, (n, num_heads, t))
@@ -234,7 +230,7 @@ def _adaln(
     op: str, x: Tensor, shift: Tensor, scale: Tensor, eps: float, dtype: torch.dtype, mean: Tensor | None
 ) -> tuple[Tensor, Tensor]:
     """Of RMSNorm where there is no `mean` to be written."""
-    n, t, d = _stream(op, "x", x)
+    n, t, d = stream(op, "x", x)
     source, out = flat(op, "x", x), torch.empty(x.shape, dtype=dtype)
     shifts, scales = _condition(op, "shift", shift, (n, d)), _condition(op, "scale", scale, (n, d))
     rstd = torch.empty((n, t))
@@ -249,7 +245,7 @@ def _adaln(
 def _adaln_backward(
     op: str, dy: Tensor, x: Tensor, scale: Tensor, mean: Tensor | None, rstd: Tensor, dstream: Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor]:
-    n, t, d = _stream(op, "x", x)
+    n, t, d = stream(op, "x", x)
     shape_of(op, "dy", dy, (n, t, d))
     for name, statistic in (("mean", mean), ("rstd", rstd)):
         if statistic is not None:
@@ -294,7 +290,6 @@ def _forward_product(
     features, width = weight.shape
     addend = NO_FP32
     if bias is not None:
-        shape_of(op, "bias", bias, (features,))
         array(op, "bias", bias)
         addend = bias.detach().float().numpy()
     _product(
@@ -358,25 +353,3 @@ def _sum_of_rows(x: Array, rows: int, width: int) -> Tensor:
     sums = np.empty(blocks * width, np.float32)
     run(loops.column_sums, blocks, rows, width, x, sums, elements=x.size)
     return add_blocks(sums, (1, blocks, width))[0]
-
-
-def _output_of_linear(op: str, x: Tensor, weight: Tensor, dtype: torch.dtype) -> Tensor:
-    if weight.dim() != 2:
-        raise wrong_shape(op, "weight", weight, expected="(F, D)")
-    if x.dim() == 0 or x.shape[-1] != weight.shape[1]:
-        raise wrong_shape(op, "x", x, expected=f"(..., {weight.shape[1]}), as wide as the rows of weight")
-    return torch.empty((*x.shape[:-1], weight.shape[0]), dtype=dtype)
-
-
-def _stream(op: str, name: str, x: Tensor) -> tuple[int, int, int]:
-    if x.dim() != 3:
-        raise wrong_shape(op, name, x, expected="(N, T, D)")
-    n, t, d = x.shape
-    return n, t, d
-
-
-def _heads(op: str, qkv: Tensor, num_heads: int) -> tuple[int, int, int, int]:
-    n, t, three = _stream(op, "qkv", qkv)
-    if num_heads < 1 or three % (3 * num_heads):
-        raise wrong_shape(op, "qkv", qkv, expected=f"(N, T, 3D), D a multiple of the {num_heads} heads")
-    return n, t, three // 3, three // (3 * num_heads)

@@ -13,8 +13,6 @@ from dithc.hcops.c import library
 from dithc.hcops.checks import TYPES, array, fp32, shape_of
 from dithc.native import signatures
 
-GELU_ERF = 4  # of hc_function
-
 
 def norm_forward(
     x: Tensor, weight: Tensor, bias: Tensor, eps: float, *, rms: bool
@@ -47,26 +45,6 @@ def norm_backward(
         *(dbias.data_ptr(), dweight.data_ptr(), TYPES[weight.dtype]),
     )
     return dx, dweight, dbias
-
-
-def gelu_erf_forward(x: Tensor) -> Tensor:
-    """0.5 x (1 + erf(x / sqrt(2))) (Hendrycks & Gimpel 2016, section 2), any shape."""
-    address, code = array("gelu_erf", "x", x)
-    out = library.pool().empty(x.shape, x.dtype)
-    library.functions().hc_map(native.context(), GELU_ERF, x.numel(), address, code, out.data_ptr(), code)
-    return out
-
-
-def gelu_erf_backward(dy: Tensor, x: Tensor) -> Tensor:
-    """The gradient of `gelu_erf_forward`."""
-    shape_of("gelu_erf_backward", "dy", dy, tuple(x.shape))
-    address, code = array("gelu_erf_backward", "x", x)
-    dx = library.pool().empty(x.shape, x.dtype)
-    dy_fields = array("gelu_erf_backward", "dy", dy)
-    library.functions().hc_map_backward(
-        native.context(), GELU_ERF, x.numel(), *dy_fields, address, code, dx.data_ptr(), code
-    )
-    return dx
 
 
 class Attention(NamedTuple):

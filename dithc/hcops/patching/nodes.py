@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from dithc.hcops.active import raw, say_default
+from dithc.hcops.c import vector
 from dithc.hcops.patching import c_kernels
 from dithc.hcops.patching.c_kernels import Attention
 from dithc.hcops.route import dense
@@ -110,7 +111,7 @@ class dithc_activation(torch.autograd.Function):
         say_default()
         ctx.name, ctx.torch_call = name, torch_call
         ctx.save_for_backward(x)
-        out: Tensor = c_kernels.gelu_erf_forward(x) if name == "gelu_erf" else raw(f"{name}_forward")(x)
+        out: Tensor = vector.gelu_erf_forward(x) if name == "gelu_erf" else raw(f"{name}_forward")(x)
         return out
 
     @staticmethod
@@ -119,7 +120,7 @@ class dithc_activation(torch.autograd.Function):
         (x,) = ctx.saved_tensors
         if dy.stride() != x.stride():
             return *_by_torch(ctx.torch_call, (x,), dy), None, None
-        backward = c_kernels.gelu_erf_backward if ctx.name == "gelu_erf" else raw(f"{ctx.name}_backward")
+        backward = vector.gelu_erf_backward if ctx.name == "gelu_erf" else raw(f"{ctx.name}_backward")
         return backward(dy, x), None, None
 
 

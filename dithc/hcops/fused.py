@@ -61,7 +61,8 @@ def mlp(
     """
     layers = {"weight1": weight1, "bias1": bias1, "weight2": weight2, "bias2": bias2}
     if reference_serves("mlp", x=x, **layers, gate=gate, residual=residual):
-        return reference.mlp(x, weight1, bias1, weight2, bias2, gate, residual)
+        hidden = reference.linear_gelu(x, weight1, bias1)
+        return reference.linear_gate_residual(hidden, weight2, bias2, gate, residual)
     if len({backend_of(part) for part in PARTS_OF_MLP}) > 1:
         return linear(linear(x, weight1, bias1, gelu=True), weight2, bias2, gate=gate, residual=residual)
     dtype = compute_type("mlp", x, **layers)

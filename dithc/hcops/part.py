@@ -7,7 +7,7 @@ Legend: N batch, t tokens of the part, D width.
 """
 
 from collections.abc import Iterator, Sequence
-from types import TracebackType
+from contextlib import contextmanager
 from typing import Protocol
 
 import torch
@@ -60,22 +60,16 @@ class Part:
 part = Part()
 
 
-class part_of:  # reads as a verb at the place of use
-    """In the body of a `with`, operators on streams (N, t, D) are those of a part of images of `tokens` tokens, and operators on
-    conditions (N, D) are alike for any N: a row of a product has the same bits whatever the rows beside it. No gradients.
+@contextmanager
+def part_of(tokens: int, across: Across | None = None) -> Iterator[None]:
+    """Treat streams (N, t, D) within a `with` block as parts of images of `tokens` tokens. No gradients.
 
-    That holds for the C kernels. Those of PyTorch and Numba choose by shapes, and promise rounding alone. Tuned products give
-    way to the rule of the kernels.
+    A row of a product of conditions (N, D) then has the same bits for any N. This guarantee holds for the C kernels; PyTorch and
+    Numba choose by shapes and guarantee rounding only. Tuned products use the kernels' rule.
     """
-
-    def __init__(self, tokens: int, across: Across | None = None) -> None:
-        self._inside = tokens, across
-
-    def __enter__(self) -> None:
-        self._outside = part.tokens, part.across
-        part.tokens, part.across = self._inside
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        part.tokens, part.across = self._outside
+    outside = part.tokens, part.across
+    part.tokens, part.across = tokens, across
+    try:
+        yield
+    finally:
+        part.tokens, part.across = outside

@@ -51,10 +51,10 @@ class Program:
         self._across = part.across  # has memory that is read and written
         with program(packs, memory) as self._kernels:
             stream, active = self._x, raw("silu_forward")(self._c)  # (N, T, D), (N, D)
-            self._kernels.keep(active)  # a layer may be made when its block is
+            self._kernels.buffers.keep(active)  # a layer may be made when its block is
             for modulation, of_block, kind in zip(self._modulations(active, weights), weights, kinds, strict=True):
                 stream = fused.modulated(stream, modulation, of_block, kind)
-                self._kernels.free_all_but(stream)
+                self._kernels.buffers.free_all_but(stream)
             if last is not None:
                 stream = fused.last(stream, active, last, kinds[-1])
         self._out = stream

@@ -5,6 +5,7 @@ of patches (T = R * S), p side of a patch.
 """
 
 from collections.abc import Sequence
+from functools import partial
 
 import torch
 import torch.nn.functional as F
@@ -27,19 +28,6 @@ def linear_gelu(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 def linear_gate_residual(x: Tensor, weight: Tensor, bias: Tensor | None, gate: Tensor, residual: Tensor) -> Tensor:
     """x (N, T, D), weight (F, D), bias (F), gate (N, F), residual (N, T, F)."""
     return gate_residual(residual, gate, F.linear(x, weight, bias))  # (N, T, F)
-
-
-def mlp(
-    x: Tensor,
-    weight1: Tensor,
-    bias1: Tensor | None,
-    weight2: Tensor,
-    bias2: Tensor | None,
-    gate: Tensor,
-    residual: Tensor,
-) -> Tensor:
-    """x (N, T, D), weight1 (E, D), bias1 (E), weight2 (F, E), bias2 (F), gate (N, F), residual (N, T, F)."""
-    return linear_gate_residual(linear_gelu(x, weight1, bias1), weight2, bias2, gate, residual)  # (N, T, F)
 
 
 def adaln(x: Tensor, shift: Tensor, scale: Tensor, eps: float) -> Tensor:
@@ -97,25 +85,15 @@ def _rotated(heads: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     return torch.stack((even * cos - odd * sin, even * sin + odd * cos), dim=4).flatten(3)  # (N, T, H, K)
 
 
-def silu(x: Tensor) -> Tensor:
-    """x of any shape."""
-    return F.silu(x)
+silu, exp, tanh = F.silu, torch.exp, torch.tanh
+gelu = partial(F.gelu, approximate="tanh")
+softmax = partial(torch.softmax, dim=-1)
 
 
 def swiglu(x: Tensor) -> Tensor:
     """x (N, T, 2E)."""
     gate, value = x.chunk(2, dim=-1)  # (N, T, E) each
     return F.silu(gate) * value  # (N, T, E)
-
-
-def gelu(x: Tensor) -> Tensor:
-    """x of any shape."""
-    return F.gelu(x, approximate="tanh")
-
-
-def softmax(x: Tensor) -> Tensor:
-    """Over the last dimension."""
-    return torch.softmax(x, dim=-1)
 
 
 def mse(x: Tensor, y: Tensor) -> Tensor:
@@ -139,16 +117,6 @@ def unpatchify(patches: Tensor, rows: int, p: int, order: int) -> Tensor:
     cut = patches.reshape(n, rows, columns, *inside)  # (N, R, S, C, p, p) or (N, R, S, p, p, C)
     cut = cut.permute((0, 3, 1, 4, 2, 5) if order == 0 else (0, 5, 1, 3, 2, 4))  # (N, C, R, p, S, p)
     return cut.reshape(n, c, rows * p, columns * p)  # (N, C, height, width)
-
-
-def exp(x: Tensor) -> Tensor:
-    """x of any shape."""
-    return torch.exp(x)
-
-
-def tanh(x: Tensor) -> Tensor:
-    """x of any shape."""
-    return torch.tanh(x)
 
 
 def scale_add(x: Tensor, y: Tensor | None, alpha: float, beta: float) -> Tensor:

@@ -12,13 +12,13 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 from statistics import median
-from types import TracebackType
 from typing import Any, Literal, NamedTuple, TypeVar, get_args
 
 import torch
@@ -130,18 +130,13 @@ def torch_may_serve(layout: Layout, dtype: Dtype) -> bool:
     return (layout, dtype) != ("grad_weight", "bf16")
 
 
-class trying:  # reads as a verb at the place of use
-    """Makes every product take `candidate` in the body of a `with`, as the search does."""
-
-    def __init__(self, candidate: Choice | None) -> None:
-        self._candidate = candidate
-
-    def __enter__(self) -> None:
-        _trials.append(self._candidate)
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+@contextmanager
+def trying(candidate: Choice | None) -> Iterator[None]:
+    """Use `candidate` for every product within a `with` block, as the search does."""
+    _trials.append(candidate)
+    try:
+        yield
+    finally:
         _trials.pop()
 
 
@@ -210,7 +205,8 @@ def load(path: Path, key: Key) -> dict[Product, Result]:
         return {}
     differing = [field for field, value in asdict(key).items() if found[field] != _plain(value)]
     if differing:
-        _ignore(path, f"belongs to another {', '.join(differing)} than {_shown(key, differing)}")
+        ours = ", ".join(str(getattr(key, field)) for field in differing)
+        _ignore(path, f"belongs to another {', '.join(differing)} than {ours}")
         return {}
     return results
 
@@ -240,10 +236,6 @@ def _choices(num_threads: int) -> dict[Product, Choice | None]:
 
 def _ignore(path: Path, why: str) -> None:
     log.warning("tuning file %s %s; the kernels' own blocking is used; fix: delete it, then `dithc tune`", path, why)
-
-
-def _shown(key: Key, fields: Iterable[str]) -> str:
-    return ", ".join(str(getattr(key, field)) for field in fields)
 
 
 def _plain(value: Any) -> Any:

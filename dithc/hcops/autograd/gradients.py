@@ -15,6 +15,7 @@ from torch import Tensor
 
 from dithc.hcops.active import raw
 from dithc.hcops.autograd.flat import abandon, target
+from dithc.hcops.route import dense
 from dithc.log import problem
 
 Gradients = tuple[Tensor | None, ...]
@@ -46,7 +47,7 @@ def keep_linear(ctx: Any, inputs: tuple[Any, ...], _: tuple[Tensor, ...]) -> Non
 
 def linear(ctx: Any, dy: Tensor) -> Gradients:
     x, weight = ctx.saved_tensors
-    return (*of_layer(ctx, _dense(dy), x, weight, _layer_of(ctx)), None)
+    return (*of_layer(ctx, dense(dy), x, weight, _layer_of(ctx)), None)
 
 
 def keep_linear_gelu(ctx: Any, inputs: tuple[Any, ...], outputs: tuple[Tensor, ...]) -> None:
@@ -57,7 +58,7 @@ def keep_linear_gelu(ctx: Any, inputs: tuple[Any, ...], outputs: tuple[Tensor, .
 
 def linear_gelu(ctx: Any, dy: Tensor) -> Gradients:
     x, weight, before = ctx.saved_tensors
-    dbefore = kernel(ctx, "gelu_backward")(_dense(dy), before)  # (..., F)
+    dbefore = kernel(ctx, "gelu_backward")(dense(dy), before)  # (..., F)
     return (*of_layer(ctx, dbefore, x, weight, _layer_of(ctx)), None)
 
 
@@ -70,8 +71,8 @@ def keep_linear_gate_residual(ctx: Any, inputs: tuple[Any, ...], outputs: tuple[
 
 def linear_gate_residual(ctx: Any, dout: Tensor) -> Gradients:
     x, weight, gate, y = ctx.saved_tensors
-    dout = _dense(dout)
-    dy, dgate = _gate(ctx, dout, gate, y, ctx.dtype)
+    dout = dense(dout)
+    dy, dgate = kernel(ctx, "gate_residual_backward")(dout, gate, y, dtype=ctx.dtype)
     return (*of_layer(ctx, dy, x, weight, _layer_of(ctx)), dgate, dout.to(ctx.residual_dtype), None)
 
 
@@ -87,8 +88,8 @@ def keep_mlp(ctx: Any, inputs: tuple[Any, ...], outputs: tuple[Tensor, ...]) -> 
 def mlp(ctx: Any, dout: Tensor) -> Gradients:
     """The second layer's product gives the gradient to what stood before the GELU, and the first layer reads that."""
     x, weight1, before, hidden, weight2, gate, y = ctx.saved_tensors
-    dout, needs, has_bias = _dense(dout), ctx.needs_input_grad, ctx.has_bias
-    dy, dgate = _gate(ctx, dout, gate, y, ctx.dtype)
+    dout, needs, has_bias = dense(dout), ctx.needs_input_grad, ctx.has_bias
+    dy, dgate = kernel(ctx, "gate_residual_backward")(dout, gate, y, dtype=ctx.dtype)
     first = Layer(needs[:NUM_LINEAR], has_bias[0], ctx.parameters[0])
     second = Layer((any(first.needs), *needs[3:5]), has_bias[1], ctx.parameters[1], 2 + has_bias[0])
     dbefore, *of_second = of_layer(ctx, dy, hidden, weight2, second, gelu_at=before)
@@ -121,8 +122,8 @@ def _of_norm(name: str, ctx: Any, dy: Tensor | None, dstream: Tensor | None = No
     """`dstream`, the gradient of the residual stream, is added in the same pass over memory."""
     if dy is None:
         return dstream, None, None, None, None
-    addend = () if dstream is None else (_dense(dstream),)
-    dx, dshift, dscale = kernel(ctx, name)(_dense(dy), *ctx.saved_tensors, *addend)
+    addend = () if dstream is None else (dense(dstream),)
+    dx, dshift, dscale = kernel(ctx, name)(dense(dy), *ctx.saved_tensors, *addend)
     return dx, dshift, dscale, None, None
 
 
@@ -134,8 +135,8 @@ def keep_gate_residual(ctx: Any, inputs: tuple[Any, ...], _: tuple[Tensor, ...])
 
 def gate_residual(ctx: Any, dout: Tensor) -> Gradients:
     gate, y = ctx.saved_tensors
-    dout = _dense(dout)
-    dy, dgate = _gate(ctx, dout, gate, y, y.dtype)
+    dout = dense(dout)
+    dy, dgate = kernel(ctx, "gate_residual_backward")(dout, gate, y, dtype=y.dtype)
     return dout.to(ctx.x_dtype), dgate, dy
 
 
@@ -147,7 +148,7 @@ def keep_attention(ctx: Any, inputs: tuple[Any, ...], outputs: tuple[Tensor, ...
 
 def attention(ctx: Any, dout: Tensor) -> Gradients:
     qkv, out, lse = ctx.saved_tensors
-    return kernel(ctx, "attention_backward")(_dense(dout), qkv, out, lse, ctx.num_heads), None
+    return kernel(ctx, "attention_backward")(dense(dout), qkv, out, lse, ctx.num_heads), None
 
 
 def keep_rotate_heads(ctx: Any, inputs: tuple[Any, ...], _: tuple[Tensor, ...]) -> None:
@@ -159,7 +160,7 @@ def keep_rotate_heads(ctx: Any, inputs: tuple[Any, ...], _: tuple[Tensor, ...]) 
 def rotate_heads(ctx: Any, dout: Tensor) -> Gradients:
     qkv, *constants = ctx.saved_tensors
     backward = kernel(ctx, "rotate_heads_backward")
-    dqkv, *of_weights = backward(_dense(dout), qkv, ctx.num_heads, ctx.eps, *constants)
+    dqkv, *of_weights = backward(dense(dout), qkv, ctx.num_heads, ctx.eps, *constants)
     return dqkv, None, None, None, None, *((None, None) if qkv is None else of_weights)
 
 
@@ -172,7 +173,7 @@ def keep_output(ctx: Any, _: tuple[Any, ...], outputs: tuple[Tensor, ...]) -> No
 
 
 def _of_saved(name: str, ctx: Any, dy: Tensor) -> Gradients:
-    return (kernel(ctx, name)(_dense(dy), *ctx.saved_tensors),)
+    return (kernel(ctx, name)(dense(dy), *ctx.saved_tensors),)
 
 
 def keep_mse(ctx: Any, inputs: tuple[Any, ...], _: tuple[Tensor, ...]) -> None:
@@ -182,7 +183,7 @@ def keep_mse(ctx: Any, inputs: tuple[Any, ...], _: tuple[Tensor, ...]) -> None:
 
 def mse(ctx: Any, dout: Tensor) -> Gradients:
     x, y = ctx.saved_tensors
-    dx = kernel(ctx, "mse_backward")(_dense(dout), x, y)
+    dx = kernel(ctx, "mse_backward")(dense(dout), x, y)
     return dx, -dx.to(ctx.y_dtype) if ctx.needs_input_grad[1] else None
 
 
@@ -192,7 +193,7 @@ def keep_patchify(ctx: Any, inputs: tuple[Any, ...], _: tuple[Tensor, ...]) -> N
 
 
 def patchify(ctx: Any, dy: Tensor) -> Gradients:
-    return kernel(ctx, "unpatchify_forward")(_dense(dy), ctx.rows, ctx.p, ctx.order), None, None
+    return kernel(ctx, "unpatchify_forward")(dense(dy), ctx.rows, ctx.p, ctx.order), None, None
 
 
 def keep_unpatchify(ctx: Any, inputs: tuple[Any, ...], _: tuple[Tensor, ...]) -> None:
@@ -200,7 +201,7 @@ def keep_unpatchify(ctx: Any, inputs: tuple[Any, ...], _: tuple[Tensor, ...]) ->
 
 
 def unpatchify(ctx: Any, dy: Tensor) -> Gradients:
-    return kernel(ctx, "patchify_forward")(_dense(dy), ctx.p, ctx.order), None, None, None
+    return kernel(ctx, "patchify_forward")(dense(dy), ctx.p, ctx.order), None, None, None
 
 
 def keep_scale_add(ctx: Any, inputs: tuple[Any, ...], _: tuple[Tensor, ...]) -> None:
@@ -209,7 +210,7 @@ def keep_scale_add(ctx: Any, inputs: tuple[Any, ...], _: tuple[Tensor, ...]) -> 
 
 
 def scale_add(ctx: Any, dy: Tensor) -> Gradients:
-    scale, dy = kernel(ctx, "scale_add_forward"), _dense(dy)
+    scale, dy = kernel(ctx, "scale_add_forward"), dense(dy)
     needs = ctx.needs_input_grad
     dx = scale(dy, None, ctx.alpha, 0.0).to(ctx.dtypes[0]) if needs[0] else None
     return dx, scale(dy, None, ctx.beta, 0.0).to(ctx.dtypes[1]) if needs[1] else None, None, None
@@ -252,12 +253,6 @@ def of_layer(
     return written
 
 
-def _gate(ctx: Any, dout: Tensor, gate: Tensor, y: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """dy in `dtype` and dgate."""
-    gradients: tuple[Tensor, Tensor] = kernel(ctx, "gate_residual_backward")(dout, gate, y, dtype=dtype)
-    return gradients
-
-
 def kernel(ctx: Any, name: str) -> Callable[..., Any]:
     """The raw kernel, or for tracers the operator of torch around it."""
     if not ctx.direct:
@@ -271,10 +266,6 @@ def kernel(ctx: Any, name: str) -> Callable[..., Any]:
             fix="choose the back end with hcops.use('reference')",
         )
     return raw(name)
-
-
-def _dense(tensor: Tensor) -> Tensor:
-    return tensor if tensor.is_contiguous() else tensor.contiguous()
 
 
 Keep = Callable[[Any, tuple[Any, ...], tuple[Tensor, ...]], None]

@@ -4,7 +4,6 @@ import math
 import threading
 from collections.abc import Sequence
 from functools import cache
-from types import TracebackType
 from typing import Any, Self
 
 import torch
@@ -93,9 +92,7 @@ class sequence:  # reads as a verb at the place of use
         assert _recording.now is None, "a sequence within a sequence"
         _recording.now = sequences.Sequence(_handle())
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if self._is_part:
             return
         recorded, _recording.now = _recording.now, None
@@ -118,23 +115,13 @@ class program:  # reads as a verb at the place of use
     def __enter__(self) -> Self:
         assert _recording.now is None, "a program within a sequence"
         _recording.now = sequences.Sequence(_handle())
-        self._buffers = _recording.buffers = Buffers(self._packs, self._memory)
+        self.buffers = _recording.buffers = Buffers(self._packs, self._memory)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         recorded, _recording.now, _recording.buffers = _recording.now, None, None
         assert recorded is not None
         self._recorded = recorded.taken()
-
-    def keep(self, tensor: Tensor) -> None:
-        """See `Buffers`."""
-        self._buffers.keep(tensor)
-
-    def free_all_but(self, kept: Tensor) -> None:
-        """See `Buffers`."""
-        self._buffers.free_all_but(kept)
 
     def run(self) -> None:
         """Run the kernels in order; MemoryError or ValueError names the first kernel that failed, and later ones do not run."""

@@ -44,23 +44,6 @@ def adarms_forward(x: Tensor, shift: Tensor, scale: Tensor, eps: float, dtype: t
     return out, rstd  # (N, T, D), (N, T)
 
 
-def adaln_backward(
-    dy: Tensor, x: Tensor, scale: Tensor, mean: Tensor, rstd: Tensor, dstream: Tensor | None = None
-) -> tuple[Tensor, Tensor, Tensor]:
-    """The gradients of `adaln_forward`, each in the type of its input; shift has the type of scale.
-
-    `dstream` (N, T, D) is added to dx: what comes back to x beside the norm.
-    """
-    return _adaln_backward("adaln_backward", dy, x, scale, mean, rstd, dstream)
-
-
-def adarms_backward(
-    dy: Tensor, x: Tensor, scale: Tensor, rstd: Tensor, dstream: Tensor | None = None
-) -> tuple[Tensor, Tensor, Tensor]:
-    """As `adaln_backward`, of `adarms_forward`."""
-    return _adaln_backward("adarms_backward", dy, x, scale, None, rstd, dstream)
-
-
 def gate_residual_forward(x: Tensor, gate: Tensor, y: Tensor) -> Tensor:
     """x and y (N, T, D), gate (N, D); the result has the widest type of the three."""
     op = "gate_residual"
@@ -269,9 +252,14 @@ def _adaln(
     return out, mean, rstd  # (N, T, D), (N, T), (N, T)
 
 
-def _adaln_backward(
-    op: str, dy: Tensor, x: Tensor, scale: Tensor, mean: Tensor | None, rstd: Tensor, dstream: Tensor | None
+def adaln_backward(
+    dy: Tensor, x: Tensor, scale: Tensor, mean: Tensor | None, rstd: Tensor, dstream: Tensor | None = None
 ) -> tuple[Tensor, Tensor, Tensor]:
+    """Return dx, dshift and dscale, each in the type of its input. Without `mean`, of RMSNorm.
+
+    `dstream` (N, T, D), the gradient of x outside the norm, is added to dx.
+    """
+    op = "adaln_backward"
     n, t, d = stream(op, "x", x)
     shape_of(op, "dy", dy, (n, t, d))
     if mean is not None:
@@ -290,6 +278,13 @@ def _adaln_backward(
         *(dx.data_ptr(), x_type, dshift.data_ptr(), dscale.data_ptr(), scale_type),
     )
     return dx, dshift, dscale  # (N, T, D), (N, D), (N, D)
+
+
+def adarms_backward(
+    dy: Tensor, x: Tensor, scale: Tensor, rstd: Tensor, dstream: Tensor | None = None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the gradients of `adarms_forward`; see `adaln_backward`."""
+    return adaln_backward(dy, x, scale, None, rstd, dstream)
 
 
 def _addresses(

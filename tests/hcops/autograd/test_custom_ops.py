@@ -14,19 +14,10 @@ from dithc.hcops import tuning, vector
 from dithc.hcops.autograd import OPERATORS
 from dithc.hcops.table import obstacle
 from dithc.native import loading
+from tests.kernels.isas import ALL, runs
 
 FP32_ROUNDOFF, BF16_ROUNDOFF = 2.0**-24, 2.0**-9
-LEVELS = ("ref", "avx2", "avx512", "avx512bf16", "amx", "neon", "sve", "sme")
-
-
-def supported(level: str) -> bool:
-    try:
-        return native.library() is not None and loading.isa_number(level) >= 0
-    except ValueError:
-        return False
-
-
-SERVERS = [f"c:{level}" for level in LEVELS if supported(level)] + ["numba"]
+SERVERS = [f"c:{level}" for level in ALL if runs(level)] + ["numba"]
 
 
 @pytest.fixture

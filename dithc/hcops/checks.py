@@ -1,6 +1,6 @@
-"""What raw kernels demand of their tensors: an error that names operator and argument, before a pointer is used.
+"""Argument checks of raw kernels. Errors name operator and argument, before any pointer is used.
 
-Legend: N batch, T tokens, D width, K head width, E width of a hidden layer.
+Legend: N batch, T tokens, D width, K head width, E width of a hidden layer, F output features.
 """
 
 from collections.abc import Sequence
@@ -30,7 +30,7 @@ class AdamwTensors(NamedTuple):
 
 
 def array(op: str, name: str, tensor: Tensor) -> tuple[int, int]:
-    """Return address and type number of a contiguous CPU tensor; UserError names `op` and `name` of any other."""
+    """Return address and type number of a contiguous CPU tensor; raise UserError for any other."""
     code = TYPES.get(tensor.dtype)
     if code is None or not tensor.is_cpu or not tensor.is_contiguous():
         raise _unfit(op, name, tensor)
@@ -41,7 +41,7 @@ def array(op: str, name: str, tensor: Tensor) -> tuple[int, int]:
 
 
 def fp32(op: str, name: str, tensor: Tensor) -> int:
-    """The address of a contiguous fp32 tensor on the CPU; raises as `typed`."""
+    """Return the address of a contiguous fp32 tensor on the CPU; raise UserError for any other."""
     return typed(op, name, tensor, torch.float32)
 
 
@@ -146,7 +146,7 @@ def patches_of(op: str, name: str, tensor: Tensor, p: int, order: int, *, rows: 
     dimensions = "(N, C, height, width)" if rows is None else "(N, T, C * p * p)"
     if tensor.dim() != (4 if rows is None else 3):
         raise wrong_shape(op, name, tensor, expected=dimensions)
-    fix = f"look at where it is chosen; {name} has shape {tuple(tensor.shape)}"
+    fix = f"correct it; {name} has shape {tuple(tensor.shape)}"
     if order not in (0, 1):
         raise problem(_where(op, "order"), got=order, expected="0 (C, p, p) or 1 (p, p, C)", fix=fix)
     sizes, unit = (tensor.shape[2:], p) if rows is None else (tensor.shape[2:], p * p)
@@ -172,8 +172,8 @@ def shape_of(op: str, name: str, tensor: Tensor, expected: tuple[int, ...]) -> N
 
 
 def wrong_shape(op: str, name: str, tensor: Tensor, *, expected: object) -> Exception:
-    """The error about a shape, for the caller to raise."""
-    fix = f"look at where {name} is made; the shapes of {op} are in its docstring"
+    """Return the error about a shape, which the caller raises."""
+    fix = f"correct {name}; the docstring of {op} lists the shapes"
     return problem(_where(op, name), got=f"shape {tuple(tensor.shape)}", expected=f"shape {expected}", fix=fix)
 
 

@@ -1,6 +1,6 @@
-"""The matrix operators as callers see them: one contract each, served by the back end that is active.
+"""Public matrix operators, served by the active back end.
 
-Legend: N batch, T tokens, D width, H heads, K head width (D = H * K), E and F output features.
+Legend: N batch, T tokens, D width, H heads, K head width (D = H * K), F output features.
 """
 
 import torch
@@ -23,18 +23,20 @@ def linear(
     gate: Tensor | None = None,
     residual: Tensor | None = None,
 ) -> Tensor:
-    """Return y = x @ weight^T + bias; or GELU(y) in the tanh form; or residual + gate * y: one product with its epilogue.
+    """Return y = x @ weight^T + bias, or GELU(y) in the tanh form, or residual + gate * y: one product with an
+    epilogue.
 
-    A weight with an attribute `flat_grad` gets its gradient there (see `optimizer.flat_gradients`).
+    A weight with an attribute `flat_grad` receives its gradient there (see `optimizer.flat_gradients`).
 
     Args:
-        x: (..., D), and weight (F, D), bias (F) or None.
+        x: (..., D), with weight (F, D) and bias (F) or None.
         gelu: Apply the GELU (Hendrycks & Gimpel 2016, section 2).
         gate: (N, F), together with `residual`, for x (N, T, D).
         residual: (N, T, F), the stream of the gated branch (Peebles & Xie, section 3.2).
 
     Returns:
-        (..., F) in autocast's type, else the type of the inputs; with a residual, the wider of that type and the residual's.
+        (..., F) in autocast's type, else the type of the inputs; with a residual, the wider of that type and the
+        residual's.
 
     Raises:
         UserError: Shapes or types of the tensors do not match; the message names the argument.

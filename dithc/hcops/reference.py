@@ -1,7 +1,7 @@
-"""The reference kernels: every operator in plain torch, right on every machine; the truth in the tests.
+"""Reference kernels: every operator in plain torch, valid on every machine and the reference of the tests.
 
-Legend: N batch, T tokens, D width, H heads, K head width (D = H * K), F output features, C channels, R and S rows and columns
-of patches (T = R * S), p side of a patch.
+Legend: N batch, T tokens, D width, H heads, K head width (D = H * K), F output features, C channels, R and S rows and
+columns of patches (T = R * S), p side of a patch.
 """
 
 from collections.abc import Sequence
@@ -16,39 +16,39 @@ from dithc.native import AdamwSettings
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """x (..., D), weight (F, D), bias (F)."""
+    """Apply weight (F, D) and bias (F) to x (..., D)."""
     return F.linear(x, weight, bias)  # (..., F)
 
 
 def linear_gelu(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """x (..., D), weight (F, D), bias (F)."""
+    """Apply the tanh GELU to `linear`."""
     return F.gelu(F.linear(x, weight, bias), approximate="tanh")  # (..., F)
 
 
 def linear_gate_residual(x: Tensor, weight: Tensor, bias: Tensor | None, gate: Tensor, residual: Tensor) -> Tensor:
-    """x (N, T, D), weight (F, D), bias (F), gate (N, F), residual (N, T, F)."""
+    """Return residual (N, T, F) + gate (N, F) * `linear` of x (N, T, D)."""
     return gate_residual(residual, gate, F.linear(x, weight, bias))  # (N, T, F)
 
 
 def adaln(x: Tensor, shift: Tensor, scale: Tensor, eps: float) -> Tensor:
-    """x (N, T, D), shift and scale (N, D)."""
+    """Apply LayerNorm to x (N, T, D), then shift and scale (N, D)."""
     normalised = F.layer_norm(x, (x.shape[-1],), eps=eps)  # (N, T, D)
     return normalised * (1 + scale.unsqueeze(1)) + shift.unsqueeze(1)  # (N, T, D)
 
 
 def adarms(x: Tensor, shift: Tensor, scale: Tensor, eps: float) -> Tensor:
-    """x (N, T, D), shift and scale (N, D)."""
+    """Apply RMSNorm to x (N, T, D), then shift and scale (N, D)."""
     normalised = F.rms_norm(x, (x.shape[-1],), eps=eps)  # (N, T, D)
     return normalised * (1 + scale.unsqueeze(1)) + shift.unsqueeze(1)  # (N, T, D)
 
 
 def gate_residual(x: Tensor, gate: Tensor, y: Tensor) -> Tensor:
-    """x and y (N, T, D), gate (N, D)."""
+    """Return x + gate * y for x and y (N, T, D) and gate (N, D)."""
     return x + gate.unsqueeze(1) * y  # (N, T, D)
 
 
 def attention(qkv: Tensor, num_heads: int) -> Tensor:
-    """qkv (N, T, 3D)."""
+    """Apply attention to qkv (N, T, 3D)."""
     num_images, num_tokens, width = qkv.shape
     heads = qkv.reshape(num_images, num_tokens, 3, num_heads, width // (3 * num_heads))  # (N, T, 3, H, K)
     q, k, v = heads.permute(2, 0, 3, 1, 4).unbind(0)  # (N, H, T, K) each
@@ -65,7 +65,7 @@ def rotate_heads(
     key_weight: Tensor | None,
     eps: float,
 ) -> Tensor:
-    """qkv (N, T, 3D), cos and sin (T, K / 2), weights (K); computed in fp32 at least, rounded once."""
+    """Apply norm weights (K) and tables (T, K / 2) to qkv (N, T, 3D), in fp32 or wider, rounded once."""
     wide = qkv.to(torch.promote_types(qkv.dtype, torch.float32))
     num_images, num_tokens, width = qkv.shape
     heads = wide.reshape(num_images, num_tokens, 3, num_heads, width // (3 * num_heads))  # (N, T, 3, H, K)
@@ -79,7 +79,7 @@ def rotate_heads(
 
 
 def _rotated(heads: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """heads (N, T, H, K)."""
+    """Rotate the pairs of heads (N, T, H, K)."""
     even, odd = heads[..., 0::2], heads[..., 1::2]  # (N, T, H, K / 2) each
     cos, sin = cos.detach().unsqueeze(1), sin.detach().unsqueeze(1)  # (T, 1, K / 2) each
     return torch.stack((even * cos - odd * sin, even * sin + odd * cos), dim=4).flatten(3)  # (N, T, H, K)
@@ -91,18 +91,18 @@ softmax = partial(torch.softmax, dim=-1)
 
 
 def swiglu(x: Tensor) -> Tensor:
-    """x (N, T, 2E)."""
+    """Return SiLU of the first half of x (N, T, 2E) times the second half."""
     gate, value = x.chunk(2, dim=-1)  # (N, T, E) each
     return F.silu(gate) * value  # (N, T, E)
 
 
 def mse(x: Tensor, y: Tensor) -> Tensor:
-    """x and y (N, ...)."""
+    """Return the mean squared difference of x and y (N, ...) per sample."""
     return ((x.float() - y.float()) if x.dtype != torch.float64 else x - y).square().flatten(1).mean(1)  # (N)
 
 
 def patchify(image: Tensor, p: int, order: int) -> Tensor:
-    """image (N, C, R * p, S * p); order 0: a patch is (C, p, p), order 1: (p, p, C)."""
+    """Cut image (N, C, R * p, S * p) into patches, with elements (C, p, p) for order 0 or (p, p, C) for order 1."""
     n, c, height, width = image.shape
     cut = image.reshape(n, c, height // p, p, width // p, p)  # (N, C, R, p, S, p)
     cut = cut.permute((0, 2, 4, 1, 3, 5) if order == 0 else (0, 2, 4, 3, 5, 1))
@@ -110,7 +110,7 @@ def patchify(image: Tensor, p: int, order: int) -> Tensor:
 
 
 def unpatchify(patches: Tensor, rows: int, p: int, order: int) -> Tensor:
-    """patches (N, T, C * p * p) of an image with R = `rows`."""
+    """Join patches (N, T, C * p * p) with R = `rows`."""
     n, tokens, features = patches.shape
     c, columns = features // (p * p), tokens // rows
     inside = (c, p, p) if order == 0 else (p, p, c)
@@ -126,7 +126,7 @@ def scale_add(x: Tensor, y: Tensor | None, alpha: float, beta: float) -> Tensor:
 
 @torch.no_grad()
 def sum_of_squares_forward(tensors: Sequence[Tensor]) -> float:
-    """The sum over all elements of all tensors, the norm of each in its own type."""
+    """Return the sum over all tensors; the norm of each tensor is computed in its type."""
     return (
         float(torch.stack([norm.double() for norm in torch._foreach_norm(list(tensors))]).square().sum())
         if tensors

@@ -23,7 +23,8 @@ class OpSpec:
         name: Name in `torch.ops.dithc`. The raw kernels are `<name>_forward` and `<name>_backward`.
         reference: Description of the kernel in plain torch.
         fast: Description of the kernels of the other back ends.
-        parts: Names of the C kernels in kernels/kernel_table.h, with * for any end. Empty if no kernel uses vector code.
+        parts: Names of the C kernels in kernels/kernel_table.h, with * for any end. Empty if no kernel uses vector
+            code.
         schema: Arguments and results of the forward pass in torch's notation. Only the first result has a gradient.
             Empty for operators without a gradient.
         fake: Results of the forward pass.

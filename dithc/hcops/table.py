@@ -47,7 +47,7 @@ def choose(backend: str, *, because: str | None = None) -> dict[str, Choice]:
 
 
 def obstacle(backend: str) -> str | None:
-    """Why a back end cannot work here; None when it can."""
+    """Return why a back end is unavailable here, or None."""
     if backend == "c" and native.library() is None:
         return native.load().reason
     if backend == "numba" and find_spec("numba") is None:
@@ -56,7 +56,7 @@ def obstacle(backend: str) -> str | None:
 
 
 def default() -> tuple[str, str]:
-    """The back end that serves where nobody has chosen one, and the reason."""
+    """Return the default back end and the reason."""
     reasons: list[str] = []
     for backend in FAST:
         found = obstacle(backend)
@@ -88,7 +88,7 @@ def _mlp_forward(backend: str, x: Tensor, *inputs: Any, keep: bool = True) -> tu
 
 
 def _modules(backend: str) -> tuple[object, ...]:
-    """The files of a back end, imported when it is first used: Numba takes a second."""
+    """Return the modules of a back end. Imports are delayed because Numba takes a second."""
     if backend == "c":
         from dithc.hcops import c
 

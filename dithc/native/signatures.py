@@ -1,10 +1,10 @@
-"""Every function and structure of kernels/include/hcops.h, as ctypes has to know them."""
+"""ctypes declarations of every function and structure of kernels/include/hcops.h."""
 
 import ctypes
 from ctypes import CFUNCTYPE, POINTER, Structure, c_char_p, c_double, c_float, c_int, c_int64, c_uint32, c_void_p
 from typing import Any
 
-# Results of functions (hc_status) that have an exception of their own.
+# Values of hc_status with separate exceptions.
 OK, OUT_OF_MEMORY, PROCESS_GONE, TIMED_OUT, PROCESS_STOPPED = 0, -5, -8, -9, -11
 STATUS_TEXTS = {
     -1: "an argument that it does not take: a null pointer, another handle, a negative size, or a type",
@@ -17,7 +17,7 @@ STATUS_TEXTS = {
     PROCESS_GONE: "a process that was waited for has ended",
     TIMED_OUT: "a process that was waited for has not come in time",
     PROCESS_STOPPED: "a process that was waited for is stopped by a signal",
-    -10: "an engine that is closed, or whose threads only the parent of this process has",
+    -10: "a closed engine, or an engine with threads in the parent process only",
 }
 
 
@@ -46,7 +46,7 @@ class Machine(Structure):
 
 
 class GemmArguments(Structure):
-    """hc_gemm_arguments with its inner structures laid flat: one call fills it, which costs a quarter of nested access."""
+    """hc_gemm_arguments with flat inner structures. One call fills it, at a quarter of the cost of nested access."""
 
     _fields_ = _fields(
         (c_int64, "m n k"),
@@ -152,7 +152,7 @@ class PoolState(Structure):
 # hc_callback.
 Callback = CFUNCTYPE(None, c_void_p, c_int, c_int)
 
-_ARRAY = (c_void_p, c_int)  # a pointer and the type of its elements
+_ARRAY = (c_void_p, c_int)  # pointer and element type
 
 # Functions that return a status, with their arguments. Pointers to arrays and to contexts are plain addresses.
 STATUS_FUNCTIONS: dict[str, tuple[Any, ...]] = {
@@ -253,7 +253,7 @@ STATUS_FUNCTIONS: dict[str, tuple[Any, ...]] = {
     "hc_copy": (c_void_p, c_int64, c_void_p, c_void_p),
 }
 
-# Functions that return something else: the type of the result, then the arguments.
+# Functions without a status: type of the result, then the arguments.
 OTHER_FUNCTIONS: dict[str, tuple[Any, ...]] = {
     "hc_version": (c_int,),
     "hc_isa_name": (c_char_p, c_int),
@@ -269,7 +269,7 @@ OTHER_FUNCTIONS: dict[str, tuple[Any, ...]] = {
     "hc_pool_tensor": (c_void_p, c_void_p, c_void_p, c_int, c_int, POINTER(c_int64)),
 }
 
-# Their status is an answer that the caller asks for, not a failure; of those that wait, only who did not come is an answer.
+# Functions that return a status as result, and functions that wait, for which only a missing process is a result.
 QUESTIONS = ("hc_isa_detect", "hc_kernel")
 WAITING = (
     "hc_exchange_put",
@@ -283,10 +283,10 @@ WAITING = (
 
 
 def declare(handle: ctypes.CDLL) -> None:
-    """Tells ctypes the arguments and results of every function of `handle`, and lets failures raise.
+    """Declare arguments and results of every function of `handle` for ctypes, and make failures raise.
 
     Raises:
-        AttributeError: the library lacks a function.
+        AttributeError: The library lacks a function.
     """
     for name, arguments in STATUS_FUNCTIONS.items():
         function = getattr(handle, name)

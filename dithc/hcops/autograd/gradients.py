@@ -1,7 +1,7 @@
-"""What each operator keeps for its backward pass, and that pass.
+"""Saved tensors and backward pass of each operator.
 
-Every function here serves two callers (see `custom.py`): autograd directly, then it calls raw kernels; and the tracers of torch,
-then it calls operators of torch. `ctx.direct` tells which.
+Every function serves two callers (see `custom.py`). If autograd calls it directly, it calls raw kernels. If tracers of
+torch call it, it calls operators of torch. `ctx.direct` distinguishes the callers.
 
 Legend: N batch, T tokens, D width, H heads, K head width (D = H * K), F output features.
 """
@@ -19,18 +19,18 @@ from dithc.hcops.route import dense
 from dithc.log import problem
 
 Gradients = tuple[Tensor | None, ...]
-# Gradients of x, weight and bias of a linear layer.
+# Number of gradients of a linear layer: x, weight and bias.
 NUM_LINEAR = 3
 
 
 class Layer(NamedTuple):
-    """A linear layer of a node of autograd.
+    """Linear layer of an autograd node.
 
     Attributes:
-        needs: whether the gradients of its x, weight and bias are wanted.
-        has_bias: whether there is a bias.
-        parameter: the weight, where its gradient may go to the flat buffer.
-        place: of the weight among the edges of the node, which are those of the tensors among the inputs.
+        needs: Whether the gradients of x, weight and bias are required.
+        has_bias: Whether the layer has a bias.
+        parameter: Weight if its gradient may go to the flat buffer, else None.
+        place: Index of the weight among the edges of the node, which are the edges of its input tensors.
     """
 
     needs: Sequence[bool]
@@ -86,7 +86,7 @@ def keep_mlp(ctx: Any, inputs: tuple[Any, ...], outputs: tuple[Tensor, ...]) -> 
 
 
 def mlp(ctx: Any, dout: Tensor) -> Gradients:
-    """The second layer's product gives the gradient to what stood before the GELU, and the first layer reads that."""
+    """Compute the gradient before the GELU in the second layer's product, then the gradients of the first layer."""
     x, weight1, before, hidden, weight2, gate, y = ctx.saved_tensors
     dout, needs, has_bias = dense(dout), ctx.needs_input_grad, ctx.has_bias
     dy, dgate = kernel(ctx, "gate_residual_backward")(dout, gate, y, dtype=ctx.dtype)
@@ -102,7 +102,7 @@ def mlp(ctx: Any, dout: Tensor) -> Gradients:
             and written is not None
             and written.data_ptr() == second.parameter.flat_grad.data_ptr()
         ):
-            abandon(second.parameter, written)  # it has landed, as if the second layer had a node of its own
+            abandon(second.parameter, written)  # keep the gradient, as if the second layer were a separate node
         raise
     return (*of_first, *of_second, dgate, dout.to(ctx.residual_dtype), None)
 
@@ -152,7 +152,7 @@ def attention(ctx: Any, dout: Tensor) -> Gradients:
 
 
 def keep_rotate_heads(ctx: Any, inputs: tuple[Any, ...], _: tuple[Tensor, ...]) -> None:
-    """Of qkv only the norm asks; a rotation alone goes back without it."""
+    """Save qkv only for the gradient of the norm; the gradient of a rotation does not need it."""
     qkv, ctx.num_heads, ctx.eps, cos, sin, query_weight, key_weight = inputs
     ctx.save_for_backward(None if query_weight is None else qkv, cos, sin, query_weight, key_weight)
 
@@ -222,7 +222,9 @@ def _keep_layer(ctx: Any, weight: Tensor, bias: Tensor | None) -> None:
 
 
 def flat_parameter(ctx: Any, weight: Tensor) -> Tensor | None:
-    """The parameter itself, where it has a place in the flat buffer: under recomputation the saved tensor is another object."""
+    """Return the parameter itself if it has a place in the flat buffer. Under recomputation the saved tensor is another
+    object.
+    """
     return weight if ctx.direct and hasattr(weight, "flat_grad") else None
 
 
@@ -233,7 +235,7 @@ def _layer_of(ctx: Any) -> Layer:
 def of_layer(
     ctx: Any, dy: Tensor, x: Tensor, weight: Tensor, layer: Layer, *, gelu_at: Tensor | None = None
 ) -> Gradients:
-    """The gradients of x (or of `gelu_at`, whose GELU x is), weight and bias of a linear layer, from its output's dy."""
+    """Return the gradients of x (or of `gelu_at`, if x is GELU(gelu_at)), weight and bias of a linear layer, given dy."""
     backward, needs = kernel(ctx, "linear_backward"), layer.needs
     if not ctx.direct:
         traced = backward(dy, x, weight, layer.has_bias, list(needs), gelu_at=gelu_at)
@@ -254,7 +256,7 @@ def of_layer(
 
 
 def kernel(ctx: Any, name: str) -> Callable[..., Any]:
-    """The raw kernel, or for tracers the operator of torch around it."""
+    """Return the raw kernel, or for tracers its operator of torch."""
     if not ctx.direct:
         operator: Callable[..., Any] = getattr(torch.ops.dithc, name.removesuffix("_forward"))
         return operator

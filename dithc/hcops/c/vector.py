@@ -1,7 +1,7 @@
-"""Raw kernels of the C back end that are bound by memory: functions of elements, of rows, and of all parameters.
+"""Raw memory-bound kernels of the C back end: functions of elements, of rows, and of all parameters.
 
-Legend: N batch, T tokens, D width, E width of a hidden layer, C channels, R and S rows and columns of patches, p side of a patch
-(T = R * S).
+Legend: N batch, T tokens, D width, E width of a hidden layer, C channels, R and S rows and columns of patches, p side
+of a patch (T = R * S).
 """
 
 from collections.abc import Sequence
@@ -33,19 +33,21 @@ from dithc.log import problem
 def adaln_forward(
     x: Tensor, shift: Tensor, scale: Tensor, eps: float, dtype: torch.dtype
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """x (N, T, D), shift and scale (N, D) of one type and stride; `dtype` is that of the result."""
+    """Normalize x (N, T, D), then apply shift and scale (N, D) of one type and stride; return out in `dtype`, mean and
+    rstd.
+    """
     mean = pool().empty(x.shape[:-1], torch.float32)
     return _adaln("adaln", x, shift, scale, eps, dtype, mean)  # type: ignore[return-value]
 
 
 def adarms_forward(x: Tensor, shift: Tensor, scale: Tensor, eps: float, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """As `adaln_forward`, of RMSNorm, which has no mean."""
+    """Apply `adaln_forward` with RMSNorm; return out and rstd."""
     out, _, rstd = _adaln("adarms", x, shift, scale, eps, dtype, None)
     return out, rstd  # (N, T, D), (N, T)
 
 
 def gate_residual_forward(x: Tensor, gate: Tensor, y: Tensor) -> Tensor:
-    """x and y (N, T, D), gate (N, D); the result has the widest type of the three."""
+    """Return x + gate * y for x and y (N, T, D) and gate (N, D), in the widest type."""
     op = "gate_residual"
     n, t, d = stream(op, "x", x)
     shape_of(op, "y", y, (n, t, d))
@@ -61,7 +63,7 @@ def gate_residual_forward(x: Tensor, gate: Tensor, y: Tensor) -> Tensor:
 def gate_residual_backward(
     dout: Tensor, gate: Tensor, y: Tensor, *, dtype: torch.dtype | None = None
 ) -> tuple[Tensor, Tensor]:
-    """dy (N, T, D) in `dtype` (None: y's) and dgate (N, D) in gate's type; the gradient of x is dout itself."""
+    """Return dy (N, T, D) in `dtype` (None: y's) and dgate (N, D) in gate's type. The gradient of x is dout itself."""
     op = "gate_residual_backward"
     n, t, d = stream(op, "dout", dout)
     shape_of(op, "y", y, (n, t, d))
@@ -105,7 +107,7 @@ exp_backward, tanh_backward, gelu_backward, silu_backward, gelu_erf_backward = (
 
 
 def swiglu_forward(x: Tensor) -> Tensor:
-    """x (N, T, 2E), gates before values."""
+    """Apply SwiGLU to x (N, T, 2E), gates before values."""
     n, t, e = halves_of("swiglu", "x", x)
     address, code = array("swiglu", "x", x)
     out = pool().empty((n, t, e), x.dtype)
@@ -114,7 +116,7 @@ def swiglu_forward(x: Tensor) -> Tensor:
 
 
 def swiglu_backward(dy: Tensor, x: Tensor) -> Tensor:
-    """dy (N, T, E) and x (N, T, 2E)."""
+    """Return dx for dy (N, T, E) and x (N, T, 2E)."""
     op = "swiglu_backward"
     n, t, e = halves_of(op, "x", x)
     shape_of(op, "dy", dy, (n, t, e))
@@ -125,7 +127,7 @@ def swiglu_backward(dy: Tensor, x: Tensor) -> Tensor:
 
 
 def scale_add_forward(x: Tensor, y: Tensor | None, alpha: float, beta: float, *, out: Tensor | None = None) -> Tensor:
-    """alpha * x + beta * y in the wider type; y of x's shape, or None. `out` may be x itself."""
+    """Return alpha * x + beta * y in the wider type; y has x's shape, or None for alpha * x. `out` may be x itself."""
     if y is not None:
         shape_of("scale_add", "y", y, x.shape)
     if out is None:
@@ -140,7 +142,7 @@ def scale_add_forward(x: Tensor, y: Tensor | None, alpha: float, beta: float, *,
 
 
 def softmax_forward(x: Tensor) -> Tensor:
-    """Over the last dimension."""
+    """Apply softmax to the last dimension."""
     address, code = array("softmax", "x", x)
     out = pool().empty(x.shape, x.dtype)
     functions().hc_softmax_forward(native.context(), *rows_of("softmax", x), address, code, out.data_ptr(), code)
@@ -148,7 +150,7 @@ def softmax_forward(x: Tensor) -> Tensor:
 
 
 def softmax_backward(dy: Tensor, y: Tensor) -> Tensor:
-    """dy and y, the result of the forward pass, of one shape."""
+    """Return dx for dy and the result y of the forward pass."""
     op = "softmax_backward"
     shape_of(op, "dy", dy, y.shape)
     address, code = array(op, "y", y)
@@ -160,7 +162,7 @@ def softmax_backward(dy: Tensor, y: Tensor) -> Tensor:
 
 
 def mse_forward(x: Tensor, y: Tensor) -> Tensor:
-    """The mean of (x - y)^2 over all but the first dimension (N), fp32."""
+    """Return the mean of (x - y)^2 over all dimensions except the first, (N) fp32."""
     shape_of("mse", "y", y, x.shape)
     out = torch.empty(x.shape[:1], dtype=torch.float32, device="cpu")
     rows, columns = samples_of("mse", x)
@@ -171,7 +173,7 @@ def mse_forward(x: Tensor, y: Tensor) -> Tensor:
 
 
 def mse_backward(dout: Tensor, x: Tensor, y: Tensor) -> Tensor:
-    """The gradient to x, in its type; that to y is its negative. dout (N), fp32."""
+    """Return the gradient of x, in its type, for dout (N) fp32. The gradient of y is its negative."""
     op = "mse_backward"
     shape_of(op, "y", y, x.shape)
     shape_of(op, "dout", dout, x.shape[:1])
@@ -186,7 +188,9 @@ def mse_backward(dout: Tensor, x: Tensor, y: Tensor) -> Tensor:
 
 
 def patchify_forward(image: Tensor, p: int, order: int) -> Tensor:
-    """image (N, C, R * p, S * p) to patches (N, T, C * p * p); order 0: (C, p, p) within a patch, order 1: (p, p, C)."""
+    """Cut image (N, C, R * p, S * p) into patches (N, T, C * p * p) with elements (C, p, p) (order 0) or (p, p, C)
+    (order 1).
+    """
     patches_of("patchify", "image", image, p, order)
     n, c, height, width = image.shape
     r, s = height // p, width // p
@@ -197,7 +201,7 @@ def patchify_forward(image: Tensor, p: int, order: int) -> Tensor:
 
 
 def unpatchify_forward(patches: Tensor, rows: int, p: int, order: int) -> Tensor:
-    """patches (N, T, C * p * p) of an image with `rows` rows of patches, to the image (N, C, R * p, S * p)."""
+    """Join patches (N, T, C * p * p) to images (N, C, R * p, S * p) with R = `rows`."""
     patches_of("unpatchify", "patches", patches, p, order, rows=rows)
     n, t, features = patches.shape
     c, s = features // (p * p), t // rows
@@ -208,7 +212,7 @@ def unpatchify_forward(patches: Tensor, rows: int, p: int, order: int) -> Tensor
 
 
 def sum_of_squares_forward(tensors: Sequence[Tensor]) -> float:
-    """The sum over all elements of contiguous fp32 tensors, in float64."""
+    """Return the sum of squares over all contiguous fp32 tensors, in float64."""
     total = torch.zeros((), dtype=torch.float64)
     counts, addresses = _counts(tensors), _addresses("sum_of_squares", "tensors", tensors)
     functions().hc_sum_of_squares(
@@ -237,7 +241,7 @@ def adamw_forward(tensors: AdamwTensors, settings: native.AdamwSettings) -> None
 def _adaln(
     op: str, x: Tensor, shift: Tensor, scale: Tensor, eps: float, dtype: torch.dtype, mean: Tensor | None
 ) -> tuple[Tensor, Tensor | None, Tensor]:
-    """Of RMSNorm where there is no `mean` to be written."""
+    """Apply LayerNorm, or RMSNorm without `mean`."""
     n, t, d = stream(op, "x", x)
     x_address, x_type = array(op, "x", x)
     shift_address, shift_type, shift_stride = condition(op, "shift", shift, (n, d))
@@ -295,7 +299,7 @@ def _addresses(
     like: Sequence[Tensor] | None = None,
     of_type: torch.dtype = torch.float32,
 ) -> Tensor:
-    """The addresses of contiguous tensors of one type, as C reads them: an array of pointers."""
+    """Return an array of pointers, as C reads it, to contiguous tensors of one type."""
     if like is not None and len(tensors) != len(like):
         raise problem(
             f"operator {op}, argument {name}", got=len(tensors), expected=len(like), fix="one for each weight"
@@ -308,7 +312,7 @@ def _addresses(
     if len(found) == len(tensors) and not any(address % of_type.itemsize for address in found):
         return torch.tensor(found, dtype=torch.int64)
     found = []
-    for index, tensor in enumerate(tensors):  # and say which one does not go, and why
+    for index, tensor in enumerate(tensors):  # report the first unsupported tensor
         entry = f"{name}[{index}]"
         if like is not None:
             shape_of(op, entry, tensor, like[index].shape)

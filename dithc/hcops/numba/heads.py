@@ -1,7 +1,9 @@
-"""RMSNorm and rotation of the heads of q and k in the Numba back end: the compiled loops, and the raw kernels around them.
+"""RMSNorm and rotation of the heads of q and k: compiled loops and raw kernels.
 
-Legend: N batch, T tokens, D width, H heads, K head width (D = H * K). Arrays are flat, arithmetic is fp32, and sums over tokens
-are taken as in `loops.py`, so that no result depends on the number of threads.
+Arrays are flat and arithmetic is fp32. Sums over tokens use blocks as in `loops.py`, so that results do not depend on
+the number of threads.
+
+Legend: N batch, T tokens, D width, H heads, K head width (D = H * K).
 """
 
 import numpy as np
@@ -91,7 +93,9 @@ def rotate_forward(
     begin: int, end: int, tokens: int, heads: int, width: int, eps: np.float32,
     cos: Fp32, sin: Fp32, weights: Fp32, qkv: Array, out: Array,
 ) -> None:  # fmt: skip
-    """Rows (tokens): each head of q and k normed where there are weights, then rotated where there are angles."""
+    """Compute rows (tokens): apply the norm if weights are present, then the rotation if angles are present, to each
+    head of q and k.
+    """
     half = width // 2
     for row in range(begin, end):
         first, angles = row * 3 * heads * width, row % tokens * half
@@ -121,8 +125,11 @@ def rotate_backward(
     begin: int, end: int, tokens: int, heads: int, width: int, eps: np.float32,
     cos: Fp32, sin: Fp32, weights: Fp32, dout: Array, qkv: Array, dqkv: Array, turned: Fp32, sums: Fp32,
 ) -> None:  # fmt: skip
-    """Blocks of tokens: with h = dout turned back, dx = rstd (w h - xh mean(w h xh)), and in a row of sums, which is zero at
-    first, those of h xh for q and for k; without weights dx = h, and qkv is not read. `turned` is memory for h."""
+    """Compute blocks of tokens: with h = dout rotated back, dx = rstd (w h - xh mean(w h xh)).
+
+    A row of `sums`, zero at first, receives the sums of h xh for q and for k. Without weights dx = h, and qkv is not
+    read. `turned` is memory for h.
+    """
     half, blocks = width // 2, (tokens + TOKENS_PER_BLOCK - 1) // TOKENS_PER_BLOCK
     for block in range(begin, end):
         first_token, h = block % blocks * TOKENS_PER_BLOCK, block * width

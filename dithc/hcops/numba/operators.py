@@ -1,7 +1,6 @@
-"""Raw kernels of the Numba back end: matrix products, adaLN, gate + residual, attention. Tensors in, tensors out, no autograd.
+"""Raw kernels of the Numba back end: matrix products, adaLN, gated residual and attention, without autograd.
 
-What a machine without a compiled C library uses; the same functions as `c/matrix.py`. The elementwise ones are in
-`vector.py`, the loops in `loops.py` and `matrix_loops.py`.
+The C back end has the same functions. `vector.py` contains the elementwise kernels.
 
 Legend: N batch, T tokens, D width, H heads, K head width (D = H * K), F output features, M = N * T rows.
 """
@@ -23,14 +22,14 @@ from dithc.hcops.numba.threads import ELEMENTS_PER_THREAD, num_threads, run, spr
 Needs = Sequence[bool]
 NO_FP32, NO_BF16 = np.empty(0, np.float32), np.empty(0, np.uint16)
 NOTHING: Either = (NO_FP32, NO_BF16, FP32)
-# Multiply-adds that take as long as an element of a memory-bound loop (measured: a third of a nanosecond, 0.01 each).
+# Multiply-adds that take as long as one element of a memory-bound loop (measured: 0.01 ns and 0.33 ns).
 PRODUCTS_PER_ELEMENT = 32
 # Multiply-adds that take as long as packing one element (measured: 0.4 ns).
 PRODUCTS_PER_PACKED = 48
 
 
 def linear_forward(x: Tensor, weight: Tensor, bias: Tensor | None, dtype: torch.dtype) -> Tensor:
-    """x (..., D), weight (F, D), bias (F); `dtype` is that of the products and of the result."""
+    """Apply weight (F, D) and bias (F) to x (..., D); `dtype` is the type of the product and the result."""
     _, features, _ = linear_of("linear", x, weight, bias)
     y = torch.empty((*x.shape[:-1], features), dtype=dtype)
     _forward_product("linear", x, weight, bias, y, dtype)
@@ -111,19 +110,19 @@ def linear_backward(
 def adaln_forward(
     x: Tensor, shift: Tensor, scale: Tensor, eps: float, dtype: torch.dtype
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """x (N, T, D), shift and scale (N, D); `dtype` is that of the result."""
+    """Normalize x (N, T, D), then apply shift and scale (N, D); return out in `dtype`, mean and rstd."""
     mean = torch.empty(x.shape[:-1])
     out, rstd = _adaln("adaln", x, shift, scale, eps, dtype, mean)
     return out, mean, rstd  # (N, T, D), (N, T), (N, T)
 
 
 def adarms_forward(x: Tensor, shift: Tensor, scale: Tensor, eps: float, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """As `adaln_forward`, of RMSNorm, which has no mean."""
+    """Apply `adaln_forward` with RMSNorm; return out and rstd."""
     return _adaln("adarms", x, shift, scale, eps, dtype, None)  # (N, T, D), (N, T)
 
 
 def gate_residual_forward(x: Tensor, gate: Tensor, y: Tensor) -> Tensor:
-    """x and y (N, T, D), gate (N, D); the result has the widest type of the three."""
+    """Return x + gate * y for x and y (N, T, D) and gate (N, D), in the widest type."""
     op = "gate_residual"
     n, t, d = stream(op, "x", x)
     shape_of(op, "y", y, (n, t, d))
@@ -139,7 +138,7 @@ def gate_residual_forward(x: Tensor, gate: Tensor, y: Tensor) -> Tensor:
 def gate_residual_backward(
     dout: Tensor, gate: Tensor, y: Tensor, *, dtype: torch.dtype | None = None
 ) -> tuple[Tensor, Tensor]:
-    """dy (N, T, D) in `dtype` (None: y's) and dgate (N, D) in gate's type; the gradient of x is dout itself."""
+    """Return dy (N, T, D) in `dtype` (None: y's) and dgate (N, D) in gate's type. The gradient of x is dout itself."""
     op = "gate_residual_backward"
     n, t, d = stream(op, "dout", dout)
     shape_of(op, "y", y, (n, t, d))
@@ -168,7 +167,7 @@ def attention_forward(qkv: Tensor, num_heads: int) -> tuple[Tensor, Tensor]:
 
 
 def attention_backward(dout: Tensor, qkv: Tensor, out: Tensor, lse: Tensor, num_heads: int) -> Tensor:
-    """The gradient of `attention_forward`."""
+    """Return the gradient of `attention_forward`."""
     op = "attention_backward"
     n, t, d, k = heads_of(op, qkv, num_heads)
     shape_of(op, "dout", dout, (n, t, d))
@@ -193,7 +192,9 @@ def flat(op: str, name: str, tensor: Tensor) -> Array:
 
 
 def either(op: str, name: str, tensor: Tensor, compute: torch.dtype = torch.float32) -> Either:
-    """The tensor for loops that choose its type as they run; rounded to bf16 as it is read for products of bf16."""
+    """Return the tensor for loops that select its type at run time. Products of bf16 round fp32 elements when reading
+    them.
+    """
     row = flat(op, name, tensor)
     if tensor.dtype == torch.bfloat16:
         return NO_FP32, row, BF16  # type: ignore[return-value]
@@ -201,7 +202,7 @@ def either(op: str, name: str, tensor: Tensor, compute: torch.dtype = torch.floa
 
 
 def add_blocks(sums: NDArray[np.float32], shape: tuple[int, int, int]) -> Tensor:
-    """Rows of partial sums (groups, blocks, width) added up in order to (groups, width)."""
+    """Add rows of partial sums (groups, blocks, width) in order; return (groups, width)."""
     groups, blocks, width = shape
     out = torch.empty((groups, width))
     elements = sums.size if groups > 1 else ELEMENTS_PER_THREAD
@@ -212,7 +213,7 @@ def add_blocks(sums: NDArray[np.float32], shape: tuple[int, int, int]) -> Tensor
 def _adaln(
     op: str, x: Tensor, shift: Tensor, scale: Tensor, eps: float, dtype: torch.dtype, mean: Tensor | None
 ) -> tuple[Tensor, Tensor]:
-    """Of RMSNorm where there is no `mean` to be written."""
+    """Apply LayerNorm, or RMSNorm without `mean`."""
     n, t, d = stream(op, "x", x)
     source, out = flat(op, "x", x), torch.empty(x.shape, dtype=dtype)
     shifts, scales = _condition(op, "shift", shift, (n, d)), _condition(op, "scale", scale, (n, d))
@@ -264,7 +265,7 @@ def adarms_backward(
 
 def _condition(op: str, name: str, tensor: Tensor, shape: tuple[int, int]) -> NDArray[np.float32]:
     condition(op, name, tensor, shape)
-    rows: NDArray[np.float32] = tensor.detach().float().reshape(-1).numpy()  # N * D numbers: a copy costs nothing
+    rows: NDArray[np.float32] = tensor.detach().float().reshape(-1).numpy()  # N * D numbers, so a copy is cheap
     return rows
 
 
@@ -316,7 +317,9 @@ def _product(
     rows_per_gate: int = 1,
     use_gelu: bool = False,
 ) -> None:
-    """out (m, n) = A (m, k) B (k, n); with `a` the strides of rows and depth, with `b` those of columns and depth."""
+    """Compute out (m, n) = A (m, k) B (k, n). `a` includes the strides of rows and depth, `b` the strides of columns
+    and depth.
+    """
     m, n, k = shape
     if m * n == 0:
         return
@@ -334,7 +337,9 @@ def _product(
 
 
 def _cut(m: int, n: int, threads: int) -> tuple[int, int]:
-    """Rows and columns of each thread's part of C: the part that is soonest multiplied and packed, in whole blocks."""
+    """Return rows and columns of each thread's part of C, in complete blocks, with the lowest cost of multiplying and
+    packing.
+    """
     best = (m * n + PRODUCTS_PER_PACKED * (m + n), m, n)
     for row_cuts in range(1, threads + 1):
         rows = -(-m // (row_cuts * ROWS)) * ROWS

@@ -1,9 +1,9 @@
-"""Raw kernels of the Numba back end that are bound by memory: functions of single elements, of rows, of all parameters.
+"""Raw memory-bound kernels of the Numba back end: functions of single elements, of rows, and of all parameters.
 
-The same functions as `c/vector.py`.
+`c/vector.py` has the same functions.
 
-Legend: N batch, C channels, R and S rows and columns of patches, p side of a patch, T tokens (T = R * S), E width of a hidden
-layer.
+Legend: N batch, C channels, R and S rows and columns of patches, p side of a patch, T tokens (T = R * S), E width of a
+hidden layer.
 """
 
 from collections.abc import Sequence
@@ -22,7 +22,8 @@ from dithc.hcops.numba.operators import NO_BF16, NO_FP32, flat
 from dithc.hcops.numba.threads import num_threads, run, spread
 from dithc.native import AdamwSettings
 
-# Threads meet at multiples of it: 4,096 elements are whole pages, so that no two threads touch one first.
+# Cuts between threads are multiples of this number. 4,096 elements fill pages exactly, so that only one thread touches a
+# page first.
 ELEMENTS_PER_CUT = 4096
 FUNCTIONS = ("exp", "tanh", "gelu", "silu")
 
@@ -55,7 +56,7 @@ exp_backward, tanh_backward, gelu_backward, silu_backward = (
 
 
 def swiglu_forward(x: Tensor) -> Tensor:
-    """x (N, T, 2E), gates before values."""
+    """Apply SwiGLU to x (N, T, 2E), gates before values."""
     op = "swiglu"
     n, t, e = halves_of(op, "x", x)
     out = x.new_empty((n, t, e))
@@ -64,7 +65,7 @@ def swiglu_forward(x: Tensor) -> Tensor:
 
 
 def swiglu_backward(dy: Tensor, x: Tensor) -> Tensor:
-    """dy (N, T, E) and x (N, T, 2E)."""
+    """Return dx for dy (N, T, E) and x (N, T, 2E)."""
     op = "swiglu_backward"
     n, t, e = halves_of(op, "x", x)
     shape_of(op, "dy", dy, (n, t, e))
@@ -75,7 +76,7 @@ def swiglu_backward(dy: Tensor, x: Tensor) -> Tensor:
 
 
 def scale_add_forward(x: Tensor, y: Tensor | None, alpha: float, beta: float) -> Tensor:
-    """alpha * x + beta * y in the wider type; y of x's shape, or None."""
+    """Return alpha * x + beta * y in the wider type; y has x's shape, or None for alpha * x."""
     op, source = "scale_add", flat("scale_add", "x", x)
     out = torch.empty(x.shape, dtype=x.dtype if y is None else torch.promote_types(x.dtype, y.dtype))
     target = flat(op, "out", out)
@@ -89,18 +90,18 @@ def scale_add_forward(x: Tensor, y: Tensor | None, alpha: float, beta: float) ->
 
 
 def softmax_forward(x: Tensor) -> Tensor:
-    """Over the last dimension."""
+    """Apply softmax to the last dimension."""
     op, out = "softmax", torch.empty_like(x)
     rows, width = rows_of(op, x)
     target = flat(op, "out", out)
-    # Exponentials stay in fp32 until they are divided by their sum.
+    # Exponentials stay in fp32 until the division by their sum.
     exponentials = target if x.dtype == torch.float32 else np.empty(x.numel(), np.float32)
     run(loops.softmax_forward, rows, width, flat(op, "x", x), target, exponentials, elements=x.numel())
     return out
 
 
 def softmax_backward(dy: Tensor, y: Tensor) -> Tensor:
-    """dy and y, the result of the forward pass, of one shape."""
+    """Return dx for dy and the result y of the forward pass."""
     op, dx = "softmax_backward", torch.empty_like(y)
     shape_of(op, "dy", dy, y.shape)
     rows, width = rows_of(op, y)
@@ -110,7 +111,7 @@ def softmax_backward(dy: Tensor, y: Tensor) -> Tensor:
 
 
 def mse_forward(x: Tensor, y: Tensor) -> Tensor:
-    """The mean of (x - y)^2 over all but the first dimension (N), fp32."""
+    """Return the mean of (x - y)^2 over all dimensions except the first, (N) fp32."""
     op = "mse"
     shape_of(op, "y", y, x.shape)
     rows, width = samples_of(op, x)
@@ -122,7 +123,7 @@ def mse_forward(x: Tensor, y: Tensor) -> Tensor:
 
 
 def mse_backward(dout: Tensor, x: Tensor, y: Tensor) -> Tensor:
-    """The gradient to x, in its type; that to y is its negative. dout (N), fp32."""
+    """Return the gradient of x, in its type, for dout (N) fp32. The gradient of y is its negative."""
     op = "mse_backward"
     shape_of(op, "y", y, x.shape)
     shape_of(op, "dout", dout, x.shape[:1])
@@ -135,7 +136,9 @@ def mse_backward(dout: Tensor, x: Tensor, y: Tensor) -> Tensor:
 
 
 def patchify_forward(image: Tensor, p: int, order: int) -> Tensor:
-    """image (N, C, R * p, S * p) to patches (N, T, C * p * p); order 0: (C, p, p) within a patch, order 1: (p, p, C)."""
+    """Cut image (N, C, R * p, S * p) into patches (N, T, C * p * p) with elements (C, p, p) (order 0) or (p, p, C)
+    (order 1).
+    """
     patches_of("patchify", "image", image, p, order)
     n, c, height, width = image.shape
     patches = image.new_empty((n, height // p * (width // p), c * p * p))
@@ -144,7 +147,7 @@ def patchify_forward(image: Tensor, p: int, order: int) -> Tensor:
 
 
 def unpatchify_forward(patches: Tensor, rows: int, p: int, order: int) -> Tensor:
-    """patches (N, T, C * p * p) of an image with `rows` rows of patches, to the image (N, C, R * p, S * p)."""
+    """Join patches (N, T, C * p * p) to images (N, C, R * p, S * p) with R = `rows`."""
     patches_of("unpatchify", "patches", patches, p, order, rows=rows)
     n, t, features = patches.shape
     image = patches.new_empty((n, features // (p * p), rows * p, t // rows * p))
@@ -153,7 +156,7 @@ def unpatchify_forward(patches: Tensor, rows: int, p: int, order: int) -> Tensor
 
 
 def sum_of_squares_forward(tensors: Sequence[Tensor]) -> float:
-    """The sum over all elements of contiguous fp32 tensors, in float64."""
+    """Return the sum of squares over all contiguous fp32 tensors, in float64."""
     total = 0.0
     for index, tensor in enumerate(tensors):
         fp32("sum_of_squares", f"tensors[{index}]", tensor)
@@ -191,7 +194,7 @@ def _update(pieces: Sequence[tuple[tuple[Any, ...], int, int]], numbers: tuple[n
 
 
 def _equal_parts(counts: Sequence[int]) -> list[list[tuple[int, int, int]]]:
-    """Cuts arrays of these lengths, laid end to end, among threads: (array, begin, end) for each thread."""
+    """Cut consecutive arrays of these lengths among threads; return (array, begin, end) pieces per thread."""
     total = sum(counts)
     threads = num_threads(total)
     size = max(-(-total // (threads * ADAMW_BLOCK)) * ADAMW_BLOCK, 1)

@@ -1,6 +1,6 @@
-"""Kernels on what others have made: attention of the queries of a part of an image, layers whose columns are shared.
+"""Attention and linear layers with tokens or columns split across processes that share memory.
 
-Legend: N batch, t tokens of the part, T of the whole, D width, H heads, K head width, F output features, L layers.
+Legend: N batch, t tokens of this process, T all tokens, D width, H heads, K head width, F output features, L layers.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -17,14 +17,14 @@ from dithc.hcops.c import library, matrix
 def attention_in(
     memory: Tensor, qkv: Tensor, num_heads: int, *, first: int, meet: Callable[[Any], None]
 ) -> tuple[Tensor, Tensor]:
-    """Compute attention over keys and values of all processes in shared memory (N, T, 2D), as C kernels in one sequence.
+    """Compute attention over keys and values of all processes, as C kernels in one sequence.
 
     The caller keeps both results until the sequence has run.
 
     Args:
-        memory: (N, T, 2D) in qkv's type: keys, then values.
-        qkv: (N, t, 3D), tokens `first` to `first` + t.
-        meet: Barrier in the kernels' functions: all keys and values are in `memory` after it.
+        memory: Shared memory (N, T, 2D) in qkv's type: keys, then values.
+        qkv: Tokens `first` to `first` + t, (N, t, 3D).
+        meet: Barrier as a kernel call; `memory` contains all keys and values after it.
 
     Returns:
         The mixed values (N, t, D), and the logarithms of the sums of exponentials (N, H, t).
@@ -41,7 +41,7 @@ def attention_in(
 
 
 def attention_with(memory: Tensor, qkv: Tensor, num_heads: int, *, first: int) -> tuple[Tensor, Tensor]:
-    """As `attention_in`, where one process keeps the keys and values of all tokens: nobody is waited for, any back end serves."""
+    """Compute `attention_in` without a barrier if one process holds all keys and values; supports every back end."""
     if backend_of("attention") == "c":
         return attention_in(memory, qkv, num_heads, first=first, meet=lambda _: None)
     d = qkv.shape[2] // 3
@@ -60,7 +60,7 @@ def linears_in(
 ) -> None:
     """Compute `columns` of linear layers, weights (F, D) and biases (F), of x (N, D) into shared memory (L, N, F).
 
-    All processes pass the same x; `meet` is the barrier of `attention_in`.
+    All processes pass the same x. `meet` is the barrier of `attention_in`.
     """
     calls = library.functions()
     for place, (weight, bias) in zip(memory, layers, strict=True):
@@ -75,14 +75,14 @@ def linears_in(
 
 
 def linears_apart(x: Tensor, layers: Sequence[tuple[Tensor, Tensor]], dtype: torch.dtype) -> Iterator[Tensor]:
-    """As `linears_in`, all columns of each layer by this process alone, when they are asked for: (N, F) each in `dtype`."""
+    """Compute all columns of each layer in this process, on demand; yield (N, F) in `dtype`."""
     return (matrix.linear_forward(x, *layer, dtype) for layer in layers)
 
 
 def attention_to(qkv: Tensor, key: Tensor, value: Tensor, num_heads: int) -> tuple[Tensor, Tensor]:
     """Compute attention of the queries in qkv (N, t, 3D) to some keys and values (N, S, D).
 
-    The fp32 results can be joined: mixed values (N, t, D), and logarithms of the sums of exponentials (N, H, t).
+    The fp32 results can be merged: mixed values (N, t, D), and logarithms of the sums of exponentials (N, H, t).
     """
     if backend_of("attention") == "c":
         return matrix.attention_over(qkv, key, value, num_heads, dtype=torch.float32)

@@ -1,7 +1,10 @@
-"""What raw kernels demand of their tensors: an error that names operator and argument, before a pointer is used.
+"""Argument checks of raw kernels. Errors name operator and argument, before any pointer is used.
 
-Legend: N batch, T tokens, D width, K head width, E width of a hidden layer.
+Legend: N batch, T tokens, D width, K head width, E width of a hidden layer, F output features.
 """
+
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -11,10 +14,23 @@ from dithc.log import problem
 # Numbers of hc_dtype in kernels/include/hcops.h.
 TYPES = {torch.float32: 0, torch.bfloat16: 1}
 EXPECTED_TYPES = "torch.float32 or torch.bfloat16"
+CONSTANTS = ("cos", "sin", "query_weight", "key_weight")
+"""Arguments of `rotate_heads`."""
+
+
+class AdamwTensors(NamedTuple):
+    """Arguments of `adamw`: contiguous fp32 tensors of the same shapes in every list, bf16 in `shadows`."""
+
+    weights: Sequence[Tensor]
+    gradients: Sequence[Tensor]
+    first: Sequence[Tensor]
+    second: Sequence[Tensor]
+    averages: Sequence[Tensor] | None
+    shadows: Sequence[Tensor] | None
 
 
 def array(op: str, name: str, tensor: Tensor) -> tuple[int, int]:
-    """Return address and type number of a contiguous CPU tensor; UserError names `op` and `name` of any other."""
+    """Return address and type number of a contiguous CPU tensor; raise UserError for any other."""
     code = TYPES.get(tensor.dtype)
     if code is None or not tensor.is_cpu or not tensor.is_contiguous():
         raise _unfit(op, name, tensor)
@@ -25,7 +41,7 @@ def array(op: str, name: str, tensor: Tensor) -> tuple[int, int]:
 
 
 def fp32(op: str, name: str, tensor: Tensor) -> int:
-    """The address of a contiguous fp32 tensor on the CPU; raises as `typed`."""
+    """Return the address of a contiguous fp32 tensor on the CPU; raise UserError for any other."""
     return typed(op, name, tensor, torch.float32)
 
 
@@ -55,28 +71,25 @@ def served_type(op: str, dtype: torch.dtype) -> None:
         raise problem(_where(op, "dtype"), got=dtype, expected=EXPECTED_TYPES, fix="give one of these")
 
 
-def heads_of(op: str, qkv: Tensor, num_heads: int) -> None:
-    """Raise UserError unless qkv (N, T, 3D) has D > 0 and D is a multiple of `num_heads`."""
-    three = stream(op, "qkv", qkv)[2]
+def heads_of(op: str, qkv: Tensor, num_heads: int) -> tuple[int, int, int, int]:
+    """Return N, T, D and K of qkv (N, T, 3D); raise UserError unless D > 0 and `num_heads` divides D."""
+    n, t, three = stream(op, "qkv", qkv)
     if three == 0 or three % 3:
         raise wrong_shape(op, "qkv", qkv, expected="(N, T, 3D), D > 0")
     if num_heads < 1 or (three // 3) % num_heads:
         fix = "choose a number of heads that divides the width"
         raise problem(_where(op, "num_heads"), got=num_heads, expected=f"a divisor of D = {three // 3}", fix=fix)
+    return n, t, three // 3, three // (3 * num_heads)
 
 
-def rotation_of(
-    op: str,
-    qkv: Tensor,
-    num_heads: int,
-    cos: Tensor | None,
-    sin: Tensor | None,
-    query_weight: Tensor | None,
-    key_weight: Tensor | None,
-) -> None:
-    """Check heads as `heads_of`, and that tables (T, K / 2) fp32 and weights (K) come in pairs; raise UserError otherwise."""
-    heads_of(op, qkv, num_heads)
-    tokens, width = qkv.shape[1], qkv.shape[2] // (3 * num_heads)
+def rotation_of(op: str, qkv: Tensor, num_heads: int, *constants: Tensor | None) -> tuple[int, int, int, int]:
+    """Return the sizes of `heads_of`; raise UserError unless tables (T, K / 2) fp32 and weights (K) come in pairs.
+
+    `constants` has the order of `CONSTANTS`.
+    """
+    sizes = heads_of(op, qkv, num_heads)
+    _, tokens, _, width = sizes
+    cos, sin, query_weight, key_weight = constants
     for names, pair in (("cos, sin", (cos, sin)), ("query_weight, key_weight", (query_weight, key_weight))):
         if (pair[0] is None) != (pair[1] is None):
             raise problem(_where(op, names), got="one of them", expected="both, or neither", fix="give both")
@@ -91,12 +104,41 @@ def rotation_of(
     for name, weight in (("query_weight", query_weight), ("key_weight", key_weight)):
         if weight is not None:
             shape_of(op, name, weight, (width,))
+    return sizes
 
 
-def halves_of(op: str, name: str, x: Tensor) -> None:
-    """Raise UserError unless x is (N, T, 2E)."""
-    if stream(op, name, x)[2] % 2:
+def linear_of(op: str, x: Tensor, weight: Tensor, bias: Tensor | None) -> tuple[int, int, int]:
+    """Return the number of rows of x (..., D), F and D; raise UserError unless weight is (F, D) and bias (F)."""
+    if weight.dim() != 2:
+        raise wrong_shape(op, "weight", weight, expected="(F, D)")
+    n, k = weight.shape
+    if x.dim() == 0 or x.shape[-1] != k:
+        raise wrong_shape(op, "x", x, expected=f"(..., {k}), as wide as the rows of weight")
+    if bias is not None and bias.shape != (n,):
+        raise wrong_shape(op, "bias", bias, expected=(n,))
+    return x.shape[:-1].numel(), n, k
+
+
+def rows_of(op: str, x: Tensor) -> tuple[int, int]:
+    """Return the number of rows of x (..., D) and D; raise UserError for a scalar."""
+    if x.dim() == 0:
+        raise wrong_shape(op, "x", x, expected="at least one dimension")
+    return x.shape[:-1].numel(), x.shape[-1]
+
+
+def samples_of(op: str, x: Tensor) -> tuple[int, int]:
+    """Return N and the number of elements per sample of x (N, ...); raise UserError for a scalar."""
+    if x.dim() == 0:
+        raise wrong_shape(op, "x", x, expected="(N, ...)")
+    return x.shape[0], x.shape[1:].numel()
+
+
+def halves_of(op: str, name: str, x: Tensor) -> tuple[int, int, int]:
+    """Return N, T and E of x (N, T, 2E); raise UserError for any other shape."""
+    n, t, both = stream(op, name, x)
+    if both % 2:
         raise wrong_shape(op, name, x, expected="(N, T, 2E)")
+    return n, t, both // 2
 
 
 def patches_of(op: str, name: str, tensor: Tensor, p: int, order: int, *, rows: int | None = None) -> None:
@@ -104,7 +146,7 @@ def patches_of(op: str, name: str, tensor: Tensor, p: int, order: int, *, rows: 
     dimensions = "(N, C, height, width)" if rows is None else "(N, T, C * p * p)"
     if tensor.dim() != (4 if rows is None else 3):
         raise wrong_shape(op, name, tensor, expected=dimensions)
-    fix = f"look at where it is chosen; {name} has shape {tuple(tensor.shape)}"
+    fix = f"correct it; {name} has shape {tuple(tensor.shape)}"
     if order not in (0, 1):
         raise problem(_where(op, "order"), got=order, expected="0 (C, p, p) or 1 (p, p, C)", fix=fix)
     sizes, unit = (tensor.shape[2:], p) if rows is None else (tensor.shape[2:], p * p)
@@ -130,8 +172,8 @@ def shape_of(op: str, name: str, tensor: Tensor, expected: tuple[int, ...]) -> N
 
 
 def wrong_shape(op: str, name: str, tensor: Tensor, *, expected: object) -> Exception:
-    """The error about a shape, for the caller to raise."""
-    fix = f"look at where {name} is made; the shapes of {op} are in its docstring"
+    """Return the error about a shape, which the caller raises."""
+    fix = f"correct {name}; the docstring of {op} lists the shapes"
     return problem(_where(op, name), got=f"shape {tuple(tensor.shape)}", expected=f"shape {expected}", fix=fix)
 
 

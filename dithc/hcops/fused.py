@@ -1,8 +1,8 @@
-"""Several operators as one node of autograd: the MLP of a block, and the whole block of a DiT.
+"""Several operators as one autograd node: the MLP of a block, and the complete block of a DiT.
 
-Between two kernels Python, autograd and modules take 0.2 to 0.3 milliseconds each time, because the product before has emptied
-the caches of all that they need; the more cores, the more of a step that is. So a block runs its C kernels as one call forward
-and two backward. What they make between them lives until they have run.
+Between two kernels, Python, autograd and modules take 0.2 to 0.3 milliseconds, because a product evicts their data from
+the caches. The share of this time in a step grows with the number of cores. A block therefore runs its C kernels as one
+call forward and two calls backward. Intermediate tensors live until these calls have run.
 
 Legend: N batch, T tokens, D width, E width of the hidden layer, F output features, H heads, K head width (D = H * K).
 """
@@ -16,22 +16,22 @@ from torch.nn import Parameter
 
 from dithc.hcops import reference
 from dithc.hcops.active import backend_of, raw, say_default
-from dithc.hcops.autograd import abandon, custom, gradients
+from dithc.hcops.autograd import OPERATORS, abandon, gradients, traced
 from dithc.hcops.c import sequence
 from dithc.hcops.ops import linear
 from dithc.hcops.part import part
 from dithc.hcops.route import compute_type, dense, obstacle, reference_serves, rows_dense
 
-# The operators whose raw kernels they are made of.
+# Operators that provide the raw kernels of each node.
 PARTS_OF_MLP = ("mlp", "linear", "linear_gelu", "linear_gate_residual", "gate_residual")
 PARTS_OF_BLOCK = (*PARTS_OF_MLP, "silu", "adaln", "attention", "adarms", "rotate_heads", "swiglu")
 
-# The linear layers of a block, as `BlockWeights` has them.
+# Indices of the linear layers of a block, in the order of `BlockWeights`.
 MODULATION, QKV, PROJECTION, HIDDEN, OUT = range(5)
 NUM_LAYERS = 5
 ALL = (True, True, True)  # gradients of x, weight and bias
-NUM_CONDITIONS = 6  # shift, scale and gate of the attention, then those of the MLP
-FIRST_WEIGHT = 2  # among the inputs of the node
+NUM_CONDITIONS = 6  # shift, scale and gate of the attention, then of the MLP
+FIRST_WEIGHT = 2  # index of the first weight among the inputs of the node
 
 
 def mlp(
@@ -44,10 +44,12 @@ def mlp(
     gate: Tensor,
     residual: Tensor,
 ) -> Tensor:
-    """Return residual + gate * (GELU(x @ weight1^T + bias1) @ weight2^T + bias2): two calls of `linear` as one autograd node.
+    """Return residual + gate * (GELU(x @ weight1^T + bias1) @ weight2^T + bias2): two calls of `linear` as one autograd
+    node.
 
-    The product for the gradient of the hidden layer includes the gradient of the GELU, which saves two passes over memory.
-    Weights with an attribute `flat_grad` receive their gradients there. Operators run one by one if their back ends differ.
+    The product for the gradient of the hidden layer includes the gradient of the GELU, which saves two passes over
+    memory. Weights with an attribute `flat_grad` receive their gradients there. Operators run one by one if their back
+    ends differ.
 
     Args:
         x: (N, T, D).
@@ -61,17 +63,18 @@ def mlp(
     """
     layers = {"weight1": weight1, "bias1": bias1, "weight2": weight2, "bias2": bias2}
     if reference_serves("mlp", x=x, **layers, gate=gate, residual=residual):
-        return reference.mlp(x, weight1, bias1, weight2, bias2, gate, residual)
+        hidden = reference.linear_gelu(x, weight1, bias1)
+        return reference.linear_gate_residual(hidden, weight2, bias2, gate, residual)
     if len({backend_of(part) for part in PARTS_OF_MLP}) > 1:
         return linear(linear(x, weight1, bias1, gelu=True), weight2, bias2, gate=gate, residual=residual)
     dtype = compute_type("mlp", x, **layers)
-    return custom.MLP(
+    return OPERATORS["mlp"](
         *(dense(x), dense(weight1), bias1, dense(weight2), bias2, rows_dense(gate), dense(residual)), dtype
     )
 
 
 class BlockWeights(NamedTuple):
-    """The parameters of a block, each weight (out, in) before its bias (out), then those of the norms of q and k, if any."""
+    """Parameters of a block: each weight (out, in) before its bias (out), then the optional norms of q and k."""
 
     modulation: Tensor  # (6D, D)
     modulation_bias: Tensor
@@ -93,12 +96,12 @@ class BlockWeights(NamedTuple):
 
     @property
     def norms(self) -> tuple[Tensor, ...]:
-        """Those of q and k, if any."""
+        """Weights of the norms of q and k, if any."""
         return tuple(weight for weight in (self.query, self.key) if weight is not None)
 
 
 class LastWeights(NamedTuple):
-    """The parameters of the layer behind the last block: of its modulation, and from the width to patches."""
+    """Parameters of the final layer: its modulation, and the projection from the width to patches."""
 
     modulation: Tensor  # (2D, D)
     modulation_bias: Tensor
@@ -107,17 +110,19 @@ class LastWeights(NamedTuple):
 
     @property
     def layers(self) -> tuple[Tensor, ...]:
-        """As of `BlockWeights`."""
+        """See `BlockWeights`."""
         return tuple(self)
 
     @property
     def norms(self) -> tuple[Tensor, ...]:
-        """As of `BlockWeights`."""
+        """See `BlockWeights`."""
         return ()
 
 
 class Kind(NamedTuple):
-    """Settings of a block: RMSNorm for LayerNorm, SwiGLU for GELU, and rotation by cos and sin (T, K / 2) fp32 or None."""
+    """Settings of a block: RMSNorm instead of LayerNorm, SwiGLU instead of GELU, and cos and sin (T, K / 2) fp32 for
+    rotation or None.
+    """
 
     num_heads: int
     eps: float = 1e-6
@@ -128,26 +133,28 @@ class Kind(NamedTuple):
 
 
 all_are_seen: Callable[[], bool] = nn.modules.module._has_any_global_hook
-"""Whether somebody outside sees the calls of every module: a global hook."""
+"""Return whether a global module hook exists, which must receive the calls of every module."""
 
 
 def is_plain(module: nn.Module, kind: type[nn.Module]) -> bool:
-    """Whether nobody outside (a subclass, a hook, another forward pass) has to see the calls of a module."""
+    """Return whether a module has no subclass, hook or replaced forward that must receive its calls."""
     hooks = (module._forward_pre_hooks, module._forward_hooks, module._backward_pre_hooks, module._backward_hooks)
     return type(module) is kind and "forward" not in module.__dict__ and not any(hooks)
 
 
 def in_one_library() -> bool:
-    """Whether the C kernels serve all that a block is made of."""
+    """Return whether the C kernels serve all operators of a block."""
     return all(backend_of(part) == "c" for part in PARTS_OF_BLOCK)
 
 
 def block_serves(x: Tensor, c: Tensor, weights: BlockWeights | LastWeights) -> bool:
-    """Whether `block`, or `last`, takes these inputs: what the operators called one by one would give to the C kernels, where
-    everything asks for a gradient or nothing does."""
+    """Return whether `block` or `last` accepts these inputs.
+
+    It accepts inputs that the single operators pass to the C kernels, if either all tensors or none require a gradient.
+    """
     if part.across is not None and not part.across.in_sequence:
         return False
-    if custom.traced(x) or not in_one_library():
+    if traced(x) or not in_one_library():
         return False
     parameters = (*weights.layers, *weights.norms)
     if any(type(weight) is not Parameter or not weight.is_contiguous() for weight in parameters):
@@ -169,7 +176,7 @@ def block_serves(x: Tensor, c: Tensor, weights: BlockWeights | LastWeights) -> b
 def block(x: Tensor, c: Tensor, weights: BlockWeights, kind: Kind) -> Tensor:
     """Apply a DiT block with adaLN-Zero (Peebles & Xie 2023, section 3.2); `block_serves` has accepted the inputs.
 
-    The kernels and arguments, and so the bits, are those of the single operators. Weights with an attribute `flat_grad` receive
+    Kernels and arguments equal the single operators', so the bits do too. Weights with an attribute `flat_grad` receive
     their gradients there. x is (N, T, D), c (N, D); the result (N, T, D) has the type of the residual connections.
     """
     say_default()
@@ -182,7 +189,7 @@ def block(x: Tensor, c: Tensor, weights: BlockWeights, kind: Kind) -> Tensor:
 
 
 def type_of_products(x: Tensor) -> torch.dtype:
-    """That of a block's products, for a stream x."""
+    """Return the type of a block's products for a stream x."""
     return torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else x.dtype
 
 
@@ -195,8 +202,8 @@ def modulated(x: Tensor, modulation: Tensor, weights: BlockWeights, kind: Kind) 
 def last(x: Tensor, active: Tensor, weights: LastWeights, kind: Kind) -> Tensor:
     """Apply the final layer (Peebles & Xie 2023, figure 3) to x (N, T, D) without gradients.
 
-    `block_serves` has accepted the inputs. `active` (N, D) is SiLU of the condition; it and the result (N, T, F) have the type
-    of the products. `kind` sets the norm.
+    `block_serves` has accepted the inputs. `active` (N, D) is SiLU of the condition; it and the result (N, T, F) have
+    the type of the products. `kind` sets the norm.
     """
     linear, dtype = raw("linear_forward"), type_of_products(x)
     shift, scale = linear(active, weights.modulation, weights.modulation_bias, dtype).chunk(2, dim=1)  # (N, D) each
@@ -205,8 +212,8 @@ def last(x: Tensor, active: Tensor, weights: LastWeights, kind: Kind) -> Tensor:
     return patches
 
 
-class dithc_block(torch.autograd.Function):  # the name is what a profiler shows
-    """The node."""
+class dithc_block(torch.autograd.Function):  # a profiler shows the class name
+    """Autograd node of `block`."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, c: Tensor, *others: Any) -> Tensor:
@@ -232,10 +239,10 @@ class dithc_block(torch.autograd.Function):  # the name is what a profiler shows
 
 
 class _Layers:
-    """The linear layers of a node in its backward pass.
+    """Linear layers of a node in its backward pass.
 
     Attributes:
-        gradients: of each weight and bias, of the layers that were called; those of the norms of q and k go there as well.
+        gradients: Gradients of each weight and bias, set by calls, and of the norms of q and k.
     """
 
     def __init__(self, ctx: Any) -> None:
@@ -244,7 +251,7 @@ class _Layers:
         self._held: dict[int, Tensor | None] = {}
 
     def __call__(self, number: int, dy: Tensor, x: Tensor, weight: Tensor, *, gelu_at: Tensor | None = None) -> Tensor:
-        """The gradient of x, or of `gelu_at`, whose GELU x is."""
+        """Return the gradient of x, or of `gelu_at` if x is GELU(gelu_at)."""
         place, parameter = 2 * number, self._ctx.parameters[number]
         held = None if parameter is None else parameter.grad
         layer = gradients.Layer(ALL, True, parameter, FIRST_WEIGHT + place)
@@ -254,7 +261,7 @@ class _Layers:
         return dx
 
     def abandon(self) -> None:
-        """After a failure: every `.grad` is the tensor that it was; what products that ran have added to it stays."""
+        """Restore every `.grad` tensor after a failure. Values that completed products added remain."""
         for number, held in self._held.items():
             if self._ctx.parameters[number] is not None:
                 abandon(self._ctx.parameters[number], held)
@@ -270,7 +277,9 @@ def _forward(
     keep: bool,
     modulation: Tensor | None = None,
 ) -> tuple[Any, ...]:
-    """The result, and behind it what `_backward` needs, in its order; without `keep` only what is made in any case."""
+    """Return the result and the tensors that `_backward` needs, in its order. Without `keep`, optional tensors are
+    None.
+    """
     w = weights
     linear, gated = raw("linear_forward"), raw("linear_gate_residual_forward")
     norm = raw("adarms_forward" if kind.rms else "adaln_forward")
@@ -296,22 +305,23 @@ def _forward(
                 normed_m, w.hidden, w.hidden_bias, dtype, keep=keep
             )  # (N, T, E)
         out, branch_m = gated(hidden, w.out, w.out_bias, gate_m, stream, dtype, keep=keep)  # (N, T, D) each
-    kept = qkv if w.query is not None and heads is not qkv else None  # a rotation alone goes back without it
+    # the gradient of a rotation without norm does not need qkv
+    kept = qkv if w.query is not None and heads is not qkv else None
     of_attention = (normed_a, kept, heads, mixed, lse, branch_a)
     return out, active, modulation, *of_attention, stream, normed_m, hidden, before, branch_m, *of_norm_a, *of_norm_m
 
 
 def _rotated(qkv: Tensor, weights: BlockWeights, kind: Kind) -> Tensor:
-    """qkv as attention takes it: itself, where there is nothing to be done."""
+    """Return normed and rotated heads, or qkv itself without norm and rotation."""
     if kind.cos is None and weights.query is None:
         return qkv
     constants = (kind.cos, kind.sin, weights.query, weights.key)
-    heads: Tensor = raw("rotate_heads_forward")(qkv, kind.num_heads, *constants, kind.eps)
+    heads: Tensor = raw("rotate_heads_forward")(qkv, kind.num_heads, kind.eps, *constants)
     return heads
 
 
 def _backward(ctx: Any, dout: Tensor, layers: _Layers) -> tuple[Tensor, Tensor]:
-    """The gradients of x and c; those of the weights are left with `layers`."""
+    """Return the gradients of x and c. Gradients of weights are stored in `layers`."""
     x, c, *rest = ctx.saved_tensors
     weights, (query, key, active, modulation, *rest) = rest[:NUM_LAYERS], rest[NUM_LAYERS:]
     normed_a, qkv, heads, mixed, lse, branch_a, stream, normed_m, hidden, before, branch_m, *of_norms = rest
@@ -335,7 +345,7 @@ def _backward(ctx: Any, dout: Tensor, layers: _Layers) -> tuple[Tensor, Tensor]:
         if kind.cos is not None or query is not None:
             turn_back = gradients.kernel(ctx, "rotate_heads_backward")
             dqkv, *layers.gradients[2 * NUM_LAYERS :] = turn_back(
-                *(dheads, qkv, kind.num_heads, kind.cos, kind.sin, query, key, kind.eps)
+                *(dheads, qkv, kind.num_heads, kind.eps, kind.cos, kind.sin, query, key)
             )
         dnormed_a = layers(QKV, dqkv, normed_a, weights[QKV])
         dx, dshift_a, dscale_a = norm(dnormed_a, x, scale_a, *of_norm_a, dstream)

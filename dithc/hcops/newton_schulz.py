@@ -1,4 +1,4 @@
-"""The orthogonal factor of a matrix by products alone (Newton-Schulz), which run on the operators' own GEMM.
+"""Approximate orthogonal factor of a matrix by products (Newton-Schulz iteration), which use the operators' GEMM.
 
 Legend: R rows, C columns, S = min(R, C), L = max(R, C).
 """
@@ -9,18 +9,21 @@ from torch import Tensor
 from dithc.hcops import vector
 from dithc.hcops.ops import linear
 
-# Of Jordan et al. 2024 (Muon): x -> a x + b x^3 + c x^5 is steep at 0 and takes (0, 1] not to 1, but into a band about it, 0.68
-# to 1.21, where it keeps what has come there: after 5 iterations, all that began above 0.0015.
+# Coefficients of Jordan et al. 2024 (Muon). The map x -> a x + b x^3 + c x^5 is steep at 0. It maps (0, 1] to a band
+# around 1, 0.68 to 1.21, and keeps values in the band. After 5 iterations, every value that began above 0.0015 is in
+# the band.
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)
-LEAST_NORM = 1e-7  # by which a matrix is divided, as in Jordan's and torch's: that of zeros stays 0
+LEAST_NORM = 1e-7  # smallest divisor, as in Jordan's and torch's versions, so that a zero matrix stays zero
 
 
 @torch.no_grad()
 def orthogonalise(matrix: Tensor, *, iterations: int = 5, dtype: torch.dtype = torch.float32) -> Tensor:
-    """Return about U V^T of the matrix U S V^T (R, C) in `dtype`: every singular value that is not tiny becomes about 1.
+    """Return approximately U V^T of the matrix U S V^T (R, C) in `dtype`; singular values become about 1, except tiny
+    ones.
 
-    Each iteration maps X, of largest singular value at most 1, to (a I + b X X^T + c (X X^T)^2) X. It squares the smaller side S
-    and takes 2 S^2 L + S^3 multiply-adds. Products use `dtype`; the result has transposed memory where R > C.
+    Each iteration maps X, of largest singular value at most 1, to (a I + b X X^T + c (X X^T)^2) X. It squares the
+    smaller side S and takes 2 S^2 L + S^3 multiply-adds. Products use `dtype`. The result has transposed memory if R >
+    C.
     """
     a, b, c = COEFFICIENTS
     is_tall = matrix.shape[0] > matrix.shape[1]

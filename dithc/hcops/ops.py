@@ -1,13 +1,13 @@
-"""The matrix operators as callers see them: one contract each, served by the back end that is active.
+"""Public matrix operators, served by the active back end.
 
-Legend: N batch, T tokens, D width, H heads, K head width (D = H * K), E and F output features.
+Legend: N batch, T tokens, D width, H heads, K head width (D = H * K), F output features.
 """
 
 import torch
 from torch import Tensor
 
 from dithc.hcops import reference
-from dithc.hcops.autograd import custom
+from dithc.hcops.autograd import OPERATORS
 from dithc.hcops.checks import heads_of
 from dithc.hcops.part import part
 from dithc.hcops.route import compute_type, dense, reference_serves, rows_dense
@@ -23,18 +23,20 @@ def linear(
     gate: Tensor | None = None,
     residual: Tensor | None = None,
 ) -> Tensor:
-    """Return y = x @ weight^T + bias; or GELU(y) in the tanh form; or residual + gate * y: one product with its epilogue.
+    """Return y = x @ weight^T + bias, or GELU(y) in the tanh form, or residual + gate * y: one product with an
+    epilogue.
 
-    A weight with an attribute `flat_grad` gets its gradient there (see `optimizer.flat_gradients`).
+    A weight with an attribute `flat_grad` receives its gradient there (see `optimizer.flat_gradients`).
 
     Args:
-        x: (..., D), and weight (F, D), bias (F) or None.
+        x: (..., D), with weight (F, D) and bias (F) or None.
         gelu: Apply the GELU (Hendrycks & Gimpel 2016, section 2).
         gate: (N, F), together with `residual`, for x (N, T, D).
         residual: (N, T, F), the stream of the gated branch (Peebles & Xie, section 3.2).
 
     Returns:
-        (..., F) in autocast's type, else the type of the inputs; with a residual, the wider of that type and the residual's.
+        (..., F) in autocast's type, else the type of the inputs; with a residual, the wider of that type and the
+        residual's.
 
     Raises:
         UserError: Shapes or types of the tensors do not match; the message names the argument.
@@ -48,8 +50,7 @@ def linear(
     op = "linear_gelu" if gelu else "linear"
     if reference_serves(op, x=x, weight=weight, bias=bias):
         return reference.linear_gelu(x, weight, bias) if gelu else reference.linear(x, weight, bias)
-    operator = custom.LINEAR_GELU if gelu else custom.LINEAR
-    return operator(dense(x), dense(weight), bias, compute_type(op, x, weight=weight, bias=bias))
+    return OPERATORS[op](dense(x), dense(weight), bias, compute_type(op, x, weight=weight, bias=bias))
 
 
 def attention(qkv: Tensor, num_heads: int) -> Tensor:
@@ -65,7 +66,7 @@ def attention(qkv: Tensor, num_heads: int) -> Tensor:
         return part.across.attention(dense(qkv), num_heads)
     if served:
         return reference.attention(qkv, num_heads)
-    return custom.ATTENTION(dense(qkv), num_heads)
+    return OPERATORS["attention"](dense(qkv), num_heads)
 
 
 def _linear_gate_residual(x: Tensor, weight: Tensor, bias: Tensor | None, gate: Tensor, residual: Tensor) -> Tensor:
@@ -73,4 +74,4 @@ def _linear_gate_residual(x: Tensor, weight: Tensor, bias: Tensor | None, gate: 
     if reference_serves(op, x=x, weight=weight, bias=bias, gate=gate, residual=residual):
         return reference.linear_gate_residual(x, weight, bias, gate, residual)
     dtype = compute_type(op, x, weight=weight, bias=bias)
-    return custom.LINEAR_GATE_RESIDUAL(dense(x), dense(weight), bias, rows_dense(gate), dense(residual), dtype)
+    return OPERATORS["linear_gate_residual"](dense(x), dense(weight), bias, rows_dense(gate), dense(residual), dtype)

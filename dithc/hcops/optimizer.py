@@ -1,4 +1,4 @@
-"""What an optimizer step needs of the operators: norm, update, the orthogonal factor of a matrix, one buffer for gradients."""
+"""Operators of an optimizer step: norm, update, orthogonal factor of a matrix, and one buffer for gradients."""
 
 from collections.abc import Sequence
 
@@ -8,9 +8,11 @@ from torch import Tensor
 from dithc.hcops import reference
 from dithc.hcops.active import backend_of, raw, say_once
 from dithc.hcops.autograd import flat_gradients, forget_gradients, give_place, storage_users
+from dithc.hcops.checks import AdamwTensors
 from dithc.hcops.newton_schulz import orthogonalise
 from dithc.hcops.table import FALLBACK
 from dithc.log import problem
+from dithc.native import AdamwSettings
 
 __all__ = [
     "adamw",
@@ -24,7 +26,7 @@ __all__ = [
 
 
 def sum_of_squares(tensors: Sequence[Tensor]) -> float:
-    """The sum of the squares of all elements of all tensors, in float64 and in a fixed order where a fast back end serves."""
+    """Return the sum of the squares of all elements in float64; fast back ends add in a fixed order."""
     if _reference_serves("sum_of_squares", tensors):
         return reference.sum_of_squares_forward(tensors)
     return float(raw("sum_of_squares_forward")(tensors))
@@ -47,11 +49,12 @@ def adamw(
     gradient_scale: float = 1.0,
     ema_decay: float = 0.0,
 ) -> None:
-    """Apply an AdamW update to contiguous weights in place (Loshchilov & Hutter 2019, algorithm 2), then averages and copies.
+    """Apply an AdamW update to contiguous weights in place (Loshchilov & Hutter 2019, algorithm 2), then averages and
+    copies.
 
-    All lists have the shapes of the weights; gradients are not changed. Averages become ema_decay * average + (1 - ema_decay) *
-    weight with the new weight, and `shadows` its bf16 copies. `weight_decay` is decoupled. `step` is 1 for the first update, and
-    `gradient_scale` multiplies each gradient.
+    All lists have the shapes of the weights; gradients are not changed. Averages become ema_decay * average + (1 -
+    ema_decay) * weight with the new weight, and `shadows` its bf16 copies. `weight_decay` is decoupled. `step` is 1 for
+    the first update, and `gradient_scale` multiplies each gradient.
 
     Raises:
         UserError: The step is below 1, or the lists do not match.
@@ -61,28 +64,15 @@ def adamw(
     everything = [*weights, *gradients, *first, *second, *(averages or ())]
     by_torch = _reference_serves("adamw", everything)
     kernel = reference.adamw_forward if by_torch else raw("adamw_forward")
-    kernel(
-        weights,
-        gradients,
-        first,
-        second,
-        averages,
-        shadows,
-        lr=lr,
-        betas=betas,
-        eps=eps,
-        weight_decay=weight_decay,
-        step=step,
-        gradient_scale=gradient_scale,
-        ema_decay=ema_decay,
-    )
-    if not by_torch:  # autograd learns that memory behind saved tensors has changed
+    settings = AdamwSettings(lr, *betas, eps, weight_decay, gradient_scale, step, ema_decay)
+    kernel(AdamwTensors(weights, gradients, first, second, averages, shadows), settings)
+    if not by_torch:  # tell autograd that the memory of saved tensors has changed
         changed = [*weights, *first, *second, *(averages or ()), *(shadows or ())]
         torch.autograd.graph.increment_version(tensor for tensor in changed if not tensor.is_inference())
 
 
 def _reference_serves(op: str, tensors: Sequence[Tensor]) -> bool:
-    """Plain torch takes what the fast kernels do not: gaps between elements, other types, other devices."""
+    """Return whether plain torch serves the call because of strides, types or devices that fast kernels do not support."""
     backend = backend_of(op)
     if backend == FALLBACK:
         return True

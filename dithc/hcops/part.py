@@ -1,13 +1,13 @@
-"""What the operators of this process are a part of: images whose other tokens, or rows, are elsewhere.
+"""Partition of images across processes: the state that operators read if tokens or rows are elsewhere.
 
-A network knows neither: where `part_of` says so, attention asks who has the other keys and values, and products sum in
-the order of the whole, so that a part has the bits that it has there.
+Networks do not handle this case. Within `part_of`, attention obtains the missing keys and values through `Across`, and
+products sum in the order of the complete image, so that a part has the same bits as in the complete image.
 
 Legend: N batch, t tokens of the part, D width.
 """
 
 from collections.abc import Iterator, Sequence
-from types import TracebackType
+from contextlib import contextmanager
 from typing import Protocol
 
 import torch
@@ -15,42 +15,46 @@ from torch import Tensor
 
 
 class Across(Protocol):
-    """Attention of the tokens of this process over those of all.
+    """Attention of the tokens of this process over the tokens of all processes.
 
     Attributes:
-        turn: which of its memories come next. What is recorded holds their addresses: it is run again at the turn at which it was
-            recorded alone, and the turn is set to what it was behind that.
+        turn: Next memory slots. Recorded kernels contain the addresses of the slots. They must run at the turn at which
+            they were recorded, and the caller then sets the turn to the value after the recording.
     """
 
     turn: tuple[int, int]
 
     @property
     def in_sequence(self) -> bool:
-        """Whether `attention` calls kernels alone, so that it may be recorded with those of a block."""
+        """True if `attention` calls kernels only, so that it can be recorded with the kernels of a block."""
 
     @property
     def most_tokens(self) -> int:
-        """Of all processes that share an image, those of the one that has most."""
+        """Largest number of tokens per process among the processes that share an image."""
 
     def begin(self) -> None:
-        """A pass of the network begins, at the first turn; everybody has ended the one before. A pass may be several programs."""
+        """Start a pass of the network at the first turn; all processes have ended the previous pass. A pass may run
+        several programs.
+        """
 
     def attention(self, qkv: Tensor, num_heads: int) -> Tensor:
-        """The mixed values (N, t, D) of qkv (N, t, 3D), in its type."""
+        """Return the mixed values (N, t, D) of qkv (N, t, 3D), in its type."""
 
     def linears(self, x: Tensor, layers: Sequence[tuple[Tensor, Tensor]], dtype: torch.dtype) -> Iterator[Tensor]:
-        """x (N, D), which all have, through weights (F, D) and biases (F): (N, F) each in `dtype`; of what is `in_sequence`."""
+        """Yield (N, F) in `dtype` for weights (F, D) and biases (F) of x (N, D), equal on all processes. Requires
+        `in_sequence`.
+        """
 
     def absent(self) -> str | None:
-        """The process that was waited for in vain; None where all came."""
+        """Return the process that did not arrive in time, or None."""
 
 
 class Part:
-    """What the operators of this process are a part of.
+    """Partition that the operators of this process use.
 
     Attributes:
-        tokens: of a whole image; 0 outside, where every call is a whole by itself.
-        across: who has the others; None where all tokens are here.
+        tokens: Number of tokens of a complete image; 0 if images are not split.
+        across: Access to the tokens of other processes; None if all tokens are local.
     """
 
     tokens: int = 0
@@ -60,22 +64,17 @@ class Part:
 part = Part()
 
 
-class part_of:  # reads as a verb at the place of use
-    """In the body of a `with`, operators on streams (N, t, D) are those of a part of images of `tokens` tokens, and operators on
-    conditions (N, D) are alike for any N: a row of a product has the same bits whatever the rows beside it. No gradients.
+@contextmanager
+def part_of(tokens: int, across: Across | None = None) -> Iterator[None]:
+    """Treat streams (N, t, D) within a `with` block as parts of images of `tokens` tokens. No gradients.
 
-    That holds for the C kernels. Those of PyTorch and Numba choose by shapes, and promise rounding alone. Tuned products give
-    way to the rule of the kernels.
+    A row of a product of conditions (N, D) then has the same bits for any N. This guarantee holds for the C kernels.
+    PyTorch and Numba choose algorithms by shape, so their results may differ by rounding. Products use the kernels'
+    rule instead of tuned blockings.
     """
-
-    def __init__(self, tokens: int, across: Across | None = None) -> None:
-        self._inside = tokens, across
-
-    def __enter__(self) -> None:
-        self._outside = part.tokens, part.across
-        part.tokens, part.across = self._inside
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        part.tokens, part.across = self._outside
+    outside = part.tokens, part.across
+    part.tokens, part.across = tokens, across
+    try:
+        yield
+    finally:
+        part.tokens, part.across = outside

@@ -1,7 +1,7 @@
-"""Blocks one after the other, and what is behind them, as one call of the kernels, recorded once for all passes of a shape.
+"""Blocks and the final layer as one recorded call of the kernels, for all passes of a shape.
 
-Between two blocks Python takes some tenths of a millisecond: with 256 tokens of a small network 6 % of a pass, which each of the
-ranks that share the tokens takes for itself.
+Between two blocks Python takes some tenths of a millisecond. With 256 tokens of a small network, this is 6% of a pass,
+and every rank that shares the tokens takes it.
 
 Legend: N batch, T tokens, D width, F features of a patch.
 """
@@ -19,9 +19,10 @@ __all__ = ["Packs", "Program", "version_of"]
 
 
 class Program:
-    """A pass through blocks, `(x (N, T, D), c (N, D)) -> (N, T, D or F)`, of one shape and type, without gradients.
+    """Recorded pass `(x (N, T, D), c (N, D)) -> (N, T, D or F)` through blocks, of one shape and type, without
+    gradients.
 
-    The weights' memory may not change between passes, nor their content.
+    Address and content of the weights must not change between passes.
     """
 
     def __init__(
@@ -48,20 +49,20 @@ class Program:
         """
         say_default()
         self._x, self._c = x.clone(), c.clone()
-        self._across = part.across  # has memory that is read and written
+        self._across = part.across  # writes and reads shared memory
         with program(packs, memory) as self._kernels:
             stream, active = self._x, raw("silu_forward")(self._c)  # (N, T, D), (N, D)
-            self._kernels.keep(active)  # a layer may be made when its block is
+            self._kernels.buffers.keep(active)  # a layer may be computed when its block is recorded
             for modulation, of_block, kind in zip(self._modulations(active, weights), weights, kinds, strict=True):
                 stream = fused.modulated(stream, modulation, of_block, kind)
-                self._kernels.free_all_but(stream)
+                self._kernels.buffers.free_all_but(stream)
             if last is not None:
                 stream = fused.last(stream, active, last, kinds[-1])
         self._out = stream
         self._turn = (0, 0) if self._across is None else self._across.turn
 
     def _modulations(self, active: Tensor, weights: Sequence[fused.BlockWeights]) -> Iterator[Tensor]:
-        """Of each block, (N, 6D): its columns are shared by those who share the tokens, as all need all of them."""
+        """Yield the modulation (N, 6D) of each block. Processes that share the tokens each compute some columns."""
         layers = [(of_block.modulation, of_block.modulation_bias) for of_block in weights]
         linears = across.linears_apart if self._across is None else self._across.linears
         return linears(active, layers, fused.type_of_products(self._x))

@@ -1,63 +1,54 @@
-"""The reference kernels: every operator in plain torch, right on every machine; the truth in the tests.
+"""Reference kernels: every operator in plain torch, valid on every machine and the reference of the tests.
 
-Legend: N batch, T tokens, D width, H heads, K head width (D = H * K), F output features, C channels, R and S rows and columns
-of patches (T = R * S), p side of a patch.
+Legend: N batch, T tokens, D width, H heads, K head width (D = H * K), F output features, C channels, R and S rows and
+columns of patches (T = R * S), p side of a patch.
 """
 
 from collections.abc import Sequence
+from functools import partial
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from dithc.hcops.checks import AdamwTensors
+from dithc.native import AdamwSettings
+
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """x (..., D), weight (F, D), bias (F)."""
+    """Apply weight (F, D) and bias (F) to x (..., D)."""
     return F.linear(x, weight, bias)  # (..., F)
 
 
 def linear_gelu(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """x (..., D), weight (F, D), bias (F)."""
+    """Apply the tanh GELU to `linear`."""
     return F.gelu(F.linear(x, weight, bias), approximate="tanh")  # (..., F)
 
 
 def linear_gate_residual(x: Tensor, weight: Tensor, bias: Tensor | None, gate: Tensor, residual: Tensor) -> Tensor:
-    """x (N, T, D), weight (F, D), bias (F), gate (N, F), residual (N, T, F)."""
+    """Return residual (N, T, F) + gate (N, F) * `linear` of x (N, T, D)."""
     return gate_residual(residual, gate, F.linear(x, weight, bias))  # (N, T, F)
 
 
-def mlp(
-    x: Tensor,
-    weight1: Tensor,
-    bias1: Tensor | None,
-    weight2: Tensor,
-    bias2: Tensor | None,
-    gate: Tensor,
-    residual: Tensor,
-) -> Tensor:
-    """x (N, T, D), weight1 (E, D), bias1 (E), weight2 (F, E), bias2 (F), gate (N, F), residual (N, T, F)."""
-    return linear_gate_residual(linear_gelu(x, weight1, bias1), weight2, bias2, gate, residual)  # (N, T, F)
-
-
 def adaln(x: Tensor, shift: Tensor, scale: Tensor, eps: float) -> Tensor:
-    """x (N, T, D), shift and scale (N, D)."""
+    """Apply LayerNorm to x (N, T, D), then shift and scale (N, D)."""
     normalised = F.layer_norm(x, (x.shape[-1],), eps=eps)  # (N, T, D)
     return normalised * (1 + scale.unsqueeze(1)) + shift.unsqueeze(1)  # (N, T, D)
 
 
 def adarms(x: Tensor, shift: Tensor, scale: Tensor, eps: float) -> Tensor:
-    """x (N, T, D), shift and scale (N, D)."""
+    """Apply RMSNorm to x (N, T, D), then shift and scale (N, D)."""
     normalised = F.rms_norm(x, (x.shape[-1],), eps=eps)  # (N, T, D)
     return normalised * (1 + scale.unsqueeze(1)) + shift.unsqueeze(1)  # (N, T, D)
 
 
 def gate_residual(x: Tensor, gate: Tensor, y: Tensor) -> Tensor:
-    """x and y (N, T, D), gate (N, D)."""
+    """Return x + gate * y for x and y (N, T, D) and gate (N, D)."""
     return x + gate.unsqueeze(1) * y  # (N, T, D)
 
 
 def attention(qkv: Tensor, num_heads: int) -> Tensor:
-    """qkv (N, T, 3D)."""
+    """Apply attention to qkv (N, T, 3D)."""
     num_images, num_tokens, width = qkv.shape
     heads = qkv.reshape(num_images, num_tokens, 3, num_heads, width // (3 * num_heads))  # (N, T, 3, H, K)
     q, k, v = heads.permute(2, 0, 3, 1, 4).unbind(0)  # (N, H, T, K) each
@@ -74,7 +65,7 @@ def rotate_heads(
     key_weight: Tensor | None,
     eps: float,
 ) -> Tensor:
-    """qkv (N, T, 3D), cos and sin (T, K / 2), weights (K); computed in fp32 at least, rounded once."""
+    """Apply norm weights (K) and tables (T, K / 2) to qkv (N, T, 3D), in fp32 or wider, rounded once."""
     wide = qkv.to(torch.promote_types(qkv.dtype, torch.float32))
     num_images, num_tokens, width = qkv.shape
     heads = wide.reshape(num_images, num_tokens, 3, num_heads, width // (3 * num_heads))  # (N, T, 3, H, K)
@@ -88,40 +79,30 @@ def rotate_heads(
 
 
 def _rotated(heads: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """heads (N, T, H, K)."""
+    """Rotate the pairs of heads (N, T, H, K)."""
     even, odd = heads[..., 0::2], heads[..., 1::2]  # (N, T, H, K / 2) each
     cos, sin = cos.detach().unsqueeze(1), sin.detach().unsqueeze(1)  # (T, 1, K / 2) each
     return torch.stack((even * cos - odd * sin, even * sin + odd * cos), dim=4).flatten(3)  # (N, T, H, K)
 
 
-def silu(x: Tensor) -> Tensor:
-    """x of any shape."""
-    return F.silu(x)
+silu, exp, tanh = F.silu, torch.exp, torch.tanh
+gelu = partial(F.gelu, approximate="tanh")
+softmax = partial(torch.softmax, dim=-1)
 
 
 def swiglu(x: Tensor) -> Tensor:
-    """x (N, T, 2E)."""
+    """Return SiLU of the first half of x (N, T, 2E) times the second half."""
     gate, value = x.chunk(2, dim=-1)  # (N, T, E) each
     return F.silu(gate) * value  # (N, T, E)
 
 
-def gelu(x: Tensor) -> Tensor:
-    """x of any shape."""
-    return F.gelu(x, approximate="tanh")
-
-
-def softmax(x: Tensor) -> Tensor:
-    """Over the last dimension."""
-    return torch.softmax(x, dim=-1)
-
-
 def mse(x: Tensor, y: Tensor) -> Tensor:
-    """x and y (N, ...)."""
+    """Return the mean squared difference of x and y (N, ...) per sample."""
     return ((x.float() - y.float()) if x.dtype != torch.float64 else x - y).square().flatten(1).mean(1)  # (N)
 
 
 def patchify(image: Tensor, p: int, order: int) -> Tensor:
-    """image (N, C, R * p, S * p); order 0: a patch is (C, p, p), order 1: (p, p, C)."""
+    """Cut image (N, C, R * p, S * p) into patches, with elements (C, p, p) for order 0 or (p, p, C) for order 1."""
     n, c, height, width = image.shape
     cut = image.reshape(n, c, height // p, p, width // p, p)  # (N, C, R, p, S, p)
     cut = cut.permute((0, 2, 4, 1, 3, 5) if order == 0 else (0, 2, 4, 3, 5, 1))
@@ -129,23 +110,13 @@ def patchify(image: Tensor, p: int, order: int) -> Tensor:
 
 
 def unpatchify(patches: Tensor, rows: int, p: int, order: int) -> Tensor:
-    """patches (N, T, C * p * p) of an image with R = `rows`."""
+    """Join patches (N, T, C * p * p) with R = `rows`."""
     n, tokens, features = patches.shape
     c, columns = features // (p * p), tokens // rows
     inside = (c, p, p) if order == 0 else (p, p, c)
     cut = patches.reshape(n, rows, columns, *inside)  # (N, R, S, C, p, p) or (N, R, S, p, p, C)
     cut = cut.permute((0, 3, 1, 4, 2, 5) if order == 0 else (0, 5, 1, 3, 2, 4))  # (N, C, R, p, S, p)
     return cut.reshape(n, c, rows * p, columns * p)  # (N, C, height, width)
-
-
-def exp(x: Tensor) -> Tensor:
-    """x of any shape."""
-    return torch.exp(x)
-
-
-def tanh(x: Tensor) -> Tensor:
-    """x of any shape."""
-    return torch.tanh(x)
 
 
 def scale_add(x: Tensor, y: Tensor | None, alpha: float, beta: float) -> Tensor:
@@ -155,7 +126,7 @@ def scale_add(x: Tensor, y: Tensor | None, alpha: float, beta: float) -> Tensor:
 
 @torch.no_grad()
 def sum_of_squares_forward(tensors: Sequence[Tensor]) -> float:
-    """The sum over all elements of all tensors, the norm of each in its own type."""
+    """Return the sum over all tensors; the norm of each tensor is computed in its type."""
     return (
         float(torch.stack([norm.double() for norm in torch._foreach_norm(list(tensors))]).square().sum())
         if tensors
@@ -164,39 +135,20 @@ def sum_of_squares_forward(tensors: Sequence[Tensor]) -> float:
 
 
 @torch.no_grad()
-def adamw_forward(
-    weights: Sequence[Tensor],
-    gradients: Sequence[Tensor],
-    first: Sequence[Tensor],
-    second: Sequence[Tensor],
-    averages: Sequence[Tensor] | None,
-    shadows: Sequence[Tensor] | None,
-    *,
-    lr: float,
-    betas: tuple[float, float],
-    eps: float,
-    weight_decay: float,
-    step: int,
-    gradient_scale: float,
-    ema_decay: float,
-) -> None:
-    """torch's fused AdamW (Loshchilov & Hutter 2019, algorithm 2), then the average and the bf16 copies."""
+def adamw_forward(tensors: AdamwTensors, settings: AdamwSettings) -> None:
+    """Update by torch's fused AdamW, then update averages and bf16 copies."""
+    weights, gradients, first, second, averages, shadows = (None if t is None else list(t) for t in tensors)
     if not weights:
         return
-    if gradient_scale != 1:
-        gradients = torch._foreach_mul(list(gradients), gradient_scale)
+    if settings.gradient_scale != 1:
+        gradients = torch._foreach_mul(gradients, settings.gradient_scale)
     torch._fused_adamw_(
-        *(list(weights), list(gradients), list(first), list(second), []),
-        [torch.tensor(float(step)) for _ in weights],
-        lr=lr,
-        beta1=betas[0],
-        beta2=betas[1],
-        weight_decay=weight_decay,
-        eps=eps,
+        *(weights, gradients, first, second, [], [torch.tensor(float(settings.step)) for _ in weights]),
+        **{name: getattr(settings, name) for name in ("lr", "beta1", "beta2", "weight_decay", "eps")},
         amsgrad=False,
         maximize=False,
     )
     if averages is not None:
-        torch._foreach_lerp_(list(averages), list(weights), 1.0 - ema_decay)
+        torch._foreach_lerp_(averages, weights, 1.0 - settings.ema_decay)
     if shadows is not None:
-        torch._foreach_copy_(list(shadows), list(weights))
+        torch._foreach_copy_(shadows, weights)

@@ -1,4 +1,4 @@
-"""Who serves a call: the operator of the active back end, or the reference because of what the inputs are."""
+"""Choice between the active back end and the reference, by the inputs of a call."""
 
 import torch
 from torch import Tensor
@@ -14,7 +14,9 @@ PLAIN = (Tensor, Parameter)
 
 
 def reference_serves(op: str, **tensors: Tensor | None) -> bool:
-    """Return whether plain torch serves this call; raise UserError for integer or complex tensors, which no operator takes."""
+    """Return whether plain torch serves this call; raise UserError for integer or complex tensors, which no operator
+    supports.
+    """
     backend = backend_of(op)
     if backend == FALLBACK:
         return True
@@ -27,7 +29,9 @@ def reference_serves(op: str, **tensors: Tensor | None) -> bool:
 
 
 def compute_type(op: str, x: Tensor, **weights: Tensor | None) -> torch.dtype:
-    """Return autocast's type, else that of all operands; raise UserError for mixed operand types without autocast."""
+    """Return autocast's type, else the common type of the operands; raise UserError for mixed operand types without
+    autocast.
+    """
     if torch.is_autocast_enabled("cpu"):
         return torch.get_autocast_dtype("cpu")
     for name, weight in weights.items():
@@ -38,17 +42,17 @@ def compute_type(op: str, x: Tensor, **weights: Tensor | None) -> torch.dtype:
 
 
 def dense(tensor: Tensor) -> Tensor:
-    """The tensor without gaps between its elements, copied where it has some."""
+    """Return the tensor itself if contiguous, else a contiguous copy."""
     return tensor if tensor.is_contiguous() else tensor.contiguous()
 
 
 def rows_dense(tensor: Tensor) -> Tensor:
-    """(N, D) with dense rows; rows may lie apart, as those of a chunk of (N, 6D) do."""
+    """Return (N, D) with dense rows. Rows may be apart, as in a chunk of (N, 6D)."""
     return tensor if tensor.dim() == 2 and tensor.stride(1) == 1 else tensor.contiguous()
 
 
 def obstacle(op: str, tensors: dict[str, Tensor | None]) -> str | None:
-    """Why the fast back ends do not take these inputs, in the order in which it is cheap to ask."""
+    """Return why the fast back ends do not support these inputs, or None. Cheap checks come first."""
     compiling = torch.compiler.is_compiling()
     on_meta: bool | None = None
     for name, tensor in tensors.items():
@@ -59,7 +63,7 @@ def obstacle(op: str, tensors: dict[str, Tensor | None]) -> str | None:
             raise problem(f"operator {op}, argument {name}", got=got, expected="a torch.Tensor", fix=fix)
         if tensor.dtype not in TYPES:
             if not tensor.is_floating_point():
-                array(op, name, tensor)  # raises, with the whole message
+                array(op, name, tensor)  # raises the error with the complete message
             return f"inputs of {tensor.dtype}"
         if not tensor.is_cpu and not tensor.is_meta:
             return f"inputs on {tensor.device}"

@@ -1,24 +1,24 @@
-"""The tuned choice for each matrix product of `linear`: what a search on this machine found fastest, kept in a file.
+"""Tuned choice for each matrix product of `linear`, found by a search on this machine and stored in a file.
 
-The file belongs to one machine, number of threads, instruction set, version and ABI (`Key`); any other is not used. Nothing is
-tuned by itself: without a file every product takes the kernels' own rule, which blocks by cache sizes. A choice changes the order
-in which a sum over k is made, so results of two tunings differ in rounding; within one they repeat bit by bit.
+A file is valid for one machine, number of threads, instruction set, version and ABI (`Key`). Without a file every
+product uses the kernels' own rule, which blocks by cache sizes. A choice changes the order of the sum over k, so
+results of two tunings differ in rounding. Within one tuning they repeat bit for bit.
 
-What was measured is the plain product: at the tuned shapes it is not slower than by the rule. Products with a GELU or a gated
-residual in their end take its cuts, unmeasured, and never torch's product.
+The search measures the plain product, which is never slower than by the rule at the tuned shapes. Products with a GELU
+or a gated residual as epilogue use its cuts unmeasured, and never torch's product.
 """
 
 import hashlib
 import json
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 from statistics import median
-from types import TracebackType
 from typing import Any, Literal, NamedTuple, TypeVar, get_args
 
 import torch
@@ -33,12 +33,12 @@ log = logger(__name__)
 
 FORMAT = 1
 FOLDER_VARIABLE = "DITHC_TUNING"
-"""Environment: another folder for the files, or `off` for the kernels' own rule everywhere."""
+"""Environment variable with another folder for the files, or `off` for the kernels' own rule everywhere."""
 OFF = "off"
 LARGEST_NUMBER = 2**31 - 1  # C's int
-CLUSTER_CUTS = (0, 1, 2)  # hc_cluster_cut: by the kernels' rule, rows, columns
+CLUSTER_CUTS = (0, 1, 2)  # hc_cluster_cut: kernels' rule, rows, columns
 MARGIN = 0.03
-"""What a candidate must gain on the default; medians of alternating rounds differ by about 1 to 2 % on a shared machine."""
+"""Smallest gain of a candidate over the default. Medians of alternating rounds differ by 1 to 2% on a shared machine."""
 
 Layout = Literal["forward", "grad_input", "grad_weight"]
 Dtype = Literal["fp32", "bf16"]
@@ -46,7 +46,7 @@ T = TypeVar("T")
 
 
 class Blocking(NamedTuple):
-    """How a product is cut: `hc_blocking` of kernels/include/hcops.h; a zero leaves that number to the kernels' rule."""
+    """Cuts of a product: `hc_blocking` of kernels/include/hcops.h. The kernels' rule sets fields that are zero."""
 
     mc: int = 0
     nc: int = 0
@@ -61,7 +61,7 @@ Choice = Blocking | Literal["torch"]
 
 
 class Product(NamedTuple):
-    """C (m, n) = A (m, k) B (k, n), which product of a linear layer it is, and the type of the operands."""
+    """Product C (m, n) = A (m, k) B (k, n) of a linear layer, and the type of its operands."""
 
     m: int
     n: int
@@ -72,17 +72,17 @@ class Product(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Key:
-    """What a tuning is valid for.
+    """Validity of a tuning.
 
     Attributes:
-        cpu: model name.
-        caches: (level, kind, bytes, logical CPUs that share one) of every cache but the instruction caches.
-        cores: cores that this process may use.
-        threads: threads of the kernels' team.
-        clusters: to which they are shared out.
-        isa: instruction set that the kernels are chosen for.
-        dithc: version of this package.
-        abi: version of the kernels' C interface.
+        cpu: Model name.
+        caches: (level, kind, bytes, logical CPUs per cache) of every cache except instruction caches.
+        cores: Number of cores available to this process.
+        threads: Number of threads of the kernels' team.
+        clusters: Number of clusters among which the threads are split.
+        isa: Instruction set of the kernels.
+        dithc: Version of this package.
+        abi: Version of the kernels' C interface.
     """
 
     cpu: str
@@ -96,20 +96,20 @@ class Key:
 
     @property
     def file_name(self) -> str:
-        """Readable at the front, distinct by the digest of everything behind."""
+        """File name: a readable prefix and a digest of all fields."""
         digest = hashlib.sha256(json.dumps(asdict(self), sort_keys=True).encode()).hexdigest()[:12]
         cpu = re.sub(r"[^a-z0-9]+", "-", self.cpu.lower()).strip("-")[:40]
         return f"{cpu}-{self.isa}-{self.threads}-{digest}.json"
 
 
 class Result(NamedTuple):
-    """What the search found for a product.
+    """Result of the search for a product.
 
     Attributes:
-        choice: the winner; None where the kernels' own rule stays.
-        ratio: median over the rounds of the winner's time over the default's, 1 for the default itself.
-        torch_ratio: the same of torch's product.
-        default_seconds: median time of the default.
+        choice: Fastest candidate, or None for the kernels' own rule.
+        ratio: Median over the rounds of its time divided by the default's; 1 for the default.
+        torch_ratio: The same ratio for torch's product.
+        default_seconds: Median time of the default.
     """
 
     choice: Choice | None
@@ -119,40 +119,38 @@ class Result(NamedTuple):
 
 
 def choice(m: int, n: int, k: int, layout: Layout, dtype: Dtype) -> Choice | None:
-    """The tuned choice for a product: a blocking, "torch" for torch's own product, None for the kernels' rule."""
+    """Return the tuned choice for a product: a blocking, "torch" for torch's product, or None for the kernels' rule."""
     if _trials:
         return _trials[-1]
     return _choices(torch.get_num_threads()).get(Product(m, n, k, layout, dtype))
 
 
 def torch_may_serve(layout: Layout, dtype: Dtype) -> bool:
-    """Whether torch's product does what ours does: of bf16 it gives bf16, and the gradient of a weight has to be fp32."""
+    """Return whether torch's product has the required result type. It returns bf16 for bf16, but weight gradients must
+    be fp32.
+    """
     return (layout, dtype) != ("grad_weight", "bf16")
 
 
-class trying:  # reads as a verb at the place of use
-    """Makes every product take `candidate` in the body of a `with`, as the search does."""
-
-    def __init__(self, candidate: Choice | None) -> None:
-        self._candidate = candidate
-
-    def __enter__(self) -> None:
-        _trials.append(self._candidate)
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+@contextmanager
+def trying(candidate: Choice | None) -> Iterator[None]:
+    """Use `candidate` for every product within a `with` block, as the search does."""
+    _trials.append(candidate)
+    try:
+        yield
+    finally:
         _trials.pop()
 
 
-# Process-wide, as the choice of back end is: backward passes may run on another thread than the one that tries.
+# Process-wide like the choice of back end, because backward passes may run on another thread than the search.
 _trials: list[Choice | None] = []
 
 
 def winner(ratios: Mapping[T, Sequence[float]], *, margin: float = MARGIN) -> T | None:
-    """The candidate with the lowest median of its ratios to the default, one for each round; None keeps the default.
+    """Return the candidate with the lowest median ratio to the default over the rounds; None keeps the default.
 
-    It has to gain the margin even where its ratios are worse by their scatter (median absolute deviation): noise chooses nothing.
+    The gain must exceed the margin even after adding the scatter (median absolute deviation), so that noise does not
+    decide.
     """
     middle = {name: median(values) for name, values in ratios.items()}
     scatter = {name: median(abs(value - middle[name]) for value in values) for name, values in ratios.items()}
@@ -161,14 +159,14 @@ def winner(ratios: Mapping[T, Sequence[float]], *, margin: float = MARGIN) -> T 
 
 
 def this_machine() -> Key:
-    """The key of the tuning that this process would use."""
+    """Return the key of the tuning that this process would use."""
     machine, library, threads = discover(), native.library(), torch.get_num_threads()
     caches = [(c.level, c.kind, c.size_bytes, c.cpus_per_cache) for c in machine.caches if c.kind != "Instruction"]
     return Key(
         cpu=machine.model_name,
         caches=tuple(sorted(caches)),
         cores=len(machine.visible_cores),
-        threads=threads,  # of which the kernels' team has as many
+        threads=threads,  # equal to the threads of the kernels' team
         clusters=contexts.num_clusters(threads),
         isa=native.isa(),
         dithc=version("dithc"),
@@ -186,7 +184,7 @@ def path_of(key: Key) -> Path | None:
 
 
 def summary() -> str | None:
-    """What tuning this process uses, in words; None where there is none."""
+    """Describe the tuning in use, or return None without one."""
     path = path_of(this_machine())
     choices = _choices(torch.get_num_threads()) if path is not None and path.exists() else {}
     if not choices:
@@ -198,7 +196,7 @@ def summary() -> str | None:
 
 
 def load(path: Path, key: Key) -> dict[Product, Result]:
-    """Reads a tuning; a file that is damaged or of another machine is a warning and an empty tuning."""
+    """Read a tuning. If the file is damaged or belongs to another machine, warn and return an empty tuning."""
     try:
         content = json.loads(path.read_text())
         found = {field: _plain(content["key"][field]) for field in asdict(key)}
@@ -210,7 +208,8 @@ def load(path: Path, key: Key) -> dict[Product, Result]:
         return {}
     differing = [field for field, value in asdict(key).items() if found[field] != _plain(value)]
     if differing:
-        _ignore(path, f"belongs to another {', '.join(differing)} than {_shown(key, differing)}")
+        ours = ", ".join(str(getattr(key, field)) for field in differing)
+        _ignore(path, f"belongs to another {', '.join(differing)} than {ours}")
         return {}
     return results
 
@@ -218,7 +217,7 @@ def load(path: Path, key: Key) -> dict[Product, Result]:
 def save(
     path: Path, key: Key, results: Mapping[Product, Result], *, write: Callable[[Path, str], None] = atomic_write
 ) -> None:
-    """Add a tuning to the results of this key in a file; the operators of this process use it from then on."""
+    """Add results to a tuning file. The operators of this process then use them."""
     held = load(path, key) if path.exists() else {}
     rows = [_row(product, result) for product, result in sorted({**held, **results}.items())]
     write(path, json.dumps({"format": FORMAT, "key": asdict(key), "products": rows}, indent=1) + "\n")
@@ -227,7 +226,7 @@ def save(
 
 @cache
 def _choices(num_threads: int) -> dict[Product, Choice | None]:
-    """The choices for this machine and number of threads, None where the kernels' rule won; read at the first product."""
+    """Return the choices for this machine and number of threads, read at the first product. None is the kernels' rule."""
     key = this_machine()
     assert key.threads == num_threads
     path = path_of(key)
@@ -242,12 +241,8 @@ def _ignore(path: Path, why: str) -> None:
     log.warning("tuning file %s %s; the kernels' own blocking is used; fix: delete it, then `dithc tune`", path, why)
 
 
-def _shown(key: Key, fields: Iterable[str]) -> str:
-    return ", ".join(str(getattr(key, field)) for field in fields)
-
-
 def _plain(value: Any) -> Any:
-    """As JSON would give it back."""
+    """Convert a value as a JSON round trip does."""
     return json.loads(json.dumps(value))
 
 
@@ -279,5 +274,5 @@ def _result(row: Mapping[str, Any], *, threads: int) -> Result:
 
 def _number(value: Any) -> int:
     if type(value) is not int or not 0 <= value <= LARGEST_NUMBER:
-        raise ValueError(f"{value!r} is not a whole number from 0 to {LARGEST_NUMBER}")
+        raise ValueError(f"{value!r} is not an integer from 0 to {LARGEST_NUMBER}")
     return value

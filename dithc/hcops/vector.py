@@ -1,57 +1,59 @@
-"""The operators that are bound by memory as callers see them, each with a gradient.
+"""Public memory-bound operators with gradients.
 
-Legend: N batch, T tokens, D width, H heads, K head width (D = H * K), E width of a hidden layer, C channels, R and S rows and
-columns of patches (T = R * S), p side of a patch.
+Legend: N batch, T tokens, D width, H heads, K head width (D = H * K), E width of a hidden layer, C channels, R and S
+rows and columns of patches (T = R * S), p side of a patch.
 """
 
 import torch
 from torch import Tensor
 
 from dithc.hcops import reference
-from dithc.hcops.autograd import custom
+from dithc.hcops.autograd import AND_STREAM, OPERATORS, traced
 from dithc.hcops.checks import halves_of, patches_of, rotation_of
 from dithc.hcops.route import dense, reference_serves, rows_dense
 
-# The order of the elements of a patch: (C, p, p), what the patch embedding reads; (p, p, C), what the last layer writes.
+# Order of the elements of a patch: (C, p, p) for the patch embedding, (p, p, C) for the final layer.
 CHANNELS_FIRST, CHANNELS_LAST = 0, 1
 
 
 def adaln(x: Tensor, shift: Tensor, scale: Tensor, eps: float = 1e-6, *, rms: bool = False) -> Tensor:
-    """Return norm(x) * (1 + scale) + shift, with the norm over D and without weights of its own (Peebles & Xie, section 3.2).
+    """Return norm(x) * (1 + scale) + shift, with the norm over D and without weights (Peebles & Xie, section 3.2).
 
-    x is (N, T, D), shift and scale (N, D). `rms` uses x / sqrt(mean(x^2) + eps) (Zhang & Sennrich 2019, equation 4) instead of
-    LayerNorm. The type is autocast's if a fast back end serves under autocast, else the widest type of the inputs.
+    x is (N, T, D), shift and scale (N, D). `rms` uses x / sqrt(mean(x^2) + eps) (Zhang & Sennrich 2019, equation 4)
+    instead of LayerNorm. The type is autocast's if a fast back end serves under autocast, else the widest type of the
+    inputs.
     """
-    if reference_serves("adarms" if rms else "adaln", x=x, shift=shift, scale=scale):
+    op = "adarms" if rms else "adaln"
+    if reference_serves(op, x=x, shift=shift, scale=scale):
         return (reference.adarms if rms else reference.adaln)(x, shift, scale, eps)
-    return (custom.ADARMS if rms else custom.ADALN)(*_of_adaln(x, shift, scale, eps))
+    return OPERATORS[op](*_of_adaln(x, shift, scale, eps))
 
 
 def adaln_and_stream(
     x: Tensor, shift: Tensor, scale: Tensor, eps: float = 1e-6, *, rms: bool = False
 ) -> tuple[Tensor, Tensor]:
-    """`adaln`, and x itself: what uses the residual stream next to the norm should take this x.
+    """Return `adaln` and a view of x, which the residual stream should use.
 
-    Then the gradient that comes back along the stream is added in the backward pass of the norm; torch would add the two in a
-    pass of its own, on its own threads, which then stay busy waiting for more where ours want to run. The second output is a
-    view of x, and torch refuses to change it in place.
+    The backward pass of the norm then adds the gradient of the stream. Otherwise torch would add the two gradients in a
+    separate pass on its threads, which then spin on the cores that these kernels need. torch rejects in-place changes
+    of the view.
     """
-    if reference_serves("adarms" if rms else "adaln", x=x, shift=shift, scale=scale) or custom.traced(x):
+    op = "adarms" if rms else "adaln"
+    if reference_serves(op, x=x, shift=shift, scale=scale) or traced(x):
         return adaln(x, shift, scale, eps, rms=rms), x
-    node = custom.AdarmsAndStream if rms else custom.AdalnAndStream
-    out, stream = node.apply(*_of_adaln(x, shift, scale, eps))  # type: ignore[no-untyped-call]
+    out, stream = AND_STREAM[op].apply(*_of_adaln(x, shift, scale, eps))  # type: ignore[no-untyped-call]
     return out, stream
 
 
 def gate_residual(x: Tensor, gate: Tensor, y: Tensor) -> Tensor:
     """Return x + gate * y, the gated residual connection of adaLN-Zero (Peebles & Xie, section 3.2).
 
-    x and y are (N, T, D), gate (N, D); the result has the widest type. If a linear layer makes y, `linear(..., gate=, residual=)`
-    saves a pass over memory.
+    x and y are (N, T, D), gate (N, D); the result has the widest type. If a linear layer makes y, `linear(..., gate=,
+    residual=)` saves a pass over memory.
     """
     if reference_serves("gate_residual", x=x, gate=gate, y=y):
         return reference.gate_residual(x, gate, y)
-    return custom.GATE_RESIDUAL(dense(x), rows_dense(gate), dense(y))
+    return OPERATORS["gate_residual"](dense(x), rows_dense(gate), dense(y))
 
 
 def rotate_heads(
@@ -64,15 +66,15 @@ def rotate_heads(
     key_weight: Tensor | None,
     eps: float = 1e-6,
 ) -> Tensor:
-    """Apply RMSNorm, then rotation by place to each head of q and k in qkv (N, T, 3D); v is unchanged.
+    """Apply RMSNorm, then rotation by position, to each head of q and k in qkv (N, T, 3D); v is unchanged.
 
-    The norm over K (Henry et al. 2020, Dehghani et al. 2023) bounds scores. The rotation turns the pair (2i, 2i + 1) of token t
-    by the angle (t, i), so that scores depend on differences of places (Su et al. 2021, equation 34).
+    The norm over K (Henry et al. 2020, Dehghani et al. 2023) bounds scores. The rotation turns the pair (2i, 2i + 1) of
+    token t by the angle (t, i), so that scores depend on differences of positions (Su et al. 2021, equation 34).
 
     Args:
         qkv: (N, T, 3D), as in `attention`, with D a multiple of `num_heads`.
-        cos: (T, K / 2) fp32 without a gradient; cos and sin are None for no rotation.
-        query_weight: (K); query_weight and key_weight are None for no norm.
+        cos: (T, K / 2) fp32 without a gradient; pass None for cos and sin to skip the rotation.
+        query_weight: (K); pass None for both weights to skip the norm.
 
     Raises:
         UserError: Shapes or types of the tensors do not match; the message names the argument.
@@ -82,68 +84,70 @@ def rotate_heads(
     if reference_serves("rotate_heads", qkv=qkv, **given):
         return reference.rotate_heads(qkv, num_heads, cos, sin, query_weight, key_weight, eps)
     cos, sin, query_weight, key_weight = (None if t is None else dense(t.float()) for t in given.values())
-    return custom.ROTATE_HEADS(dense(qkv), num_heads, cos, sin, query_weight, key_weight, eps)
+    return OPERATORS["rotate_heads"](dense(qkv), num_heads, eps, cos, sin, query_weight, key_weight)
 
 
 def swiglu(x: Tensor) -> Tensor:
-    """silu(x[..., :E]) * x[..., E:] (Shazeer 2020, equation 6): (N, T, 2E) to (N, T, E), in x's type."""
+    """Return silu(x[..., :E]) * x[..., E:] (Shazeer 2020, equation 6): (N, T, 2E) to (N, T, E), in x's type."""
     halves_of("swiglu", "x", x)
-    return reference.swiglu(x) if reference_serves("swiglu", x=x) else custom.SWIGLU(dense(x))
+    return reference.swiglu(x) if reference_serves("swiglu", x=x) else OPERATORS["swiglu"](dense(x))
 
 
 def silu(x: Tensor) -> Tensor:
-    """x * sigmoid(x), any shape."""
-    return reference.silu(x) if reference_serves("silu", x=x) else custom.SILU(dense(x))
+    """Return x * sigmoid(x); any shape."""
+    return reference.silu(x) if reference_serves("silu", x=x) else OPERATORS["silu"](dense(x))
 
 
 def gelu(x: Tensor) -> Tensor:
-    """The tanh form of the GELU (Hendrycks & Gimpel 2016, section 2), any shape."""
-    return reference.gelu(x) if reference_serves("gelu", x=x) else custom.GELU(dense(x))
+    """Return the tanh form of the GELU (Hendrycks & Gimpel 2016, section 2); any shape."""
+    return reference.gelu(x) if reference_serves("gelu", x=x) else OPERATORS["gelu"](dense(x))
 
 
 def exp(x: Tensor) -> Tensor:
-    """e^x, any shape."""
-    return reference.exp(x) if reference_serves("exp", x=x) else custom.EXP(dense(x))
+    """Return e^x; any shape."""
+    return reference.exp(x) if reference_serves("exp", x=x) else OPERATORS["exp"](dense(x))
 
 
 def tanh(x: Tensor) -> Tensor:
-    """The hyperbolic tangent, any shape."""
-    return reference.tanh(x) if reference_serves("tanh", x=x) else custom.TANH(dense(x))
+    """Return the hyperbolic tangent; any shape."""
+    return reference.tanh(x) if reference_serves("tanh", x=x) else OPERATORS["tanh"](dense(x))
 
 
 def softmax(x: Tensor) -> Tensor:
-    """exp(x) over its sum along the last dimension."""
-    return reference.softmax(x) if reference_serves("softmax", x=x) else custom.SOFTMAX(dense(x))
+    """Return exp(x) divided by its sum over the last dimension."""
+    return reference.softmax(x) if reference_serves("softmax", x=x) else OPERATORS["softmax"](dense(x))
 
 
 def scale_add(x: Tensor, y: Tensor | None = None, *, alpha: float = 1.0, beta: float = 1.0) -> Tensor:
-    """alpha * x + beta * y, x and y of one shape, in the wider type; alpha * x without y."""
+    """Return alpha * x + beta * y for x and y of one shape, in the wider type; alpha * x without y."""
     if reference_serves("scale_add", x=x, y=y):
         return reference.scale_add(x, y, alpha, beta)
-    return custom.SCALE_ADD(dense(x), None if y is None else dense(y), alpha, beta)
+    return OPERATORS["scale_add"](dense(x), None if y is None else dense(y), alpha, beta)
 
 
 def mse(x: Tensor, y: Tensor) -> Tensor:
-    """The mean of (x - y)^2 over all but the first dimension, (N) fp32."""
-    return reference.mse(x, y) if reference_serves("mse", x=x, y=y) else custom.MSE(dense(x), dense(y))
+    """Return the mean of (x - y)^2 over all dimensions except the first, (N) fp32."""
+    return reference.mse(x, y) if reference_serves("mse", x=x, y=y) else OPERATORS["mse"](dense(x), dense(y))
 
 
 def patchify(image: Tensor, p: int, *, order: int = CHANNELS_FIRST) -> Tensor:
-    """(N, C, R * p, S * p) to patches (N, T, C * p * p), row by row; `order` is that of the elements of a patch."""
+    """Cut images (N, C, R * p, S * p) into patches (N, T, C * p * p), row by row; `order` is the order of the elements
+    of a patch.
+    """
     served = reference_serves("patchify", image=image)
     patches_of("patchify", "image", image, p, order)
     if served:
         return reference.patchify(image, p, order)
-    return custom.PATCHIFY(dense(image), p, order)
+    return OPERATORS["patchify"](dense(image), p, order)
 
 
 def unpatchify(patches: Tensor, rows: int, p: int, *, order: int = CHANNELS_LAST) -> Tensor:
-    """Patches (N, T, C * p * p) to the image (N, C, R * p, S * p) of R = `rows` rows of patches."""
+    """Join patches (N, T, C * p * p) to images (N, C, R * p, S * p) with R = `rows` rows of patches."""
     served = reference_serves("unpatchify", patches=patches)
     patches_of("unpatchify", "patches", patches, p, order, rows=rows)
     if served:
         return reference.unpatchify(patches, rows, p, order)
-    return custom.UNPATCHIFY(dense(patches), rows, p, order)
+    return OPERATORS["unpatchify"](dense(patches), rows, p, order)
 
 
 def _of_adaln(x: Tensor, shift: Tensor, scale: Tensor, eps: float) -> tuple[Tensor, Tensor, Tensor, float, torch.dtype]:

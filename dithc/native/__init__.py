@@ -1,17 +1,18 @@
-"""The C library of kernels: found, checked and loaded; its functions declared; its threads and scratch memory held.
+"""C library of kernels: loading, checks, function declarations, threads and scratch memory.
 
-What: `load` and `library` (the loaded library, or why there is none), `isa` and `kernels` (what serves this CPU), `context` (the
-handle that every operator of the library takes), and the structures that its functions read.
-Why: a wrong declaration of a C function is a crash without a message, so each one stands in one file, beside a test that
-compares it with the header.
+Purpose: a wrong declaration of a C function is a crash without a message. All declarations are in one file, and a test
+compares them with the header.
+Contents: `load` and `library` return the loaded library or the reason for its absence. `isa` and `kernels` list the
+kernels of this CPU. `context` returns the handle that every operator of the library needs. Structures are the arguments
+of its functions.
 Invariants:
-- A function of the library that reports a status raises: MemoryError where memory was refused, ValueError naming the
-  function for the rest. No caller reads a status.
-- A missing, broken or outdated library is a logged reason, never an error: other back ends take over.
-- The threads of a context belong to the library and have nothing to do with torch's OpenMP pool; they sleep while no
-  kernel runs. A context lives until the process ends.
-How to change it: a new function of `kernels/include/hcops.h` is a line of `signatures.py`; a change of one also raises
-HC_ABI_VERSION there and ABI_VERSION in `loading.py`.
+- A function of the library that returns a status raises: MemoryError if memory was refused, else ValueError with the
+  function's name. Callers read no status.
+- A missing, broken or outdated library is a logged reason, not an error, because other back ends take over.
+- The threads of a context belong to the library and are independent of torch's OpenMP pool. They sleep while no kernel
+  runs. A context lives until the process ends.
+Extending: a new function of `kernels/include/hcops.h` needs a line in `signatures.py`. A changed function also needs a
+new HC_ABI_VERSION there and ABI_VERSION in `loading.py`.
 """
 
 from dithc.native.contexts import context

@@ -1,4 +1,4 @@
-"""The two ceilings of the library: multiply-adds in registers and a copy, both with the whole team."""
+"""Two ceilings of the machine, with the complete team: multiply-adds in registers, and a copy."""
 
 import ctypes
 from typing import Literal
@@ -13,7 +13,7 @@ NUMBERS = {"fp32": 0, "bf16": 1}
 
 
 def multiply_add(dtype: Literal["fp32", "bf16"], *, rounds: int) -> float:
-    """Runs `rounds` rounds of independent multiply-adds on every thread; returns the floating-point operations done."""
+    """Run `rounds` rounds of independent multiply-adds on every thread; return the number of floating-point operations."""
     handle, flop = library(), ctypes.c_double()
     assert handle is not None, "a ceiling needs the library"
     handle.hc_multiply_add_ceiling(context(), NUMBERS[dtype], rounds, ctypes.byref(flop))
@@ -21,7 +21,7 @@ def multiply_add(dtype: Literal["fp32", "bf16"], *, rounds: int) -> float:
 
 
 def copy(source: Tensor, out_target: Tensor) -> None:
-    """Copies a contiguous tensor into another of the same size."""
+    """Copy a contiguous tensor into another of the same size."""
     handle = library()
     assert handle is not None, "a ceiling needs the library"
     assert source.nbytes == out_target.nbytes

@@ -1,7 +1,7 @@
-"""Which CPUs the pinned threads of other processes on this node have: two teams on one CPU wait for each other.
+"""CPUs that pinned threads of other processes on this node use, because two teams on one CPU wait for each other.
 
-A process that pins a thread to a CPU binds a socket in Linux's abstract namespace, whose name holds the number of the CPU.
-The name is taken as long as the process lives, however it ends, and leaves nothing behind in any file system.
+A process that pins a thread to a CPU binds a socket in Linux's abstract namespace. Its name contains the number of the
+CPU. The name is in use until the process ends for any reason, and no file remains.
 """
 
 import errno
@@ -15,9 +15,9 @@ _lock = threading.Lock()
 
 
 def claim(cpus: Iterable[int]) -> list[int]:
-    """Claims CPUs for this process, for as long as it lives; returns those that another process has claimed, in order.
+    """Claim CPUs for the lifetime of this process; return CPUs that another process has claimed, in order.
 
-    Where the system has no such names (another one than Linux, a sandbox), nothing is claimed and nobody is found.
+    If the system has no abstract namespace (not Linux, or a sandbox), no CPU is claimed and the result is empty.
     """
     with _lock:
         return [cpu for cpu in sorted(set(cpus) - _held.keys()) if _is_taken(cpu)]

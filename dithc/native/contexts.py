@@ -1,4 +1,4 @@
-"""The context that operators run in: pinned threads of our own, scratch memory, the cache sizes that blocking follows."""
+"""Contexts of operators: pinned threads, scratch memory, and the cache sizes that blocking uses."""
 
 import ctypes
 import mmap
@@ -22,26 +22,25 @@ from dithc.native.signatures import Machine
 
 log = logger(__name__)
 
-# An idle thread looks for work this long before it sleeps. Operators of one call follow at once; between two calls Python takes
-# 20 to 60 microseconds where caches are warm, and waking a thread that sleeps takes about as long as the small operators
-# themselves. (Five times as long gained nothing in a training step, where caches are cold and Python takes longer.)
+# Time that an idle thread polls for work before it sleeps. Operators of one call follow immediately. Between two calls
+# Python takes 20 to 60 microseconds with warm caches, and waking a sleeping thread takes about as long as a small
+# operator. Five times as long gained nothing in a training step, in which caches are cold and Python takes longer.
 SPIN_NANOSECONDS = 100_000
-# With more threads than CPUs a thread that looks for work keeps the one that has it from running.
+# With more threads than CPUs, a polling thread blocks the thread that has work.
 SHORTEST_SPIN_NANOSECONDS = 1
 PAGE_BYTES = 4096
 
 
 @dataclass(frozen=True, kw_only=True)
 class Layout:
-    """Where the threads of a context are.
+    """Placement of the threads of a context.
 
     Attributes:
-        num_threads: the caller of an operator, which is never pinned, is thread 0.
-        cpus: CPU of each thread, thread 0's being the one it is moved to when it runs elsewhere; empty where placement is
-            left to the system.
-        clusters: numbers of the threads of each cluster.
-        nodes: memory node of each cluster, to which its part of new blocks is bound; empty where nothing is bound.
-        lent: the threads are those that torch's own operators run on.
+        num_threads: Number of threads. Thread 0 is the caller of an operator, which is never pinned.
+        cpus: CPU of each thread. Thread 0 moves to its CPU if it runs elsewhere. Empty if the system places threads.
+        clusters: Numbers of the threads of each cluster.
+        nodes: Memory node of each cluster, to which its part of new blocks is bound; empty without binding.
+        lent: Whether the threads are the threads of torch's operators.
     """
 
     num_threads: int
@@ -58,19 +57,19 @@ _borrowers = 0
 
 
 def context(*, isa: str | None = None, num_threads: int | None = None) -> int:
-    """The address of the hc_context of an instruction set and a number of threads; made at first use, then kept.
+    """Return the address of the hc_context of an instruction set and number of threads, created at first use.
 
-    It is never destroyed: at exit a thread that nobody waits for may still be inside an operator. What a context of another
-    number of threads holds of scratch memory is given back when a new one is made.
+    It is never destroyed, because at exit a daemon thread may still run an operator. A new context makes contexts with
+    other numbers of threads release their scratch memory.
 
     Args:
-        isa: a level that this CPU has; None takes the best one, or what HCOPS_ISA names.
-        num_threads: None takes torch's number of threads, so that one setting (`torch.set_num_threads`) holds for both; and
-            torch's threads themselves after `borrow`.
+        isa: Instruction set of this CPU; None uses the fastest, or the value of HCOPS_ISA.
+        num_threads: None uses torch's number of threads, so that `torch.set_num_threads` applies to both, and torch's
+            threads themselves after `borrow`.
 
     Raises:
-        UserError: this CPU lacks the instruction set.
-        MemoryError, ValueError: the system refused memory or threads.
+        UserError: This CPU lacks the instruction set.
+        MemoryError, ValueError: The system refused memory or threads.
     """
     key = (isa or best_isa(), num_threads or torch.get_num_threads(), _borrowers > 0 and num_threads is None)
     handle = _contexts.get(key)
@@ -84,21 +83,22 @@ def context(*, isa: str | None = None, num_threads: int | None = None) -> int:
 
 
 def layout(*, num_threads: int | None = None) -> Layout:
-    """Where the threads of `context(num_threads=num_threads)` are."""
+    """Return the placement of the threads of `context(num_threads=num_threads)`."""
     return _layouts[context(num_threads=num_threads)]
 
 
 def borrow() -> str | None:
-    """Has contexts be made of torch's own threads, until as many calls of `give_back`; None, or why that cannot be.
+    """Create contexts with torch's threads until `give_back` is called as often; return None, or the reason for a
+    failure.
 
-    torch's threads wait for more work by turning on their cores, for milliseconds after each of its operators: where these and
-    ours take turns, ours share the cores with them. An operator is then a region of torch's OpenMP runtime, on as many threads
-    as torch takes itself. Each thread that calls operators has a set of such threads, as it has for torch's own; in a child made
-    by fork() operators of contexts of the parent run on the caller alone.
+    torch's threads spin on their cores for milliseconds after each of its operators. If both sets of threads alternate,
+    they compete for the cores. An operator then runs as a region of torch's OpenMP runtime, on as many threads as torch
+    uses. Each thread that calls operators has a set of such threads, as for torch's operators. In a child of fork(),
+    operators of the parent's contexts run on the caller alone.
     """
     global _borrowers
     if library() is None:
-        return "there is no library"
+        return "the library is missing"
     if runtime().functions is None:
         return runtime().words
     _borrowers += 1
@@ -106,13 +106,13 @@ def borrow() -> str | None:
 
 
 def give_back() -> None:
-    """Ends what one `borrow` began."""
+    """Undo one call of `borrow`."""
     global _borrowers
     _borrowers = max(0, _borrowers - 1)
 
 
 def is_borrowing() -> bool:
-    """Whether contexts are those of torch's threads now."""
+    """Return whether contexts use torch's threads now."""
     return _borrowers > 0
 
 
@@ -160,10 +160,10 @@ def _create(isa: str, num_threads: int, lent: bool = False) -> int:
 
 
 def new_context(node: Node, wanted: Layout, *, isa: str, spin_nanoseconds: int = SPIN_NANOSECONDS) -> int:
-    """Makes an hc_context as wanted; its address.
+    """Create an hc_context and return its address.
 
     Raises:
-        MemoryError, ValueError: the system refused memory or threads, or their places.
+        MemoryError, ValueError: The system refused memory or threads, or their placement.
     """
     handle = library()
     assert handle is not None, "a context needs the library"
@@ -188,9 +188,9 @@ def _integers(values: tuple[int, ...]) -> "ctypes.Array[ctypes.c_int] | None":
 
 
 def planned_layout(node: Node, num_threads: int) -> Layout:
-    """Places, clusters and memory nodes for a number of threads on a machine; a pure function.
+    """Return places, clusters and memory nodes for a number of threads on a machine, without side effects.
 
-    Memory is bound where the clusters are near to different nodes. On a machine of one node there is nothing to choose.
+    Memory is bound if the clusters are near different nodes. A machine with one node leaves no choice.
     """
     placed = places_of_threads(node, num_threads)
     indices = [cluster for _, cluster in placed]
@@ -210,17 +210,17 @@ def planned_layout(node: Node, num_threads: int) -> Layout:
 
 
 def num_clusters(num_threads: int) -> int:
-    """The number of clusters that the threads of this machine's context of `num_threads` are shared out to."""
+    """Return the number of clusters among which this machine's context splits `num_threads` threads."""
     return len(planned_layout(discover(), num_threads).clusters)
 
 
 def _share(length: int, parts: int, part: int) -> int:
-    """The length of a part as hc_part cuts."""
+    """Return the length of a part as hc_part cuts."""
     return length // parts + (part < length % parts)
 
 
 def can_bind(nodes: Iterable[int]) -> bool:
-    """Whether the system binds a page to each of these memory nodes."""
+    """Return whether the system binds a page to each of these memory nodes."""
     handle = library()
     assert handle is not None, "binding needs the library"
     page = mmap.mmap(-1, PAGE_BYTES)
@@ -233,11 +233,11 @@ def can_bind(nodes: Iterable[int]) -> bool:
 
 
 def places_of_threads(node: Node, num_threads: int) -> list[tuple[int, int]]:
-    """CPU and cluster of each thread, in the order of the cores; empty, nobody pinned, where the threads are fewer.
+    """Return CPU and cluster of each thread in the order of the cores; empty if threads are not pinned.
 
-    Threads are pinned where they fill all cores that we may use, or all but those that the core plan keeps for
-    communication and data movement. Where they do not, another process probably shares the cores, and would be pinned
-    to the same ones. Nobody is pinned where a control group gives less time than there are CPUs.
+    Threads are pinned if they fill all available cores, or all except the cores that the core plan keeps for
+    communication and data movement. With fewer threads, another process probably shares the cores and would pin to the
+    same cores. Threads are not pinned if a control group grants less time than there are CPUs.
     """
     allowed, cores = set(node.limits.allowed_cpus), list(node.visible_cores)
     if not cores:
@@ -253,16 +253,16 @@ def places_of_threads(node: Node, num_threads: int) -> list[tuple[int, int]]:
 
 
 def num_equal_clusters(clusters: list[int]) -> int:
-    """The number of clusters that the threads belong to, or 1 where some cluster has two threads more than another.
+    """Return the number of clusters of the threads, or 1 if cluster sizes differ by more than one thread.
 
-    The library cuts work over equal runs of threads; one thread more or less puts one thread in the neighbour's run.
+    The library cuts work over equal runs of threads. A difference of one puts one thread in the neighbor's run.
     """
     sizes = Counter(clusters).values()
     return len(sizes) if sizes and max(sizes) - min(sizes) <= 1 else 1
 
 
 def cache_bytes(node: Node, level: int) -> int:
-    """One core's share of the data cache of a level; 0 where it is not known."""
+    """Return one core's share of the data cache of a level, or 0 if unknown."""
     siblings = max((len(core.cpus) for core in node.cores), default=1)
     for cache in node.caches:
         if cache.level == level and cache.kind != "Instruction":

@@ -1,4 +1,4 @@
-"""Finds and loads the library, and answers what it holds for this CPU."""
+"""Loading of the library, and its kernels for this CPU."""
 
 import ctypes
 import hashlib
@@ -14,17 +14,17 @@ from dithc.native.signatures import declare
 
 log = logger(__name__)
 
-# Equal to HC_ABI_VERSION of the header that `signatures.py` was written for.
+# HC_ABI_VERSION of the header that `signatures.py` matches.
 ABI_VERSION = 13
 LIBRARY = Path(__file__).parent / "_kernels.so"
 ISA_VARIABLE = "HCOPS_ISA"
-SEAL = b"\ndithc SHA-256: "  # in front of the digest at the end of a library; `setup.py` has the same text
+SEAL = b"\ndithc SHA-256: "  # precedes the digest at the end of a library; `setup.py` contains the same text
 ELF_HEADER_BYTES = 64
 
 
 @dataclass(frozen=True)
 class Loading:
-    """What came of loading the library: the library, or None and the reason."""
+    """Result of loading: the library, or None and the reason."""
 
     library: ctypes.CDLL | None
     reason: str
@@ -32,7 +32,7 @@ class Loading:
 
 @cache
 def load() -> Loading:
-    """Loads the library once; logs when there is none, because other back ends serve then."""
+    """Load the library once. Log a missing library, because other back ends then serve."""
     loading = _open(LIBRARY)
     if loading.library is None:
         log.warning("C kernels are off: %s", loading.reason)
@@ -40,16 +40,16 @@ def load() -> Loading:
 
 
 def library() -> ctypes.CDLL | None:
-    """The loaded library, or None; `load().reason` says why."""
+    """Return the loaded library, or None; `load().reason` contains the reason."""
     return load().library
 
 
 @cache
 def isa() -> str:
-    """Name of the instruction set that kernels are chosen for: the fastest of the CPU, or what HCOPS_ISA names.
+    """Return the instruction set of the kernels: the fastest of the CPU, or the value of HCOPS_ISA.
 
     Raises:
-        UserError: HCOPS_ISA names an instruction set that does not exist or that this CPU lacks.
+        UserError: HCOPS_ISA is not an instruction set, or this CPU lacks it.
     """
     handle = library()
     if handle is None:
@@ -58,9 +58,9 @@ def isa() -> str:
 
 
 def kernels(level: str | None = None) -> list[tuple[str, str]]:
-    """What serves a machine of instruction set `level` (None: this one): kernels, each with the set it is written for.
+    """Return the kernels of a machine with instruction set `level` (None: this one), each with its instruction set.
 
-    Empty without a library.
+    The list is empty without a library.
     """
     handle = library()
     lines: list[tuple[str, str]] = []
@@ -74,10 +74,10 @@ def kernels(level: str | None = None) -> list[tuple[str, str]]:
 
 
 def isa_number(wanted: str) -> int:
-    """The number of an instruction set that this CPU has; "" is the one whose kernels are fastest.
+    """Return the number of an instruction set of this CPU; "" is the set with the fastest kernels.
 
     Raises:
-        UserError: it does not exist, or this CPU lacks it.
+        UserError: It does not exist, or this CPU lacks it.
     """
     handle = library()
     assert handle is not None, "asked for an instruction set without a library"
@@ -94,28 +94,28 @@ def isa_number(wanted: str) -> int:
 
 
 def fault(path: Path) -> str | None:
-    """Return why a library of this package is not to be loaded, or None. A damaged library can end the process.
+    """Return why a library of this package must not be loaded, or None. A damaged library can crash the process.
 
-    `setup.py` appends the SHA-256 to a library that it has built, and writes the cause of a failed build to a text file.
+    `setup.py` appends the SHA-256 digest to a library, and writes the cause of a failed build to a text file.
     """
     why = path.with_suffix(".txt")
     try:
         data = path.read_bytes()
     except FileNotFoundError:
         cause = why.read_text().strip() if why.exists() else "it was never built in this folder, or was removed"
-        return f"there is no {path}: {cause}"
+        return f"{path} is missing: {cause}"
     except OSError as error:
         return f"{path} cannot be read: {error.strerror}"
     content, mark, digest = data.rpartition(SEAL)
     if mark and hashlib.sha256(content).hexdigest().encode() != digest:
-        return f"{path} is damaged: its content is not that of the build"
+        return f"{path} is damaged: its content differs from the build"
     with Path(sys.executable).open("rb") as interpreter:
         ours = interpreter.read(ELF_HEADER_BYTES)
     if data[:4] != ours[:4] or len(data) < ELF_HEADER_BYTES:
-        return f"{path} is damaged: it is no shared library"
+        return f"{path} is damaged: it is not a shared library"
     if (data[4:6], data[18:20]) != (ours[4:6], ours[18:20]):
         return f"{path} is for another processor architecture"
-    # Without a digest, as after `strip`: the table of sections is the end of a file.
+    # Without a digest, as after `strip`: the section table is the end of a file.
     (table,), (size, count) = struct.unpack_from("=Q", data, 40), struct.unpack_from("=HH", data, 58)
     if len(data) < table + size * count:
         return f"{path} is damaged: {len(data)} of {table + size * count} bytes"

@@ -1,4 +1,4 @@
-"""torch's threads: the functions of the OpenMP runtime that torch has loaded, for contexts that run on its threads."""
+"""Functions of the OpenMP runtime that torch has loaded, for contexts that run on its threads."""
 
 import ctypes
 from functools import cache
@@ -15,7 +15,12 @@ NAMES = ("GOMP_parallel", "omp_get_thread_num", "omp_get_num_threads")
 
 
 class Runtime(NamedTuple):
-    """Attributes: functions, their addresses, or None; words, which runtime that is, or why there is none."""
+    """OpenMP runtime.
+
+    Attributes:
+        functions: Addresses of its functions, or None.
+        words: File of the runtime, or the reason for its absence.
+    """
 
     functions: OpenMP | None
     words: str
@@ -23,9 +28,10 @@ class Runtime(NamedTuple):
 
 @cache
 def runtime() -> Runtime:
-    """The runtime that torch's own operators run on, libgomp or LLVM's.
+    """Return the runtime of torch's operators, libgomp or LLVM's.
 
-    A symbol is looked up from torch's library on, so of several runtimes in the process it is the one that torch is linked to.
+    Symbols are looked up starting at torch's library. If the process has several runtimes, the result is the runtime
+    that torch is linked to.
     """
     if BACKEND not in torch.__config__.parallel_info():
         return Runtime(None, "this torch does not run on OpenMP")
@@ -50,7 +56,7 @@ class _Found(ctypes.Structure):
 
 
 def _file_of(address: ctypes.c_void_p) -> str:
-    """The file that a function was loaded from."""
+    """Return the file that contains a function."""
     found = _Found()
     if not ctypes.CDLL(None).dladdr(address, ctypes.byref(found)):
         return "its OpenMP runtime"

@@ -1,7 +1,7 @@
-"""Operators of the library as one call: recorded while Python prepares them, then run with nothing between them.
+"""Operators of the library as one call: recorded while Python prepares them, then run without gaps.
 
-A product empties the caches of what Python and torch need next, so that the way from one operator to the next takes 0.2 to 0.3
-milliseconds where it takes 0.02 when Python goes it several times in a row.
+A product evicts the data of Python and torch from the caches. The time between two operators is therefore 0.2 to 0.3
+milliseconds, instead of 0.02 if Python prepares several in a row.
 """
 
 import ctypes
@@ -13,7 +13,7 @@ from typing import Any
 from dithc.native import contexts
 from dithc.native.signatures import STATUS_FUNCTIONS
 
-# By hc_step of kernels/include/hcops.h.
+# In the order of hc_step of kernels/include/hcops.h.
 STEPS = (
     "hc_gemm",
     "hc_adaln_forward",
@@ -31,13 +31,13 @@ STEPS = (
     "hc_copy_blocks",
     "hc_exchange_meet",
 )
-OWN = ("hc_gemm", "hc_attention_heads_forward", "hc_exchange_meet")  # recorded by a method of their own
+OWN = ("hc_gemm", "hc_attention_heads_forward", "hc_exchange_meet")  # have separate recording methods
 
 
 class Sequence:
-    """Stands where the library stands: its methods have the names and arguments of the functions, and run nothing yet.
+    """Recorder with the library's functions as methods. A call stores its arguments and runs nothing.
 
-    Whoever records keeps every tensor whose address was recorded until `run` returns, and reads none of them before.
+    The caller keeps every recorded tensor until `run` returns, and reads none of them before.
     """
 
     def __init__(self, library: ctypes.CDLL) -> None:
@@ -47,17 +47,17 @@ class Sequence:
         self._structures: list[ctypes.Structure] = []
 
     def hc_gemm(self, context: int, arguments: ctypes.Structure) -> None:
-        """Records a product."""
+        """Record a product."""
         self._structures.append(arguments)
         self._record(0, context, (ctypes.addressof(arguments),))
 
     def hc_attention_heads_forward(self, context: int, arguments: ctypes.Structure) -> None:
-        """Records attention of heads that lie anywhere."""
+        """Record attention of heads at any strides."""
         self._structures.append(arguments)
         self._record(STEPS.index("hc_attention_heads_forward"), context, (ctypes.addressof(arguments),))
 
     def hc_exchange_meet(self, exchange: int, timeout_nanoseconds: int, out_rank: ctypes.c_int) -> None:
-        """Records a meeting with the other processes."""
+        """Record a barrier with the other processes."""
         words = (exchange, timeout_nanoseconds, ctypes.addressof(out_rank))
         self._record(STEPS.index("hc_exchange_meet"), self._context or contexts.context(), words)
 
@@ -67,34 +67,34 @@ class Sequence:
         self._words.extend([word or 0 for word in words])
 
     def run(self) -> None:
-        """Runs what was recorded since the last run, in order.
+        """Run all calls recorded since the last run, in order.
 
         Raises:
-            MemoryError, ValueError: as `Recorded.run`.
+            MemoryError, ValueError: See `Recorded.run`.
         """
         self.taken().run()
 
     def taken(self) -> "Recorded":
-        """What was recorded since the last run, or since it was taken; it has not run."""
+        """Return the calls recorded since the last run or `taken`, without running them."""
         recorded = Recorded(self._library, self._context, self._words, self._structures)
         self._words, self._structures = array("q"), []
         return recorded
 
 
 class Recorded:
-    """Operators that run as often as wanted, each time on the same addresses."""
+    """Operators that can run repeatedly, each time on the same addresses."""
 
     def __init__(
         self, library: ctypes.CDLL, context: int, words: "array[int]", structures: list[ctypes.Structure]
     ) -> None:
         self._library, self._context, self._words = library, context, words
-        self._structures = structures  # the words hold their addresses
+        self._structures = structures  # the recorded words contain their addresses
 
     def run(self) -> None:
-        """Runs them in order.
+        """Run the operators in order.
 
         Raises:
-            MemoryError, ValueError: of the first function that failed, by name; those behind it did not run.
+            MemoryError, ValueError: Error of the first failed function, with its name. Later functions did not run.
         """
         words, at = self._words, ctypes.c_int64()
         if not words:

@@ -1,10 +1,10 @@
-"""Every function and structure of kernels/include/hcops.h, as ctypes has to know them."""
+"""ctypes declarations of every function and structure of kernels/include/hcops.h."""
 
 import ctypes
 from ctypes import CFUNCTYPE, POINTER, Structure, c_char_p, c_double, c_float, c_int, c_int64, c_uint32, c_void_p
 from typing import Any
 
-# Results of functions (hc_status) that have an exception of their own.
+# Values of hc_status with separate exceptions.
 OK, OUT_OF_MEMORY, PROCESS_GONE, TIMED_OUT, PROCESS_STOPPED = 0, -5, -8, -9, -11
 STATUS_TEXTS = {
     -1: "an argument that it does not take: a null pointer, another handle, a negative size, or a type",
@@ -17,8 +17,13 @@ STATUS_TEXTS = {
     PROCESS_GONE: "a process that was waited for has ended",
     TIMED_OUT: "a process that was waited for has not come in time",
     PROCESS_STOPPED: "a process that was waited for is stopped by a signal",
-    -10: "an engine that is closed, or whose threads only the parent of this process has",
+    -10: "a closed engine, or an engine with threads in the parent process only",
 }
+
+
+def _fields(*groups: tuple[Any, str]) -> list[tuple[str, Any]]:
+    """Return the fields of a structure from types, each with the names of consecutive fields."""
+    return [(name, kind) for kind, names in groups for name in names.split()]
 
 
 class OpenMP(Structure):
@@ -30,183 +35,124 @@ class OpenMP(Structure):
 class Machine(Structure):
     """hc_machine."""
 
-    _fields_ = [
-        ("isa", c_int),
-        ("num_threads", c_int),
-        ("cpus", POINTER(c_int)),
-        ("l1_bytes", c_int64),
-        ("l2_bytes", c_int64),
-        ("l3_bytes", c_int64),
-        ("spin_nanoseconds", c_int64),
-        ("num_clusters", c_int),
-        ("nodes", POINTER(c_int)),
-        ("openmp", POINTER(OpenMP)),
-    ]
+    _fields_ = _fields(
+        (c_int, "isa num_threads"),
+        (POINTER(c_int), "cpus"),
+        (c_int64, "l1_bytes l2_bytes l3_bytes spin_nanoseconds"),
+        (c_int, "num_clusters"),
+        (POINTER(c_int), "nodes"),
+        (POINTER(OpenMP), "openmp"),
+    )
 
 
 class GemmArguments(Structure):
-    """hc_gemm_arguments with its inner structures laid flat: one call fills it, which costs a quarter of nested access."""
+    """hc_gemm_arguments with flat inner structures. One call fills it, at a quarter of the cost of nested access."""
 
-    _fields_ = [
-        ("m", c_int64),
-        ("n", c_int64),
-        ("k", c_int64),
-        ("a_data", c_void_p),
-        ("a_row_stride", c_int64),
-        ("a_column_stride", c_int64),
-        ("a_type", c_int),
-        ("b_data", c_void_p),
-        ("b_row_stride", c_int64),
-        ("b_column_stride", c_int64),
-        ("b_type", c_int),
-        ("c_data", c_void_p),
-        ("c_row_stride", c_int64),
-        ("c_column_stride", c_int64),
-        ("c_type", c_int),
-        ("c_padding", c_int),  # the end of hc_matrix; behind a and b the alignment of the next pointer makes it
-        ("compute", c_int),
-        ("accumulate", c_int),
-        ("row_sum_a", c_void_p),
-        ("bias", c_void_p),
-        ("bias_type", c_int),
-        ("before", c_void_p),
-        ("before_type", c_int),
-        ("gelu", c_int),
-        ("gelu_gradient_at", c_void_p),
-        ("gate", c_void_p),
-        ("gate_type", c_int),
-        ("gate_stride", c_int64),
-        ("rows_per_gate", c_int64),
-        ("residual", c_void_p),
-        ("residual_type", c_int),
-        ("mc", c_int64),
-        ("nc", c_int64),
-        ("kc", c_int64),
-        ("row_cuts", c_int),
-        ("column_cuts", c_int),
-        ("num_threads", c_int),
-        ("cluster_cut", c_int),
-        ("rows_like", c_int64),
-        ("packed_b", c_void_p),
-    ]
+    _fields_ = _fields(
+        (c_int64, "m n k"),
+        (c_void_p, "a_data"),
+        (c_int64, "a_row_stride a_column_stride"),
+        (c_int, "a_type"),
+        (c_void_p, "b_data"),
+        (c_int64, "b_row_stride b_column_stride"),
+        (c_int, "b_type"),
+        (c_void_p, "c_data"),
+        (c_int64, "c_row_stride c_column_stride"),
+        # hc_matrix ends with padding. After a and b, the next pointer is aligned without it.
+        (c_int, "c_type c_padding compute accumulate"),
+        (c_void_p, "row_sum_a bias"),
+        (c_int, "bias_type"),
+        (c_void_p, "before"),
+        (c_int, "before_type gelu"),
+        (c_void_p, "gelu_gradient_at gate"),
+        (c_int, "gate_type"),
+        (c_int64, "gate_stride rows_per_gate"),
+        (c_void_p, "residual"),
+        (c_int, "residual_type"),
+        (c_int64, "mc nc kc"),
+        (c_int, "row_cuts column_cuts num_threads cluster_cut"),
+        (c_int64, "rows_like"),
+        (c_void_p, "packed_b"),
+    )
 
 
 class Heads(Structure):
     """hc_heads: heads (N, H, T, K) at any strides in elements."""
 
-    _fields_ = [
-        ("data", c_void_p),
-        ("type", c_int),
-        ("image_stride", c_int64),
-        ("head_stride", c_int64),
-        ("token_stride", c_int64),
-    ]
+    _fields_ = _fields(
+        (c_void_p, "data"),
+        (c_int, "type"),
+        (c_int64, "image_stride head_stride token_stride"),
+    )
 
 
 class AttentionArguments(Structure):
     """hc_attention_arguments."""
 
-    _fields_ = [
-        ("n", c_int64),
-        ("queries", c_int64),
-        ("keys", c_int64),
-        ("h", c_int64),
-        ("key_heads", c_int64),
-        ("k", c_int64),
-        ("scale", c_float),
-        ("causal", c_int),
-        ("compute", c_int),
-        ("query", Heads),
-        ("key", Heads),
-        ("value", Heads),
-        ("out", Heads),
-        ("dout", Heads),
-        ("out_dquery", Heads),
-        ("out_dkey", Heads),
-        ("out_dvalue", Heads),
-        ("lse", c_void_p),
-        ("queries_like", c_int64),
-    ]
+    _fields_ = _fields(
+        (c_int64, "n queries keys h key_heads k"),
+        (c_float, "scale"),
+        (c_int, "causal compute"),
+        (Heads, "query key value out dout out_dquery out_dkey out_dvalue"),
+        (c_void_p, "lse"),
+        (c_int64, "queries_like"),
+    )
 
 
 class AdamwSettings(Structure):
     """hc_adamw_settings."""
 
-    _fields_ = [
-        ("lr", c_double),
-        ("beta1", c_double),
-        ("beta2", c_double),
-        ("eps", c_double),
-        ("weight_decay", c_double),
-        ("gradient_scale", c_double),
-        ("step", c_int64),
-        ("ema_decay", c_double),
-    ]
+    _fields_ = _fields(
+        (c_double, "lr beta1 beta2 eps weight_decay gradient_scale"),
+        (c_int64, "step"),
+        (c_double, "ema_decay"),
+    )
 
 
 class CopyRequest(Structure):
     """hc_copy_request."""
 
-    _fields_ = [
-        ("bytes", c_int64),
-        ("source", c_void_p),
-        ("out_target", c_void_p),
-        ("source_file", c_int),
-        ("target_file", c_int),
-        ("source_offset", c_int64),
-        ("target_offset", c_int64),
-    ]
+    _fields_ = _fields(
+        (c_int64, "bytes"),
+        (c_void_p, "source out_target"),
+        (c_int, "source_file target_file"),
+        (c_int64, "source_offset target_offset"),
+    )
 
 
 class CopyCounters(Structure):
     """hc_copy_counters."""
 
-    _fields_ = [
-        ("bytes", c_int64 * 2),
-        ("busy_nanoseconds", c_int64 * 2),
-        ("team_bytes", c_int64),
-        ("queued_bytes", c_int64),
-        ("failed", c_int64),
-        ("stall_nanoseconds", c_int64),
-    ]
+    _fields_ = _fields(
+        (c_int64 * 2, "bytes busy_nanoseconds"),
+        (c_int64, "team_bytes queued_bytes failed stall_nanoseconds"),
+    )
 
 
 class PoolOptions(Structure):
     """hc_pool_options."""
 
-    _fields_ = [
-        ("budget_bytes", c_int64),
-        ("nodes", POINTER(c_int)),
-        ("next", c_void_p),
-        ("num_nodes", c_int),
-        ("file", c_int),
-        ("reserved_pages", c_int),
-    ]
+    _fields_ = _fields(
+        (c_int64, "budget_bytes"),
+        (POINTER(c_int), "nodes"),
+        (c_void_p, "next"),
+        (c_int, "num_nodes file reserved_pages"),
+    )
 
 
 class PoolState(Structure):
     """hc_pool_state."""
 
-    _fields_ = [
-        ("used_bytes", c_int64),
-        ("idle_bytes", c_int64),
-        ("peak_bytes", c_int64),
-        ("hits", c_int64),
-        ("misses", c_int64),
-        ("backed_bytes", c_int64),
-        ("peak_backed_bytes", c_int64),
-        ("budget_bytes", c_int64),
-        ("spills", c_int64),
-        ("spilled_bytes", c_int64),
-        ("largest_free_bytes", c_int64),
-        ("num_blocks", c_int64),
-    ]
+    _fields_ = _fields(
+        (c_int64, "used_bytes idle_bytes peak_bytes hits misses backed_bytes peak_backed_bytes"),
+        (c_int64, "budget_bytes spills spilled_bytes largest_free_bytes num_blocks"),
+    )
 
 
 # hc_callback.
 Callback = CFUNCTYPE(None, c_void_p, c_int, c_int)
 
-_ARRAY = (c_void_p, c_int)  # a pointer and the type of its elements
+_ARRAY = (c_void_p, c_int)  # pointer and element type
 
 # Functions that return a status, with their arguments. Pointers to arrays and to contexts are plain addresses.
 STATUS_FUNCTIONS: dict[str, tuple[Any, ...]] = {
@@ -307,7 +253,7 @@ STATUS_FUNCTIONS: dict[str, tuple[Any, ...]] = {
     "hc_copy": (c_void_p, c_int64, c_void_p, c_void_p),
 }
 
-# Functions that return something else: the type of the result, then the arguments.
+# Functions without a status: type of the result, then the arguments.
 OTHER_FUNCTIONS: dict[str, tuple[Any, ...]] = {
     "hc_version": (c_int,),
     "hc_isa_name": (c_char_p, c_int),
@@ -323,7 +269,7 @@ OTHER_FUNCTIONS: dict[str, tuple[Any, ...]] = {
     "hc_pool_tensor": (c_void_p, c_void_p, c_void_p, c_int, c_int, POINTER(c_int64)),
 }
 
-# Their status is an answer that the caller asks for, not a failure; of those that wait, only who did not come is an answer.
+# Functions that return a status as result, and functions that wait, for which only a missing process is a result.
 QUESTIONS = ("hc_isa_detect", "hc_kernel")
 WAITING = (
     "hc_exchange_put",
@@ -337,10 +283,10 @@ WAITING = (
 
 
 def declare(handle: ctypes.CDLL) -> None:
-    """Tells ctypes the arguments and results of every function of `handle`, and lets failures raise.
+    """Declare arguments and results of every function of `handle` for ctypes, and make failures raise.
 
     Raises:
-        AttributeError: the library lacks a function.
+        AttributeError: The library lacks a function.
     """
     for name, arguments in STATUS_FUNCTIONS.items():
         function = getattr(handle, name)

@@ -1,4 +1,4 @@
-"""The threads of a context, put to work from Python: a function on each of them, and what their barrier costs."""
+"""Threads of a context for Python functions, and the cost of their barrier."""
 
 from collections.abc import Callable
 
@@ -8,13 +8,12 @@ from dithc.native.signatures import Callback
 
 
 def run(function: Callable[[int, int], object], *, num_threads: int | None = None) -> None:
-    """Calls `function(thread, threads)` on every thread of the context and returns when all calls have.
+    """Call `function(thread, threads)` on every thread of the context; return after all calls.
 
-    Operators that the function calls run on the calling thread alone. Only what releases the interpreter's lock runs at the
-    same time.
+    Operators that the function calls run on the calling thread alone. Only code that releases the GIL runs in parallel.
 
     Raises:
-        BaseException: what the first thread (by number) raised whose call failed, with a note that names the thread; the other
+        BaseException: Error of the failed thread with the lowest number, with a note that names the thread. The other
             calls were finished.
     """
     handle = library()
@@ -37,12 +36,12 @@ def run(function: Callable[[int, int], object], *, num_threads: int | None = Non
         if others:
             failures[first].add_note(f"threads {others} failed too")
         raise failures[first]
-    if 0 not in finished:  # ctypes drops what is raised between the call and its first line
+    if 0 not in finished:  # ctypes drops exceptions raised between the call and its first line
         raise KeyboardInterrupt
 
 
 def barriers(count: int, *, num_threads: int | None = None) -> None:
-    """Has all threads of the context meet `count` times, back to back."""
+    """Run `count` barriers of all threads of the context, back to back."""
     handle = library()
     assert handle is not None, "a barrier needs the library"
     handle.hc_barrier_ceiling(context(num_threads=num_threads), count)

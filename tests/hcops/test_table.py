@@ -7,17 +7,10 @@ import torch
 
 from dithc import hcops, native
 from dithc.hcops import active, table
-from dithc.hcops.autograd import custom
-from dithc.hcops.table import KERNELS, Kernel, choose, default, obstacle, raw_of
+from dithc.hcops.autograd import OPERATORS
+from dithc.hcops.spec import SPECS
+from dithc.hcops.table import FAST, default, obstacle, raw_of
 from dithc.log import UserError
-
-
-def _table() -> tuple[Kernel, ...]:
-    return (
-        Kernel("linear", "reference", "plain"),
-        Kernel("silu", "reference", "plain"),
-        Kernel("linear", "fast", "measured faster"),
-    )
 
 
 def test_unknown_back_end_is_refused_with_the_known_names() -> None:
@@ -43,18 +36,11 @@ def test_a_back_end_may_serve_only_some_operators_and_the_others_stay() -> None:
         assert {row["backend"] for row in hcops.describe()} == {"reference"}
 
 
-def test_operator_missing_in_a_back_end_falls_to_the_reference_and_says_so() -> None:
-    chosen = choose("fast", kernels=_table())
-    assert chosen["linear"].kernel.backend == "fast"
-    assert chosen["silu"].kernel.backend == "reference"
-    assert "fast has no kernel for silu" in chosen["silu"].why
-
-
 @pytest.mark.parametrize("backend", ["reference", "numba", "c"])
 def test_describe_names_a_kernel_and_a_reason_for_each_operator(backend, use_backend) -> None:
     use_backend(backend)
     rows = hcops.describe()
-    assert [row["op"] for row in rows] == list(dict.fromkeys(kernel.op for kernel in KERNELS))
+    assert [row["op"] for row in rows] == [spec.name for spec in SPECS]
     assert all(row["backend"] == backend and row["kernel"] and row["why"] for row in rows)
 
 
@@ -77,19 +63,18 @@ def test_every_line_of_c_names_kernels_that_the_library_has() -> None:
         pytest.skip(f"C kernels: {native.load().reason}")
     names = [name for name, _ in native.kernels()]
     lacking = [
-        kernel.op
-        for kernel in KERNELS
-        if kernel.backend == "c" and kernel.parts and not any(fnmatch(n, part) for n in names for part in kernel.parts)
+        spec.name for spec in SPECS if spec.parts and not any(fnmatch(n, part) for n in names for part in spec.parts)
     ]
     assert lacking == []
 
 
-def test_every_back_end_has_the_raw_kernels_of_its_lines() -> None:
-    differentiable = {op.name for op in vars(custom).values() if isinstance(op, custom.Operator)}
-    for kernel in KERNELS:
-        if kernel.backend != "reference" and obstacle(kernel.backend) is None:
-            assert callable(raw_of(kernel.backend, f"{kernel.op}_forward"))
-    assert differentiable == {kernel.op for kernel in KERNELS} - {"adamw", "sum_of_squares"}
+@pytest.mark.parametrize("backend", FAST)
+def test_every_back_end_has_the_raw_kernels_of_its_lines(backend) -> None:
+    if reason := obstacle(backend):
+        pytest.skip(reason)
+    names = [f"{spec.name}_{way}" for spec in SPECS for way in ("forward", *["backward"] * bool(spec.backward))]
+    assert all(callable(raw_of(backend, name)) for name in names)
+    assert set(OPERATORS) == {spec.name for spec in SPECS} - {"adamw", "sum_of_squares"}
 
 
 def test_default_is_the_fastest_that_works_and_says_why(monkeypatch) -> None:

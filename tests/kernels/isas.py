@@ -8,12 +8,21 @@ import pytest
 
 from dithc import native
 
+ALL = ("ref", "avx2", "avx512", "avx512bf16", "amx", "neon", "sve", "sme")
+
 
 def runs(name: str, *, emulates_tiles: bool = False) -> bool:
     """Whether the library has kernels for an instruction set, and this CPU runs it, or all of it but the tiles of AMX."""
     handle = native.library()
     name = "avx512bf16" if emulates_tiles and name == "amx" else name
     return handle is not None and handle.hc_isa_detect(name.encode(), ctypes.byref(ctypes.c_int())) == 0
+
+
+def needed(name: str) -> str:
+    """Return an instruction set; skip the test if the library or this CPU lacks it."""
+    if not runs(name):
+        pytest.skip(f"this CPU does not run {name}" if native.library() else f"C kernels: {native.load().reason}")
+    return name
 
 
 def sampled_where_it_runs(names: Collection[str], *, emulates_tiles: bool = False) -> list[Any]:

@@ -14,27 +14,20 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from dithc import native
-from tests.kernels.isas import newest_and_in_turn, sampled_where_it_runs
+from tests.kernels.isas import ALL, needed, newest_and_in_turn, sampled_where_it_runs
 
 NUMBERS = {torch.float32: 0, torch.bfloat16: 1}  # hc_dtype
 ROUNDOFF = {torch.float32: 2.0**-24, torch.bfloat16: 2.0**-8}
 # Relative error of a probability's exponential, and of storing it for the product with V: see hc_exp2 and hc_exp2_coarse.
 EXPONENTIAL = {torch.float32: 2.0**-23, torch.bfloat16: 2.0**-13 + 2.0**-8}
-ISAS = ["ref", "avx2", "avx512", "avx512bf16", "amx", "neon", "sve", "sme"]
 LENGTHS = [1, 2, 7, 63, 64, 65, 250, 256, 257, 1000]
 WIDTHS = [1, 8, 63, 64, 72, 80, 128]
 TYPES = [torch.float32, torch.bfloat16]
 
 
-@pytest.fixture(params=newest_and_in_turn(ISAS))
+@pytest.fixture(params=newest_and_in_turn(ALL))
 def isa(request):
-    if native.library() is None:
-        pytest.skip(f"C kernels: {native.load().reason}")
-    try:
-        native.context(isa=request.param, num_threads=1)
-    except ValueError as error:
-        pytest.skip(f"this CPU does not run {request.param}: {type(error).__name__}")
-    return request.param
+    return needed(request.param)
 
 
 def random_problem(n, t, h, k, kind, *, size=1.0):
@@ -182,7 +175,7 @@ def test_attention_equals_float64_for_small_and_large_scores(size, kind, isa):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", TYPES)
-@pytest.mark.parametrize("isa", sampled_where_it_runs(name for name in ISAS if name != "ref"), indirect=True)
+@pytest.mark.parametrize("isa", sampled_where_it_runs(name for name in ALL if name != "ref"), indirect=True)
 def test_attention_equals_float64_for_a_long_sequence(kind, isa):
     """Not with plain loops, which take a minute here."""
     assert_right(*random_problem(1, 4096, 1, 64, kind), 1, isa)
@@ -239,13 +232,7 @@ ODD = {"huge": 1e12, "tiny": 1e-20, "inf": math.inf, "nan": math.nan}
 
 @pytest.fixture
 def amx():
-    if native.library() is None:
-        pytest.skip(f"C kernels: {native.load().reason}")
-    try:
-        native.context(isa="amx", num_threads=1)
-    except ValueError as error:
-        pytest.skip(f"this CPU does not run amx: {type(error).__name__}")
-    return "amx"
+    return needed("amx")
 
 
 def errors(results, exact):

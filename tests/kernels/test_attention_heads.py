@@ -12,9 +12,8 @@ import torch
 from dithc import native
 from dithc.hcops.patching import c_kernels
 from dithc.hcops.patching.c_kernels import Attention
-from tests.kernels.isas import newest_and_in_turn
+from tests.kernels.isas import ALL, needed, newest_and_in_turn
 
-ISAS = ["ref", "avx2", "avx512", "avx512bf16", "amx", "neon", "sve", "sme"]
 # (N, H, G, T, S, K): one of everything; under a panel; beyond chunks of 64 and 256 and segments of 512, and their ends.
 SHAPES = [
     (1, 1, 1, 1, 1, 1),
@@ -30,14 +29,9 @@ TOLERANCE = {
 }  # of the largest number of a result; sums of 600 terms, bf16's 2^-8
 
 
-@pytest.fixture(params=newest_and_in_turn(ISAS))
+@pytest.fixture(params=newest_and_in_turn(ALL))
 def isa(request, monkeypatch):
-    if native.library() is None:
-        pytest.skip(f"C kernels: {native.load().reason}")
-    try:
-        context = native.context(isa=request.param, num_threads=2)
-    except ValueError as error:
-        pytest.skip(f"this CPU does not run {request.param}: {type(error).__name__}")
+    context = native.context(isa=needed(request.param), num_threads=2)
     monkeypatch.setattr(native, "context", lambda: context)
     return request.param
 

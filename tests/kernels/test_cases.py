@@ -19,13 +19,12 @@ import pytest
 from dithc.bench.libraries.emulated import quick_emulation
 from tests.kernels.cases import Case, read_outputs, write_cases
 from tests.kernels.foreign_cases import foreign_cases
-from tests.kernels.isas import runs, sampled_where_it_runs
+from tests.kernels.isas import ALL, runs, sampled_where_it_runs
 from tests.kernels.matrix_cases import matrix_cases
 from tests.kernels.tile_cases import tile_cases
 from tests.kernels.vector_cases import vector_cases
 
 ROOT = Path(__file__).parents[2]
-NATIVE_ISAS = ("ref", "avx2", "avx512", "avx512bf16", "amx", "neon", "sve", "sme")
 ARM_TOOLS = ("clang-19", "ld.lld-19", "aarch64-linux-gnu-objdump", "qemu-aarch64")
 # Instruction set, threads, and the processor that qemu plays. sme_fa64=off: what is illegal in streaming mode faults.
 # SVE outside streaming mode stays at qemu's default of 512 bits, so that the two vector lengths differ.
@@ -118,7 +117,7 @@ def assert_right(outputs: bytes, *, of_tiles: bool = True) -> None:
 
 
 @NATIVE
-@pytest.mark.parametrize("isa", sampled_where_it_runs(NATIVE_ISAS))
+@pytest.mark.parametrize("isa", sampled_where_it_runs(ALL))
 def test_operators_equal_float64_for_any_number_of_threads(isa: str, tmp_path: Path) -> None:
     program = native_program("native", isa)
     outputs = run(program, isa, 1, tmp_path)
@@ -139,7 +138,7 @@ def test_operators_equal_float64_on_emulated_tiles(tmp_path: Path) -> None:
 
 
 @SANITIZED
-@pytest.mark.parametrize("isa", sampled_where_it_runs(NATIVE_ISAS, emulates_tiles=True))
+@pytest.mark.parametrize("isa", sampled_where_it_runs(ALL, emulates_tiles=True))
 def test_operators_are_clean_under_sanitizers(isa: str, tmp_path: Path) -> None:
     assert_right(run(native_program("sanitized", isa), isa, 2, tmp_path))
 

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from dithc import native
-from tests.kernels.isas import newest_and_in_turn
+from tests.kernels.isas import ALL, newest_and_in_turn, runs
 
 F32, BF16, F64 = torch.float32, torch.bfloat16, torch.float64
 NUMBERS = {F32: 0, BF16: 1, F64: 2}
@@ -28,16 +28,7 @@ LAYOUTS = list(itertools.product(("rows", "columns"), repeat=2))
 GELU_ROUND = 16  # operations of gelu and of its gradient, each of one rounding, and their conditioning
 
 
-def isas() -> list[str]:
-    handle = native.library()
-    if handle is None:
-        return []
-    number = ctypes.c_int()
-    names = ("ref", "avx2", "avx512", "avx512bf16", "amx", "neon", "sve", "sme")
-    return [name for name in names if handle.hc_isa_detect(name.encode(), ctypes.byref(number)) == 0]
-
-
-ISAS = isas()
+ISAS = [name for name in ALL if runs(name)]
 pytestmark = pytest.mark.skipif(not ISAS, reason=f"C kernels: {native.load().reason}")
 
 
@@ -54,21 +45,22 @@ def matrix(rows: int, columns: int, dtype: torch.dtype, layout: str, *, seed: in
     return wide if layout == "rows" else wide.t()
 
 
-def gemm(isa: str, threads: int, a: Tensor, b: Tensor, out_c: Tensor, compute: torch.dtype, **settings: Any) -> None:
-    """Calls hc_gemm; a setting is a tensor, whose address and type it takes, or a number."""
-    x = native.GemmArguments()
-    x.m, x.k, x.n, x.compute = *a.shape, b.shape[1], NUMBERS[compute]
-    for name, tensor in (("a", a), ("b", b), ("c", out_c)):
-        setattr(x, f"{name}_data", tensor.data_ptr())
-        setattr(x, f"{name}_row_stride", tensor.stride(0))
-        setattr(x, f"{name}_column_stride", tensor.stride(1))
-        setattr(x, f"{name}_type", NUMBERS[tensor.dtype])
+def arguments(a: Tensor, b: Tensor, c: Tensor, compute: torch.dtype, **settings: Any) -> native.GemmArguments:
+    """Arguments of hc_gemm. A setting is a number, or a tensor that sets address and type."""
+    (m, k), n = a.shape, b.shape[1]
+    fields = [(x.data_ptr(), *x.stride(), NUMBERS[x.dtype]) for x in (a, b, c)]
+    x = native.GemmArguments(m, n, k, *fields[0], *fields[1], *fields[2], 0, NUMBERS[compute])
     for name, value in settings.items():
         setattr(x, name, value.data_ptr() if isinstance(value, Tensor) else value)
         if name in ("bias", "before", "gate", "residual"):
             setattr(x, f"{name}_type", NUMBERS[value.dtype])
     if "gate" in settings:
         x.gate_stride = settings["gate"].stride(0)
+    return x
+
+
+def gemm(isa: str, threads: int, a: Tensor, b: Tensor, out_c: Tensor, compute: torch.dtype, **settings: Any) -> None:
+    x = arguments(a, b, out_c, compute, **settings)
     native.library().hc_gemm(native.context(isa=isa, num_threads=threads), ctypes.byref(x))
 
 
@@ -255,12 +247,7 @@ def test_bad_values_stay_in_their_row_and_column(isa, compute, value):
 )
 def test_wrong_arguments_are_refused(isa, wrong):
     a, b, c = torch.zeros(4, 4), torch.zeros(4, 4), torch.full((4, 4), 7.0)
-    x = native.GemmArguments()
-    x.m = x.n = x.k = 4
-    for name, tensor in (("a", a), ("b", b), ("c", c)):
-        setattr(x, f"{name}_data", tensor.data_ptr())
-        setattr(x, f"{name}_row_stride", 4)
-        setattr(x, f"{name}_column_stride", 1)
+    x = arguments(a, b, c, F32)
     for name, value in wrong.items():
         setattr(x, name, value)
     with pytest.raises(ValueError, match="hc_gemm"):
@@ -296,14 +283,9 @@ def test_a_packed_operand_gives_the_bits_of_one_that_is_not(isa, a_type, b_type,
 
 def pack(isa: str, a: Tensor, b: Tensor, compute: torch.dtype) -> Tensor:
     """b, as products of so many rows as a has read it; every byte behind it stays as it was."""
-    x, num_bytes, handle = native.GemmArguments(), ctypes.c_int64(), native.library()
-    x.m, x.k, x.n, x.compute = *a.shape, b.shape[1], NUMBERS[compute]
-    c = torch.empty(x.m, x.n, dtype=F64 if compute == F64 else F32)
-    for name, tensor in (("a", a), ("b", b), ("c", c)):
-        setattr(x, f"{name}_data", tensor.data_ptr())
-        setattr(x, f"{name}_row_stride", tensor.stride(0))
-        setattr(x, f"{name}_column_stride", tensor.stride(1))
-        setattr(x, f"{name}_type", NUMBERS[tensor.dtype])
+    num_bytes, handle = ctypes.c_int64(), native.library()
+    c = torch.empty(a.shape[0], b.shape[1], dtype=F64 if compute == F64 else F32)
+    x = arguments(a, b, c, compute)
     context = native.context(isa=isa, num_threads=3)
     handle.hc_gemm_pack_bytes(context, x, ctypes.byref(num_bytes))
     whole = torch.full((num_bytes.value + 128,), 7, dtype=torch.uint8)

@@ -4,28 +4,19 @@ The bounds against float64 over all shapes and instruction sets are in test_case
 A read in place, sums rounded by the kernel, panels of both strides.
 """
 
-import ctypes
-
 import pytest
 import torch
 from torch import Tensor
 
-from dithc.native import GemmArguments, context, library
+from tests.kernels.isas import needed
+from tests.kernels.test_gemm import gemm
 
 ISAS = ("avx512bf16", "amx")
-TYPES = {torch.float32: 0, torch.bfloat16: 1}
 
 
 @pytest.fixture(params=ISAS)
 def isa(request: pytest.FixtureRequest) -> str:
-    name: str = request.param
-    if library() is None:
-        pytest.skip("no compiled library")
-    try:
-        context(isa=name, num_threads=1)
-    except ValueError as error:
-        pytest.skip(f"this CPU has no {name}: {error}")
-    return name
+    return needed(request.param)
 
 
 def product(
@@ -39,17 +30,7 @@ def product(
 ) -> Tensor:
     """A (m, k) times B (k, n), of operands rounded to bf16."""
     c = torch.empty(a.shape[0], b.shape[1], dtype=c_type)
-    arguments = GemmArguments(m=a.shape[0], n=b.shape[1], k=a.shape[1], compute=1)
-    for name, x in (("a", a), ("b", b), ("c", c)):
-        setattr(arguments, f"{name}_data", x.data_ptr())
-        setattr(arguments, f"{name}_row_stride", x.stride(0))
-        setattr(arguments, f"{name}_column_stride", x.stride(1))
-        setattr(arguments, f"{name}_type", TYPES[x.dtype])
-    if bias is not None:
-        arguments.bias, arguments.bias_type = bias.data_ptr(), TYPES[bias.dtype]
-    handle = library()
-    assert handle is not None
-    handle.hc_gemm(context(isa=isa, num_threads=num_threads), ctypes.byref(arguments))
+    gemm(isa, num_threads, a, b, c, torch.bfloat16, **({} if bias is None else {"bias": bias}))
     return c
 
 

@@ -8,12 +8,11 @@ from collections.abc import Iterator
 
 import pytest
 import torch
-from torch import Tensor
 
 from dithc import native
 from dithc.native.loading import isa_number
 from dithc.native.signatures import Machine
-from tests.kernels.test_gemm import BF16, F32, ISAS, NUMBERS, check, matrix, product
+from tests.kernels.test_gemm import BF16, F32, ISAS, arguments, check, matrix, product
 
 pytestmark = pytest.mark.skipif(not ISAS, reason=f"C kernels: {native.load().reason}")
 MACHINES = [(1, 2), (2, 2), (2, 3), (2, 4), (3, 3), (3, 5), (3, 6)]  # clusters and threads
@@ -30,15 +29,6 @@ def machine(request) -> Iterator[tuple[int, int, int]]:
     native.library().hc_context_create(ctypes.byref(asked), ctypes.byref(made))
     yield clusters, threads, made.value
     native.library().hc_context_destroy(made)
-
-
-def arguments(a: Tensor, b: Tensor, c: Tensor, compute: torch.dtype, **blocking: int) -> native.GemmArguments:
-    (m, k), n = a.shape, b.shape[1]
-    fields = [(x.data_ptr(), *x.stride(), NUMBERS[x.dtype]) for x in (a, b, c)]
-    asked = native.GemmArguments(m, n, k, *fields[0], *fields[1], *fields[2], 0, NUMBERS[compute])
-    for name, value in blocking.items():
-        setattr(asked, name, value)
-    return asked
 
 
 def parts(context: int, threads: int, asked: native.GemmArguments) -> list[tuple[int, ...]]:

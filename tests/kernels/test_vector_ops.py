@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from dithc import native
-from tests.kernels.isas import newest_and_in_turn
+from tests.kernels.isas import newest_and_in_turn, runs
 
 ONE = 2.0**-24  # half a unit in the last place of fp32, relative
 ROUND = {torch.float32: 2.0**-24, torch.bfloat16: 2.0**-8}  # of a store
@@ -28,16 +28,7 @@ WIDTHS = [1, 3, 15, 16, 17, 72, 384, 1152, 1155]
 SENTINEL = 0x5A
 
 
-def isas() -> list[str]:
-    handle = native.library()
-    if handle is None:
-        return []
-    number = ctypes.c_int()
-    names = ("ref", "avx2", "avx512", "neon", "sve", "sme")
-    return [name for name in names if handle.hc_isa_detect(name.encode(), ctypes.byref(number)) == 0]
-
-
-ISAS = isas()
+ISAS = [name for name in ("ref", "avx2", "avx512", "neon", "sve", "sme") if runs(name)]
 pytestmark = pytest.mark.skipif(not ISAS, reason=f"C kernels: {native.load().reason}")
 
 

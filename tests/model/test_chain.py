@@ -246,7 +246,7 @@ def test_its_memory_does_not_grow_with_depth() -> None:
         chain = DiT(config).eval().chain()
         chain(*inputs())
         (program,) = chain._programs.values()
-        buffers = program._kernels._buffers
+        buffers = program._kernels.buffers
         sizes.append(sum(buffer.numel() for buffer in (*buffers._free, *buffers._taken, *buffers._kept)))
     assert sizes[0] == sizes[1]
 

@@ -58,10 +58,10 @@ CALLS = {
     "hc_swiglu_forward": lambda: vector.swiglu_forward(_randn(*STREAM, dtype=BF16)),
     "hc_swiglu_backward": lambda: vector.swiglu_backward(_randn(N, T, D // 2, dtype=BF16), _randn(*STREAM)),
     "hc_rotate_heads_forward": lambda: matrix.rotate_heads_forward(
-        _randn(*QKV, dtype=BF16), HEADS, *_constants(), 0.25
+        _randn(*QKV, dtype=BF16), HEADS, 0.25, *_constants()
     ),
     "hc_rotate_heads_backward": lambda: matrix.rotate_heads_backward(
-        _randn(*QKV, dtype=BF16), _randn(*QKV, dtype=BF16, seed=1), HEADS, *_constants(), 0.25
+        _randn(*QKV, dtype=BF16), _randn(*QKV, dtype=BF16, seed=1), HEADS, 0.25, *_constants()
     ),
     "hc_attention_heads_forward": lambda: matrix.attention_over(
         _randn(*QKV, dtype=BF16), _randn(N, T + 2, D, dtype=BF16), _randn(N, T + 2, D, dtype=BF16, seed=1), HEADS
@@ -198,7 +198,7 @@ def test_the_first_step_that_fails_is_the_last_that_runs() -> None:
         with sequence():
             made.append(vector.gelu_forward(x))
             functions().hc_gemm(native.context(), native.GemmArguments(-1))
-            functions().hc_map(native.context(), vector.GELU, 12, x.data_ptr(), 0, out.data_ptr(), 0)
+            functions().hc_map(native.context(), vector.FUNCTIONS.index("gelu"), 12, x.data_ptr(), 0, out.data_ptr(), 0)
 
     with pytest.raises(ValueError, match="hc_gemm in hc_sequence: an argument that it does not take"):
         body()

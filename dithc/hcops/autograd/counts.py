@@ -1,4 +1,4 @@
-"""The arithmetic of the matrix operators, for torch.utils.flop_counter: what is computed again in backward counts too.
+"""FLOP formulas of the matrix operators for torch.utils.flop_counter. Recomputation in the backward pass counts too.
 
 Legend: N batch, T tokens, D width, F output features.
 """
@@ -13,7 +13,7 @@ Shape = Sequence[int]
 
 
 def register() -> None:
-    """Tells torch's counter; the operators are defined already."""
+    """Register the formulas with torch. The operators must be defined."""
     ops = torch.ops.dithc
     register_flop_formula([ops.linear, ops.linear_gelu, ops.linear_gate_residual])(_linear)
     register_flop_formula(ops.mlp)(_mlp)
@@ -35,11 +35,11 @@ def _linear_backward(dy: Shape, x: Shape, weight: Shape, has_bias: bool, needs: 
 
 
 def _attention(qkv: Shape, *_: Any, **__: Any) -> int:
-    """Two products of T x T x D."""
+    """Count two products of T x T x D."""
     n, t, three = qkv
     return 2 * 2 * n * t * t * (three // 3)
 
 
 def _attention_backward(dout: Shape, qkv: Shape, *_: Any, **__: Any) -> int:
-    """Five: the scores again, and the gradients of scores, values, queries and keys."""
+    """Count five products: recomputed scores, and the gradients of scores, values, queries and keys."""
     return _attention(qkv) * 5 // 2

@@ -1,9 +1,9 @@
-"""One buffer for the gradients of all matrices, into which the products of the backward pass write directly.
+"""One buffer for the gradients of all matrices, to which the products of the backward pass write directly.
 
-A parameter that takes part has an attribute `flat_grad`, an fp32 view of the buffer in its own shape. `target` decides at each
-gradient whether the product may write there; what it returns is given to autograd as the gradient, and autograd keeps
-that very tensor as `.grad` because nobody else holds it. So accumulation over micro-batches costs no pass of its own, and hooks
-of the parameter's gradient accumulator (DistributedDataParallel's, or `register_post_accumulate_grad_hook`) run as ever.
+A participating parameter has an attribute `flat_grad`, an fp32 view of the buffer in its shape. `target` decides for
+each gradient whether the product may write there. autograd keeps the returned tensor as `.grad` because no other
+reference exists. Accumulation over micro-batches therefore needs no separate pass. Hooks of the gradient accumulator
+(as in DistributedDataParallel, or `register_post_accumulate_grad_hook`) run as usual.
 """
 
 from collections.abc import Callable, Iterable
@@ -16,16 +16,17 @@ from torch.nn import Parameter
 from dithc.hcops.active import backend_of
 from dithc.hcops.table import FALLBACK
 
-# Every gradient starts at a multiple of this many elements: 4,096 bytes, a page.
+# Alignment of every gradient in elements: 4,096 bytes, a page.
 ALIGNMENT = 1024
 
 
 def flat_gradients(parameters: Iterable[Parameter], *, zeros: Callable[[int], Tensor] = torch.zeros) -> Tensor:
-    """Gives each parameter an attribute `flat_grad` in one new buffer of zeros, fp32, which `zeros` makes and which is returned.
+    """Set `flat_grad` of each parameter to a view of a new fp32 buffer from `zeros`, and return the buffer.
 
-    Only fp32 parameters on the CPU take part; the others keep gradients of their own. Where the reference serves linear
-    layers nobody would write there: nothing is set up. Whoever holds on to a `.grad` beyond `zero_grad(set_to_none=True)` holds
-    a view of the buffer, which the next backward pass overwrites: clone what is to stay.
+    Only fp32 parameters on the CPU participate; the others keep separate gradients. If the reference serves linear
+    layers, the buffer is empty, because no kernel would write to it. A `.grad` that is kept beyond
+    `zero_grad(set_to_none=True)` is a view of the buffer, which the next backward pass overwrites. Clone gradients that
+    must persist.
     """
     if backend_of("linear") == FALLBACK:
         return torch.zeros(0)
@@ -42,8 +43,8 @@ def flat_gradients(parameters: Iterable[Parameter], *, zeros: Callable[[int], Te
 def give_place(parameter: Parameter, view: Tensor, *, accumulate: bool = True) -> None:
     """Set `flat_grad` of a parameter to `view`: fp32, contiguous, of its shape, in a buffer of the caller.
 
-    With `accumulate`, products add to an existing gradient. Otherwise autograd adds in a separate pass, with the same bits as
-    without a buffer. `view` then needs its own storage and is written only while no other tensor uses it.
+    With `accumulate`, products add to an existing gradient. Otherwise autograd adds in a separate pass, with the same
+    bits as without a buffer. `view` then needs its own storage and is written only while no other tensor uses it.
     """
     if _takes_part(parameter) and backend_of("linear") != FALLBACK:
         parameter.flat_grad = view  # type: ignore[attr-defined]
@@ -57,9 +58,10 @@ def _takes_part(p: Parameter) -> bool:
 def target(parameter: Any, accumulator: Any) -> tuple[Tensor | None, bool]:
     """Return where the product for the gradient of `parameter` may write, and whether it must add to the content.
 
-    None requests a new tensor. This happens if the gradient will not become `.grad` unchanged (torch.autograd.grad, tensor hooks,
-    a graph of the gradient), if `.grad` is another tensor, if the weight is used twice in this pass, if an earlier gradient is
-    still referenced, or if the place was removed since the forward pass. `accumulator` is the node that receives the gradient.
+    None requests a new tensor. This happens if the gradient will not become `.grad` unchanged (torch.autograd.grad,
+    tensor hooks, a graph of the gradient), if `.grad` is another tensor, if the weight is used twice in this pass, if
+    an earlier gradient is still referenced, or if the place was removed since the forward pass. `accumulator` is the
+    node that receives the gradient.
     """
     flat: Tensor | None = getattr(parameter, "flat_grad", None)
     if flat is None or parameter._backward_hooks or torch.is_grad_enabled() or not _accumulates(accumulator, parameter):
@@ -79,18 +81,18 @@ def target(parameter: Any, accumulator: Any) -> tuple[Tensor | None, bool]:
     if held.data_ptr() != flat.data_ptr() or held.shape != flat.shape or held.dtype is not flat.dtype:
         return None, False
     parameter.flat_grad_on_its_way = True
-    parameter.grad = None  # it comes back with the sum, and without a pass to add it
+    parameter.grad = None  # set again by autograd, with the sum, without a separate pass to add
     return flat.detach(), True
 
 
 def abandon(parameter: Any, held: Tensor | None) -> None:
-    """Undoes `target` where the product failed: `.grad` is what it was, and the next pass may write to the buffer again."""
+    """Undo `target` after a failed product: restore `.grad`, and let the next pass write to the buffer."""
     parameter.grad = held
     parameter.flat_grad_on_its_way = False
 
 
 def forget_gradients(parameters: Iterable[Tensor]) -> None:
-    """Sets every `.grad` to None; a backward pass that failed leaves nothing on its way either."""
+    """Set every `.grad` to None, and clear the state of a failed backward pass."""
     for parameter in parameters:
         parameter.grad = None
         if hasattr(parameter, "flat_grad_on_its_way"):
@@ -98,7 +100,7 @@ def forget_gradients(parameters: Iterable[Tensor]) -> None:
 
 
 def _accumulates(accumulator: Any, parameter: Any) -> bool:
-    """Whether the gradient goes straight to the parameter's `.grad` in this backward pass."""
+    """Return whether this backward pass stores the gradient directly in the parameter's `.grad`."""
     if getattr(accumulator, "variable", None) is not parameter:
         return False
     try:
@@ -108,7 +110,7 @@ def _accumulates(accumulator: Any, parameter: Any) -> bool:
 
 
 def storage_users(tensor: Tensor) -> int:
-    """How many tensors share the storage of one, itself among them."""
+    """Return the number of tensors that share the storage of `tensor`, including itself."""
     storage = tensor.untyped_storage()
     return torch._C._storage_Use_Count(storage._cdata) - 1  # without `storage` itself
 

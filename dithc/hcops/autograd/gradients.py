@@ -1,12 +1,13 @@
-"""What each operator keeps for its backward pass, and that pass.
+"""Saved tensors and backward pass of each operator.
 
-Every function here serves two callers (see `custom.py`): autograd directly, then it calls raw kernels; and the tracers of torch,
-then it calls operators of torch. `ctx.direct` tells which.
+Every function serves two callers (see `custom.py`). If autograd calls it directly, it calls raw kernels. If tracers of
+torch call it, it calls operators of torch. `ctx.direct` distinguishes the callers.
 
 Legend: N batch, T tokens, D width, H heads, K head width (D = H * K), F output features.
 """
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -14,21 +15,22 @@ from torch import Tensor
 
 from dithc.hcops.active import raw
 from dithc.hcops.autograd.flat import abandon, target
+from dithc.hcops.route import dense
 from dithc.log import problem
 
 Gradients = tuple[Tensor | None, ...]
-# Gradients of x, weight and bias of a linear layer.
+# Number of gradients of a linear layer: x, weight and bias.
 NUM_LINEAR = 3
 
 
 class Layer(NamedTuple):
-    """A linear layer of a node of autograd.
+    """Linear layer of an autograd node.
 
     Attributes:
-        needs: whether the gradients of its x, weight and bias are wanted.
-        has_bias: whether there is a bias.
-        parameter: the weight, where its gradient may go to the flat buffer.
-        place: of the weight among the edges of the node, which are those of the tensors among the inputs.
+        needs: Whether the gradients of x, weight and bias are required.
+        has_bias: Whether the layer has a bias.
+        parameter: Weight if its gradient may go to the flat buffer, else None.
+        place: Index of the weight among the edges of the node, which are the edges of its input tensors.
     """
 
     needs: Sequence[bool]
@@ -45,7 +47,7 @@ def keep_linear(ctx: Any, inputs: tuple[Any, ...], _: tuple[Tensor, ...]) -> Non
 
 def linear(ctx: Any, dy: Tensor) -> Gradients:
     x, weight = ctx.saved_tensors
-    return (*of_layer(ctx, _dense(dy), x, weight, _layer_of(ctx)), None)
+    return (*of_layer(ctx, dense(dy), x, weight, _layer_of(ctx)), None)
 
 
 def keep_linear_gelu(ctx: Any, inputs: tuple[Any, ...], outputs: tuple[Tensor, ...]) -> None:
@@ -56,7 +58,7 @@ def keep_linear_gelu(ctx: Any, inputs: tuple[Any, ...], outputs: tuple[Tensor, .
 
 def linear_gelu(ctx: Any, dy: Tensor) -> Gradients:
     x, weight, before = ctx.saved_tensors
-    dbefore = kernel(ctx, "gelu_backward")(_dense(dy), before)  # (..., F)
+    dbefore = kernel(ctx, "gelu_backward")(dense(dy), before)  # (..., F)
     return (*of_layer(ctx, dbefore, x, weight, _layer_of(ctx)), None)
 
 
@@ -69,8 +71,8 @@ def keep_linear_gate_residual(ctx: Any, inputs: tuple[Any, ...], outputs: tuple[
 
 def linear_gate_residual(ctx: Any, dout: Tensor) -> Gradients:
     x, weight, gate, y = ctx.saved_tensors
-    dout = _dense(dout)
-    dy, dgate = _gate(ctx, dout, gate, y, ctx.dtype)
+    dout = dense(dout)
+    dy, dgate = kernel(ctx, "gate_residual_backward")(dout, gate, y, dtype=ctx.dtype)
     return (*of_layer(ctx, dy, x, weight, _layer_of(ctx)), dgate, dout.to(ctx.residual_dtype), None)
 
 
@@ -84,10 +86,10 @@ def keep_mlp(ctx: Any, inputs: tuple[Any, ...], outputs: tuple[Tensor, ...]) -> 
 
 
 def mlp(ctx: Any, dout: Tensor) -> Gradients:
-    """The second layer's product gives the gradient to what stood before the GELU, and the first layer reads that."""
+    """Compute the gradient before the GELU in the second layer's product, then the gradients of the first layer."""
     x, weight1, before, hidden, weight2, gate, y = ctx.saved_tensors
-    dout, needs, has_bias = _dense(dout), ctx.needs_input_grad, ctx.has_bias
-    dy, dgate = _gate(ctx, dout, gate, y, ctx.dtype)
+    dout, needs, has_bias = dense(dout), ctx.needs_input_grad, ctx.has_bias
+    dy, dgate = kernel(ctx, "gate_residual_backward")(dout, gate, y, dtype=ctx.dtype)
     first = Layer(needs[:NUM_LINEAR], has_bias[0], ctx.parameters[0])
     second = Layer((any(first.needs), *needs[3:5]), has_bias[1], ctx.parameters[1], 2 + has_bias[0])
     dbefore, *of_second = of_layer(ctx, dy, hidden, weight2, second, gelu_at=before)
@@ -100,7 +102,7 @@ def mlp(ctx: Any, dout: Tensor) -> Gradients:
             and written is not None
             and written.data_ptr() == second.parameter.flat_grad.data_ptr()
         ):
-            abandon(second.parameter, written)  # it has landed, as if the second layer had a node of its own
+            abandon(second.parameter, written)  # keep the gradient, as if the second layer were a separate node
         raise
     return (*of_first, *of_second, dgate, dout.to(ctx.residual_dtype), None)
 
@@ -111,33 +113,17 @@ def keep_adaln(ctx: Any, inputs: tuple[Any, ...], outputs: tuple[Tensor, ...]) -
     ctx.save_for_backward(x, scale, mean, rstd)
 
 
-def adaln(ctx: Any, dy: Tensor) -> Gradients:
-    return _of_norm(ctx, "adaln_backward", dy, None)
-
-
-def adaln_and_stream(ctx: Any, dy: Tensor | None, dstream: Tensor | None) -> Gradients:
-    """As `adaln`; what comes back along the stream is added in the same pass over memory."""
-    return _of_norm(ctx, "adaln_backward", dy, dstream)
-
-
 def keep_adarms(ctx: Any, inputs: tuple[Any, ...], outputs: tuple[Tensor, ...]) -> None:
     x, _shift, scale, _eps, _dtype = inputs
     ctx.save_for_backward(x, scale, outputs[1])
 
 
-def adarms(ctx: Any, dy: Tensor) -> Gradients:
-    return _of_norm(ctx, "adarms_backward", dy, None)
-
-
-def adarms_and_stream(ctx: Any, dy: Tensor | None, dstream: Tensor | None) -> Gradients:
-    return _of_norm(ctx, "adarms_backward", dy, dstream)
-
-
-def _of_norm(ctx: Any, name: str, dy: Tensor | None, dstream: Tensor | None) -> Gradients:
+def _of_norm(name: str, ctx: Any, dy: Tensor | None, dstream: Tensor | None = None) -> Gradients:
+    """`dstream`, the gradient of the residual stream, is added in the same pass over memory."""
     if dy is None:
         return dstream, None, None, None, None
-    addend = () if dstream is None else (_dense(dstream),)
-    dx, dshift, dscale = kernel(ctx, name)(_dense(dy), *ctx.saved_tensors, *addend)
+    addend = () if dstream is None else (dense(dstream),)
+    dx, dshift, dscale = kernel(ctx, name)(dense(dy), *ctx.saved_tensors, *addend)
     return dx, dshift, dscale, None, None
 
 
@@ -149,8 +135,8 @@ def keep_gate_residual(ctx: Any, inputs: tuple[Any, ...], _: tuple[Tensor, ...])
 
 def gate_residual(ctx: Any, dout: Tensor) -> Gradients:
     gate, y = ctx.saved_tensors
-    dout = _dense(dout)
-    dy, dgate = _gate(ctx, dout, gate, y, y.dtype)
+    dout = dense(dout)
+    dy, dgate = kernel(ctx, "gate_residual_backward")(dout, gate, y, dtype=y.dtype)
     return dout.to(ctx.x_dtype), dgate, dy
 
 
@@ -162,22 +148,20 @@ def keep_attention(ctx: Any, inputs: tuple[Any, ...], outputs: tuple[Tensor, ...
 
 def attention(ctx: Any, dout: Tensor) -> Gradients:
     qkv, out, lse = ctx.saved_tensors
-    return kernel(ctx, "attention_backward")(_dense(dout), qkv, out, lse, ctx.num_heads), None
+    return kernel(ctx, "attention_backward")(dense(dout), qkv, out, lse, ctx.num_heads), None
 
 
 def keep_rotate_heads(ctx: Any, inputs: tuple[Any, ...], _: tuple[Tensor, ...]) -> None:
-    """Of qkv only the norm asks; a rotation alone goes back without it."""
-    qkv, ctx.num_heads, cos, sin, query_weight, key_weight, ctx.eps = inputs
+    """Save qkv only for the gradient of the norm; the gradient of a rotation does not need it."""
+    qkv, ctx.num_heads, ctx.eps, cos, sin, query_weight, key_weight = inputs
     ctx.save_for_backward(None if query_weight is None else qkv, cos, sin, query_weight, key_weight)
 
 
 def rotate_heads(ctx: Any, dout: Tensor) -> Gradients:
-    qkv, cos, sin, query_weight, key_weight = ctx.saved_tensors
-    dqkv, dquery, dkey = kernel(ctx, "rotate_heads_backward")(
-        _dense(dout), qkv, ctx.num_heads, cos, sin, query_weight, key_weight, ctx.eps
-    )
-    of_weights = (None, None) if query_weight is None else (dquery, dkey)
-    return dqkv, None, None, None, *of_weights, None
+    qkv, *constants = ctx.saved_tensors
+    backward = kernel(ctx, "rotate_heads_backward")
+    dqkv, *of_weights = backward(dense(dout), qkv, ctx.num_heads, ctx.eps, *constants)
+    return dqkv, None, None, None, None, *((None, None) if qkv is None else of_weights)
 
 
 def keep_input(ctx: Any, inputs: tuple[Any, ...], _: tuple[Tensor, ...]) -> None:
@@ -188,28 +172,8 @@ def keep_output(ctx: Any, _: tuple[Any, ...], outputs: tuple[Tensor, ...]) -> No
     ctx.save_for_backward(outputs[0])
 
 
-def silu(ctx: Any, dy: Tensor) -> Gradients:
-    return (kernel(ctx, "silu_backward")(_dense(dy), *ctx.saved_tensors),)
-
-
-def gelu(ctx: Any, dy: Tensor) -> Gradients:
-    return (kernel(ctx, "gelu_backward")(_dense(dy), *ctx.saved_tensors),)
-
-
-def swiglu(ctx: Any, dy: Tensor) -> Gradients:
-    return (kernel(ctx, "swiglu_backward")(_dense(dy), *ctx.saved_tensors),)
-
-
-def softmax(ctx: Any, dy: Tensor) -> Gradients:
-    return (kernel(ctx, "softmax_backward")(_dense(dy), *ctx.saved_tensors),)
-
-
-def exp(ctx: Any, dy: Tensor) -> Gradients:
-    return (kernel(ctx, "exp_backward")(_dense(dy), *ctx.saved_tensors),)
-
-
-def tanh(ctx: Any, dy: Tensor) -> Gradients:
-    return (kernel(ctx, "tanh_backward")(_dense(dy), *ctx.saved_tensors),)
+def _of_saved(name: str, ctx: Any, dy: Tensor) -> Gradients:
+    return (kernel(ctx, name)(dense(dy), *ctx.saved_tensors),)
 
 
 def keep_mse(ctx: Any, inputs: tuple[Any, ...], _: tuple[Tensor, ...]) -> None:
@@ -219,7 +183,7 @@ def keep_mse(ctx: Any, inputs: tuple[Any, ...], _: tuple[Tensor, ...]) -> None:
 
 def mse(ctx: Any, dout: Tensor) -> Gradients:
     x, y = ctx.saved_tensors
-    dx = kernel(ctx, "mse_backward")(_dense(dout), x, y)
+    dx = kernel(ctx, "mse_backward")(dense(dout), x, y)
     return dx, -dx.to(ctx.y_dtype) if ctx.needs_input_grad[1] else None
 
 
@@ -229,7 +193,7 @@ def keep_patchify(ctx: Any, inputs: tuple[Any, ...], _: tuple[Tensor, ...]) -> N
 
 
 def patchify(ctx: Any, dy: Tensor) -> Gradients:
-    return kernel(ctx, "unpatchify_forward")(_dense(dy), ctx.rows, ctx.p, ctx.order), None, None
+    return kernel(ctx, "unpatchify_forward")(dense(dy), ctx.rows, ctx.p, ctx.order), None, None
 
 
 def keep_unpatchify(ctx: Any, inputs: tuple[Any, ...], _: tuple[Tensor, ...]) -> None:
@@ -237,7 +201,7 @@ def keep_unpatchify(ctx: Any, inputs: tuple[Any, ...], _: tuple[Tensor, ...]) ->
 
 
 def unpatchify(ctx: Any, dy: Tensor) -> Gradients:
-    return kernel(ctx, "patchify_forward")(_dense(dy), ctx.p, ctx.order), None, None, None
+    return kernel(ctx, "patchify_forward")(dense(dy), ctx.p, ctx.order), None, None, None
 
 
 def keep_scale_add(ctx: Any, inputs: tuple[Any, ...], _: tuple[Tensor, ...]) -> None:
@@ -246,7 +210,7 @@ def keep_scale_add(ctx: Any, inputs: tuple[Any, ...], _: tuple[Tensor, ...]) -> 
 
 
 def scale_add(ctx: Any, dy: Tensor) -> Gradients:
-    scale, dy = kernel(ctx, "scale_add_forward"), _dense(dy)
+    scale, dy = kernel(ctx, "scale_add_forward"), dense(dy)
     needs = ctx.needs_input_grad
     dx = scale(dy, None, ctx.alpha, 0.0).to(ctx.dtypes[0]) if needs[0] else None
     return dx, scale(dy, None, ctx.beta, 0.0).to(ctx.dtypes[1]) if needs[1] else None, None, None
@@ -258,7 +222,9 @@ def _keep_layer(ctx: Any, weight: Tensor, bias: Tensor | None) -> None:
 
 
 def flat_parameter(ctx: Any, weight: Tensor) -> Tensor | None:
-    """The parameter itself, where it has a place in the flat buffer: under recomputation the saved tensor is another object."""
+    """Return the parameter itself if it has a place in the flat buffer. Under recomputation the saved tensor is another
+    object.
+    """
     return weight if ctx.direct and hasattr(weight, "flat_grad") else None
 
 
@@ -269,7 +235,7 @@ def _layer_of(ctx: Any) -> Layer:
 def of_layer(
     ctx: Any, dy: Tensor, x: Tensor, weight: Tensor, layer: Layer, *, gelu_at: Tensor | None = None
 ) -> Gradients:
-    """The gradients of x (or of `gelu_at`, whose GELU x is), weight and bias of a linear layer, from its output's dy."""
+    """Return the gradients of x (or of `gelu_at`, if x is GELU(gelu_at)), weight and bias of a linear layer, given dy."""
     backward, needs = kernel(ctx, "linear_backward"), layer.needs
     if not ctx.direct:
         traced = backward(dy, x, weight, layer.has_bias, list(needs), gelu_at=gelu_at)
@@ -289,14 +255,8 @@ def of_layer(
     return written
 
 
-def _gate(ctx: Any, dout: Tensor, gate: Tensor, y: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """dy in `dtype` and dgate."""
-    gradients: tuple[Tensor, Tensor] = kernel(ctx, "gate_residual_backward")(dout, gate, y, dtype=dtype)
-    return gradients
-
-
 def kernel(ctx: Any, name: str) -> Callable[..., Any]:
-    """The raw kernel, or for tracers the operator of torch around it."""
+    """Return the raw kernel, or for tracers its operator of torch."""
     if not ctx.direct:
         operator: Callable[..., Any] = getattr(torch.ops.dithc, name.removesuffix("_forward"))
         return operator
@@ -310,5 +270,23 @@ def kernel(ctx: Any, name: str) -> Callable[..., Any]:
     return raw(name)
 
 
-def _dense(tensor: Tensor) -> Tensor:
-    return tensor if tensor.is_contiguous() else tensor.contiguous()
+Keep = Callable[[Any, tuple[Any, ...], tuple[Tensor, ...]], None]
+
+OF: dict[str, tuple[Keep, Callable[..., Gradients]]] = {
+    "linear": (keep_linear, linear),
+    "linear_gelu": (keep_linear_gelu, linear_gelu),
+    "linear_gate_residual": (keep_linear_gate_residual, linear_gate_residual),
+    "mlp": (keep_mlp, mlp),
+    "adaln": (keep_adaln, partial(_of_norm, "adaln_backward")),
+    "adarms": (keep_adarms, partial(_of_norm, "adarms_backward")),
+    "gate_residual": (keep_gate_residual, gate_residual),
+    "attention": (keep_attention, attention),
+    "rotate_heads": (keep_rotate_heads, rotate_heads),
+    "mse": (keep_mse, mse),
+    "patchify": (keep_patchify, patchify),
+    "unpatchify": (keep_unpatchify, unpatchify),
+    "scale_add": (keep_scale_add, scale_add),
+    **{name: (keep_input, partial(_of_saved, f"{name}_backward")) for name in ("silu", "gelu", "swiglu")},
+    **{name: (keep_output, partial(_of_saved, f"{name}_backward")) for name in ("softmax", "exp", "tanh")},
+}
+"""Functions of each operator: save tensors for the backward pass, and compute the gradients of all inputs."""

@@ -1,10 +1,10 @@
-"""The C back end: tensors in, tensors out, by way of the kernels' library.
+"""C back end of the operators.
 
-What: `matrix` and `vector` hold the raw kernels that the table lists; `sequence` runs several of them in one call, `program` as
-often as wanted, with `Packs` of the weights where these do not change; `library` is what both need: the functions, at once or in
-sequence, and the pool of outputs.
+Purpose: call the library of C kernels with tensors.
+Contents: `matrix` and `vector` contain the raw kernels. `sequence` runs several kernels in one call. `program` records
+kernels that run repeatedly, with `Packs` of constant weights. `library` provides functions and the pool of outputs.
 Invariants: every tensor is checked before its pointer is used.
-How to change it: a kernel is a function here, and a line of `dithc.hcops.table`.
+Extending: add a kernel function here and its operator to `dithc.hcops.spec`.
 """
 
 from dithc.hcops.c import library, matrix, vector

@@ -1,10 +1,9 @@
-"""What every file of the C back end needs: the library's functions, at once or in sequence, and the pool of outputs."""
+"""Access of the C back end to the library's functions, immediate or recorded, and to the pool of outputs."""
 
 import math
 import threading
 from collections.abc import Sequence
 from functools import cache
-from types import TracebackType
 from typing import Any, Self
 
 import torch
@@ -17,12 +16,14 @@ from dithc.native import sequences
 
 
 def pool() -> "Pool | Buffers":
-    """Where outputs of operators come from."""
+    """Return the allocator of operator outputs."""
     return _recording.buffers or hot_pool()
 
 
 class Buffers:
-    """The memory of a `program`: its tensors lie where earlier ones did that nothing reads any more."""
+    """Result memory of a `program`. Tensors re-use the memory of earlier tensors that no recorded kernel reads any
+    more.
+    """
 
     def __init__(self, packs: Packs | None, memory: list[Tensor] | None) -> None:
         self._packs = packs
@@ -33,7 +34,7 @@ class Buffers:
         self._arranged: list[Tensor] = []
 
     def empty(self, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
-        """A contiguous tensor with undefined content."""
+        """Return a contiguous tensor with undefined content."""
         num_bytes = math.prod(shape) * dtype.itemsize
         fitting = [buffer for buffer in self._free if buffer.numel() >= num_bytes]
         if fitting:
@@ -46,20 +47,20 @@ class Buffers:
         return buffer[:num_bytes].view(dtype).view(tuple(shape))
 
     def keep(self, tensor: Tensor) -> None:
-        """Its memory is never used again."""
+        """Exclude the memory of a tensor from re-use."""
         at = tensor.untyped_storage().data_ptr()
         self._kept += [buffer for buffer in self._taken if buffer.untyped_storage().data_ptr() == at]
         self._taken = [buffer for buffer in self._taken if buffer.untyped_storage().data_ptr() != at]
 
     def arrange(self, weight: Tensor, arguments: native.GemmArguments) -> None:
-        """See `arranged`."""
+        """Set the packed weight of a product; see `arranged`."""
         packed = None if self._packs is None else self._packs.of(weight, arguments)
         if packed is not None:
             self._arranged.append(packed)
             arguments.packed_b = packed.data_ptr()
 
     def free_all_but(self, kept: Tensor) -> None:
-        """From here on nothing that is recorded reads any tensor but this one, and those that are kept."""
+        """Release all tensors except `kept` and tensors passed to `keep`; kernels recorded later do not read them."""
         at = kept.untyped_storage().data_ptr()
         self._free += [buffer for buffer in self._taken if buffer.untyped_storage().data_ptr() != at]
         self._taken = [buffer for buffer in self._taken if buffer.untyped_storage().data_ptr() == at]
@@ -67,23 +68,23 @@ class Buffers:
 
 class _Recording(threading.local):
     now: sequences.Sequence | None = None
-    buffers: Buffers | None = None  # of a program
+    buffers: Buffers | None = None  # buffers of a program, or None
 
 
 _recording = _Recording()
 
 
 def functions() -> Any:
-    """The library, or in the body of a `sequence` what records calls of it."""
+    """Return the library, or within a `sequence` its recorder."""
     return _recording.now or _handle()
 
 
-class sequence:  # reads as a verb at the place of use
-    """Has the C kernels that are called in the body of a `with` run at its end, as one call.
+class sequence:  # lower case because call sites use it like a function
+    """Run all C kernels called within a `with` block at its end, as one call.
 
-    In the body nothing reads what they write, and every tensor that they were given or made stays in a variable: memory of one
-    that is gone may be somebody else's by the time that they run. If the body fails none of them runs. Within a `program` it is a
-    part of that.
+    The block must not read their results, and must keep every tensor they use in a variable, because freed memory may
+    be re-used before the kernels run. If the block fails, no kernel runs. Within a `program` the kernels are part of
+    the program.
     """
 
     def __enter__(self) -> None:
@@ -93,9 +94,7 @@ class sequence:  # reads as a verb at the place of use
         assert _recording.now is None, "a sequence within a sequence"
         _recording.now = sequences.Sequence(_handle())
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if self._is_part:
             return
         recorded, _recording.now = _recording.now, None
@@ -103,52 +102,46 @@ class sequence:  # reads as a verb at the place of use
             recorded.run()
 
 
-class program:  # reads as a verb at the place of use
-    """Records the C kernels that are called in the body of a `with`; they run when, and as often as, `run` is called.
+class program:  # lower case because call sites use it like a function
+    """Record the C kernels called within a `with` block; `run` executes them, any number of times.
 
-    Nothing but C kernels may work on their tensors in the body. Those made there are the program's own; of all others that it was
-    given, weights and inputs, whoever runs it keeps the memory, in which content may change, of weights only where there are no
-    packs.
+    Only C kernels may use their tensors within the block. Tensors created there belong to the program. The caller keeps
+    the memory of all other tensors, such as weights and inputs. Their content may change, except weights if packs are
+    used.
     """
 
     def __init__(self, packs: Packs | None = None, memory: list[Tensor] | None = None) -> None:
-        """Set storage of packed weights (None: pack in each run), and result memory of programs that never run concurrently."""
+        """Set storage of packed weights (None: pack in each run), and result memory of programs that never run
+        concurrently.
+        """
         self._packs, self._memory = packs, memory
 
     def __enter__(self) -> Self:
         assert _recording.now is None, "a program within a sequence"
         _recording.now = sequences.Sequence(_handle())
-        self._buffers = _recording.buffers = Buffers(self._packs, self._memory)
+        self.buffers = _recording.buffers = Buffers(self._packs, self._memory)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         recorded, _recording.now, _recording.buffers = _recording.now, None, None
         assert recorded is not None
         self._recorded = recorded.taken()
 
-    def keep(self, tensor: Tensor) -> None:
-        """See `Buffers`."""
-        self._buffers.keep(tensor)
-
-    def free_all_but(self, kept: Tensor) -> None:
-        """See `Buffers`."""
-        self._buffers.free_all_but(kept)
-
     def run(self) -> None:
-        """Run the kernels in order; MemoryError or ValueError names the first kernel that failed, and later ones do not run."""
+        """Run the kernels in order; MemoryError or ValueError names the first kernel that failed, and later ones do not
+        run.
+        """
         self._recorded.run()
 
 
 def arranged(weight: Tensor | None, arguments: native.GemmArguments) -> None:
-    """Has a product that is recorded in a `program` with packs read its weight as it lies there."""
+    """Make a product that is recorded in a `program` with packs read the packed form of its weight."""
     if weight is not None and _recording.buffers is not None:
         _recording.buffers.arrange(weight, arguments)
 
 
 def run_recorded() -> None:
-    """Runs what was recorded so far, if anything: before torch reads or writes what kernels do."""
+    """Run all kernels recorded so far, before torch reads or writes their tensors."""
     assert _recording.buffers is None, "torch within a program"
     if _recording.now is not None:
         _recording.now.run()
@@ -156,7 +149,7 @@ def run_recorded() -> None:
 
 @cache
 def _handle() -> Any:
-    """The library; the table offers this back end only where there is one."""
+    """Return the library. Callers have checked that it exists."""
     handle = native.library()
     assert handle is not None, native.load().reason
     return handle

@@ -1,7 +1,8 @@
-"""Raw matrix kernels of the C back end: linear layers, attention and the heads before it. Tensors in, tensors out, no autograd.
+"""Raw matrix kernels of the C back end: linear layers, attention and rotation of heads, without autograd.
+
+Outputs of a megabyte or more are in the pool of huge pages.
 
 Legend: N batch, T tokens, D width, H heads, K head width (D = H * K), F output features.
-Outputs of a megabyte and more live in the pool of huge pages.
 """
 
 import math
@@ -14,16 +15,17 @@ from torch.nn import functional
 from dithc import native
 from dithc.hcops.c.library import arranged, functions, pool, run_recorded
 from dithc.hcops.checks import (
+    CONSTANTS,
     TYPES,
     array,
     condition,
     fp32,
     heads_of,
+    linear_of,
     rotation_of,
     shape_of,
     stream,
     typed,
-    wrong_shape,
 )
 from dithc.hcops.part import part
 from dithc.hcops.tuning import Blocking, Choice, Layout, choice
@@ -34,8 +36,8 @@ STREAM = 3  # dimensions of a stream (N, T, D)
 
 
 def linear_forward(x: Tensor, weight: Tensor, bias: Tensor | None, dtype: torch.dtype) -> Tensor:
-    """x (..., D), weight (F, D), bias (F); `dtype` is that of the products and of the result."""
-    m, n, k = _sizes("linear", x, weight, bias)
+    """Apply weight (F, D) and bias (F) to x (..., D); `dtype` is the type of the product and the result."""
+    m, n, k = linear_of("linear", x, weight, bias)
     tuned = _tuned(m, n, k, "forward", dtype)
     if tuned == "torch":
         return _torch_linear(x, weight, bias, dtype)
@@ -47,8 +49,8 @@ def linear_forward(x: Tensor, weight: Tensor, bias: Tensor | None, dtype: torch.
 def linear_gelu_forward(
     x: Tensor, weight: Tensor, bias: Tensor | None, dtype: torch.dtype, *, keep: bool = True
 ) -> tuple[Tensor, Tensor | None]:
-    """As `linear_forward`, then the tanh GELU; with `keep` also what stood before it, which the gradient needs."""
-    m, n, k = _sizes("linear_gelu", x, weight, bias)
+    """Return GELU(y) in the tanh form and, if `keep`, y = x W^T + b, which the gradient needs."""
+    m, n, k = linear_of("linear_gelu", x, weight, bias)
     y = pool().empty((*x.shape[:-1], n), dtype)
     before = pool().empty(y.shape, dtype) if keep else None
     _forward_product("linear_gelu", x, weight, bias, y, dtype, _cuts(m, n, k, dtype), _address(before), TYPES[dtype], 1)
@@ -65,12 +67,13 @@ def linear_gate_residual_forward(
     *,
     keep: bool = True,
 ) -> tuple[Tensor, Tensor | None]:
-    """Return residual + gate * y in the widest type of residual, gate and `dtype`; and y = x W^T + b in `dtype` if `keep`.
+    """Return residual + gate * y in the widest type of residual, gate and `dtype`; and y = x W^T + b in `dtype` if
+    `keep`.
 
     Shapes: x (N, T, D), weight (F, D), bias (F), gate (N, F), residual (N, T, F).
     """
     op = "linear_gate_residual"
-    m, n, k = _sizes(op, x, weight, bias)
+    m, n, k = linear_of(op, x, weight, bias)
     images, tokens, _ = stream(op, "x", x)
     shape_of(op, "residual", residual, (images, tokens, n))
     gate_fields = condition(op, "gate", gate, (images, n))
@@ -96,13 +99,14 @@ def linear_backward(
     accumulate: bool = False,
     gelu_at: Tensor | None = None,
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-    """Return dx in x's type, dw and db in fp32, None for those that `needs` excludes; products use the type of dy (..., F).
+    """Return dx in x's type, dw and db in fp32, None for those that `needs` excludes; products use the type of dy (...,
+    F).
 
-    `into` (F, D) fp32 receives dw, and `accumulate` adds to it. `gelu_at` (..., D) has x's type: x is its GELU, and dx its
-    gradient.
+    `into` (F, D) fp32 receives dw, and `accumulate` adds to it. `gelu_at` (..., D) has x's type: x is its GELU, and dx
+    its gradient.
     """
     op = "linear_backward"
-    m, n, k = _sizes(op, x, weight, None)
+    m, n, k = linear_of(op, x, weight, None)
     shape_of(op, "dy", dy, (*x.shape[:-1], n))
     if gelu_at is not None:
         shape_of(op, "gelu_at", gelu_at, tuple(x.shape))
@@ -121,77 +125,58 @@ def linear_backward(
     return dx, dw, db  # (..., D), (F, D), (F)
 
 
-def mlp_forward(
-    x: Tensor,
-    weight1: Tensor,
-    bias1: Tensor | None,
-    weight2: Tensor,
-    bias2: Tensor | None,
-    gate: Tensor,
-    residual: Tensor,
-    dtype: torch.dtype,
-    *,
-    keep: bool = True,
-) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
-    """Apply `linear_gelu_forward`, then `linear_gate_residual_forward`; return (out, hidden, before, y)."""
-    hidden, before = linear_gelu_forward(x, weight1, bias1, dtype, keep=keep)
-    out, y = linear_gate_residual_forward(hidden, weight2, bias2, gate, residual, dtype, keep=keep)
-    return out, hidden, before, y  # (N, T, F), (N, T, 4D), (N, T, 4D), (N, T, F)
-
-
-def rotate_heads_forward(
-    qkv: Tensor,
-    num_heads: int,
-    cos: Tensor | None,
-    sin: Tensor | None,
-    query_weight: Tensor | None,
-    key_weight: Tensor | None,
-    eps: float,
-) -> Tensor:
-    """qkv (N, T, 3D), cos and sin (T, K / 2) fp32 or None, weights (K) fp32 or None."""
-    op, given = "rotate_heads", (cos, sin, query_weight, key_weight)
-    n, t, _, k = _heads(op, qkv, num_heads)
-    rotation_of(op, qkv, num_heads, *given)
+def rotate_heads_forward(qkv: Tensor, num_heads: int, eps: float, *constants: Tensor | None) -> Tensor:
+    """Rotate qkv (N, T, 3D); constants are cos and sin (T, K / 2) fp32, and weights of q and k (K) fp32, each pair or
+    None.
+    """
+    op = "rotate_heads"
+    n, t, _, k = rotation_of(op, qkv, num_heads, *constants)
     address, code = array(op, "qkv", qkv)
     out = pool().empty(qkv.shape, qkv.dtype)
     functions().hc_rotate_heads_forward(
-        *(native.context(), n, t, num_heads, k, eps, *_constants(op, *given), address, out.data_ptr(), code)
+        *(native.context(), n, t, num_heads, k, eps, *_constants(op, *constants), address, out.data_ptr(), code)
     )
     return out  # (N, T, 3D)
 
 
 def rotate_heads_backward(
-    dout: Tensor,
-    qkv: Tensor | None,
-    num_heads: int,
-    cos: Tensor | None,
-    sin: Tensor | None,
-    query_weight: Tensor | None,
-    key_weight: Tensor | None,
-    eps: float,
+    dout: Tensor, qkv: Tensor | None, num_heads: int, eps: float, *constants: Tensor | None
 ) -> tuple[Tensor, Tensor | None, Tensor | None]:
-    """The gradients to qkv, in its type, and to the weights, fp32; without weights qkv may be None."""
-    op, given = "rotate_heads_backward", (cos, sin, query_weight, key_weight)
-    n, t, _, k = _heads(op, dout, num_heads)
-    rotation_of(op, dout, num_heads, *given)
+    """Return the gradients of qkv, in its type, and of the weights, fp32. Without weights qkv may be None."""
+    op = "rotate_heads_backward"
+    n, t, _, k = rotation_of(op, dout, num_heads, *constants)
     address, code = array(op, "dout", dout)
     dqkv = pool().empty(dout.shape, dout.dtype)
     dquery = dkey = source = None
-    if query_weight is not None:
+    if constants[2] is not None:
         assert qkv is not None, "the gradient of a norm needs its input"
         shape_of(op, "qkv", qkv, dout.shape)
         source = typed(op, "qkv", qkv, dout.dtype)
         dquery, dkey = (torch.empty(k, dtype=torch.float32, device="cpu") for _ in range(2))
     functions().hc_rotate_heads_backward(
-        *(native.context(), n, t, num_heads, k, eps, *_constants(op, *given), address, source, dqkv.data_ptr(), code),
+        *(
+            native.context(),
+            n,
+            t,
+            num_heads,
+            k,
+            eps,
+            *_constants(op, *constants),
+            address,
+            source,
+            dqkv.data_ptr(),
+            code,
+        ),
         *(_address(dquery), _address(dkey)),
     )
     return dqkv, dquery, dkey  # (N, T, 3D), (K), (K)
 
 
 def attention_forward(qkv: Tensor, num_heads: int) -> tuple[Tensor, Tensor]:
-    """Return the mixed values (N, T, D) and the logarithms of the sums of exponentials (N, H, T); products use qkv's type."""
-    n, t, d, k = _heads("attention", qkv, num_heads)
+    """Return the mixed values (N, T, D) and the logarithms of the sums of exponentials (N, H, T); products use qkv's
+    type.
+    """
+    n, t, d, k = heads_of("attention", qkv, num_heads)
     address, code = array("attention", "qkv", qkv)
     out, lse = pool().empty((n, t, d), qkv.dtype), pool().empty((n, num_heads, t), torch.float32)
     functions().hc_attention_forward(
@@ -205,11 +190,11 @@ def attention_over(
 ) -> tuple[Tensor, Tensor]:
     """Compute attention of the queries in qkv (N, t, 3D) over keys and values (N, T, D) with dense rows at any strides.
 
-    Queries that are a part of T tokens give the bits of `attention_forward` over all. Returns the mixed values (N, t, D) in
-    `dtype` (None: qkv's), and the logarithms of the sums of exponentials (N, H, t).
+    Queries that are a part of T tokens give the bits of `attention_forward` over all. Returns the mixed values (N, t,
+    D) in `dtype` (None: qkv's), and the logarithms of the sums of exponentials (N, H, t).
     """
     op = "attention_over"
-    n, t, d, k = _heads(op, qkv, num_heads)
+    n, t, d, k = heads_of(op, qkv, num_heads)
     whole = key.shape[1]
     for name, of_all in (("key", key), ("value", value)):
         shape_of(op, name, of_all, (n, whole, d))
@@ -230,9 +215,9 @@ def attention_over(
 
 
 def attention_backward(dout: Tensor, qkv: Tensor, out: Tensor, lse: Tensor, num_heads: int) -> Tensor:
-    """The gradient of `attention_forward`; the products are of qkv's type."""
+    """Return the gradient of `attention_forward`. Products use qkv's type."""
     op = "attention_backward"
-    n, t, d, k = _heads(op, qkv, num_heads)
+    n, t, d, k = heads_of(op, qkv, num_heads)
     shape_of(op, "dout", dout, (n, t, d))
     shape_of(op, "out", out, (n, t, d))
     shape_of(op, "lse", lse, (n, num_heads, t))
@@ -245,18 +230,6 @@ def attention_backward(dout: Tensor, qkv: Tensor, out: Tensor, lse: Tensor, num_
     return dqkv  # (N, T, 3D)
 
 
-def _sizes(op: str, x: Tensor, weight: Tensor, bias: Tensor | None) -> tuple[int, int, int]:
-    """Rows of x, F and D of a linear layer."""
-    if weight.dim() != 2:
-        raise wrong_shape(op, "weight", weight, expected="(F, D)")
-    n, k = weight.shape
-    if x.dim() == 0 or x.shape[-1] != k:
-        raise wrong_shape(op, "x", x, expected=f"(..., {k}), as wide as the rows of weight")
-    if bias is not None and bias.shape != (n,):
-        raise wrong_shape(op, "bias", bias, expected=(n,))
-    return x.shape[:-1].numel(), n, k
-
-
 def _forward_product(
     op: str,
     x: Tensor,
@@ -267,7 +240,7 @@ def _forward_product(
     tuned: Blocking | None,
     *epilogue: int | None,
 ) -> None:
-    """c = epilogue(x W^T + b); `epilogue` are the fields of GemmArguments from `before` on."""
+    """Compute c = epilogue(x W^T + b). `epilogue` contains the fields of GemmArguments from `before` on."""
     n, k = weight.shape
     rows_like = 0 if not part.tokens else part.tokens if x.dim() == STREAM else 1
     x_address, x_type = array(op, "x", x)
@@ -285,14 +258,14 @@ def _forward_product(
 def _gradient_of_input(
     op: str, dy: Tensor, x: Tensor, weight: Tensor, gelu_at: Tensor | None, sizes: tuple[int, int, int]
 ) -> Tensor:
-    """dx = dy W (..., D), times gelu'(gelu_at)."""
+    """Return dx = dy W (..., D), times gelu'(gelu_at)."""
     m, n, k = sizes
     tuned = _tuned(m, k, n, "grad_input", dy.dtype)
     if tuned == "torch" and gelu_at is not None:
-        tuned = None  # measured as a plain product: with the GELU's gradient torch needs another pass
+        tuned = None  # the tuning measured a plain product; with the GELU's gradient torch needs another pass
     if tuned == "torch":
         run_recorded()
-        with torch.autocast("cpu", enabled=False):  # it may be on in a backward pass too
+        with torch.autocast("cpu", enabled=False):  # autocast may be active in a backward pass
             return torch.matmul(dy, weight.to(dy.dtype)).to(x.dtype)
     dy_address, compute = array(op, "dy", dy)
     weight_address, weight_type = array(op, "weight", weight)
@@ -308,7 +281,7 @@ def _gradient_of_input(
 def _gradient_of_weight(
     op: str, dy: Tensor, x: Tensor, dw: Tensor, db: Tensor | None, sizes: tuple[int, int, int], *, accumulate: bool
 ) -> None:
-    """dw = dy^T x (F, D) and db = the sum of dy over rows (F)."""
+    """Compute dw = dy^T x (F, D), and db as the sum of dy over rows (F)."""
     m, n, k = sizes
     tuned = _tuned(n, k, m, "grad_weight", dy.dtype)
     if tuned == "torch" or k == 0:
@@ -317,14 +290,15 @@ def _gradient_of_weight(
         with torch.autocast("cpu", enabled=False):
             product = torch.mm(dy.reshape(m, n).t(), x.reshape(m, k).to(dy.dtype))
         torch.add(dw, product, out=dw) if accumulate else dw.copy_(product)
-    if tuned == "torch" or k == 0:  # no column of x: dw is empty, and the library sums dy only beside a product
+    # without columns of x, dw is empty, and the library sums dy only together with a product
+    if tuned == "torch" or k == 0:
         if db is not None:
             torch.sum(dy.reshape(m, n), dim=0, dtype=torch.float32, out=db)
         return
     dy_address, compute = array(op, "dy", dy)
     x_address, x_type = array(op, "x", x)
     if accumulate and db is not None:
-        db.zero_()  # the library adds to both, or to neither
+        db.zero_()  # the library adds to both dw and db, or to neither
     _gemm(
         tuned,
         *(n, k, m, dy_address, 1, n, compute, x_address, k, 1, x_type),
@@ -333,7 +307,7 @@ def _gradient_of_weight(
 
 
 def _gemm(tuned: Blocking | None, *fields: int | None, rows_like: int = 0, weight: Tensor | None = None) -> None:
-    """One product; `fields` are those of GemmArguments in order, the rest of them zero. weight: b, where it may be kept."""
+    """Run a product with the first fields of GemmArguments. `weight` is operand b if it may be packed in advance."""
     arguments = native.GemmArguments(*fields)
     arguments.rows_like = rows_like
     if tuned is not None:
@@ -344,13 +318,15 @@ def _gemm(tuned: Blocking | None, *fields: int | None, rows_like: int = 0, weigh
 
 
 def _tuned(m: int, n: int, k: int, layout: Layout, dtype: torch.dtype) -> Choice | None:
-    if part.tokens:  # a choice is of a shape, and parts have many
+    if part.tokens:  # choices depend on the shape, and parts have many shapes
         return None
     return choice(m, n, k, layout, "bf16" if dtype is torch.bfloat16 else "fp32")
 
 
 def _cuts(m: int, n: int, k: int, dtype: torch.dtype) -> Blocking | None:
-    """As `_tuned`, for a forward product with an end of its own: there torch, measured as a plain product, needs more passes."""
+    """Return the tuned cuts of a product with an epilogue. torch's product is excluded because it would need more
+    passes.
+    """
     tuned = _tuned(m, n, k, "forward", dtype)
     return None if tuned == "torch" else tuned
 
@@ -360,21 +336,11 @@ def _address(tensor: Tensor | None) -> int | None:
 
 
 def _torch_linear(x: Tensor, weight: Tensor, bias: Tensor | None, dtype: torch.dtype) -> Tensor:
-    """torch's own product, where tuning found it faster."""
+    """Compute torch's own product, which tuning found faster."""
     run_recorded()
     with torch.autocast("cpu", enabled=False):
         return functional.linear(x.to(dtype), weight.to(dtype), None if bias is None else bias.to(dtype))
 
 
-def _constants(
-    op: str, cos: Tensor | None, sin: Tensor | None, query_weight: Tensor | None, key_weight: Tensor | None
-) -> tuple[int | None, ...]:
-    """The addresses of the tables and weights of a rotation."""
-    named = {"cos": cos, "sin": sin, "query_weight": query_weight, "key_weight": key_weight}
-    return tuple(None if tensor is None else fp32(op, name, tensor) for name, tensor in named.items())
-
-
-def _heads(op: str, qkv: Tensor, num_heads: int) -> tuple[int, int, int, int]:
-    n, t, three = stream(op, "qkv", qkv)
-    heads_of(op, qkv, num_heads)
-    return n, t, three // 3, three // (3 * num_heads)
+def _constants(op: str, *constants: Tensor | None) -> tuple[int | None, ...]:
+    return tuple(None if x is None else fp32(op, name, x) for name, x in zip(CONSTANTS, constants, strict=True))

@@ -1,7 +1,7 @@
-"""Weights as products read them, kept for the calls to come.
+"""Cache of packed weights.
 
-A product arranges its weights in panels first. With 128 rows that takes half as long as to multiply them (AVX-512), and a
-sampling has such products by the thousand, all with the same weights.
+A product first packs its weights into panels. With 128 rows, packing takes half as long as multiplying (AVX-512). A
+sampling run has thousands of such products with the same weights.
 """
 
 from collections.abc import Collection
@@ -14,14 +14,14 @@ from dithc.log import logger
 from dithc.memory import hot_pool
 from dithc.pages import available_bytes, ranks_on_node
 
-SHARE = 4  # of the memory that was available, for all ranks of a node
+SHARE = 4  # inverse share of available memory, for all ranks of a node
 log = logger(__name__)
 
 
 class Packs:
-    """Arranged weights of one process, by where a weight lies, its version and the type of the products.
+    """Packed weights of this process, by address, version and type of the products.
 
-    Whoever asks sees to it that weights change through torch alone, which counts their versions.
+    The caller ensures that weights change through torch only, which counts their versions.
     """
 
     def __init__(self) -> None:
@@ -30,7 +30,9 @@ class Packs:
         self._is_full = False
 
     def of(self, weight: Tensor, arguments: native.GemmArguments) -> Tensor | None:
-        """Return `packed_b` of a product with this weight, whose memory stays referenced; None without packing or memory."""
+        """Return `packed_b` of a product with this weight, or None without packing or memory. Keeps the weight
+        referenced.
+        """
         key = weight.data_ptr(), arguments.compute
         version = version_of(weight)
         if version is None:
@@ -56,19 +58,19 @@ class Packs:
         return packed
 
     def drop(self, addresses: Collection[int]) -> None:
-        """Forgets the weights that lie there; programs keep what they read."""
+        """Remove the weights at these addresses. Programs keep the packed weights they use."""
         for key in [key for key in self._kept if key[0] in addresses]:
             found = self._kept.pop(key, None)
             self._num_bytes -= 0 if found is None else found[2].nbytes
 
     def _has_room(self, num_bytes: int) -> bool:
         available, ranks = available_bytes(), ranks_on_node()
-        whole = (available or 0) + ranks * self._num_bytes  # before anybody kept any
+        whole = (available or 0) + ranks * self._num_bytes  # memory before any rank stored packed weights
         is_full = available is not None and SHARE * ranks * (self._num_bytes + num_bytes) > whole
         if is_full and not self._is_full:
             log.info(
-                "%d MiB of weights are kept as products read them; the others are arranged at each call, as %d rank(s) take no "
-                "more than 1/%d of the %d MiB of memory that were available for that",
+                "storing %d MiB of packed weights; packing the other weights at each call, because %d rank(s) may use at most "
+                "1/%d of %d MiB of available memory",
                 *(self._num_bytes >> 20, ranks, SHARE, whole >> 20),
             )
         self._is_full = is_full
@@ -76,5 +78,5 @@ class Packs:
 
 
 def version_of(weight: Tensor) -> int | None:
-    """Grows with each change through torch; None where torch does not count them."""
+    """Return the number of changes through torch, or None if torch does not count them."""
     return None if weight.is_inference() else weight._version

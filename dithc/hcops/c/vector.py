@@ -1,10 +1,11 @@
-"""Raw kernels of the C back end that are bound by memory: functions of elements, of rows, and of all parameters.
+"""Raw memory-bound kernels of the C back end: functions of elements, of rows, and of all parameters.
 
-Legend: N batch, T tokens, D width, E width of a hidden layer, C channels, R and S rows and columns of patches, p side of a patch
-(T = R * S).
+Legend: N batch, T tokens, D width, E width of a hidden layer, C channels, R and S rows and columns of patches, p side
+of a patch (T = R * S).
 """
 
 from collections.abc import Sequence
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -13,11 +14,14 @@ from dithc import native
 from dithc.hcops.c.library import functions, pool
 from dithc.hcops.checks import (
     TYPES,
+    AdamwTensors,
     array,
     condition,
     fp32,
     halves_of,
     patches_of,
+    rows_of,
+    samples_of,
     shape_of,
     stream,
     typed,
@@ -25,43 +29,25 @@ from dithc.hcops.checks import (
 )
 from dithc.log import problem
 
-# Numbers of hc_function.
-EXP, TANH, GELU, SILU = range(4)
-
 
 def adaln_forward(
     x: Tensor, shift: Tensor, scale: Tensor, eps: float, dtype: torch.dtype
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """x (N, T, D), shift and scale (N, D) of one type and stride; `dtype` is that of the result."""
+    """Normalize x (N, T, D), then apply shift and scale (N, D) of one type and stride; return out in `dtype`, mean and
+    rstd.
+    """
     mean = pool().empty(x.shape[:-1], torch.float32)
     return _adaln("adaln", x, shift, scale, eps, dtype, mean)  # type: ignore[return-value]
 
 
 def adarms_forward(x: Tensor, shift: Tensor, scale: Tensor, eps: float, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """As `adaln_forward`, of RMSNorm, which has no mean."""
+    """Apply `adaln_forward` with RMSNorm; return out and rstd."""
     out, _, rstd = _adaln("adarms", x, shift, scale, eps, dtype, None)
     return out, rstd  # (N, T, D), (N, T)
 
 
-def adaln_backward(
-    dy: Tensor, x: Tensor, scale: Tensor, mean: Tensor, rstd: Tensor, dstream: Tensor | None = None
-) -> tuple[Tensor, Tensor, Tensor]:
-    """The gradients of `adaln_forward`, each in the type of its input; shift has the type of scale.
-
-    `dstream` (N, T, D) is added to dx: what comes back to x beside the norm.
-    """
-    return _adaln_backward("adaln_backward", dy, x, scale, mean, rstd, dstream)
-
-
-def adarms_backward(
-    dy: Tensor, x: Tensor, scale: Tensor, rstd: Tensor, dstream: Tensor | None = None
-) -> tuple[Tensor, Tensor, Tensor]:
-    """As `adaln_backward`, of `adarms_forward`."""
-    return _adaln_backward("adarms_backward", dy, x, scale, None, rstd, dstream)
-
-
 def gate_residual_forward(x: Tensor, gate: Tensor, y: Tensor) -> Tensor:
-    """x and y (N, T, D), gate (N, D); the result has the widest type of the three."""
+    """Return x + gate * y for x and y (N, T, D) and gate (N, D), in the widest type."""
     op = "gate_residual"
     n, t, d = stream(op, "x", x)
     shape_of(op, "y", y, (n, t, d))
@@ -77,7 +63,7 @@ def gate_residual_forward(x: Tensor, gate: Tensor, y: Tensor) -> Tensor:
 def gate_residual_backward(
     dout: Tensor, gate: Tensor, y: Tensor, *, dtype: torch.dtype | None = None
 ) -> tuple[Tensor, Tensor]:
-    """dy (N, T, D) in `dtype` (None: y's) and dgate (N, D) in gate's type; the gradient of x is dout itself."""
+    """Return dy (N, T, D) in `dtype` (None: y's) and dgate (N, D) in gate's type. The gradient of x is dout itself."""
     op = "gate_residual_backward"
     n, t, d = stream(op, "dout", dout)
     shape_of(op, "y", y, (n, t, d))
@@ -91,72 +77,57 @@ def gate_residual_backward(
     return dy, dgate
 
 
-def exp_forward(x: Tensor) -> Tensor:
-    """x of any shape."""
-    return _map("exp", EXP, x)
+def _map(op: str, function: int, x: Tensor) -> Tensor:
+    """Apply a function to x of any shape."""
+    address, code = array(op, "x", x)
+    out = pool().empty(x.shape, x.dtype)
+    functions().hc_map(native.context(), function, x.numel(), address, code, out.data_ptr(), code)
+    return out
 
 
-def tanh_forward(x: Tensor) -> Tensor:
-    """x of any shape."""
-    return _map("tanh", TANH, x)
+def _map_backward(op: str, function: int, dy: Tensor, x: Tensor) -> Tensor:
+    """Return the gradient of `_map`; for exp and tanh, `x` is the result of the forward pass."""
+    shape_of(op, "dy", dy, x.shape)
+    address, code = array(op, "x", x)
+    dx = pool().empty(x.shape, x.dtype)
+    functions().hc_map_backward(
+        native.context(), function, x.numel(), *array(op, "dy", dy), address, code, dx.data_ptr(), code
+    )
+    return dx
 
 
-def exp_backward(dy: Tensor, y: Tensor) -> Tensor:
-    """dy and y, the result of the forward pass, of one shape."""
-    return _map_backward("exp_backward", EXP, dy, y)
-
-
-def tanh_backward(dy: Tensor, y: Tensor) -> Tensor:
-    """dy and y, the result of the forward pass, of one shape."""
-    return _map_backward("tanh_backward", TANH, dy, y)
-
-
-def gelu_forward(x: Tensor) -> Tensor:
-    """x of any shape; the tanh form."""
-    return _map("gelu", GELU, x)
-
-
-def gelu_backward(dy: Tensor, x: Tensor) -> Tensor:
-    """dy and x of one shape."""
-    return _map_backward("gelu_backward", GELU, dy, x)
-
-
-def silu_forward(x: Tensor) -> Tensor:
-    """x of any shape."""
-    return _map("silu", SILU, x)
-
-
-def silu_backward(dy: Tensor, x: Tensor) -> Tensor:
-    """dy and x of one shape."""
-    return _map_backward("silu_backward", SILU, dy, x)
+# In the order of hc_function.
+FUNCTIONS = ("exp", "tanh", "gelu", "silu", "gelu_erf")
+exp_forward, tanh_forward, gelu_forward, silu_forward, gelu_erf_forward = (
+    partial(_map, name, number) for number, name in enumerate(FUNCTIONS)
+)
+exp_backward, tanh_backward, gelu_backward, silu_backward, gelu_erf_backward = (
+    partial(_map_backward, f"{name}_backward", number) for number, name in enumerate(FUNCTIONS)
+)
 
 
 def swiglu_forward(x: Tensor) -> Tensor:
-    """x (N, T, 2E), gates before values."""
-    halves_of("swiglu", "x", x)
-    n, t, both = x.shape
+    """Apply SwiGLU to x (N, T, 2E), gates before values."""
+    n, t, e = halves_of("swiglu", "x", x)
     address, code = array("swiglu", "x", x)
-    out = pool().empty((n, t, both // 2), x.dtype)
-    functions().hc_swiglu_forward(native.context(), n * t, both // 2, address, code, out.data_ptr(), code)
+    out = pool().empty((n, t, e), x.dtype)
+    functions().hc_swiglu_forward(native.context(), n * t, e, address, code, out.data_ptr(), code)
     return out  # (N, T, E)
 
 
 def swiglu_backward(dy: Tensor, x: Tensor) -> Tensor:
-    """dy (N, T, E) and x (N, T, 2E)."""
+    """Return dx for dy (N, T, E) and x (N, T, 2E)."""
     op = "swiglu_backward"
-    halves_of(op, "x", x)
-    n, t, both = x.shape
-    shape_of(op, "dy", dy, (n, t, both // 2))
+    n, t, e = halves_of(op, "x", x)
+    shape_of(op, "dy", dy, (n, t, e))
     address, code = array(op, "x", x)
     dx = pool().empty(x.shape, x.dtype)
-    functions().hc_swiglu_backward(
-        native.context(), n * t, both // 2, *array(op, "dy", dy), address, code, dx.data_ptr(), code
-    )
+    functions().hc_swiglu_backward(native.context(), n * t, e, *array(op, "dy", dy), address, code, dx.data_ptr(), code)
     return dx  # (N, T, 2E)
 
 
 def scale_add_forward(x: Tensor, y: Tensor | None, alpha: float, beta: float, *, out: Tensor | None = None) -> Tensor:
-    """alpha * x + beta * y in the wider type; y of x's shape, or None. `out` may be x itself."""
+    """Return alpha * x + beta * y in the wider type; y has x's shape, or None for alpha * x. `out` may be x itself."""
     if y is not None:
         shape_of("scale_add", "y", y, x.shape)
     if out is None:
@@ -171,30 +142,30 @@ def scale_add_forward(x: Tensor, y: Tensor | None, alpha: float, beta: float, *,
 
 
 def softmax_forward(x: Tensor) -> Tensor:
-    """Over the last dimension."""
+    """Apply softmax to the last dimension."""
     address, code = array("softmax", "x", x)
     out = pool().empty(x.shape, x.dtype)
-    functions().hc_softmax_forward(native.context(), *_rows("softmax", x), address, code, out.data_ptr(), code)
+    functions().hc_softmax_forward(native.context(), *rows_of("softmax", x), address, code, out.data_ptr(), code)
     return out
 
 
 def softmax_backward(dy: Tensor, y: Tensor) -> Tensor:
-    """dy and y, the result of the forward pass, of one shape."""
+    """Return dx for dy and the result y of the forward pass."""
     op = "softmax_backward"
     shape_of(op, "dy", dy, y.shape)
     address, code = array(op, "y", y)
     dx = pool().empty(y.shape, y.dtype)
     functions().hc_softmax_backward(
-        native.context(), *_rows(op, y), *array(op, "dy", dy), address, code, dx.data_ptr(), code
+        native.context(), *rows_of(op, y), *array(op, "dy", dy), address, code, dx.data_ptr(), code
     )
     return dx
 
 
 def mse_forward(x: Tensor, y: Tensor) -> Tensor:
-    """The mean of (x - y)^2 over all but the first dimension (N), fp32."""
+    """Return the mean of (x - y)^2 over all dimensions except the first, (N) fp32."""
     shape_of("mse", "y", y, x.shape)
     out = torch.empty(x.shape[:1], dtype=torch.float32, device="cpu")
-    rows, columns = _samples("mse", x)
+    rows, columns = samples_of("mse", x)
     functions().hc_mse_forward(
         native.context(), rows, columns, *array("mse", "x", x), *array("mse", "y", y), out.data_ptr()
     )
@@ -202,11 +173,11 @@ def mse_forward(x: Tensor, y: Tensor) -> Tensor:
 
 
 def mse_backward(dout: Tensor, x: Tensor, y: Tensor) -> Tensor:
-    """The gradient to x, in its type; that to y is its negative. dout (N), fp32."""
+    """Return the gradient of x, in its type, for dout (N) fp32. The gradient of y is its negative."""
     op = "mse_backward"
     shape_of(op, "y", y, x.shape)
     shape_of(op, "dout", dout, x.shape[:1])
-    rows, columns = _samples(op, x)
+    rows, columns = samples_of(op, x)
     address, code = array(op, "x", x)
     dx = pool().empty(x.shape, x.dtype)
     functions().hc_mse_backward(
@@ -217,7 +188,9 @@ def mse_backward(dout: Tensor, x: Tensor, y: Tensor) -> Tensor:
 
 
 def patchify_forward(image: Tensor, p: int, order: int) -> Tensor:
-    """image (N, C, R * p, S * p) to patches (N, T, C * p * p); order 0: (C, p, p) within a patch, order 1: (p, p, C)."""
+    """Cut image (N, C, R * p, S * p) into patches (N, T, C * p * p) with elements (C, p, p) (order 0) or (p, p, C)
+    (order 1).
+    """
     patches_of("patchify", "image", image, p, order)
     n, c, height, width = image.shape
     r, s = height // p, width // p
@@ -228,7 +201,7 @@ def patchify_forward(image: Tensor, p: int, order: int) -> Tensor:
 
 
 def unpatchify_forward(patches: Tensor, rows: int, p: int, order: int) -> Tensor:
-    """patches (N, T, C * p * p) of an image with `rows` rows of patches, to the image (N, C, R * p, S * p)."""
+    """Join patches (N, T, C * p * p) to images (N, C, R * p, S * p) with R = `rows`."""
     patches_of("unpatchify", "patches", patches, p, order, rows=rows)
     n, t, features = patches.shape
     c, s = features // (p * p), t // rows
@@ -239,7 +212,7 @@ def unpatchify_forward(patches: Tensor, rows: int, p: int, order: int) -> Tensor
 
 
 def sum_of_squares_forward(tensors: Sequence[Tensor]) -> float:
-    """The sum over all elements of contiguous fp32 tensors, in float64."""
+    """Return the sum of squares over all contiguous fp32 tensors, in float64."""
     total = torch.zeros((), dtype=torch.float64)
     counts, addresses = _counts(tensors), _addresses("sum_of_squares", "tensors", tensors)
     functions().hc_sum_of_squares(
@@ -248,30 +221,16 @@ def sum_of_squares_forward(tensors: Sequence[Tensor]) -> float:
     return total.item()
 
 
-def adamw_forward(
-    weights: Sequence[Tensor],
-    gradients: Sequence[Tensor],
-    first: Sequence[Tensor],
-    second: Sequence[Tensor],
-    averages: Sequence[Tensor] | None,
-    shadows: Sequence[Tensor] | None,
-    *,
-    lr: float,
-    betas: tuple[float, float],
-    eps: float,
-    weight_decay: float,
-    step: int,
-    gradient_scale: float,
-    ema_decay: float,
-) -> None:
-    """One update of all weights in place; lists of contiguous fp32 tensors of equal shapes, `shadows` of bf16."""
-    op = "adamw"
-    settings = native.AdamwSettings(lr, *betas, eps, weight_decay, gradient_scale, step, ema_decay)
-    lists = {"weights": weights, "gradients": gradients, "first": first, "second": second, "averages": averages}
+def adamw_forward(tensors: AdamwTensors, settings: native.AdamwSettings) -> None:
+    """Update all weights in place."""
+    weights, lists = tensors.weights, tensors._asdict()
+    of_type = {"shadows": torch.bfloat16}
     arrays = [
-        None if tensors is None else _addresses(op, name, tensors, like=weights) for name, tensors in lists.items()
+        None
+        if given is None
+        else _addresses("adamw", name, given, like=weights, of_type=of_type.get(name, torch.float32))
+        for name, given in lists.items()
     ]
-    arrays.append(None if shadows is None else _addresses(op, "shadows", shadows, like=weights, of_type=torch.bfloat16))
     counts = _counts(weights)
     functions().hc_adamw(
         *(native.context(), settings, len(weights), counts.data_ptr()),
@@ -282,7 +241,7 @@ def adamw_forward(
 def _adaln(
     op: str, x: Tensor, shift: Tensor, scale: Tensor, eps: float, dtype: torch.dtype, mean: Tensor | None
 ) -> tuple[Tensor, Tensor | None, Tensor]:
-    """Of RMSNorm where there is no `mean` to be written."""
+    """Apply LayerNorm, or RMSNorm without `mean`."""
     n, t, d = stream(op, "x", x)
     x_address, x_type = array(op, "x", x)
     shift_address, shift_type, shift_stride = condition(op, "shift", shift, (n, d))
@@ -297,9 +256,14 @@ def _adaln(
     return out, mean, rstd  # (N, T, D), (N, T), (N, T)
 
 
-def _adaln_backward(
-    op: str, dy: Tensor, x: Tensor, scale: Tensor, mean: Tensor | None, rstd: Tensor, dstream: Tensor | None
+def adaln_backward(
+    dy: Tensor, x: Tensor, scale: Tensor, mean: Tensor | None, rstd: Tensor, dstream: Tensor | None = None
 ) -> tuple[Tensor, Tensor, Tensor]:
+    """Return dx, dshift and dscale, each in the type of its input. Without `mean`, of RMSNorm.
+
+    `dstream` (N, T, D), the gradient of x outside the norm, is added to dx.
+    """
+    op = "adaln_backward"
     n, t, d = stream(op, "x", x)
     shape_of(op, "dy", dy, (n, t, d))
     if mean is not None:
@@ -320,33 +284,11 @@ def _adaln_backward(
     return dx, dshift, dscale  # (N, T, D), (N, D), (N, D)
 
 
-def _map(op: str, function: int, x: Tensor) -> Tensor:
-    address, code = array(op, "x", x)
-    out = pool().empty(x.shape, x.dtype)
-    functions().hc_map(native.context(), function, x.numel(), address, code, out.data_ptr(), code)
-    return out
-
-
-def _map_backward(op: str, function: int, dy: Tensor, x: Tensor) -> Tensor:
-    shape_of(op, "dy", dy, x.shape)
-    address, code = array(op, "x", x)
-    dx = pool().empty(x.shape, x.dtype)
-    functions().hc_map_backward(
-        native.context(), function, x.numel(), *array(op, "dy", dy), address, code, dx.data_ptr(), code
-    )
-    return dx
-
-
-def _rows(op: str, x: Tensor) -> tuple[int, int]:
-    if x.dim() == 0:
-        raise wrong_shape(op, "x", x, expected="at least one dimension")
-    return x.shape[:-1].numel(), x.shape[-1]
-
-
-def _samples(op: str, x: Tensor) -> tuple[int, int]:
-    if x.dim() == 0:
-        raise wrong_shape(op, "x", x, expected="(N, ...)")
-    return x.shape[0], x.shape[1:].numel()
+def adarms_backward(
+    dy: Tensor, x: Tensor, scale: Tensor, rstd: Tensor, dstream: Tensor | None = None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the gradients of `adarms_forward`; see `adaln_backward`."""
+    return adaln_backward(dy, x, scale, None, rstd, dstream)
 
 
 def _addresses(
@@ -357,7 +299,7 @@ def _addresses(
     like: Sequence[Tensor] | None = None,
     of_type: torch.dtype = torch.float32,
 ) -> Tensor:
-    """The addresses of contiguous tensors of one type, as C reads them: an array of pointers."""
+    """Return an array of pointers, as C reads it, to contiguous tensors of one type."""
     if like is not None and len(tensors) != len(like):
         raise problem(
             f"operator {op}, argument {name}", got=len(tensors), expected=len(like), fix="one for each weight"
@@ -370,7 +312,7 @@ def _addresses(
     if len(found) == len(tensors) and not any(address % of_type.itemsize for address in found):
         return torch.tensor(found, dtype=torch.int64)
     found = []
-    for index, tensor in enumerate(tensors):  # and say which one does not go, and why
+    for index, tensor in enumerate(tensors):  # report the first unsupported tensor
         entry = f"{name}[{index}]"
         if like is not None:
             shape_of(op, entry, tensor, like[index].shape)

@@ -1,8 +1,10 @@
-"""The Numba back end: the operators as compiled loops, for machines without the C library.
+"""Numba back end of the operators.
 
-What: `operators`, `heads` and `vector` hold the raw kernels that the table lists; `loops` and `matrix_loops` are what they run.
-Invariants: imported only when it is chosen, as Numba takes a second; the same bits for any number of threads.
-How to change it: a loop is a function of `loops.py`, compiled by `compiler.py` and called from a raw kernel.
+Purpose: compiled loops for machines without the C library.
+Contents: `operators`, `heads` and `vector` contain the raw kernels, `loops` and `matrix_loops` the compiled functions.
+Invariants: imported only if selected, because Numba takes a second. Results have the same bits for any number of
+threads.
+Extending: add a loop to `loops.py`, compile it with `compiler.py`, and call it from a raw kernel.
 """
 
 from dithc.hcops.numba import heads, operators, vector

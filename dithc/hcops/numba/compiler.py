@@ -1,11 +1,11 @@
-"""Numba itself: how the loops of this back end are compiled and kept on disk, and the few instructions Numba lacks.
+"""Compilation and on-disk cache of the loops, and instructions that Numba lacks.
 
-Loops are compiled without Numba's own threads: OpenMP, TBB or a work queue beside torch's pool would disturb it. They
-release the interpreter's lock instead, and `operators` runs them on plain Python threads.
+Loops are compiled without Numba's threads, because OpenMP, TBB or a work queue besides torch's pool would disturb it.
+They release the GIL, and `operators` runs them on plain Python threads.
 
-Arithmetic is fp32 and as written: no value is assumed finite, and a multiply-add is fused exactly where `multiply_add`
-says so, so that the vector and the scalar part of a loop give the same bits. Only `helper(reorder=True)` lets the
-compiler split a sum over lanes; how it does so depends on the length of the sum and on nothing else.
+Arithmetic is fp32 and exactly as written. No value is assumed finite. Only `multiply_add` fuses multiply-adds, so that
+vector and scalar parts of a loop give the same bits. Only `helper(reorder=True)` lets the compiler split a sum over
+lanes. The split depends only on the length of the sum.
 """
 
 import hashlib
@@ -34,30 +34,31 @@ log = logger(__name__)
 Function = TypeVar("Function", bound=Callable[..., Any])
 # An array of fp32, or of bf16 as its bits.
 Array = NDArray[np.float32] | NDArray[np.uint16]
-# One of both by a number at run time, where one compiled loop must serve all types: (fp32 array, bf16 array, kind).
+# Either of both, selected by a number at run time, if one compiled loop must serve all types: (fp32 array, bf16 array,
+# kind).
 Either = tuple[NDArray[np.float32], NDArray[np.uint16], int]
 FP32, ROUNDED, BF16 = 0, 1, 2  # ROUNDED: fp32 in memory, rounded to bf16 when read
 
-# What Numba has no types for.
+# Objects without type annotations in Numba.
 config = cast(Any, numba_config)
 type_of = cast(Callable[[Any], Any], numba.typeof)
 declared = cast(Callable[[Any, Any, str], Any], cgutils.get_or_insert_function)
 
-# Every file with compiled functions.
+# All files with compiled functions.
 SOURCES = ("compiler.py", "scalar.py", "loops.py", "matrix_loops.py", "heads.py")
 
 FEATURES = binding.get_host_cpu_features()
 # fp32 lanes of the widest vector of this processor.
 LANES = 16 if FEATURES.get("avx512f") else 8 if FEATURES.get("avx") else 4
-# The block of C in registers: 12 x 2 sums of the 32 registers of AVX-512, 6 x 2 of the 16 of AVX2, 8 x 2 of Neon's 32.
+# Block of C in registers: 12 x 2 sums of the 32 registers of AVX-512, 6 x 2 of 16 for AVX2, 8 x 2 of 32 for Neon.
 ROWS, VECTORS = {16: 12, 8: 6, 4: 8}[LANES], 2
 COLUMNS = VECTORS * LANES
-LINES = min(ROWS, LANES)  # lines of A that are turned over together; ROWS is a multiple
+LINES = min(ROWS, LANES)  # rows of A that are transposed together; ROWS is a multiple
 SIXTEEN, ONE, ODD_HALF, QUIET = np.uint32(16), np.uint32(1), np.uint32(0x7FFF), np.uint32(0x40)
 
 
 class Kernel:
-    """A loop compiled for the types of its arguments at first use, which is logged with the seconds it took."""
+    """Loop that is compiled for the types of its arguments at first use. The log reports the seconds."""
 
     _lock = threading.RLock()
     _announced = False
@@ -65,7 +66,7 @@ class Kernel:
     def __init__(self, function: Callable[..., None]) -> None:
         self.name = function.__name__
         self._compiled: set[tuple[str, ...]] = set()
-        # Numba reads the folder while it decorates. It is ours for that moment only, other users of Numba keep theirs.
+        # Numba reads the folder when it decorates. Restore it afterwards for other users of Numba.
         previous, config.CACHE_DIR = config.CACHE_DIR, str(CACHE_FOLDER or "")
         try:
             decorate = numba.njit(nogil=True, error_model="numpy", cache=CACHE_FOLDER is not None)
@@ -74,7 +75,7 @@ class Kernel:
             config.CACHE_DIR = previous
 
     def prepare(self, *arguments: Any) -> None:
-        """Compiles for these arguments, or loads what an earlier process compiled, unless that is done already."""
+        """Compile for these arguments, or load the result of an earlier process, unless already done."""
         key = tuple(argument.dtype.char for argument in arguments if isinstance(argument, np.ndarray))
         if key not in self._compiled:
             with Kernel._lock:
@@ -92,28 +93,30 @@ class Kernel:
         before, start = sum(self._dispatcher.stats.cache_misses.values()), time.perf_counter()
         try:
             self._dispatcher.compile(tuple(type_of(argument) for argument in arguments))
-        except OSError as error:  # compiled, but the folder is full or went away
+        except OSError as error:  # compiled, but the folder is full or was removed
             log.warning("compiled %s is not kept in %s: %s", self.name, CACHE_FOLDER, error)
         if sum(self._dispatcher.stats.cache_misses.values()) > before:
             log.info("Numba compiled %s in %.1f s", self.name, time.perf_counter() - start)
 
 
 def helper(reorder: bool = False) -> Callable[[Function], Function]:
-    """Compiles a function that kernels call; `reorder` lets its sums be split over lanes (inf and nan still count)."""
+    """Compile a function that kernels call. `reorder` allows splitting its sums over lanes; inf and nan are still
+    exact.
+    """
     flags = {"reassoc", "contract", "nsz"} if reorder else False
     return cast(Callable[[Function], Function], numba.njit(nogil=True, error_model="numpy", fastmath=flags))
 
 
 def instruction(emit: Callable[..., Any]) -> Callable[..., Any]:
-    """A function of compiled code by the instructions that it stands for."""
+    """Define a function of compiled code by its LLVM instructions."""
     return cast(Callable[..., Any], intrinsic(emit))
 
 
 def _cache_folder() -> Path | None:
-    """The first writable place for compiled loops, or None.
+    """Return the first writable folder for compiled loops, or None.
 
-    A folder of its own for each state of these sources: Numba compares only the file that defines a loop, and would
-    miss a change in a function that the loop calls from another file.
+    Each state of these sources has a separate folder. Numba compares only the file that defines a loop, and would miss
+    changes in functions that the loop calls from other files.
     """
     here = Path(__file__).parent
     digest = hashlib.sha256(b"".join((here / name).read_bytes() for name in SOURCES)).hexdigest()[:16]
@@ -137,7 +140,7 @@ CACHE_FOLDER = _cache_folder()
 
 @instruction
 def read(typing: Any, array: Any, index: Any) -> Any:
-    """array[index], without the test for a negative index that keeps loops from becoming vectors."""
+    """Return array[index] without the check for negative indices, which prevents vectorization."""
 
     def emit(context: Any, builder: Any, signature: Any, values: Any) -> Any:
         return builder.load(_address(context, builder, signature.args[0], *values))
@@ -147,7 +150,7 @@ def read(typing: Any, array: Any, index: Any) -> Any:
 
 @instruction
 def write(typing: Any, array: Any, index: Any, value: Any) -> Any:
-    """array[index] = value, likewise."""
+    """Set array[index] = value without the check for negative indices."""
 
     def emit(context: Any, builder: Any, signature: Any, values: Any) -> Any:
         builder.store(values[2], _address(context, builder, signature.args[0], values[0], values[1]))
@@ -171,7 +174,7 @@ def multiply_add(typing: Any, a: Any, b: Any, c: Any) -> Any:
 
 @instruction
 def maximum(typing: Any, a: Any, b: Any) -> Any:
-    """The larger one, nan if one of them is: unlike a comparison, compilers may take it lane by lane."""
+    """Return the larger value, or nan if either is nan. Unlike a comparison, compilers can vectorize it."""
 
     def emit(context: Any, builder: Any, signature: Any, values: Any) -> Any:
         fp32 = ir.FloatType()
@@ -209,7 +212,9 @@ def from_bits(typing: Any, value: Any) -> Any:
 def add_outer_products(
     typing: Any, a: Any, a_start: Any, b: Any, b_start: Any, depth: Any, c: Any, c_start: Any, c_stride: Any
 ) -> Any:
-    """c[i * c_stride + j] += sum over d of a[d * ROWS + i] * b[d * COLUMNS + j], the whole block of C in registers."""
+    """Add to c[i * c_stride + j] the sum over d of a[d * ROWS + i] * b[d * COLUMNS + j], with the block of C in
+    registers
+    """
 
     def emit(context: Any, builder: Any, signature: Any, values: Any) -> Any:
         vector = ir.VectorType(ir.FloatType(), LANES)
@@ -250,7 +255,7 @@ def add_outer_products(
         builder.cbranch(builder.icmp_signed("<", following, values[4]), loop, done)
 
         builder.position_at_end(done)
-        totals = [builder.phi(vector) for _ in places]  # a block's phis come before its stores
+        totals = [builder.phi(vector) for _ in places]  # the phis of a block must precede its stores
         for total, place, start, end in zip(totals, places, first, after, strict=True):
             total.add_incoming(start, entry)
             total.add_incoming(end, loop)
@@ -273,8 +278,8 @@ def _turned(lines: int) -> Callable[..., Any]:
                 row = builder.load(builder.bitcast(place, ir.VectorType(stored, LANES).as_pointer()), align=2)
                 rows.append(_as_fp32(builder, row, fp32))
             rows += [ir.Constant(fp32, ir.Undefined)] * (LANES - lines)
-            # Row i interleaved with row i + half, log2(LANES) times: each time the first bit of the row's number
-            # becomes the last of the column's, until the two have changed places.
+            # Interleave row i with row i + half, log2(LANES) times. Each time the first bit of the row number becomes
+            # the last bit of the column number, until both are exchanged.
             masks = [[k // 2 + first + k % 2 * LANES for k in range(LANES)] for first in (0, half)]
             for _ in range(LANES.bit_length() - 1):
                 pairs = [(rows[i], rows[i + half], mask) for i in range(half) for mask in masks]
@@ -306,25 +311,25 @@ turn_lines, turn_lanes = _turned(LINES), _turned(LANES)
 
 @helper()
 def widened(bits: np.uint16) -> np.float32:
-    """bf16 to fp32: the upper half of its bits."""
+    """Convert bf16 to fp32; its bits are the upper half."""
     return from_bits(np.uint32(bits) << SIXTEEN)  # type: ignore[no-any-return]
 
 
 @helper()
 def narrowed(value: np.float32) -> np.uint16:
-    """fp32 to bf16, to nearest even; a nan stays one."""
+    """Round fp32 to bf16, to nearest even; nan stays nan."""
     bits: np.uint32 = bits_of(value)
     nearest = (bits + ODD_HALF + ((bits >> SIXTEEN) & ONE)) >> SIXTEEN
     return np.uint16((bits >> SIXTEEN) | QUIET if value != value else nearest)
 
 
 def load(x: Array | Either, index: int) -> np.float32:
-    """Element `index` of an array of fp32 or bf16, as fp32; for compiled code."""
+    """Return element `index` of an array of fp32 or bf16 as fp32, in compiled code."""
     raise NotImplementedError
 
 
 def store(x: Array | Either, index: int, value: np.float32) -> None:
-    """Writes element `index` of an array of fp32 or bf16; for compiled code."""
+    """Write element `index` of an array of fp32 or bf16, in compiled code."""
     raise NotImplementedError
 
 

@@ -1,36 +1,29 @@
-"""RMSNorm and rotation of the heads of q and k in the Numba back end: the compiled loops, and the raw kernels around them.
+"""RMSNorm and rotation of the heads of q and k: compiled loops and raw kernels.
 
-Legend: N batch, T tokens, D width, H heads, K head width (D = H * K). Arrays are flat, arithmetic is fp32, and sums over tokens
-are taken as in `loops.py`, so that no result depends on the number of threads.
+Arrays are flat and arithmetic is fp32. Sums over tokens use blocks as in `loops.py`, so that results do not depend on
+the number of threads.
+
+Legend: N batch, T tokens, D width, H heads, K head width (D = H * K).
 """
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from dithc.hcops.checks import fp32, rotation_of, shape_of, typed
+from dithc.hcops.checks import CONSTANTS, fp32, rotation_of, shape_of, typed
 from dithc.hcops.numba.compiler import Array, Kernel, helper, load, multiply_add, read, store, write
 from dithc.hcops.numba.loops import ONE, TOKENS_PER_BLOCK, ZERO, Fp32
 from dithc.hcops.numba.operators import NO_FP32, add_blocks, flat
 from dithc.hcops.numba.threads import run
 
 
-def rotate_heads_forward(
-    qkv: Tensor,
-    num_heads: int,
-    cos: Tensor | None,
-    sin: Tensor | None,
-    query_weight: Tensor | None,
-    key_weight: Tensor | None,
-    eps: float,
-) -> Tensor:
-    """qkv (N, T, 3D), cos and sin (T, K / 2) fp32 or None, weights (K) fp32 or None."""
+def rotate_heads_forward(qkv: Tensor, num_heads: int, eps: float, *constants: Tensor | None) -> Tensor:
+    """Rotate qkv (N, T, 3D); as `c.matrix.rotate_heads_forward`."""
     op = "rotate_heads"
-    rotation_of(op, qkv, num_heads, cos, sin, query_weight, key_weight)
-    n, t, three = qkv.shape
-    out, constants = torch.empty_like(qkv), _constants(op, cos, sin, query_weight, key_weight)
+    n, t, _, k = rotation_of(op, qkv, num_heads, *constants)
+    out = torch.empty_like(qkv)
     run(
-        *(rotate_forward, n * t, t, num_heads, three // (3 * num_heads), np.float32(eps), *constants),
+        *(rotate_forward, n * t, t, num_heads, k, np.float32(eps), *_constants(op, *constants)),
         *(flat(op, "qkv", qkv), flat(op, "out", out)),
         elements=qkv.numel(),
     )
@@ -38,45 +31,35 @@ def rotate_heads_forward(
 
 
 def rotate_heads_backward(
-    dout: Tensor,
-    qkv: Tensor | None,
-    num_heads: int,
-    cos: Tensor | None,
-    sin: Tensor | None,
-    query_weight: Tensor | None,
-    key_weight: Tensor | None,
-    eps: float,
+    dout: Tensor, qkv: Tensor | None, num_heads: int, eps: float, *constants: Tensor | None
 ) -> tuple[Tensor, Tensor | None, Tensor | None]:
-    """The gradients to qkv, in its type, and to the weights, fp32; without weights qkv may be None."""
-    op = "rotate_heads_backward"
-    rotation_of(op, dout, num_heads, cos, sin, query_weight, key_weight)
-    n, t, three = dout.shape
-    k, blocks = three // (3 * num_heads), -(-t // TOKENS_PER_BLOCK)
-    if query_weight is not None:
+    """Return the gradients of qkv, in its type, and of the weights, fp32. Without weights qkv may be None."""
+    op, has_weights = "rotate_heads_backward", constants[2] is not None
+    n, t, _, k = rotation_of(op, dout, num_heads, *constants)
+    blocks = -(-t // TOKENS_PER_BLOCK)
+    if has_weights:
         assert qkv is not None, "the gradient of a norm needs its input"
         shape_of(op, "qkv", qkv, dout.shape)
         typed(op, "qkv", qkv, dout.dtype)
     dqkv, source = torch.empty_like(dout), dout if qkv is None else qkv
     sums, turned = np.zeros(n * blocks * 2 * k, np.float32), np.empty(n * blocks * k, np.float32)
     run(
-        *(rotate_backward, n * blocks, t, num_heads, k, np.float32(eps)),
-        *_constants(op, cos, sin, query_weight, key_weight),
+        *(rotate_backward, n * blocks, t, num_heads, k, np.float32(eps), *_constants(op, *constants)),
         *(flat(op, "dout", dout), flat(op, "qkv", source), flat(op, "dqkv", dqkv), turned, sums),
         elements=dout.numel(),
     )
-    if query_weight is None:
+    if not has_weights:
         return dqkv, None, None
     of_query, of_key = add_blocks(sums, (1, n * blocks, 2 * k)).view(2, k).unbind(0)
     return dqkv, of_query.clone(), of_key.clone()  # (N, T, 3D), (K), (K)
 
 
-def _constants(
-    op: str, cos: Tensor | None, sin: Tensor | None, query_weight: Tensor | None, key_weight: Tensor | None
-) -> tuple[Array, Array, Array]:
-    """Cosines, sines, and the weights of q behind which stand those of k; empty where there are none."""
-    for name, tensor in (("cos", cos), ("sin", sin), ("query_weight", query_weight), ("key_weight", key_weight)):
+def _constants(op: str, *constants: Tensor | None) -> tuple[Array, Array, Array]:
+    """Return cosines, sines, and the weights of q followed by the weights of k; empty arrays for None."""
+    for name, tensor in zip(CONSTANTS, constants, strict=True):
         if tensor is not None:
             fp32(op, name, tensor)
+    cos, sin, query_weight, key_weight = constants
     tables = (NO_FP32, NO_FP32) if cos is None or sin is None else (flat(op, "cos", cos), flat(op, "sin", sin))
     if query_weight is None or key_weight is None:
         return *tables, NO_FP32
@@ -110,7 +93,9 @@ def rotate_forward(
     begin: int, end: int, tokens: int, heads: int, width: int, eps: np.float32,
     cos: Fp32, sin: Fp32, weights: Fp32, qkv: Array, out: Array,
 ) -> None:  # fmt: skip
-    """Rows (tokens): each head of q and k normed where there are weights, then rotated where there are angles."""
+    """Compute rows (tokens): apply the norm if weights are present, then the rotation if angles are present, to each
+    head of q and k.
+    """
     half = width // 2
     for row in range(begin, end):
         first, angles = row * 3 * heads * width, row % tokens * half
@@ -140,8 +125,11 @@ def rotate_backward(
     begin: int, end: int, tokens: int, heads: int, width: int, eps: np.float32,
     cos: Fp32, sin: Fp32, weights: Fp32, dout: Array, qkv: Array, dqkv: Array, turned: Fp32, sums: Fp32,
 ) -> None:  # fmt: skip
-    """Blocks of tokens: with h = dout turned back, dx = rstd (w h - xh mean(w h xh)), and in a row of sums, which is zero at
-    first, those of h xh for q and for k; without weights dx = h, and qkv is not read. `turned` is memory for h."""
+    """Compute blocks of tokens: with h = dout rotated back, dx = rstd (w h - xh mean(w h xh)).
+
+    A row of `sums`, zero at first, receives the sums of h xh for q and for k. Without weights dx = h, and qkv is not
+    read. `turned` is memory for h.
+    """
     half, blocks = width // 2, (tokens + TOKENS_PER_BLOCK - 1) // TOKENS_PER_BLOCK
     for block in range(begin, end):
         first_token, h = block % blocks * TOKENS_PER_BLOCK, block * width

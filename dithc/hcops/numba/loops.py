@@ -1,8 +1,9 @@
-"""The memory-bound operators as compiled loops, each over a range of rows, blocks or elements that one thread takes.
+"""Memory-bound operators as compiled loops. Each call covers a range of rows, blocks or elements for one thread.
 
-Legend: N images, T tokens, D width; arrays are flat, fp32 or bf16, arithmetic is fp32. A kernel writes no element of
-another range, and sums over tokens are taken within blocks of a fixed length and then over the blocks in order, so that no
-result depends on the number of threads.
+A kernel writes only elements of its range. Sums over tokens are taken within blocks of a fixed length, then over the
+blocks in order, so that results do not depend on the number of threads.
+
+Legend: N images, T tokens, D width; arrays are flat, fp32 or bf16, arithmetic is fp32.
 """
 
 import numpy as np
@@ -15,11 +16,11 @@ Fp32 = NDArray[np.float32]
 ONE, ZERO = np.float32(1), np.float32(0)
 LOWEST = np.float32(-np.inf)
 
-# Rows of one partial sum over tokens: its write is then 1/64 of what was read, and 256 tokens still make 4 parts.
+# Rows of one partial sum over tokens: writes are 1/64 of reads, and 256 tokens still make 4 parts.
 TOKENS_PER_BLOCK = 64
-# Elements of one partial sum over a whole tensor, in float64.
+# Elements of one partial sum over a tensor, in float64.
 ELEMENTS_PER_BLOCK = 16384
-# Elements that pass through all steps of AdamW together: six arrays of 4 KB stay in any first-level cache.
+# Elements that pass through all steps of AdamW together. Six arrays of 4 KB fit any L1 cache.
 ADAMW_BLOCK = 1024
 
 
@@ -81,7 +82,7 @@ def silu_backward(begin: int, end: int, dout: Array, x: Array, dx: Array) -> Non
 
 @Kernel
 def swiglu_forward(begin: int, end: int, width: int, x: Array, out: Array) -> None:
-    """Rows of out = silu(gate) value; a row of x is `width` gates, then as many values."""
+    """Compute rows of out = silu(gate) value; a row of x contains `width` gates, then as many values."""
     for row in range(begin, end):
         at = row * width
         for j in range(width):
@@ -114,7 +115,7 @@ def scale(begin: int, end: int, alpha: np.float32, x: Array, out: Array) -> None
 
 
 @helper(reorder=True)
-def _sum(x: Array, start: int, count: int) -> np.float32:
+def sum_of(x: Array, start: int, count: int) -> np.float32:
     total = ZERO
     for j in range(count):
         total += load(x, start + j)
@@ -135,13 +136,13 @@ def adaln_forward(
     begin: int, end: int, tokens: int, width: int, eps: np.float32,
     x: Array, shift: Fp32, scale: Fp32, out: Array, means: Fp32, rstds: Fp32,
 ) -> None:  # fmt: skip
-    """Rows of out = (x - mean) rstd (1 + scale) + shift; the variance from deviations, not from squares.
+    """Compute rows of out = (x - mean) rstd (1 + scale) + shift, with the variance from deviations instead of squares.
 
-    Where means is empty the mean counts as 0: then it is RMSNorm.
+    If `means` is empty, the mean is 0, as in RMSNorm.
     """
     for row in range(begin, end):
         at, condition = row * width, row // tokens * width
-        mean = _sum(x, at, width) / np.float32(width) if means.size else ZERO
+        mean = sum_of(x, at, width) / np.float32(width) if means.size else ZERO
         variance = _sum_of_squared_deviations(x, at, width, mean) / np.float32(width)
         rstd = ONE / np.sqrt(variance + eps)
         for j in range(width):
@@ -177,8 +178,10 @@ def adaln_backward(
     begin: int, end: int, tokens: int, width: int, dout: Array, x: Array, scale: Fp32, means: Fp32, rstds: Fp32,
     dstream: Array, dx: Array, dshift: Fp32, dscale: Fp32,
 ) -> None:  # fmt: skip
-    """Blocks of tokens: dx (plus dstream where that is not empty), and in rows of dshift and dscale each block's sums of
-    dout and of dout * normalised. Where means is empty, of RMSNorm."""
+    """Compute dx (plus dstream, if not empty) of blocks of tokens.
+
+    Rows of dshift and dscale receive the sums of dout and of dout * normalised per block. RMSNorm if `means` is empty.
+    """
     blocks = (tokens + TOKENS_PER_BLOCK - 1) // TOKENS_PER_BLOCK
     for block in range(begin, end):
         image, first = block // blocks, block % blocks * TOKENS_PER_BLOCK
@@ -255,7 +258,7 @@ def column_sums(begin: int, end: int, rows: int, width: int, x: Array, out: Fp32
 
 @Kernel
 def add_blocks(begin: int, end: int, blocks: int, width: int, partial: Fp32, out: Fp32) -> None:
-    """Groups of rows: out[group] = the sum of the group's `blocks` rows of partial, in order."""
+    """Compute out[group] as the sum of the group's `blocks` rows of partial, in order."""
     for group in range(begin, end):
         at = group * width
         for j in range(width):
@@ -267,7 +270,7 @@ def add_blocks(begin: int, end: int, blocks: int, width: int, partial: Fp32, out
 
 @Kernel
 def softmax_forward(begin: int, end: int, width: int, x: Array, out: Array, row_of_exps: Fp32) -> None:
-    """Rows; `row_of_exps` has a row for each row of x, so that bf16 exponentials are rounded once only."""
+    """Compute rows. `row_of_exps` has a row for each row of x, so that bf16 exponentials are rounded only once."""
     for row in range(begin, end):
         at = row * width
         largest = LOWEST
@@ -275,13 +278,13 @@ def softmax_forward(begin: int, end: int, width: int, x: Array, out: Array, row_
             largest = maximum(largest, load(x, at + j))
         for j in range(width):
             write(row_of_exps, at + j, exp(load(x, at + j) - largest))
-        inverse = ONE / _sum(row_of_exps, at, width)
+        inverse = ONE / sum_of(row_of_exps, at, width)
         for j in range(width):
             store(out, at + j, read(row_of_exps, at + j) * inverse)
 
 
 @helper(reorder=True)
-def _sum_of_products(x: Array, y: Array, start: int, count: int) -> np.float32:
+def sum_of_products(x: Array, y: Array, start: int, count: int) -> np.float32:
     total = ZERO
     for j in range(count):
         total += load(x, start + j) * load(y, start + j)
@@ -293,7 +296,7 @@ def softmax_backward(begin: int, end: int, width: int, dout: Array, y: Array, dx
     """Rows of dx = y (dout - sum(dout y))."""
     for row in range(begin, end):
         at = row * width
-        mean = _sum_of_products(dout, y, at, width)
+        mean = sum_of_products(dout, y, at, width)
         for j in range(width):
             store(dx, at + j, load(y, at + j) * (load(dout, at + j) - mean))
 
@@ -348,7 +351,7 @@ def patchify(
     begin: int, end: int, channels: int, patches_down: int, patches_across: int, side: int, channels_last: bool,
     to_patches: bool, image: Array, patches: Array,
 ) -> None:  # fmt: skip
-    """Rows of patches, counted over all images: copies image to patches, or patches to image; bits stay as they are."""
+    """Copy rows of patches of all images, from image to patches or back; bits are unchanged."""
     per_row, area = patches_across * side, side * side
     for patch_row in range(begin, end):
         picture, down = patch_row // patches_down, patch_row % patches_down
@@ -373,9 +376,9 @@ def adamw(
     gradient_scale: np.float32, keep: np.float32, beta1: np.float32, rest1: np.float32, beta2: np.float32,
     rest2: np.float32, rate: np.float32, root: np.float32, eps: np.float32, ema_rest: np.float32,
 ) -> None:  # fmt: skip
-    """Elements: moments, weight, then moving average and bf16 copy where those arrays are not empty.
+    """Update moments and weights, then the moving average and bf16 copy if those arrays are not empty.
 
-    A loop for each result: compilers give up on vectors where one loop would have to compare six arrays for overlap.
+    Each result has a separate loop, because compilers do not vectorize a loop that must compare six arrays for overlap.
     """
     for start in range(begin, end, ADAMW_BLOCK):
         stop = min(start + ADAMW_BLOCK, end)

@@ -1,12 +1,13 @@
-"""Matrix products and attention as compiled loops: operands packed into panels, blocks of C held in registers.
+"""Matrix products and attention as compiled loops: operands packed into panels, blocks of C in registers.
 
-Legend: C (m, n) = A (m, k) B (k, n); T tokens, H heads, K head width. A panel holds ROWS rows of A, or COLUMNS columns of B,
-depth by depth, filled up with zeros, so that `add_outer_products` needs no special case. Every element of C is summed in the
-same order wherever its block lies, so that no result depends on the number of threads.
+A panel contains ROWS rows of A, or COLUMNS columns of B, depth by depth, padded with zeros, so that
+`add_outer_products` needs no special case. Every element of C is summed in the same order in any block, so that results
+do not depend on the number of threads.
+
+Legend: C (m, n) = A (m, k) B (k, n); T tokens, H heads, K head width.
 """
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dithc.hcops.numba.compiler import (
     BF16,
@@ -31,27 +32,25 @@ from dithc.hcops.numba.compiler import (
     widened,
     write,
 )
+from dithc.hcops.numba.loops import LOWEST, ONE, ZERO, Fp32, sum_of, sum_of_products
 from dithc.hcops.numba.scalar import exp, gelu, gelu_gradient
 
-Fp32 = NDArray[np.float32]
-ZERO, ONE = np.float32(0), np.float32(1)
-LOWEST = np.float32(-np.inf)
-
-# Depth per visit of a block of C: a panel of B (192 x COLUMNS fp32, 24 KB with 512-bit vectors) stays in a 32 KB first level.
+# Depth per visit of a block of C. A panel of B (192 x COLUMNS fp32, 24 KB with 512-bit vectors) stays in a 32 KB L1
+# cache.
 DEPTH_PER_VISIT = 192
-# Depth that is packed at once, and the packed parts: A in 768 KB, which a 1 MB second level holds; B in 4 MB, one core's
-# share of a third level. C is kept in fp32 between two depths.
+# Depth packed at once, and size of the packed parts. A has 768 KB, which fits a 1 MB L2 cache. B has 4 MB, the share of
+# one core in the L3 cache. C is kept in fp32 between two depths.
 DEPTH_PACKED = 2048
 PACKED_A, PACKED_B = 192 * 1024, 1024 * 1024
 # Block of C that is finished together: at most 192 x 128 fp32, 96 KB.
 TILE_ROWS, TILE_COLUMNS = 192 // ROWS * ROWS, 128
-# Queries that pass through attention together: their rows of scores (96 x T fp32) stay in the second level up to T = 2,048.
+# Queries that pass through attention together. Their scores (96 x T fp32) stay in the L2 cache up to T = 2,048.
 QUERIES = 96
 
 
 @helper()
 def up(count: int, step: int) -> int:
-    """The next multiple of `step`."""
+    """Return the next multiple of `step`."""
     return (count + step - 1) // step * step
 
 
@@ -59,7 +58,7 @@ def up(count: int, step: int) -> int:
 def pack(
     source: Array, start: int, line_stride: int, depth_stride: int, lines: int, depth: int, width: int, out: Fp32
 ) -> None:
-    """Panels of `width` lines (rows of A, columns of B): out[panel, d, line], zeros for the lines that are missing."""
+    """Pack panels of `width` lines (rows of A, columns of B): out[panel, d, line], with zeros for missing lines."""
     for first in range(0, lines, width):
         panel, count = first * depth, min(width, lines - first)
         at = start + first * line_stride
@@ -88,7 +87,7 @@ def pack(
 def pack_either(
     source: Either, start: int, line_stride: int, depth_stride: int, lines: int, depth: int, width: int, out: Fp32
 ) -> None:
-    """`pack`, with bf16 as its source or as the type that fp32 is rounded to."""
+    """Call `pack` for a bf16 source or an fp32 source that is rounded to bf16."""
     if source[2] == BF16:
         pack(source[1], start, line_stride, depth_stride, lines, depth, width, out)
     else:
@@ -100,7 +99,7 @@ def pack_either(
 
 @helper()
 def add_product(a: Fp32, b: Fp32, b_start: int, rows: int, columns: int, depth: int, c: Fp32, c_stride: int) -> None:
-    """c += A B for packed A and B; c has whole blocks: rows up to ROWS, columns up to COLUMNS."""
+    """Add A B of packed A and B to c, which has complete blocks: rows up to ROWS, columns up to COLUMNS."""
     for j in range(0, columns, COLUMNS):
         for d in range(0, depth, DEPTH_PER_VISIT):
             visit = min(DEPTH_PER_VISIT, depth - d)
@@ -115,7 +114,7 @@ def finish(
     tile: Fp32, at: int, count: int, place: int, column: int, out: Either, before: Either, gelu_at: Either, residual: Either,
     bias: Fp32, gate: Fp32, gate_at: int, use_gelu: bool,
 ) -> None:  # fmt: skip
-    """One row of a block of C: bias, a copy of that, GELU, a GELU's gradient, gate, residual; each where it is wanted."""
+    """Finish a row of a block of C: bias, copy, GELU, gradient of GELU, gate, residual, each if requested."""
     if bias.size:
         for j in range(count):
             write(tile, at + j, read(tile, at + j) + read(bias, column + j))
@@ -142,8 +141,11 @@ def gemm(
     b_depth: int, partial: Fp32, accumulate: bool, out: Either, before: Either, gelu_at: Either, residual: Either,
     bias: Fp32, gate: Fp32, rows_per_gate: int, use_gelu: bool,
 ) -> None:  # fmt: skip
-    """Rows m0 to m1, columns n0 to n1 of out (m, n) = finish(A B); partial (m, n) holds C between two packed depths, and is
-    out itself where that is fp32. `accumulate`: starts from what partial holds."""
+    """Compute rows m0 to m1, columns n0 to n1 of out (m, n) = finish(A B).
+
+    `partial` (m, n) holds C between two packed depths; it is `out` itself if that is fp32. `accumulate` adds to the
+    content of `partial`.
+    """
     depth = min(max(k, 1), DEPTH_PACKED)
     block_rows = min(max(PACKED_A // depth // ROWS * ROWS, ROWS), TILE_ROWS, up(m1 - m0, ROWS))
     block_columns = min(max(PACKED_B // depth // TILE_COLUMNS, 1) * TILE_COLUMNS, up(n1 - n0, COLUMNS))
@@ -180,25 +182,18 @@ def gemm(
 
 @helper()
 def exponentials(scores: Fp32, at: int, count: int, factor: np.float32, shift: np.float32) -> None:
-    """scores = e^(factor scores - shift), in place."""
+    """Compute scores = e^(factor scores - shift) in place."""
     for j in range(count):
         write(scores, at + j, exp(multiply_add(factor, read(scores, at + j), -shift)))
-
-
-@helper(reorder=True)
-def sum_of(x: Fp32, at: int, count: int) -> np.float32:
-    """Sum of `count` elements from `at`."""
-    total = ZERO
-    for j in range(count):
-        total += read(x, at + j)
-    return total
 
 
 @Kernel
 def attention_forward(
     begin: int, end: int, tokens: int, heads: int, width: int, qkv: Array, out: Array, lse: Fp32
 ) -> None:
-    """Heads, counted over all images: softmax(q k^T / sqrt(K)) v, some queries at a time, and each row's log of its sum."""
+    """Compute softmax(q k^T / sqrt(K)) v of heads, counted over all images, a few queries at a time, and the log of
+    each row's sum.
+    """
     factor = ONE / np.sqrt(np.float32(width))
     keys, values, row = up(tokens, COLUMNS), up(width, COLUMNS), 3 * heads * width
     queries = min(QUERIES, up(tokens, ROWS))
@@ -233,15 +228,6 @@ def attention_forward(
                     store(out, at + j, read(mixed, i * values + j) * inverse)
 
 
-@helper(reorder=True)
-def sum_of_products(x: Array, y: Array, at: int, count: int) -> np.float32:
-    """Sum of the products of `count` elements from `at`."""
-    total = ZERO
-    for j in range(count):
-        total += load(x, at + j) * load(y, at + j)
-    return total
-
-
 @Kernel
 def attention_backward(
     begin: int,
@@ -255,7 +241,7 @@ def attention_backward(
     lse: Fp32,
     dqkv: Array,
 ) -> None:
-    """Heads: P and its gradient dS = P (dP - sum(dout out)) are computed again for some queries at a time."""
+    """Recompute P and its gradient dS = P (dP - sum(dout out)) of heads, a few queries at a time."""
     factor = ONE / np.sqrt(np.float32(width))
     keys, values, row = up(tokens, COLUMNS), up(width, COLUMNS), 3 * heads * width
     queries, key_rows = min(QUERIES, up(tokens, ROWS)), up(tokens, ROWS)
@@ -263,11 +249,8 @@ def attention_backward(
     k_for_dq, packed_query = np.empty(values * tokens, np.float32), np.empty(queries * width, np.float32)
     packed_p, packed_right = np.empty(key_rows * queries, np.float32), np.empty(values * queries, np.float32)
     p, ds = np.empty(queries * keys, np.float32), np.empty(queries * keys, np.float32)
-    dq, dk, dv = (
-        np.empty(queries * values, np.float32),
-        np.empty(key_rows * values, np.float32),
-        np.empty(key_rows * values, np.float32),
-    )
+    dq, dk = np.empty(queries * values, np.float32), np.empty(key_rows * values, np.float32)
+    dv = np.empty_like(dk)
     for unit in range(begin, end):
         image, head = unit // heads, unit % heads
         q = image * tokens * row + head * width

@@ -1,7 +1,6 @@
-"""Raw kernels of the Numba back end: matrix products, adaLN, gate + residual, attention. Tensors in, tensors out, no autograd.
+"""Raw kernels of the Numba back end: matrix products, adaLN, gated residual and attention, without autograd.
 
-What a machine without a compiled C library uses; the same functions as `c/matrix.py`. The elementwise ones are in
-`vector.py`, the loops in `loops.py` and `matrix_loops.py`.
+The C back end has the same functions. `vector.py` contains the elementwise kernels.
 
 Legend: N batch, T tokens, D width, H heads, K head width (D = H * K), F output features, M = N * T rows.
 """
@@ -14,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from dithc.hcops.checks import array, condition, fp32, shape_of, typed, wrong_shape
+from dithc.hcops.checks import array, condition, fp32, heads_of, linear_of, shape_of, stream, typed
 from dithc.hcops.numba import loops, matrix_loops
 from dithc.hcops.numba.compiler import BF16, COLUMNS, FP32, ROUNDED, ROWS, Array, Either
 from dithc.hcops.numba.loops import TOKENS_PER_BLOCK
@@ -23,55 +22,51 @@ from dithc.hcops.numba.threads import ELEMENTS_PER_THREAD, num_threads, run, spr
 Needs = Sequence[bool]
 NO_FP32, NO_BF16 = np.empty(0, np.float32), np.empty(0, np.uint16)
 NOTHING: Either = (NO_FP32, NO_BF16, FP32)
-# Multiply-adds that take as long as an element of a memory-bound loop (measured: a third of a nanosecond, 0.01 each).
+# Multiply-adds that take as long as one element of a memory-bound loop (measured: 0.01 ns and 0.33 ns).
 PRODUCTS_PER_ELEMENT = 32
 # Multiply-adds that take as long as packing one element (measured: 0.4 ns).
 PRODUCTS_PER_PACKED = 48
 
 
 def linear_forward(x: Tensor, weight: Tensor, bias: Tensor | None, dtype: torch.dtype) -> Tensor:
-    """x (..., D), weight (F, D), bias (F); `dtype` is that of the products and of the result."""
-    y = _output_of_linear("linear", x, weight, dtype)
+    """Apply weight (F, D) and bias (F) to x (..., D); `dtype` is the type of the product and the result."""
+    _, features, _ = linear_of("linear", x, weight, bias)
+    y = torch.empty((*x.shape[:-1], features), dtype=dtype)
     _forward_product("linear", x, weight, bias, y, dtype)
     return y  # (..., F)
 
 
-def linear_gelu_forward(x: Tensor, weight: Tensor, bias: Tensor | None, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """As `linear_forward`; also what stood before the GELU, which the gradient needs."""
-    y = _output_of_linear("linear_gelu", x, weight, dtype)
-    before = torch.empty_like(y)
+def linear_gelu_forward(
+    x: Tensor, weight: Tensor, bias: Tensor | None, dtype: torch.dtype, *, keep: bool = True
+) -> tuple[Tensor, Tensor | None]:
+    """Return GELU(y) and, if `keep`, y = x W^T + b, which the gradient needs."""
+    _, features, _ = linear_of("linear_gelu", x, weight, bias)
+    y = torch.empty((*x.shape[:-1], features), dtype=dtype)
+    before = torch.empty_like(y) if keep else None
     _forward_product("linear_gelu", x, weight, bias, y, dtype, before=before, use_gelu=True)
     return y, before  # (..., F) each
 
 
 def linear_gate_residual_forward(
-    x: Tensor, weight: Tensor, bias: Tensor | None, gate: Tensor, residual: Tensor, dtype: torch.dtype
-) -> tuple[Tensor, Tensor]:
-    """Return residual + gate * y and y = x W^T + b; shapes and types as `c.matrix.linear_gate_residual_forward`."""
-    op = "linear_gate_residual"
-    n, t, _ = _stream(op, "x", x)
-    shape_of(op, "residual", residual, (n, t, weight.shape[0]))
-    out_type = torch.promote_types(torch.promote_types(residual.dtype, gate.dtype), dtype)
-    out, y = _output_of_linear(op, x, weight, out_type), _output_of_linear(op, x, weight, dtype)
-    rows = _condition(op, "gate", gate, (n, weight.shape[0]))
-    _forward_product(op, x, weight, bias, out, dtype, before=y, residual=residual, gate=rows, rows_per_gate=t)
-    return out, y  # (N, T, F) each
-
-
-def mlp_forward(
     x: Tensor,
-    weight1: Tensor,
-    bias1: Tensor | None,
-    weight2: Tensor,
-    bias2: Tensor | None,
+    weight: Tensor,
+    bias: Tensor | None,
     gate: Tensor,
     residual: Tensor,
     dtype: torch.dtype,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """`linear_gelu_forward`, then `linear_gate_residual_forward`: the results of the second around those of the first."""
-    hidden, before = linear_gelu_forward(x, weight1, bias1, dtype)
-    out, y = linear_gate_residual_forward(hidden, weight2, bias2, gate, residual, dtype)
-    return out, hidden, before, y  # (N, T, F), (N, T, 4D), (N, T, 4D), (N, T, F)
+    *,
+    keep: bool = True,
+) -> tuple[Tensor, Tensor | None]:
+    """Return residual + gate * y and, if `keep`, y = x W^T + b; as `c.matrix.linear_gate_residual_forward`."""
+    op = "linear_gate_residual"
+    _, features, _ = linear_of(op, x, weight, bias)
+    n, t, _ = stream(op, "x", x)
+    shape_of(op, "residual", residual, (n, t, features))
+    out_type = torch.promote_types(torch.promote_types(residual.dtype, gate.dtype), dtype)
+    out, y = torch.empty(residual.shape, dtype=out_type), torch.empty(residual.shape, dtype=dtype) if keep else None
+    rows = _condition(op, "gate", gate, (n, features))
+    _forward_product(op, x, weight, bias, out, dtype, before=y, residual=residual, gate=rows, rows_per_gate=t)
+    return out, y  # (N, T, F) each
 
 
 def linear_backward(
@@ -115,38 +110,21 @@ def linear_backward(
 def adaln_forward(
     x: Tensor, shift: Tensor, scale: Tensor, eps: float, dtype: torch.dtype
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """x (N, T, D), shift and scale (N, D); `dtype` is that of the result."""
+    """Normalize x (N, T, D), then apply shift and scale (N, D); return out in `dtype`, mean and rstd."""
     mean = torch.empty(x.shape[:-1])
     out, rstd = _adaln("adaln", x, shift, scale, eps, dtype, mean)
     return out, mean, rstd  # (N, T, D), (N, T), (N, T)
 
 
 def adarms_forward(x: Tensor, shift: Tensor, scale: Tensor, eps: float, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """As `adaln_forward`, of RMSNorm, which has no mean."""
+    """Apply `adaln_forward` with RMSNorm; return out and rstd."""
     return _adaln("adarms", x, shift, scale, eps, dtype, None)  # (N, T, D), (N, T)
 
 
-def adaln_backward(
-    dy: Tensor, x: Tensor, scale: Tensor, mean: Tensor, rstd: Tensor, dstream: Tensor | None = None
-) -> tuple[Tensor, Tensor, Tensor]:
-    """The gradients of `adaln_forward`, each in the type of its input; shift has the type of scale.
-
-    `dstream` (N, T, D) is added to dx: what comes back to x beside the norm.
-    """
-    return _adaln_backward("adaln_backward", dy, x, scale, mean, rstd, dstream)
-
-
-def adarms_backward(
-    dy: Tensor, x: Tensor, scale: Tensor, rstd: Tensor, dstream: Tensor | None = None
-) -> tuple[Tensor, Tensor, Tensor]:
-    """As `adaln_backward`, of `adarms_forward`."""
-    return _adaln_backward("adarms_backward", dy, x, scale, None, rstd, dstream)
-
-
 def gate_residual_forward(x: Tensor, gate: Tensor, y: Tensor) -> Tensor:
-    """x and y (N, T, D), gate (N, D); the result has the widest type of the three."""
+    """Return x + gate * y for x and y (N, T, D) and gate (N, D), in the widest type."""
     op = "gate_residual"
-    n, t, d = _stream(op, "x", x)
+    n, t, d = stream(op, "x", x)
     shape_of(op, "y", y, (n, t, d))
     out = torch.empty(x.shape, dtype=torch.promote_types(torch.promote_types(x.dtype, y.dtype), gate.dtype))
     run(
@@ -160,9 +138,9 @@ def gate_residual_forward(x: Tensor, gate: Tensor, y: Tensor) -> Tensor:
 def gate_residual_backward(
     dout: Tensor, gate: Tensor, y: Tensor, *, dtype: torch.dtype | None = None
 ) -> tuple[Tensor, Tensor]:
-    """dy (N, T, D) in `dtype` (None: y's) and dgate (N, D) in gate's type; the gradient of x is dout itself."""
+    """Return dy (N, T, D) in `dtype` (None: y's) and dgate (N, D) in gate's type. The gradient of x is dout itself."""
     op = "gate_residual_backward"
-    n, t, d = _stream(op, "dout", dout)
+    n, t, d = stream(op, "dout", dout)
     shape_of(op, "y", y, (n, t, d))
     dy, blocks = torch.empty(y.shape, dtype=dtype or y.dtype), -(-t // TOKENS_PER_BLOCK)
     dgate = np.empty(n * blocks * d, np.float32)
@@ -177,7 +155,7 @@ def gate_residual_backward(
 def attention_forward(qkv: Tensor, num_heads: int) -> tuple[Tensor, Tensor]:
     """Return the mixed values (N, T, D) and the logarithms of the sums of exponentials (N, H, T); products are fp32."""
     op = "attention"
-    n, t, d, k = _heads(op, qkv, num_heads)
+    n, t, d, k = heads_of(op, qkv, num_heads)
     source = flat(op, "qkv", qkv)
     out, lse = torch.empty((n, t, d), dtype=qkv.dtype), torch.empty((n, num_heads, t))
     run(
@@ -189,9 +167,9 @@ def attention_forward(qkv: Tensor, num_heads: int) -> tuple[Tensor, Tensor]:
 
 
 def attention_backward(dout: Tensor, qkv: Tensor, out: Tensor, lse: Tensor, num_heads: int) -> Tensor:
-    """The gradient of `attention_forward`."""
+    """Return the gradient of `attention_forward`."""
     op = "attention_backward"
-    n, t, d, k = _heads(op, qkv, num_heads)
+    n, t, d, k = heads_of(op, qkv, num_heads)
     shape_of(op, "dout", dout, (n, t, d))
     shape_of(op, "out", out, (n, t, d))
     shape_of(op, "lse", lse, (n, num_heads, t))
@@ -214,7 +192,9 @@ def flat(op: str, name: str, tensor: Tensor) -> Array:
 
 
 def either(op: str, name: str, tensor: Tensor, compute: torch.dtype = torch.float32) -> Either:
-    """The tensor for loops that choose its type as they run; rounded to bf16 as it is read for products of bf16."""
+    """Return the tensor for loops that select its type at run time. Products of bf16 round fp32 elements when reading
+    them.
+    """
     row = flat(op, name, tensor)
     if tensor.dtype == torch.bfloat16:
         return NO_FP32, row, BF16  # type: ignore[return-value]
@@ -222,7 +202,7 @@ def either(op: str, name: str, tensor: Tensor, compute: torch.dtype = torch.floa
 
 
 def add_blocks(sums: NDArray[np.float32], shape: tuple[int, int, int]) -> Tensor:
-    """Rows of partial sums (groups, blocks, width) added up in order to (groups, width)."""
+    """Add rows of partial sums (groups, blocks, width) in order; return (groups, width)."""
     groups, blocks, width = shape
     out = torch.empty((groups, width))
     elements = sums.size if groups > 1 else ELEMENTS_PER_THREAD
@@ -233,8 +213,8 @@ def add_blocks(sums: NDArray[np.float32], shape: tuple[int, int, int]) -> Tensor
 def _adaln(
     op: str, x: Tensor, shift: Tensor, scale: Tensor, eps: float, dtype: torch.dtype, mean: Tensor | None
 ) -> tuple[Tensor, Tensor]:
-    """Of RMSNorm where there is no `mean` to be written."""
-    n, t, d = _stream(op, "x", x)
+    """Apply LayerNorm, or RMSNorm without `mean`."""
+    n, t, d = stream(op, "x", x)
     source, out = flat(op, "x", x), torch.empty(x.shape, dtype=dtype)
     shifts, scales = _condition(op, "shift", shift, (n, d)), _condition(op, "scale", scale, (n, d))
     rstd = torch.empty((n, t))
@@ -246,10 +226,15 @@ def _adaln(
     return out, rstd  # (N, T, D), (N, T)
 
 
-def _adaln_backward(
-    op: str, dy: Tensor, x: Tensor, scale: Tensor, mean: Tensor | None, rstd: Tensor, dstream: Tensor | None
+def adaln_backward(
+    dy: Tensor, x: Tensor, scale: Tensor, mean: Tensor | None, rstd: Tensor, dstream: Tensor | None = None
 ) -> tuple[Tensor, Tensor, Tensor]:
-    n, t, d = _stream(op, "x", x)
+    """Return dx, dshift and dscale, each in the type of its input. Without `mean`, of RMSNorm.
+
+    `dstream` (N, T, D), the gradient of x outside the norm, is added to dx.
+    """
+    op = "adaln_backward"
+    n, t, d = stream(op, "x", x)
     shape_of(op, "dy", dy, (n, t, d))
     for name, statistic in (("mean", mean), ("rstd", rstd)):
         if statistic is not None:
@@ -271,9 +256,16 @@ def _adaln_backward(
     return dx, add_blocks(dshift, (n, blocks, d)).to(scale.dtype), add_blocks(dscale, (n, blocks, d)).to(scale.dtype)
 
 
+def adarms_backward(
+    dy: Tensor, x: Tensor, scale: Tensor, rstd: Tensor, dstream: Tensor | None = None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the gradients of `adarms_forward`; see `adaln_backward`."""
+    return adaln_backward(dy, x, scale, None, rstd, dstream)
+
+
 def _condition(op: str, name: str, tensor: Tensor, shape: tuple[int, int]) -> NDArray[np.float32]:
     condition(op, name, tensor, shape)
-    rows: NDArray[np.float32] = tensor.detach().float().reshape(-1).numpy()  # N * D numbers: a copy costs nothing
+    rows: NDArray[np.float32] = tensor.detach().float().reshape(-1).numpy()  # N * D numbers, so a copy is cheap
     return rows
 
 
@@ -294,7 +286,6 @@ def _forward_product(
     features, width = weight.shape
     addend = NO_FP32
     if bias is not None:
-        shape_of(op, "bias", bias, (features,))
         array(op, "bias", bias)
         addend = bias.detach().float().numpy()
     _product(
@@ -326,7 +317,9 @@ def _product(
     rows_per_gate: int = 1,
     use_gelu: bool = False,
 ) -> None:
-    """out (m, n) = A (m, k) B (k, n); with `a` the strides of rows and depth, with `b` those of columns and depth."""
+    """Compute out (m, n) = A (m, k) B (k, n). `a` includes the strides of rows and depth, `b` the strides of columns
+    and depth.
+    """
     m, n, k = shape
     if m * n == 0:
         return
@@ -344,7 +337,9 @@ def _product(
 
 
 def _cut(m: int, n: int, threads: int) -> tuple[int, int]:
-    """Rows and columns of each thread's part of C: the part that is soonest multiplied and packed, in whole blocks."""
+    """Return rows and columns of each thread's part of C, in complete blocks, with the lowest cost of multiplying and
+    packing.
+    """
     best = (m * n + PRODUCTS_PER_PACKED * (m + n), m, n)
     for row_cuts in range(1, threads + 1):
         rows = -(-m // (row_cuts * ROWS)) * ROWS
@@ -358,25 +353,3 @@ def _sum_of_rows(x: Array, rows: int, width: int) -> Tensor:
     sums = np.empty(blocks * width, np.float32)
     run(loops.column_sums, blocks, rows, width, x, sums, elements=x.size)
     return add_blocks(sums, (1, blocks, width))[0]
-
-
-def _output_of_linear(op: str, x: Tensor, weight: Tensor, dtype: torch.dtype) -> Tensor:
-    if weight.dim() != 2:
-        raise wrong_shape(op, "weight", weight, expected="(F, D)")
-    if x.dim() == 0 or x.shape[-1] != weight.shape[1]:
-        raise wrong_shape(op, "x", x, expected=f"(..., {weight.shape[1]}), as wide as the rows of weight")
-    return torch.empty((*x.shape[:-1], weight.shape[0]), dtype=dtype)
-
-
-def _stream(op: str, name: str, x: Tensor) -> tuple[int, int, int]:
-    if x.dim() != 3:
-        raise wrong_shape(op, name, x, expected="(N, T, D)")
-    n, t, d = x.shape
-    return n, t, d
-
-
-def _heads(op: str, qkv: Tensor, num_heads: int) -> tuple[int, int, int, int]:
-    n, t, three = _stream(op, "qkv", qkv)
-    if num_heads < 1 or three % (3 * num_heads):
-        raise wrong_shape(op, "qkv", qkv, expected=f"(N, T, 3D), D a multiple of the {num_heads} heads")
-    return n, t, three // 3, three // (3 * num_heads)

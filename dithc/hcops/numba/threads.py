@@ -1,6 +1,6 @@
-"""Plain Python threads that compiled loops run on: as many as torch has, none of them torch's.
+"""Plain Python threads for compiled loops, as many as torch has.
 
-Compiled loops release the interpreter's lock, so these threads really run side by side, and torch's pool is left as it was.
+Compiled loops release the GIL, so these threads run in parallel. torch's pool is unchanged.
 """
 
 import contextlib
@@ -14,12 +14,12 @@ import torch
 
 from dithc.hcops.numba.compiler import Kernel
 
-# Fewer elements than this are not worth a hand-over to another thread, which takes some 30 microseconds.
+# A smaller number of elements does not justify a hand-over to another thread, which takes about 30 microseconds.
 ELEMENTS_PER_THREAD = 65536
 
 
 class _Pool:
-    """The executor and its size; a child process starts with an empty one, since threads do not survive a fork."""
+    """Executor and its size. A child process starts with an empty pool, because threads do not survive a fork."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -27,12 +27,12 @@ class _Pool:
         self.size = 0
 
     def submit(self, parts: Sequence[Callable[[], None]]) -> list[Future[None]]:
-        """Hands over as many of the parts, from the first, as the interpreter still takes: none when it is ending."""
+        """Submit as many of the parts, from the first, as the interpreter accepts: none when it is ending."""
         taken: list[Future[None]] = []
         with self.lock:
             if self.executor is None or self.size < len(parts):
                 if self.executor is not None:
-                    self.executor.shutdown(wait=False)  # what it was given still runs
+                    self.executor.shutdown(wait=False)  # parts submitted earlier still run
                 self.executor = ThreadPoolExecutor(len(parts), thread_name_prefix="dithc-numba")
                 self.size = len(parts)
             with contextlib.suppress(RuntimeError):
@@ -50,12 +50,12 @@ if hasattr(os, "register_at_fork"):
 
 
 def num_threads(elements: int) -> int:
-    """How many threads `elements` of work deserve, at most torch's number."""
+    """Return the number of threads for `elements` of work, at most torch's number."""
     return max(1, min(torch.get_num_threads(), elements // ELEMENTS_PER_THREAD))
 
 
 def spread(parts: Sequence[Callable[[], None]]) -> None:
-    """Runs all parts side by side, the first of them here; returns, or raises what a part raised, when none runs any more."""
+    """Run all parts in parallel, the first one here. Return, or raise an error of a part, after all parts have ended."""
     others = _pool.submit(parts[1:]) if len(parts) > 1 else []
     try:
         for part in (*parts[:1], *parts[1 + len(others) :]):
@@ -67,7 +67,7 @@ def spread(parts: Sequence[Callable[[], None]]) -> None:
 
 
 def run(kernel: Kernel, count: int, *arguments: Any, elements: int, step: int = 1) -> None:
-    """kernel(begin, end, *arguments) over 0 to `count`, cut among threads at multiples of `step`."""
+    """Call kernel(begin, end, *arguments) over 0 to `count`, cut among threads at multiples of `step`."""
     if count == 0:
         return
     kernel.prepare(0, count, *arguments)

@@ -1,9 +1,9 @@
-"""Raw kernels of the Numba back end that are bound by memory: functions of single elements, of rows, of all parameters.
+"""Raw memory-bound kernels of the Numba back end: functions of single elements, of rows, and of all parameters.
 
-The same functions as `c/vector.py`.
+`c/vector.py` has the same functions.
 
-Legend: N batch, C channels, R and S rows and columns of patches, p side of a patch, T tokens (T = R * S), E width of a hidden
-layer.
+Legend: N batch, C channels, R and S rows and columns of patches, p side of a patch, T tokens (T = R * S), E width of a
+hidden layer.
 """
 
 from collections.abc import Sequence
@@ -14,81 +14,69 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dithc.hcops.checks import fp32, halves_of, shape_of, wrong_shape
+from dithc.hcops.checks import AdamwTensors, fp32, halves_of, patches_of, rows_of, samples_of, shape_of, typed
 from dithc.hcops.numba import loops
 from dithc.hcops.numba.compiler import Kernel
 from dithc.hcops.numba.loops import ADAMW_BLOCK, ELEMENTS_PER_BLOCK
 from dithc.hcops.numba.operators import NO_BF16, NO_FP32, flat
 from dithc.hcops.numba.threads import num_threads, run, spread
+from dithc.native import AdamwSettings
 
-# Threads meet at multiples of it: 4,096 elements are whole pages, so that no two threads touch one first.
+# Cuts between threads are multiples of this number. 4,096 elements fill pages exactly, so that only one thread touches a
+# page first.
 ELEMENTS_PER_CUT = 4096
+FUNCTIONS = ("exp", "tanh", "gelu", "silu")
 
 
-def exp_forward(x: Tensor) -> Tensor:
-    """x of any shape."""
-    return _map("exp", loops.exp_forward, x)
+def _elements(kernel: Kernel, count: int, *arguments: Any) -> None:
+    run(kernel, count, *arguments, elements=count, step=ELEMENTS_PER_CUT)
 
 
-def tanh_forward(x: Tensor) -> Tensor:
-    """x of any shape."""
-    return _map("tanh", loops.tanh_forward, x)
+def _map(op: str, kernel: Kernel, x: Tensor) -> Tensor:
+    """Apply a function to x of any shape."""
+    out = torch.empty_like(x)
+    _elements(kernel, x.numel(), flat(op, "x", x), flat(op, "out", out))
+    return out
 
 
-def exp_backward(dy: Tensor, y: Tensor) -> Tensor:
-    """dy and y, the result of the forward pass, of one shape."""
-    return _map_backward("exp_backward", loops.exp_backward, dy, y)
+def _map_backward(op: str, kernel: Kernel, dy: Tensor, x: Tensor) -> Tensor:
+    """Return the gradient of `_map`; for exp and tanh, `x` is the result of the forward pass."""
+    shape_of(op, "dy", dy, x.shape)
+    dx = torch.empty_like(x)
+    _elements(kernel, x.numel(), flat(op, "dy", dy), flat(op, "x", x), flat(op, "dx", dx))
+    return dx
 
 
-def tanh_backward(dy: Tensor, y: Tensor) -> Tensor:
-    """dy and y, the result of the forward pass, of one shape."""
-    return _map_backward("tanh_backward", loops.tanh_backward, dy, y)
-
-
-def gelu_forward(x: Tensor) -> Tensor:
-    """x of any shape; the tanh form."""
-    return _map("gelu", loops.gelu_forward, x)
-
-
-def gelu_backward(dy: Tensor, x: Tensor) -> Tensor:
-    """dy and x of one shape."""
-    return _map_backward("gelu_backward", loops.gelu_backward, dy, x)
-
-
-def silu_forward(x: Tensor) -> Tensor:
-    """x of any shape."""
-    return _map("silu", loops.silu_forward, x)
-
-
-def silu_backward(dy: Tensor, x: Tensor) -> Tensor:
-    """dy and x of one shape."""
-    return _map_backward("silu_backward", loops.silu_backward, dy, x)
+exp_forward, tanh_forward, gelu_forward, silu_forward = (
+    partial(_map, name, getattr(loops, f"{name}_forward")) for name in FUNCTIONS
+)
+exp_backward, tanh_backward, gelu_backward, silu_backward = (
+    partial(_map_backward, f"{name}_backward", getattr(loops, f"{name}_backward")) for name in FUNCTIONS
+)
 
 
 def swiglu_forward(x: Tensor) -> Tensor:
-    """x (N, T, 2E), gates before values."""
+    """Apply SwiGLU to x (N, T, 2E), gates before values."""
     op = "swiglu"
-    halves_of(op, "x", x)
-    n, t, both = x.shape
-    out = x.new_empty((n, t, both // 2))
-    run(loops.swiglu_forward, n * t, both // 2, flat(op, "x", x), flat(op, "out", out), elements=x.numel())
+    n, t, e = halves_of(op, "x", x)
+    out = x.new_empty((n, t, e))
+    run(loops.swiglu_forward, n * t, e, flat(op, "x", x), flat(op, "out", out), elements=x.numel())
     return out  # (N, T, E)
 
 
 def swiglu_backward(dy: Tensor, x: Tensor) -> Tensor:
-    """dy (N, T, E) and x (N, T, 2E)."""
+    """Return dx for dy (N, T, E) and x (N, T, 2E)."""
     op = "swiglu_backward"
-    halves_of(op, "x", x)
-    n, t, both = x.shape
-    shape_of(op, "dy", dy, (n, t, both // 2))
+    n, t, e = halves_of(op, "x", x)
+    shape_of(op, "dy", dy, (n, t, e))
     dx = torch.empty_like(x)
     arrays = flat(op, "dy", dy), flat(op, "x", x), flat(op, "dx", dx)
-    run(loops.swiglu_backward, n * t, both // 2, *arrays, elements=x.numel())
+    run(loops.swiglu_backward, n * t, e, *arrays, elements=x.numel())
     return dx  # (N, T, 2E)
 
 
 def scale_add_forward(x: Tensor, y: Tensor | None, alpha: float, beta: float) -> Tensor:
-    """alpha * x + beta * y in the wider type; y of x's shape, or None."""
+    """Return alpha * x + beta * y in the wider type; y has x's shape, or None for alpha * x."""
     op, source = "scale_add", flat("scale_add", "x", x)
     out = torch.empty(x.shape, dtype=x.dtype if y is None else torch.promote_types(x.dtype, y.dtype))
     target = flat(op, "out", out)
@@ -102,31 +90,31 @@ def scale_add_forward(x: Tensor, y: Tensor | None, alpha: float, beta: float) ->
 
 
 def softmax_forward(x: Tensor) -> Tensor:
-    """Over the last dimension."""
+    """Apply softmax to the last dimension."""
     op, out = "softmax", torch.empty_like(x)
-    rows, width = _rows(op, x)
+    rows, width = rows_of(op, x)
     target = flat(op, "out", out)
-    # Exponentials stay in fp32 until they are divided by their sum.
+    # Exponentials stay in fp32 until the division by their sum.
     exponentials = target if x.dtype == torch.float32 else np.empty(x.numel(), np.float32)
     run(loops.softmax_forward, rows, width, flat(op, "x", x), target, exponentials, elements=x.numel())
     return out
 
 
 def softmax_backward(dy: Tensor, y: Tensor) -> Tensor:
-    """dy and y, the result of the forward pass, of one shape."""
+    """Return dx for dy and the result y of the forward pass."""
     op, dx = "softmax_backward", torch.empty_like(y)
     shape_of(op, "dy", dy, y.shape)
-    rows, width = _rows(op, y)
+    rows, width = rows_of(op, y)
     arrays = flat(op, "dy", dy), flat(op, "y", y), flat(op, "dx", dx)
     run(loops.softmax_backward, rows, width, *arrays, elements=y.numel())
     return dx
 
 
 def mse_forward(x: Tensor, y: Tensor) -> Tensor:
-    """The mean of (x - y)^2 over all but the first dimension (N), fp32."""
+    """Return the mean of (x - y)^2 over all dimensions except the first, (N) fp32."""
     op = "mse"
     shape_of(op, "y", y, x.shape)
-    rows, width = _samples(op, x)
+    rows, width = samples_of(op, x)
     blocks = -(-width // ELEMENTS_PER_BLOCK)
     sums = np.empty(rows * blocks)
     arrays = flat(op, "x", x), flat(op, "y", y)
@@ -135,12 +123,12 @@ def mse_forward(x: Tensor, y: Tensor) -> Tensor:
 
 
 def mse_backward(dout: Tensor, x: Tensor, y: Tensor) -> Tensor:
-    """The gradient to x, in its type; that to y is its negative. dout (N), fp32."""
+    """Return the gradient of x, in its type, for dout (N) fp32. The gradient of y is its negative."""
     op = "mse_backward"
     shape_of(op, "y", y, x.shape)
     shape_of(op, "dout", dout, x.shape[:1])
     fp32(op, "dout", dout)
-    rows, width = _samples(op, x)
+    rows, width = samples_of(op, x)
     dx, factor = torch.empty_like(x), (dout.detach() * (2 / max(width, 1))).numpy()
     arrays = flat(op, "x", x), flat(op, "y", y), flat(op, "dx", dx)
     run(loops.mse_backward, rows, width, factor, *arrays, elements=x.numel())
@@ -148,9 +136,10 @@ def mse_backward(dout: Tensor, x: Tensor, y: Tensor) -> Tensor:
 
 
 def patchify_forward(image: Tensor, p: int, order: int) -> Tensor:
-    """image (N, C, R * p, S * p) to patches (N, T, C * p * p); order 0: (C, p, p) within a patch, order 1: (p, p, C)."""
-    if image.dim() != 4 or p < 1 or image.shape[2] % p or image.shape[3] % p:
-        raise wrong_shape("patchify", "image", image, expected=f"(N, C, R * {p}, S * {p})")
+    """Cut image (N, C, R * p, S * p) into patches (N, T, C * p * p) with elements (C, p, p) (order 0) or (p, p, C)
+    (order 1).
+    """
+    patches_of("patchify", "image", image, p, order)
     n, c, height, width = image.shape
     patches = image.new_empty((n, height // p * (width // p), c * p * p))
     _patches("patchify", image, patches, p, order, to_patches=True)
@@ -158,9 +147,8 @@ def patchify_forward(image: Tensor, p: int, order: int) -> Tensor:
 
 
 def unpatchify_forward(patches: Tensor, rows: int, p: int, order: int) -> Tensor:
-    """patches (N, T, C * p * p) of an image with `rows` rows of patches, to the image (N, C, R * p, S * p)."""
-    if patches.dim() != 3 or rows < 1 or p < 1 or patches.shape[1] % rows or patches.shape[2] % (p * p):
-        raise wrong_shape("unpatchify", "patches", patches, expected=f"(N, {rows} * S, C * {p * p})")
+    """Join patches (N, T, C * p * p) to images (N, C, R * p, S * p) with R = `rows`."""
+    patches_of("unpatchify", "patches", patches, p, order, rows=rows)
     n, t, features = patches.shape
     image = patches.new_empty((n, features // (p * p), rows * p, t // rows * p))
     _patches("unpatchify", image, patches, p, order, to_patches=False)
@@ -168,7 +156,7 @@ def unpatchify_forward(patches: Tensor, rows: int, p: int, order: int) -> Tensor
 
 
 def sum_of_squares_forward(tensors: Sequence[Tensor]) -> float:
-    """The sum over all elements of contiguous fp32 tensors, in float64."""
+    """Return the sum of squares over all contiguous fp32 tensors, in float64."""
     total = 0.0
     for index, tensor in enumerate(tensors):
         fp32("sum_of_squares", f"tensors[{index}]", tensor)
@@ -179,42 +167,20 @@ def sum_of_squares_forward(tensors: Sequence[Tensor]) -> float:
     return total
 
 
-def adamw_forward(
-    weights: Sequence[Tensor],
-    gradients: Sequence[Tensor],
-    first: Sequence[Tensor],
-    second: Sequence[Tensor],
-    averages: Sequence[Tensor] | None,
-    shadows: Sequence[Tensor] | None,
-    *,
-    lr: float,
-    betas: tuple[float, float],
-    eps: float,
-    weight_decay: float,
-    step: int,
-    gradient_scale: float,
-    ema_decay: float,
-) -> None:
-    """One update of all weights in place (Loshchilov & Hutter 2019, algorithm 2), then `averages` and `shadows`.
-
-    Lists of contiguous fp32 tensors of equal shapes, `shadows` of bf16.
-    """
-    op = "adamw"
-    lists = {"weights": weights, "gradients": gradients, "first": first, "second": second, "averages": averages}
+def adamw_forward(tensors: AdamwTensors, settings: AdamwSettings) -> None:
+    """Update all weights in place (Loshchilov & Hutter 2019, algorithm 2), then averages and bf16 copies."""
+    op, weights = "adamw", tensors.weights
     arrays: list[list[Any]] = []
-    for name, tensors in lists.items():
-        for i, (tensor, weight) in enumerate(zip(tensors or (), weights, strict=tensors is not None)):
+    for name, given in tensors._asdict().items():
+        dtype, missing = (torch.bfloat16, NO_BF16) if name == "shadows" else (torch.float32, NO_FP32)
+        for i, (tensor, weight) in enumerate(zip(given or (), weights, strict=given is not None)):
             shape_of(op, f"{name}[{i}]", tensor, weight.shape)
-            fp32(op, f"{name}[{i}]", tensor)
-        arrays.append([NO_FP32] * len(weights) if tensors is None else [flat(op, name, tensor) for tensor in tensors])
-    for tensor, weight in zip(shadows or (), weights, strict=shadows is not None):
-        shape_of(op, "shadows", tensor, weight.shape)
-        assert tensor.dtype == torch.bfloat16, "shadows are bf16"
-    arrays.append([NO_BF16] * len(weights) if shadows is None else [flat(op, "shadows", tensor) for tensor in shadows])
-    beta1, beta2 = betas
-    settings = (gradient_scale, 1 - lr * weight_decay, beta1, 1 - beta1, beta2, 1 - beta2)
-    corrected = (lr / (1 - beta1**step), (1 - beta2**step) ** -0.5, eps, 1 - ema_decay)
-    numbers = tuple(np.float32(number) for number in (*settings, *corrected))
+            typed(op, f"{name}[{i}]", tensor, dtype)
+        arrays.append([missing] * len(weights) if given is None else [flat(op, name, tensor) for tensor in given])
+    lr, beta1, beta2, step = settings.lr, settings.beta1, settings.beta2, settings.step
+    decays = (settings.gradient_scale, 1 - lr * settings.weight_decay, beta1, 1 - beta1, beta2, 1 - beta2)
+    corrected = (lr / (1 - beta1**step), (1 - beta2**step) ** -0.5, settings.eps, 1 - settings.ema_decay)
+    numbers = tuple(np.float32(number) for number in (*decays, *corrected))
     rows = list(zip(*arrays, strict=True))
     if rows:
         loops.adamw.prepare(0, 0, *rows[0], *numbers)
@@ -228,7 +194,7 @@ def _update(pieces: Sequence[tuple[tuple[Any, ...], int, int]], numbers: tuple[n
 
 
 def _equal_parts(counts: Sequence[int]) -> list[list[tuple[int, int, int]]]:
-    """Cuts arrays of these lengths, laid end to end, among threads: (array, begin, end) for each thread."""
+    """Cut consecutive arrays of these lengths among threads; return (array, begin, end) pieces per thread."""
     total = sum(counts)
     threads = num_threads(total)
     size = max(-(-total // (threads * ADAMW_BLOCK)) * ADAMW_BLOCK, 1)
@@ -247,37 +213,8 @@ def _equal_parts(counts: Sequence[int]) -> list[list[tuple[int, int, int]]]:
     return parts
 
 
-def _elements(kernel: Kernel, count: int, *arguments: Any) -> None:
-    run(kernel, count, *arguments, elements=count, step=ELEMENTS_PER_CUT)
-
-
-def _map(op: str, kernel: Kernel, x: Tensor) -> Tensor:
-    out = torch.empty_like(x)
-    _elements(kernel, x.numel(), flat(op, "x", x), flat(op, "out", out))
-    return out
-
-
-def _map_backward(op: str, kernel: Kernel, dy: Tensor, x: Tensor) -> Tensor:
-    shape_of(op, "dy", dy, x.shape)
-    dx = torch.empty_like(x)
-    _elements(kernel, x.numel(), flat(op, "dy", dy), flat(op, "x", x), flat(op, "dx", dx))
-    return dx
-
-
 def _patches(op: str, image: Tensor, patches: Tensor, p: int, order: int, *, to_patches: bool) -> None:
     n, c, height, width = image.shape
     r, s = height // p, width // p
     arrays = flat(op, "image", image), flat(op, "patches", patches)
     run(loops.patchify, n * r, c, r, s, p, order == 1, to_patches, *arrays, elements=image.numel())
-
-
-def _rows(op: str, x: Tensor) -> tuple[int, int]:
-    if x.dim() == 0:
-        raise wrong_shape(op, "x", x, expected="at least one dimension")
-    return x.shape[:-1].numel(), x.shape[-1]
-
-
-def _samples(op: str, x: Tensor) -> tuple[int, int]:
-    if x.dim() == 0:
-        raise wrong_shape(op, "x", x, expected="(N, ...)")
-    return x.shape[0], x.shape[1:].numel()

@@ -1,6 +1,7 @@
-"""Modules that compute an RMSNorm by operators of their own, as those of transformers do: recognised by what they compute.
+"""Modules that compute an RMSNorm from several operators, as in transformers. They are detected by their results.
 
-Served as one call: a module keeps its class, its parameter and their names; `forward` stands in it while it is patched.
+Each module is served as one call. It keeps its class, its parameter and their names; only `forward` is replaced while
+it is patched.
 """
 
 import copy
@@ -16,15 +17,17 @@ from dithc.log import UserError, problem
 
 NAMES_OF_EPS = ("eps", "variance_epsilon", "epsilon")
 TRIAL_ROWS = 3
-TOLERANCE = 1e-5  # of numbers near 1, in fp32
+TOLERANCE = 1e-5  # for numbers near 1, in fp32
 
 
 class NotScripted(UserError, AttributeError):
-    """The error of `torch.jit.script` for a patched module. Probes such as `hasattr` handle it as a missing attribute."""
+    """Error of `torch.jit.script` for a patched module. Probes such as `hasattr` handle it as a missing attribute."""
 
 
 class Unscripted:
-    """Base class of hooks and forwards that `torch.jit.script` would compile as functions; it reads these attributes first."""
+    """Base class of hooks and forwards that `torch.jit.script` would compile as functions; it reads these attributes
+    first.
+    """
 
     @property
     def __name__(self) -> str:
@@ -41,11 +44,11 @@ class Unscripted:
 
 
 class ByHand(Unscripted):
-    """The forward of such a module while it is patched: one call, that modes of torch see.
+    """Forward pass of a patched module as one call that modes of torch intercept.
 
     Args:
-        module: whose `eps_of` is a number.
-        eps: that number.
+        module: Module for which `eps_of` returns a number.
+        eps: That number.
     """
 
     def __init__(self, module: nn.Module, eps: float) -> None:
@@ -59,7 +62,7 @@ class ByHand(Unscripted):
         return handle_torch_function(rms_norm_by_hand, args, args[0], weight, self)  # type: ignore[arg-type]
 
     def compute(self, x: Tensor, weight: Tensor) -> Tensor:
-        """The module's own computation, with any weight of shape (D,)."""
+        """Run the module's own computation with any weight of shape (D,)."""
         module = self._module
         if weight is not module.weight:
             module = copy.copy(module)
@@ -69,14 +72,14 @@ class ByHand(Unscripted):
 
 
 def rms_norm_by_hand(x: Tensor, weight: Tensor, norm: ByHand) -> Tensor:
-    """x of shape (..., D) normalised over D, times weight; the function that modes see."""
+    """Normalize x (..., D) over D and multiply by weight. Modes of torch intercept this function."""
     return norm.compute(x, weight)
 
 
 def eps_of(module: nn.Module) -> float | None:
-    """The eps of a module whose class is called an RMSNorm, and that computes one; None of any other.
+    """Return the eps of a module that is named and computes an RMSNorm, or None.
 
-    It is asked, on a few rows of random numbers and with another weight than its own, in fp32 on the CPU.
+    The check runs the module on a few rows of random numbers with another weight, in fp32 on the CPU.
     """
     named = "rmsnorm" in type(module).__name__.lower() and not isinstance(module, nn.RMSNorm)
     if not named or "forward" in vars(module) or list(module._parameters) != ["weight"]:
@@ -92,12 +95,12 @@ def _computes(module: nn.Module, eps: float, width: int) -> bool:
     draw = partial(torch.randn, generator=torch.Generator().manual_seed(0))
     weight, norm = draw(width), ByHand(module, eps)
     with torch.no_grad(), torch.autocast("cpu", enabled=False):
-        for scale in (1.0, eps**0.5):  # where eps weighs nothing, and where it weighs as much as the numbers
+        for scale in (1.0, eps**0.5):  # eps is negligible, then as large as the squares
             x = scale * draw(TRIAL_ROWS, width)
             truth = torch.rms_norm(x.double(), (width,), weight.double(), eps)
             try:
                 out = norm.compute(x, weight)
-            except Exception:  # it is not what its name says; whatever it raises here, it is left alone
+            except Exception:  # not an RMSNorm; leave the module unchanged after any error
                 return False
             if not isinstance(out, Tensor) or out.shape != x.shape or out.dtype is not x.dtype:
                 return False

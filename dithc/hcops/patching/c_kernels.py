@@ -1,6 +1,7 @@
-"""Raw kernels of the C library that a DiT does not call: norms with weights, attention of heads anywhere, the GELU by erf.
+"""Raw kernels of the C library that a DiT does not use: weighted norms, and attention of heads at any strides, without
+autograd.
 
-Tensors in, tensors out, no autograd. Legend: R rows, D width, N batch, H heads, T tokens (queries), S keys, K head width.
+Legend: R rows, D width, N batch, H heads, G key heads, T tokens (queries), S keys, K head width.
 """
 
 from typing import NamedTuple
@@ -13,13 +14,13 @@ from dithc.hcops.c import library
 from dithc.hcops.checks import TYPES, array, fp32, shape_of
 from dithc.native import signatures
 
-GELU_ERF = 4  # of hc_function
-
 
 def norm_forward(
     x: Tensor, weight: Tensor, bias: Tensor, eps: float, *, rms: bool
 ) -> tuple[Tensor, Tensor | None, Tensor]:
-    """Return out (R, D) in x's type, mean (R), None with `rms`, and rstd (R) for x (R, D), weight and bias (D) of one type."""
+    """Return out (R, D) in x's type, mean (R), None with `rms`, and rstd (R) for x (R, D), weight and bias (D) of one
+    type.
+    """
     rows, width = x.shape
     for name, tensor in (("weight", weight), ("bias", bias)):
         shape_of("norm", name, tensor, (width,))
@@ -36,7 +37,7 @@ def norm_forward(
 def norm_backward(
     dy: Tensor, x: Tensor, weight: Tensor, mean: Tensor | None, rstd: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The gradients of `norm_forward`: dx (R, D) in x's type; dweight and dbias (D) in weight's."""
+    """Return the gradients of `norm_forward`: dx (R, D) in x's type, and dweight and dbias (D) in weight's type."""
     op, (rows, width) = "norm_backward", x.shape
     shape_of(op, "dy", dy, (rows, width))
     shape_of(op, "rstd", rstd, (rows,))
@@ -49,38 +50,19 @@ def norm_backward(
     return dx, dweight, dbias
 
 
-def gelu_erf_forward(x: Tensor) -> Tensor:
-    """0.5 x (1 + erf(x / sqrt(2))) (Hendrycks & Gimpel 2016, section 2), any shape."""
-    address, code = array("gelu_erf", "x", x)
-    out = library.pool().empty(x.shape, x.dtype)
-    library.functions().hc_map(native.context(), GELU_ERF, x.numel(), address, code, out.data_ptr(), code)
-    return out
-
-
-def gelu_erf_backward(dy: Tensor, x: Tensor) -> Tensor:
-    """The gradient of `gelu_erf_forward`."""
-    shape_of("gelu_erf_backward", "dy", dy, tuple(x.shape))
-    address, code = array("gelu_erf_backward", "x", x)
-    dx = library.pool().empty(x.shape, x.dtype)
-    dy_fields = array("gelu_erf_backward", "dy", dy)
-    library.functions().hc_map_backward(
-        native.context(), GELU_ERF, x.numel(), *dy_fields, address, code, dx.data_ptr(), code
-    )
-    return dx
-
-
 class Attention(NamedTuple):
-    """What attention is beside its tensors: the factor of the scores, and whether query i sees keys 0 to i only."""
+    """Settings of attention: factor of the scores, and whether query i attends only to keys 0 to i."""
 
     scale: float
     causal: bool
 
 
 def attention_forward(query: Tensor, key: Tensor, value: Tensor, kind: Attention) -> tuple[Tensor, Tensor]:
-    """Compute attention of query (N, H, T, K) over key and value (N, G, S, K), each with stride 1 in its last dimension.
+    """Compute attention of query (N, H, T, K) over key and value (N, G, S, K), each with stride 1 in its last
+    dimension.
 
-    Returns out with strides of `torch.empty_like(query)`, as torch's flash kernel, in query's type, which is also the type of the
-    products; and the logarithms of the sums of exponentials (N, H, T).
+    Returns out in query's type with the strides of `torch.empty_like(query)`, as torch's flash kernel, and the
+    logarithms of the sums of exponentials (N, H, T). Products use query's type.
     """
     strides = torch.empty_like(query, device="meta").stride()
     buffer = library.pool().empty((query.numel(),), query.dtype)

@@ -1,4 +1,4 @@
-"""What a patched model calls: seen by a mode of torch, served by our kernels or by torch, and noted in a table."""
+"""Calls of a patched model: intercepted by a mode of torch, served by the kernels or torch, and listed in a table."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -13,21 +13,21 @@ from dithc.hcops.patching.operators import OPERATORS, Call, autocast_type, obsta
 from dithc.native import contexts
 
 KEPT = Kept()
-"""Of this process."""
+"""Measured ratios of this process."""
 
 
 @dataclass
 class Row:
-    """A line of the table: calls of one operator, shape and type.
+    """Row of the table: calls of one operator, shape and type.
 
     Attributes:
         op: linear, layer_norm, rms_norm, gelu, silu or attention.
-        shape: of the tensors.
-        dtype: of the first tensor, and what autocast makes of it.
-        served: whether our kernels serve it.
-        ratio: median time of ours over torch's, forward and backward; None where torch serves unmeasured.
-        why: it is so.
-        modules: that make such calls, each once.
+        shape: Shapes of the tensors.
+        dtype: Type of the first tensor, and autocast's type.
+        served: Whether the kernels serve the calls.
+        ratio: Median time of the kernels divided by torch's, forward and backward; None if unmeasured.
+        why: Reason for the choice.
+        modules: Modules that make these calls, each once.
     """
 
     op: str
@@ -41,22 +41,22 @@ class Row:
 
 @dataclass
 class Calls:
-    """The rows of a patched model, by what decides them; and how often something was called."""
+    """Rows of a patched model by the properties that decide the choice."""
 
     rows: dict[tuple[Any, ...], Row] = field(default_factory=dict)
     always: bool = False
 
     def serves(self, call: Call, torch_call: Callable[..., Tensor], args: Any, kwargs: Any, module: str) -> bool:
-        """Whether our kernels serve this call."""
+        """Return whether the kernels serve this call."""
         key = _key(call)
         row = self.rows.get(key)
         if row is None:
             row = self.rows[key] = self._decide(call, torch_call, args, kwargs)
         row.modules.setdefault(module)
-        return row.served and obstacle(call) is None  # of the state that torch is in now
+        return row.served and obstacle(call) is None  # depends on torch's present state
 
     def leave(self, op: str, reason: str, module: str) -> None:
-        """Note a call that is left to torch without a look at its tensors."""
+        """Add a row for a call that torch runs without inspection of its tensors."""
         row = self.rows.setdefault((op, reason), Row(op, "", "", served=False, ratio=None, why=reason))
         row.modules.setdefault(module)
 
@@ -66,7 +66,7 @@ class Calls:
         if (reason := obstacle(call)) is not None:
             return Row(*described, served=False, ratio=None, why=reason)
         if self.always:
-            return Row(*described, served=True, ratio=None, why="asked for, unmeasured")
+            return Row(*described, served=True, ratio=None, why="requested, unmeasured")
         words = " ".join(map(str, (*_key(call), *(("torch's threads",) if contexts.is_borrowing() else ()))))
         if (ratio := KEPT.get(words)) is None:
             ratio = _measure(torch_call, args, kwargs)
@@ -76,7 +76,7 @@ class Calls:
 
 
 class Serving(TorchFunctionMode):
-    """While it is on, calls of torch are ours where that is faster; inside of a call it is off."""
+    """Mode that lets the kernels serve torch calls if they are faster. It is disabled inside a call."""
 
     def __init__(self, calls: Calls, where: Callable[[], str]) -> None:
         super().__init__()
@@ -102,7 +102,7 @@ class Serving(TorchFunctionMode):
 
 
 def _key(call: Call) -> tuple[Any, ...]:
-    """What decides who serves a call, refusals included; made at every call, so of what is at hand."""
+    """Return the properties that decide the choice. Runs at every call, so it uses only cheap properties."""
     autocast = autocast_type()
     of_tensors = tuple(
         None if t is None else (*t.shape, t.dtype, t.requires_grad, t.is_contiguous()) for t in call.tensors
@@ -128,7 +128,7 @@ def _types_of(call: Call) -> str:
 
 
 def _measure(torch_call: Callable[..., Tensor], args: Any, kwargs: Any) -> Ratio:
-    """Both contenders with the tensors of the call, as leaves of their own."""
+    """Time both implementations with the tensors of the call as separate leaves."""
     leaves: list[Tensor] = []
 
     def leaf(value: Any) -> Any:

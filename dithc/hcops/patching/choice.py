@@ -1,7 +1,7 @@
-"""Whether our kernels or torch serve a call: measured once for each operator, shape and type, in turns, and kept in a file.
+"""Choice between kernels and torch for a call: measured once per operator, shape and type, and stored in a file.
 
-The file stands beside the tuning of the matrix products and belongs to the same machine, threads, instruction set and versions
-(`tuning.Key`), and to this version of torch, which is the other contender.
+The file is next to the tuning of the matrix products. It is valid for the same machine, threads, instruction set and
+versions (`tuning.Key`), and for one version of torch.
 """
 
 import json
@@ -22,17 +22,17 @@ from dithc.runs import atomic_write
 log = logger(__name__)
 
 FORMAT = 1
-LEAST_ROUNDS, MOST_ROUNDS = 3, 25  # of both, in turns, after one of each that brings in memory and code
-ROUNDS_SECONDS = 0.1  # for those between
+LEAST_ROUNDS, MOST_ROUNDS = 3, 25  # alternating rounds, after one warm-up call of each
+ROUNDS_SECONDS = 0.1  # time limit of the rounds above the minimum
 ENDING = "-patch.json"
 
 Contender = Callable[[], Tensor]
 
 
 class Ratio(NamedTuple):
-    """What was measured: our shortest time over torch's, and whether that gains the margin of a tuning.
+    """Shortest time of the kernels divided by torch's, and whether the gain exceeds the margin of a tuning.
 
-    Shortest, because what other processes do to a time only makes it longer, and some calls take microseconds.
+    The shortest time is used because other processes only lengthen times and some calls take microseconds.
     """
 
     ratio: float
@@ -40,9 +40,10 @@ class Ratio(NamedTuple):
 
 
 def measure(theirs: Contender, ours: Contender, inputs: tuple[Tensor, ...]) -> Ratio:
-    """Time `theirs` (torch) and `ours` in turns: forward, and backward to the leaves `inputs` if there are any."""
+    """Time `theirs` (torch) and `ours` alternately: forward, and backward to the leaves `inputs` if there are any."""
     times: list[tuple[float, float]] = []
-    with torch.autograd.graph.saved_tensors_hooks(_itself, _itself):  # no one else's count what is saved here
+    # exclude tensors saved here from outer counting hooks
+    with torch.autograd.graph.saved_tensors_hooks(_itself, _itself):
         _seconds(theirs, inputs), _seconds(ours, inputs)
         while len(times) < LEAST_ROUNDS or (len(times) < MOST_ROUNDS and sum(map(sum, times)) < ROUNDS_SECONDS):
             times.append((_seconds(theirs, inputs), _seconds(ours, inputs)))
@@ -52,9 +53,9 @@ def measure(theirs: Contender, ours: Contender, inputs: tuple[Tensor, ...]) -> R
 
 
 def _seconds(contender: Contender, inputs: tuple[Tensor, ...]) -> float:
-    """Of the second of two calls: in the first the threads of the other contender may still turn, waiting for more."""
+    """Time the second of two calls, because the other implementation's threads may still spin during the first."""
     for _ in range(2):
-        torch.clear_autocast_cache()  # a step rounds each weight once, not once for all rounds
+        torch.clear_autocast_cache()  # a training step rounds each weight once, not once for all rounds
         start = perf_counter()
         out = contender()
         if inputs:
@@ -68,17 +69,17 @@ def _itself(tensor: Tensor) -> Tensor:
 
 
 class Kept:
-    """The ratios that this machine has measured, by the words for a call; read once, written as they grow."""
+    """Measured ratios of this machine by a text that describes the call; read once, written when they grow."""
 
     def __init__(self) -> None:
         self._ratios: dict[int, dict[str, Ratio]] = {}
 
     def get(self, words: str) -> Ratio | None:
-        """The ratio of a call, if it was measured."""
+        """Return the ratio of a call if it was measured."""
         return self._of_threads().get(words)
 
     def add(self, words: str, ratio: Ratio) -> None:
-        """Keeps a ratio, in the process and, unless DITHC_TUNING turns that off, in the file."""
+        """Store a ratio in the process and, unless DITHC_TUNING disables it, in the file."""
         ratios = self._of_threads()
         ratios[words] = ratio
         path = _path()
@@ -88,10 +89,10 @@ class Kept:
             try:
                 atomic_write(path, text + "\n")
             except OSError as error:
-                log.warning(f"what was measured of patched models is not kept: {error}")
+                log.warning(f"cannot store the measurements of patched models: {error}")
 
     def forget(self) -> None:
-        """Has the file read again."""
+        """Make the next access read the file again."""
         self._ratios.clear()
 
     def _of_threads(self) -> dict[str, Ratio]:
@@ -121,7 +122,7 @@ def _key() -> dict[str, object]:
 
 
 def _load(path: Path) -> dict[str, Ratio]:
-    """What a file holds; one that is damaged or of another machine or torch is a warning, and measured again."""
+    """Return the ratios in a file. If it is damaged or of another machine or torch, warn and return none."""
     try:
         content = json.loads(path.read_text())
         if content["format"] != FORMAT or content["key"] != _key():

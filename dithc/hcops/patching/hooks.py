@@ -1,4 +1,4 @@
-"""`patch` and `unpatch`: hooks that open the mode around the modules of a model, and the table of what was served."""
+"""`patch` and `unpatch`: hooks that open the mode around the modules of a model, and the table of served calls."""
 
 import os
 import threading
@@ -18,24 +18,24 @@ from dithc.native import contexts, openmp
 log = logger(__name__)
 
 WAITING = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")
-"""Environment that says how torch's threads wait for work; read when torch is imported."""
+"""Environment variables that set how torch's threads wait for work. The OpenMP runtime reads them at torch's import."""
 Threads = Literal["torch", "own"]
 HEADER = ("operator", "shape", "type", "served by", "ours / torch", "why", "modules")
 
 
 class Patched:
-    """A model whose calls HCOps serves; `str` gives the table.
+    """Model with calls served by HCOps; `str` returns the table.
 
     Attributes:
-        model: as it was given, and with the same parameters, modules and names.
-        optimizer: whose update HCOps makes; None for none.
+        model: The given model, with the same parameters, modules and names.
+        optimizer: Optimizer with the update of HCOps, or None.
     """
 
     def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer | None, calls: Calls) -> None:
         self.model, self.optimizer, self._calls = model, optimizer, calls
 
     def table(self) -> list[Row]:
-        """A row for each operator, shape and type that the model has called so far."""
+        """Return a row for each operator, shape and type that the model has called so far."""
         return list(self._calls.rows.values())
 
     def __str__(self) -> str:
@@ -53,27 +53,27 @@ def patch(
     always: bool = False,
     threads: Threads = "torch",
 ) -> Patched:
-    """Has HCOps serve what a model calls of linear, layer_norm, rms_norm, gelu, silu and scaled_dot_product_attention.
+    """Serve a model's calls of linear, layer_norm, rms_norm, gelu, silu and scaled_dot_product_attention by HCOps.
 
-    In each forward pass, and in the backward pass of what was served. The first call of an operator, shape and type is measured
-    against torch, forward and backward, and HCOps serves it from then on only where it is faster; what was measured is kept
-    with the tuning of this machine (`dithc tune` says where). Results have the strides of torch's. The model keeps its
-    parameters, modules, names and classes; a deep copy is served too. Torch runs a patched model unchanged under torch.compile,
-    and in torch.jit.trace, torch.export, torch.fx, torch.func and modes that intercept every operator.
+    This applies to forward passes and to the backward passes of served calls. The first call of an operator, shape and
+    type is measured against torch, forward and backward. HCOps then serves it only if it is faster. The result is
+    stored with the tuning of this machine (see `dithc tune`). Results have torch's strides. The model keeps its
+    parameters, modules, names and classes. Deep copies are served too. torch runs a patched model unchanged under
+    torch.compile, and in torch.jit.trace, torch.export, torch.fx, torch.func and modes that intercept every operator.
 
     Args:
-        model: any module, on the CPU, in fp32, in bf16 or under autocast to bf16.
-        optimizer: a torch.optim.AdamW, whose update becomes one pass over memory; its state_dict stays as it is.
-        always: serves unmeasured whatever our kernels take; for tests and comparisons.
-        threads: that our kernels run on. `torch`: those of torch's own operators, where this torch has OpenMP, for all operators
-            of this process and as long as a model is patched so: no two sets of threads wait on the same cores. `own`: a team
-            of our own, pinned. What was chosen is logged.
+        model: Any module on the CPU, in fp32, in bf16 or under autocast to bf16.
+        optimizer: A torch.optim.AdamW. Its update becomes one pass over memory; its state_dict is unchanged.
+        always: Serve all supported calls unmeasured, for tests and comparisons.
+        threads: Threads of the kernels. `torch` uses the threads of torch's operators, if torch has OpenMP, for all
+            operators of this process while a model is patched, so that two sets of threads do not compete for cores.
+            `own` uses a separate pinned team. The log reports the choice.
 
     Returns:
-        What says in a table who serves what, and why.
+        An object with a table of calls, back ends and reasons.
 
     Raises:
-        UserError: the model is patched already, the optimizer is not AdamW, or threads are neither.
+        UserError: The model is patched already, the optimizer is not AdamW, or `threads` is unknown.
     """
     if threads not in get_args(Threads):
         got, expected = repr(threads), " or ".join(map(repr, get_args(Threads)))
@@ -95,7 +95,7 @@ def patch(
 
 
 def unpatch(model: nn.Module, optimizer: torch.optim.Optimizer | None = None) -> None:
-    """Undoes `patch`, also of a copy of a patched model: what runs from now on is what ran before it, to the bit."""
+    """Undo `patch`, also for a copy of a patched model. Later results equal the results before the patch bit for bit."""
     for module in model.modules():
         if isinstance(module.__dict__.get("forward"), ByHand):
             del module.forward
@@ -110,7 +110,7 @@ def unpatch(model: nn.Module, optimizer: torch.optim.Optimizer | None = None) ->
 
 
 class _Opened(threading.local):
-    """The mode of a patched model, which is on in this thread while one of its modules runs; its copies have it in common."""
+    """Mode of a patched model, active in this thread while one of its modules runs. Copies share it."""
 
     def __init__(self, calls: Calls, threads: Threads) -> None:
         self.calls, self._threads = calls, threads
@@ -119,7 +119,7 @@ class _Opened(threading.local):
         self._said = False
 
     def close(self) -> None:
-        """Ends what a pass has left that Ctrl-C stopped in the middle: torch calls no hooks then."""
+        """Clean up after a pass that Ctrl-C interrupted, because torch then calls no hooks."""
         self._stack.clear()
         mode, self._mode = self._mode, None
         last = torch.overrides._get_current_function_mode()  # type: ignore[no-untyped-call]
@@ -127,7 +127,7 @@ class _Opened(threading.local):
             mode.__exit__(None, None, None)  # type: ignore[no-untyped-call]
 
     def enter(self, module: nn.Module, name: str) -> None:
-        if any(entered is module for entered, _ in self._stack[:1]):  # the root again, which is in no pass of its own
+        if any(entered is module for entered, _ in self._stack[:1]):  # the root module again, outside of any pass
             self.close()
         self._stack.append((module, name))
         if self._mode is None:
@@ -136,7 +136,7 @@ class _Opened(threading.local):
 
     def leave(self, module: nn.Module, *, is_root: bool) -> None:
         if not self._stack or self._stack[-1][0] is not module:
-            return  # a hook before ours failed, and its module was never entered
+            return  # an earlier hook failed, so this module was never entered
         self._stack.pop()
         if not self._stack and self._mode is not None:
             mode, self._mode = self._mode, None
@@ -152,25 +152,28 @@ class _Opened(threading.local):
         return self
 
     def __reduce__(self) -> Any:
-        """A stored model is patched with nothing measured in it."""
+        """Store the patch without measured rows."""
         return _open, (Calls(always=self.calls.always), self._threads)
 
 
 def _open(calls: Calls, threads: Threads) -> _Opened:
-    """With torch's threads for our kernels until the last module that holds it has gone or is unpatched."""
+    """Create the mode. The kernels use torch's threads until the last module that refers to it is removed or unpatched."""
     opened = _Opened(calls, threads)
-    refusal = contexts.borrow() if threads == "torch" else "asked for"
+    refusal = contexts.borrow() if threads == "torch" else "requested"
     if refusal is None:
         weakref.finalize(opened, contexts.give_back)
-        log.info("our kernels run on torch's threads, of %s: so no others wait on their cores", openmp.runtime().words)
+        log.info(
+            "kernels run on torch's threads, of %s, so that no other threads compete for the cores",
+            openmp.runtime().words,
+        )
     else:
-        log.info("our kernels run on threads of their own: %s", refusal)
+        log.info("kernels use a separate team of threads: %s", refusal)
         _say_how_threads_wait()
     return opened
 
 
 class _Enter(Unscripted):
-    """Before a forward of a module. torch.compile sees nothing: it compiles what the model is without a patch."""
+    """Hook before the forward pass of a module. It is inactive under torch.compile, which compiles the unpatched model."""
 
     def __init__(self, opened: _Opened, name: str) -> None:
         self._opened, self._name = opened, name
@@ -181,7 +184,7 @@ class _Enter(Unscripted):
 
 
 class _Leave(Unscripted):
-    """After it, also where it failed."""
+    """Hook after the forward pass, also after a failure."""
 
     def __init__(self, opened: _Opened, *, is_root: bool) -> None:
         self._opened, self._is_root = opened, is_root
@@ -192,11 +195,11 @@ class _Leave(Unscripted):
 
 
 def _say_how_threads_wait() -> None:
-    """torch's threads wait for more by turning on their cores, for milliseconds, in which ours share these cores with them."""
+    """Warn if torch's threads spin for milliseconds after each operator, on the cores that the kernels need."""
     if torch.get_num_threads() > 1 and not any(name in os.environ for name in WAITING):
         log.warning(
-            "torch's threads keep their cores busy after each operator, where ours want to run: set GOMP_SPINCOUNT=10000 in the "
-            "environment before torch is imported, or fewer calls will be served, and slower"
+            "torch's threads spin on their cores after each operator and delay the kernels: set GOMP_SPINCOUNT=10000 in the "
+            "environment before torch is imported; otherwise fewer calls are served, and slower"
         )
 
 
@@ -208,11 +211,11 @@ def _cells(row: Row) -> tuple[str, ...]:
 
 
 def _in_words(calls: Calls) -> str:
-    """One line: of how many kinds of calls HCOps serves how many, by operator, and why torch serves the others."""
+    """Return one line with the share of served calls per operator, and the reasons for the others."""
     rows = list(calls.rows.values())
     kinds, served = Counter(row.op for row in rows), Counter(row.op for row in rows if row.served)
     reasons = sorted({f"{row.op}: {row.why}" for row in rows if not row.served})
     by_op = ", ".join(f"{op} {served[op]} of {number}" for op, number in kinds.items()) or "none"
-    return f"patched model, kinds of calls that HCOps serves: {by_op}" + (
+    return f"patched model, types of calls that HCOps serves: {by_op}" + (
         f"; not {'; '.join(reasons)}" if reasons else ""
     )

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from dithc.hcops.active import raw, say_default
+from dithc.hcops.c import vector
 from dithc.hcops.patching import c_kernels
 from dithc.hcops.patching.c_kernels import Attention
 from dithc.hcops.route import dense
@@ -25,8 +26,8 @@ def norm(
 ) -> Tensor:
     """Return LayerNorm (Ba et al. 2016) or RMSNorm (Zhang & Sennrich 2019) of x (..., D), contiguous, in x's type.
 
-    Missing weight (D) means ones, missing bias zeros. `torch_call` computes gradients that are not contiguous; without it, any
-    gradient is accepted.
+    Missing weight (D) means ones, missing bias zeros. `torch_call` computes gradients that are not contiguous; without
+    it, any gradient is accepted.
     """
     out: Tensor = dithc_norm.apply(x, weight, bias, eps, rms, torch_call)  # type: ignore[no-untyped-call]
     return out
@@ -35,15 +36,17 @@ def norm(
 def attention(query: Tensor, key: Tensor, value: Tensor, scale: float, *, causal: bool) -> Tensor:
     """Return softmax(scale * q k^T) v of each head, (N, H, T, K) with strides of `torch.empty_like(query)`.
 
-    key and value are (N, G, S, K), and G divides H. All inputs have stride 1 in the last dimension. `causal` limits query i to
-    keys 0 to i.
+    key and value are (N, G, S, K), and G divides H. All inputs have stride 1 in the last dimension. `causal` limits
+    query i to keys 0 to i.
     """
     out: Tensor = dithc_attention.apply(query, key, value, Attention(scale, causal))  # type: ignore[no-untyped-call]
     return out
 
 
 def activation(x: Tensor, name: str, torch_call: Torch) -> Tensor:
-    """Return gelu_erf, gelu (tanh form) or silu of a contiguous tensor; `torch_call` serves gradients that are not contiguous."""
+    """Return gelu_erf, gelu (tanh form) or silu of a contiguous tensor; `torch_call` serves gradients that are not
+    contiguous.
+    """
     out: Tensor = dithc_activation.apply(x, name, torch_call)  # type: ignore[no-untyped-call]
     return out
 
@@ -110,7 +113,7 @@ class dithc_activation(torch.autograd.Function):
         say_default()
         ctx.name, ctx.torch_call = name, torch_call
         ctx.save_for_backward(x)
-        out: Tensor = c_kernels.gelu_erf_forward(x) if name == "gelu_erf" else raw(f"{name}_forward")(x)
+        out: Tensor = vector.gelu_erf_forward(x) if name == "gelu_erf" else raw(f"{name}_forward")(x)
         return out
 
     @staticmethod
@@ -119,7 +122,7 @@ class dithc_activation(torch.autograd.Function):
         (x,) = ctx.saved_tensors
         if dy.stride() != x.stride():
             return *_by_torch(ctx.torch_call, (x,), dy), None, None
-        backward = c_kernels.gelu_erf_backward if ctx.name == "gelu_erf" else raw(f"{ctx.name}_backward")
+        backward = vector.gelu_erf_backward if ctx.name == "gelu_erf" else raw(f"{ctx.name}_backward")
         return backward(dy, x), None, None
 
 

@@ -1,4 +1,4 @@
-"""Calls of torch as our kernels take them: for each function its arguments, what it needs, and what is refused, with the reason.
+"""Calls of torch as the kernels accept them: arguments, requirements, and reasons to reject a call.
 
 Legend: N batch, T tokens (queries), S keys, D width, H heads, K head width, F output features.
 """
@@ -14,7 +14,7 @@ from torch.autograd import forward_ad
 from torch.nn import functional
 
 from dithc.hcops.active import backend_of
-from dithc.hcops.autograd import custom
+from dithc.hcops.autograd import OPERATORS as FAST_OPERATORS
 from dithc.hcops.checks import TYPES
 from dithc.hcops.patching import nodes
 from dithc.hcops.patching.by_hand import ByHand, rms_norm_by_hand
@@ -23,14 +23,14 @@ from dithc.hcops.table import FAST
 
 
 class Call(NamedTuple):
-    """A call of an operator with the arguments that decide its result.
+    """Call of an operator with the arguments that decide its result.
 
     Attributes:
-        op: its name in the table of what was served.
-        tensors: of the call, None where an optional one is missing; the first decides type and place.
-        settings: numbers and words.
-        refusal: why our kernels do not take it; None where they do.
-        by_hand: module whose several torch calls this call replaces.
+        op: Name in the table of served calls.
+        tensors: Tensors of the call, None for missing optional tensors; the first decides type and device.
+        settings: Numbers and strings.
+        refusal: Reason for rejection by the kernels, or None.
+        by_hand: Module with several torch calls that this call replaces.
     """
 
     op: str
@@ -41,9 +41,9 @@ class Call(NamedTuple):
 
 
 NO_FIT = "shapes that do not go together"
-NOT_DENSE = "a memory layout whose strides torch keeps"
+NOT_DENSE = "a memory layout with strides that torch keeps"
 _OF_TABLE = {"layer_norm": "adaln", "rms_norm": "adarms", "attention": "attention"}
-"""Operators that only C has, and those of the table that share their kernels; others go by their own names."""
+"""Operators that only C has, mapped to operators of the table with the same kernels; others use their own names."""
 
 
 def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Call:
@@ -72,13 +72,13 @@ def rms_norm(
     weight: Tensor | None = None,
     eps: float | None = None,
 ) -> Call:
-    if eps is None:  # torch computes bf16 in fp32, and takes that type's
+    if eps is None:  # torch computes bf16 in fp32, and uses the eps of fp32
         eps = torch.finfo(torch.float64 if input.dtype is torch.float64 else torch.float32).eps
     return Call("rms_norm", (input, weight), (eps,), _rows(input, normalized_shape, weight) or _layout(input))
 
 
 def of_module(input: Tensor, weight: Tensor, norm: ByHand) -> Call:
-    """Describe an RMSNorm by hand. Each of its operations rounds bf16, the kernel rounds once."""
+    """Describe an RMSNorm by hand. Each of its operations rounds bf16; the kernel rounds once."""
     call = rms_norm(input, tuple(weight.shape), weight, norm.eps)
     differ = "types that differ" if input.dtype is not weight.dtype else None
     return call._replace(by_hand=norm, refusal=call.refusal or differ)
@@ -126,7 +126,7 @@ OPERATORS: dict[Any, Callable[..., Call]] = {
     functional.silu: silu,
     functional.scaled_dot_product_attention: attention,
 }
-"""By the function of torch that a mode sees."""
+"""Functions of torch that a mode intercepts."""
 
 
 def serve(call: Call) -> Tensor:
@@ -135,7 +135,7 @@ def serve(call: Call) -> Tensor:
     assert x is not None
     if call.op == "linear":
         _, weight, bias = call.tensors
-        return custom.LINEAR(
+        return FAST_OPERATORS["linear"](
             x.contiguous(), weight, None if bias is None else bias.contiguous(), autocast_type() or x.dtype
         )
     if call.op == "layer_norm":
@@ -156,7 +156,7 @@ def serve(call: Call) -> Tensor:
 
 
 def autocast_type() -> torch.dtype | None:
-    """The type that autocast gives to products; None where it is off."""
+    """Return autocast's type for products, or None without autocast."""
     return torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else None
 
 
@@ -203,7 +203,7 @@ def _strides(shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _is_matrix(x: Tensor) -> bool:
-    """Whether x is a view of a matrix. The gradient of a matrix has its strides; torch copies any other x."""
+    """Return whether x is a view of a matrix. The gradient of a matrix has its strides; torch copies any other x."""
     try:
         return x.dim() == 2 or x.detach().view(-1, x.shape[-1]).dim() == 2
     except RuntimeError:
@@ -219,14 +219,14 @@ def _layout(*tensors: Tensor) -> str | None:
 
 
 def _types(x: Tensor, *weights: Tensor | None) -> str | None:
-    """Without autocast torch wants one type."""
+    """Reject mixed types without autocast, as torch does."""
     if autocast_type() is None and any(weight is not None and weight.dtype is not x.dtype for weight in weights):
         return "types that differ"
     return None
 
 
 def _heads(query: Tensor, key: Tensor, value: Tensor, *, enable_gqa: bool) -> str | None:
-    """Shapes (N, H, T, K), (N, G, S, K) twice; G is H without `enable_gqa`."""
+    """Check shapes (N, H, T, K), (N, G, S, K) twice; G equals H without `enable_gqa`."""
     if query.dim() != 4 or key.dim() != 4 or key.shape != value.shape or 0 in (*query.shape, *key.shape):
         return "shapes other than (N, H, T, K)"
     (n, h, _, k), (n_key, groups, _, k_key) = query.shape, key.shape

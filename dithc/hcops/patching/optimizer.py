@@ -1,4 +1,4 @@
-"""torch's AdamW with the update of HCOps: hooks around its step, which leave torch only the parameters that we do not take."""
+"""torch's AdamW with the update of HCOps: hooks around its step, which leave torch only the unsupported parameters."""
 
 from collections import defaultdict
 from typing import Any
@@ -12,16 +12,17 @@ from dithc.log import problem
 
 _HANDLES = "_hcops_handles"
 UNSERVED = ("amsgrad", "maximize", "capturable", "differentiable")
-"""Options of a group that our update does not have."""
+"""Options of a group that HCOps does not support."""
 
 
 def take(optimizer: torch.optim.Optimizer) -> None:
-    """Has HCOps update the fp32 parameters of a torch.optim.AdamW from its next step on; the state stays torch's.
+    """Let HCOps update the fp32 parameters of a torch.optim.AdamW from its next step on; the state remains torch's.
 
-    Those in bf16 are updated by torch's fused form, which rounds the result of a step once, not after each of its operations.
+    torch's fused form updates bf16 parameters, because it rounds the result of a step once instead of after each
+    operation.
 
     Raises:
-        UserError: another optimizer, or one that is taken.
+        UserError: The optimizer is not AdamW or is patched already.
     """
     if type(optimizer) is not torch.optim.AdamW:
         fix = "give a torch.optim.AdamW, or leave it out"
@@ -38,17 +39,17 @@ def take(optimizer: torch.optim.Optimizer) -> None:
 
 
 def release(optimizer: torch.optim.Optimizer) -> None:
-    """Gives the update back to torch."""
+    """Restore torch's update."""
     for handle in optimizer.__dict__.pop(_HANDLES, ()):
         handle.remove()
 
 
 def _update(optimizer: Any, hidden: list[tuple[Tensor, Tensor]], args: Any, kwargs: Any) -> None:
-    """Before torch's step: ours, and then the gradients are out of torch's sight until `_show`.
+    """Update supported parameters before torch's step, and hide their gradients from torch until `_show`.
 
-    A closure makes gradients within the step, a scaler of gradients undoes its scale there: then it is torch's.
+    If a closure computes gradients within the step, or a gradient scaler unscales there, torch updates all parameters.
     """
-    hidden.clear()  # of a step that failed
+    hidden.clear()  # left by a failed step
     scaled = any(getattr(optimizer, name, None) is not None for name in ("grad_scale", "found_inf"))
     if scaled or any(value is not None for value in (*args[1:], *kwargs.values())):
         return
@@ -71,7 +72,7 @@ def _update(optimizer: Any, hidden: list[tuple[Tensor, Tensor]], args: Any, kwar
 
 
 def _update_whole(optimizer: Any, group: dict[str, Any], weights: list[Tensor]) -> None:
-    """Of fp32, at once those that have had as many steps."""
+    """Update fp32 weights, grouped by their number of steps."""
     steps = _steps(optimizer, weights)
     torch._foreach_add_(steps, 1)  # as torch does
     of_step: dict[int, list[Tensor]] = defaultdict(list)
@@ -82,7 +83,7 @@ def _update_whole(optimizer: Any, group: dict[str, Any], weights: list[Tensor]) 
 
 
 def _update_rounded(optimizer: Any, group: dict[str, Any], weights: list[Tensor]) -> None:
-    """Of bf16, by torch's fused form."""
+    """Update bf16 weights by torch's fused form."""
     steps, (beta1, beta2) = _steps(optimizer, weights), group["betas"]
     with torch.no_grad():
         torch_adamw(*_lists(optimizer, weights), [], steps, fused=True, amsgrad=False, maximize=False,
@@ -96,7 +97,7 @@ def _show(hidden: list[tuple[Tensor, Tensor]]) -> None:
 
 
 def _lists(optimizer: Any, weights: list[Tensor]) -> tuple[list[Tensor], list[Tensor], list[Tensor], list[Tensor]]:
-    """Weights, gradients, first and second moments."""
+    """Return weights, gradients, first and second moments."""
     states = [optimizer.state[weight] for weight in weights]
     gradients = [weight.grad for weight in weights if weight.grad is not None]
     return weights, gradients, [state["exp_avg"] for state in states], [state["exp_avg_sq"] for state in states]
@@ -118,7 +119,7 @@ def _is_taken(weight: Tensor, state: dict[str, Any], dtype: torch.dtype) -> bool
 
 
 def _steps(optimizer: Any, weights: list[Tensor]) -> list[Tensor]:
-    """How many steps each weight has had, in a state as torch's AdamW makes it."""
+    """Return the step counter of each weight, after initializing state as torch's AdamW does."""
     for weight in weights:
         state = optimizer.state[weight]
         if not state:

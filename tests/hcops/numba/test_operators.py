@@ -18,11 +18,13 @@ from torch import Tensor
 
 pytest.importorskip("numba", reason="the Numba back end needs numba, which is not installed")
 
+from dithc.hcops.checks import AdamwTensors
 from dithc.hcops.numba import operators as ops
 from dithc.hcops.numba import threads as numba_threads
 from dithc.hcops.numba import vector as vector
 from dithc.hcops.numba.compiler import Kernel
 from dithc.log import UserError
+from dithc.native import AdamwSettings
 
 FP32, BF16 = torch.float32, torch.bfloat16
 SMALLEST = 2.0**-149  # the smallest fp32 number above 0: an error that every result may have
@@ -243,10 +245,8 @@ def test_bf16_is_rounded_to_nearest_even_and_keeps_nan() -> None:
     patterns = torch.randint(-(2**31), 2**31, (100_000,), dtype=torch.int64).to(torch.int32).view(FP32)
     patterns = torch.cat([patterns, torch.tensor([0x7F800001, 0x7FFFFFFF, 0x3F808000, 0x3F818000]).int().view(FP32)])
     shadow, weight, zeros = torch.empty(patterns.shape, dtype=BF16), patterns.clone(), torch.zeros_like(patterns)
-    vector.adamw_forward(
-        [weight], [zeros], [zeros.clone()], [zeros.clone()], None, [shadow],
-        lr=0.0, betas=(0.9, 0.99), eps=1e-8, weight_decay=0.0, step=1, gradient_scale=1.0, ema_decay=0.0,
-    )  # fmt: skip
+    tensors = AdamwTensors([weight], [zeros], [zeros.clone()], [zeros.clone()], None, [shadow])
+    vector.adamw_forward(tensors, AdamwSettings(0.0, 0.9, 0.99, 1e-8, 0.0, 1.0, 1, 0.0))
     expected = weight.to(BF16)
     assert torch.equal(shadow.isnan(), expected.isnan())
     assert torch.equal(bits(shadow)[~expected.isnan()], bits(expected)[~expected.isnan()])
@@ -443,18 +443,8 @@ def test_adamw_is_torchs_in_float64_with_average_and_shadow() -> None:
     optimizer = torch.optim.AdamW(wide, **SETTINGS)
     for step in range(1, 6):
         gradients = [torch.randn_like(weight) for weight in weights]
-        vector.adamw_forward(
-            weights,
-            gradients,
-            first,
-            second,
-            averages,
-            shadows,
-            **SETTINGS,
-            step=step,
-            gradient_scale=0.5,
-            ema_decay=0.9,
-        )
+        tensors = AdamwTensors(weights, gradients, first, second, averages, shadows)
+        vector.adamw_forward(tensors, AdamwSettings(0.01, 0.9, 0.95, 1e-8, 0.1, 0.5, step, 0.9))
         for weight, gradient in zip(wide, gradients, strict=True):
             weight.grad = 0.5 * gradient.double()
         optimizer.step()
@@ -474,17 +464,8 @@ def test_adamw_is_the_same_for_any_number_of_threads() -> None:
     def update() -> Sequence[Tensor]:
         state = [start.clone(), start[:100].clone()]
         moments = [[torch.zeros_like(weight) for weight in state] for _ in range(2)]
-        vector.adamw_forward(
-            state,
-            [gradient, gradient[:100]],
-            *moments,
-            None,
-            None,
-            **SETTINGS,
-            step=1,
-            gradient_scale=1.0,
-            ema_decay=0.0,
-        )
+        tensors = AdamwTensors(state, [gradient, gradient[:100]], *moments, None, None)
+        vector.adamw_forward(tensors, AdamwSettings(0.01, 0.9, 0.95, 1e-8, 0.1, 1.0, 1, 0.0))
         return [*state, *moments[0], *moments[1]]
 
     same_for_all_threads(update)

@@ -152,7 +152,7 @@ def test_without_openmp_threads_are_our_own_and_it_is_said(monkeypatch, caplog):
     own = of_team()
     with caplog.at_level(logging.INFO):
         hcops.patch(nn.Sequential(nn.Linear(2, 2)))
-    assert "threads of their own: this torch does not run on OpenMP" in caplog.text
+    assert "separate team of threads: this torch does not run on OpenMP" in caplog.text
     assert of_team() == own
 
 

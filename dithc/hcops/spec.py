@@ -1,0 +1,263 @@
+"""Specification of every operator: kernels, schema for torch.library and result shapes.
+
+Legend: N batch, T tokens, D width, H heads, K head width, E width of a hidden layer, F output features, C channels,
+p side of a patch.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+Fake = Callable[..., Any]
+"""Function of an operator's arguments that returns empty results, for tracers that run no kernel."""
+
+
+@dataclass(frozen=True)
+class OpSpec:
+    """Specification of an operator.
+
+    Attributes:
+        name: Name in `torch.ops.dithc`. The raw kernels are `<name>_forward` and `<name>_backward`.
+        reference: Description of the kernel in plain torch.
+        fast: Description of the kernels of the other back ends.
+        parts: Names of the C kernels in kernels/kernel_table.h, with * for any end. Empty if no kernel uses vector
+            code.
+        schema: Arguments and results of the forward pass in torch's notation. Only the first result has a gradient.
+            Empty for operators without a gradient.
+        fake: Results of the forward pass.
+        backward: Schema of the backward kernel. Empty if other operators compute the gradient.
+        backward_fake: Results of the backward kernel.
+        may_drop: Whether the forward kernel accepts keep=False, which skips results that only the gradient needs.
+    """
+
+    name: str
+    reference: str
+    fast: str = "one pass"
+    parts: tuple[str, ...] = ()
+    schema: str = ""
+    fake: Fake = lambda x: x.new_empty(x.shape)
+    backward: str = ""
+    backward_fake: Fake = lambda dy, saved: saved.new_empty(saved.shape)
+    may_drop: bool = False
+
+
+def _linear(x: Tensor, weight: Tensor, dtype: torch.dtype) -> Tensor:
+    return x.new_empty((*x.shape[:-1], weight.shape[0]), dtype=dtype)  # (..., F)
+
+
+def _gated(residual: Tensor, gate: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    wider = torch.promote_types(torch.promote_types(residual.dtype, gate.dtype), dtype)
+    return residual.new_empty(residual.shape, dtype=wider), residual.new_empty(residual.shape, dtype=dtype)  # (N, T, F)
+
+
+def _mlp(x: Tensor, weight1: Tensor, gate: Tensor, residual: Tensor, dtype: torch.dtype) -> tuple[Tensor, ...]:
+    out, y = _gated(residual, gate, dtype)
+    return out, _linear(x, weight1, dtype), _linear(x, weight1, dtype), y  # (N, T, F), twice (N, T, E), (N, T, F)
+
+
+def _linear_backward(
+    dy: Tensor, x: Tensor, weight: Tensor, has_bias: bool, needs: list[bool], *, gelu_at: Tensor | None = None
+) -> tuple[Tensor, Tensor, Tensor]:
+    dx = x.new_empty(x.shape) if needs[0] else dy.new_empty(0)  # (..., D)
+    dw = x.new_empty(weight.shape, dtype=torch.float32) if needs[1] else dy.new_empty(0)  # (F, D)
+    db = x.new_empty(weight.shape[:1], dtype=torch.float32) if has_bias and needs[2] else dy.new_empty(0)  # (F)
+    return dx, dw, db
+
+
+def _norm(x: Tensor, dtype: torch.dtype, *, statistics: int) -> tuple[Tensor, ...]:
+    rows = (x.new_empty(x.shape[:-1], dtype=torch.float32) for _ in range(statistics))  # (N, T) each
+    return x.new_empty(x.shape, dtype=dtype), *rows
+
+
+def _norm_backward(x: Tensor, scale: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    return x.new_empty(x.shape), scale.new_empty(scale.shape), scale.new_empty(scale.shape)  # (N, T, D), (N, D) twice
+
+
+def _attention(qkv: Tensor, num_heads: int) -> tuple[Tensor, Tensor]:
+    n, t, three = qkv.shape
+    return qkv.new_empty((n, t, three // 3)), qkv.new_empty((n, num_heads, t), dtype=torch.float32)
+
+
+def _rotate_heads_backward(
+    dout: Tensor, query_weight: Tensor | None, key_weight: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor]:
+    dquery, dkey = (dout.new_empty(0) if w is None else torch.empty_like(w) for w in (query_weight, key_weight))
+    return dout.new_empty(dout.shape), dquery, dkey  # (N, T, 3D), (K), (K)
+
+
+def _patches(image: Tensor, p: int) -> Tensor:
+    n, c, height, width = image.shape
+    return image.new_empty((n, (height // p) * (width // p), c * p * p))  # (N, T, C * p * p)
+
+
+def _image(patches: Tensor, rows: int, p: int) -> Tensor:
+    n, tokens, features = patches.shape
+    return patches.new_empty((n, features // (p * p), rows * p, (tokens // rows) * p))  # (N, C, height, width)
+
+
+_PRODUCTS = ("gemm_f32", "gemm_f32_split", "gemm_bf16", "epilogue", "few_*")
+_MAP = ("map*",)
+_UNARY = "(Tensor x) -> Tensor"
+_PAIR = "(Tensor dy, Tensor saved) -> Tensor"
+_NORM = "norm and modulation in one pass over a token"
+_MLP = "both layers; the GELU's gradient in the end of the second one's product"
+
+SPECS = (
+    OpSpec(
+        "linear",
+        reference="torch's GEMM",
+        fast="packed GEMM with the bias in its end",
+        parts=_PRODUCTS,
+        schema="(Tensor x, Tensor weight, Tensor? bias, ScalarType dtype) -> Tensor",
+        fake=lambda x, weight, bias, dtype: _linear(x, weight, dtype),
+        backward="(Tensor dy, Tensor x, Tensor weight, bool has_bias, bool[3] needs, *, Tensor? gelu_at=None) "
+        "-> (Tensor, Tensor, Tensor)",
+        backward_fake=_linear_backward,
+    ),
+    OpSpec(
+        "linear_gelu",
+        reference="torch's GEMM, then torch's tanh GELU",
+        fast="packed GEMM with bias and GELU in its end",
+        parts=_PRODUCTS,
+        schema="(Tensor x, Tensor weight, Tensor? bias, ScalarType dtype) -> (Tensor, Tensor)",
+        fake=lambda x, weight, bias, dtype: (_linear(x, weight, dtype), _linear(x, weight, dtype)),
+        may_drop=True,
+    ),
+    OpSpec(
+        "linear_gate_residual",
+        reference="torch's GEMM, then multiply and add",
+        fast="packed GEMM with bias, gate and residual in its end",
+        parts=_PRODUCTS,
+        schema="(Tensor x, Tensor weight, Tensor? bias, Tensor gate, Tensor residual, ScalarType dtype) "
+        "-> (Tensor, Tensor)",
+        fake=lambda x, weight, bias, gate, residual, dtype: _gated(residual, gate, dtype),
+        may_drop=True,
+    ),
+    OpSpec(
+        "mlp",
+        reference="torch's GEMMs, then torch's tanh GELU, multiply and add",
+        fast=_MLP,
+        parts=_PRODUCTS,
+        schema="(Tensor x, Tensor weight1, Tensor? bias1, Tensor weight2, Tensor? bias2, Tensor gate, Tensor residual, "
+        "ScalarType dtype) -> (Tensor, Tensor, Tensor, Tensor)",
+        fake=lambda x, weight1, bias1, weight2, bias2, gate, residual, dtype: _mlp(x, weight1, gate, residual, dtype),
+        may_drop=True,
+    ),
+    OpSpec(
+        "adaln",
+        reference="torch's layer norm, then multiply and add",
+        fast=_NORM,
+        parts=("adaln*", "add_blocks"),
+        schema="(Tensor x, Tensor shift, Tensor scale, float eps, ScalarType dtype) -> (Tensor, Tensor, Tensor)",
+        fake=lambda x, shift, scale, eps, dtype: _norm(x, dtype, statistics=2),
+        backward="(Tensor dy, Tensor x, Tensor scale, Tensor mean, Tensor rstd, Tensor? dstream=None) "
+        "-> (Tensor, Tensor, Tensor)",
+        backward_fake=lambda dy, x, scale, mean, rstd, dstream=None: _norm_backward(x, scale),
+    ),
+    OpSpec(
+        "adarms",
+        reference="torch's RMS norm, then multiply and add",
+        fast=_NORM,
+        parts=("adaln*", "add_blocks"),
+        schema="(Tensor x, Tensor shift, Tensor scale, float eps, ScalarType dtype) -> (Tensor, Tensor)",
+        fake=lambda x, shift, scale, eps, dtype: _norm(x, dtype, statistics=1),
+        backward="(Tensor dy, Tensor x, Tensor scale, Tensor rstd, Tensor? dstream=None) -> (Tensor, Tensor, Tensor)",
+        backward_fake=lambda dy, x, scale, rstd, dstream=None: _norm_backward(x, scale),
+    ),
+    OpSpec(
+        "gate_residual",
+        reference="torch's multiply and add",
+        parts=("gate_residual*", "add_blocks"),
+        schema="(Tensor x, Tensor gate, Tensor y) -> Tensor",
+        fake=lambda x, gate, y: _gated(x, gate, y.dtype)[0],
+        backward="(Tensor dout, Tensor gate, Tensor y, *, ScalarType dtype) -> (Tensor, Tensor)",
+        backward_fake=lambda dout, gate, y, *, dtype: (y.new_empty(y.shape, dtype=dtype), gate.new_empty(gate.shape)),
+    ),
+    OpSpec(
+        "attention",
+        reference="torch's scaled dot-product attention",
+        fast="flash attention: blocks of scores that stay in cache",
+        parts=("attention*", *_PRODUCTS[:2]),
+        schema="(Tensor qkv, SymInt num_heads) -> (Tensor, Tensor)",
+        fake=_attention,
+        backward="(Tensor dout, Tensor qkv, Tensor out, Tensor lse, SymInt num_heads) -> Tensor",
+        backward_fake=lambda dout, qkv, out, lse, num_heads: torch.empty_like(qkv),
+    ),
+    OpSpec(
+        "rotate_heads",
+        reference="torch's RMS norm, multiply and add, then a copy",
+        fast="norm and rotation in one pass over a token",
+        parts=("rotate_heads*", "add_blocks"),
+        schema="(Tensor qkv, SymInt num_heads, float eps, Tensor? cos, Tensor? sin, Tensor? query_weight, "
+        "Tensor? key_weight) -> Tensor",
+        fake=lambda qkv, num_heads, eps, *constants: qkv.new_empty(qkv.shape),
+        backward="(Tensor dout, Tensor? qkv, SymInt num_heads, float eps, Tensor? cos, Tensor? sin, Tensor? query_weight, "
+        "Tensor? key_weight) -> (Tensor, Tensor, Tensor)",
+        backward_fake=lambda dout, qkv, num_heads, eps, cos, sin, *weights: _rotate_heads_backward(dout, *weights),
+    ),
+    OpSpec(
+        "swiglu",
+        reference="torch's SiLU and multiply",
+        parts=("swiglu*",),
+        schema=_UNARY,
+        fake=lambda x: x.new_empty((*x.shape[:-1], x.shape[-1] // 2)),  # (N, T, E)
+        backward=_PAIR,
+    ),
+    OpSpec("silu", reference="torch's SiLU", parts=_MAP, schema=_UNARY, backward=_PAIR),
+    OpSpec("gelu", reference="torch's tanh GELU", parts=_MAP, schema=_UNARY, backward=_PAIR),
+    OpSpec(
+        "softmax",
+        reference="torch's softmax",
+        fast="one pass over a row",
+        parts=("softmax*",),
+        schema=_UNARY,
+        backward=_PAIR,
+    ),
+    OpSpec(
+        "mse",
+        reference="torch's subtraction, square and mean",
+        parts=("squared_difference", "scaled_difference", "add_blocks"),
+        schema="(Tensor x, Tensor y) -> Tensor",
+        fake=lambda x, y: x.new_empty(x.shape[:1], dtype=torch.float32),  # (N)
+        backward="(Tensor dout, Tensor x, Tensor y) -> Tensor",
+        backward_fake=lambda dout, x, y: torch.empty_like(x),
+    ),
+    OpSpec(
+        "patchify",
+        reference="torch's permuted copy",
+        schema="(Tensor image, SymInt p, int order) -> Tensor",
+        fake=lambda image, p, order: _patches(image, p),
+    ),
+    OpSpec(
+        "unpatchify",
+        reference="torch's permuted copy",
+        schema="(Tensor patches, SymInt rows, SymInt p, int order) -> Tensor",
+        fake=lambda patches, rows, p, order: _image(patches, rows, p),
+    ),
+    OpSpec("exp", reference="torch's exp", parts=_MAP, schema=_UNARY, backward=_PAIR),
+    OpSpec("tanh", reference="torch's tanh", parts=_MAP, schema=_UNARY, backward=_PAIR),
+    OpSpec(
+        "scale_add",
+        reference="torch's multiply and add",
+        parts=("scale_add*",),
+        schema="(Tensor x, Tensor? y, float alpha, float beta) -> Tensor",
+        fake=lambda x, y, alpha, beta: x.new_empty(
+            x.shape, dtype=x.dtype if y is None else torch.promote_types(x.dtype, y.dtype)
+        ),
+    ),
+    OpSpec(
+        "sum_of_squares",
+        reference="torch's norm of each tensor",
+        fast="one pass in a fixed order",
+        parts=("sum_of_squares*",),
+    ),
+    OpSpec(
+        "adamw",
+        reference="torch's fused AdamW between passes for clipping and average",
+        fast="clipping, moments, update and average in one pass",
+        parts=("adamw*",),
+    ),
+)

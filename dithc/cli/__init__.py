@@ -31,6 +31,7 @@ from dithc.log import UserError, logger, problem, refusal, setup
 from dithc.sealed import documents
 
 VERBS = {
+    "init": "copy the workflow, configurations and profiles into a folder",
     "run": "run an experiment, and show its stages",
     "status": "show the progress of experiments",
     "synthesize": "generate small inputs with realistic structure",
@@ -57,7 +58,7 @@ VERBS = {
     "launch": "start ranks with the machine's launcher",
 }
 ROOMS = {
-    "experiment": ("run", "status", "report", "paper"),
+    "experiment": ("init", "run", "status", "report", "paper"),
     "data": ("synthesize", "fetch", "stage", "tiles", "codec", "latents"),
     "images": ("sample", "search-sampler", "extractor", "features", "fid"),
     "machine": ("doctor", "simulate", "tune"),
@@ -70,7 +71,20 @@ SINGLE_FILE_OPTIONS = ("json", "png", "describe")
 SINGLE_FILES = {"report", "search-sampler"}
 """Commands with an `--out` file in a folder that may hold other files."""
 NO_STAGES = {
-    *("run", "status", "fetch", "search-sampler", "doctor", "simulate", "paper", "tune", "verify", "show", "export"),
+    *(
+        "init",
+        "run",
+        "status",
+        "fetch",
+        "search-sampler",
+        "doctor",
+        "simulate",
+        "paper",
+        "tune",
+        "verify",
+        "show",
+        "export",
+    ),
     "launch",
 }
 """Commands that are not stages, so that the configuration cannot request memory for them."""

@@ -11,7 +11,6 @@ EXAMPLE = (
     "results/demo/runs/*/step_*.json --out results/demo/report.html"
 )
 REFERENCE = Path("config/paper/reference.yaml")
-ROOT = Path(__file__).parents[3]  # of a checkout with an editable installation
 log = logger(__name__)
 
 
@@ -84,13 +83,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _reference() -> Path | None:
-    """Return the file with the paper's numbers, from the working folder or the checkout; None, with a warning, without
-    it.
-    """
-    for folder in (Path(), ROOT):
-        if (folder / REFERENCE).is_file():
-            return folder / REFERENCE
-    log.warning(
-        f"{REFERENCE} is neither in the working folder nor in {ROOT}: the report omits the numbers of the paper"
-    )
-    return None
+    """Return the file with the paper's numbers: of the working folder, or as installed."""
+    from dithc.cli.experiment.init import project_folder
+
+    return next((path for path in (REFERENCE, project_folder() / REFERENCE) if path.is_file()), None)

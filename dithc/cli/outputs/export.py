@@ -1,4 +1,4 @@
-"""`dithc export`: writes a checkpoint's weights, generated images or real tiles for other programs."""
+"""`dithc export`: writes weights, images, tiles or the provenance of an experiment for other programs."""
 
 import argparse
 from pathlib import Path
@@ -7,14 +7,15 @@ from typing import Any, Literal
 from dithc.log import problem
 
 SUMMARY = (
-    "Writes a checkpoint's weights (safetensors, the original DiT code, diffusers), or generated images and real tiles "
-    "(GeoTIFF, zarr), for other programs."
+    "Writes for other programs: a checkpoint's weights (safetensors, the original DiT code, diffusers), generated images "
+    "and real tiles (GeoTIFF, zarr), or the provenance of an experiment (RO-Crate)."
 )
 EXAMPLE = (
     "dithc export --checkpoint results/demo/runs/sentinel2/step_0000400.json --format official --out sentinel2.pt\n"
     "dithc export --checkpoint results/demo/runs/sentinel2/step_0000400.json --format diffusers --out transformer\n"
     "dithc export --samples results/demo/samples/sentinel2-after/manifest.json --format geotiff --select 0:8 "
-    "--out products"
+    "--out products\n"
+    "dithc export --ro-crate results/demo"
 )
 WEIGHTS = ("safetensors", "official", "diffusers")
 IMAGES = ("geotiff", "zarr")
@@ -26,6 +27,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     what.add_argument("--checkpoint", type=Path, metavar="MANIFEST", help="manifest of a run, to export its weights")
     what.add_argument("--samples", type=Path, metavar="MANIFEST", help="manifest of generated images")
     what.add_argument("--tiles", type=Path, metavar="MANIFEST", help="manifest of real tiles")
+    what.add_argument(
+        "--ro-crate",
+        type=Path,
+        metavar="RESULTS",
+        help="results/NAME of an experiment: write ro-crate-metadata.json there, a Workflow Run RO-Crate with the hashes "
+        "of the manifests",
+    )
     parser.add_argument(
         "--format",
         choices=(*WEIGHTS, *IMAGES),
@@ -36,16 +44,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--weights", choices=("ema", "raw"), help="averaged or raw weights (default ema)")
     parser.add_argument("--select", metavar="FIRST:END", help="images, END exclusive, both optional (default: all)")
-    parser.add_argument("--out", type=Path, required=True, help="file to write; folder for diffusers and images")
+    parser.add_argument("--out", type=Path, help="file to write; folder for diffusers and images; not for --ro-crate")
 
 
 def folder(args: argparse.Namespace) -> Path:
     """Return the folder that the command writes."""
-    return Path(args.out)
+    return Path(args.ro_crate or args.out or ".")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Export weights or images."""
+    """Export weights, images or provenance."""
+    if (args.out is None) != (args.ro_crate is not None):
+        raise problem(
+            "--out is missing" if args.out is None else "--out is not for --ro-crate",
+            got=f"--out {args.out}",
+            expected="--out for weights and images; none for --ro-crate, which writes into RESULTS",
+            fix="add --out" if args.out is None else "remove --out",
+        )
+    if args.ro_crate is not None:
+        return _ro_crate(args.ro_crate)
     of_weights = args.checkpoint is not None
     formats = WEIGHTS if of_weights else IMAGES
     layout: Any = args.format or formats[0]
@@ -77,4 +94,13 @@ def _images(args: argparse.Namespace, layout: Any) -> int:
         f"{args.out}: {numbers['images']} images, {sum(numbers['clipped'].values())} of {numbers['values']} values "
         "clipped"
     )
+    return 0
+
+
+def _ro_crate(results: Path) -> int:
+    from dithc.cli.experiment.init import project_folder
+    from dithc.products.ro_crate import METADATA, write_ro_crate
+
+    count = write_ro_crate(results, workflow=project_folder() / "Snakefile")
+    print(f"{results / METADATA}: {count} files")
     return 0

@@ -214,9 +214,7 @@ class Sentinel2Stac(_Sentinel2Bands):
     @model_validator(mode="after")
     def _from_files(self) -> "Sentinel2Stac":
         if self.synthetic is not None:
-            raise ValueError(
-                "`synthetic` is not available for sentinel2-stac; use kind sentinel2, or give `path`"
-            )
+            raise ValueError("`synthetic` is not available for sentinel2-stac; use kind sentinel2, or give `path`")
         if self.clouds.classi:
             raise ValueError("`clouds.classi` has no effect: catalogues do not have MSK_CLASSI as a file")
         return self
@@ -379,9 +377,7 @@ class GeoTiff(_Files):
     @model_validator(mode="after")
     def _not_generated(self) -> "GeoTiff":
         if self.synthetic is not None:
-            raise ValueError(
-                "`synthetic` is not available for geotiff; use kind sentinel2 or gaofen2, or give `path`"
-            )
+            raise ValueError("`synthetic` is not available for geotiff; use kind sentinel2 or gaofen2, or give `path`")
         return self
 
     @model_validator(mode="after")

@@ -216,7 +216,7 @@ def test_result_has_the_ratio_of_every_seed_their_mean_and_what_bounds_the_score
     assert headroom(200.0, found["limits"]["flow"]) == 1.0
     text = table(found)
     assert "flow over baseline: R 2.10 +- 0.14 by wall time" in text
-    assert "fresh weights 200, codec alone 5, floor 3, n 64" in text
+    assert "untrained weights 200, codec alone 5, floor 3, n 64" in text
     assert draw_quality(found, {}).startswith(b"\x89PNG")
 
 

@@ -7,8 +7,10 @@ from typing import Any
 def patch_table(result: Mapping[str, Any]) -> str:
     """Format one line per model and type: step times, speedups, gradient errors, served calls."""
     settings = result["settings"]
-    head = f"a training step, batch {settings['batch']}, {settings['threads']} thread(s), medians of "
-    f"{settings['repeats']} rounds"
+    head = (
+        f"a training step, batch {settings['batch']}, {settings['threads']} thread(s), medians of "
+        f"{settings['repeats']} rounds"
+    )
     ways = [*settings["compare"], "patched"]
     columns = f"{'model':<21}{'type':<10}" + "".join(f"{way:>10}" for way in ways)
     columns += "".join(f"{f'over {way}':>22}" for way in settings["compare"]) + f"{'off: eager, patched':>22}  served"

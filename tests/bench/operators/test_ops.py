@@ -166,7 +166,7 @@ def test_the_verb_prints_a_table_and_writes_json(tmp_path, capsys):
     assert json.loads(path.read_text())["bench"] == "ops"
     with pytest.raises(SystemExit):
         main(["bench", "ops", "--help"])
-    assert f"of {', '.join(cases.OPS)} (default" in " ".join(capsys.readouterr().out.split())
+    assert f"among {', '.join(cases.OPS)} (default" in " ".join(capsys.readouterr().out.split())
 
 
 @pytest.mark.parametrize(

@@ -51,10 +51,7 @@ def test_two_ranks_give_the_image_of_one_and_the_ring_almost(
         assert not rows["ring"]["equal"]
         assert 0 < rows["ring"]["difference"] < 1e-5
         assert all(row["seconds"]["median"] > 0 for row in ok)
-    assert (alone["cfg"]["status"], alone["cfg"]["reason"]) == (
-        "skipped",
-        "without guidance the network has a single branch",
-    )
+    assert (alone["cfg"]["status"], alone["cfg"]["reason"]) == ("skipped", "there is no guidance, so one branch alone")
     assert guided["ulysses"]["sent"]["mpi_bytes"] != 0
     cuts = {"one-rank", "cfg", "shared-kv", "ulysses", "ring"}
     assert set(result["images"]["pictures"]) == {*cuts, "taylor-3", "first-block"}
@@ -123,17 +120,17 @@ def test_contenders_that_do_not_serve_say_why() -> None:
     cell = replace(CELL, tokens=4)
     config = config_of(cell)
     faults = {one.name: one.fault(cell, config, ranks=3) for one in CONTENDERS}
-    assert faults["ulysses"] == "4 heads are not a multiple of 3"
-    assert faults["cfg"] == "cfg 2 are not the 3 ranks"
+    assert faults["ulysses"] == "4 heads are no multiple of 3"
+    assert faults["cfg"] == "cfg 2 do not multiply to 3 ranks"
     assert faults["shared-kv"] is faults["one-rank"] is None
     assert "5 ranks for 4 tokens" in str(named(["ring"])[0].fault(cell, config, ranks=5))
 
 
 def test_a_cache_is_of_one_image_and_skipped_where_nothing_is_left_to_skip() -> None:
     config, (taylor, first) = config_of(CELL), named(["taylor-3", "first-block"])
-    assert "the first 6 run all blocks" in str(taylor.fault(CELL, config, ranks=2))
+    assert "the first 6 of which run all blocks" in str(taylor.fault(CELL, config, ranks=2))
     assert taylor.fault(replace(CELL, steps=7), config, ranks=2) is first.fault(CELL, config, ranks=2) is None
-    assert "the first 1 run all blocks" in str(first.fault(replace(CELL, steps=1), config, ranks=2))
+    assert "the first 1 of which run all blocks" in str(first.fault(replace(CELL, steps=1), config, ranks=2))
     cell = replace(CELL, steps=9)
     model = network(cell)
     whole = Ours(model, cell, Team()).image()

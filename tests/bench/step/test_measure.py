@@ -85,7 +85,7 @@ def test_all_clusters_are_compared_with_one_and_ceilings_beside_them(tmp_path):
     result = json.loads(path.read_text())
     own, row = result["contenders"]
     if len(result["machine"]["cores"]) < 2:
-        assert "the team has 1 cluster(s)" in row["reason"]
+        assert "the team has 1 core cluster(s)" in row["reason"]
         return
     assert (own["status"], row["status"]) == ("ok", "ok")
     assert row["first_loss"] == pytest.approx(own["first_loss"], rel=1e-5)

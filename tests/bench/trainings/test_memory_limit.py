@@ -136,4 +136,4 @@ def test_group_that_cannot_be_removed_is_named(tree, monkeypatch, caplog):
 
     monkeypatch.setattr(Path, "rmdir", busy)
     limit.close()
-    assert f"control group {group} stays" in caplog.text
+    assert f"control group {group} cannot be removed" in caplog.text

@@ -269,8 +269,8 @@ class Group:
         if not distributed.is_initialized():
             raise problem(
                 "ranks cannot exchange data",
-                got="a group whose `with comm.ranks()` block has ended",
-                expected="a group whose block is active",
+                got="a group after the end of its `with comm.ranks()` block",
+                expected="a group with an active block",
                 fix="move the call into the block, with the model and the optimizer that use the group",
             )
         return distributed

@@ -1,6 +1,6 @@
 """Prediction of sampling time on a machine with any number of nodes, for all partitions over ranks.
 
-The formulas are those of `dithc sample` (`dithc.parallel.choosing`). FLOP/s of a rank come from the training step. The
+`dithc sample` uses the same formulas (`dithc.parallel.choosing`). FLOP/s of a rank come from the training step. The
 decoder defaults to Stable Diffusion's, distributed by rows over the ranks of an image.
 
 T tokens, p side of a patch.

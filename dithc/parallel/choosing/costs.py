@@ -97,7 +97,7 @@ def described(machine: Machine, *, ranks_a_node: int, bandwidth: float | None = 
 
     `more` sets rates that `machine.network` lacks.
 
-    `bandwidth` overrides that of a rank's messages between nodes; `ranks_a_node` share its cards.
+    `bandwidth` overrides the bandwidth of a rank's messages between nodes; `ranks_a_node` share its cards.
     """
     network = machine.network
     assert network is not None, "a description with `network`"

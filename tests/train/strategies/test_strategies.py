@@ -231,5 +231,5 @@ def test_the_log_says_what_a_strategy_means_here():
 def test_a_step_after_the_block_of_the_ranks_is_a_user_error():
     strategy = Strategy(torch.nn.Linear(1, 1))
     strategy.layout = Layout(size=2)
-    with pytest.raises(UserError, match="block has ended"):
+    with pytest.raises(UserError, match="after the end of its"):
         strategy.backward(torch.ones(()))

@@ -51,7 +51,7 @@ def test_two_ranks_give_the_image_of_one_and_the_ring_almost(
         assert not rows["ring"]["equal"]
         assert 0 < rows["ring"]["difference"] < 1e-5
         assert all(row["seconds"]["median"] > 0 for row in ok)
-    assert (alone["cfg"]["status"], alone["cfg"]["reason"]) == ("skipped", "there is no guidance, so one branch alone")
+    assert (alone["cfg"]["status"], alone["cfg"]["reason"]) == ("skipped", "without guidance the network has a single branch")
     assert guided["ulysses"]["sent"]["mpi_bytes"] != 0
     cuts = {"one-rank", "cfg", "shared-kv", "ulysses", "ring"}
     assert set(result["images"]["pictures"]) == {*cuts, "taylor-3", "first-block"}
@@ -120,7 +120,7 @@ def test_contenders_that_do_not_serve_say_why() -> None:
     cell = replace(CELL, tokens=4)
     config = config_of(cell)
     faults = {one.name: one.fault(cell, config, ranks=3) for one in CONTENDERS}
-    assert faults["ulysses"] == "4 heads are no multiple of 3"
+    assert faults["ulysses"] == "4 heads are not a multiple of 3"
     assert faults["cfg"] == "cfg 2 do not multiply to 3 ranks"
     assert faults["shared-kv"] is faults["one-rank"] is None
     assert "5 ranks for 4 tokens" in str(named(["ring"])[0].fault(cell, config, ranks=5))

@@ -223,12 +223,12 @@ def _deadline(args: argparse.Namespace) -> dict[str, str]:
     """Tells the command when its job will be ended: the scheduler knows it best."""
     import time
 
-    from dithc.cluster import deadline, queue_of
+    from dithc.cluster import deadline, slurm
 
     if args.scheduler == "generic" and deadline.seconds_left() is not None:
         return {}  # the job script has said it
     job = os.environ.get(JOB_VARIABLE)
-    end = queue_of("slurm").deadline(job) if job and args.scheduler == "slurm" else None
+    end = slurm.deadline(job) if job and args.scheduler == "slurm" else None
     if end is None and args.walltime_minutes is not None:
         end = time.time() + 60 * args.walltime_minutes
     return deadline.environment(end)
@@ -238,14 +238,14 @@ def _again(scheduler: str, why: str) -> int:
     """Puts this job back into the queue and waits for its end, so that nobody takes it for failed."""
     import time
 
-    from dithc.cluster import deadline, queue_of
+    from dithc.cluster import deadline, slurm
     from dithc.log import logger
 
     if scheduler == "generic":
         deadline.mark_again()  # for who follows the job and submits it again
         return STOPPED
     log, job = logger("dithc.launch"), os.environ.get(JOB_VARIABLE)
-    if not job or not queue_of(scheduler).again(job):
+    if not job or not slurm.requeue(job):
         log.error(f"{why}, but job {job or '?'} could not be put back into the queue of {scheduler}: start again")
         return STOPPED
     log.info(f"{why}: job {job} goes on when its turn comes again")

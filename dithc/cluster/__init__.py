@@ -7,10 +7,10 @@ Invariants: no call blocks longer than `commands.LIMIT_SECONDS`; a silent schedu
 Extending: a scheduler is a `Queue`, or an entry of `systems.SYSTEMS`.
 """
 
-from dithc.cluster import deadline, site
+from dithc.cluster import deadline, site, slurm
 from dithc.cluster.queue import Job, Queue
 from dithc.cluster.queues import queue_of
 from dithc.cluster.reasons import ended_because, waits_in_vain
 from dithc.cluster.trial import run_trial
 
-__all__ = ["Job", "Queue", "deadline", "ended_because", "queue_of", "run_trial", "site", "waits_in_vain"]
+__all__ = ["Job", "Queue", "deadline", "ended_because", "queue_of", "run_trial", "site", "slurm", "waits_in_vain"]

@@ -28,7 +28,7 @@ from dithc.cluster.systems import SYSTEMS, Request
 from dithc.log import UserError, escaping, problem
 
 AGAIN = 75  # exit status of a command that stopped and saved: run me again (EX_TEMPFAIL of sysexits.h)
-AGAIN_FILE, DRIVER, SYSTEM = "DITHC_AGAIN_FILE", "DITHC_DRIVER_NAME", "DITHC_SYSTEM"
+DRIVER, SYSTEM = "DITHC_DRIVER_NAME", "DITHC_SYSTEM"
 CARRIED = ("DITHC_", "HCOPS_", "MPI4PY_")  # settings that jobs have, whether or not the system hands on the environment
 LOST = frozenset({"NODE_FAIL", "BOOT_FAIL", "PREEMPTED", "REVOKED"})
 LOST_SECONDS = 120.0  # a job that its system has not known for so long is lost
@@ -41,7 +41,6 @@ cd {folder} || exit 1
 [ ! -e {log} ] || cat {log} >> {earlier}
 exec > {log} 2>&1
 rm -f {status} {again}
-date +%s > {begun}
 export DITHC_AGAIN_FILE={again} DITHC_DEADLINE=$(( $(date +%s) + {seconds} ))
 {carried}
 echo "=== $(date '+%F %T') on $(hostname)"
@@ -52,20 +51,6 @@ code=$?
 echo $code > {status}.new && mv {status}.new {status}
 exit $code
 """
-
-
-def mark_again(reached: str = "") -> bool:
-    """Request another run after this job stopped early and saved; False outside a job of this executor.
-
-    `reached` is the progress, such as `step 1200`. Many runs without progress end the job. Empty keeps the earlier text.
-    """
-    name = os.environ.get(AGAIN_FILE)
-    if not name:
-        return False
-    path = Path(name)
-    if reached or not path.exists():
-        path.write_text(reached)
-    return True
 
 
 def submit(words: Sequence[str], *, folder: Path) -> str:
@@ -95,7 +80,7 @@ def submit(words: Sequence[str], *, folder: Path) -> str:
     record.path(folder, "job").write_bytes(Path(script).read_bytes())
     request.script.write_text(_script(record, request, folder))
     request.script.chmod(0o755)
-    record = replace(record, minutes=request.minutes, line=SYSTEMS[name].submit(request), submitted=now())
+    record = replace(record, line=SYSTEMS[name].submit(request), submitted=now())
     number, refusal = _hand_in(record)
     if number is None:
         raise problem(
@@ -177,7 +162,7 @@ def cancel(numbers: Sequence[str], *, folder: Path) -> None:
 
 def resubmit(record: Record, folder: Path) -> Record | None:
     """Submit a job again; None if the system refuses."""
-    for mark in ("status", "again", "begun"):
+    for mark in ("status", "again"):
         record.path(folder, mark).unlink(missing_ok=True)
     number, refusal = _hand_in(record)
     if number is None:
@@ -187,7 +172,7 @@ def resubmit(record: Record, folder: Path) -> Record | None:
     if now_known is not None and now_known.cancelled is not None:  # meanwhile
         _end(record.system, [number])
         return now_known
-    new = replace(record, current=number, attempts=record.attempts + 1, refused=0, submitted=now(), answer="", state="")
+    new = replace(record, current=number, refused=0, submitted=now(), answer="", state="")
     new.save(folder)
     return new
 
@@ -274,7 +259,7 @@ def _request(asked: dict[str, Any], record: Record, *, folder: Path, title: str,
 
 def _script(record: Record, request: Request, folder: Path) -> str:
     carried = {key: value for key, value in os.environ.items() if key.startswith(CARRIED) and "DRIVER" not in key}
-    names = ("log", "earlier", "status", "again", "begun", "job")
+    names = ("log", "earlier", "status", "again", "job")
     paths = {name: shlex.quote(str(record.path(folder, name))) for name in names}
     return SCRIPT.format(
         what=record.what,

@@ -65,9 +65,3 @@ class Queue(Protocol):
 
     def log(self, folder: Path, job: Job) -> Path | None:
         """The file with all that a job printed, if it is there."""
-
-    def deadline(self, job_id: str) -> float | None:
-        """Return the end of a job in seconds since 1970; None if unknown."""
-
-    def again(self, job_id: str) -> bool:
-        """Requeue a job under the same number; False if refused."""

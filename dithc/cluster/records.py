@@ -22,9 +22,7 @@ class Record:
         key: prefix of its file names.
         driver: the driver that submitted or last queried it.
         what: rule and wildcards, as `rule_tiles_wildcards_dataset=...`.
-        minutes: walltime.
         line: submit command.
-        attempts: number of submissions.
         fruitless: consecutive submissions without progress.
         refused: consecutive resubmissions that the system refused.
         reached: its progress at the last stop.
@@ -41,9 +39,7 @@ class Record:
     system: str
     driver: str = ""
     what: str = ""
-    minutes: int = 0
     line: list[str] = field(default_factory=list)
-    attempts: int = 1
     fruitless: int = 0
     refused: int = 0
     reached: str = ""
@@ -54,7 +50,7 @@ class Record:
     submitted: float = 0.0
 
     def path(self, folder: Path, ending: str) -> Path:
-        """Return the path of a file: scripts `sh`, `job`; `log`, `earlier`, `out` (system); marks `begun`, `status`, `again`."""
+        """Return the path of a file: scripts `sh`, `job`; `log`, `earlier`, `out` (system); marks `status`, `again`."""
         return folder / JOBS / f"{self.key}.{ending}"
 
     def status(self, folder: Path) -> int | None:
@@ -66,11 +62,6 @@ class Record:
         """Return its progress if it stopped and requests another run, else None."""
         path = self.path(folder, "again")
         return _text(path) if path.exists() else None
-
-    def begun(self, folder: Path) -> float | None:
-        """When it began to run, in seconds since 1970."""
-        text = _text(self.path(folder, "begun"))
-        return float(text) if text.isdigit() else None
 
     def save(self, folder: Path) -> None:
         """Write the record atomically."""

@@ -10,10 +10,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from dithc.cluster import slurm
 from dithc.cluster.queue import Job
 
 KILLED = 256  # PBS: exit status of a job that a signal ended, plus the signal
 HELD = "JobHeldUser"
+SQUEUE_FORMAT, SACCT_FORMAT = f"--format={slurm.FIELDS}", f"--format={slurm.HISTORY}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,29 +99,6 @@ def _slurm_submit(request: Request) -> list[str]:
     limits = [f"--mem={request.memory_mb}M", f"--time={request.minutes}"]
     files = [f"--output={request.out}", "--open-mode=append", f"--job-name={request.name}"]
     return ["sbatch", "--parsable", "--requeue", *files, *size, *limits, *request.options, str(request.script)]
-
-
-def _squeue(text: str) -> list[Job]:
-    rows = [line.split("|", 4) for line in text.splitlines() if line.count("|") >= 4]
-    return [
-        Job(id=number, state=state, reason="" if reason == "None" else reason, nodes=nodes, elapsed=elapsed)
-        for number, state, nodes, elapsed, reason in rows
-    ]
-
-
-def _sacct(text: str) -> list[Job]:
-    rows = [line.split("|", 4) for line in text.splitlines() if line.count("|") >= 4]
-    return [
-        Job(id=number, state=state.partition(" ")[0], nodes=nodes, elapsed=elapsed, status=_slurm_status(status))
-        for number, state, nodes, elapsed, status in rows
-    ]
-
-
-def _slurm_status(text: str) -> int | None:
-    status, _, number = text.partition(":")
-    if not status.isdigit():
-        return None
-    return 128 + int(number) if number.isdigit() and int(number) else int(status)
 
 
 def _pbs_submit(request: Request) -> list[str]:
@@ -208,6 +187,9 @@ LSF_ENDED = {
 }
 
 
+LSF_FIELDS = "jobid stat exit_code exit_reason exec_host pend_reason"
+
+
 def _bjobs(text: str) -> list[Job]:
     begin = text.find("{")
     try:
@@ -280,25 +262,12 @@ SYSTEMS = {
         number=r"^(\d+)",
         asks=(
             Ask(
-                line=lambda ids: [
-                    "squeue",
-                    "--noheader",
-                    "--states=all",
-                    f"--jobs={','.join(ids)}",
-                    "--format=%i|%T|%N|%M|%r",
-                ],
-                read=_squeue,
+                line=lambda ids: ["squeue", "--noheader", "--states=all", f"--jobs={','.join(ids)}", SQUEUE_FORMAT],
+                read=slurm.read_queue,
             ),
             Ask(
-                line=lambda ids: [
-                    "sacct",
-                    "-X",
-                    "-n",
-                    "-P",
-                    f"--jobs={','.join(ids)}",
-                    "--format=JobIDRaw,State,NodeList,Elapsed,ExitCode",
-                ],
-                read=_sacct,
+                line=lambda ids: ["sacct", "-X", "-n", "-P", f"--jobs={','.join(ids)}", SACCT_FORMAT],
+                read=slurm.read_accounting,
             ),
         ),
         unknown=("Invalid job id", "accounting storage is disabled"),
@@ -320,19 +289,7 @@ SYSTEMS = {
         tried=NOT_RUN,
         submit=_lsf_submit,
         number=r"Job <(\d+)>",
-        asks=(
-            Ask(
-                line=lambda ids: [
-                    "bjobs",
-                    "-a",
-                    "-json",
-                    "-o",
-                    "jobid stat exit_code exit_reason exec_host pend_reason",
-                    *ids,
-                ],
-                read=_bjobs,
-            ),
-        ),
+        asks=(Ask(line=lambda ids: ["bjobs", "-a", "-json", "-o", LSF_FIELDS, *ids], read=_bjobs),),
         unknown=("is not found", "No matching job found"),
         cancel=("bkill",),
     ),

@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from dithc.cluster import Job, Queue, ended_because, queue_of, waits_in_vain
+from dithc.cluster import Job, Queue, ended_because, queue_of, slurm, waits_in_vain
 from dithc.log import logger, problem, setup
 from dithc.runs import Lease, atomic_write
 from dithc.sealed import parse, plain
@@ -148,9 +148,9 @@ class Driver:
         self._name_those_in_vain(jobs)
         for job in jobs:
             # Where Slurm cancels what it preempts, nobody else would run it again.
-            if job.state == "PREEMPTED" and self._first(job, "PREEMPTED"):
+            if self.jobs.machine.scheduler == "slurm" and job.state == "PREEMPTED" and self._first(job, job.state):
                 log.info(f"job {job.id} ({job.title}) was preempted: putting it back into the queue")
-                queue.again(job.id)
+                slurm.requeue(job.id)
             if job.state == "CANCELLED" and self._first(job, "CANCELLED"):
                 log.warning(
                     f"job {job.id} ({job.title}) was cancelled; if this driver goes on waiting for it, end it and start again"

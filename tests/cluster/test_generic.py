@@ -88,7 +88,7 @@ def test_job_that_stopped_runs_again_until_it_is_done(pbs: Path, tmp_path: Path)
     assert [status(number, folder=tmp_path) for _ in range(3)] == ["running", "running", "success"]
     record = load(tmp_path, number)
     assert record is not None
-    assert (record.current, record.attempts, number) == ("3.pbs01", 3, "1.pbs01")
+    assert (record.current, number) == ("3.pbs01", "1.pbs01")
 
 
 @pytest.mark.parametrize("code", [1, 2, 76, 137])
@@ -197,16 +197,6 @@ def test_settings_reach_a_job_without_the_environment(
     log = queue.log(tmp_path, job)
     assert log is not None
     assert log.read_text().splitlines()[1] == "/opt/my mpi/mpiexec|none|1"
-    assert (queue.deadline(number) or 0) - time.time() == pytest.approx(1800, abs=60)
-
-
-def test_queue_puts_a_job_back(pbs: Path, tmp_path: Path) -> None:
-    number = hand_in(tmp_path, "exit 1")
-    queue = queue_of("generic")
-    queue.jobs(tmp_path)
-    assert queue.again(number)
-    assert (pbs / "last").read_text() == "2\n"
-    assert not queue.again("99")
 
 
 def test_mark_says_how_far_it_came_and_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -139,7 +139,7 @@ def test_rank_killed_for_memory_is_named_and_not_tried_again(scene: Scene) -> No
     scene.start(FIRST_SEGMENT, settings="resources: {train: {mem_mb: 150}}")
     status, said = scene.finish()
     assert status != 0
-    assert "lack of memory" in said or "more memory than it had asked for" in said, said[-3000:]
+    assert "lack of memory" in said or "more memory than it requested" in said, said[-3000:]
     assert "resources: {<stage>: {mem_mb: ...}}" in said
     assert len(scene.jobs()) == 1
 
@@ -171,7 +171,7 @@ def test_job_that_waits_in_vain_is_named_within_a_minute_and_runs_when_it_can(
         scene.box.run("scontrol", "update", f"nodename={node}", "state=drain", "reason=test")
     scene.start(FIRST_SEGMENT)
     scene.box.wait(lambda: "will not start by itself" in scene.said or scene.ended, "a warning", seconds=60.0)
-    assert "the nodes that could run it are down or drained" in scene.said
+    assert "the required nodes are down or drained" in scene.said
     for node in ("n1", "n2"):
         scene.box.run("scontrol", "update", f"nodename={node}", "state=resume")
     status, said = scene.finish()

@@ -169,7 +169,7 @@ def test_job_killed_for_memory_says_what_to_do(folder: Path) -> None:
     finish(folder, "scenes/landscape")
     job = Job(id="9", state="OUT_OF_MEMORY", status=0, what="rule_tiles_wildcards_landscape")
     status = Progress(folder).look([job])
-    assert "more memory than it had asked for" in standing(status, "tiles landscape").words
+    assert "more memory than it requested" in standing(status, "tiles landscape").words
     assert "job 9 ended OUT_OF_MEMORY" in "\n".join(lines_of(status))
 
 

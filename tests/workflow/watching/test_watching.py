@@ -232,10 +232,10 @@ def test_status_asks_slurm_for_the_jobs_of_this_driver(tmp_path: Path, monkeypat
     (folder / "config.json").write_text(json.dumps(content))
     (folder / "driver.json").write_text(json.dumps({"name": "mine", "began": 0}))
     jobs = [
-        f"17|RUNNING|mine|node3|None|{tmp_path}|rule_synthesize_wildcards_landscape",
-        f"18|PENDING|mine||Priority|{tmp_path}|rule_synthesize_wildcards_sentinel2",
-        f"19|PENDING|other||Priority|{tmp_path}|rule_synthesize_wildcards_gaofen2",
-        f"20|PENDING|mine||Priority|{tmp_path}/elsewhere|rule_synthesize_wildcards_gaofen2",
+        f"17|RUNNING|mine|node3|None|0:05|{tmp_path}|rule_synthesize_wildcards_landscape",
+        f"18|PENDING|mine||Priority|0:00|{tmp_path}|rule_synthesize_wildcards_sentinel2",
+        f"19|PENDING|other||Priority|0:00|{tmp_path}|rule_synthesize_wildcards_gaofen2",
+        f"20|PENDING|mine||Priority|0:00|{tmp_path}/elsewhere|rule_synthesize_wildcards_gaofen2",
     ]
     squeue = tmp_path / "bin" / "squeue"
     squeue.parent.mkdir()

@@ -84,55 +84,15 @@ rule paper:
         "dithc paper page --documents {input:q} --out {output:q} 2>&1 | tee -i {log:q}"
 
 
-# A target alone, with a page of it.
-rule table1:
-    input:
-        W.paper.page("table1"),
+# Each target alone, with its page.
+for target in W.paper.names.split("|"):
 
-
-rule table2:
-    input:
-        W.paper.page("table2"),
-
-
-rule table3:
-    input:
-        W.paper.page("table3"),
-
-
-rule table4:
-    input:
-        W.paper.page("table4"),
-
-
-rule fig7:
-    input:
-        W.paper.page("fig7"),
-
-
-rule fig8:
-    input:
-        W.paper.page("fig8"),
-
-
-rule fig9:
-    input:
-        W.paper.page("fig9"),
-
-
-rule fig10:
-    input:
-        W.paper.page("fig10"),
-
-
-rule fig11:
-    input:
-        W.paper.page("fig11"),
-
-
-rule sec56:
-    input:
-        W.paper.page("sec56"),
+    rule:
+        name:
+            target
+        input:
+            W.paper.page(target),
+        localrule: True
 
 
 rule paper_page:

@@ -68,7 +68,7 @@ def test_training_that_preemption_cancels_is_put_back_by_the_driver(
     scene.box.wait(lambda: scene.restarts(job) == 1, "the job's second start", seconds=90.0)
     status, said = scene.finish()
     assert status == 0, said[-4000:]
-    assert "was preempted: putting it back into the queue" in said
+    assert "was preempted: requeueing it" in said
     assert scene.weights() == uninterrupted
 
 
@@ -95,7 +95,7 @@ def test_driver_started_again_takes_up_what_still_runs(scene: Scene) -> None:
     scene.kill_driver()
     scene.start(LONG, settings=LONG_RUN)
     scene.box.wait(
-        lambda: "an earlier driver's jobs are in the queue" in scene.said or scene.ended, "a word of the second driver"
+        lambda: "jobs of an earlier driver are in the queue" in scene.said or scene.ended, "a word of the second driver"
     )
     assert scene.job() == job, "no second trainer beside it"
     status, said = scene.finish()
@@ -113,7 +113,7 @@ def test_second_driver_is_refused_while_the_first_lives(scene: Scene) -> None:
         scene.driver.args, cwd=scene.folder, env=scene.box.environment, capture_output=True, text=True, timeout=120
     )
     assert done.returncode != 0
-    assert "another driver works on experiment 'small'" in done.stdout + done.stderr
+    assert "another driver is active for experiment 'small'" in done.stdout + done.stderr
 
 
 def test_job_cancelled_by_hand_is_named_with_its_log_and_runs_on_when_started_again(
@@ -170,7 +170,7 @@ def test_job_that_waits_in_vain_is_named_within_a_minute_and_runs_when_it_can(
     for node in ("n1", "n2"):
         scene.box.run("scontrol", "update", f"nodename={node}", "state=drain", "reason=test")
     scene.start(FIRST_SEGMENT)
-    scene.box.wait(lambda: "will not start by itself" in scene.said or scene.ended, "a warning", seconds=60.0)
+    scene.box.wait(lambda: "cannot start" in scene.said or scene.ended, "a warning", seconds=60.0)
     assert "the required nodes are down or drained" in scene.said
     for node in ("n1", "n2"):
         scene.box.run("scontrol", "update", f"nodename={node}", "state=resume")

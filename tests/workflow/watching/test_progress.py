@@ -50,7 +50,7 @@ def test_nothing_begun_waits_for_its_first_stage_and_says_for_which_others_wait(
     assert standing(status, "synthesize landscape").words == "not started"
     assert standing(status, "tiles landscape").words == "for stage landscape"
     assert standing(status, "pretrain pretrain to step 20").words == ("for latents landscape")
-    assert "no driver works on it" in lines_of(status)[-1]
+    assert "no active driver" in lines_of(status)[-1]
 
 
 def test_done_stage_says_when_and_how_long(folder: Path) -> None:
@@ -114,7 +114,7 @@ def test_training_in_the_middle_tells_step_loss_rate_and_time_left(folder: Path)
     job = Job(id="17", state="RUNNING", nodes="node3", what="rule_pretrain_wildcards_pretrain_0000020")
     one = standing(Progress(folder).look([job]), "pretrain pretrain to step 20")
     assert (one.state, one.seconds_left) == ("running", (40 - 12) * 2.0)
-    assert one.words == "step 12/40, 2 s a step, 0:56 left, loss 0.5000, 4.0 images/s, job 17 on node3"
+    assert one.words == "step 12/40, 2 s per step, 0:56 left, loss 0.5000, 4.0 images/s, job 17 on node3"
     assert one.training is not None
     assert one.training.step == 12
 
@@ -123,7 +123,7 @@ def test_silent_training_is_said_to_be_silent(folder: Path) -> None:
     finish(folder, "latents/landscape")
     train(folder, steps=3, ago=600)
     job = Job(id="17", state="RUNNING", what="rule_pretrain_wildcards_run=pretrain,step=0000020")
-    assert "no step since 10:0" in standing(Progress(folder).look([job]), "pretrain pretrain to step 20").words
+    assert "no step for 10:0" in standing(Progress(folder).look([job]), "pretrain pretrain to step 20").words
 
 
 def test_training_between_two_jobs_is_queued_with_what_is_saved(folder: Path) -> None:
@@ -140,7 +140,7 @@ def test_job_that_waits_in_vain_says_so_and_the_fix(folder: Path) -> None:
     job = Job(id="5", state="PENDING", reason="PartitionTimeLimit", what="rule_tiles_wildcards_landscape")
     one = standing(Progress(folder).look([job]), "tiles landscape")
     assert one.state == "queued"
-    assert "will not start by itself" in one.words
+    assert "cannot start" in one.words
     assert "machine.max_minutes" in one.words
 
 
@@ -194,7 +194,7 @@ def test_log_tells_of_a_run_only_while_a_driver_lives_and_if_it_is_the_drivers(f
         assert (one.state, one.seconds_left) == ("running", 5.0)
         assert one.words.startswith("3/8 scene, 1 scene/s, 0:05 left")
         os.utime(log, (time.time() - 3600, time.time() - 3600))
-        assert standing(Progress(folder).look(), "tiles landscape").words == "for its turn"
+        assert standing(Progress(folder).look(), "tiles landscape").words == "for free resources"
 
 
 def test_sampling_counts_images_of_finished_shards(folder: Path) -> None:

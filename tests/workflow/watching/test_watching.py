@@ -51,7 +51,7 @@ def test_the_demo_says_a_line_a_stage_and_what_came_of_it(finished: Path) -> Non
     for word in (
         "rendering B04 B03 B02, 0 to 0.3",
         "extractor landscape-classifier (",
-        "time of all stages",
+        "time of all finished stages",
         "warnings: ",
     ):
         assert word in text

@@ -3,7 +3,7 @@
 Purpose: the workflow engine reports failures without reasons, and waits forever for jobs that cannot start.
 Contents: `queue_of(name)` returns a scheduler's `Queue` of a folder's jobs. `reasons` explains states, `slurm` runs Slurm's
 commands, and `generic` submits, queries and cancels jobs of all `systems` for Snakemake's generic executor.
-Invariants: no call blocks longer than `commands.LIMIT_SECONDS`; a silent scheduler is an empty reply, not an error.
+Invariants: no call blocks longer than `commands.LIMIT_SECONDS`; a scheduler that does not reply is not an error.
 Extending: a scheduler is a `Queue`, or an entry of `systems.SYSTEMS`.
 """
 

@@ -1,7 +1,6 @@
 """Batch systems as data: commands to submit, query and cancel jobs.
 
-Pure functions from requests to command lines, and from output to jobs. States use Slurm's terms. `source` names the manual of a
-system, and `tried` the place where its commands were tested.
+All functions are pure: from requests to command lines, and from output to jobs. States use Slurm's terms.
 """
 
 import json
@@ -13,7 +12,7 @@ from pathlib import Path
 from dithc.cluster import slurm
 from dithc.cluster.queue import Job
 
-KILLED = 256  # PBS: exit status of a job that a signal ended, plus the signal
+KILLED = 256  # PBS: the exit status after a signal is this plus the signal number
 HELD = "JobHeldUser"
 SQUEUE_FORMAT, SACCT_FORMAT = f"--format={slurm.FIELDS}", f"--format={slurm.HISTORY}"
 
@@ -24,12 +23,12 @@ class Request:
 
     Attributes:
         name: letters, digits, `-`, `_`.
-        out: file for output of the system; the script writes its own log.
+        out: file for output of the system; the script writes a separate log.
         tasks: ranks over all nodes.
         cpus: cores per rank.
         memory_mb: per node.
         minutes: walltime.
-        options: of the site, such as queue and account.
+        options: arguments of the site, such as queue and account.
     """
 
     name: str
@@ -44,12 +43,12 @@ class Request:
 
     @property
     def tasks_per_node(self) -> int:
-        """Ranks of the fullest node."""
+        """Maximum ranks per node."""
         return -(-self.tasks // self.nodes)
 
     @property
     def cores_per_node(self) -> int:
-        """Cores of a node."""
+        """Cores per node."""
         return self.tasks_per_node * self.cpus
 
     @property
@@ -72,11 +71,11 @@ class System:
 
     Attributes:
         source: manual pages.
-        tried: where its commands were tested.
+        tried: system on which its commands were tested.
         number: pattern of the job number in the output of `submit`.
         asks: query commands; later ones cover jobs that earlier ones do not report.
-        unknown: errors that mean an unknown job; any other error is no reply.
-        cancel: command that takes job numbers.
+        unknown: error texts for an unknown job; any other error counts as a missing reply.
+        cancel: command that accepts job numbers.
     """
 
     title: str
@@ -119,7 +118,7 @@ PBS_STATES = {
 PBS_ENDED = {
     **dict.fromkeys((-29, -28), "TIMEOUT"),
     **dict.fromkeys((-27, -26), "OUT_OF_MEMORY"),
-    # Not started, or its execution host was started anew: retry, initialisation, a sister host that failed.
+    # Not started, or the execution host rebooted: retry, initialization, failure of another host.
     **dict.fromkeys((-3, -4, -5, -6, -14), "NODE_FAIL"),
 }
 
@@ -139,7 +138,7 @@ def _pbs_job(number: str, values: dict[str, object]) -> Job:
     status = int(str(ended)) if ended is not None else None
     state = PBS_STATES.get(letter, "RUNNING")
     if letter in ("F", "X", "C"):
-        if status is None:  # ended before it began
+        if status is None:  # it ended before its start
             state = "CANCELLED"
         elif status >= KILLED:
             state = "TIMEOUT" if used and asked and _seconds(str(used)) >= _seconds(str(asked)) else "CANCELLED"
@@ -225,7 +224,7 @@ FUJITSU_STATES = {
     **dict.fromkeys(("RJT", "ERR"), "FAILED"),
     "CCL": "CANCELLED",
 }
-# PJM codes of jobs that ended: limit of time, of memory, a node that went down or was lost, a job that took its place.
+# PJM codes of ended jobs: time limit, memory limit, lost node, preemption.
 FUJITSU_ENDED = {
     "1": "CANCELLED",
     "7": "DEADLINE",
@@ -252,7 +251,7 @@ def _pjstat(text: str) -> list[Job]:
     return jobs
 
 
-NOT_RUN = "not run on such a site: against recorded and stubbed commands only"
+NOT_RUN = "tested with recorded and stubbed commands only"
 SYSTEMS = {
     "slurm": System(
         title="Slurm",

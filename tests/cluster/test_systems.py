@@ -35,7 +35,7 @@ def test_words_of_the_site_stand_before_the_script_which_is_last(system: str) ->
 
 @pytest.mark.parametrize("system", [name for name in SYSTEMS if name != "slurm"])
 def test_system_that_was_not_tried_says_so(system: str) -> None:
-    assert "not run on such a site" in SYSTEMS[system].tried
+    assert "recorded and stubbed commands only" in SYSTEMS[system].tried
 
 
 def test_slurm_gets_nodes_ranks_cores_memory_and_minutes() -> None:

@@ -1,5 +1,6 @@
-# The tables and figures of the paper: cells, each one command that is one job; documents of them; one page of all. Targets of
-# their own: `snakemake table1` ... `table4`, `fig7` ... `fig11`, `sec56`, and `paper` for those that `paper.targets` names.
+# Tables and figures of the paper. Each cell is one command in one job; a target collects cells in a document; a page shows
+# documents. Separate targets: `snakemake table1` ... `table4`, `fig7` ... `fig11`, `sec56`, and `paper` for all of
+# `paper.targets`.
 
 
 wildcard_constraints:
@@ -7,7 +8,7 @@ wildcard_constraints:
     cell="[a-z0-9-]+",
 
 
-# A cell that measures has all cores of its node, so that no other runs beside it.
+# A measuring cell uses all cores of its node, so that no other cell runs there at the same time.
 rule paper_cell:
     input:
         lambda wc: W.paper.before(wc.target, wc.cell),

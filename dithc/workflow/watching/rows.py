@@ -77,7 +77,7 @@ def _row(kind: str, name: str, standings: list[Standing]) -> Row:
     if all(one.state == "done" for one in standings):
         when = clock(max(one.when for one in standings if one.when is not None))
         seconds = [one.seconds for one in standings if one.seconds is not None]
-        # The duration of a training segment includes all earlier segments.
+        # The duration of a segment of a run includes all earlier segments.
         took = (max(seconds) if kind == "run" else sum(seconds)) if seconds else None
         time = f"{when} in {span(max(1.0, took))}" if took is not None else when
         return Row(kind, name, "done", joined(time, standings[-1].words))

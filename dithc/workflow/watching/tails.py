@@ -19,7 +19,7 @@ MOST_LINES = 16
 
 @dataclass(frozen=True)
 class Training:
-    """Progress of a training stage: last step, its loss (None if dropped) and time (seconds since 1970), median rates."""
+    """Progress of a training run: last step, its loss (None if dropped) and time (seconds since 1970), median rates."""
 
     step: int
     loss: float | None

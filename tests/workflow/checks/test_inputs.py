@@ -90,8 +90,8 @@ def test_a_file_in_the_place_of_a_folder_and_a_folder_in_that_of_a_file_are_name
     (place / "inception").mkdir()
     (place / "vae").rename(place / "was")
     (place / "vae").write_text("weights")
-    assert "extractors.e.path: inception: a folder, and the file of weights" in told()
-    assert "codecs.c.path: vae: a file, and the folder with config.json" in told()
+    assert "extractors.e.path: inception: a folder; expected the weights file" in told()
+    assert "codecs.c.path: vae: a file; expected the folder with config.json" in told()
 
 
 def test_shards_are_let_through_and_a_missing_one_or_a_file_that_contains_something_else_is_named(place: Path) -> None:

@@ -189,7 +189,7 @@ def test_job_that_can_never_start_is_an_error_and_one_that_goes_on_in_another_a_
         workflow(machine=CLUSTER, resources={"train": {"mem_mb": 50_000}}).jobs.check([("train", "pretrain")])
     assert "50000 MB of memory, a node has 10000 MB" in str(error.value)
     notes = workflow(machine={**CLUSTER, "gflops_per_core": 0.01}).jobs.check([("train", "pretrain")])
-    assert "it goes on in further jobs" in notes[0]
+    assert "it continues in further jobs" in notes[0]
 
 
 def test_bundled_jobs_that_are_short_are_no_note_though_each_has_a_small_share_of_the_walltime() -> None:
@@ -198,7 +198,7 @@ def test_bundled_jobs_that_are_short_are_no_note_though_each_has_a_small_share_o
     assert jobs.check([("fid", evaluation)]) == []
     codec = next(iter(jobs.experiment.codecs))
     (note,) = workflow(machine={**CLUSTER, "gflops_per_core": 1e-6}).jobs.check([("codec", codec)])
-    assert "it may be ended before it is done" in note
+    assert "the scheduler may end it early" in note
 
 
 def test_scheduler_without_the_size_of_its_nodes_is_refused() -> None:

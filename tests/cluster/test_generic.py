@@ -1,4 +1,4 @@
-"""Jobs of the generic executor, on a stubbed PBS whose jobs run to their end as they are submitted."""
+"""Tests of the generic executor, on a stubbed PBS that runs each job to its end during submission."""
 
 import json
 import os
@@ -46,7 +46,10 @@ echo '}}'; exit ${rc:-0}
 
 @pytest.fixture
 def pbs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Folder of a stubbed PBS, with words and code of each job; marks: `full` refuses, `down` is silent, `loses` loses jobs."""
+    """Folder of a stubbed PBS, with arguments and exit code of each job.
+
+    Marker files: `full` rejects jobs, `down` does not reply, `loses` loses jobs.
+    """
     folder = tmp_path / "pbs"
     folder.mkdir()
     for name, text in {

@@ -1,4 +1,4 @@
-"""What is said to each batch system, and what its answers mean: from manuals and recorded answers."""
+"""Tests of commands and parsers of each batch system, from manuals and recorded output."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""What happens on a cluster at night: each ends in the weights of an uninterrupted run, or in an error that says what to do."""
+"""Faults of a cluster: each ends with the weights of an uninterrupted run, or with an error that contains the fix."""
 
 import os
 import signal
@@ -22,12 +22,12 @@ def test_job_that_stopped_and_saved_goes_on_under_the_same_number(scene: Scene, 
     scene.box.wait(lambda: scene.restarts(job) == 1, "the job's second start")
     status, said = scene.finish()
     assert status == 0, said[-4000:]
-    assert len(scene.jobs()) == 1, "nothing was submitted twice"
+    assert len(scene.jobs()) == 1, "no job was submitted twice"
     assert scene.weights() == uninterrupted
 
 
 def stop_kindly(job: str) -> bool:
-    """What a deadline does, at a time of the test's choosing: `dithc launch` of the job is told to stop."""
+    """Send SIGTERM to `dithc launch` of the job, as a deadline does; return whether it runs."""
     for path in Path("/proc").iterdir():
         try:
             words = (path / "cmdline").read_bytes().decode(errors="replace").split("\0")
@@ -95,14 +95,15 @@ def test_driver_started_again_takes_up_what_still_runs(scene: Scene) -> None:
     scene.kill_driver()
     scene.start(LONG, settings=LONG_RUN)
     scene.box.wait(
-        lambda: "jobs of an earlier driver are in the queue" in scene.said or scene.ended, "a word of the second driver"
+        lambda: "jobs of an earlier driver are in the queue" in scene.said or scene.ended,
+        "a message of the second driver",
     )
-    assert scene.job() == job, "no second trainer beside it"
+    assert scene.job() == job, "no second trainer runs"
     status, said = scene.finish()
     assert status == 0, said[-4000:]
     assert f"{job} (pretrain" in said
     assert (scene.folder / LONG).exists()
-    assert scene.steps() == list(range(1, 2001)), "each was made once"
+    assert scene.steps() == list(range(1, 2001)), "each step ran once"
 
 
 def test_second_driver_is_refused_while_the_first_lives(scene: Scene) -> None:
@@ -145,11 +146,11 @@ def test_rank_killed_for_memory_is_named_and_not_tried_again(scene: Scene) -> No
 
 
 def test_failure_for_good_is_submitted_once_and_told_in_its_own_words(scene: Scene) -> None:
-    # Weights become 999 times larger in each step.
+    # Weights grow by a factor of 999 per step.
     scene.start(FIRST_SEGMENT, settings="runs: {pretrain: {lr: 1.0, weight_decay: 1000.0}}")
     status, said = scene.finish()
     assert status != 0
-    assert len(scene.jobs()) == 1, f"it will be the same next time: {said[-3000:]}"
+    assert len(scene.jobs()) == 1, f"a rerun would fail too: {said[-3000:]}"
     told = said.rpartition("workflow: error:")[2]
     assert "fix:" in told
     assert "got:" in told, told
@@ -186,5 +187,5 @@ def test_training_longer_than_its_walltime_is_a_chain_of_starts(scene: Scene) ->
     status, said = scene.finish(seconds=600.0)
     assert status == 0, said[-4000:]
     (job,) = scene.jobs()
-    assert scene.restarts(job["id"]) >= 1, "it was too short for this test"
-    assert scene.steps() == list(range(1, 6001)), "each was made once"
+    assert scene.restarts(job["id"]) >= 1, "the run was too short for this test"
+    assert scene.steps() == list(range(1, 6001)), "each step ran once"

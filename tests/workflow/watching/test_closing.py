@@ -1,4 +1,4 @@
-"""The last words of `dithc run`, told from fabricated folders."""
+"""Final summary of `dithc run`, from fabricated folders."""
 
 from pathlib import Path
 from typing import Any
@@ -56,7 +56,7 @@ def test_time_of_a_training_counts_once_however_many_segments_it_has(folder: Pat
         Manifest(stage="train", name="pretrain", spec={}, numbers=own).write(
             folder / f"runs/pretrain/step_{step:07d}.json"
         )
-    finish(folder, "inputs/landscape", "inputs/sentinel2")  # of 12 seconds each
+    finish(folder, "inputs/landscape", "inputs/sentinel2")  # 12 seconds each
     lines = summary(folder)
     assert "time of all finished stages, 1:30 without startup: train 1:06 (73%), synthesize 0:24 (27%)" in lines
     assert "checkpoints: store/pretrain-1" in lines

@@ -1,4 +1,4 @@
-"""Where stages are, told from fabricated folders and jobs."""
+"""States of stages, from fabricated folders and jobs."""
 
 import json
 import os
@@ -28,7 +28,7 @@ ERROR = """18:01:39 scenes: 1/1 scene (100 %), 8.9 scene/s, 0:00 gone, 0:00 left
 
 
 def train(folder: Path, *, steps: int, loss: float | None = 0.5, ago: float = 0.0, saved: int | None = None) -> Path:
-    """A store of run `pretrain` with so many steps, under the name its inputs give it."""
+    """Write a store of run `pretrain` with this number of steps, under the name that follows from its inputs."""
     latents = json.loads((folder / "latents/landscape/manifest.json").read_text())["digest"]
     spec = Manifest.spec_of(Progress(folder).matrix.experiment, "train", "pretrain")
     store = folder.parent.parent / "store" / f"pretrain-{digest({'spec': spec, 'latents': latents})}"
@@ -75,7 +75,7 @@ def test_stage_whose_manifest_it_cannot_have_written_has_failed(folder: Path, nu
 
 @pytest.mark.parametrize("content", ["", "{}", "\xff", None])
 def test_stage_whose_manifest_is_unreadable_has_failed_with_the_words_of_the_plan(folder: Path, content: str) -> None:
-    """None is a manifest without its second document."""
+    """None stands for a manifest without its second document."""
     finish(folder, "scenes/landscape")
     path = folder / "scenes/landscape/manifest.json"
     if content is None:
@@ -100,7 +100,7 @@ def test_bench_whose_output_is_unreadable_has_failed(folder: Path) -> None:
 
 @pytest.mark.parametrize("content", [b"", b"\xff\xfe", b"{}", b"[1"])
 def test_configuration_that_was_changed_is_an_error(folder: Path, content: bytes) -> None:
-    """Also if bytes in the middle are changed."""
+    """The error also covers changed bytes in the middle."""
     sealed = (folder / "config.json").read_bytes()
     for changed in (content, sealed[:99] + content + sealed[100:]):
         (folder / "config.json").write_bytes(changed)
@@ -250,7 +250,7 @@ def test_report_of_before_is_not_the_report_while_a_driver_lives(folder: Path) -
     with Lease(folder):
         status = progress.look()
         assert (status.report, status.count("done")) == (None, 47)
-        report.write_text("made again")
+        report.write_text("rebuilt")
         os.utime(report, (time.time() + 1, time.time() + 1))
         assert progress.look().report == report
 

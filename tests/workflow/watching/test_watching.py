@@ -16,6 +16,7 @@ import pytest
 
 from dithc.config import experiment_of
 from dithc.runs import Lease
+from dithc.sealed import seal
 from dithc.workflow import Progress
 from dithc.workflow.watching.warned import kind_of
 from tests.workflow.conftest import DEMO, LOCAL, REDUCED, ROOT, TERMINAL, processes_in
@@ -229,7 +230,7 @@ def test_status_asks_slurm_for_the_jobs_of_this_driver(tmp_path: Path, monkeypat
     folder.mkdir(parents=True)
     content = experiment_of([ROOT / DEMO, REDUCED]).model_dump(mode="json")
     content["machine"] |= {"scheduler": "slurm", "node_cores": 8, "cpus_per_rank": 8}
-    (folder / "config.json").write_text(json.dumps(content))
+    (folder / "config.json").write_text(seal(content))
     (folder / "driver.json").write_text(json.dumps({"name": "mine", "began": 0}))
     jobs = [
         f"17|RUNNING|mine|node3|None|0:05|{tmp_path}|rule_synthesize_wildcards_landscape",

@@ -16,7 +16,7 @@ from dithc.sealed import parse, plain
 from dithc.workflow.jobs import Jobs
 from dithc.workflow.matrix import Matrix
 from dithc.workflow.stages import MANIFESTS
-from dithc.workflow.watching.tails import error_of, tail
+from dithc.workflow.watching import error_of, tail
 
 LOOK_SECONDS = 15.0  # polling interval of the queue
 LOOK_VARIABLE = "DITHC_LOOK_SECONDS"

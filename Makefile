@@ -142,13 +142,13 @@ check-style:
 check-imports:
 	@$(BIN)/lint-imports
 check-rules:
-	@$(BIN)/snakefmt --check --compact-diff Snakefile workflow/rules
+	@$(BIN)/snakefmt --check --compact-diff Snakefile workflow/Snakefile workflow/rules
 check-workflow:
 	@$(BIN)/snakemake --lint
 
 format: env
 	@$(BIN)/ruff check --fix . ; $(BIN)/ruff format .
-	@$(BIN)/snakefmt Snakefile workflow/rules
+	@$(BIN)/snakefmt Snakefile workflow/Snakefile workflow/rules
 
 generate: env
 	@$(BIN)/python -m dithc.config.generate

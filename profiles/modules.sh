@@ -1,8 +1,8 @@
-# An example of `machine.prologue`: loads the modules of a site before the command of every rule. Copy and fit it.
-# A shell of a job is not interactive: where `module` is not known, its file comes first (Lmod: lmod.sh).
+# Example of `machine.prologue`: loads the modules of a site before the command of every rule. Copy and adapt it.
+# Shells of jobs are not interactive: if `module` is undefined, source its file first (Lmod: lmod.sh).
 if ! command -v module > /dev/null; then source /etc/profile.d/modules.sh; fi
 module purge
 module load gcc openmpi
-# Some versions of `module` succeed though they found nothing: so check what is needed.
+# Some versions of `module` succeed even if a module is missing. Check for the required commands.
 command -v mpiexec
 export DITHC_MPIEXEC="$(command -v mpiexec)"

@@ -222,12 +222,12 @@ def _deadline(args: argparse.Namespace) -> dict[str, str]:
     """Return environment variables with the end of the job, preferably from the scheduler."""
     import time
 
-    from dithc.cluster import deadline, queue_of
+    from dithc.cluster import deadline, slurm
 
     if args.scheduler == "generic" and deadline.seconds_left() is not None:
         return {}  # the job script has set it
     job = os.environ.get(JOB_VARIABLE)
-    end = queue_of("slurm").deadline(job) if job and args.scheduler == "slurm" else None
+    end = slurm.deadline(job) if job and args.scheduler == "slurm" else None
     if end is None and args.walltime_minutes is not None:
         end = time.time() + 60 * args.walltime_minutes
     return deadline.environment(end)
@@ -237,14 +237,14 @@ def _again(scheduler: str, why: str) -> int:
     """Requeue this job and wait for its end, so that it does not count as failed."""
     import time
 
-    from dithc.cluster import deadline, queue_of
+    from dithc.cluster import deadline, slurm
     from dithc.log import logger
 
     if scheduler == "generic":
         deadline.mark_again()  # read by the process that follows the job and resubmits it
         return STOPPED
     log, job = logger("dithc.launch"), os.environ.get(JOB_VARIABLE)
-    if not job or not queue_of(scheduler).again(job):
+    if not job or not slurm.requeue(job):
         log.error(f"{why}, but job {job or '?'} could not be requeued by {scheduler}: rerun the command")
         return STOPPED
     log.info(f"{why}: job {job} was requeued and will continue")

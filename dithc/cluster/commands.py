@@ -1,4 +1,4 @@
-"""Scheduler commands with a timeout, without exceptions if one is missing or fails."""
+"""Scheduler commands with a timeout. A missing or failing command raises no exception."""
 
 import subprocess
 from collections.abc import Sequence

@@ -2,12 +2,9 @@
 
 import os
 import time
+from pathlib import Path
 
-from dithc.cluster.generic import mark_again
-
-__all__ = ["environment", "mark_again", "seconds_left"]
-
-VARIABLE = "DITHC_DEADLINE"
+VARIABLE, AGAIN_FILE = "DITHC_DEADLINE", "DITHC_AGAIN_FILE"
 
 
 def seconds_left() -> float | None:
@@ -21,3 +18,17 @@ def seconds_left() -> float | None:
 def environment(end: float | None) -> dict[str, str]:
     """Return the environment of ranks for a deadline `end` in seconds since 1970; None for no deadline."""
     return {} if end is None else {VARIABLE: f"{end:.0f}"}
+
+
+def mark_again(reached: str = "") -> bool:
+    """Request another run after this job stopped early and saved; False outside a job of this executor.
+
+    `reached` is the progress, such as `step 1200`. Many runs without progress end the job. Empty keeps the earlier text.
+    """
+    name = os.environ.get(AGAIN_FILE)
+    if not name:
+        return False
+    path = Path(name)
+    if reached or not path.exists():
+        path.write_text(reached)
+    return True

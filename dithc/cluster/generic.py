@@ -27,11 +27,15 @@ from dithc.cluster.records import JOBS, Record, load, now, settled
 from dithc.cluster.systems import SYSTEMS, Request
 from dithc.log import UserError, escaping, problem
 
-AGAIN = 75  # exit status of a command that stopped and saved: run me again (EX_TEMPFAIL of sysexits.h)
-AGAIN_FILE, DRIVER, SYSTEM = "DITHC_AGAIN_FILE", "DITHC_DRIVER_NAME", "DITHC_SYSTEM"
-CARRIED = ("DITHC_", "HCOPS_", "MPI4PY_")  # settings that jobs have, whether or not the system hands on the environment
+AGAIN = 75  # exit status of a command that saved a checkpoint and requests a rerun (EX_TEMPFAIL of sysexits.h)
+DRIVER, SYSTEM = "DITHC_DRIVER_NAME", "DITHC_SYSTEM"
+CARRIED = (
+    "DITHC_",
+    "HCOPS_",
+    "MPI4PY_",
+)  # variables that jobs need even if the system does not pass the environment on
 LOST = frozenset({"NODE_FAIL", "BOOT_FAIL", "PREEMPTED", "REVOKED"})
-LOST_SECONDS = 120.0  # a job that its system has not known for so long is lost
+LOST_SECONDS = 120.0  # a job unknown to its system for this time is lost
 MAX_FRUITLESS = 20
 MAX_REFUSED = 30
 
@@ -41,7 +45,6 @@ cd {folder} || exit 1
 [ ! -e {log} ] || cat {log} >> {earlier}
 exec > {log} 2>&1
 rm -f {status} {again}
-date +%s > {begun}
 export DITHC_AGAIN_FILE={again} DITHC_DEADLINE=$(( $(date +%s) + {seconds} ))
 {carried}
 echo "=== $(date '+%F %T') on $(hostname)"
@@ -54,28 +57,14 @@ exit $code
 """
 
 
-def mark_again(reached: str = "") -> bool:
-    """Request another run after this job stopped early and saved; False outside a job of this executor.
-
-    `reached` is the progress, such as `step 1200`. Many runs without progress end the job. Empty keeps the earlier text.
-    """
-    name = os.environ.get(AGAIN_FILE)
-    if not name:
-        return False
-    path = Path(name)
-    if reached or not path.exists():
-        path.write_text(reached)
-    return True
-
-
 def submit(words: Sequence[str], *, folder: Path) -> str:
     """Submit the engine's job script and return the job's number.
 
     Args:
-        words: name of the system (else in DITHC_SYSTEM), options of its submit command, path of the script.
+        words: name of the system (default: DITHC_SYSTEM), options of its submit command, path of the script.
 
     Raises:
-        UserError: the system is unknown, the script requests no memory or time, or the system refuses it.
+        UserError: the system is unknown, the script requests no memory or time, or the system rejects it.
     """
     *options, script = words
     name = options.pop(0) if options and options[0] in SYSTEMS else os.environ.get(SYSTEM, "")
@@ -95,14 +84,14 @@ def submit(words: Sequence[str], *, folder: Path) -> str:
     record.path(folder, "job").write_bytes(Path(script).read_bytes())
     request.script.write_text(_script(record, request, folder))
     request.script.chmod(0o755)
-    record = replace(record, minutes=request.minutes, line=SYSTEMS[name].submit(request), submitted=now())
+    record = replace(record, line=SYSTEMS[name].submit(request), submitted=now())
     number, refusal = _hand_in(record)
     if number is None:
         raise problem(
-            f"{SYSTEMS[name].title} did not take the job {title}",
+            f"{SYSTEMS[name].title} rejected the job {title}",
             got=refusal,
             expected="the number of a job",
-            fix=f"try it by hand, and correct the profile: {shlex.join(record.line)}",
+            fix=f"run the command by hand, and correct the profile: {shlex.join(record.line)}",
         )
     replace(record, id=number, current=number).save(folder)
     return number
@@ -116,7 +105,7 @@ def status(number: str, *, folder: Path) -> str:
             f"job {number}",
             got=f"no record in {folder / JOBS}",
             expected=f"{number}.json, written when it was submitted",
-            fix="start the workflow again; records must stay while it runs",
+            fix="start the workflow again, and keep the records while it runs",
         )
     if record.answer:
         return record.answer
@@ -142,9 +131,9 @@ def verdict(*, status: int | None, again: bool, job: Job | bool | None, missing:
 
     Args:
         status: exit status of the script; None before its end.
-        again: whether it requested another run.
-        job: as in `job_of`.
-        missing: seconds since the system lost track of it.
+        again: True if the job requested another run.
+        job: reply of the system, as in `job_of`.
+        missing: seconds for which the job has been unknown to the system.
     """
     if status == 0:
         return "success"
@@ -176,18 +165,18 @@ def cancel(numbers: Sequence[str], *, folder: Path) -> None:
 
 
 def resubmit(record: Record, folder: Path) -> Record | None:
-    """Submit a job again; None if the system refuses."""
-    for mark in ("status", "again", "begun"):
+    """Resubmit a job; None if the system rejects it."""
+    for mark in ("status", "again"):
         record.path(folder, mark).unlink(missing_ok=True)
     number, refusal = _hand_in(record)
     if number is None:
-        _say(f"job {record.id} could not be submitted again: {refusal}")
+        _say(f"job {record.id} was not resubmitted: {refusal}")
         return None
     now_known = load(folder, record.id)
     if now_known is not None and now_known.cancelled is not None:  # meanwhile
         _end(record.system, [number])
         return now_known
-    new = replace(record, current=number, attempts=record.attempts + 1, refused=0, submitted=now(), answer="", state="")
+    new = replace(record, current=number, refused=0, submitted=now(), answer="", state="")
     new.save(folder)
     return new
 
@@ -198,16 +187,19 @@ def _run_again(record: Record, state: str, folder: Path, *, reached: str | None 
         fruitless = 0 if is_further else record.fruitless + 1
         record = replace(record, fruitless=fruitless, reached=reached or record.reached)
     if record.fruitless > MAX_FRUITLESS or record.refused >= MAX_REFUSED:
-        why = f"ran {MAX_FRUITLESS} times and reached nothing new" if not record.refused else "was refused too often"
-        _say(f"job {record.id} ({record.key}) {why}: given up; its log is {record.path(folder, 'log')}")
+        why = f"ran {MAX_FRUITLESS} times without progress" if not record.refused else "was rejected too often"
+        _say(f"job {record.id} ({record.key}) {why}: abandoned; log: {record.path(folder, 'log')}")
         settled(record, "failed", state).save(folder)
         return "failed"
     new = resubmit(record, folder)
     if new is None:
         replace(record, refused=record.refused + 1, state=state).save(folder)
         return "running"
-    why = "it stopped before its walltime" if reached is not None else f"its end was {state or 'LOST'}"
-    _say(f"job {record.id} ({record.key}) runs again as {new.current}: {why}" + (f", at {reached}" if reached else ""))
+    why = "it stopped before its walltime" if reached is not None else f"it ended as {state or 'LOST'}"
+    _say(
+        f"job {record.id} ({record.key}) was resubmitted as {new.current}: {why}"
+        + (f", at {reached}" if reached else "")
+    )
     return "failed" if new.answer else "running"
 
 
@@ -274,7 +266,7 @@ def _request(asked: dict[str, Any], record: Record, *, folder: Path, title: str,
 
 def _script(record: Record, request: Request, folder: Path) -> str:
     carried = {key: value for key, value in os.environ.items() if key.startswith(CARRIED) and "DRIVER" not in key}
-    names = ("log", "earlier", "status", "again", "begun", "job")
+    names = ("log", "earlier", "status", "again", "job")
     paths = {name: shlex.quote(str(record.path(folder, name))) for name in names}
     return SCRIPT.format(
         what=record.what,
@@ -291,7 +283,7 @@ def _say(words: str) -> None:
 
 
 def main(words: Sequence[str]) -> int:
-    """Run `submit`, `status` or `cancel` in the current folder; returns the exit status."""
+    """Run `submit`, `status` or `cancel` in the current folder, and return the exit status."""
     is_help = words[1:2] in (["-h"], ["--help"])
     verb, *rest = words if len(words) > 1 and not is_help else ["", ""]
     folder = Path.cwd()
@@ -312,15 +304,15 @@ def main(words: Sequence[str]) -> int:
 
 
 def submit_main() -> int:
-    """The program `dithc-job-submit`."""
+    """Run `dithc-job-submit`."""
     return main(["submit", *sys.argv[1:]])
 
 
 def status_main() -> int:
-    """The program `dithc-job-status`."""
+    """Run `dithc-job-status`."""
     return main(["status", *sys.argv[1:]])
 
 
 def cancel_main() -> int:
-    """The program `dithc-job-cancel`."""
+    """Run `dithc-job-cancel`."""
     return main(["cancel", *sys.argv[1:]])

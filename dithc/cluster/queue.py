@@ -16,9 +16,9 @@ class Job:
     Attributes:
         name: submission name, shared by all jobs of one driver.
         state: in Slurm's terms, such as PENDING, RUNNING, COMPLETED, OUT_OF_MEMORY.
-        reason: of waiting or ending, in the scheduler's words, or empty.
+        reason: the scheduler's reason of waiting or ending, or empty.
         what: rule and wildcards, as `rule_tiles_wildcards_dataset=...` or `group_prepare`.
-        nodes: empty before the start.
+        nodes: names of its nodes; empty before the start.
         status: exit status, 128 + n after signal n; None if unknown.
         elapsed: `HH:MM:SS`; empty if unknown.
     """
@@ -34,22 +34,22 @@ class Job:
 
     @property
     def waits(self) -> bool:
-        """In the queue, and not running."""
+        """True if the job is in the queue and not running."""
         return self.state in WAITING
 
     @property
     def runs(self) -> bool:
-        """Running, or being started or ended."""
+        """True if the job is running, starting or ending."""
         return self.state in RUNNING
 
     @property
     def active(self) -> bool:
-        """In the queue or running."""
+        """True if the job is in the queue or running."""
         return self.waits or self.runs
 
     @property
     def title(self) -> str:
-        """Rule and wildcards for people: `tiles dataset=sentinel2`."""
+        """Rule and wildcards for messages: `tiles dataset=sentinel2`."""
         rule, _, wildcards = self.what.partition("_wildcards_")
         return f"{rule.removeprefix('rule_').removeprefix('group_')} {wildcards.replace(',', ' ')}".strip() or self.name
 
@@ -58,16 +58,10 @@ class Queue(Protocol):
     """Interface of a scheduler's queue."""
 
     def jobs(self, folder: Path) -> list[Job]:
-        """The caller's jobs that were submitted from a folder: waiting, running, and ended lately."""
+        """Return the user's jobs that were submitted from a folder: waiting, running, and recently ended."""
 
     def ended(self, ids: Collection[str]) -> list[Job]:
         """Return the ends of jobs: state, reason, status, nodes, time."""
 
     def log(self, folder: Path, job: Job) -> Path | None:
-        """The file with all that a job printed, if it is there."""
-
-    def deadline(self, job_id: str) -> float | None:
-        """Return the end of a job in seconds since 1970; None if unknown."""
-
-    def again(self, job_id: str) -> bool:
-        """Requeue a job under the same number; False if refused."""
+        """Return the file with all output of a job, if it exists."""

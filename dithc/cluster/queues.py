@@ -1,4 +1,4 @@
-"""Which queue serves a scheduler."""
+"""Queues by scheduler."""
 
 from dithc.cluster.generic_queue import GenericQueue
 from dithc.cluster.queue import Queue

@@ -17,21 +17,19 @@ class Record:
     """A job of the workflow engine over all its submissions.
 
     Attributes:
-        id: number of its first submission: the engine's name.
-        current: number of its newest submission.
+        id: number of its first submission, which the engine uses.
+        current: number of its latest submission.
         key: prefix of its file names.
-        driver: the driver that submitted or last queried it.
+        driver: name of the driver that submitted or last queried it.
         what: rule and wildcards, as `rule_tiles_wildcards_dataset=...`.
-        minutes: walltime.
         line: submit command.
-        attempts: number of submissions.
         fruitless: consecutive submissions without progress.
         refused: consecutive resubmissions that the system refused.
-        reached: its progress at the last stop.
-        missing_since: when the system lost track of it, or None.
+        reached: progress at the last stop.
+        missing_since: time at which it became unknown to the system, or None.
         answer: `success` or `failed` once settled.
-        state: how it ended, in Slurm's terms.
-        cancelled: when the engine cancelled it, or None.
+        state: final state in Slurm's terms.
+        cancelled: time at which the engine canceled it, or None.
         submitted: time of the last submission.
     """
 
@@ -41,9 +39,7 @@ class Record:
     system: str
     driver: str = ""
     what: str = ""
-    minutes: int = 0
     line: list[str] = field(default_factory=list)
-    attempts: int = 1
     fruitless: int = 0
     refused: int = 0
     reached: str = ""
@@ -54,11 +50,11 @@ class Record:
     submitted: float = 0.0
 
     def path(self, folder: Path, ending: str) -> Path:
-        """Return the path of a file: scripts `sh`, `job`; `log`, `earlier`, `out` (system); marks `begun`, `status`, `again`."""
+        """Return the path of a file: scripts `sh`, `job`; `log`, `earlier`, `out` (system); marks `status`, `again`."""
         return folder / JOBS / f"{self.key}.{ending}"
 
     def status(self, folder: Path) -> int | None:
-        """The exit status that its script has left; None before."""
+        """Return the exit status that its script wrote; None before."""
         text = _text(self.path(folder, "status"))
         return int(text) if text.isdigit() else None
 
@@ -66,11 +62,6 @@ class Record:
         """Return its progress if it stopped and requests another run, else None."""
         path = self.path(folder, "again")
         return _text(path) if path.exists() else None
-
-    def begun(self, folder: Path) -> float | None:
-        """When it began to run, in seconds since 1970."""
-        text = _text(self.path(folder, "begun"))
-        return float(text) if text.isdigit() else None
 
     def save(self, folder: Path) -> None:
         """Write the record atomically."""
@@ -83,7 +74,7 @@ def load(folder: Path, number: str) -> Record | None:
 
 
 def records(folder: Path) -> Iterator[Record]:
-    """All jobs that were submitted from a folder."""
+    """Yield all jobs that were submitted from a folder."""
     for path in sorted((folder / JOBS).glob("*.json")):
         record = _read(path)
         if record is not None:
@@ -103,7 +94,7 @@ def settled(record: Record, answer: str, state: str) -> Record:
 
 
 def now() -> float:
-    """Seconds since 1970."""
+    """Return the seconds since 1970."""
     return time.time()
 
 

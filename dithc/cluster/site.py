@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from dithc.cluster.commands import said
 
 MINUTES_A_DAY = 1440
-SLURMD_PORT = 6818  # where Slurm says no other
+SLURMD_PORT = 6818  # the default of Slurm
 AWAY = ("DOWN", "FAIL", "NOT_RESPONDING", "*")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Nodes:
-    """Nodes of one kind in a partition; `cpus` and `memory_mb` are what Slurm allocates, `is_up` if any node accepts jobs."""
+    """Equal nodes of a partition; `cpus` and `memory_mb` are allocatable, `is_up` if any node accepts jobs."""
 
     names: tuple[str, ...]
     cpus: int
@@ -32,8 +32,8 @@ class Partition:
         is_default: whether jobs without `-p` go there.
         max_minutes, max_nodes: per job; None for no limit.
         max_memory_mb: per job on a node; None for no limit.
-        preempt: PreemptMode: OFF, REQUEUE, CANCEL, SUSPEND.
-        kinds: its nodes, by kind, the most frequent first.
+        preempt: PreemptMode (OFF, REQUEUE, CANCEL, SUSPEND).
+        kinds: groups of equal nodes, the largest first.
     """
 
     name: str
@@ -53,7 +53,7 @@ class Site:
     Attributes:
         partitions: visible to this user.
         accounting: whether `sacct` works.
-        min_job_age_seconds: how long a finished job stays in the queue.
+        min_job_age_seconds: time that a finished job stays in the queue.
         mpi: process management interfaces of `srun --mpi=`.
         job_requeue: whether jobs may be requeued.
     """
@@ -74,7 +74,7 @@ class Site:
 
 
 def probe_site() -> Site | None:
-    """Query Slurm; None if it is missing or silent."""
+    """Query Slurm; None if it is missing or does not reply."""
     if shutil.which("sbatch") is None or shutil.which("scontrol") is None:
         return None
     config, partitions = said(["scontrol", "show", "config"]), said(["scontrol", "show", "partition", "-o"])
@@ -100,13 +100,13 @@ def read_site(config: str, partitions: str, nodes: str, *, mpi: str, accounting:
 
 
 def nodes_of(job_id: str) -> list[str]:
-    """Return the names of a job's nodes in Slurm's order; empty if there are none or Slurm is silent."""
+    """Return the names of a job's nodes in Slurm's order; empty without nodes or a reply."""
     nodes = (said(["squeue", "--noheader", "--jobs", job_id, "--format=%N"]) or "").strip()
     return (said(["scontrol", "show", "hostnames", nodes]) or "").split() if nodes else []
 
 
 def lost(nodes: Collection[str]) -> list[str]:
-    """Return the nodes that are down or whose daemon is silent; Slurm itself reports this after minutes."""
+    """Return the nodes that are down or do not reply. Slurm itself reports them only after minutes."""
     return [name for name in nodes if not _answers(said(["scontrol", "show", "node", "-o", name]) or "")]
 
 
@@ -132,7 +132,7 @@ def value(text: str, key: str) -> str:
 
 
 def minutes_of(text: str) -> int | None:
-    """Slurm's `days-hours:minutes:seconds` in minutes; None for no limit."""
+    """Convert Slurm's `days-hours:minutes:seconds` to minutes; None for no limit."""
     found = re.fullmatch(r"(?:(\d+)-)?(\d+):(\d+):(\d+)", text)
     if found is None:
         return None

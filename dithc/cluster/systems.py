@@ -1,7 +1,6 @@
 """Batch systems as data: commands to submit, query and cancel jobs.
 
-Pure functions from requests to command lines, and from output to jobs. States use Slurm's terms. `source` names the manual of a
-system, and `tried` the place where its commands were tested.
+All functions are pure: from requests to command lines, and from output to jobs. States use Slurm's terms.
 """
 
 import json
@@ -10,10 +9,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from dithc.cluster import slurm
 from dithc.cluster.queue import Job
 
-KILLED = 256  # PBS: exit status of a job that a signal ended, plus the signal
+KILLED = 256  # PBS: the exit status after a signal is this plus the signal number
 HELD = "JobHeldUser"
+SQUEUE_FORMAT, SACCT_FORMAT = f"--format={slurm.FIELDS}", f"--format={slurm.HISTORY}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,12 +23,12 @@ class Request:
 
     Attributes:
         name: letters, digits, `-`, `_`.
-        out: file for output of the system; the script writes its own log.
+        out: file for output of the system; the script writes a separate log.
         tasks: ranks over all nodes.
         cpus: cores per rank.
         memory_mb: per node.
         minutes: walltime.
-        options: of the site, such as queue and account.
+        options: arguments of the site, such as queue and account.
     """
 
     name: str
@@ -42,12 +43,12 @@ class Request:
 
     @property
     def tasks_per_node(self) -> int:
-        """Ranks of the fullest node."""
+        """Maximum ranks per node."""
         return -(-self.tasks // self.nodes)
 
     @property
     def cores_per_node(self) -> int:
-        """Cores of a node."""
+        """Cores per node."""
         return self.tasks_per_node * self.cpus
 
     @property
@@ -70,11 +71,11 @@ class System:
 
     Attributes:
         source: manual pages.
-        tried: where its commands were tested.
+        tried: system on which its commands were tested.
         number: pattern of the job number in the output of `submit`.
         asks: query commands; later ones cover jobs that earlier ones do not report.
-        unknown: errors that mean an unknown job; any other error is no reply.
-        cancel: command that takes job numbers.
+        unknown: error texts for an unknown job; any other error counts as a missing reply.
+        cancel: command that accepts job numbers.
     """
 
     title: str
@@ -99,29 +100,6 @@ def _slurm_submit(request: Request) -> list[str]:
     return ["sbatch", "--parsable", "--requeue", *files, *size, *limits, *request.options, str(request.script)]
 
 
-def _squeue(text: str) -> list[Job]:
-    rows = [line.split("|", 4) for line in text.splitlines() if line.count("|") >= 4]
-    return [
-        Job(id=number, state=state, reason="" if reason == "None" else reason, nodes=nodes, elapsed=elapsed)
-        for number, state, nodes, elapsed, reason in rows
-    ]
-
-
-def _sacct(text: str) -> list[Job]:
-    rows = [line.split("|", 4) for line in text.splitlines() if line.count("|") >= 4]
-    return [
-        Job(id=number, state=state.partition(" ")[0], nodes=nodes, elapsed=elapsed, status=_slurm_status(status))
-        for number, state, nodes, elapsed, status in rows
-    ]
-
-
-def _slurm_status(text: str) -> int | None:
-    status, _, number = text.partition(":")
-    if not status.isdigit():
-        return None
-    return 128 + int(number) if number.isdigit() and int(number) else int(status)
-
-
 def _pbs_submit(request: Request) -> list[str]:
     chunk = f"ncpus={request.cores_per_node}:mpiprocs={request.tasks_per_node}:ompthreads={request.cpus}"
     size = ["-l", f"select={request.nodes}:{chunk}:mem={request.memory_mb}mb", "-l", f"walltime={request.clock}"]
@@ -140,7 +118,7 @@ PBS_STATES = {
 PBS_ENDED = {
     **dict.fromkeys((-29, -28), "TIMEOUT"),
     **dict.fromkeys((-27, -26), "OUT_OF_MEMORY"),
-    # Not started, or its execution host was started anew: retry, initialisation, a sister host that failed.
+    # Not started, or the execution host rebooted: retry, initialization, failure of another host.
     **dict.fromkeys((-3, -4, -5, -6, -14), "NODE_FAIL"),
 }
 
@@ -160,7 +138,7 @@ def _pbs_job(number: str, values: dict[str, object]) -> Job:
     status = int(str(ended)) if ended is not None else None
     state = PBS_STATES.get(letter, "RUNNING")
     if letter in ("F", "X", "C"):
-        if status is None:  # ended before it began
+        if status is None:  # it ended before its start
             state = "CANCELLED"
         elif status >= KILLED:
             state = "TIMEOUT" if used and asked and _seconds(str(used)) >= _seconds(str(asked)) else "CANCELLED"
@@ -208,6 +186,9 @@ LSF_ENDED = {
 }
 
 
+LSF_FIELDS = "jobid stat exit_code exit_reason exec_host pend_reason"
+
+
 def _bjobs(text: str) -> list[Job]:
     begin = text.find("{")
     try:
@@ -243,7 +224,7 @@ FUJITSU_STATES = {
     **dict.fromkeys(("RJT", "ERR"), "FAILED"),
     "CCL": "CANCELLED",
 }
-# PJM codes of jobs that ended: limit of time, of memory, a node that went down or was lost, a job that took its place.
+# PJM codes of ended jobs: time limit, memory limit, lost node, preemption.
 FUJITSU_ENDED = {
     "1": "CANCELLED",
     "7": "DEADLINE",
@@ -270,7 +251,7 @@ def _pjstat(text: str) -> list[Job]:
     return jobs
 
 
-NOT_RUN = "not run on such a site: against recorded and stubbed commands only"
+NOT_RUN = "tested with recorded and stubbed commands only"
 SYSTEMS = {
     "slurm": System(
         title="Slurm",
@@ -280,25 +261,12 @@ SYSTEMS = {
         number=r"^(\d+)",
         asks=(
             Ask(
-                line=lambda ids: [
-                    "squeue",
-                    "--noheader",
-                    "--states=all",
-                    f"--jobs={','.join(ids)}",
-                    "--format=%i|%T|%N|%M|%r",
-                ],
-                read=_squeue,
+                line=lambda ids: ["squeue", "--noheader", "--states=all", f"--jobs={','.join(ids)}", SQUEUE_FORMAT],
+                read=slurm.read_queue,
             ),
             Ask(
-                line=lambda ids: [
-                    "sacct",
-                    "-X",
-                    "-n",
-                    "-P",
-                    f"--jobs={','.join(ids)}",
-                    "--format=JobIDRaw,State,NodeList,Elapsed,ExitCode",
-                ],
-                read=_sacct,
+                line=lambda ids: ["sacct", "-X", "-n", "-P", f"--jobs={','.join(ids)}", SACCT_FORMAT],
+                read=slurm.read_accounting,
             ),
         ),
         unknown=("Invalid job id", "accounting storage is disabled"),
@@ -320,19 +288,7 @@ SYSTEMS = {
         tried=NOT_RUN,
         submit=_lsf_submit,
         number=r"Job <(\d+)>",
-        asks=(
-            Ask(
-                line=lambda ids: [
-                    "bjobs",
-                    "-a",
-                    "-json",
-                    "-o",
-                    "jobid stat exit_code exit_reason exec_host pend_reason",
-                    *ids,
-                ],
-                read=_bjobs,
-            ),
-        ),
+        asks=(Ask(line=lambda ids: ["bjobs", "-a", "-json", "-o", LSF_FIELDS, *ids], read=_bjobs),),
         unknown=("is not found", "No matching job found"),
         cancel=("bkill",),
     ),

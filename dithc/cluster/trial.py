@@ -13,7 +13,7 @@ from dithc.cluster.slurm import SlurmQueue
 
 @dataclass(frozen=True)
 class Trial:
-    """Result of a trial: `came` if its file exists, `why` is the scheduler's state and reason, `log` its last lines."""
+    """Result of a trial: `came` if its file exists, `why` with the scheduler's state and reason, the end of the `log`."""
 
     came: bool
     why: str
@@ -24,9 +24,9 @@ def run_trial(options: Sequence[str], command: str, *, leaves: Path, log: Path, 
     """Submit a command and wait for its file, the end of the job, or a timeout (which cancels the job).
 
     Args:
-        options: of sbatch.
-        leaves: the file that the command writes last.
-        wait_seconds: limit in the queue and running.
+        options: options of sbatch.
+        leaves: file that the command writes last.
+        wait_seconds: limit of the time in the queue and running.
     """
     line = ["sbatch", "--parsable", f"--output={log}", *options, f"--wrap={command}"]
     try:
@@ -35,7 +35,7 @@ def run_trial(options: Sequence[str], command: str, *, leaves: Path, log: Path, 
         return Trial(False, str(error), "")
     number = re.match(r"\d+", done.stdout)
     if done.returncode != 0 or number is None:
-        return Trial(False, done.stderr.strip() or f"sbatch said {done.stdout!r}", "")
+        return Trial(False, done.stderr.strip() or f"unexpected output of sbatch: {done.stdout!r}", "")
     queue, job, state = SlurmQueue(), number.group(), "not started"
     until = time.monotonic() + wait_seconds
     while time.monotonic() < until:

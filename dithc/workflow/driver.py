@@ -1,4 +1,4 @@
-"""Driver around the jobs: before the first, while they wait, and after a failure."""
+"""Driver of an experiment: checks before the first job, monitoring of waiting jobs, reports of failures."""
 
 import atexit
 import json
@@ -9,17 +9,18 @@ import time
 from pathlib import Path
 from typing import Any
 
-from dithc.cluster import Job, Queue, ended_because, queue_of, waits_in_vain
+from dithc.cluster import Job, Queue, ended_because, queue_of, slurm, waits_in_vain
 from dithc.log import logger, problem, setup
 from dithc.runs import Lease, atomic_write
 from dithc.sealed import parse, plain
 from dithc.workflow.jobs import Jobs
 from dithc.workflow.matrix import Matrix
 from dithc.workflow.stages import MANIFESTS
+from dithc.workflow.watching import error_of, tail
 
-LOOK_SECONDS = 15.0  # a job that waits in vain is named within four looks
+LOOK_SECONDS = 15.0  # polling interval of the queue
 LOOK_VARIABLE = "DITHC_LOOK_SECONDS"
-# Of the plugin, and what it adds to it after every look at which nothing had ended.
+# Polling interval of the Slurm plugin, and its increment after each poll without a finished job.
 PAUSE, PAUSE_GROWS_SECONDS = "next_seconds_between_status_checks", 10.0
 LAST_LINES = 12
 LOCAL = "local"
@@ -29,8 +30,8 @@ log = logger("dithc.workflow")
 class Driver:
     """The process that submits or runs the jobs of an experiment, one driver at a time.
 
-    A second driver is rejected while the first lives. The successor of a killed driver waits for its submitted jobs, so that no
-    work is repeated.
+    A second driver is rejected while the first is active. The successor of a killed driver waits for its submitted jobs, so
+    that no work is repeated.
     """
 
     def __init__(self, matrix: Matrix, jobs: Jobs) -> None:
@@ -46,7 +47,7 @@ class Driver:
 
     @property
     def queue(self) -> Queue | None:
-        """The queue of the scheduler, if any."""
+        """Queue of the scheduler, if any."""
         scheduler = self.jobs.machine.scheduler
         return queue_of(scheduler) if scheduler != "none" else None
 
@@ -54,7 +55,7 @@ class Driver:
         """Start before the first job.
 
         Args:
-            planned: rule and name (data set, run ...) of every job that will run.
+            planned: rule and name (dataset, run ...) of every job that will run.
             executor: the workflow engine's name (`local`, `slurm`, `cluster-generic`).
             name: submission name of this driver's jobs.
             engine: the engine's job submitter.
@@ -77,7 +78,7 @@ class Driver:
         threading.Thread(target=self._watch, args=(self.queue,), name="watch", daemon=True).start()
 
     def failed(self) -> None:
-        """Report a failed workflow: for each failed job the reason, log and fix."""
+        """Report the reason, log and fix of each failed job."""
         self._stop.set()
         if self.queue is None or self.name is None:
             return
@@ -89,10 +90,10 @@ class Driver:
     def _check_profile(self, executor: str) -> None:
         if executor != LOCAL and self.jobs.machine.scheduler == "none":
             raise problem(
-                "the profile does not say what a node of the cluster has",
-                got=f"jobs go to {executor}, and `machine` says scheduler: none",
+                "the profile does not describe the nodes of the cluster",
+                got=f"executor {executor}, and `machine` has scheduler: none",
                 expected="machine={scheduler: ..., node_cores: ..., cpus_per_rank: ..., ...} in the profile",
-                fix="`dithc doctor --write-profile NAME` on the login node writes one",
+                fix="run `dithc doctor --write-profile NAME` on the login node",
             )
 
     def _hold(self) -> None:
@@ -103,10 +104,10 @@ class Driver:
             lease.__enter__()
         except Lease.Held as error:
             raise problem(
-                f"another driver works on experiment {self.matrix.experiment.name!r}",
+                f"another driver is active for experiment {self.matrix.experiment.name!r}",
                 got=str(error),
                 expected="one driver at a time",
-                fix="wait until it has ended, or end it (Ctrl-C); a killed one of another host counts for 45 s",
+                fix="wait for its end, or end it (Ctrl-C); the lease of a driver killed on another host expires after 45 s",
             ) from None
         atexit.register(lease.__exit__, None, None, None)
 
@@ -126,7 +127,7 @@ class Driver:
                 told = {job.id for job in jobs}
                 names = ", ".join(f"{job.id} ({job.title}, {job.state.lower()})" for job in jobs)
                 log.info(
-                    f"an earlier driver's jobs are in the queue: {names}; waiting for them, `scancel` them to go on at once"
+                    f"jobs of an earlier driver are in the queue: {names}; waiting for them; `scancel` them to continue now"
                 )
             self._name_those_in_vain(jobs)
             time.sleep(min(_look_seconds(), 5.0))
@@ -134,12 +135,12 @@ class Driver:
     def _watch(self, queue: Queue) -> None:
         look_seconds = _look_seconds()
         while not self._stop.wait(look_seconds):
-            # The plugin looks ever more rarely, down to every three minutes, in which a finished job holds up the next.
+            # The plugin backs off to one poll every three minutes. A finished job would delay its successors that long.
             if getattr(self.engine, PAUSE, 0) > look_seconds - PAUSE_GROWS_SECONDS:
                 setattr(self.engine, PAUSE, look_seconds - PAUSE_GROWS_SECONDS)
             try:
                 self._look(queue)
-            except Exception as error:  # the watch must never end the work
+            except Exception as error:  # an error in monitoring must not end the workflow
                 log.debug("watch: %r", error)
 
     def _look(self, queue: Queue) -> None:
@@ -147,22 +148,20 @@ class Driver:
         self._seen |= {job.id: job for job in jobs}
         self._name_those_in_vain(jobs)
         for job in jobs:
-            # Where Slurm cancels what it preempts, nobody else would run it again.
-            if job.state == "PREEMPTED" and self._first(job, "PREEMPTED"):
-                log.info(f"job {job.id} ({job.title}) was preempted: putting it back into the queue")
-                queue.again(job.id)
+            # If Slurm cancels preempted jobs, it does not requeue them.
+            if self.jobs.machine.scheduler == "slurm" and job.state == "PREEMPTED" and self._first(job, job.state):
+                log.info(f"job {job.id} ({job.title}) was preempted: requeueing it")
+                slurm.requeue(job.id)
             if job.state == "CANCELLED" and self._first(job, "CANCELLED"):
                 log.warning(
-                    f"job {job.id} ({job.title}) was cancelled; if this driver goes on waiting for it, end it and start again"
+                    f"job {job.id} ({job.title}) was canceled; if this driver keeps waiting for it, end it and start again"
                 )
 
     def _name_those_in_vain(self, jobs: list[Job]) -> None:
         for job in jobs:
             words = waits_in_vain(job)
             if words is not None and self._first(job, job.reason):
-                log.warning(
-                    f"job {job.id} ({job.title}) will not start by itself: {words[0]} ({job.reason}); fix: {words[1]}"
-                )
+                log.warning(f"job {job.id} ({job.title}) cannot start: {words[0]} ({job.reason}); fix: {words[1]}")
 
     def _first(self, job: Job, word: str) -> bool:
         is_first = (job.id, word) not in self._told
@@ -176,25 +175,16 @@ class Driver:
         status = "" if job.status in (None, 0) else f", status {job.status}"
         by = f" {job.reason}" if job.reason else ""
         lines = [f"job {job.id} ({self._seen[job.id].title}) ended: {job.state}{by}{status}{where} after {job.elapsed}"]
-        lines += [f"  why: {why}", f"  log: {path or 'none was written'}"]
-        lines += [f"    | {line}" for line in _last_words(path)]
+        lines += [f"  why: {why}", f"  log: {path or 'none'}"]
+        last = tail(path) if path is not None else []
+        lines += [f"    | {line}" for line in error_of(last) or last[-LAST_LINES:]]
         return "\n".join([*lines, f"  fix: {fix}"])
-
-
-def _last_words(path: Path | None) -> list[str]:
-    """Return the error lines of a log: the four lines of a dithc error, else the last lines."""
-    try:
-        lines = path.read_text(errors="replace").splitlines() if path is not None else []
-    except OSError:
-        return []
-    begins = [number for number, line in enumerate(lines) if " error: " in line]
-    return lines[begins[0] : begins[0] + LAST_LINES] if begins else lines[-LAST_LINES:]
 
 
 def _look_seconds() -> float:
     """Return the polling interval of the queue."""
     given = os.environ.get(LOOK_VARIABLE, "")
     if given and not re.fullmatch(r"\d+(\.\d+)?", given):
-        log.warning(f"{LOOK_VARIABLE}={given} is no number of seconds: every {LOOK_SECONDS:g} s")
+        log.warning(f"{LOOK_VARIABLE}={given} is not a number of seconds; using {LOOK_SECONDS:g} s")
         return LOOK_SECONDS
     return max(0.5, float(given)) if given else LOOK_SECONDS

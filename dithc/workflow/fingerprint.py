@@ -12,10 +12,10 @@ from dithc.log import logger
 from dithc.runs import atomic_write
 from dithc.sealed import content_of, plain, seal
 
-SIZED_FILES = 10_000  # of these, in sorted order, the sizes count; of all further ones the names alone
-SAMPLED_FILES = 1_000  # of these also a block of their middle
+SIZED_FILES = 10_000  # files, in sorted order, with names and sizes; further files count by name only
+SAMPLED_FILES = 1_000  # files with a block from the middle
 SAMPLED_BYTES = 4096
-BLOCKS, BLOCK_BYTES = 64, 1 << 16  # what is read of a single file, spread over it; smaller ones are read whole
+BLOCKS, BLOCK_BYTES = 64, 1 << 16  # sample of a single file, spread over it; smaller files are read completely
 LENGTH = 16
 log = logger(__name__)
 
@@ -52,7 +52,7 @@ class Files:
         self._taken: dict[str, str] = {}
 
     def fingerprint(self, path: str, *, named: bool) -> str | None:
-        """As the function of this name; for missing files, the stored fingerprint of the last run."""
+        """Return the fingerprint of a path; for missing files, the stored fingerprint of the last run."""
         key = f"{path} as scenes" if named else path
         if key not in self._taken:
             found = fingerprint(Path(path), named=named) or self._before().get(key)
@@ -62,7 +62,7 @@ class Files:
         return self._taken[key]
 
     def is_as_before(self, path: str, *, named: bool) -> bool:
-        """Return whether the content equals that of the last run; False if unknown."""
+        """Return whether the content is the same as in the last run; False if unknown."""
         key = f"{path} as scenes" if named else path
         before = self._before().get(key)
         return before is not None and before == self.fingerprint(path, named=named)
@@ -79,7 +79,7 @@ class Files:
         except FileNotFoundError:
             return {}
         except (OSError, ValueError, TypeError) as error:
-            log.warning(f"{self.path}: what is known of files that are gone is lost: {error}")
+            log.warning(f"{self.path} is unreadable, fingerprints of moved files are lost: {error}")
             return {}
 
 
@@ -92,7 +92,7 @@ def _below(folder: str, prefix: str, above: tuple[str, ...]) -> Iterator[tuple[s
     try:
         with os.scandir(folder) as found:
             entries = sorted((entry.name, entry.is_dir(), entry.is_symlink()) for entry in found)
-    except OSError:  # a folder that cannot be read is the reader's to reject
+    except OSError:  # the reader rejects an unreadable folder
         entries = []
     for name, is_folder, is_link in entries:
         path = f"{folder}/{name}"
@@ -100,7 +100,7 @@ def _below(folder: str, prefix: str, above: tuple[str, ...]) -> Iterator[tuple[s
             continue
         if not is_folder:
             yield prefix + name, path
-        elif not (is_link and os.path.realpath(path) in above):  # a link to a folder around it has no end
+        elif not (is_link and os.path.realpath(path) in above):  # a link to a parent folder would recurse forever
             real = os.path.realpath(path) if is_link else f"{above[-1]}/{name}"
             yield from _below(path, f"{prefix}{name}/", (*above, real))
 
@@ -109,7 +109,7 @@ def _sample(path: str, *, blocks: int, block_bytes: int) -> bytes:
     """Return size and hash of sampled blocks: the middle block, or blocks from start to end."""
     try:
         state = os.stat(path)
-        if not stat.S_ISREG(state.st_mode):  # opening a pipe may wait for ever; the reader's to reject
+        if not stat.S_ISREG(state.st_mode):  # opening a pipe can block forever; the reader rejects it
             return b"unreadable\0"
         size = state.st_size
         text = f"{size}\0".encode()

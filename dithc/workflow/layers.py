@@ -9,11 +9,11 @@ from collections.abc import Sequence, Set
 from pathlib import Path
 from typing import Any
 
-Words = tuple[str, list[str]]  # of the form `key=value`, by their origin
+Words = tuple[str, list[str]]  # origin, and arguments of the form `key=value`
 
 
 def words_of(engine: Any, argv: Sequence[str] | None = None) -> list[Words]:
-    """Return the configuration words of every profile and of the command line (default: this process's).
+    """Return the configuration arguments of every profile and of the command line (default: of this process).
 
     The driver passes them to its jobs, which have no profile, so all jobs share one configuration.
     """

@@ -11,7 +11,7 @@ from dithc.runs import Manifest, atomic_write
 from dithc.sealed import seal
 from dithc.workflow.fingerprint import Files
 
-PATHS = {"path", "init_file", "dem"}  # keys of settings that name files of the user's
+PATHS = {"path", "init_file", "dem"}  # settings that contain paths of user files
 
 
 class Matrix:
@@ -29,7 +29,7 @@ class Matrix:
         self.files = Files(Path(self.root) / "fingerprints.json")
 
     def write_config(self) -> None:
-        """Write the resolved configuration, which every job reads; called at the start of a real run, not of a dry run."""
+        """Write the resolved configuration, which every job reads. A dry run does not write it."""
         text = seal(self.experiment.model_dump(mode="json"))
         path = Path(self.config)
         if not path.is_file() or path.read_bytes() != text.encode():
@@ -54,11 +54,11 @@ class Matrix:
 
     @property
     def real_sets(self) -> list[str]:
-        """Real feature sets the evaluations need, as `dataset.split.count.extractor`."""
+        """Real feature sets of the evaluations, as `dataset.split.count.extractor`."""
         return sorted({self.real_set(name) for name in self.experiment.scored})
 
     def real_set(self, evaluation: str) -> str:
-        """The real feature set that an evaluation is compared with."""
+        """Return the real feature set that an evaluation is compared with."""
         chosen = self.experiment.evaluations[evaluation]
         count = chosen.real_images or "all"
         return f"{self.experiment.runs[chosen.run].dataset}.{chosen.real_split}.{count}.{chosen.extractor}"
@@ -86,25 +86,25 @@ class Matrix:
     # paths of manifests
 
     def path(self, stage: str, name: str) -> str:
-        """The manifest of a stage's result for a data set, codec, evaluation ...; `name` may be a wildcard in braces."""
+        """Return the manifest of a stage for a dataset, codec, evaluation ...; `name` may be a wildcard in braces."""
         return f"{self.root}/{stage}/{name}/manifest.json"
 
     def log(self, name: str) -> str:
-        """The log file of a rule."""
+        """Return the log file of a rule."""
         return f"{self.root}/logs/{name}.log"
 
     def segment(self, run: str, step: int | str) -> str:
-        """The manifest of a run at the end of a segment; both may be wildcards in braces."""
+        """Return the manifest of a run at the end of a segment; both may be wildcards in braces."""
         number = f"{step:07d}" if isinstance(step, int) else step
         return f"{self.root}/runs/{run}/step_{number}.json"
 
     def final(self, run: str) -> str:
-        """The manifest of a run at its last step."""
+        """Return the manifest of a run at its last step."""
         return self.segment(run, self.experiment.runs[run].steps)
 
     @property
     def manifests(self) -> list[str]:
-        """Every manifest the report reads: all stages of all data sets, codecs, runs and evaluations."""
+        """Every manifest that the report reads: all stages of all datasets, codecs, runs and evaluations."""
         experiment = self.experiment
         synthetic = [name for name in experiment.datasets if self.scene_input(name)]
         stages: dict[str, Iterable[str]] = {
@@ -122,7 +122,7 @@ class Matrix:
         return paths + [self.segment(name, step) for name in experiment.runs for step in self.segments(name)]
 
     def segments(self, run: str) -> list[int]:
-        """Last steps of a run's segments."""
+        """Return the last step of each segment of a run."""
         chosen = self.experiment.runs[run]
         return list(range(chosen.segment_steps, chosen.steps + 1, chosen.segment_steps))
 
@@ -168,7 +168,7 @@ class Matrix:
         return [f"{self.root}/bench/sampling.json"] if self.experiment.bench.sampling.model else []
 
     def paper_scores(self, target: str) -> list[str]:
-        """Manifests of the scores of fine-tuned models, for table 1."""
+        """Return the score manifests of fine-tuned models for table 1."""
         judged = [
             name
             for name, one in self.experiment.evaluations.items()
@@ -177,7 +177,7 @@ class Matrix:
         return [self.path("fid", name) for name in judged] if target == "table1" else []
 
     def paper_pictures(self, target: str) -> list[str]:
-        """Report mosaics for figure 8; empty if no run has an evaluation."""
+        """Return the report mosaics for figure 8; empty without evaluations."""
         if target != "fig8" or not self.experiment.evaluations:
             return []
         return [f"{self.root}/figures/{name}.png" for name in ("samples", "composites")]
@@ -185,7 +185,7 @@ class Matrix:
     # dependencies
 
     def dataset_of(self, evaluation: str) -> str:
-        """The data set an evaluation is about."""
+        """Return the dataset of an evaluation."""
         return self.experiment.runs[self.experiment.evaluations[evaluation].run].dataset
 
     def scene_input(self, dataset: str) -> list[str]:
@@ -227,7 +227,7 @@ class Matrix:
         }
 
     def extractor_name(self, evaluation: str) -> str:
-        """The extractor of an evaluation."""
+        """Return the extractor of an evaluation."""
         return self.experiment.evaluations[evaluation].extractor
 
     def extractor_of(self, name: str) -> list[str]:
@@ -235,13 +235,13 @@ class Matrix:
         return [self.path("extractors", name)] if self.experiment.extractors[name].kind == "classifier" else []
 
     def codec_of(self, dataset: str) -> list[str]:
-        """Return the manifest of a data set's codec if it is trained here, else empty."""
+        """Return the manifest of a dataset's codec if it is trained here, else empty."""
         name = self.experiment.datasets[dataset].codec
         return [self.path("codecs", name)] if self.experiment.codecs[name].kind == "kl-vae" else []
 
     @property
     def titles(self) -> list[str]:
-        """Titles in the report: a parameter, so that an edited title renews the report."""
+        """Titles in the report: a rule parameter, so that an edited title rebuilds the report."""
         return [self.experiment.title, *(dataset.title for dataset in self.experiment.datasets.values())]
 
 
@@ -252,7 +252,7 @@ def _plain(path: str) -> str:
 
 
 def _paths_in(value: Any) -> Iterator[str]:
-    """Paths of the user's files in settings."""
+    """Yield the paths of user files in settings."""
     for key, part in value.items() if isinstance(value, dict) else ():
         if key in PATHS and isinstance(part, str):
             yield part

@@ -7,7 +7,7 @@ from pathlib import Path
 from dithc.config import codecs
 from dithc.workflow.matrix import Matrix
 
-# The stage that a rule's manifest is of, where it has another name.
+# Stage names in manifests, if they differ from the rule.
 MANIFESTS = {"pretrain": "train", "finetune": "train", "features_real": "features", "features_generated": "features"}
 
 
@@ -16,11 +16,11 @@ class Stage:
     """One job of the workflow, with paths relative to the working folder.
 
     Attributes:
-        kind, name: the object, such as `data set`, and its name.
-        wildcards: in the order of the rule's output.
-        output: the file that marks completion.
+        kind, name: type of object, such as `data set`, and its name.
+        wildcards: values in the order of the rule's output.
+        output: file that marks completion.
         needs: outputs of earlier stages.
-        step: the last step of a training segment; else 0.
+        step: last step of a segment of a run; else 0.
     """
 
     kind: str
@@ -44,13 +44,13 @@ class Stage:
 
     @property
     def title(self) -> str:
-        """Rule and name for people."""
+        """Rule and name for messages."""
         end = f" to step {self.step}" if self.step else ""
         return f"{self.rule.removesuffix('_generated').removesuffix('_real')} {self.name}".strip() + end
 
 
 def stages_of(matrix: Matrix) -> list[Stage]:
-    """Return all stages up to the report, grouped by object (data set, run ...), in work order."""
+    """Return all stages up to the report, grouped by object (dataset, run ...), in work order."""
     before = [*_datasets(matrix), *_codecs(matrix), *_runs(matrix), *_evaluations(matrix), *_benches(matrix)]
     report = Stage(
         kind="report",

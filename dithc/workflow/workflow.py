@@ -1,4 +1,4 @@
-"""All that rule files import."""
+"""Interface of the rule files."""
 
 import atexit
 import os
@@ -20,7 +20,7 @@ log = logger("dithc.workflow")
 
 
 class Workflow(Matrix):
-    """An experiment for the workflow engine, with its benchmarks, job resources, paper targets and driver."""
+    """Experiment for the workflow engine, with benchmarks, job resources, paper targets and driver."""
 
     def __init__(
         self,
@@ -41,7 +41,7 @@ class Workflow(Matrix):
 
     @classmethod
     def of(cls, engine: Any, config: Mapping[str, Any]) -> Self:
-        """Return the workflow of Snakemake's `workflow` and of its `config`, with profiles and command line laid over it.
+        """Return the workflow for Snakemake's `workflow` and `config`, overridden by profiles and the command line.
 
         Raises:
             UserError: Snakemake was started outside `dithc run` in a locale without UTF-8.
@@ -57,7 +57,7 @@ class Workflow(Matrix):
         return made
 
     def scene_input_in_plan(self, dataset: str) -> list[str]:
-        """As `scene_input`, called while the engine plans.
+        """Return `scene_input` while the engine plans.
 
         The first call marks damaged results in the plan for a rebuild, without rerunning jobs behind reproducible ones. Nothing
         on disk changes, so a dry run shows the same plan. Jobs, which evaluate the workflow again, skip this.
@@ -71,7 +71,7 @@ class Workflow(Matrix):
         faults = damaged(self.manifests)
         for path, found in faults.items():
             log.warning(told(path, found))
-        atexit.register(self._tell_of_inputs, engine)  # a dry run calls nothing, and at its end a person looks
+        atexit.register(self._tell_of_inputs, engine)  # a dry run has no hooks, and users read its end
         asked = engine.dag_settings
         kept = {} if asked.forceall or asked.forcerun else restorable(self, faults)
         engine.dag.forcefiles.update(faults.keys() - kept.keys())
@@ -87,27 +87,27 @@ class Workflow(Matrix):
             self._check_owner(jobs)
             check_inputs(self, {job.rule.name for job in jobs})
         except UserError as error:
-            sys.stdout.flush()  # of the plan
+            sys.stdout.flush()  # output of the plan
             log.error(f"a run of this plan would stop before its first job: {error}")
 
     def finish(self) -> None:
-        """Finish after all jobs: report rebuilt results that changed."""
+        """Report rebuilt results that changed, after all jobs."""
         for path, digest in (self._kept or {}).items():
             if digest_of(path) not in (None, digest):
                 log.warning(
-                    f"{path} was made again of the same settings and inputs, and has other bytes than before: what follows from "
-                    "it is still of the earlier ones; start the same command again, which makes it anew"
+                    f"{path} was rebuilt from the same settings and inputs, but its bytes differ: downstream results still use "
+                    "the earlier bytes; start the same command again to rebuild them"
                 )
 
     def start(self) -> None:
-        """Start before the first job; UserError if the work cannot begin (`check_inputs`, `Driver.start`)."""
+        """Prepare the first job; raises UserError if the run cannot start (`check_inputs`, `Driver.start`)."""
         engine = self.engine
         jobs = list(engine.dag.needrun_jobs())
         self._check_owner(jobs)
         planned = [(job.rule.name, self._name(job)) for job in jobs]
         check_inputs(self, {rule for rule, _ in planned})
-        # The slurm plugin submits all jobs of a driver under one random name. The generic one calls dithc-job-submit, which
-        # stands beside the interpreter and inherits a variable.
+        # The slurm plugin submits all jobs of a driver under one random name. The generic plugin calls dithc-job-submit, which is
+        # installed next to the interpreter and inherits a variable.
         submitter = getattr(engine.scheduler, "_executor", None)
         name = getattr(submitter, "run_uuid", None) or uuid.uuid4().hex
         path = os.pathsep.join((str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)))
@@ -121,7 +121,7 @@ class Workflow(Matrix):
         check_owner(Path(self.root), map(Path, paths))
 
     def _name(self, job: Any) -> str:
-        """Data set, codec, run, extractor or evaluation of a job of the engine; an evaluation's extractor for its features."""
+        """Return the dataset, codec, run, extractor or evaluation of a job; for features of an evaluation, its extractor."""
         words = dict(job.wildcards.items())
         if job.rule.name == "features_generated":
             return self.extractor_name(words["evaluation"])

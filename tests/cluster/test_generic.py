@@ -1,4 +1,4 @@
-"""Jobs of the generic executor, on a stubbed PBS whose jobs run to their end as they are submitted."""
+"""Tests of the generic executor, on a stubbed PBS that runs each job to its end during submission."""
 
 import json
 import os
@@ -46,7 +46,10 @@ echo '}}'; exit ${rc:-0}
 
 @pytest.fixture
 def pbs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Folder of a stubbed PBS, with words and code of each job; marks: `full` refuses, `down` is silent, `loses` loses jobs."""
+    """Folder of a stubbed PBS, with arguments and exit code of each job.
+
+    Marker files: `full` rejects jobs, `down` does not reply, `loses` loses jobs.
+    """
     folder = tmp_path / "pbs"
     folder.mkdir()
     for name, text in {
@@ -88,7 +91,7 @@ def test_job_that_stopped_runs_again_until_it_is_done(pbs: Path, tmp_path: Path)
     assert [status(number, folder=tmp_path) for _ in range(3)] == ["running", "running", "success"]
     record = load(tmp_path, number)
     assert record is not None
-    assert (record.current, record.attempts, number) == ("3.pbs01", 3, "1.pbs01")
+    assert (record.current, number) == ("3.pbs01", "1.pbs01")
 
 
 @pytest.mark.parametrize("code", [1, 2, 76, 137])
@@ -197,16 +200,6 @@ def test_settings_reach_a_job_without_the_environment(
     log = queue.log(tmp_path, job)
     assert log is not None
     assert log.read_text().splitlines()[1] == "/opt/my mpi/mpiexec|none|1"
-    assert (queue.deadline(number) or 0) - time.time() == pytest.approx(1800, abs=60)
-
-
-def test_queue_puts_a_job_back(pbs: Path, tmp_path: Path) -> None:
-    number = hand_in(tmp_path, "exit 1")
-    queue = queue_of("generic")
-    queue.jobs(tmp_path)
-    assert queue.again(number)
-    assert (pbs / "last").read_text() == "2\n"
-    assert not queue.again("99")
 
 
 def test_mark_says_how_far_it_came_and_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

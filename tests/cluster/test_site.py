@@ -1,4 +1,4 @@
-"""What Slurm says of a site, in words that were recorded on one, and what a profile makes of it."""
+"""Tests of site properties from recorded Slurm output, and of the profile written from them."""
 
 import socket
 from dataclasses import replace
@@ -132,6 +132,6 @@ def test_lost_nodes_are_those_that_are_down_or_do_not_answer(monkeypatch: pytest
             "unknown": None,
         }
         monkeypatch.setattr(site, "said", lambda line: shown.get(line[-1]))
-        assert site.lost(shown) == ["down", "silent"], "where Slurm says nothing, nothing is known"
+        assert site.lost(shown) == ["down", "silent"], "nodes without a state count as up"
     monkeypatch.setattr(site, "said", lambda line: node_shown("ALLOCATED", port))
     assert site.lost(["n1"]) == ["n1"], "its daemon does not answer"

@@ -1,4 +1,4 @@
-"""What is said to each batch system, and what its answers mean: from manuals and recorded answers."""
+"""Tests of commands and parsers of each batch system, from manuals and recorded output."""
 
 from pathlib import Path
 
@@ -35,7 +35,7 @@ def test_words_of_the_site_stand_before_the_script_which_is_last(system: str) ->
 
 @pytest.mark.parametrize("system", [name for name in SYSTEMS if name != "slurm"])
 def test_system_that_was_not_tried_says_so(system: str) -> None:
-    assert "not run on such a site" in SYSTEMS[system].tried
+    assert "recorded and stubbed commands only" in SYSTEMS[system].tried
 
 
 def test_slurm_gets_nodes_ranks_cores_memory_and_minutes() -> None:
@@ -81,11 +81,13 @@ def test_refusal_has_no_number(system: str) -> None:
 
 
 def test_slurm_queue_and_accounting_are_read() -> None:
-    seen = read("slurm", "7|RUNNING|n[1-2]|0:05|None\n8|PENDING||0:00|Resources\n9|PREEMPTED|n1|0:31|None\n")
+    seen = read(
+        "slurm", "7|RUNNING|a|n[1-2]|None|0:05|/|\n8|PENDING|a||Resources|0:00|/|\n9|PREEMPTED|a|n1|None|0:31|/|\n"
+    )
     assert (seen["7"].state, seen["7"].nodes, seen["7"].reason) == ("RUNNING", "n[1-2]", "")
     assert (seen["8"].waits, seen["8"].reason) == (True, "Resources")
     assert seen["9"].state == "PREEMPTED"
-    ended = read("slurm", "7|FAILED|n1|00:00:12|75:0\n8|CANCELLED by 0|n1|00:00:02|0:15\n", ask=1)
+    ended = read("slurm", "7|FAILED|75:0|n1|00:00:12|a|\n8|CANCELLED by 0|0:15|n1|00:00:02|a|\n", ask=1)
     assert (ended["7"].state, ended["7"].status) == ("FAILED", 75)
     assert (ended["8"].state, ended["8"].status) == ("CANCELLED", 143)
 

@@ -1,8 +1,8 @@
-"""A throw-away Slurm of several nodes on this machine: munge, slurmctld, a slurmd for each node and, in one variant, accounting.
+"""Temporary Slurm with several nodes on this machine: munge, slurmctld, one slurmd per node, optionally accounting.
 
-Everything stands in one folder and listens on the loopback interface only. Jobs find the configuration at the compiled-in place,
-because the workflow engine's plugin removes SLURM_CONF from their environment; so there is one box at a time, and none where a
-Slurm is installed for real.
+All files are in one folder, and all daemons listen on the loopback interface only. Jobs read the configuration at the default
+path, because the workflow engine's plugin removes SLURM_CONF from their environment. Therefore one box runs at a time, and none
+on a machine with an installed Slurm.
 """
 
 import os
@@ -26,29 +26,29 @@ KILL_WAIT_SECONDS = 5
 
 
 def obstacle(*, accounting: bool) -> str | None:
-    """Why no box can be started here; None where one can."""
+    """Return the reason why this machine cannot start a box, or None."""
     if os.geteuid() != 0:
-        return "a Slurm of one's own needs root (its daemons start jobs for users)"
+        return "a private Slurm requires root (its daemons start jobs for users)"
     missing = [name for name in NEEDED + (ACCOUNTING if accounting else ()) if shutil.which(name) is None]
     if missing:
         packages = "slurm-wlm munge" + (" slurmdbd mariadb-server" if accounting else "")
         return f"no {', '.join(missing)} here: apt-get install {packages}"
     if PLACE.exists() and OURS not in str(PLACE.resolve()):
-        return f"a Slurm is configured here ({PLACE}), and it is left alone"
+        return f"this machine has a configured Slurm ({PLACE})"
     return None
 
 
 class Box:
-    """A running Slurm. It ends with its block, and with the process that began it, however that went.
+    """Running Slurm. It ends with its `with` block, and with the process that started it, even if that process is killed.
 
     Attributes:
-        folder: where all of it stands.
-        accounting: whether it keeps an account of jobs.
+        folder: folder of all its files.
+        accounting: True with job accounting.
     """
 
     def __init__(self, *, accounting: bool) -> None:
         self.folder, self.accounting = Path(tempfile.mkdtemp(prefix=f"{OURS}-")), accounting
-        self.folder.chmod(0o755)  # munge wants its socket to be reached by everybody, pytest's folders are not
+        self.folder.chmod(0o755)  # munge requires a socket that all users can reach, unlike pytest's folders
         self.port = _free_ports(20)
         self.environment = {**os.environ, "SLURM_CONF": str(self.folder / "slurm.conf")}
         self.keeper = keeper(self.folder)
@@ -69,7 +69,7 @@ class Box:
         (self.folder / "munge" / "key").write_bytes(os.urandom(1024))
         (self.folder / "munge" / "key").chmod(0o400)
         PLACE.parent.mkdir(parents=True, exist_ok=True)
-        if PLACE.is_symlink():  # of a box whose process was killed
+        if PLACE.is_symlink():  # left by a killed box
             for process in processes_of(Path(os.readlink(PLACE)).parent):
                 _kill(process)
         PLACE.unlink(missing_ok=True)
@@ -97,30 +97,30 @@ class Box:
             self.keeper.communicate()
 
     def run(self, *line: str, check: bool = True) -> str:
-        """What a command of Slurm's prints."""
+        """Return the output of a Slurm command."""
         done = subprocess.run(line, env=self.environment, capture_output=True, text=True, timeout=60, check=False)
         assert done.returncode == 0 or not check, f"{' '.join(line)}: {done.stderr}"
         return done.stdout
 
     def wait(self, is_so: Callable[[], bool], what: str, *, seconds: float = 60.0) -> None:
-        """Waits until something is so."""
+        """Wait until a condition holds."""
         until = time.monotonic() + seconds
         while not is_so():
             assert time.monotonic() < until, f"waited {seconds:.0f} s for: {what}\n{self.run('squeue', check=False)}"
             time.sleep(0.2)
 
     def start_node(self, name: str) -> None:
-        """Starts a node's daemon."""
+        """Start a node's daemon."""
         self._start("slurmd", "-N", name)
 
     def kill_node(self, name: str) -> None:
-        """What a power cut does: the node's daemon and everything that it has started are gone at once."""
+        """Kill a node's daemon and all its descendants, as a power failure does."""
         gone = [process for process in self.processes() if _is_slurmd(process, name) or _is_step_of(process, name)]
         for process in [*gone, *_descendants(gone)]:
             _kill(process)
 
     def processes(self) -> list[int]:
-        """Processes of this box's daemons and step managers."""
+        """Return the processes of this box's daemons and step managers."""
         return processes_of(self.folder)
 
     def _start(self, *line: str) -> None:
@@ -157,7 +157,7 @@ class Box:
                 f"StateSaveLocation={folder}/state",
                 f"SlurmdSpoolDir={folder}/spool-%n",
                 "AuthType=auth/munge",
-                # How long a job that was put back waits before it starts again: the life of its first start's credentials.
+                # A requeued job restarts after the credentials of its first start have expired.
                 f"AuthInfo=socket={socket_path},cred_expire=5",
                 "CredType=cred/munge",
                 "MpiDefault=pmi2",
@@ -241,7 +241,7 @@ class Box:
 
 
 def keeper(folder: Path) -> subprocess.Popen[bytes]:
-    """A process that ends a box and removes its folder once its standard input is closed, as the death of its owner does too."""
+    """Start a process that ends a box and removes its folder after its standard input closes, also by the owner's death."""
     return subprocess.Popen(
         [sys.executable, __file__, "keep", str(folder)], stdin=subprocess.PIPE, start_new_session=True
     )
@@ -257,12 +257,12 @@ def _keep(folder: Path) -> None:
 
 
 def processes_of(folder: Path) -> list[int]:
-    """Slurm's, munge's and MariaDB's processes that work in a folder."""
+    """Return the processes of Slurm, munge and MariaDB that use a folder."""
     return [number for number in _numbers() if f"{folder}/" in _open_files(number)]
 
 
 def _free_ports(count: int) -> int:
-    """The first of a row of ports on which nothing listens."""
+    """Return the first of `count` consecutive free ports."""
     for first in range(21_000 + os.getpid() % 2000, 32_000, count):
         try:
             for port in range(first, first + count):
@@ -287,7 +287,7 @@ def _words(number: int) -> str:
 
 
 def _open_files(number: int) -> str:
-    """Files that a Slurm daemon has open, as one text; empty for other programs."""
+    """Return the open files of a Slurm daemon as one text; empty for other programs."""
     try:
         if not os.readlink(f"/proc/{number}/exe").rpartition("/")[2].startswith(("slurm", "munge", "mariadb")):
             return ""
@@ -303,7 +303,7 @@ def _is_slurmd(number: int, node: str) -> bool:
 
 
 def _is_step_of(number: int, node: str) -> bool:
-    """Whether a process manages a step on a node: what it has started was told the node's name."""
+    """Return whether a process manages a job step on a node: the environment of its children has the node's name."""
     if not _words(number).startswith("slurmstepd:"):
         return False
     return any(f"SLURMD_NODENAME={node}\0" in _environment(child) for child in _descendants([number]))
@@ -338,7 +338,7 @@ def _kill(number: int) -> None:
 
 
 def _end(number: int) -> None:
-    """Ends a daemon, kindly first."""
+    """End a daemon by SIGTERM, then SIGKILL."""
     try:
         os.kill(number, signal.SIGTERM)
     except ProcessLookupError:
@@ -352,7 +352,7 @@ def _end(number: int) -> None:
 
 if __name__ == "__main__" and sys.argv[1:2] == ["keep"]:
     _keep(Path(sys.argv[2]))
-elif __name__ == "__main__":  # for a look by hand: python -m tests.slurm.box [accounting]
+elif __name__ == "__main__":  # manual use: python -m tests.slurm.box [accounting]
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     with Box(accounting="accounting" in sys.argv) as box:
         sys.stdout.write(f"export SLURM_CONF={box.environment['SLURM_CONF']}\n")

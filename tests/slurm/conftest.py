@@ -1,4 +1,4 @@
-"""A Slurm of one's own, a small experiment on it, and what a scene does to it in the middle."""
+"""Private Slurm, a small experiment on it, and actions that interrupt the experiment."""
 
 import json
 import os
@@ -23,7 +23,7 @@ QUICK = ("--slurm-init-seconds-before-status-checks", "2", "--latency-wait", "10
 
 @pytest.fixture(scope="session")
 def boxes() -> Iterator[Callable[[bool], Box]]:
-    """Gives the box with or without accounting; there is one at a time."""
+    """Function that returns the box with or without accounting; one box exists at a time."""
     current: list[Box] = []
 
     def give(accounting: bool) -> Box:
@@ -48,7 +48,7 @@ def box(boxes: Callable[[bool], Box], request: pytest.FixtureRequest) -> Box:
 
 @pytest.fixture(scope="session")
 def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A project with latents made on this machine, so that a scene is about one training."""
+    """Project with latents from this machine, so that a scene consists of one training run."""
     folder = make_project(tmp_path_factory.mktemp("prepared") / "project")
     line = [BIN / "snakemake", "all_latents", "--profile", "profiles/local", "--configfile", "small.yaml"]
     done = subprocess.run(line, cwd=folder, capture_output=True, text=True, timeout=300, check=False)
@@ -57,7 +57,7 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def make_project(folder: Path) -> Path:
-    """A working folder with the workflow's files and the small experiment; profiles are its own."""
+    """Create a working folder with the workflow's files, the small experiment and a copy of the profiles."""
     folder.mkdir(parents=True)
     for name in ("Snakefile", "workflow", "config"):
         os.symlink(ROOT / name, folder / name)
@@ -67,12 +67,12 @@ def make_project(folder: Path) -> Path:
 
 
 class Scene:
-    """One project on a box, and the driver that works on it.
+    """One project on a box, and its driver.
 
     Attributes:
         box: the Slurm.
-        folder: the project's.
-        driver: Snakemake, once it was started.
+        folder: folder of the project.
+        driver: Snakemake, after its start.
     """
 
     def __init__(
@@ -86,14 +86,14 @@ class Scene:
         self.change_profile("ranks_per_node: 1, cpus_per_rank: 4", f"ranks_per_node: {ranks_per_node}, {cores}")
 
     def change_profile(self, old: str, new: str) -> None:
-        """Replaces a piece of the profile."""
+        """Replace a part of the profile."""
         path = self.folder / "profiles" / "cluster" / "config.yaml"
         text = path.read_text()
         assert old in text, text
         path.write_text(text.replace(old, new))
 
     def dithc(self, *words: str) -> subprocess.CompletedProcess[str]:
-        """Runs a verb in the project's folder."""
+        """Run a command in the project's folder."""
         line = [BIN / "dithc", *words]
         environment = self.box.environment
         return subprocess.run(
@@ -101,8 +101,10 @@ class Scene:
         )
 
     def start(self, *targets: str, settings: str = "", words: Sequence[str] = ()) -> None:
-        """Starts a driver, as a person would on the login node; `settings` is YAML laid over the experiment's, `words` more of
-        Snakemake's options."""
+        """Start a driver, as on the login node.
+
+        `settings` is YAML that overrides the experiment; `words` are further options of Snakemake.
+        """
         (self.folder / "more.yaml").write_text(settings or "{}")
         log = (self.folder / "driver.log").open("a")
         line = [
@@ -126,7 +128,7 @@ class Scene:
         )
 
     def finish(self, *, seconds: float = 240.0) -> tuple[int, str]:
-        """Waits for the driver's end: its status, and all that it and those before it said."""
+        """Wait for the driver's end; return its status and the output of all drivers."""
         assert self.driver is not None
         try:
             status = self.driver.wait(timeout=seconds)
@@ -138,16 +140,16 @@ class Scene:
 
     @property
     def said(self) -> str:
-        """What the drivers have said so far."""
+        """Output of all drivers so far."""
         return (self.folder / "driver.log").read_text()
 
     @property
     def step(self) -> int:
-        """The last step that the training has made so far."""
+        """Last finished training step."""
         return max(self.steps(), default=0)
 
     def steps(self) -> list[int]:
-        """Steps that the training has made, in the order of its metrics."""
+        """Return the finished training steps in the order of the metrics."""
         rows = [
             line
             for path in self.folder.glob("store/pretrain-*/metrics/*.jsonl")
@@ -156,36 +158,36 @@ class Scene:
         return [int(json.loads(row)["step"]) for row in rows if row.endswith("}")]
 
     def reach(self, step: int) -> None:
-        """Waits until the training has made a step."""
+        """Wait until a training step is finished."""
         self.box.wait(lambda: self.step >= step or self.ended, f"step {step}\n{self.said[-3000:]}", seconds=120.0)
         assert not self.ended, self.said[-3000:]
 
     @property
     def ended(self) -> bool:
-        """Whether the driver has ended."""
+        """True if the driver has ended."""
         return self.driver is not None and self.driver.poll() is not None
 
     def jobs(self) -> list[dict[str, str]]:
-        """Jobs that were submitted from the project's folder: id, state, comment, restarts."""
+        """Return the jobs submitted from the project's folder: id, state, comment."""
         text = self.box.run("squeue", "--states=all", "-h", "-o", "%i|%T|%Z|%k")
         rows = [line.split("|", 3) for line in text.splitlines()]
         here = [
             row for row in rows if Path(row[2]) == self.folder.resolve() and row[3] != "(null)"
-        ]  # but for the doctor's
+        ]  # without jobs of `dithc doctor`
         return [{"id": row[0], "state": row[1], "what": row[3]} for row in here]
 
     def job(self) -> str:
-        """The number of the one job that is in the queue or runs."""
+        """Return the number of the only queued or running job."""
         (one,) = [job for job in self.jobs() if job["state"] in ("PENDING", "RUNNING", "CONFIGURING")]
         return one["id"]
 
     def restarts(self, job: str) -> int:
-        """How often Slurm has started a job again."""
+        """Return the number of restarts of a job."""
         text = self.box.run("scontrol", "show", "job", "-o", job)
         return int(text.partition("Restarts=")[2].split()[0])
 
     def weights(self, manifest: str = FIRST_SEGMENT) -> dict[str, str]:
-        """Hashes of the weights of a finished segment, by file."""
+        """Return the hashes of a finished segment's weights by file."""
         content: dict[str, Any] = json.loads((self.folder / manifest).read_text())
         files = {Path(entry["path"]).name: str(entry["sha256"]) for entry in content["files"]}
         found = {name: digest for name, digest in files.items() if name.endswith(".safetensors")}
@@ -193,13 +195,13 @@ class Scene:
         return found
 
     def kill_driver(self) -> None:
-        """Ends the driver as a crash of the login node would."""
+        """Kill the driver, as a crash of the login node does."""
         assert self.driver is not None
         os.kill(self.driver.pid, signal.SIGKILL)
         self.driver.wait()
 
     def close(self) -> None:
-        """Leaves nothing behind."""
+        """End the driver and all jobs."""
         if self.driver is not None and self.driver.poll() is None:
             self.driver.kill()
         for job in self.jobs():
@@ -208,7 +210,7 @@ class Scene:
 
 @pytest.fixture
 def scene(box: Box, prepared: Path, tmp_path: Path) -> Iterator[Scene]:
-    """A project with latents, on the box; a training of 300 steps on two nodes is one job."""
+    """Project with latents on the box; 300 training steps on two nodes are one job."""
     folder = tmp_path / "project"
     shutil.copytree(prepared, folder, symlinks=True)
     made = Scene(box, folder)
@@ -222,7 +224,7 @@ def scene(box: Box, prepared: Path, tmp_path: Path) -> Iterator[Scene]:
 def uninterrupted(
     boxes: Callable[[bool], Box], prepared: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> dict[str, str]:
-    """Weights of the training that nothing happened to."""
+    """Weights of the uninterrupted training run."""
     folder = tmp_path_factory.mktemp("uninterrupted") / "project"
     shutil.copytree(prepared, folder, symlinks=True)
     one = Scene(boxes(True), folder)

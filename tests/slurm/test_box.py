@@ -1,4 +1,4 @@
-"""The box of a test that was killed is gone: nothing of it runs on, and nothing of another."""
+"""The box of a killed test ends completely, and other boxes keep running."""
 
 import shutil
 import subprocess

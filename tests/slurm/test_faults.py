@@ -1,4 +1,4 @@
-"""What happens on a cluster at night: each ends in the weights of an uninterrupted run, or in an error that says what to do."""
+"""Faults of a cluster: each ends with the weights of an uninterrupted run, or with an error that contains the fix."""
 
 import os
 import signal
@@ -22,12 +22,12 @@ def test_job_that_stopped_and_saved_goes_on_under_the_same_number(scene: Scene, 
     scene.box.wait(lambda: scene.restarts(job) == 1, "the job's second start")
     status, said = scene.finish()
     assert status == 0, said[-4000:]
-    assert len(scene.jobs()) == 1, "nothing was submitted twice"
+    assert len(scene.jobs()) == 1, "no job was submitted twice"
     assert scene.weights() == uninterrupted
 
 
 def stop_kindly(job: str) -> bool:
-    """What a deadline does, at a time of the test's choosing: `dithc launch` of the job is told to stop."""
+    """Send SIGTERM to `dithc launch` of the job, as a deadline does; return whether it runs."""
     for path in Path("/proc").iterdir():
         try:
             words = (path / "cmdline").read_bytes().decode(errors="replace").split("\0")
@@ -68,7 +68,7 @@ def test_training_that_preemption_cancels_is_put_back_by_the_driver(
     scene.box.wait(lambda: scene.restarts(job) == 1, "the job's second start", seconds=90.0)
     status, said = scene.finish()
     assert status == 0, said[-4000:]
-    assert "was preempted: putting it back into the queue" in said
+    assert "was preempted: requeueing it" in said
     assert scene.weights() == uninterrupted
 
 
@@ -95,14 +95,15 @@ def test_driver_started_again_takes_up_what_still_runs(scene: Scene) -> None:
     scene.kill_driver()
     scene.start(LONG, settings=LONG_RUN)
     scene.box.wait(
-        lambda: "an earlier driver's jobs are in the queue" in scene.said or scene.ended, "a word of the second driver"
+        lambda: "jobs of an earlier driver are in the queue" in scene.said or scene.ended,
+        "a message of the second driver",
     )
-    assert scene.job() == job, "no second trainer beside it"
+    assert scene.job() == job, "no second trainer runs"
     status, said = scene.finish()
     assert status == 0, said[-4000:]
     assert f"{job} (pretrain" in said
     assert (scene.folder / LONG).exists()
-    assert scene.steps() == list(range(1, 2001)), "each was made once"
+    assert scene.steps() == list(range(1, 2001)), "each step ran once"
 
 
 def test_second_driver_is_refused_while_the_first_lives(scene: Scene) -> None:
@@ -113,7 +114,7 @@ def test_second_driver_is_refused_while_the_first_lives(scene: Scene) -> None:
         scene.driver.args, cwd=scene.folder, env=scene.box.environment, capture_output=True, text=True, timeout=120
     )
     assert done.returncode != 0
-    assert "another driver works on experiment 'small'" in done.stdout + done.stderr
+    assert "another driver is active for experiment 'small'" in done.stdout + done.stderr
 
 
 def test_job_cancelled_by_hand_is_named_with_its_log_and_runs_on_when_started_again(
@@ -139,17 +140,17 @@ def test_rank_killed_for_memory_is_named_and_not_tried_again(scene: Scene) -> No
     scene.start(FIRST_SEGMENT, settings="resources: {train: {mem_mb: 150}}")
     status, said = scene.finish()
     assert status != 0
-    assert "lack of memory" in said or "more memory than it had asked for" in said, said[-3000:]
+    assert "lack of memory" in said or "more memory than it requested" in said, said[-3000:]
     assert "resources: {<stage>: {mem_mb: ...}}" in said
     assert len(scene.jobs()) == 1
 
 
 def test_failure_for_good_is_submitted_once_and_told_in_its_own_words(scene: Scene) -> None:
-    # Weights become 999 times larger in each step.
+    # Weights grow by a factor of 999 per step.
     scene.start(FIRST_SEGMENT, settings="runs: {pretrain: {lr: 1.0, weight_decay: 1000.0}}")
     status, said = scene.finish()
     assert status != 0
-    assert len(scene.jobs()) == 1, f"it will be the same next time: {said[-3000:]}"
+    assert len(scene.jobs()) == 1, f"a rerun would fail too: {said[-3000:]}"
     told = said.rpartition("workflow: error:")[2]
     assert "fix:" in told
     assert "got:" in told, told
@@ -170,8 +171,8 @@ def test_job_that_waits_in_vain_is_named_within_a_minute_and_runs_when_it_can(
     for node in ("n1", "n2"):
         scene.box.run("scontrol", "update", f"nodename={node}", "state=drain", "reason=test")
     scene.start(FIRST_SEGMENT)
-    scene.box.wait(lambda: "will not start by itself" in scene.said or scene.ended, "a warning", seconds=60.0)
-    assert "the nodes that could run it are down or drained" in scene.said
+    scene.box.wait(lambda: "cannot start" in scene.said or scene.ended, "a warning", seconds=60.0)
+    assert "the required nodes are down or drained" in scene.said
     for node in ("n1", "n2"):
         scene.box.run("scontrol", "update", f"nodename={node}", "state=resume")
     status, said = scene.finish()
@@ -186,5 +187,5 @@ def test_training_longer_than_its_walltime_is_a_chain_of_starts(scene: Scene) ->
     status, said = scene.finish(seconds=600.0)
     assert status == 0, said[-4000:]
     (job,) = scene.jobs()
-    assert scene.restarts(job["id"]) >= 1, "it was too short for this test"
-    assert scene.steps() == list(range(1, 6001)), "each was made once"
+    assert scene.restarts(job["id"]) >= 1, "the run was too short for this test"
+    assert scene.steps() == list(range(1, 6001)), "each step ran once"

@@ -1,4 +1,4 @@
-"""From login node to report on a real Slurm, with a profile that dithc wrote."""
+"""Run from login node to report on a real Slurm, with a profile that dithc wrote."""
 
 import json
 from collections.abc import Callable
@@ -33,7 +33,7 @@ def test_from_scenes_to_report_on_two_nodes(
     assert (results / "report.html").exists()
     machine = json.loads((results / "config.json").read_text())["machine"]
     assert (machine["launcher"], machine["gflops_per_core"]) == ("srun", 9), (
-        "a word of the command line takes no other away"
+        "a command-line argument removes other settings"
     )
     train = Manifest.read(results / "runs" / "pretrain" / "step_0000100.json")
     assert train.numbers["ranks"] == 2 * ranks_per_node

@@ -1,4 +1,4 @@
-"""A project folder to run the workflow in, one run of the reduced demo that several tests look at, and fabricated outputs."""
+"""Project folder for the workflow, one shared run of the reduced demo, and fabricated outputs."""
 
 import os
 import subprocess
@@ -18,12 +18,12 @@ ROOT = Path(__file__).parent.parent.parent
 REDUCED = Path(__file__).parent / "reduced.yaml"
 TERMINAL = "terminal.txt"
 DEMO = "config/experiments/demo.yaml"
-# Of its second fine-tuning the codec alone is judged, as all four of the first: nine stages fewer.
+# Only the codec of the second fine-tuning run is evaluated, which saves nine stages.
 LEFT_OUT = ("gaofen2-untrained", "gaofen2-before", "gaofen2-after")
 
 
 def snakemake(folder: Path, *arguments: str, timeout: int = 1500) -> subprocess.CompletedProcess[str]:
-    """Runs Snakemake in a project folder; both outputs are in `stdout`."""
+    """Run Snakemake in a project folder; `stdout` contains both outputs."""
     return subprocess.run(
         command(*arguments),
         cwd=folder,
@@ -36,12 +36,12 @@ def snakemake(folder: Path, *arguments: str, timeout: int = 1500) -> subprocess.
 
 
 def command(*arguments: str) -> list[str]:
-    """Snakemake's command line, beside this interpreter."""
+    """Return the command line of this environment's Snakemake."""
     return [str(Path(sys.executable).parent / "snakemake"), *arguments]
 
 
 def make_project(folder: Path) -> Path:
-    """A working folder with the workflow's files as links and the reduced settings."""
+    """Create a working folder with links to the workflow's files and the reduced settings."""
     folder.mkdir(parents=True, exist_ok=True)
     for name in ("Snakefile", "workflow", "config", "profiles"):
         os.symlink(ROOT / name, folder / name)
@@ -54,7 +54,7 @@ def make_project(folder: Path) -> Path:
 
 
 def processes_in(folder: Path) -> list[str]:
-    """Command lines of living processes that work in a folder."""
+    """Return the command lines of running processes with a working folder."""
     found = []
     for path in Path("/proc").glob("[0-9]*"):
         try:
@@ -75,7 +75,7 @@ LOCAL = ("--profile", "profiles/local", "--configfile", "reduced.yaml")
 
 @pytest.fixture(scope="session")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A project in which the reduced demo has run to its report, as `make demo` runs it; what was said is in `TERMINAL`."""
+    """Project with a finished run of the reduced demo, as by `make demo`; `TERMINAL` contains its output."""
     folder = make_project(tmp_path_factory.mktemp("demo") / "project")
     line = [str(Path(sys.executable).parent / "dithc"), "run", *LOCAL]
     with (folder / TERMINAL).open("w") as said:
@@ -86,7 +86,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """The outputs of the reduced demo when nothing has begun."""
+    """Outputs of the reduced demo before its first stage."""
     folder = tmp_path / "results" / "demo"
     folder.mkdir(parents=True)
     experiment = experiment_of([ROOT / DEMO, REDUCED])
@@ -95,14 +95,14 @@ def folder(tmp_path: Path) -> Path:
 
 
 def write(path: Path, text: str = "") -> Path:
-    """A file, and the folders that it stands in."""
+    """Write a file, and create its folders."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text)
     return path
 
 
 def finish(folder: Path, *names: str, **numbers: Any) -> None:
-    """Manifests of stages that took 12 seconds each."""
+    """Write manifests of stages with a duration of 12 seconds."""
     for name in names:
         path = folder / name / "manifest.json" if not name.endswith(".json") else folder / name
         Manifest(stage="any", name=name, spec={}, seconds=12.0, numbers=numbers).write(path)

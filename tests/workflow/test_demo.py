@@ -69,7 +69,7 @@ def test_second_run_has_nothing_to_do(finished: Path) -> None:
 
 @pytest.fixture
 def encoded(finished: Path, tmp_path: Path) -> Path:
-    """A project with everything up to the latents done, and no training."""
+    """Project with finished latents, without a training run."""
     folder = make_project(tmp_path / "project")
     (folder / "results" / "demo").mkdir(parents=True)
     for stage in ("inputs", "scenes", "tiles", "codecs", "latents"):
@@ -90,7 +90,7 @@ def test_two_ranks_learn_what_one_learns(finished: Path, encoded: Path) -> None:
     assert two["loss_last100"] == pytest.approx(one["loss_last100"], rel=1e-3)
 
 
-# Python runs it when a process starts: a training stands still after twelve steps until somebody asks it to stop.
+# Python runs this file at process start: the training run pauses after twelve steps until it is requested to stop.
 STANDS_STILL = """
 import sys
 
@@ -100,15 +100,15 @@ if "train" in sys.orig_argv[1:3]:
 
     from dithc.train.job.stop import Stop
 
-    told, calls = Stop.reason, 0
+    original, calls = Stop.reason, 0
 
     def reason(self, *, grace_seconds):
         global calls
         calls += 1
-        while calls == 13 and (found := told(self, grace_seconds=None)) is None:
-            Path("stands-still").touch()
+        while calls == 13 and (found := original(self, grace_seconds=None)) is None:
+            Path("paused").touch()
             time.sleep(0.02)
-        return told(self, grace_seconds=grace_seconds)
+        return original(self, grace_seconds=grace_seconds)
 
     Stop.reason = reason
 """
@@ -125,22 +125,22 @@ def test_killed_workflow_continues_to_the_same_weights(finished: Path, encoded: 
         environment = {**os.environ, "PYTHONPATH": paths}
         first = subprocess.Popen(command(target, *LOCAL), cwd=folder, stdout=log, stderr=log, env=environment)
     deadline = time.monotonic() + 600
-    while not (folder / "stands-still").exists():
+    while not (folder / "paused").exists():
         assert time.monotonic() < deadline, (folder / "first.log").read_text()[-3000:]
         assert first.poll() is None, (folder / "first.log").read_text()[-3000:]
         time.sleep(0.05)
     os.kill(first.pid, signal.SIGKILL)
     first.wait()
     while list(folder.glob("store/pretrain-*/lease.json")):
-        assert time.monotonic() < deadline, "the orphaned training did not stop"
+        assert time.monotonic() < deadline, "the orphaned training run did not stop"
         time.sleep(0.2)
-    assert list(folder.glob("store/pretrain-*/step_0000012/checkpoint.json")), "it saved before it stopped"
+    assert list(folder.glob("store/pretrain-*/step_0000012/checkpoint.json")), "it must save before it stops"
     assert not (folder / target).exists()
     assert snakemake(folder, *LOCAL, "--unlock").returncode == 0
     again = snakemake(folder, target, *LOCAL)
     assert again.returncode == 0, again.stdout[-3000:]
     interrupted, whole = (json.loads((place / target).read_text()) for place in (folder, finished))
-    assert interrupted["digest"] == whole["digest"], "weights after a kill differ from those of an uninterrupted run"
+    assert interrupted["digest"] == whole["digest"], "weights after a kill differ from an uninterrupted run"
     assert interrupted["numbers"]["loss_last100"] == whole["numbers"]["loss_last100"]
 
 

@@ -1,4 +1,4 @@
-"""The fingerprint of the user's files: the same for the same files anywhere, another for other files."""
+"""Fingerprints of user files: equal for equal files in any folder, different for different files."""
 
 import os
 import shutil
@@ -56,9 +56,9 @@ def test_beyond_the_bounds_sizes_and_then_names_alone_count(folder: Path, monkey
     monkeypatch.setattr(room, "SIZED_FILES", 2)
     truth = of(folder)
     (folder / "class0" / "2.npy").write_bytes(b"z" * 10_000)
-    assert of(folder) == truth, "the second file: only its size is looked at"
+    assert of(folder) == truth, "the second file counts by size"
     (folder / "class0" / "4.npy").write_bytes(b"z")
-    assert of(folder) == truth, "the third file: only its name is looked at"
+    assert of(folder) == truth, "the third file counts by name"
     (folder / "class0" / "2.npy").write_bytes(b"z")
     assert of(folder) != truth
 
@@ -90,7 +90,7 @@ def test_broken_links_and_empty_files_are_files(folder: Path) -> None:
 
 def test_pipes_and_devices_are_not_opened(folder: Path) -> None:
     before = fingerprint(folder, named=True)
-    os.mkfifo(folder / "pipe.tif")  # opened, it would wait for ever
+    os.mkfifo(folder / "pipe.tif")  # opening it would block forever
     (folder / "zero.tif").symlink_to("/dev/zero")
     assert fingerprint(folder, named=True) != before
 

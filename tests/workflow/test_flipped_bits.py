@@ -1,4 +1,4 @@
-"""One flipped bit in any file of a finished experiment: `verify` finds it, and no stage makes another result of it in silence."""
+"""One flipped bit in any file of a finished experiment: `verify` finds it, and no stage silently changes its result."""
 
 import json
 import os
@@ -23,19 +23,19 @@ SEED = os.environ.get("DITHC_ATTACK_SEED") or commit_of("HEAD") or "0"
 
 pytestmark = pytest.mark.slow
 
-# What a run says of itself while it runs, and the driver's notes: nothing is computed from them.
+# Records of a running run and of the driver; no result depends on them.
 PASSED_OVER = (*NOTES, "attempts", ".snakemake", "lease.json", "driver.json", "fingerprints.json")
 TIMES = re.compile(r"seconds|^machine$|second$|written|peak|host|time|bytes_free|reused|extracted")
 
 
 @dataclass
 class Attack:
-    """A copy of a finished project, and the commands that made it.
+    """Copy of a finished project, and the commands that produced it.
 
     Attributes:
-        folder: the project, the working folder too.
-        commands: the words of each stage's command.
-        expected: by command, what it gives of files that are whole.
+        folder: project and working folder.
+        commands: arguments of each stage's command.
+        expected: results of intact files, by command.
     """
 
     folder: Path
@@ -43,7 +43,7 @@ class Attack:
     expected: dict[str, Any] = field(default_factory=dict)
 
     def products(self) -> list[Path]:
-        """Every file from which something is computed, in order."""
+        """Return every file that a result depends on, sorted."""
         paths = [path for name in ("results", "store") for path in sorted((self.folder / name).rglob("*"))]
         return [
             path.relative_to(self.folder)
@@ -54,7 +54,7 @@ class Attack:
         ]
 
     def readers(self, victim: Path) -> list[list[str]]:
-        """The commands that are given the manifest which lists a file, or the file itself."""
+        """Return the commands with a file, or the manifest that lists it, as an argument."""
         found = []
         for words in self.commands:
             given = [Path(word) for before, word in pairwise(words) if before != "--out"]
@@ -71,7 +71,7 @@ class Attack:
         return given.parent in victim.parents
 
     def run(self, words: list[str], scratch: Path) -> tuple[int, Any]:
-        """Runs a stage into a folder of its own; its status and what it made."""
+        """Run a stage into a separate folder; return its status and result."""
         out = scratch / Path(*Path(words[words.index("--out") + 1]).parts[-2:])
         words = [str(out) if before == "--out" else word for before, word in zip(["", *words], words, strict=False)]
         if words[0] == "train" and (self.folder / words[words.index("--config") + 1]).read_bytes() == self.config:
@@ -85,7 +85,7 @@ class Attack:
         return status, _settled(json.loads(made.read_text())) if status == 0 else None
 
     def wanted(self, words: list[str], scratch: Path) -> Any:
-        """What a stage makes of whole files."""
+        """Return the result of a stage from intact files."""
         key = " ".join(words)
         if key not in self.expected:
             status, self.expected[key] = self.run(words, scratch / "whole")
@@ -94,12 +94,12 @@ class Attack:
 
     @property
     def config(self) -> bytes:
-        """The configuration as the driver wrote it."""
+        """Return the configuration as the driver wrote it."""
         return (self.folder / "whole-config.json").read_bytes()
 
 
 def _settled(value: Any) -> Any:
-    """A result without what differs from run to run: times, hosts, folders."""
+    """Return a result without times, hosts and folders, which differ between runs."""
     if isinstance(value, dict):
         kept = {
             key: item for key, item in value.items() if not TIMES.search(key) and key not in ("seal", "inputs", "files")
@@ -111,7 +111,7 @@ def _settled(value: Any) -> Any:
 
 
 def _difference(a: Any, b: Any) -> Any:
-    """Where two results first differ."""
+    """Return the first difference of two results."""
     if isinstance(a, dict) and isinstance(b, dict) and a.keys() == b.keys():
         return next((f"{key}: {_difference(a[key], b[key])}" for key in a if a[key] != b[key]), None)
     return f"{a} is not {b}"
@@ -143,7 +143,7 @@ def attack(finished: Path, tmp_path_factory: pytest.TempPathFactory) -> Attack:
 
 
 def flip(path: Path, draw: Random) -> str:
-    """Flips one bit in place; what was done."""
+    """Flip one bit in place; return a description."""
     data = bytearray(path.read_bytes())
     bit = draw.randrange(8 * len(data))
     data[bit // 8] ^= 1 << bit % 8
@@ -152,10 +152,10 @@ def flip(path: Path, draw: Random) -> str:
 
 
 def trial(attack: Attack, seed: str, scratch: Path) -> str:
-    """One flipped bit of one file; the name of what happened.
+    """Flip one bit of one file; return the outcome.
 
     Raises:
-        AssertionError: it stayed unseen, or changed a result.
+        AssertionError: the flip was not detected, or changed a result.
     """
     draw = Random(seed)
     victim = draw.choice(attack.products())
@@ -167,12 +167,12 @@ def trial(attack: Attack, seed: str, scratch: Path) -> str:
     try:
         found = find([Path("results/demo"), Path("store")])
         assert found.faults, f"{told}: not found by verify"
-        named = [fault.path + fault.what for fault in found.faults]  # of a part of a manifest: in words
+        named = [fault.path + fault.what for fault in found.faults]  # a part of a manifest has a text
         assert any(str(victim) in name or (victim.suffix == ".made" and victim.name in name) for name in named), (
             f"{told}: {found.faults}"
         )
         if words is None:
-            return "nobody reads it"
+            return "not read"
         status, made = attack.run(words, scratch / "flipped")
         assert status in (0, 2), f"{told}: {words[0]} ended with {status}"
         assert status == 2 or made == wanted, f"{told}: another result: {_difference(made, wanted)}; {' '.join(words)}"

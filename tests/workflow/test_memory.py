@@ -1,4 +1,4 @@
-"""Figure 9, tiers of memory and sampling on ranks are measured by name, and stand in the report where that is asked for."""
+"""Figure 9, memory tiers and sampling on ranks are separate targets, and parts of the report if requested."""
 
 from pathlib import Path
 

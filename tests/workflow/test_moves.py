@@ -1,4 +1,4 @@
-"""A result does not depend on where and how it is made: nothing of the machine is a parameter of a rule, in any rule."""
+"""Results do not depend on the machine: no rule has a machine setting as a parameter."""
 
 import re
 from pathlib import Path
@@ -31,7 +31,7 @@ def test_no_parameter_of_a_rule_asks_for_the_machine(path: Path) -> None:
     text = path.read_text()
     assert len(BLOCK.findall(text)) == text.count("params:")
     for block in BLOCK.findall(text):
-        assert not MACHINE.search(block), f"what decides only where and how it runs stands in `resources`:\n{block}"
+        assert not MACHINE.search(block), f"machine settings belong to `resources`:\n{block}"
 
 
 def test_what_is_measured_is_asked_alike_on_every_machine() -> None:

@@ -1,4 +1,4 @@
-"""`dithc bench quality` from scenes to its picture, killed once on its way: it goes on, and measures no step a second time."""
+"""`dithc bench quality` from scenes to its figure, killed once: it continues, and measures no step twice."""
 
 import json
 import os
@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(3600)]
 SEED = os.environ.get("DITHC_ATTACK_SEED") or commit_of("HEAD") or "0"
 CONTENDERS = ["--candidates", "flow,worse", "--seeds", "0", "--budget-minutes", "0.15"]
 COMPARISON = ["--config", "quality.yaml", *CONTENDERS, "--json", "quality.json"]
-FIRST, LAST = 6, 45  # manifests that are there when it is killed: of the first calibration, of most of the scores
+FIRST, LAST = 6, 45  # manifests at the time of the kill: the first calibration, most scores
 MOST_SECONDS, LEFT_SECONDS = 1500.0, 120.0
 
 
@@ -34,7 +34,7 @@ def start(folder: Path, said: Path) -> "subprocess.Popen[bytes]":
 
 
 def heed_sigint() -> None:
-    """Tests that a shell started in the background have SIGINT ignored, and so would the verb."""
+    """Restore SIGINT, which a shell ignores in background tests, and which the command would inherit."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
@@ -43,13 +43,13 @@ def manifests(results: Path) -> list[Path]:
 
 
 def measured(results: Path) -> dict[str, Any]:
-    """What was measured of steps: the numbers of the short trainings, and the sealed seconds."""
+    """Return the measurements of steps: results of short training runs, and the sealed seconds."""
     found = {str(path): dict(Manifest.read(path).numbers) for path in results.glob("runs/calibrate-*/step_*.json")}
     return found | {str(path): path.read_bytes() for path in results.glob("plan.json")}
 
 
 def kill(process: "subprocess.Popen[bytes]", folder: Path, *, hard: bool) -> None:
-    """SIGINT to the verb, or SIGKILL to Snakemake, which drives the jobs; returns when nothing of it runs any more."""
+    """Send SIGINT to the command, or SIGKILL to Snakemake; return after all processes have ended."""
     if hard:
         children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
         for child in children:
@@ -73,14 +73,14 @@ def test_comparison_that_is_killed_goes_on_to_ratios_and_a_picture_and_times_no_
     process = start(project, said)
     end = time.monotonic() + MOST_SECONDS
     while len(manifests(results)) < count:
-        assert process.poll() is None, f"it ended before it was killed:\n{said.read_text()}"
+        assert process.poll() is None, f"it ended before the kill:\n{said.read_text()}"
         assert time.monotonic() < end, said.read_text()
         time.sleep(0.1)
     time.sleep(later)
     kill(process, project, hard=hard)
     print(f"seed {SEED}: killed with {count} manifests, {later:.1f} s later, {'SIGKILL' if hard else 'SIGINT'}")
     before = measured(results)
-    assert before, "a calibration was there"
+    assert before, "the calibration existed"
     assert not (project / "quality.json").exists()
 
     assert start(project, said).wait(timeout=MOST_SECONDS) == 0, said.read_text()
@@ -92,7 +92,7 @@ def test_comparison_that_is_killed_goes_on_to_ratios_and_a_picture_and_times_no_
 
 
 def check(result: dict[str, Any], sealed: dict[str, float]) -> None:
-    """All that a comparison is read for is there, for every seed."""
+    """Check that a comparison is complete for every seed."""
     names = ["baseline", "flow", "worse"]
     assert {(one["contender"], one["seed"]) for one in result["trainings"]} == {(name, 0) for name in names}
     assert {name: result["seconds_per_step"][name] for name in names} == {

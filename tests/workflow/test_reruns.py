@@ -1,6 +1,6 @@
-"""What an edit, a new scene or a damaged result makes run again, and what not: real runs of one small experiment.
+"""Reruns after an edit, a new scene or a damaged result, with real runs of one small experiment.
 
-The tests share a finished project, and each leaves it finished: they run in the order in which they stand.
+The tests share a finished project, leave it finished, and run in file order.
 """
 
 import json
@@ -38,13 +38,13 @@ def add_picture(path: Path, *, seed: int) -> None:
 
 
 def run(folder: Path, *arguments: str, profile: str = "profiles/local") -> tuple[list[str], str]:
-    """Runs the workflow to its end; gives its jobs, as rule and wildcards, sorted, and what it said."""
+    """Run the workflow to its end; return its jobs (rule and wildcards, sorted) and its output."""
     done = snakemake(folder, "--profile", profile, "--configfile", "small.yaml", *arguments)
     assert done.returncode == 0, done.stdout[-6000:]
     jobs, text = (
         [],
         re.sub(r"(?m)^ {4}(?=((local)?rule |    ))", "", done.stdout),
-    )  # a dry run sets the jobs of a group in
+    )  # a dry run indents the jobs of a group
     for rule, lines in JOB.findall(text):
         values = re.search(r"wildcards: (.*)", lines)
         words = [one.partition("=")[2] for one in values.group(1).split(", ")] if values else []
@@ -76,7 +76,7 @@ def edit(folder: Path, old: str, new: str) -> None:
 
 @pytest.fixture(scope="module")
 def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A project in which the small experiment has run to its report."""
+    """Project with a finished run of the small experiment."""
     folder = make_project(tmp_path_factory.mktemp("reruns") / "project")
     shutil.copy(SMALL, folder / "small.yaml")
     for seed, name in enumerate(
@@ -117,7 +117,7 @@ def test_a_changed_title_makes_the_report_again_and_what_changes_no_result_makes
     )
     edit(small, "    keep_last: 2\n", "")
     (small / "elsewhere").mkdir()
-    shutil.copytree(small / "first", small / "elsewhere" / "first")  # a copy has other times
+    shutil.copytree(small / "first", small / "elsewhere" / "first")  # a copy has new times
     shutil.rmtree(small / "first")
     os.rename(small / "second", small / "elsewhere" / "second")
     (small / "second").symlink_to("elsewhere/second")
@@ -143,9 +143,7 @@ def test_a_changed_title_makes_the_report_again_and_what_changes_no_result_makes
     for profile, machine in others:
         assert run(small, "-n", *written, f"machine={machine}", profile=profile)[0] == [], "runs move unchanged"
     os.rename(small / "elsewhere" / "first", small / "first")
-    edit(
-        small, "    micro_batch: 2\n", ""
-    )  # changes nothing but how sums are rounded, which would show in what is trained later
+    edit(small, "    micro_batch: 2\n", "")  # changes only the rounding of sums, which later training would show
 
 
 @pytest.mark.sampled("reruns")
@@ -157,7 +155,9 @@ def test_a_stage_that_is_named_runs_again_with_the_report_alone(small: Path) -> 
 def test_a_changed_learning_rate_runs_that_training_and_what_follows(small: Path) -> None:
     before, after = digest(small, "runs/before/step_0000004.json"), digest(small, "runs/after/step_0000004.json")
     edit(small, "init: before}", "init: before, lr: 0.002}")
-    files(small, "latents/second")[0].unlink()  # made again beside it: what hangs on both has its own reasons
+    files(small, "latents/second")[
+        0
+    ].unlink()  # rebuilt at the same time: downstream jobs of both have separate reasons
     assert run(small)[0] == sorted(["latents second", "finetune after 0000004", *JUDGED])
     assert digest(small, "runs/before/step_0000004.json") == before
     assert digest(small, "runs/after/step_0000004.json") != after
@@ -209,12 +209,12 @@ def test_verify_finds_what_was_altered_and_with_repair_has_it_made_again(small: 
         assert path.name in found.stdout
     refused = subprocess.run([*command, "--repair"], cwd=small, capture_output=True, text=True, check=False)
     assert (refused.returncode, "fix:" in refused.stderr) == (2, True)
-    assert weights.exists(), "nothing is deleted that cannot be made again"
+    assert weights.exists(), "files that cannot be rebuilt are kept"
     more = ["--repair", "--profile", "profiles/local", "--configfile", "small.yaml"]
     repaired = subprocess.run([*command, *more], cwd=small, capture_output=True, text=True, check=False)
     assert repaired.returncode == 0, repaired.stdout + repaired.stderr
     assert repaired.stdout.splitlines()[-1].endswith("all intact")
-    assert manifest(small, "latents/first").read_bytes() == shown, "nothing of another making is in a manifest"
+    assert manifest(small, "latents/first").read_bytes() == shown, "a manifest contains values of another execution"
     assert run(small)[0] == []
 
 
@@ -236,7 +236,7 @@ def test_damage_anywhere_costs_one_job_and_leaves_the_same_bytes(
 ) -> None:
     before = {path: path.read_bytes() for path in (small / "results").rglob("manifest.json")}
     path = next(path for path in files(small, product) if path.suffix in (".npy", ".safetensors"))
-    if fault == "altered":  # the same size: `dithc verify` finds it, and the file it names is deleted
+    if fault == "altered":  # the size is unchanged: `dithc verify` finds it, and the reported file is deleted
         content = bytearray(path.read_bytes())
         content[-1] ^= 0xFF
         path.write_bytes(content)

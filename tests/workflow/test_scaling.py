@@ -1,4 +1,4 @@
-"""Scaling is measured and simulated by name, and stands in the report where an experiment asks for it."""
+"""Measured and simulated scaling are separate targets, and parts of the report if requested."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""The strategy is the machine's: it changes how ranks are started and no result; the comparison is a target."""
+"""The strategy is a machine setting: it changes the start of ranks, not results; the comparison is a target."""
 
 from pathlib import Path
 

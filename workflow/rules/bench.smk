@@ -1,4 +1,4 @@
-# Timing of a training step on this machine, and of trainings under each strategy.
+# Benchmarks of a training step, and of training runs with each strategy, on this machine.
 
 
 rule bench:
@@ -16,10 +16,10 @@ rule bench:
     params:
         arguments=W.benches.step,
     shell:
-        "OMP_NUM_THREADS={threads} dithc bench step {params.arguments} --json {output:q} 2>&1 | tee -i {log:q}"
+        "OMP_NUM_THREADS={threads} dithc bench {params.arguments} --json {output:q} 2>&1 | tee -i {log:q}"
 
 
-# Also a target of its own, whatever the experiment asks for: `snakemake strategies` (DiT-S/2 where it names no models).
+# Also a separate target for any experiment: `snakemake strategies` (DiT-S/2 if the experiment names no models).
 rule strategies:
     output:
         f"{W.root}/bench/strategies.json",
@@ -35,4 +35,4 @@ rule strategies:
     params:
         arguments=W.benches.strategies,
     shell:
-        "dithc bench strategies {params.arguments} --json {output:q} 2>&1 | tee -i {log:q}"
+        "dithc bench {params.arguments} --json {output:q} 2>&1 | tee -i {log:q}"

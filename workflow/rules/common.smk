@@ -1,4 +1,4 @@
-# What every rule file uses: the experiment, the shell that rules run in, the shape of names.
+# Shared by all rule files: the experiment, the shell prefix of rules, and the wildcard constraints.
 
 import os
 import shlex
@@ -9,9 +9,9 @@ from dithc.workflow import Workflow
 
 W = Workflow.of(workflow, config)
 
-# Rules do not inherit the environment of the interpreter that runs Snakemake; DITHC_DRIVER lets a training notice that
-# this process is gone, save and stop. A prefix replaces Snakemake's own strict mode: without pipefail the status of a
-# verb would be lost behind `tee`.
+# Rules do not inherit the environment of the interpreter that runs Snakemake. DITHC_DRIVER_PID and DITHC_DRIVER_HOST let a
+# training run detect that this process has ended, save a checkpoint and stop. A prefix replaces Snakemake's strict mode:
+# without pipefail, `tee` would hide the exit status of a command.
 shell.prefix(
     f'{W.jobs.prologue}set -euo pipefail; export PATH={shlex.quote(os.path.dirname(sys.executable))}:"$PATH"'
     f" DITHC_DRIVER_PID={os.getpid()} DITHC_DRIVER_HOST={socket.gethostname()}; "

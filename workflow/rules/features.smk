@@ -1,4 +1,4 @@
-# Stage 7: features of real and of generated images, by the same extractor.
+# Stage 7: features of real and generated images, from the same extractor.
 
 
 rule extractor:

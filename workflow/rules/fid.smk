@@ -1,4 +1,4 @@
-# Stage 8: the distance between generated and real images.
+# Stage 8: distance between generated and real images.
 
 
 rule fid:

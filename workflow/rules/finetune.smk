@@ -1,4 +1,4 @@
-# Stage 5: training that starts from another run's weights or from a file; otherwise as pretrain.
+# Stage 5: fine-tuning from the weights of another run or from a file; otherwise the same as pretrain.
 
 
 use rule pretrain as finetune with:

@@ -1,4 +1,4 @@
-# Stage 3: an autoencoder where one is to be trained, and the latents of every tile.
+# Stage 3: training of the autoencoder if requested, and the latents of every tile.
 
 
 rule codec:

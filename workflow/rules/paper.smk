@@ -1,5 +1,6 @@
-# The tables and figures of the paper: cells, each one command that is one job; documents of them; one page of all. Targets of
-# their own: `snakemake table1` ... `table4`, `fig7` ... `fig11`, `sec56`, and `paper` for those that `paper.targets` names.
+# Tables and figures of the paper. Each cell is one command in one job; a target collects cells in a document; a page shows
+# documents. Separate targets: `snakemake table1` ... `table4`, `fig7` ... `fig11`, `sec56`, and `paper` for all of
+# `paper.targets`.
 
 
 wildcard_constraints:
@@ -7,7 +8,7 @@ wildcard_constraints:
     cell="[a-z0-9-]+",
 
 
-# A cell that measures has all cores of its node, so that no other runs beside it.
+# A measuring cell uses all cores of its node, so that no other cell runs there at the same time.
 rule paper_cell:
     input:
         lambda wc: W.paper.before(wc.target, wc.cell),
@@ -84,55 +85,15 @@ rule paper:
         "dithc paper page --documents {input:q} --out {output:q} 2>&1 | tee -i {log:q}"
 
 
-# A target alone, with a page of it.
-rule table1:
-    input:
-        W.paper.page("table1"),
+# Each target alone, with its page.
+for target in W.paper.names.split("|"):
 
-
-rule table2:
-    input:
-        W.paper.page("table2"),
-
-
-rule table3:
-    input:
-        W.paper.page("table3"),
-
-
-rule table4:
-    input:
-        W.paper.page("table4"),
-
-
-rule fig7:
-    input:
-        W.paper.page("fig7"),
-
-
-rule fig8:
-    input:
-        W.paper.page("fig8"),
-
-
-rule fig9:
-    input:
-        W.paper.page("fig9"),
-
-
-rule fig10:
-    input:
-        W.paper.page("fig10"),
-
-
-rule fig11:
-    input:
-        W.paper.page("fig11"),
-
-
-rule sec56:
-    input:
-        W.paper.page("sec56"),
+    rule:
+        name:
+            target
+        input:
+            W.paper.page(target),
+        localrule: True
 
 
 rule paper_page:

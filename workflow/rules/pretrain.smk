@@ -1,6 +1,6 @@
 # Stage 4: training from scratch, in segments that each fit a job's walltime.
 #
-# The checkpoints stand in the store, owned by the trainer: Snakemake sees only the small manifest of a finished segment.
+# The trainer owns the checkpoints in the store. Snakemake tracks only the small manifest of a finished segment.
 
 
 rule pretrain:

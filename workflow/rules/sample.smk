@@ -1,4 +1,4 @@
-# Stage 6: images from a checkpoint.
+# Stage 6: images sampled from a checkpoint.
 
 
 rule sample:

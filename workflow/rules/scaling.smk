@@ -1,5 +1,5 @@
-# Weak and strong scaling, the paper's figures 10 and 11: measured on this machine, simulated on a described one, and drawn
-# with what is published. Targets of their own, whatever the experiment asks for: `snakemake scaling`, `snakemake simulate`.
+# Weak and strong scaling (the paper's figures 10 and 11): measured on this machine, simulated on a described machine, and
+# drawn with the published values. Separate targets for any experiment: `snakemake scaling`, `snakemake simulate`.
 
 
 rule measure_scaling:
@@ -51,7 +51,7 @@ rule simulate:
         W.simulated_files,
 
 
-# Figures 10 and 11 without the trainings of the experiment: a page of them alone.
+# A page of figures 10 and 11 alone, without the experiment's training runs.
 rule scaling:
     input:
         measured=W.measured_files,

@@ -1,6 +1,6 @@
-# Stage 1: scenes of any source onto one grid, with a mask.
+# Stage 1: scenes of any source on one grid, with a mask.
 #
-# Every result begins here, so its input is also where the driver learns, while the plan is made, what is not whole.
+# Every result depends on this rule. Its input function therefore also checks for damaged results while Snakemake plans.
 
 
 rule stage:

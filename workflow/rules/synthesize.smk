@@ -1,4 +1,4 @@
-# Stage 0: generated inputs, for data sets that ask for them.
+# Stage 0: generated inputs, for synthetic datasets.
 
 
 rule synthesize:

@@ -1,4 +1,4 @@
-# Stage 2: scenes into tiles, split by place.
+# Stage 2: scenes cut into tiles, split by location.
 
 
 rule tiles:

@@ -15,26 +15,26 @@ from dithc.workflow.matrix import Matrix
 
 PROGRAMS = (("encoder.pt", "decoder.pt"), ("encoder.pt2", "decoder.pt2"))
 LEVEL_2A = re.compile(r"_MSIL2A_")
-MOST_LOOKED_AT = 2_000  # folders and files of a source; what is found wrong in the rest is a row of the stage's table
+MOST_LOOKED_AT = 2_000  # inspected folders and files of a source; staging reports faults of the rest
 PRODUCTS, PACKED = ".SAFE", ".ZIP"
 
 
 def check_inputs(matrix: Matrix, rules: Set[str]) -> None:
-    """Check the user's files for the given rules before the first job, from outside.
+    """Check the user's files for the given rules before the first job, without reading them completely.
 
     Raises:
-        UserError: names all paths that do not exist or do not fit their kind.
+        UserError: paths are missing or of the wrong type; the error lists all of them.
     """
     experiment = matrix.experiment
     faults = [*_missing(experiment, rules), *_incomplete(experiment, rules), *_bands(matrix, rules)]
     if faults:
         raise problem(
-            f"input of experiment {experiment.name!r} is not on this machine, or is not whole",
+            f"input of experiment {experiment.name!r} is missing on this machine, or incomplete",
             got="".join(f"\n    {line}" for line in faults),
             expected="your data, autoencoder and feature extractor at those paths (nothing is downloaded)",
-            fix="put them there (a link will do; `dithc fetch` brings what a `search` names), or set the keys in a config "
-            "file of your own and pass it as a second --configfile; config/README.md says which files each kind needs. Where "
-            "only nodes see them: `machine: {inputs: nodes}`",
+            fix="copy or link them there (`dithc fetch` downloads the products of a `search`), or set the keys in a second "
+            "--configfile; config/README.md lists the files of each kind. If only the nodes have them, set "
+            "`machine: {inputs: nodes}`",
         )
 
 
@@ -67,7 +67,7 @@ def _incomplete(experiment: Experiment, rules: Set[str]) -> Iterator[str]:
             if isinstance(codec, codecs.Torchscript) and path.exists():
                 yield from _lacks(key, path) if path.is_dir() else _weights(key, path)
             elif isinstance(codec, codecs.SdVae | codecs.Diffusers) and path.is_file():
-                yield f"{key}: {path}: a file, and the folder with config.json and the weights is expected"
+                yield f"{key}: {path}: a file; expected the folder with config.json and the weights"
             elif isinstance(codec, codecs.SdVae | codecs.Diffusers) and path.exists():
                 if not (path / "config.json").is_file():
                     yield f"{key}: {path}: the folder has no config.json"
@@ -76,7 +76,7 @@ def _incomplete(experiment: Experiment, rules: Set[str]) -> Iterator[str]:
         for name, extractor in experiment.extractors.items():
             key, path = f"extractors.{name}.path", Path(extractor.path or ".")
             if extractor.path is not None and path.is_dir():
-                yield f"{key}: {path}: a folder, and the file of weights in it is expected"
+                yield f"{key}: {path}: a folder; expected the weights file in it"
             elif path.is_file() and not isinstance(extractor, codecs.InstalledExtractor):
                 yield from _weights(key, path)
     if rules & {"pretrain", "finetune"}:
@@ -89,11 +89,11 @@ def _incomplete(experiment: Experiment, rules: Set[str]) -> Iterator[str]:
 
 def _lacks(key: str, path: Path) -> Iterator[str]:
     if not any(all((path / one).is_file() for one in names) for names in PROGRAMS):
-        yield f"{key}: {path}: the folder has not {', or '.join(' and '.join(names) for names in PROGRAMS)}"
+        yield f"{key}: {path}: the folder lacks {', or '.join(' and '.join(names) for names in PROGRAMS)}"
 
 
 def _weights(key: str, path: Path) -> Iterator[str]:
-    """Yield faults of a path to weights: a missing file or shard, or a file that surely contains something else."""
+    """Yield faults of a path to weights: a missing file or shard, or a file that certainly has other content."""
     try:
         for file in files_of(path):
             if (content := content_of(file)).fix:
@@ -112,7 +112,7 @@ def _unreadable(name: str, dataset: datasets.Dataset) -> Iterator[str]:
 
 
 def _bands(matrix: Matrix, rules: Set[str]) -> Iterator[str]:
-    """Bands that settings name, and that no scene of theirs has."""
+    """Yield bands in the settings that the scenes do not have."""
     experiment = matrix.experiment
     for name, dataset in experiment.datasets.items():
         known = _bands_of(matrix, name, dataset, is_staged="stage" not in rules)
@@ -137,7 +137,7 @@ def _bands_of(matrix: Matrix, name: str, dataset: datasets.Dataset, *, is_staged
     try:
         if is_staged:
             staged = Manifest.read(Path(matrix.path("scenes", name)), stage="stage")
-            if staged.spec == Manifest.spec_of(matrix.experiment, "stage", name):  # else it is to be staged again
+            if staged.spec == Manifest.spec_of(matrix.experiment, "stage", name):  # else it will be restaged
                 return staged.numbers.get("bands")
     except UserError:
         pass

@@ -34,7 +34,7 @@ def check_owner(root: Path, paths: Iterable[Path]) -> None:
 def damaged(manifests: Iterable[str]) -> dict[str, list[str]]:
     """Return a sentence per damaged file, by manifest path: missing, or of another size than written.
 
-    Only manifests are read. A missing manifest is not damage, because the engine detects it.
+    Only manifests are read. The engine detects missing manifests, so they do not count.
     """
     faults = {path: _faults(Path(path)) for path in manifests}
     return {path: found for path, found in faults.items() if found}
@@ -44,7 +44,7 @@ def told(path: str, faults: Iterable[str]) -> str:
     """Return the log line of a damaged result."""
     first, *more = faults
     others = f" (and {len(more)} more)" if more else ""
-    return f"{Path(path).parent if path.endswith('/manifest.json') else path} is not whole and is made again: {first}{others}"
+    return f"{Path(path).parent if path.endswith('/manifest.json') else path} is incomplete, rebuilding it: {first}{others}"
 
 
 def _faults(path: Path) -> list[str]:

@@ -15,7 +15,7 @@ class Benches:
     def step(self) -> str:
         """Arguments of `dithc bench step`."""
         bench = self.asked
-        return f"--model {bench.model} --batch {bench.batch} --dtype {bench.dtype} --compare {','.join(bench.compare)}"
+        return f"step --model {bench.model} --batch {bench.batch} --dtype {bench.dtype} --compare {','.join(bench.compare)}"
 
     @property
     def strategies(self) -> str:
@@ -23,7 +23,7 @@ class Benches:
         asked = self.asked.strategies
         limit = f" --memory-limit {asked.memory_limit_gib:g}" if asked.memory_limit_gib else ""
         models, batches = ",".join(asked.models or ["DiT-S/2"]), ",".join(map(str, asked.batches))
-        return f"--models {models} --batches {batches} --dtype {asked.dtype} --rounds {asked.rounds}{limit}"
+        return f"strategies --models {models} --batches {batches} --dtype {asked.dtype} --rounds {asked.rounds}{limit}"
 
     def scaling(self, mode: str) -> str:
         """Arguments of `dithc bench scaling` for `weak` or `strong`."""
@@ -57,7 +57,7 @@ class Benches:
         asked = self.asked.stepwise
         tune = " --tune" if asked.tune else ""
         return (
-            f"--model {asked.model or 'DiT-S/2'} --batch {asked.batch} --dtype {asked.dtype} --ranks {asked.ranks} "
+            f"stepwise --model {asked.model or 'DiT-S/2'} --batch {asked.batch} --dtype {asked.dtype} --ranks {asked.ranks} "
             f"--rounds {asked.rounds}{tune}"
         )
 
@@ -67,9 +67,9 @@ class Benches:
         asked = self.asked.automem
         memory = "" if asked.memory_gib is None else f" --memory {asked.memory_gib:g}"
         return (
-            f"--model {asked.model or 'DiT-S/2'} --batch {asked.batch} --dtype {asked.dtype} --only {','.join(asked.only)} "
-            f"--budget {asked.budget:g} --folder {shlex.quote(asked.folder)} --file-gib {asked.file_gib:g} "
-            f"--rounds {asked.rounds}{memory}"
+            f"automem --model {asked.model or 'DiT-S/2'} --batch {asked.batch} --dtype {asked.dtype} "
+            f"--only {','.join(asked.only)} --budget {asked.budget:g} "
+            f"--folder {shlex.quote(asked.folder)} --file-gib {asked.file_gib:g} --rounds {asked.rounds}{memory}"
         )
 
     @property
@@ -78,9 +78,9 @@ class Benches:
         asked = self.asked.sampling
         tokens, guidance = ",".join(map(str, asked.tokens)), ",".join(f"{scale:g}" for scale in asked.guidance)
         return (
-            f"--model {asked.model or 'DiT-S/2'} --tokens {tokens} --dtypes {','.join(asked.dtypes)} --guidance {guidance} "
-            f"--ranks {asked.ranks} --steps {asked.steps} --decode-size {asked.decode_size} --decode-width {asked.decode_width} "
-            f"--rounds {asked.rounds}{' --diffusers' if asked.diffusers else ''}"
+            f"sampling --model {asked.model or 'DiT-S/2'} --tokens {tokens} --dtypes {','.join(asked.dtypes)} "
+            f"--guidance {guidance} --ranks {asked.ranks} --steps {asked.steps} --decode-size {asked.decode_size} "
+            f"--decode-width {asked.decode_width} --rounds {asked.rounds}{' --diffusers' if asked.diffusers else ''}"
         )
 
     def simulate(self, what: str) -> str:

@@ -8,21 +8,21 @@ from dithc.config import Experiment, Machine
 from dithc.log import problem
 from dithc.workflow.jobs.sizing import Needs, needs
 
-# Left of a node for the engine that starts a job, and for the operating system.
+# Memory of a node that jobs leave for the engine and the operating system.
 RESERVED_MB = 500
-READING_CORES = 16  # of a job that reads scenes, one for each process, where `resources` asks for no other number
-RANKED = ("train", "sample")  # stages whose jobs are started as ranks
-RESUMED = ("train", "sample")  # stages that stop before the end of their walltime, and go on in another job
+READING_CORES = 16  # default cores of a job that reads scenes, one per process
+RANKED = ("train", "sample")  # stages that run as several ranks
+RESUMED = ("train", "sample")  # stages that stop before their walltime ends and continue in another job
 MEMORY_FIX = {
-    "train": "lower `micro_batch`, set `recompute: block` or `sharding: zero1`, or take more or larger nodes",
-    "sample": "lower `batch` of the evaluation, or take larger nodes",
+    "train": "lower `micro_batch`, set `recompute: block` or `sharding: zero1`, or use more or larger nodes",
+    "sample": "lower `batch` of the evaluation, or use larger nodes",
 }
 
 
 class Jobs:
     """Cores, memory, walltime and launch of an experiment's jobs.
 
-    `cores` are those of a node, or of the workflow without a scheduler.
+    `cores` is the number of a node, or of the workflow without a scheduler.
     """
 
     def __init__(self, experiment: Experiment, *, cores: int | None) -> None:
@@ -32,11 +32,11 @@ class Jobs:
 
     @property
     def machine(self) -> Machine:
-        """How ranks are started."""
+        """Machine settings of the experiment."""
         return self.experiment.machine
 
     def threads(self, stage: str) -> int:
-        """Cores of a stage's job on a node, all ranks of it together."""
+        """Return the cores of a stage's job per node, for all its ranks."""
         if stage == "stage":
             return min(self.experiment.resources_of(stage).cpus or READING_CORES, self.cores)
         if stage not in RANKED:
@@ -52,21 +52,21 @@ class Jobs:
         path = Path(self.machine.prologue).resolve()
         error = problem(
             f"machine.prologue {path}",
-            got="a line of it failed (above), or the file is not there",
-            expected="a file whose lines all succeed in a shell that is not interactive",
-            fix=f"try it: bash -e {shlex.quote(str(path))}; `module` may need /etc/profile.d/modules.sh or lmod.sh before it",
+            got="a line failed (see above), or the file does not exist",
+            expected="a file of shell lines that all succeed in a non-interactive shell",
+            fix=f"run bash -e {shlex.quote(str(path))}; `module` may require /etc/profile.d/modules.sh or lmod.sh",
         )
         told = shlex.quote(f"printf '%s\\n' {shlex.quote(f'error: {error}')} >&2; exit 2")
         return f"trap {told} EXIT; set -e; source {shlex.quote(str(path))}; trap - EXIT; "
 
     @property
     def rank_cpus(self) -> int:
-        """Cores per rank; all of a node if the machine chooses the number of ranks."""
+        """Cores per rank; all cores of a node if the machine chooses the number of ranks."""
         return self.machine.cpus_per_rank or max(1, self.cores // (self.machine.launched_per_node or 1))
 
     @property
     def tasks(self) -> int:
-        """Ranks for the scheduler; 0 if `tasks_per_node` applies, because Slurm's plugin accepts only one of them."""
+        """Ranks for the scheduler; 0 if `tasks_per_node` applies, because Slurm's plugin accepts only one of the two."""
         return 0 if self.tasks_per_node else self.machine.ranks or self.machine.nodes
 
     @property
@@ -81,7 +81,7 @@ class Jobs:
         return self.machine.launcher if self.machine.ranks != 1 else ""
 
     def launch(self, stage: str, name: str) -> str:
-        """Arguments of `dithc launch` for a training or sampling."""
+        """Return the arguments of `dithc launch` for a training or sampling run."""
         machine = self.machine
         launcher = machine.launcher if machine.ranks != 1 else "none"
         words = f"--launcher {launcher} --nodes {machine.nodes}"
@@ -104,7 +104,7 @@ class Jobs:
         return asked or self._needs(stage, name).memory_mb
 
     def runtime(self, stage: str, name: str = "") -> int:
-        """Return the walltime in minutes that a job requests: its need, at most the limit."""
+        """Return the walltime in minutes that a job requests, at most the limit."""
         wanted = self.experiment.resources_of(stage).runtime or self._needs(stage, name).minutes
         longest = self.machine.max_minutes
         return wanted if longest is None else min(wanted, max(1, longest // self._together(stage)))
@@ -129,7 +129,7 @@ class Jobs:
         """Compare the requests of the planned jobs (stage, name) with the limits of a node and a queue.
 
         Returns:
-            A sentence per job whose time request exceeds its limit; it starts all the same.
+            A sentence per job with an estimate beyond its walltime; these jobs start nevertheless.
 
         Raises:
             UserError: a job can never start: too much memory for a node, or a walltime beyond the limit.
@@ -146,17 +146,17 @@ class Jobs:
             if longest is not None and asked is not None and asked > longest:
                 faults.append(f"{stage} {name}: resources.{stage}.runtime is {asked} minutes, jobs end after {longest}")
             estimate = self._needs(stage, name).minutes
-            # Of a bundle a job's share is a division of the longest walltime; what a short one leaves is for the others.
+            # Jobs of a group share the longest walltime; time that a short job leaves is available to the other jobs.
             given = self.runtime(stage, name) if self._together(stage) == 1 else longest
             if longest is not None and given is not None and asked is None and estimate > given:
-                what = "it goes on in further jobs" if stage in RESUMED else "it may be ended before it is done"
+                what = "it continues in further jobs" if stage in RESUMED else "the scheduler may end it early"
                 notes.append(f"{stage} {name}: up to {estimate} minutes of work, its job has {given}: {what}")
         if faults:
             raise problem(
                 "jobs that this cluster can never start",
                 got="".join(f"\n    {line}" for line in faults),
-                expected="what `machine` of the profile says: node_memory_mb and max_minutes",
-                fix="as said with each; or set `resources: {<stage>: {mem_mb: ..., runtime: ...}}` if an estimate is too high",
+                expected="requests within node_memory_mb and max_minutes of `machine` in the profile",
+                fix="follow these hints; if an estimate is too high, set `resources: {<stage>: {mem_mb: ..., runtime: ...}}`",
             )
         return notes
 
@@ -174,4 +174,4 @@ class Jobs:
             )
             if stage != "stage" or cores == 1 or most < 0 or found.memory_mb <= most:
                 return found
-            cores -= 1  # processes that read scenes are not more than have room
+            cores -= 1  # fewer concurrent readers need less memory

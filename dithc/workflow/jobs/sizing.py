@@ -15,26 +15,26 @@ from pathlib import Path
 from dithc.config import Experiment, codecs, datasets, training
 
 MB = 1e6
-# A process of dithc after its imports, by what it imports: 0.35 GB with torch, 0.15 without; twice that, as libraries differ.
+# Resident memory of a dithc process after its imports: 0.35 GB with torch, 0.15 GB without, doubled because libraries differ.
 TORCH_MB, PLAIN_MB = 800, 400
-# Numbers that the Stable Diffusion autoencoder keeps of an image that is only passed through, in (pixels x first width).
+# Values that the Stable Diffusion autoencoder keeps per image without gradients, in (pixels x first width).
 KEPT_CONVOLUTION, SD_WIDTH = 12, 128
-VALIDATION_PASSES = 256 * 8  # forward passes of one image: tiles at most, each at so many times
+VALIDATION_PASSES = 256 * 8  # forward passes of one image: at most 256 tiles, each at 8 diffusion times
 NEIGHBOURS = {"precision-recall", "density-coverage"}
-COPY_QUERIES, MOST_FEATURES = 2 * 2048, 2048  # images whose nearest tiles are searched at most, and numbers of each
+COPY_QUERIES, MOST_FEATURES = 2 * 2048, 2048  # maximum images in the search for nearest tiles, and features per image
 # Scenes of a full Sentinel-2 product on its 10 m grid: 10,980 squared.
 FULL_SIDE = 10_980
-# Of a pixel of that grid, half of what a process takes that reads it band by band.
+# Bytes per pixel of that grid: half of the memory of a process that reads band by band.
 READING_BYTES = {"sentinel2": 5, "sentinel2-stac": 8}
-SAMPLED_SHARD = 64  # images that `dithc sample` holds until they are written
+SAMPLED_SHARD = 64  # images that `dithc sample` buffers before it writes them
 START_MINUTES = 2.0
 DISK_MB_A_SECOND = 20.0
-CONVOLUTION_SHARE = 0.5  # of `gflops_per_core`, what PyTorch's small convolutions reach
+CONVOLUTION_SHARE = 0.5  # fraction of `gflops_per_core` that PyTorch's small convolutions reach
 SOURCE_BANDS = {"sentinel2": 13, "sentinel2-stac": 13, "image-folder": 3}
 ITEMS = (".json", ".geojson")
-SHARDS, SHARD_PART_BYTES = (".tar", ".parquet"), 64 << 20  # of which a picture, or a group of rows, is read at a time
-NEAR_BYTES, NEAR_PAIRS_MB = 1700, 160.0  # of a tile whose looks are compared
-SHARE = 1.25  # above the sum, for fragments of the heap
+SHARDS, SHARD_PART_BYTES = (".tar", ".parquet"), 64 << 20  # readers hold one image, or one row group, at a time
+NEAR_BYTES, NEAR_PAIRS_MB = 1700, 160.0  # memory per tile and for pairs in the search for near duplicates
+SHARE = 1.25  # factor on the sum, for heap fragmentation
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class Needs:
 class Geometry:
     """Tensor sizes of a run: tile side (pixels) and bands, T tokens, D width, L depth, latent channels.
 
-    `elements` counts weights between tokens, `parameters` all but the label table.
+    `elements` counts the weights of matrices per token, `parameters` all weights except the label table.
     """
 
     side: int
@@ -72,9 +72,9 @@ def needs(experiment: Experiment, stage: str, name: str, *, ranks_per_node: int,
 
     Args:
         stage: as in `resources`.
-        name: data set, codec, run, extractor or evaluation; ignored by stages without names.
-        ranks_per_node, ranks: processes of a training or sampling run.
-        cores: per node.
+        name: dataset, codec, run, extractor or evaluation; ignored by stages without names.
+        ranks_per_node, ranks: processes of training and sampling.
+        cores: cores per node.
     """
     rule = _RULES.get(stage)
     if rule is None:
@@ -92,7 +92,7 @@ def needs(experiment: Experiment, stage: str, name: str, *, ranks_per_node: int,
 
 
 def geometry(experiment: Experiment, run: training.Run) -> Geometry:
-    """Sizes of a run's tensors, from its data set, codec and model."""
+    """Return the tensor sizes of a run, from its dataset, codec and model."""
     dataset = experiment.datasets[run.dataset]
     width, depth, _ = run.model.shape
     codec, bands = experiment.codecs[dataset.codec], _bands(dataset)
@@ -103,9 +103,9 @@ def geometry(experiment: Experiment, run: training.Run) -> Geometry:
 
 
 def source_files(dataset: datasets.Dataset, *, most: int = 100_000) -> tuple[int, int, int]:
-    """Return number, total bytes and largest bytes of a data set's source files; zeros without a folder.
+    """Return number, total bytes and largest bytes of a dataset's source files; zeros without a folder.
 
-    An archive of pictures counts with its part in memory.
+    Archives of images count with the part that a reader holds in memory.
     """
     count = total = largest = 0
     root = dataset.source.path
@@ -120,7 +120,7 @@ def source_files(dataset: datasets.Dataset, *, most: int = 100_000) -> tuple[int
                 return count, total, largest
             try:
                 size = (Path(folder) / name).stat().st_size
-            except OSError:  # a dangling link is the reader's to reject
+            except OSError:  # the reader rejects a dangling link
                 continue
             part = min(size, SHARD_PART_BYTES) if name.lower().endswith(SHARDS) else size
             count, total, largest = count + 1, total + size, max(largest, part)
@@ -142,7 +142,7 @@ def _scene_mb(dataset: datasets.Dataset) -> tuple[float, float]:
     _, total, largest = source_files(dataset)
     if dataset.source.kind in ("sentinel2", "sentinel2-stac"):
         return bands * FULL_SIDE**2 * 2 / MB, 3 * total / MB
-    # A file holds one scene of all bands, as it is or compressed to a third; as numbers of 4 bytes it is up to 12 times that.
+    # A file contains one scene of all bands, possibly compressed to a third. In 4-byte values it needs up to 12 times that.
     return 12 * largest / MB, 3 * total / MB
 
 
@@ -166,13 +166,13 @@ def _tiles(experiment: Experiment, name: str, _: int) -> tuple[float, float, flo
     compared = 0.0
     if (
         dataset.split.duplicates == "near"
-    ):  # tiles of three bands at least, and the pairs of them that are compared at once
+    ):  # tiles of at least three bands, and the pairs that are compared at the same time
         compared = NEAR_BYTES * everything / (3 * dataset.tiles.size**2) + NEAR_PAIRS_MB
     return PLAIN_MB + 2.2 * one + compared, 0.0, (4 + 2 * (compared > 0)) * everything
 
 
 def _scenes(dataset: datasets.Dataset) -> int:
-    """Number of scenes at most: of files, or of Sentinel-2's products."""
+    """Return the maximum number of scenes: files, or Sentinel-2 products."""
     made, root = dataset.source.synthetic, dataset.source.path
     if made is not None:
         return made.scenes * (made.classes if dataset.source.kind == "image-folder" else 1)
@@ -185,7 +185,7 @@ def _scenes(dataset: datasets.Dataset) -> int:
 
 
 def _convolutions(experiment: Experiment, dataset: datasets.Dataset) -> tuple[float, float]:
-    """Return numbers kept, and multiply-adds, per pixel of a codec's encoder and decoder."""
+    """Return stored values and multiply-adds per pixel of a codec's encoder and decoder."""
     codec = experiment.codecs[dataset.codec]
     if isinstance(codec, codecs.KlVae):
         area, width, latent = codec.factor**2, codec.width, codec.latent_channels
@@ -195,7 +195,8 @@ def _convolutions(experiment: Experiment, dataset: datasets.Dataset) -> tuple[fl
         return kept / area, adds / area
     if codec.kind == "pixel":
         return 1.0, 1.0
-    # A layer of the first level: 9 x width^2 multiply-adds a pixel; about 12 such layers in each half. Others are taken alike.
+    # A layer of the first level has 9 x width^2 multiply-adds per pixel; each half has about 12 of them. Other codecs use the
+    # same estimate.
     groups = codec.groups if isinstance(codec, codecs.Foreign) else 1
     return groups * KEPT_CONVOLUTION * SD_WIDTH, groups * 2 * 12 * 9 * SD_WIDTH**2
 
@@ -247,26 +248,26 @@ def _sample(experiment: Experiment, name: str, ranks: int) -> tuple[float, float
     run = experiment.runs[evaluation.run]
     sizes = geometry(experiment, run)
     networks = 2 if evaluation.guide is not None else 1
-    # Two networks see an image one after the other, one network both of its halves together.
+    # Two networks process an image in sequence; one network processes both halves of the guidance together.
     at_once = min(evaluation.batch, SAMPLED_SHARD) * (2 if evaluation.guidance != 1.0 and networks == 1 else 1)
     dataset = experiment.datasets[run.dataset]
     kept, _ = _convolutions(experiment, dataset)
     decoding = min(evaluation.batch, SAMPLED_SHARD) * sizes.side**2 * kept * 4
     held = SAMPLED_SHARD * sizes.side**2 * sizes.bands * 4 * 3
     network = at_once * sizes.tokens * sizes.width * 4 * run.model.kept_widths + sizes.parameters * 8 * networks
-    network += sizes.parameters * 8 * (evaluation.ema is not None)  # summed in float64
-    if (staged := evaluation.pipefusion) is not None:  # keys and values of the blocks of a stage
+    network += sizes.parameters * 8 * (evaluation.ema is not None)  # averages are summed in float64
+    if (staged := evaluation.pipefusion) is not None:  # keys and values of a stage's blocks
         blocks = math.ceil(sizes.depth / staged.pipefusion_parallel_degree)
         network += at_once * sizes.tokens * 2 * sizes.width * 4 * blocks * networks
     flops = sizes.flops * evaluation.images * evaluation.steps * (2 if evaluation.guidance != 1.0 else 1)
     if evaluation.windows is not None and evaluation.size is not None:
         across = evaluation.size / sizes.side
         flops *= (across / (1 - evaluation.windows.overlap)) ** 2
-        # One row of tiles decoded, with what is written of it; and latents, fewer numbers than pixels, at several steps.
+        # One row of decoded tiles with its output buffers, and the latents of several steps, which are smaller than the pixels.
         held = evaluation.size * sizes.side * sizes.bands * 4 * 6 + evaluation.size**2 * 4
     if evaluation.at == "codec":
         return TORCH_MB + (decoding + held) / MB, 4 * _codec_pass(experiment, dataset), 0.0
-    read = 2 * 4 * sizes.parameters * len(experiment.snapshots_of(evaluation))  # two averages of each, fp32
+    read = 2 * 4 * sizes.parameters * len(experiment.snapshots_of(evaluation))  # two averages of each checkpoint, fp32
     return TORCH_MB + (decoding + held + network) / MB, flops, read / MB * ranks
 
 
@@ -280,7 +281,7 @@ def _extractor(experiment: Experiment, name: str, _: int) -> tuple[float, float,
 
 
 def _features(experiment: Experiment, name: str, _: int) -> tuple[float, float, float]:
-    # InceptionV3 takes 12 GFLOP an image and 0.6 GB for a batch of 32, other kinds less; the most images of any set.
+    # InceptionV3 needs 12 GFLOP per image and 0.6 GB for a batch of 32, other kinds less.
     images = max((one.images for one in experiment.evaluations.values()), default=0)
     everything = sum(_scene_mb(one)[1] for one in experiment.datasets.values())
     tiles = _all_tiles(experiment)
@@ -291,21 +292,21 @@ def _features(experiment: Experiment, name: str, _: int) -> tuple[float, float, 
 
 
 def _all_tiles(experiment: Experiment) -> float:
-    """Tiles of all data sets together."""
+    """Return the number of tiles of all datasets."""
     return sum(_scene_mb(one)[1] * MB / (4 * one.tiles.size**2 * _bands(one)) for one in experiment.datasets.values())
 
 
 def _fid(experiment: Experiment, name: str, ranks: int) -> tuple[float, float, float]:
-    """Matrices of 2,048 features, 32 MB each: some for the distance, some to search copies, in 8 orientations, piece by piece."""
+    """Needs of scores: matrices of 2,048 features, 32 MB each, for the distance and the search for copies in 8 orientations."""
     flops = 8 * 2 * COPY_QUERIES * MOST_FEATURES * _all_tiles(experiment) / CONVOLUTION_SHARE  # in float64
     searching = [one.images for one in experiment.evaluations.values() if NEIGHBOURS & set(one.metrics)]
-    if searching:  # all against all
+    if searching:  # all pairs
         flops += 2 * MOST_FEATURES * (_all_tiles(experiment) + max(searching)) ** 2 / CONVOLUTION_SHARE
     return TORCH_MB, flops, DISK_MB_A_SECOND * 180
 
 
 def _small(*_: object) -> tuple[float, float, float]:
-    """The report: pictures."""
+    """Needs of the report: figures."""
     return 2 * TORCH_MB, 0.0, DISK_MB_A_SECOND * 180
 
 
@@ -322,4 +323,4 @@ _RULES: dict[str, Callable[[Experiment, str, int], tuple[float, float, float]]] 
     "fid": _fid,
     "report": _small,
 }
-"""Megabytes of a process, floating-point operations of the job, and megabytes that it reads and writes, of each stage."""
+"""Megabytes per process, floating-point operations per job, and megabytes of I/O, by stage."""

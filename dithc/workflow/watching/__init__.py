@@ -11,5 +11,6 @@ from dithc.workflow.watching.engine import Engine, Words
 from dithc.workflow.watching.narrate import Narrator
 from dithc.workflow.watching.progress import Progress, Status
 from dithc.workflow.watching.rows import lines_of
+from dithc.workflow.watching.tails import error_of, tail
 
-__all__ = ["Closing", "Engine", "Narrator", "Progress", "Status", "Words", "lines_of"]
+__all__ = ["Closing", "Engine", "Narrator", "Progress", "Status", "Words", "error_of", "lines_of", "tail"]

@@ -19,8 +19,8 @@ LONGEST_NAME = 32
 MOST_SCORES, MOST_WARNINGS, MOST_STORES = 24, 8, 8
 SIGKILL = "SIGKILL"
 KILLED = (
-    "a kernel that is out of memory does this (`dmesg` names the process), and schedulers do; "
-    "give the stage more memory, or have it do less at once"
+    "if memory ran out (`dmesg` then names the process; a scheduler can also be the cause), give the stage more memory, "
+    "or reduce its batch"
 )
 
 
@@ -40,47 +40,47 @@ class Closing:
             if log.exists() and log.stat().st_mtime >= since:
                 warned.read(log, where=one.stage.title)
         lines = [*_scores(self.progress, self.status), *_times(self.status), *_made(self.progress, self.status)]
-        lines += [*_warnings(list(warned.kinds())), f"{self.status.summary()}; it took {span(seconds)}"]
+        lines += [*_warnings(list(warned.kinds())), f"{self.status.summary()}; duration {span(seconds)}"]
         return folded(lines, width=self.width)
 
     def failure(self, ended: Mapping[str, str], *, is_told: bool) -> list[str]:
         """Return failed stages with their last lines, logs and fixes.
 
-        `ended` gives the ends of failed commands (`Engine.ended`); `is_told` if the driver has already named them.
+        `ended` contains the ends of failed commands (`Engine.ended`); `is_told` if the driver has already reported them.
         """
         lines = [] if is_told else self.status.failures()
         silent = [one for one in self.status.standings if one.state == "stopped" and one.stage.log in ended]
         for one in silent:
             how = ended[one.stage.log]
             is_saved = how == f"status {AGAIN}"
-            why = "stopped and saved, to be started again" if is_saved else f"ended without saying why ({how})"
-            lines += [f"{one.stage.title} {why}; its log: {one.log or 'none'}"]
+            why = (
+                "stopped after a checkpoint, to be restarted" if is_saved else f"ended without an error message ({how})"
+            )
+            lines += [f"{one.stage.title} {why}; log: {one.log or 'none'}"]
             lines += [f"  | {line}" for line in (tail(one.log) if one.log is not None else [])[-LAST_LINES:]]
             lines += [f"  fix: {KILLED}"] if SIGKILL in ended[one.stage.log] else []
         if not lines and not is_told:
             return []
         waiting, done = self.status.count("waiting"), self.status.count("done")
-        lines += [
-            f"{waiting} stages were not begun, {done} are done and stay; start the same command again to go on from there"
-        ]
+        lines += [f"{waiting} stages were not started, {done} are done; start the same command again to continue"]
         return folded(lines, width=self.width)
 
 
 def _scores(progress: Progress, status: Status) -> list[str]:
-    """FID and KID of every evaluation, under the data set, extractor and rendering that they depend on."""
+    """Return FID and KID of every evaluation, grouped by dataset, extractor and rendering."""
     matrix, rows = progress.matrix, []
     for one in status.standings:
         if one.stage.rule != "fid" or one.state != "done":
             continue
         try:
             numbers = Manifest.read(progress.base / one.stage.output, stage="fid").numbers
-        except UserError:  # it is being made again
+        except UserError:  # it is being rebuilt
             continue
         dataset = matrix.dataset_of(one.stage.name)
         extractor = matrix.experiment.evaluations[one.stage.name].extractor
-        known = "" if numbers["comparable"] else ", comparable with scores of this extractor alone"
+        limit = "" if numbers["comparable"] else ", comparable only with scores of this extractor"
         display = rendering(matrix.experiment.datasets[dataset].rendering)
-        head = f"scores of {dataset}: extractor {extractor} ({numbers['sha256'][:12]}{known}), rendering {display}"
+        head = f"scores of {dataset}: extractor {extractor} ({numbers['sha256'][:12]}{limit}), rendering {display}"
         rows.append((head, one.stage.name, numbers))
     names = max((len(shortened(name, LONGEST_NAME)) for _, name, _ in rows), default=0)
     lines = []
@@ -90,7 +90,7 @@ def _scores(progress: Progress, status: Status) -> list[str]:
 
 
 def rendering(display: datasets.Rendering) -> str:
-    """How tiles become the 8-bit pictures that are judged: `B04 B03 B02, 0 to 0.3`."""
+    """Format the conversion of tiles to 8-bit images for the scores: `B04 B03 B02, 0 to 0.3`."""
     low, high = (
         "/".join(f"{value:g}" for value in end) if isinstance(end, tuple) else f"{end:g}"
         for end in (display.low, display.high)
@@ -125,7 +125,7 @@ def _times(status: Status) -> list[str]:
     parts = [
         f"{name} {span(sums[name])} ({sums[name] / total:.0%})" for name in sorted(sums, key=lambda name: -sums[name])
     ]
-    return [f"time of all stages that are done, {span(total)} without starting them: {', '.join(parts)}"]
+    return [f"time of all finished stages, {span(total)} without startup: {', '.join(parts)}"]
 
 
 def _made(progress: Progress, status: Status) -> list[str]:
@@ -134,14 +134,14 @@ def _made(progress: Progress, status: Status) -> list[str]:
     rules = {stage.rule for stage in done}
     runs = list(dict.fromkeys(stage.name for stage in done if stage.kind == "run"))
     stores = [str(_store(progress, run)) for run in runs[:MOST_STORES]]
-    more = [f"and {len(runs) - MOST_STORES} more"] if len(runs) > MOST_STORES else []
-    lines = [f"checkpoints: {', '.join(stores + more)}"] if runs else []
+    stores += [f"and {len(runs) - MOST_STORES} more"] if len(runs) > MOST_STORES else []
+    lines = [f"checkpoints: {', '.join(stores)}"] if runs else []
     if "sample" in rules:
         lines += [f"samples: {root / 'samples'}/NAME/grid.png; as GeoTIFF or zarr: dithc export --help"]
     if status.report is not None:
         lines += [f"figures: {root / 'figures'}, numbers: {root / 'report.json'}"]
-    what = f"`dithc status {root}` tells how far each stage is, `dithc show {root / 'tiles'}/NAME` describes any of it"
-    return [*lines, f"logs: {root / 'logs'}; {what}"] if done else []
+    more = f"`dithc status {root}` prints the progress of each stage, `dithc show {root / 'tiles'}/NAME` describes an output"
+    return [*lines, f"logs: {root / 'logs'}; {more}"] if done else []
 
 
 def _store(progress: Progress, run: str) -> Path | str:
@@ -162,7 +162,7 @@ def _warnings(kinds: Sequence[Kind]) -> list[str]:
     lines = [f"warnings: {count}, of {len(kinds)} kinds" if count > len(kinds) else f"warnings: {count}"]
     lines += [f"{INDENT}{_often(kind)}{cut(kind.text, LONGEST)}" for kind in kinds[:MOST_WARNINGS]]
     return lines + (
-        [f"{INDENT}and {len(kinds) - MOST_WARNINGS} kinds more, in the logs"] if len(kinds) > MOST_WARNINGS else []
+        [f"{INDENT}and {len(kinds) - MOST_WARNINGS} more kinds, in the logs"] if len(kinds) > MOST_WARNINGS else []
     )
 
 

@@ -20,22 +20,22 @@ DRIVER_ROOM = "workflow"
 USER_ERROR = "UserError in file "
 ITS_ERROR = re.compile(r"\w*(Exception|Error)\b")
 LAST_LINES = 20
-SAME_SIGNAL_SECONDS = 0.1  # a scheduler and `timeout` send a signal to a process and to its group
+SAME_SIGNAL_SECONDS = 0.1  # schedulers and `timeout` send a signal twice: to a process and to its group
 ENDED = re.compile(r"(?:died with <Signals\.(\w+): \d+>|returned non-zero exit status (\d+))\.$")
 ITS_LOG = re.compile(r"    log: (\S+)")
-BY_SIGNAL = 128  # a shell's status of a command that a signal ended is this and the signal's number
+BY_SIGNAL = 128  # shell status of a command ended by a signal: this plus the signal number
 
 
 class Engine:
-    """Snakemake in a `with` block; the end of the block does not end it.
+    """Snakemake in a `with` block; the end of the block does not end Snakemake.
 
-    Snakemake has a separate process group: Ctrl-C and a hang-up reach it and its jobs once, as a terminal sends them. SIGTERM
-    reaches Snakemake alone, which then waits for its jobs. A second signal kills the jobs, and Snakemake unlocks its folder.
+    Snakemake has a separate process group. Ctrl-C and SIGHUP reach it and its jobs once, as from a terminal. SIGTERM reaches
+    Snakemake alone, which then waits for its jobs. A second signal kills the jobs, and Snakemake unlocks its folder.
     Snakemake writes the file `log` itself, so that it continues if this process is killed.
 
     Attributes:
         stopped_by: the first forwarded signal, or None.
-        notices: lines for the user about signals; the caller removes them.
+        notices: messages about signals for the user; the caller removes them.
     """
 
     def __init__(self, words: Sequence[str], *, log: Path) -> None:
@@ -67,7 +67,7 @@ class Engine:
 
     @property
     def pid(self) -> int:
-        """Of Snakemake, the driver of its jobs."""
+        """PID of Snakemake, the driver of its jobs."""
         assert self._child is not None
         return self._child.pid
 
@@ -84,9 +84,9 @@ class Engine:
         with self.log.open("rb") as file:
             file.seek(self._read)
             data = file.read()
-        whole = len(data) if has_ended else data.rfind(b"\n") + 1
-        self._read += whole
-        return data[:whole].decode(errors="replace").splitlines()
+        complete = data if has_ended else data[: data.rfind(b"\n") + 1]
+        self._read += len(complete)
+        return complete.decode(errors="replace").splitlines()
 
     def fault(self) -> list[str]:
         """Return the four-line dithc error that ended Snakemake before its first job; empty without one."""
@@ -97,13 +97,13 @@ class Engine:
         return [f"error: {rest[0]}", *rest[1:end]] if rest else []
 
     def last_lines(self) -> list[str]:
-        """Return the end of the text, from the last error if any."""
+        """Return the end of the output, from the last error if any."""
         lines = tail(self.log)
         errors = [number for number, line in enumerate(lines) if ITS_ERROR.match(line)]
         return lines[errors[-1] if errors else 0 :][-LAST_LINES:]
 
     def ended(self) -> dict[str, str]:
-        """How the command of each failed job ended (`SIGKILL`, `status 2`), by the path of its log."""
+        """Return the end of each failed job's command (`SIGKILL`, `status 2`) by the path of its log."""
         how, found = "", dict[str, str]()
         for line in self.log.read_text(errors="replace").splitlines():
             if (end := ENDED.search(line)) is not None:
@@ -135,7 +135,7 @@ class Engine:
 def _descendants(pid: int) -> set[int]:
     parents, found = dict[int, int](), {pid}
     for path in Path("/proc").glob("[0-9]*/stat"):
-        with suppress(OSError):  # it has ended
+        with suppress(OSError):  # the process has ended
             parents[int(path.parent.name)] = int(path.read_text(errors="replace").rpartition(")")[2].split()[1])
     while more := {child for child, parent in parents.items() if parent in found} - found:
         found |= more
@@ -150,9 +150,9 @@ def _status_words(status: int) -> str:
 
 
 class Words:
-    """Filter of Snakemake's text for the user: driver messages, and each kind of stage warning once.
+    """Filter of Snakemake's output for the user: driver messages, and each kind of stage warning once.
 
-    `has_error` if the driver reported an error; `driver` holds its own warnings.
+    `has_error` if the driver reported an error; `driver` counts the driver's warnings.
     """
 
     def __init__(self, *, width: int | None = None) -> None:

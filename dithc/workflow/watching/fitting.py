@@ -1,9 +1,9 @@
-"""Text that fits a line: names shortened, lines folded or cut."""
+"""Line fitting: shortened names, folded and truncated lines."""
 
 from collections.abc import Sequence
 from textwrap import wrap
 
-WIDTH = 160  # where there is no terminal: of lines that are written to a file or a pipe
+WIDTH = 160  # of lines written to a file or a pipe
 INDENT = "  "
 
 
@@ -14,7 +14,7 @@ def shortened(name: str, width: int) -> str:
 
 
 def cut(text: str, width: int | None) -> str:
-    """The beginning of a text that is longer than `width`."""
+    """Truncate a text to `width` characters; None for no limit."""
     return text if width is None or len(text) <= width else text[: max(0, width - 1)] + "…"
 
 

@@ -15,10 +15,10 @@ from dithc.workflow.stages import Stage
 from dithc.workflow.watching.standing import Driver, Standing, joined, pace, span
 from dithc.workflow.watching.tails import Training, bar_of, error_of, tail, training_at
 
-AGAIN = 75  # "stopped and saved, run me again"
-DIGEST = "?" * 12  # as `digest` writes it; another run's name may begin with this one's
-SLACK_SECONDS = 2.0  # between the clocks of a file server and of a driver
-SILENT_SECONDS, SILENT_STEPS = 120.0, 10  # a running training that made no step for so long is said to be silent
+AGAIN = 75  # exit status of a stage that stopped after a checkpoint and requests a rerun
+DIGEST = "?" * 12  # glob of a full digest, because a run's name may be a prefix of another's
+SLACK_SECONDS = 2.0  # tolerance between the clocks of a file server and of a driver
+SILENT_SECONDS, SILENT_STEPS = 120.0, 10  # a training run without a step for longer than both is reported
 
 
 class Look:
@@ -63,40 +63,42 @@ class Look:
         return self._begun(stage, job)
 
     def _begun(self, stage: Stage, job: Job | None) -> Standing:
-        """A stage that has its inputs and no output, and no job in the queue."""
+        """Return the state of a stage with inputs, without output and without a job in the queue."""
         log = self.base / stage.log
         written = log.stat().st_mtime if log.exists() else None
         is_fresh = written is not None and written >= self.since
         saved = self._saved(stage)
         if job is not None and job.state != "COMPLETED" and job.status == AGAIN:
-            return Standing(stage=stage, state="waiting", words=joined(saved, "stopped and saved, to be run again"))
-        said = error_of(tail(log)) if is_fresh else []
+            return Standing(
+                stage=stage, state="waiting", words=joined(saved, "stopped after a checkpoint, to be rerun")
+            )
+        error = error_of(tail(log)) if is_fresh else []
         if job is not None and job.state != "COMPLETED":
-            found = self.queue.log(self.base, job) if self.queue is not None and not said else None
+            found = self.queue.log(self.base, job) if self.queue is not None and not error else None
             why, fix = ended_because(job)
-            lines = said or error_of(tail(found) if found else []) or [why]
+            lines = error or error_of(tail(found) if found else []) or [why]
             words = f"job {job.id} ended {job.state}: {why}; fix: {fix}"
             return Standing(stage=stage, state="failed", words=words, why=tuple(lines), log=found or log)
-        if said:
+        if error:
             return Standing(
                 stage=stage,
                 state="failed",
-                words=said[0].partition("error: ")[2] or said[-1].strip(),
-                why=tuple(said),
+                words=error[0].partition("error: ")[2] or error[-1].strip(),
+                why=tuple(error),
                 log=log,
             )
         if is_fresh and self.driver is not None:
             return self._running(stage, where=f"on {self.driver.host}")
         if is_fresh:
-            words = joined(saved, "begun, and nobody works on it: start again to go on")
+            words = joined(saved, "interrupted, and no driver is active: start again to continue")
             return Standing(stage=stage, state="stopped", words=words, log=log)
-        turn = "for its turn" if self.driver is not None else "not started"
-        return Standing(stage=stage, state="waiting", words=joined(saved, turn))
+        reason = "for free resources" if self.driver is not None else "not started"
+        return Standing(stage=stage, state="waiting", words=joined(saved, reason))
 
     def _job(self, stage: Stage) -> Job | None:
         """Return the most informative job of a stage: queued before ended, later before earlier."""
         own = [job for job in self.jobs if _key(job) == stage.key]
-        # A job group is named `group_NAME_rule_rule`, without its data sets.
+        # A job group is named `group_NAME_rule_rule`, without its datasets.
         groups = [
             one
             for one in self.jobs
@@ -107,9 +109,16 @@ class Look:
         return max(own, key=lambda job: (job.active, job.runs, _number(job.id)), default=None)
 
     def _running(self, stage: Stage, *, where: str) -> Standing:
-        log = self.base / stage.log
-        at = self._training(stage)
-        words, left = self._trained(stage, at) if stage.kind == "run" else self._far(stage, tail(log))
+        log, at = self.base / stage.log, None
+        if stage.kind == "run":
+            store = self._store(stage.name)
+            at = training_at(store.folder) if store is not None else None
+            words, left = self._trained(stage, at)
+        else:
+            words, left = bar_of(tail(log)) or ("", None)
+            if stage.rule == "sample":
+                progress = f"{self._images(stage)}/{self.matrix.experiment.evaluations[stage.name].images} images"
+                words = joined(progress, f"{span(left)} left" if left is not None else "")
         return Standing(
             stage=stage,
             state="running",
@@ -119,46 +128,29 @@ class Look:
             log=log if log.exists() else None,
         )
 
-    def _far(self, stage: Stage, lines: list[str]) -> tuple[str, float | None]:
-        """How far a running stage is, in words, and the seconds it still needs."""
-        bar = bar_of(lines)
-        if stage.rule == "sample":
-            made, total = self._images(stage), self.matrix.experiment.evaluations[stage.name].images
-            left = bar[1] if bar else None
-            return joined(f"{made}/{total} images", f"{span(left)} left" if left is not None else ""), left
-        return bar or ("", None)
-
-    def _training(self, stage: Stage) -> Training | None:
-        store = self._store(stage.name) if stage.kind == "run" else None
-        return training_at(store.folder) if store is not None else None
-
     def _trained(self, stage: Stage, at: Training | None) -> tuple[str, float | None]:
         if at is None:
             return "before its first step", None
         steps = self.matrix.experiment.runs[stage.name].steps
-        left = (steps - at.step) * at.seconds_per_step
+        left, silent = (steps - at.step) * at.seconds_per_step, self.now - at.time
+        is_silent = silent > max(SILENT_SECONDS, SILENT_STEPS * at.seconds_per_step)
         return joined(
             f"step {at.step}/{steps}",
             pace(at.seconds_per_step),
             f"{span(left)} left",
-            "left out" if at.loss is None else f"loss {at.loss:.4f}",
+            "loss dropped" if at.loss is None else f"loss {at.loss:.4f}",
             f"{at.images_per_second:.1f} images/s" if at.images_per_second is not None else "",
-            self._silence(at),
+            f"no step for {span(silent)}" if is_silent else "",
         ), left
 
-    def _silence(self, at: Training) -> str:
-        silent = self.now - at.time
-        is_silent = silent > max(SILENT_SECONDS, SILENT_STEPS * at.seconds_per_step)
-        return f"no step since {span(silent)}" if is_silent else ""
-
     def _images(self, stage: Stage) -> int:
-        """Images in finished shards; every shard but the last has as many as the first."""
+        """Return the number of images in finished shards; all shards except the last have the same size."""
         shards = sorted((self.base / stage.output).parent.glob("shard-*.json"))
-        try:
-            first = int(parse(plain(shards[0]).read_text())["images"]) if shards else 0
-        except (OSError, ValueError, KeyError, TypeError):
-            return 0
-        return min(first * len(shards), self.matrix.experiment.evaluations[stage.name].images)
+        first = _read_json(shards[0]).get("images") if shards else None
+        return min(
+            (first if isinstance(first, int) else 0) * len(shards),
+            self.matrix.experiment.evaluations[stage.name].images,
+        )
 
     def _saved(self, stage: Stage) -> str:
         """Describe the saved state of an inactive run."""
@@ -178,7 +170,8 @@ class Look:
         chosen, root = experiment.runs[run], self.base / experiment.store
         spec = Manifest.spec_of(experiment, "train", run)
         if chosen.init_file is not None:
-            found = [path for path in root.glob(f"{run}-{DIGEST}/spec.json") if _spec(path) == spec]
+            specs = root.glob(f"{run}-{DIGEST}/spec.json")
+            found = [path for path in specs if _read_json(path) | {"seal": None} == spec | {"seal": None}]
             newest = max(found, key=lambda path: path.parent.stat().st_mtime, default=None)
             return Store(newest.parent) if newest is not None else None
         named: dict[str, Any] = {"spec": spec}
@@ -194,7 +187,7 @@ def asked(job: Job) -> str:
         return f"job {job.id} on {job.nodes}" if job.nodes else f"job {job.id}"
     vain = waits_in_vain(job)
     words = f"job {job.id}: {job.reason or job.state.lower()}"
-    return f"{words}: will not start by itself: {vain[0]}; fix: {vain[1]}" if vain is not None else words
+    return f"{words}: cannot start: {vain[0]}; fix: {vain[1]}" if vain is not None else words
 
 
 def _done(stage: Stage, output: Path, *, log: Path) -> Standing:
@@ -209,26 +202,20 @@ def _done(stage: Stage, output: Path, *, log: Path) -> Standing:
             seconds, numbers = manifest.seconds, dict(manifest.numbers)
             when = datetime.fromisoformat(manifest.written).timestamp()
     except (ValueError, OSError) as error:
-        why = tuple(str(error if isinstance(error, UserError) else f"{output} cannot be used: {error}").splitlines())
+        why = tuple(str(error if isinstance(error, UserError) else f"{output} is unusable: {error}").splitlines())
         return Standing(stage=stage, state="failed", words=why[0], why=why, log=log if log.exists() else None)
-    told = []
+    words = []
     if stage.kind == "run" and numbers.get("loss_last100") is not None:
-        told += [f"loss {numbers['loss_last100']:.4f}"]
-        told += [f"{numbers['images_per_second']:.1f} images/s"] if numbers.get("images_per_second") else []
+        words += [f"loss {numbers['loss_last100']:.4f}"]
+        words += [f"{numbers['images_per_second']:.1f} images/s"] if numbers.get("images_per_second") else []
     if stage.rule == "fid":
-        told += [f"FID {numbers['fid']:.2f}"]
+        words += [f"FID {numbers['fid']:.2f}"]
     seconds = numbers.get("training_seconds", seconds) if stage.kind == "run" else seconds
-    return Standing(
-        stage=stage,
-        state="done",
-        words=joined(*told),
-        when=when,
-        seconds=seconds,
-    )
+    return Standing(stage=stage, state="done", words=joined(*words), when=when, seconds=seconds)
 
 
 def _key(job: Job) -> str:
-    """`rule_tiles_wildcards_dataset=sentinel2` (or without the names of wildcards) as `tiles_sentinel2`."""
+    """Return `tiles_sentinel2` for `rule_tiles_wildcards_dataset=sentinel2`; wildcard names are optional."""
     rule, _, wildcards = job.what.removeprefix("rule_").partition("_wildcards_")
     return "_".join([rule, *(word.rpartition("=")[2] for word in wildcards.split(",") if word)])
 
@@ -236,12 +223,6 @@ def _key(job: Job) -> str:
 def _number(name: str) -> int:
     digits = name.partition("_")[0].partition(".")[0]
     return int(digits) if digits.isdigit() else 0
-
-
-def _spec(path: Path) -> dict[str, Any]:
-    """Return the settings of a store folder."""
-    content = _read_json(path)
-    return {name: content[name] for name in content if name != "seal"}
 
 
 def _read_json(path: Path) -> dict[str, Any]:

@@ -9,39 +9,38 @@ from dithc.workflow.watching.standing import Standing, joined, span
 
 BEAT_SECONDS, LONGEST_BEAT_SECONDS = 60.0, 1800.0
 LONGEST_TITLE = 48
-TOUCHED_SECONDS = (
-    60.0  # Snakemake touches a file after its job has ended; one without a time in it is not made again by that
-)
+TOUCHED_SECONDS = 60.0  # Snakemake touches an output after its job; a shorter time without a record is not a rebuild
 
 
 class Narrator:
-    """Printer of each event once.
+    """Reporter of each event, once.
 
-    With `beats` also of running stages, after a minute and then at pauses that double up to half an hour, for log files.
+    With `beats`, it also reports running stages: after a minute, then at pauses that double up to half an hour, for log files.
     """
 
     def __init__(self, *, beats: bool) -> None:
         self.beats = beats
         self._before: dict[str, Standing] = {}
-        self._due: dict[
-            str, tuple[float, float]
-        ] = {}  # by the stage's key: when its next beat is due, and the pause before it
+        # Time of the next beat and the pause before it, by stage key.
+        self._due: dict[str, tuple[float, float]] = {}
 
     def events(self, status: Status, *, since: float = math.inf, now: float | None = None) -> list[str]:
         """Return the events since the last call; the first call includes stages done since `since`."""
         now = time.time() if now is None else now
-        told = [(one, self._event(one, since=since)) for one in status.standings]
-        told = [(one, words if words is not None else self._beat(one, now)) for one, words in told]
+        events = []
+        for one in status.standings:
+            words = self._event(one, since=since)
+            words = self._beat(one, now) if words is None else words
+            if words is not None:
+                events.append((one, words))
         self._before = {one.stage.key: one for one in status.standings}
         total = len(status.standings)
-        done = status.count("done") - sum(one.state == "done" for one, words in told if words is not None)
+        done = status.count("done") - sum(one.state == "done" for one, _ in events)
         lines = []
-        for one, words in told:
-            if words is None:
-                continue
+        for one, words in events:
             done += one.state == "done"
-            place = f"[{done:>{len(str(total))}}/{total}]" if one.state == "done" else ""
-            lines.append(_line(now, place or " " * len(f"[{total}/{total}]"), one, words))
+            place = f"[{done:>{len(str(total))}}/{total}]" if one.state == "done" else " " * len(f"[{total}/{total}]")
+            lines.append(f"{_clock(now)} {place} {shortened(one.stage.title, LONGEST_TITLE)}: {words}".rstrip(": "))
         return lines or self._queue(status, now)
 
     def _event(self, one: Standing, *, since: float) -> str | None:
@@ -50,7 +49,7 @@ class Narrator:
         state = before.state if before is not None else "done" if was_done else "waiting"
         if one.state == "done" and (state != "done" or _is_again(before, one)):
             took = span(max(1.0, one.seconds)) if one.seconds is not None else ""
-            if one.stage.kind == "run":  # its time is that of all segments so far
+            if one.stage.kind == "run":  # its duration includes all earlier segments
                 return joined("done", f"{took} of training" if took else "", one.words)
             return joined(f"done in {took}" if took else "done", one.words)
         if one.state != state and one.state in ("failed", "stopped"):
@@ -80,14 +79,9 @@ class Narrator:
 
 
 def _is_again(before: Standing | None, one: Standing) -> bool:
-    """Whether a stage that was done has been made again."""
     if before is None or before.when is None or one.when is None:
         return False
     return one.when - before.when > (TOUCHED_SECONDS if one.seconds is None else 0.0)
-
-
-def _line(now: float, place: str, one: Standing, words: str) -> str:
-    return f"{_clock(now)} {place} {shortened(one.stage.title, LONGEST_TITLE)}: {words}".rstrip(": ")
 
 
 def _clock(now: float) -> str:

@@ -1,4 +1,4 @@
-"""How far an experiment is: every stage, from manifests, logs, the store, the driver's lease and the scheduler's jobs."""
+"""Progress of an experiment's stages, from manifests, logs, the store, the driver's lease and the scheduler's jobs."""
 
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -33,7 +33,7 @@ class Status:
     report: Path | None
 
     def count(self, state: State) -> int:
-        """How many stages are in a state."""
+        """Return the number of stages in a state."""
         return sum(standing.state == state for standing in self.standings)
 
     @property
@@ -45,26 +45,26 @@ class Status:
         """Completion, and remaining time if known."""
         done = f"{self.count('done')} of {len(self.standings)} stages done"
         counts = [f"{self.count(state)} {state}" for state in BEGUN if self.count(state)]
-        left = f"about {span(self.seconds_left)} left of what runs" if self.seconds_left else ""
+        left = f"about {span(self.seconds_left)} left for running stages" if self.seconds_left else ""
         return f"{self.name}: {joined(done, *counts, left)}"
 
     @property
     def who(self) -> str:
-        """The active driver."""
+        """Description of the active driver."""
         driver = self.driver
-        return f"driver: process {driver.pid} on {driver.host}" if driver is not None else "no driver works on it"
+        return f"driver: process {driver.pid} on {driver.host}" if driver is not None else "no active driver"
 
     def failures(self) -> list[str]:
         """Return last lines and logs of failed stages."""
         lines = []
         for one in self.standings:
             if one.state == "failed":
-                lines += [f"{one.stage.title} failed; its log: {one.log or 'none was written'}"]
+                lines += [f"{one.stage.title} failed; log: {one.log or 'none'}"]
                 lines += [f"  | {line}" for line in one.why]
         return lines
 
     def as_json(self) -> dict[str, Any]:
-        """All of it as JSON values."""
+        """Return the status as JSON values."""
         stages = [
             {
                 **{key: getattr(one.stage, key) for key in ("kind", "name", "rule", "step", "output")},
@@ -87,7 +87,7 @@ class Status:
 
 
 class Progress:
-    """Read-only view of `results/NAME`; UserError without a readable configuration."""
+    """Read-only view of `results/NAME`; raises UserError without a readable configuration."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -96,7 +96,7 @@ class Progress:
 
     @property
     def queue(self) -> Queue | None:
-        """The queue of the scheduler, if any."""
+        """Queue of the scheduler, if any."""
         scheduler = self.matrix.experiment.machine.scheduler
         return queue_of(scheduler) if scheduler != "none" else None
 
@@ -111,12 +111,12 @@ class Progress:
             name = None
         jobs = [job for job in queue.jobs(self.base) if name is None or job.name == name]
         ended = [job.id for job in jobs if not job.active and job.state != "COMPLETED"]
-        known = {job.id: job for job in queue.ended(ended)} if ended else {}
-        return [replace(known[job.id], what=job.what or known[job.id].what) if job.id in known else job for job in jobs]
+        ends = {job.id: job for job in queue.ended(ended)} if ended else {}
+        return [replace(ends[job.id], what=job.what or ends[job.id].what) if job.id in ends else job for job in jobs]
 
     @property
     def driver(self) -> Driver | None:
-        """Return the active driver."""
+        """The active driver, or None."""
         holder = Lease(self.folder).holder()
         if holder is None or not isinstance(holder["id"], int):
             return None
@@ -134,7 +134,7 @@ class Progress:
         look = Look(self.matrix, self.base, stages=stages, jobs=found, queue=self.queue, driver=driver, since=since)
         standings = [look.at(stage) for stage in stages]
         report = self.base / self.matrix.root / "report.html"
-        # While a driver lives, one of before may be made again.
+        # An active driver may rebuild an earlier report.
         is_new = driver is None or (report.exists() and report.stat().st_mtime >= driver.began)
         is_last = is_new and all(one.state == "done" for one in standings)
         matched = {job.id for job in look.matched.values()}
@@ -149,7 +149,7 @@ class Progress:
 
     @property
     def base(self) -> Path:
-        """The working folder, to which the configuration's paths are relative."""
+        """Working folder, to which the configuration's paths are relative."""
         parts = Path(self.matrix.root).parts
         here = self.folder.resolve()
         return Path(*here.parts[: -len(parts)]) if here.parts[-len(parts) :] == parts else Path.cwd()
@@ -160,22 +160,22 @@ class Progress:
             text = plain(path).read_text(errors="replace")
         except OSError as error:
             raise problem(
-                f"nothing to tell of {self.folder}",
+                f"no status of {self.folder}",
                 got=f"{path}: {error.strerror}",
-                expected="a folder results/NAME of an experiment that was started",
-                fix="check the path; the folder is made when the first job starts",
+                expected="a folder results/NAME of a started experiment",
+                fix="check the path; the first job creates the folder",
             ) from None
         if text != self._text:
             try:
                 content = unseal(text)
                 if not content.keys() >= {"datasets", "runs"}:
-                    raise ValueError("it has no keys `datasets` and `runs`")
+                    raise ValueError("the keys `datasets` and `runs` are missing")
             except ValueError as error:
                 raise problem(
                     f"{path} was changed after it was written",
                     got=error,
-                    expected="the bytes that dithc wrote under its seal",
-                    fix="delete it and start the experiment again, which writes it",
+                    expected="the sealed file as dithc wrote it",
+                    fix="delete the file and start the experiment again, which writes it",
                 ) from None
             self._text, self._matrix = text, Matrix(content)
         return self._matrix

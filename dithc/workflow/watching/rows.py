@@ -1,14 +1,14 @@
-"""Status lines by data set, codec, run and evaluation: aligned, cut to a width, optionally colored."""
+"""Status lines by dataset, codec, run and evaluation: aligned, truncated to a width, optionally colored."""
 
-from dataclasses import dataclass
 from itertools import groupby
+from typing import NamedTuple
 
 from dithc.log import escaping
 from dithc.workflow.watching.fitting import cut
 from dithc.workflow.watching.progress import Status
 from dithc.workflow.watching.standing import Standing, State, clock, joined, span
 
-# What speaks for a thing of several stages, where not all are done.
+# Precedence of the stage that represents an unfinished object.
 FIRST: tuple[State, ...] = ("failed", "running", "queued", "stopped", "waiting")
 ACTIVE: tuple[State, ...] = ("running", "queued", "failed")
 COLOURS: dict[State, int] = {"done": 32, "running": 36, "queued": 33, "waiting": 90, "stopped": 35, "failed": 31}
@@ -16,35 +16,13 @@ LONGEST_NAME = 40
 GAP = "  "
 
 
-@dataclass(frozen=True)
-class Row:
-    """One line of a status: kind and name, state of the leading stage, stages done of total, description."""
+class Row(NamedTuple):
+    """One line of a status: kind and name of the object, state and description of its leading stage."""
 
     kind: str
     name: str
     state: State
-    done: int
-    total: int
     words: str
-
-
-def rows_of(status: Status) -> list[Row]:
-    """A line for each thing, in the order of the work."""
-    things = groupby(status.standings, key=lambda one: (one.stage.kind, one.stage.name))
-    return [_row(kind, name, list(standings)) for (kind, name), standings in things]
-
-
-def table(rows: list[Row], *, width: int | None = None, colour: bool = False) -> list[str]:
-    """Return aligned lines, cut to `width`, with states in color if requested."""
-    names = max((len(row.name) for row in rows), default=0)
-    names = min(names, LONGEST_NAME if width is None else max(12, width // 4))
-    kinds = max((len(row.kind) for row in rows), default=0)
-    lines = []
-    for row in rows:
-        begin = f"{row.kind:<{kinds}}{GAP}{cut(escaping.escaped(row.name), names):<{names}}{GAP}"
-        line = cut(escaping.escaped(f"{begin}{row.state:<7}{GAP}{row.words}".rstrip()), width)
-        lines.append(_coloured(line, row.state, at=len(begin)) if colour else line)
-    return lines
 
 
 def lines_of(
@@ -57,46 +35,54 @@ def lines_of(
 ) -> list[str]:
     """Return the status of an experiment as lines.
 
-    `width` and `height` are limits, but the report's path may be longer. Waiting and finished rows are dropped first, or always
-    if `only_active`.
+    `width` and `height` are limits, except for the report's path. Waiting and finished rows are dropped first, or always if
+    `only_active`.
     """
-    rows = [row for row in rows_of(status) if row.state in ACTIVE or not only_active]
+    objects = groupby(status.standings, key=lambda one: (one.stage.kind, one.stage.name))
+    rows = [_row(kind, name, list(standings)) for (kind, name), standings in objects]
+    rows = [row for row in rows if row.state in ACTIVE or not only_active]
     who = f"; {status.who}" if status.report is None and not only_active else ""
-    end = [*(f"also in the queue: {words}" for words in status.others), status.summary() + who]
+    end = [
+        cut(line, width) for line in (*(f"also in the queue: {job}" for job in status.others), status.summary() + who)
+    ]
     end += [f"report: {status.report}"] if status.report is not None else []
-    room = max(0, height - len(end)) if height is not None else len(rows)
-    lines = table(_most_telling(rows, room), width=width, colour=colour)
-    return lines + [cut(line, width) if not line.startswith("report: ") else line for line in end]
+    space = max(0, height - len(end)) if height is not None else len(rows)
+    return _table(_most_telling(rows, space), width=width, colour=colour) + end
 
 
-def _most_telling(rows: list[Row], room: int) -> list[Row]:
+def _table(rows: list[Row], *, width: int | None, colour: bool) -> list[str]:
+    names = max((len(row.name) for row in rows), default=0)
+    names = min(names, LONGEST_NAME if width is None else max(12, width // 4))
+    kinds = max((len(row.kind) for row in rows), default=0)
+    lines = []
+    for row in rows:
+        begin = f"{row.kind:<{kinds}}{GAP}{cut(escaping.escaped(row.name), names):<{names}}{GAP}"
+        line = cut(escaping.escaped(f"{begin}{row.state:<7}{GAP}{row.words}".rstrip()), width)
+        end = len(begin) + len(row.state)
+        if colour and len(line) >= end:
+            line = f"{begin}\x1b[{COLOURS[row.state]}m{row.state}\x1b[0m{line[end:]}"
+        lines.append(escaping.Coded(line) if colour else line)
+    return lines
+
+
+def _most_telling(rows: list[Row], space: int) -> list[Row]:
     """Return as many rows as fit, in order; drops the last waiting rows first, then the first finished rows."""
     waiting = [number for number, row in enumerate(rows) if row.state == "waiting"][::-1]
     done = [number for number, row in enumerate(rows) if row.state == "done"]
-    left_out = set([*waiting, *done][: max(0, len(rows) - room)])
-    return [row for number, row in enumerate(rows) if number not in left_out][:room]
+    dropped = set([*waiting, *done][: max(0, len(rows) - space)])
+    return [row for number, row in enumerate(rows) if number not in dropped][:space]
 
 
 def _row(kind: str, name: str, standings: list[Standing]) -> Row:
-    done = [one for one in standings if one.state == "done"]
-    if len(done) == len(standings):
-        return Row(kind, name, "done", len(done), len(standings), _all_done(kind, done))
-    speaks = next(one for state in FIRST for one in standings if one.state == state)
-    words = speaks.words
+    if all(one.state == "done" for one in standings):
+        when = clock(max(one.when for one in standings if one.when is not None))
+        seconds = [one.seconds for one in standings if one.seconds is not None]
+        # The duration of a segment of a run includes all earlier segments.
+        took = (max(seconds) if kind == "run" else sum(seconds)) if seconds else None
+        time = f"{when} in {span(max(1.0, took))}" if took is not None else when
+        return Row(kind, name, "done", joined(time, standings[-1].words))
+    leading = next(one for state in FIRST for one in standings if one.state == state)
+    words = leading.words
     if len({one.stage.rule for one in standings}) > 1:
-        words = f"{speaks.stage.rule.removesuffix('_generated')}: {words}" if words else speaks.stage.rule
-    return Row(kind, name, speaks.state, len(done), len(standings), words)
-
-
-def _all_done(kind: str, done: list[Standing]) -> str:
-    when = clock(max(one.when for one in done if one.when is not None))
-    seconds = [one.seconds for one in done if one.seconds is not None]
-    # A training's time is that of all its segments so far.
-    took = (max(seconds) if kind == "run" else sum(seconds)) if seconds else None
-    return joined(f"{when} in {span(max(1.0, took))}" if took is not None else when, done[-1].words)
-
-
-def _coloured(line: str, state: State, *, at: int) -> str:
-    end = at + len(state)
-    coded = f"{line[:at]}\x1b[{COLOURS[state]}m{line[at:end]}\x1b[0m{line[end:]}" if len(line) >= end else line
-    return escaping.Coded(coded)
+        words = f"{leading.stage.rule.removesuffix('_generated')}: {words}" if words else leading.stage.rule
+    return Row(kind, name, leading.state, words)

@@ -19,9 +19,9 @@ class Standing:
         state: done, running, queued (with a scheduler), waiting (for a stage, cores or the driver), stopped (begun, no active
             process), failed.
         words: description in one line.
-        when: time of completion, in seconds since 1970.
+        when: completion time in seconds since 1970.
         seconds: duration, including earlier training segments; None if unfinished or not recorded.
-        seconds_left: of a running stage, if known.
+        seconds_left: remaining time of a running stage, if available.
         training: progress of a running training stage.
         why: last lines of a failed stage.
         log: path of its output, if it exists.
@@ -40,7 +40,7 @@ class Standing:
 
 @dataclass(frozen=True, kw_only=True)
 class Driver:
-    """The process that submits or runs an experiment's jobs: host, number, and when it began in seconds since 1970."""
+    """The process that submits or runs an experiment's jobs: host, PID, start time in seconds since 1970."""
 
     host: str
     pid: int
@@ -48,7 +48,7 @@ class Driver:
 
 
 def span(seconds: float) -> str:
-    """Seconds as `m:ss`, `h:mm:ss`, or days and hours."""
+    """Format seconds as `m:ss`, `h:mm:ss`, or days and hours."""
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     if hours >= 48:
@@ -57,18 +57,18 @@ def span(seconds: float) -> str:
 
 
 def pace(seconds_per_step: float) -> str:
-    """Return the speed, as `3.1 steps/s` or `2.4 s a step`; empty if unknown."""
+    """Format the speed as `3.1 steps/s` or `2.4 s per step`; empty if unknown."""
     if seconds_per_step <= 0:
         return ""
-    return f"{1 / seconds_per_step:.3g} steps/s" if seconds_per_step < 1 else f"{seconds_per_step:.3g} s a step"
+    return f"{1 / seconds_per_step:.3g} steps/s" if seconds_per_step < 1 else f"{seconds_per_step:.3g} s per step"
 
 
 def clock(when: float) -> str:
-    """A time of today as `14:03`, of another day with its date."""
-    here = datetime.fromtimestamp(when)
-    return here.strftime("%H:%M" if here.date() == datetime.now().date() else "%Y-%m-%d %H:%M")
+    """Format a time of today as `14:03`, of another day with its date."""
+    time = datetime.fromtimestamp(when)
+    return time.strftime("%H:%M" if time.date() == datetime.now().date() else "%Y-%m-%d %H:%M")
 
 
 def joined(*words: str) -> str:
-    """Words that are not empty, with commas."""
+    """Join the non-empty words by commas."""
     return ", ".join(word for word in words if word)

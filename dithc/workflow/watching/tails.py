@@ -19,7 +19,7 @@ MOST_LINES = 16
 
 @dataclass(frozen=True)
 class Training:
-    """Progress of a training stage: last step, its loss (None if dropped) and time (seconds since 1970), median rates."""
+    """Progress of a training run: last step, its loss (None if dropped) and time (seconds since 1970), median rates."""
 
     step: int
     loss: float | None
@@ -41,13 +41,13 @@ def tail(path: Path) -> list[str]:
 
 
 def training_at(store: Path) -> Training | None:
-    """Return the progress of a store folder's run, from the end of its metrics; None before the first step."""
+    """Return the progress of a run from the end of the metrics in its store folder; None before the first step."""
     rows: list[dict[str, Any]] = []
     for line in tail(store / METRICS):
         try:
             row = parse(line)
             rows.append({"step": int(row["step"]), "time": float(row["time"]), **row})
-        except (ValueError, KeyError, TypeError):  # torn by a kill, or still being written
+        except (ValueError, KeyError, TypeError):  # incomplete after a kill or during a write
             continue
     if not rows:
         return None
@@ -64,7 +64,7 @@ def training_at(store: Path) -> Training | None:
 
 
 def bar_of(lines: list[str]) -> tuple[str, float | None] | None:
-    """The last line of progress in a log, as words (`12/400 step, 3 step/s, 0:42 left, loss 0.1`), and the seconds left."""
+    """Return the last progress line of a log (`12/400 step, 3 step/s, 0:42 left, loss 0.1`) and its remaining seconds."""
     for line in reversed(lines):
         if found := BAR.search(line):
             done, total, unit, rate, left, notes = found.groups()
@@ -73,7 +73,7 @@ def bar_of(lines: list[str]) -> tuple[str, float | None] | None:
 
 
 def error_of(lines: list[str]) -> list[str]:
-    """Return the last error in a log (four lines of dithc's, or the end of a traceback); None if none or interrupted."""
+    """Return the last error in a log (a four-line dithc error, or the end of a traceback); empty without one or after Ctrl-C."""
     if lines and lines[-1].startswith("KeyboardInterrupt"):
         return []
     for number in range(len(lines) - 1, -1, -1):

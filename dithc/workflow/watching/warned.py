@@ -8,8 +8,8 @@ from pathlib import Path
 from dithc.sealed import plain
 
 TOLD = re.compile(r"(?:r\d+ \| )?\d\d:\d\d:\d\d ([^:]+): (warning: |error: )?")
-LONGEST = 320  # characters of a warning that are shown; all of it is in the log
-DIFFERS = re.compile(r"\b(?=\w*\d)[\w.,-]*\w")  # words with a digit in them: counts, digests, steps
+LONGEST = 320  # printed characters of a warning; the log contains the full text
+DIFFERS = re.compile(r"\b(?=\w*\d)[\w.,-]*\w")  # words that contain a digit: counts, digests, steps
 
 
 def kind_of(text: str) -> str:
@@ -33,7 +33,7 @@ class Warned:
         self._kinds: dict[str, Kind] = {}
 
     def add(self, line: str, *, where: str = "") -> bool:
-        """Count a log line; returns whether it is the first warning of its kind."""
+        """Count a log line; return whether it is the first warning of its kind."""
         found = TOLD.match(line)
         if found is None or found.group(2) != "warning: ":
             return False
@@ -45,7 +45,7 @@ class Warned:
         return kind.count == 1
 
     def read(self, log: Path, *, where: str) -> None:
-        """Count the warnings of a stage's log; none if unreadable."""
+        """Count the warnings in a stage's log; an unreadable log has none."""
         try:
             with plain(log).open(errors="replace") as lines:
                 for line in lines:
@@ -54,5 +54,5 @@ class Warned:
             return
 
     def kinds(self) -> Iterable[Kind]:
-        """All kinds, the first first."""
+        """Return all kinds in order of first occurrence."""
         return self._kinds.values()

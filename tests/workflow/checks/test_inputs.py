@@ -1,4 +1,4 @@
-"""What can be seen of the user's files from outside is told before the first job: what is missing, not whole, of other bands."""
+"""Checks of user files before the first job: missing files, incomplete files, other bands."""
 
 import json
 from pathlib import Path
@@ -39,7 +39,7 @@ RULES = {"stage", "latents", "pretrain", "features_real"}
 
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder in which everything is there and whole."""
+    """Folder with complete inputs."""
     monkeypatch.chdir(tmp_path)
     for name in ("A", "B"):
         product = tmp_path / "scenes" / SCENE.format(name, "1C")
@@ -82,7 +82,7 @@ def test_what_is_gone_is_named_unless_no_planned_job_reads_it(place: Path, gone:
     assert "fix:" in told()
     assert told({"tiles", "report"}) == ""
     if "/" not in gone:
-        assert told(machine={"inputs": "nodes"}) == "", "nodes may see what is not here"
+        assert told(machine={"inputs": "nodes"}) == "", "nodes may have other files"
 
 
 def test_a_file_in_the_place_of_a_folder_and_a_folder_in_that_of_a_file_are_named(place: Path) -> None:
@@ -90,8 +90,8 @@ def test_a_file_in_the_place_of_a_folder_and_a_folder_in_that_of_a_file_are_name
     (place / "inception").mkdir()
     (place / "vae").rename(place / "was")
     (place / "vae").write_text("weights")
-    assert "extractors.e.path: inception: a folder, and the file of weights" in told()
-    assert "codecs.c.path: vae: a file, and the folder with config.json" in told()
+    assert "extractors.e.path: inception: a folder; expected the weights file" in told()
+    assert "codecs.c.path: vae: a file; expected the folder with config.json" in told()
 
 
 def test_shards_are_let_through_and_a_missing_one_or_a_file_that_contains_something_else_is_named(place: Path) -> None:
@@ -126,7 +126,7 @@ def test_bands_that_only_the_product_lacks_are_named_before_anything_is_staged(p
     said = told(source={"bands": ["B02", "B03", "B04", "B10", "B11", "B12"]})
     assert "datasets.d.source.bands has B10" in said
     (place / "scenes" / "renamed.SAFE").mkdir()
-    assert "B10" not in told(), "where a name does not say the level, nobody knows yet"
+    assert "B10" not in told(), "the product names do not contain the level"
 
 
 def test_bands_of_staged_scenes_are_known_from_their_manifest(place: Path) -> None:

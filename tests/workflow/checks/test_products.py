@@ -1,4 +1,4 @@
-"""Results that are not whole are found by the sizes of their files."""
+"""Detection of incomplete results by file sizes."""
 
 import os
 from pathlib import Path

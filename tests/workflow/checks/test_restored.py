@@ -1,4 +1,4 @@
-"""What will be the same when it is made again: nothing runs for it; where a setting, an input or a file changed, all does."""
+"""Rebuilds of damaged results: no downstream job runs, unless a setting, an input or a file changed."""
 
 from pathlib import Path
 from typing import Any
@@ -34,7 +34,7 @@ def write(matrix: Matrix, stage: str, name: str, path: str, *inputs: str) -> str
 
 @pytest.fixture
 def chain(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Paths of the manifests of a finished experiment, from scenes to the run."""
+    """Paths of a finished experiment's manifests, from scenes to the run."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "scenes" / "a").mkdir(parents=True)
     (tmp_path / "scenes" / "a" / "1.png").write_bytes(b"1")
@@ -55,7 +55,7 @@ def test_results_of_the_same_settings_inputs_and_files_are_restored(chain: list[
 @pytest.mark.parametrize(
     ("change", "kept"),
     [
-        ({"seed": 1}, 1),  # of the tiles, and so of all that follows
+        ({"seed": 1}, 1),  # affects the tiles and everything downstream
         ({"runs": {"r": {"dataset": "d", "steps": 4, "lr": 0.5}}}, 3),
         ({"machine": {"launcher": "mpiexec", "ranks_per_node": 2}, "title": "T"}, 4),
         ({"runs": {"other": {"dataset": "d", "steps": 4}}}, 3),

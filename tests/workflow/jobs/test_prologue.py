@@ -1,4 +1,4 @@
-"""`machine.prologue`: a site's lines run before the command of every rule, and one that fails ends the job loudly."""
+"""`machine.prologue`: its lines run before the command of every rule, and a failing line ends the job with an error."""
 
 import os
 import shutil
@@ -47,11 +47,11 @@ def test_line_that_fails_ends_the_job_and_says_so(tmp_path: Path, lines: str | N
 
 def test_example_loads_modules_and_checks_what_they_brought(tmp_path: Path) -> None:
     (tmp_path / "bin").mkdir()
-    no_programs = str(tmp_path / "nothing")  # the machine's own mpiexec would hide that the module brought none
+    no_programs = str(tmp_path / "nothing")  # an installed mpiexec would hide that the module has none
     mpiexec = tmp_path / "bin" / "mpiexec"
     (tmp_path / "profile").write_text(MODULE % (tmp_path / "bin") + f"source {MODULES}\n")
     done = run(str(tmp_path / "profile"), "true", tmp_path, PATH=no_programs)
-    assert done.returncode == 2, "module load brought no mpiexec, and the example went on"
+    assert done.returncode == 2, "the example must stop if `module load` provides no mpiexec"
     mpiexec.write_text("#!/bin/sh\n")
     mpiexec.chmod(0o755)
     done = run(str(tmp_path / "profile"), "echo $DITHC_MPIEXEC", tmp_path, PATH=no_programs)

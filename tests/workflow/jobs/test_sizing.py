@@ -1,4 +1,4 @@
-"""What jobs ask for follows from their work: above what they take, and not absurdly so; and the same wherever it is read."""
+"""Requests of jobs follow from their work, are reasonable upper bounds, and are the same on every machine."""
 
 import json
 from pathlib import Path
@@ -45,7 +45,7 @@ def test_time_and_memory_of_a_training_include_the_second_pass_of_guide() -> Non
         return needs(base.model_copy(update={"runs": runs}), "train", "baseline", ranks_per_node=1, ranks=1, cores=1)
 
     plain, guided = asked(), asked(by="self", interval=[0.2, 0.8])
-    start = START_MINUTES  # beside the work: three passes of all images, and of 0.75 x 0.6 of them one more
+    start = START_MINUTES  # plus the work: three passes of all images, and a fourth for 0.75 x 0.6 of them
     assert (guided.minutes - start) / (plain.minutes - start) == pytest.approx(3.45 / 3, rel=0.02)
     assert guided.memory_mb == plain.memory_mb
     assert asked(by="start").memory_mb >= plain.memory_mb + 200  # bf16
@@ -80,13 +80,13 @@ def test_every_stage_of_the_demo_took_less_than_its_job_would_ask_for(finished: 
 
 def test_memory_of_a_large_training_is_near_what_was_measured() -> None:
     measured = 5.00 * 2**30  # `dithc bench strategies --models B/2 --batches 16 --strategies cftp`, fp32, one rank
-    blocking = {"machine": {"checkpoints": "blocking"}}  # the bench saves nothing
+    blocking = {"machine": {"checkpoints": "blocking"}}  # the bench writes no checkpoints
     asked = Workflow(large(batch=16).model_dump(mode="json") | blocking, cores=2).jobs.mem_mb("train", "one") * 1e6
     assert measured <= asked <= 2 * measured
 
 
 def large(**run: Any) -> Experiment:
-    """A training of DiT-B/2 with 256 tokens."""
+    """Training run of DiT-B/2 with 256 tokens."""
     dataset = {
         "title": "t",
         "source": {"kind": "image-folder", "path": "."},
@@ -135,7 +135,7 @@ def test_eight_views_take_four_times_the_encoding_and_no_more_memory() -> None:
     (memory, two), (same_memory, eight) = asked(2), asked(8)
     assert memory == same_memory
     assert two > 10
-    assert 2.5 * two - 3 <= eight <= 4 * two + 3  # 2.5 for what is read and written, 4 for what is computed
+    assert 2.5 * two - 3 <= eight <= 4 * two + 3  # 2.5 for I/O, 4 for computation
 
 
 def test_a_second_network_that_guides_is_asked_for() -> None:
@@ -149,7 +149,7 @@ def test_a_second_network_that_guides_is_asked_for() -> None:
 
     weights = 675e6 * 4 / 1e6
     assert memory(guide="start") - memory() > weights
-    # Keys and values that stages keep, of the blocks that each has.
+    # Keys and values that each stage keeps for its blocks.
     alone, of_four = (
         memory(batch=32, pipefusion={"pipefusion_parallel_degree": degree, "num_pipeline_patch": 4}) - memory(batch=32)
         for degree in (1, 4)
@@ -189,7 +189,7 @@ def test_job_that_can_never_start_is_an_error_and_one_that_goes_on_in_another_a_
         workflow(machine=CLUSTER, resources={"train": {"mem_mb": 50_000}}).jobs.check([("train", "pretrain")])
     assert "50000 MB of memory, a node has 10000 MB" in str(error.value)
     notes = workflow(machine={**CLUSTER, "gflops_per_core": 0.01}).jobs.check([("train", "pretrain")])
-    assert "it goes on in further jobs" in notes[0]
+    assert "it continues in further jobs" in notes[0]
 
 
 def test_bundled_jobs_that_are_short_are_no_note_though_each_has_a_small_share_of_the_walltime() -> None:
@@ -198,7 +198,7 @@ def test_bundled_jobs_that_are_short_are_no_note_though_each_has_a_small_share_o
     assert jobs.check([("fid", evaluation)]) == []
     codec = next(iter(jobs.experiment.codecs))
     (note,) = workflow(machine={**CLUSTER, "gflops_per_core": 1e-6}).jobs.check([("codec", codec)])
-    assert "it may be ended before it is done" in note
+    assert "the scheduler may end it early" in note
 
 
 def test_scheduler_without_the_size_of_its_nodes_is_refused() -> None:

@@ -1,4 +1,4 @@
-"""The last words of `dithc run`, told from fabricated folders."""
+"""Final summary of `dithc run`, from fabricated folders."""
 
 from pathlib import Path
 from typing import Any
@@ -42,7 +42,7 @@ def test_every_score_stands_under_what_it_depends_on(folder: Path) -> None:
         path = folder / "fid" / name / "manifest.json"
         Manifest(stage="fid", name=name, spec={}, numbers=SCORE).write(path)
     lines = summary(folder)
-    head = "scores of sentinel2: extractor landscape-classifier (23f4a169d5c4, comparable with scores of this extractor alone)"
+    head = "scores of sentinel2: extractor landscape-classifier (23f4a169d5c4, comparable only with scores of this extractor)"
     assert lines[0] == f"{head}, rendering B04 B03 B02, 0 to 0.3"
     score = "FID 3.98, floor 0.5, KID 0.012 [0.01, 0.014], n 128 generated, 300 real"
     assert lines[1] == f"  sentinel2-after  {score}"
@@ -56,13 +56,11 @@ def test_time_of_a_training_counts_once_however_many_segments_it_has(folder: Pat
         Manifest(stage="train", name="pretrain", spec={}, numbers=own).write(
             folder / f"runs/pretrain/step_{step:07d}.json"
         )
-    finish(folder, "inputs/landscape", "inputs/sentinel2")  # of 12 seconds each
+    finish(folder, "inputs/landscape", "inputs/sentinel2")  # 12 seconds each
     lines = summary(folder)
-    assert (
-        "time of all stages that are done, 1:30 without starting them: train 1:06 (73%), synthesize 0:24 (27%)" in lines
-    )
+    assert "time of all finished stages, 1:30 without startup: train 1:06 (73%), synthesize 0:24 (27%)" in lines
     assert "checkpoints: store/pretrain-1" in lines
-    assert lines[-1] == "demo: 4 of 47 stages done; it took 8:12"
+    assert lines[-1] == "demo: 4 of 47 stages done; duration 8:12"
 
 
 def test_warnings_of_a_kind_are_counted_with_where_they_came_from(folder: Path) -> None:
@@ -91,10 +89,10 @@ def test_stage_that_ended_without_a_word_is_named_with_how(folder: Path, status:
     engine = Engine([], log=write(folder / "logs/snakemake.log", INTERRUPTED.format(status=status)))
     progress = Progress(folder)
     lines = Closing(progress, progress.look()).failure(engine.ended(), is_told=False)
-    assert lines[0].startswith(f"stage landscape ended without saying why ({how}); its log:")
+    assert lines[0].startswith(f"stage landscape ended without an error message ({how}); log:")
     assert "  | 12:00:00 stage: 1 scene" in lines
-    assert any(line.startswith("  fix: a kernel that is out of memory") for line in lines) == (how == "SIGKILL")
-    assert lines[-1].startswith("45 stages were not begun, 1 are done")
+    assert any(line.startswith("  fix: if memory ran out") for line in lines) == (how == "SIGKILL")
+    assert lines[-1].startswith("45 stages were not started, 1 are done")
 
 
 def test_failure_that_is_of_no_stage_is_left_to_snakemakes_words(folder: Path) -> None:

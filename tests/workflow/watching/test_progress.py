@@ -1,4 +1,4 @@
-"""Where stages are, told from fabricated folders and jobs."""
+"""States of stages, from fabricated folders and jobs."""
 
 import json
 import os
@@ -28,7 +28,7 @@ ERROR = """18:01:39 scenes: 1/1 scene (100 %), 8.9 scene/s, 0:00 gone, 0:00 left
 
 
 def train(folder: Path, *, steps: int, loss: float | None = 0.5, ago: float = 0.0, saved: int | None = None) -> Path:
-    """A store of run `pretrain` with so many steps, under the name its inputs give it."""
+    """Write a store of run `pretrain` with this number of steps, under the name that follows from its inputs."""
     latents = json.loads((folder / "latents/landscape/manifest.json").read_text())["digest"]
     spec = Manifest.spec_of(Progress(folder).matrix.experiment, "train", "pretrain")
     store = folder.parent.parent / "store" / f"pretrain-{digest({'spec': spec, 'latents': latents})}"
@@ -50,7 +50,7 @@ def test_nothing_begun_waits_for_its_first_stage_and_says_for_which_others_wait(
     assert standing(status, "synthesize landscape").words == "not started"
     assert standing(status, "tiles landscape").words == "for stage landscape"
     assert standing(status, "pretrain pretrain to step 20").words == ("for latents landscape")
-    assert "no driver works on it" in lines_of(status)[-1]
+    assert "no active driver" in lines_of(status)[-1]
 
 
 def test_done_stage_says_when_and_how_long(folder: Path) -> None:
@@ -75,7 +75,7 @@ def test_stage_whose_manifest_it_cannot_have_written_has_failed(folder: Path, nu
 
 @pytest.mark.parametrize("content", ["", "{}", "\xff", None])
 def test_stage_whose_manifest_is_unreadable_has_failed_with_the_words_of_the_plan(folder: Path, content: str) -> None:
-    """None is a manifest without its second document."""
+    """None stands for a manifest without its second document."""
     finish(folder, "scenes/landscape")
     path = folder / "scenes/landscape/manifest.json"
     if content is None:
@@ -100,7 +100,7 @@ def test_bench_whose_output_is_unreadable_has_failed(folder: Path) -> None:
 
 @pytest.mark.parametrize("content", [b"", b"\xff\xfe", b"{}", b"[1"])
 def test_configuration_that_was_changed_is_an_error(folder: Path, content: bytes) -> None:
-    """Also if bytes in the middle are changed."""
+    """The error also covers changed bytes in the middle."""
     sealed = (folder / "config.json").read_bytes()
     for changed in (content, sealed[:99] + content + sealed[100:]):
         (folder / "config.json").write_bytes(changed)
@@ -114,7 +114,7 @@ def test_training_in_the_middle_tells_step_loss_rate_and_time_left(folder: Path)
     job = Job(id="17", state="RUNNING", nodes="node3", what="rule_pretrain_wildcards_pretrain_0000020")
     one = standing(Progress(folder).look([job]), "pretrain pretrain to step 20")
     assert (one.state, one.seconds_left) == ("running", (40 - 12) * 2.0)
-    assert one.words == "step 12/40, 2 s a step, 0:56 left, loss 0.5000, 4.0 images/s, job 17 on node3"
+    assert one.words == "step 12/40, 2 s per step, 0:56 left, loss 0.5000, 4.0 images/s, job 17 on node3"
     assert one.training is not None
     assert one.training.step == 12
 
@@ -123,7 +123,7 @@ def test_silent_training_is_said_to_be_silent(folder: Path) -> None:
     finish(folder, "latents/landscape")
     train(folder, steps=3, ago=600)
     job = Job(id="17", state="RUNNING", what="rule_pretrain_wildcards_run=pretrain,step=0000020")
-    assert "no step since 10:0" in standing(Progress(folder).look([job]), "pretrain pretrain to step 20").words
+    assert "no step for 10:0" in standing(Progress(folder).look([job]), "pretrain pretrain to step 20").words
 
 
 def test_training_between_two_jobs_is_queued_with_what_is_saved(folder: Path) -> None:
@@ -140,7 +140,7 @@ def test_job_that_waits_in_vain_says_so_and_the_fix(folder: Path) -> None:
     job = Job(id="5", state="PENDING", reason="PartitionTimeLimit", what="rule_tiles_wildcards_landscape")
     one = standing(Progress(folder).look([job]), "tiles landscape")
     assert one.state == "queued"
-    assert "will not start by itself" in one.words
+    assert "cannot start" in one.words
     assert "machine.max_minutes" in one.words
 
 
@@ -169,7 +169,7 @@ def test_job_killed_for_memory_says_what_to_do(folder: Path) -> None:
     finish(folder, "scenes/landscape")
     job = Job(id="9", state="OUT_OF_MEMORY", status=0, what="rule_tiles_wildcards_landscape")
     status = Progress(folder).look([job])
-    assert "more memory than it had asked for" in standing(status, "tiles landscape").words
+    assert "more memory than it requested" in standing(status, "tiles landscape").words
     assert "job 9 ended OUT_OF_MEMORY" in "\n".join(lines_of(status))
 
 
@@ -194,7 +194,7 @@ def test_log_tells_of_a_run_only_while_a_driver_lives_and_if_it_is_the_drivers(f
         assert (one.state, one.seconds_left) == ("running", 5.0)
         assert one.words.startswith("3/8 scene, 1 scene/s, 0:05 left")
         os.utime(log, (time.time() - 3600, time.time() - 3600))
-        assert standing(Progress(folder).look(), "tiles landscape").words == "for its turn"
+        assert standing(Progress(folder).look(), "tiles landscape").words == "for free resources"
 
 
 def test_sampling_counts_images_of_finished_shards(folder: Path) -> None:
@@ -250,7 +250,7 @@ def test_report_of_before_is_not_the_report_while_a_driver_lives(folder: Path) -
     with Lease(folder):
         status = progress.look()
         assert (status.report, status.count("done")) == (None, 47)
-        report.write_text("made again")
+        report.write_text("rebuilt")
         os.utime(report, (time.time() + 1, time.time() + 1))
         assert progress.look().report == report
 

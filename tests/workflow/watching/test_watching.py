@@ -1,4 +1,4 @@
-"""`dithc status` and `dithc run` as a person calls them."""
+"""`dithc status` and `dithc run` from the command line."""
 
 import json
 import os
@@ -16,6 +16,7 @@ import pytest
 
 from dithc.config import experiment_of
 from dithc.runs import Lease
+from dithc.sealed import seal
 from dithc.workflow import Progress
 from dithc.workflow.watching.warned import kind_of
 from tests.workflow.conftest import DEMO, LOCAL, REDUCED, ROOT, TERMINAL, processes_in
@@ -41,17 +42,17 @@ def text_of_snakemake(folder: Path, experiment: str = "demo") -> str:
 def test_the_demo_says_a_line_a_stage_and_what_came_of_it(finished: Path) -> None:
     text = (finished / TERMINAL).read_text()
     lines = text.splitlines()
-    assert len(lines) <= 115, text  # with what an installation says, 120
+    assert len(lines) <= 115, text  # 120 with messages of an installation
     assert max(map(len, lines)) <= 160, text
     assert sum(": done" in line for line in lines) == 38
     assert "started" not in text
-    assert text.count("snakemake-") == 1, "its log is named once"
+    assert text.count("snakemake-") == 1, "the output must name its log once"
     for evaluation in ("sentinel2-after", "gaofen2-codec"):
         assert re.search(rf"\n  {evaluation} +FID .+, floor .+, KID .+ \[.+\], n 16 generated, 1\d\d real\n", text)
     for word in (
         "rendering B04 B03 B02, 0 to 0.3",
         "extractor landscape-classifier (",
-        "time of all stages",
+        "time of all finished stages",
         "warnings: ",
     ):
         assert word in text
@@ -59,7 +60,7 @@ def test_the_demo_says_a_line_a_stage_and_what_came_of_it(finished: Path) -> Non
     warned = {line.partition("warning: ")[2] for log in said for line in log.splitlines() if ": warning: " in line}
     assert warned
     told = kind_of(" ".join(text.split()))
-    assert all(kind_of(one)[:60] in told for one in warned), "every kind is told"
+    assert all(kind_of(one)[:60] in told for one in warned), "every kind must be reported"
     assert lines[-1] == f"report: {finished / 'results/demo/report.html'}"
 
 
@@ -164,7 +165,7 @@ def test_signal_reaches_snakemake_and_nothing_is_left_running(
     project: Path, numbers: tuple[signal.Signals, ...]
 ) -> None:
     go, begun, first = project / "go", project / "begun", numbers[0]
-    # The stage waits for a file, and one that gets two signals ignores the first.
+    # The stage waits for a file; with two signals it ignores the first.
     ignore = "trap '' INT TERM\n" if len(numbers) > 1 else ""
     (project / "hold.sh").write_text(f"{ignore}touch {begun}\nwhile [ ! -e {go} ]; do sleep 0.05; done\n")
     words = line("run", *LOCAL, "--", SYNTHESIZED, "--config", "machine={launcher: none, prologue: hold.sh}")
@@ -197,7 +198,7 @@ def test_signal_reaches_snakemake_and_nothing_is_left_running(
 
 def test_terminal_shows_what_runs_in_place(project: Path) -> None:
     go, log = project / "go", project / "results/demo/logs/synthesize/landscape.log"
-    # The stage waits until it was seen running, however fast the machine is.
+    # The stage waits until the terminal shows it as running.
     (project / "hold.sh").write_text(f"touch {log}\nwhile [ ! -e {go} ]; do sleep 0.05; done\n")
     here, there = pty.openpty()
     words = line("run", *LOCAL, "--", SYNTHESIZED, "--config", "machine={launcher: none, prologue: hold.sh}")
@@ -229,13 +230,13 @@ def test_status_asks_slurm_for_the_jobs_of_this_driver(tmp_path: Path, monkeypat
     folder.mkdir(parents=True)
     content = experiment_of([ROOT / DEMO, REDUCED]).model_dump(mode="json")
     content["machine"] |= {"scheduler": "slurm", "node_cores": 8, "cpus_per_rank": 8}
-    (folder / "config.json").write_text(json.dumps(content))
+    (folder / "config.json").write_text(seal(content))
     (folder / "driver.json").write_text(json.dumps({"name": "mine", "began": 0}))
     jobs = [
-        f"17|RUNNING|mine|node3|None|{tmp_path}|rule_synthesize_wildcards_landscape",
-        f"18|PENDING|mine||Priority|{tmp_path}|rule_synthesize_wildcards_sentinel2",
-        f"19|PENDING|other||Priority|{tmp_path}|rule_synthesize_wildcards_gaofen2",
-        f"20|PENDING|mine||Priority|{tmp_path}/elsewhere|rule_synthesize_wildcards_gaofen2",
+        f"17|RUNNING|mine|node3|None|0:05|{tmp_path}|rule_synthesize_wildcards_landscape",
+        f"18|PENDING|mine||Priority|0:00|{tmp_path}|rule_synthesize_wildcards_sentinel2",
+        f"19|PENDING|other||Priority|0:00|{tmp_path}|rule_synthesize_wildcards_gaofen2",
+        f"20|PENDING|mine||Priority|0:00|{tmp_path}/elsewhere|rule_synthesize_wildcards_gaofen2",
     ]
     squeue = tmp_path / "bin" / "squeue"
     squeue.parent.mkdir()

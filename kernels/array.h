@@ -1,4 +1,4 @@
-/* How the vector operators check, address and cut arrays of fp32 or bf16. Not part of the door. */
+/* Checks, addresses and cuts of fp32 and bf16 arrays in the vector operators. Internal. */
 #ifndef HC_ARRAY_H
 #define HC_ARRAY_H
 
@@ -7,8 +7,8 @@
 
 #include "context.h"
 
-/* Tokens of one image that are one unit of work, and one partial sum where tokens are summed. 32 rows of a DiT (1.5 to 4.6
- * KB in fp32) with their gradients are 150 to 440 KB: they stay in a second-level cache, and a batch of 4 images of 256
+/* Tokens of one image that are one unit of work, and one partial sum where tokens are summed. 32 rows of a DiT (1.5 to
+ * 4.6 KB in fp32) with their gradients are 150 to 440 KB: they stay in an L2 cache, and a batch of 4 images of 256
  * tokens still feeds 32 threads. A partial sum costs 2 rows of traffic per 96 or more. */
 #define HC_BLOCK_ROWS 32
 
@@ -16,8 +16,9 @@
  * enough that the last unit of the slowest thread does not show. */
 #define HC_CHUNK 16384
 
-/* More of the last level than this is not one core's: a virtual machine of few cores is shown the cache of the whole socket.
- * 8 MB is above the share on every server CPU without stacked cache (4 MB on EPYC 9004, 2 to 4 MB on Xeon). */
+/* Upper limit for one core's share of the last-level cache, because a virtual machine with few cores reports the
+ * cache of the entire socket. 8 MB exceeds the share on every server CPU without stacked cache (4 MB on EPYC 9004, 2
+ * to 4 MB on Xeon). */
 #define HC_LARGEST_CACHE_SHARE (8 << 20)
 
 static inline int64_t hc_element_bytes(int type) {
@@ -37,8 +38,8 @@ static inline int hc_is_array(const void *p, int64_t count, int type) {
     return (type == HC_F32 || type == HC_BF16) && (p != NULL || count == 0);
 }
 
-/* a * b * c, or -1 where one is negative, or the product, times 64, is no int64: so the bytes of an array, and of partial sums that
- * stand for several elements each, are. */
+/* Return a * b * c, or -1 if a factor is negative or the product times 64 overflows int64. Sizes in bytes of arrays,
+ * and of partial sums with several elements each, then do not overflow. */
 static inline int64_t hc_count(int64_t a, int64_t b, int64_t c) {
     int64_t ab, abc, bytes;
     if (a < 0 || b < 0 || c < 0 || __builtin_mul_overflow(a, b, &ab) || __builtin_mul_overflow(ab, c, &abc) ||

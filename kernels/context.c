@@ -8,8 +8,8 @@
 
 #include "memory/pages.h"
 
-/* Used where the caller does not know: the smallest first and second level of the CPUs this library is written for (Zen 4 has
- * 32 KB and 1 MB, A64FX 64 KB and 8 MB shared by 12), and a last level of 2 MB a core. */
+/* Used where the caller does not know: the smallest first and second level of the CPUs this library is written for
+ * (Zen 4 has 32 KB and 1 MB, A64FX 64 KB and 8 MB shared by 12), and a last level of 2 MB a core. */
 #define DEFAULT_L1_BYTES (32 << 10)
 #define DEFAULT_L2_BYTES (512 << 10)
 #define DEFAULT_L3_BYTES (2 << 20)
@@ -18,7 +18,7 @@
 typedef struct {
     hc_context context;
     pthread_mutex_t lock;
-    unsigned owner; /* hc_forks of the process whose lock it is */
+    unsigned owner; /* hc_forks of the process that owns the lock */
 } locked_context;
 
 static int copy_nodes(const hc_machine *machine, hc_context *context) {

@@ -1,4 +1,4 @@
-/* What an operator finds behind an hc_context. Not part of the door. */
+/* Content of an hc_context, for operators. Internal. */
 #ifndef HC_CONTEXT_H
 #define HC_CONTEXT_H
 
@@ -26,11 +26,12 @@ static inline int hc_is_context(const hc_context *context) {
     return hc_has_tag(context, HC_CONTEXT_TAG);
 }
 
-/* At least `bytes` of scratch memory, aligned to 4,096 bytes, on huge pages, content undefined; NULL: refused. To be called
- * by the operator before it starts its job; the block is valid until the next call. */
+/* At least `bytes` of scratch memory, aligned to 4,096 bytes, on huge pages, content undefined; NULL: refused. To be
+ * called by the operator before it starts its job; the block is valid until the next call. */
 void *hc_scratch(hc_context *context, int64_t bytes);
 
-/* An operator brackets its work with these, so that two Python threads cannot share scratch memory and team. Not recursive. */
+/* An operator brackets its work with these, so that two Python threads cannot share scratch memory and team. Not
+ * recursive. */
 void hc_lock(hc_context *context);
 void hc_unlock(hc_context *context);
 

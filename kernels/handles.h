@@ -1,5 +1,5 @@
-/* What an address that comes as a handle is. Every handle begins with a word of its kind, which each function of the door looks at
- * before anything behind it. Not part of the door. */
+/* Type check of handles. Every handle begins with a word for its type, which each public function checks first.
+ * Internal. */
 #ifndef HC_HANDLES_H
 #define HC_HANDLES_H
 
@@ -16,7 +16,8 @@ static inline int hc_has_tag(const void *handle, uint64_t tag) {
     return handle != NULL && (uintptr_t)handle % sizeof(tag) == 0 && *(const uint64_t *)handle == tag;
 }
 
-/* Before the memory of a handle goes: who comes with it later is refused for as long as nobody else writes there. */
+/* Clear the type word before a handle is freed, so that later calls with it are rejected until the memory is
+ * re-used. */
 static inline void hc_drop_tag(uint64_t *tag) {
     *(volatile uint64_t *)tag = 0;
 }

@@ -2,17 +2,17 @@
 #include "activation/activation.h"
 #include "simd/math.h"
 
-/* Four runs of addresses are written in turns where the data is out of cache: the pages of one run leave banks of memory
- * idle and the prefetchers stop at their ends. Two cores, copies of 256 MB in pages of 4 KB, GB/s read and written: one
- * run 35, four runs at distances of 4, 16, 64 KB 44, 46, 48, eight 47, ordinary stores 26; of 64 MB on huge pages: one run
- * 45, four 52. */
+/* Four runs of addresses are written alternately where the data is out of cache: the pages of one run leave banks of
+ * memory idle and the prefetchers stop at their ends. Two cores, copies of 256 MB in pages of 4 KB, GB/s read and
+ * written: one run 35, four runs at distances of 4, 16, 64 KB 44, 46, 48, eight 47, ordinary stores 26; of 64 MB on
+ * huge pages: one run 45, four 52. */
 #define RUNS 4
 #define RUN_ELEMENTS 4096
 #define TURN_ELEMENTS 64
 
 typedef enum { MAP, MAP_BACKWARD, SCALE_ADD, SCALE, DIFFERENCE } operation;
 
-/* What happens to each element; constant after inlining, but for the numbers. */
+/* Operation on each element; constant after inlining, except the numbers. */
 typedef struct {
     operation operation;
     int function;
@@ -87,7 +87,7 @@ HC_INLINE void some_(recipe r, arrays a, int64_t i, int64_t n) HC_STREAMING_OK {
     hc_store_as_n(a.out, i, n, a.out_type, element_(r, x, reads_y_(r) ? hc_load_as_n(a.y, i, n, a.y_type) : x));
 }
 
-/* The part from `i` that fills whole groups of runs, with stores past the caches; returns where it ends. */
+/* Compute the part from `i` that fills complete groups of runs, with stores that bypass the caches; return its end. */
 HC_INLINE int64_t runs_(recipe r, arrays a, int64_t i, int64_t count, int pairs) HC_STREAMING_OK {
     const int64_t step = hc_lanes() << pairs, of_turn = step > TURN_ELEMENTS ? step : TURN_ELEMENTS;
     for (; i + RUNS * RUN_ELEMENTS <= count; i += RUNS * RUN_ELEMENTS) {

@@ -48,7 +48,7 @@ HC_INLINE void forward_row_(place p, int64_t columns, int pairs, int past) HC_ST
     }
 }
 
-/* 1 where both halves of every row start at multiples of a step, as stores past the caches demand. */
+/* 1 where both halves of every row start at multiples of a step, as stores that bypass the caches demand. */
 HC_INLINE int aligned_(const void *p, int64_t columns, int64_t step, int type) HC_STREAMING_OK {
     return columns % step == 0 && (uintptr_t)p % (uintptr_t)(step * (type == HC_F32 ? 4 : 2)) == 0;
 }
@@ -74,7 +74,7 @@ HC_KERNEL_FUNCTION void HC_NAME(swiglu_forward)(int64_t rows, int64_t columns, c
     }
 }
 
-/* Where exp(-gate) has become inf: there the sigmoid is 0, which no finite gate multiplies into a number that is none. */
+/* Gate at which exp(-gate) becomes inf. The sigmoid is 0 there, and its product with any finite gate is a number. */
 #define GATE_BOUND 89.0f
 
 /* exp(-b) where b is the gate within bounds beyond which silu' is 0 or 1; 1 / (1 + that). */

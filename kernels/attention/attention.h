@@ -15,16 +15,17 @@ typedef enum {
     HC_PANEL_F32 = 0,     /* rows of fp32 */
     HC_PANEL_ROUNDED = 1, /* rows of fp32 that hold values of bf16 */
     HC_PANEL_PAIRS = 2,   /* bf16; rows 2i and 2i + 1 interleaved; an odd last row is paired with zeros */
-    HC_PANEL_PARTS = 3    /* the same of each of three bf16 a number (parts_avx512.h), a panel of B for every 32 columns */
+    /* the same of each of three bf16 a number (parts_avx512.h), a panel of B for every 32 columns */
+    HC_PANEL_PARTS = 3
 } hc_panel;
 
 /* The number of lanes of this instruction set's vectors. */
 typedef int64_t hc_attention_lanes_kernel(void);
 
-/* A chunk of keys (rows) of a block of queries (columns), online softmax (Milakov & Gimelshein 2018). Turns scores into
- * p = exp((scores - max) * scale), in place (out_p is scores) or, for HC_PANEL_PARTS, to panels of `panel_bytes`, updates
- * the running max (of scores) and sum, and gives the factor that brings what was summed before to the new max. first:
- * there was nothing before, and max, sum and factor are only written. */
+/* A chunk of keys (rows) of a block of queries (columns), online softmax (Milakov & Gimelshein 2018). Replaces
+ * scores by p = exp((scores - max) * scale), in place (out_p is scores) or, for HC_PANEL_PARTS, in panels of
+ * `panel_bytes`. Updates the running max (of scores) and sum, and returns the factor that rescales earlier sums to
+ * the new max. first: no earlier chunk exists, and max, sum and factor are only written. */
 typedef void hc_attention_softmax_kernel(int64_t rows, int64_t columns, int64_t width, float scale, int first, int panel,
                                          float *scores, void *out_p, int64_t panel_bytes, float *max, float *sum,
                                          float *out_factor);
@@ -39,7 +40,8 @@ typedef void hc_attention_rescale_kernel(int64_t rows, int64_t columns, int64_t 
 typedef void hc_attention_delta_kernel(int64_t rows, int64_t columns, const void *x, int x_type, const void *y, int y_type,
                                        int64_t stride, float *out);
 
-/* Queries (rows) times a block of keys (columns). An even number of rows, but for the last ones of a panel of B. */
+/* Queries (rows) times a block of keys (columns). The number of rows is even, except for the last rows of a panel of
+ * B. */
 typedef struct {
     int64_t rows, columns, width;
     float scale;

@@ -96,8 +96,8 @@ static void add_keys(const hc_attention *work, hc_attention_ahead *ahead, int64_
     hc_multiply_part(work, ahead, &block);
 }
 
-/* Rows start..start + rows of a block of keys from first_key on: P and dS from S and dP, and what they add to dQ; add, add_dq:
- * dk and dv hold sums of earlier chunks, dq of earlier panels. */
+/* Rows start..start + rows of a block of keys from first_key on: P and dS from S and dP, and what they add to dQ; add,
+ * add_dq: dk and dv hold sums of earlier chunks, dq of earlier panels. */
 static void do_rows(const hc_attention *work, hc_attention_ahead *ahead, int64_t chunk, int64_t start, int64_t rows,
                     int64_t first_key, int64_t num_keys, int add, int add_dq, float *dq, backward_memory *memory) {
     const hc_gemm_kernel *gemm = work->gemm;
@@ -128,7 +128,7 @@ static void do_rows(const hc_attention *work, hc_attention_ahead *ahead, int64_t
     }
 }
 
-/* One block: `add` says that dk and dv hold sums of earlier chunks. */
+/* One block. `add`: dk and dv contain sums of earlier chunks. */
 static void do_block(const hc_attention *work, hc_attention_ahead *ahead, int64_t chunk, int64_t first_key, int64_t num_keys,
                      int add, int add_dq, float *dq, backward_memory *memory) {
     const int64_t rows = hc_chunk_rows(work, chunk), n = hc_least(hc_columns(work, num_keys), work->nr);
@@ -145,7 +145,8 @@ static void do_block(const hc_attention *work, hc_attention_ahead *ahead, int64_
     hc_multiply(work, ahead, work->k, n, rows, memory->queries_transposed + at, ds, memory->dk, work->width, add);
 }
 
-/* Where the results of the tokens of a panel go, and the same tokens of the head that this thread does next (-1: none). */
+/* Where the results of the tokens of a panel go, and the same tokens of the head that this thread does next (-1:
+ * none). */
 static hc_attention_ahead ahead_of_keys(const hc_attention *work, int64_t head, int64_t next_head, int64_t first,
                                         int64_t count) {
     hc_attention_ahead ahead = {.num_runs = 0};

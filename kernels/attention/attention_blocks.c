@@ -1,5 +1,5 @@
-/* What stands between the vector kernels of attention and the matrix kernels: panels, and blocks turned to rows of a
- * tensor. */
+/* Conversions between the vector kernels of attention and the matrix kernels: panels, and blocks transposed to rows
+ * of a tensor. */
 #include <math.h>
 #include <string.h>
 

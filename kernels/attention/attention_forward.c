@@ -1,9 +1,9 @@
-/* Attention forward, the ISA-free half: blocked online softmax (Dao et al., FlashAttention, 2022) with the scores
- * transposed.
+/* Attention forward, the part common to all instruction sets: blocked online softmax (Dao et al., FlashAttention,
+ * 2022) with transposed scores.
  *
- * A block is S^T, a chunk of keys (rows) times a panel of queries (columns). The softmax over keys is then a sum over
- * rows, without sums across a vector; what it leaves is a panel of B for O^T += V^T P^T as it stands; only O^T, K rows
- * a panel, is turned in the end. */
+ * A block is S^T, a chunk of keys (rows) times a panel of queries (columns). The softmax over keys is then a sum
+ * over rows, without sums across a vector. Its result is a panel of B for O^T += V^T P^T without packing. Only O^T,
+ * K rows per panel, is transposed at the end. */
 #include <string.h>
 
 #include "attention/attention_work.h"
@@ -132,7 +132,7 @@ void hc_attention_forward_job(void *arguments, int thread, int num_threads) {
     lay_out(work, work->scratch + thread * work->thread_bytes, &memory);
     memset(memory.scores, 0, (size_t)hc_scores_bytes(work)); /* padding columns are computed on, though never used */
     int64_t packed_head = -1, first, taken;
-    (void)num_threads; /* whoever runs does all that was dealt out: its own part first */
+    (void)num_threads; /* running threads compute all assigned panels, their own part first */
     for (int i = 0; i < work->num_threads; i++) {
         hc_share *units = &work->units[(thread + i) % work->num_threads];
         while ((taken = hc_share_take(units, panels, HEADS_AT_ONCE * panels, &first)) > 0) {

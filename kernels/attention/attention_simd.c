@@ -1,4 +1,4 @@
-/* The vector part of attention: softmax of a block of scores, its gradient, and what stands between blocks and tensors. */
+/* Vector part of attention: softmax of a block of scores, its gradient, and conversions between blocks and tensors. */
 #include <float.h>
 #include <math.h>
 
@@ -17,9 +17,10 @@ HC_KERNEL_FUNCTION int64_t HC_NAME(attention_lanes)(void) HC_KERNEL_STREAMING {
     return hc_lanes();
 }
 
-/* log(x) for normal x > 0: with x = 2^e (1 + f), 1 + f in [sqrt(1/2), sqrt(2)), it is e log(2) + f - f^2 / 2 + f^3 p(f). p is
- * the polynomial of degree 7 with the least maximum of the relative error of log(1 + f), 2^-27.3 (iteratively reweighted
- * least squares, as in simd/math.h). nan stays nan, inf gives inf. One number at a time: once for a row of scores. */
+/* log(x) for normal x > 0: with x = 2^e (1 + f), 1 + f in [sqrt(1/2), sqrt(2)), it is e log(2) + f - f^2 / 2 + f^3
+ * p(f). p is the polynomial of degree 7 with the least maximum of the relative error of log(1 + f), 2^-27.3
+ * (iteratively reweighted least squares, as in simd/math.h). nan stays nan, inf gives inf. One number at a time: once
+ * for a row of scores. */
 HC_INLINE float logarithm(float x) HC_STREAMING_OK {
     uint32_t bits;
     memcpy(&bits, &x, sizeof bits);
@@ -134,7 +135,7 @@ HC_INLINE HC_PAIRS_TARGET void softmax(int panel, int64_t rows, int64_t columns,
     }
 }
 
-/* One copy of the loop per panel, so that no loop tests it. Only kernels that AVX-512 stands beside ask for parts. */
+/* One copy of the loop per panel type, so that no loop tests it. Only kernels with AVX-512 request parts. */
 HC_KERNEL_FUNCTION HC_PAIRS_TARGET void HC_NAME(attention_softmax)(int64_t rows, int64_t columns, int64_t width,
                                                                    float scale, int first, int panel, float *scores,
                                                                    void *out_p, int64_t panel_bytes, float *max, float *sum,

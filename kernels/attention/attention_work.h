@@ -10,21 +10,21 @@
 #include "team/shares.h"
 
 /* Rows of keys (forward) or of queries (backward) that go with a panel of nr columns at once. 256 x 48 fp32 scores are
- * 48 KB: they and the operands stay in the second-level cache, and T = 256, DiT's length, is one chunk. */
+ * 48 KB: they and the operands stay in the L2 cache, and T = 256, DiT's length, is one chunk. */
 #define CHUNK_ROWS 256
 
-/* Rows of S and dP at once: 48 x 48 fp32 are 9 KB each, which leaves room for the operands in a first-level cache of 32
- * KB. Matrix units, which are entered and left with each product, want more rows. */
+/* Rows of S and dP at once. 48 x 48 fp32 are 9 KB each, so that the operands also fit a 32 KB L1 cache. Matrix units
+ * are entered and left with each product, and need more rows. */
 #define PART_ROWS 48
 #define PART_ROWS_BF16 256
 
-/* The next head is brought near where q, k, v, out and dout of it and the packed copies of this one fit into a second-
- * level cache of 1 MB, or nearly: 512 tokens of 64 fp32 are 128 KB an array. Of longer heads only the rows to be
- * written are. */
+/* Limit for prefetching the next head. Its q, k, v, out and dout, and the packed copies of this head, must nearly
+ * fit a 1 MB L2 cache: 512 tokens of 64 fp32 are 128 KB per array. For longer heads only the rows to be written are
+ * prefetched. */
 #define LOOK_AHEAD_TOKENS 512
 
-/* Keys whose part of dQ is summed by itself. Sums over segments go in their order, so that a head's segments may be on
- * several threads and the result is the same. */
+/* Keys per segment of dQ, which is summed separately. Segments are added in order, so that several threads may share
+ * a head with the same result. */
 #define SEGMENT_KEYS 512
 
 /* The most heads that a thread takes at once of those that are dealt out. */
@@ -38,17 +38,18 @@ typedef struct {
     int64_t t, keys; /* queries and keys of a head */
     int64_t share;   /* heads of queries to a head of keys */
     int causal;      /* query i sees keys 0 to i */
-    int64_t nr;         /* columns of a block of scores: of one panel of B, or of several where it is packed or in parts */
-    int64_t width;      /* nr, padded to whole vectors: the distance of the rows of a block */
+    /* columns of a block of scores: of one panel of B, or of several where it is packed or in parts */
+    int64_t nr;
+    int64_t width;      /* nr, padded to complete vectors: the distance of the rows of a block */
     int64_t lanes;      /* of a vector; of two where they make a row of a panel in parts */
     int64_t rows;       /* of all blocks of scores: keys (forward) or queries (backward), */
     int64_t chunk;      /* of a block, and how many such blocks there are */
     int64_t num_chunks;
     int64_t part;       /* rows of a block that the backward pass takes at once */
     int64_t num_segments;
-    int looks_ahead;    /* the next head is brought near while one is done */
-    int64_t padded_k;   /* K, or in parts K rounded up to whole tiles: rows of O^T, dK^T and dV^T, columns of dQ */
-    int tail;           /* 1: the end of a depth of K is packed as hc_near_tail_kernel says */
+    int looks_ahead;    /* prefetch the next head during the current head */
+    int64_t padded_k;   /* K, or in parts K rounded up to complete tiles: rows of O^T, dK^T and dV^T, columns of dQ */
+    int tail;           /* 1: the end of a depth of K is packed according to hc_near_tail_kernel */
     float scale;        /* 1 / sqrt(K) */
     int panel;          /* hc_panel: what the vector kernels write */
     int packs;          /* 1: their rows go through the matrix kernel's pack function; 0: they are its panel */
@@ -61,7 +62,8 @@ typedef struct {
     int num_threads;
     float *partial; /* dQ per head and segment where segments are spread over threads, else NULL */
     int64_t group;  /* heads that are in `partial` at once */
-    uint8_t *left;  /* 1 for each head that the kernels of parts leave to the others, and whether there is one; NULL: all */
+    /* 1 for each head that the kernels of parts leave to the others, and whether there is one; NULL: all */
+    uint8_t *left;
     uint8_t *num_left;
     int takes_left; /* 1: these heads are to be done, and no other */
 } hc_attention;
@@ -89,7 +91,7 @@ static inline int64_t hc_type_bytes(int type) {
 }
 
 /* Blocks start three cache lines after a multiple of 4 KB, each further than the one before, so that equal rows of two
- * blocks do not meet in one set of the first-level cache. */
+ * blocks do not meet in one set of the L1 cache. */
 static inline void *hc_arena_take(hc_attention_arena *arena, int64_t bytes) {
     void *block = arena->base == NULL ? NULL : arena->base + arena->used;
     arena->used += hc_round_up(bytes, 4096) + 3 * 64;
@@ -104,7 +106,7 @@ static inline int64_t hc_panels_b_bytes(const hc_gemm_kernel *gemm, int64_t k, i
     return hc_round_up(n, gemm->nr()) * hc_round_up(k, gemm->kr) * gemm->element_bytes;
 }
 
-/* Columns of a block for `count` keys or queries: whole vectors, so that the vector kernels need no tails. */
+/* Columns of a block for `count` keys or queries, in complete vectors, so that the vector kernels need no tails. */
 static inline int64_t hc_columns(const hc_attention *work, int64_t count) {
     return hc_round_up(count, work->lanes);
 }
@@ -145,8 +147,8 @@ static inline hc_matrix hc_transpose(hc_matrix matrix) {
     return (hc_matrix){matrix.data, matrix.column_stride, matrix.row_stride, matrix.dtype};
 }
 
-/* Memory to bring near while a block is multiplied: rows that will be packed or written next, so that nobody waits for
- * them. Rows of a head are a few cache lines, each on a page of its own, which no prefetcher of a CPU foresees. */
+/* Memory to prefetch while a block is multiplied: rows that will be packed or written next. Rows of a head are a few
+ * cache lines on separate pages, which hardware prefetchers do not predict. */
 typedef struct {
     hc_gemm_ahead runs[8];
     int num_runs, current;
@@ -193,11 +195,11 @@ int64_t hc_row_offset(const hc_attention *work, int64_t row);
 /* The panels of B of depth `rows` from what a vector kernel left in `block`: that itself, or packed to `packed`. */
 const void *hc_finish_panel(const hc_attention *work, int64_t rows, void *block, void *packed);
 
-/* out[i, j] = factor * block[j, i] for i < rows, j < K; block has K rows, `out` is that of a head from a token on. */
+/* out[i, j] = factor * block[j, i] for i < rows, j < K; block has K rows, and `out` starts at a token of a head. */
 void hc_store_transposed(const hc_attention *work, int64_t rows, float factor, float *block, float *buffer, hc_matrix out);
 
-/* Causal: the rows of scores that a column must not see become -inf. Queries are columns (forward) or rows (backward), from
- * first_query on, keys the others, from first_key on. */
+/* Causal: the rows of scores that a column must not see become -inf. Queries are columns (forward) or rows (backward),
+ * from first_query on, keys the others, from first_key on. */
 void hc_hide_later_keys(const hc_attention *work, int64_t rows, int64_t columns, int64_t first_query, int64_t first_key,
                         float *scores);
 

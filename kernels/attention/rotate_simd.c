@@ -1,14 +1,14 @@
 /* RMSNorm and rotation of the heads of q and k, and their gradients.
  *
- * K numbers a head, w its weight; xh = x rstd with rstd = 1 / sqrt(sum(x^2) / K + eps); out = R (w xh), R the rotation of pairs.
- * Backward, with h = R^T dout: dx = rstd (w h - xh sum(w h xh) / K), dw = sum over rows and heads of h xh. A head is read twice,
- * the second time from the first level of the cache. */
+ * K numbers a head, w its weight; xh = x rstd with rstd = 1 / sqrt(sum(x^2) / K + eps); out = R (w xh), R the rotation
+ * of pairs. Backward, with h = R^T dout: dx = rstd (w h - xh sum(w h xh) / K), dw = sum over rows and heads of h xh. A
+ * head is read twice, the second time from the L1 cache. */
 #include <math.h>
 
 #include "attention/rotate.h"
 #include "simd/simd.h"
 
-/* Pairs i.. of a head: `numbers` elements from `at`, two whole vectors or fewer. */
+/* Pairs i.. of a head: `numbers` elements from `at`, at most two vectors. */
 typedef struct {
     int64_t at, i, numbers, pairs;
     int whole, type;
@@ -73,7 +73,7 @@ HC_INLINE void add_each_(float *p, place at, hc_vf a, hc_vf b) HC_STREAMING_OK {
     }
 }
 
-/* 0 of a head whose squares are more than fp32 holds: it becomes zeros, as in PyTorch. */
+/* Return 0 if the squares of a head overflow fp32; the head becomes zeros, as in PyTorch. */
 HC_INLINE float rstd_(float mean, float eps) HC_STREAMING_OK { return 1.0f / sqrtf(mean + eps); }
 
 /* One head: its elements, its part of the tables and its weight. */
@@ -156,7 +156,7 @@ HC_INLINE void backward_head_(const hc_rotate_block *b, head h, float *dweight) 
     }
 }
 
-/* All heads of q, then those of k, row after row; what is constant here is constant in the loops. */
+/* All heads of q, then of k, row after row. Constants of this function are constant in the loops. */
 HC_INLINE void rows_(const hc_rotate_block *b, int backward, int type, int norm, int turn) HC_STREAMING_OK {
     const int64_t width = b->width, half = (width + 1) / 2;
     for (int64_t row = 0; row < b->rows; row++) {

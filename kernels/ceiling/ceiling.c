@@ -6,10 +6,11 @@
 #include "context.h"
 
 #define LINE_BYTES 64
-/* Where two threads meet, both work on whole pages. */
+/* Boundary between threads in units of pages. */
 #define COPY_MULTIPLE 4096
 
-/* Kernels for a unit that only does products of one type, best first within a type; without one the vector units do them. */
+/* Kernels for a unit that only does products of one type, best first within a type; without one the vector units do
+ * them. */
 static const struct {
     int dtype, isa;
     hc_multiply_add_kernel *kernel;
@@ -22,7 +23,7 @@ static const struct {
     {HC_F64, HC_ISA_REF, NULL}, /* a machine without any of these units has a table too */
 };
 
-/* A machine of level `isa` runs the kernels of its own family up to its own. */
+/* A machine of level `isa` runs the kernels of its family up to that level. */
 static hc_multiply_add_kernel *choose(const hc_context *context, int dtype) {
     const int lines = (int)(sizeof TABLE / sizeof TABLE[0]);
     for (int line = 0; line < lines; line++) {
@@ -34,7 +35,7 @@ static hc_multiply_add_kernel *choose(const hc_context *context, int dtype) {
     return context->kernels->multiply_add;
 }
 
-/* What one thread found; a cache line of its own, so that no thread waits for another's. */
+/* Result of one thread, on a separate cache line, so that threads do not wait for each other. */
 typedef struct {
     _Alignas(LINE_BYTES) double flop;
     float sink;

@@ -15,7 +15,7 @@ typedef struct {
  * floating-point operations done; *out_sink depends on all of them. */
 typedef double hc_multiply_add_kernel(int64_t rounds, const hc_ceiling_operands *operands, float *out_sink);
 
-/* Copies with stores that pass by the caches, where the instruction set has such. No overlap. */
+/* Copies with stores that bypass the caches, where the instruction set has such. No overlap. */
 typedef void hc_copy_kernel(int64_t bytes, const void *source, void *out_target);
 
 #define HC_DECLARE(isa) extern hc_multiply_add_kernel hc_multiply_add_##isa; extern hc_copy_kernel hc_copy_##isa;

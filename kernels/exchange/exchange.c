@@ -1,10 +1,11 @@
-/* The protocol of an exchange: processes of one node take turns at slots of a segment, told by counters.
+/* Protocol of an exchange: processes of one node alternate in using slots of a segment, synchronized by counters.
  *
- * The segment holds, for each process, a line of counters and `slots` slots. Arrays go through in chunks of one piece a process;
- * piece r of chunk c of every process lies in its slot c % slots. `put` copies the pieces that other processes combine into the
- * own slot; `combine` reduces the own piece over all processes, one's own values straight from its array, and leaves the
- * result in the own slot, where `get` of the others reads it, or in an array alone; `offer` puts a finished piece there at once. A
- * counter of each step tells the others how far one is, so that chunk c + 1 is put while others still combine c. */
+ * The segment contains a line of counters and `slots` slots for each process. Arrays pass in chunks with one piece
+ * per process. Piece r of chunk c of every process is in its slot c % slots. `put` copies the pieces that other
+ * processes combine into this process's slot. `combine` reduces this process's piece over all processes, with its
+ * own values straight from its array. It leaves the result in its slot, where `get` of other processes reads it, or
+ * only in an array. `offer` puts a finished piece there directly. A counter per step publishes the progress of each
+ * process, so that chunk c + 1 can be put while other processes still combine c. */
 #define _GNU_SOURCE
 #include "exchange/exchange.h"
 
@@ -27,29 +28,29 @@
 #endif
 
 #define CACHE_LINE 64
-/* Looks at a counter before a process sleeps: about 20 microseconds, the time of a chunk's step. */
+/* Polls of a counter before a process sleeps: about 20 microseconds, the time of a chunk's step. */
 #define LOOKS 500
 /* How long a process sleeps before it looks whether the one it waits for still exists. */
 #define SLEEP_NANOSECONDS 50000000
 #define NO_WAITING 0
-/* Processes that meet have cores of their own as a rule, and little to do meanwhile. */
+/* Processes in a barrier usually have separate cores, and little other work. */
 #define AWAKE_NANOSECONDS 500000
 /* After which a stopped process counts as one that will not come. */
 #define STOPPED_NANOSECONDS 10000000000
 
 enum { PUT = 0, COMBINED = 1, GOT = 2, STEPS = 3 };
 
-/* What one process tells the others; chunks done since the segment was made, modulo 2^32. */
+/* Progress that one process publishes: chunks done since the segment was created, modulo 2^32. */
 typedef struct {
     _Alignas(CACHE_LINE) atomic_uint done[STEPS];
-    atomic_uint sleepers; /* who may have to be woken when a counter of this line rises */
+    atomic_uint sleepers; /* processes to wake when a counter of this line rises */
     atomic_int pid;       /* 0 before it has attached */
 } counters;
 
 struct hc_exchange {
     uint64_t tag; /* HC_EXCHANGE_TAG */
     counters *lines; /* of each process */
-    char *slots;     /* of process 0; those of the next lie slots * slot_bytes further */
+    char *slots;     /* slots of process 0; later processes follow at distances of slots * slot_bytes */
     const hc_kernels *kernels;
     int64_t slot_bytes;
     int rank, ranks, num_slots;
@@ -133,7 +134,8 @@ static int is_gone(const counters *line) {
     return pid > 0 && kill(pid, 0) != 0 && errno == ESRCH;
 }
 
-/* The letter of proc(5): 'T' stopped, 'Z' ended but not yet asked for by its parent; '?' where the system does not tell. */
+/* The letter of proc(5): 'T' stopped, 'Z' ended but not yet asked for by its parent; '?' where the system does not
+ * tell. */
 static char state_of(const counters *line) {
     char path[32], text[512], *end = NULL;
     snprintf(path, sizeof(path), "/proc/%d/stat", atomic_load(&line->pid));
@@ -298,7 +300,8 @@ static int is_wrong(const hc_exchange *x, const hc_pieces *pieces, int type, con
            pieces->length > x->slot_bytes / element_bytes(type) || piece_bytes(pieces, type) > x->slot_bytes / x->ranks;
 }
 
-/* Waits until the own slot of a chunk has been read by all others. Where the caller itself has not, there is no waiting for that. */
+/* Wait until all other processes have read this process's slot of a chunk. If the caller itself has not read theirs,
+ * waiting is impossible. */
 static int wait_for_slot(const hc_exchange *x, uint32_t number, int64_t timeout_nanoseconds, int *out_rank) {
     const uint32_t wanted = number + 1 - (uint32_t)x->num_slots;
     const int status = wait_for_all(x, GOT, wanted, deadline_after(timeout_nanoseconds), out_rank);
@@ -366,7 +369,7 @@ int hc_exchange_combine(hc_exchange *exchange, uint32_t number, const hc_pieces 
                                in_type ? out : out_piece != NULL ? mine : NULL, in_type ? NULL : out);
     if (out_piece != NULL) {
         *out_piece = mine;
-    } else { /* nobody waits for a piece of mine, and I have read theirs */
+    } else { /* no process waits for this process's piece, and it has read theirs */
         tell(exchange, COMBINED, number + 1);
         tell(exchange, GOT, number + 1);
     }

@@ -1,5 +1,5 @@
-/* Whole operations of the processes of one node: an array goes through the steps of exchange.c chunk after chunk, in one call,
- * each step as far ahead of the next as the slots let it. */
+/* Complete operations of the processes of one node. In one call, an array passes the steps of exchange.c chunk by
+ * chunk, and each step runs as far ahead of the next as the slots allow. */
 #include "exchange/exchange.h"
 
 #include <stddef.h>

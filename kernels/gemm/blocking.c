@@ -1,4 +1,4 @@
-/* The stated rule by which a product is cut when nobody tuned it. */
+/* Rule for the cuts of a product without tuning. */
 #include "gemm/blocking.h"
 
 #include <stddef.h>
@@ -6,20 +6,20 @@
 /* Handing work to a second thread costs some microseconds, in which a core multiplies about this much. */
 #define FLOP_PER_THREAD 1000000
 
-/* Packing a row of A, or passing a column of B through the caches, costs about as much as multiplying this many columns (rows):
- * 4 elements a cycle against 32 multiply-adds a cycle. */
+/* Packing a row of A, or passing a column of B through the caches, costs about as much as multiplying this many
+ * columns (rows): 4 elements a cycle against 32 multiply-adds a cycle. */
 #define PACKING_COLUMNS 8
 
-/* Reading a column of B, or a row of A, from the memory of another cluster is taken to cost half as much again as packing it: the
- * clusters of a die differ little. `dithc tune` measures both cuts. */
+/* Reading a column of B, or a row of A, from the memory of another cluster is taken to cost half as much again as
+ * packing it: the clusters of a die differ little. `dithc tune` measures both cuts. */
 #define FAR_COLUMNS 4
 
-/* For so few rows packing B, 1 to 3 cycles an element with its way from memory, costs more than the multiply-adds, 1/32 of a
- * cycle a row. */
+/* For so few rows packing B, 1 to 3 cycles an element with its way from memory, costs more than the multiply-adds,
+ * 1/32 of a cycle a row. */
 #define FEW_ROWS 64
 
-/* Bounds of the memory for packed B. Below the first, A would be packed again too often. The second keeps the largest
- * weights of DiT-XL/2 (1,152 x 6,912) whole. */
+/* Bounds of the memory for packed B. Below the first bound, A would be repacked too often. The second bound holds
+ * all of the largest weights of DiT-XL/2 (1,152 x 6,912). */
 #define LEAST_B_BYTES (4 << 20)
 #define MOST_B_BYTES (32 << 20)
 
@@ -45,8 +45,7 @@ static int64_t even_blocks(int64_t count, int64_t limit, int64_t multiple) {
     return round_up(parts_of(most(count, 1), blocks), multiple);
 }
 
-/* The grid whose largest part takes least time: multiply-adds of whole tiles, and the packing that each part does for
- * itself. */
+/* Select the grid with the fastest largest part: multiply-adds of complete tiles, and the packing of each part. */
 static void choose_grid(const hc_gemm_plan *plan, int64_t m, int64_t n, int threads, int *out_rows, int *out_columns) {
     const int64_t row_tiles = parts_of(m, plan->mr), column_tiles = parts_of(n, plan->nr);
     int64_t best = INT64_MAX;
@@ -62,9 +61,10 @@ static void choose_grid(const hc_gemm_plan *plan, int64_t m, int64_t n, int thre
     }
 }
 
-/* What the largest part of a cut among clusters costs, for each k. With rows cut a cluster packs its rows of A and all of B;
- * the rows are near, as activations lie with the owner of their rows, and of B the share of the other clusters is far. With
- * columns cut it packs its columns of B, which are near, as weights lie with the owner of their columns, and all of A. */
+/* What the largest part of a cut among clusters costs, for each k. With rows cut a cluster packs its rows of A and all
+ * of B; the rows are near, as activations lie with the owner of their rows, and of B the share of the other clusters
+ * is far. With columns cut it packs its columns of B, which are near, as weights lie with the owner of their columns,
+ * and all of A. */
 static int64_t cluster_cost(const hc_gemm_plan *plan, int cuts_rows) {
     const int clusters = plan->num_clusters;
     const int64_t row_tiles = parts_of(plan->m, plan->mr), column_tiles = parts_of(plan->n, plan->nr);
@@ -74,9 +74,9 @@ static int64_t cluster_cost(const hc_gemm_plan *plan, int cuts_rows) {
     return tall * wide + PACKING_COLUMNS * (tall + wide) + FAR_COLUMNS * (whole - parts_of(whole, clusters));
 }
 
-/* Whether all clusters share what each of them packs. On one memory node nothing is far: packing the same operand once a
- * cluster would cost and gain nothing. (Two clusters of a core, DiT-B/2 in fp32: a training step of 6.2 s where each packs, 5.8
- * together.) */
+/* Whether all clusters share what each of them packs. On one memory node nothing is far: packing the same operand once
+ * a cluster would cost and gain nothing. (Two clusters of a core, DiT-B/2 in fp32: a training step of 6.2 s where each
+ * packs, 5.8 together.) */
 static int pack_together(const hc_context *context, const hc_blocking *asked) {
     return asked->cluster_cut == HC_CUT_BY_COST && context->nodes == NULL;
 }
@@ -110,24 +110,19 @@ static int cut_among_threads(const hc_context *context, const hc_blocking *asked
     return (int64_t)plan->row_cuts * plan->column_cuts > in_cluster ? HC_BAD_ARGUMENT : HC_OK;
 }
 
-/* The rule.
- * kc: as deep as a panel of B, kc x nr, fits in a sixteenth of the second-level cache, and a panel of A, kc x mr, in half of
- *     the first; or all of k where the kernel wants it so (most_depth). B's panel streams from the second level once for each
- *     panel of A. Deeper, A's panel leaves the first level; less deep, C is read and stored more often.
- * mc: a block of A, mc x kc, fits in an eighth of the second level. It is read once for each panel of B, and beside it there is
- *     room for the next block's source, which is fetched meanwhile. (AVX-512, 2 MB: an eighth, 96 to 170 rows, was within
- *     the noise of a twentieth, and 5 % faster than a quarter.)
- * chunk: of C, mc x chunk sums, fits in three eighths of it: all of k is summed into it, and it is finished, while it is there.
- *     (AVX-512, 1 MB, two threads: gradients of weights 6 % faster than with a quarter, which cut DiT-B's 768 columns in two, so
- *     that blocks of A as deep as all tokens were read again from the third level; other products within 1 %.)
- * A of few rows, which packed whole fits in a quarter of the second level: every thread packs all of it. Then no two threads
- * need the same part of B, which each packs by blocks of kc x chunk just before it multiplies: B passes from memory to cache
- * once.
- * A kernel of fp32 in parts (`largest`) reads 6 bytes an element: a block of A fills three eighths and a chunk of B seven
- * sixteenths of the second level, else B comes from the third level too often. (AMX, 2 MB: 148 GFLOP/s a core by the shares
- * of the others, 174 by these, over nine products of DiT, alternating.)
- * nc: packed B, all of k deep, fills half of the last level's share of the threads, within the bounds above.
- * Blocks are made as equal as can be below these limits. None of this but kc decides in which order a sum is taken. */
+/* Rule:
+ * kc: the depth at which a panel of B, kc x nr, fits a sixteenth of the L2 cache, and a panel of A, kc x mr, half of
+ * the L1 cache; or all of k if the kernel requires it (most_depth). B's panel streams from L2 once for each panel of
+ * A. With more depth, A's panel leaves L1. With less depth, C is read and stored more often.
+ * mc: the rows for which a block of A, mc x kc, fits an eighth of L2. It is read once for each panel of B, next to
+ * the source of the next block, which is prefetched meanwhile. (AVX-512, 2 MB: an eighth, 96 to 170 rows, was within
+ * the noise of a twentieth, and 5% faster than a quarter.)
+ * chunk: the columns for which mc x chunk sums of C fit three eighths of L2. All of k is summed into them, and they
+ * are finished, while they stay there. (AVX-512, 1 MB, two threads: gradients of weights are 6% faster than with a
+ * quarter, which cut DiT-B's 768 columns in two, so that blocks of A as deep as all tokens were read again from L3;
+ * other products are within 1%.)
+ * If packed A fits a quarter of L2, every thread packs all of A. Then no two threads need the same part of B, and
+ * each packs its part by blocks of kc x chunk just before it multiplies. B passes from memory to cache once. */
 int hc_gemm_make_plan(const hc_context *context, const hc_gemm_kernel *kernel, int64_t m, int64_t n, int64_t k,
                       const hc_blocking *asked, hc_gemm_plan *out_plan) {
     hc_gemm_plan plan = {.m = m, .n = n, .k = k, .mr = kernel->mr(), .nr = kernel->nr()};
@@ -137,7 +132,7 @@ int hc_gemm_make_plan(const hc_context *context, const hc_gemm_kernel *kernel, i
     if (status != HC_OK) {
         return status;
     }
-    /* Whole cache lines of packed elements, whatever kr is. */
+    /* Complete cache lines of packed elements for every kr. */
     const int64_t line = 64 / kernel->element_bytes, depth = kernel->kr % line == 0 ? kernel->kr : kernel->kr * line;
     const int64_t in_l2 = context->l2_bytes / 16 / (plan.nr * kernel->element_bytes);
     const int64_t in_l1 = context->l1_bytes / 2 / (plan.mr * kernel->element_bytes);

@@ -19,7 +19,7 @@ typedef struct {
     int a_is_small; /* 1: each thread packs all of A, and B for itself, a chunk of columns by kc at a time */
 } hc_gemm_plan;
 
-/* A rectangle of C, and whose it is. */
+/* Rectangle of C and its thread. */
 typedef struct {
     int cluster, first_of_cluster, cluster_threads; /* threads first_of_cluster ... of the plan */
     int64_t cluster_column_start, cluster_column_stop;

@@ -1,22 +1,22 @@
-/* Products of few rows, or of little depth, such as those of a layer on one vector an image: which they are, and how threads
- * share them. Packing such a product costs more than its multiply-adds; here the one large matrix passes through the CPU once.
- * */
+/* Products of few rows or little depth, for instance of a layer on one vector per image: their selection, and how
+ * threads share them. Packing costs more than the multiply-adds of these products. Instead, the one large matrix
+ * passes through the CPU once. */
 #include "gemm/few_rows_job.h"
 
 #include <string.h>
 
 #include "array.h"
 
-/* Up to here passing through B once is faster than packing it. (A Xeon with AVX-512 whose AMX is hidden: layers of DiT-S on 16,
- * 32 and 48 images, where the two are equal, of DiT-XL on 16 and 32. Not measured with AMX or SME.) */
+/* Limits up to which reading B once is faster than packing it. (Xeon with AVX-512 and hidden AMX: layers of DiT-S on
+ * 16, 32 and 48 images, where both are equal, of DiT-XL on 16 and 32. Not measured with AMX or SME.) */
 #define MOST_ROWS 32
 #define MOST_DEPTH 32
 
 /* Columns of C that dot products finish at a time, while they are in cache. */
 #define DOT_COLUMNS 256
-/* Rows of C, whose part of A is converted at a time. */
+/* Rows of C for which A is converted at a time. */
 #define DEPTH_ROWS 64
-/* Threads share columns in whole lines of memory, and rows in the fours of the kernel. */
+/* Threads share columns in complete cache lines, and rows in the fours of the kernel. */
 #define COLUMNS_TOGETHER 64
 #define ROWS_TOGETHER 4
 

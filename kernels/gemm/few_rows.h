@@ -21,7 +21,8 @@ typedef struct {
     float *c; /* rows of n elements, c_stride apart */
     int64_t c_stride;
     int add;
-    int stream; /* few_depths: rows of c are stored past the caches, four vectors at a time; they start at multiples of one */
+    /* few_depths: rows of c are stored without caching, four vectors at a time; they start at multiples of one */
+    int stream;
 } hc_few_rows;
 
 typedef void hc_few_rows_kernel(const hc_few_rows *x);

@@ -1,4 +1,4 @@
-/* A product of few rows or of little depth, as the door (gemm.c) sees it. */
+/* Product of few rows or little depth, as gemm.c uses it. */
 #ifndef HC_FEW_ROWS_JOB_H
 #define HC_FEW_ROWS_JOB_H
 
@@ -12,7 +12,7 @@ hc_few_form hc_few_form_of(const hc_gemm_arguments *x);
 /* As hc_gemm_cut, of valid arguments; a part that is empty is not written. */
 void hc_few_cut(const hc_context *context, const hc_gemm_arguments *x, hc_few_form form, int thread, int64_t *out_part);
 
-/* Computes the product on the threads of the context, whose lock is held. */
+/* Compute the product on the threads of the context. The caller holds the context's lock. */
 int hc_few_run(hc_context *context, hc_gemm_job *gemm, hc_few_form form);
 
 #endif

@@ -1,6 +1,6 @@
-/* Products of few rows or of little depth, on B as it lies in memory. The loops below wait for memory as much as for
- * multiply-adds, so what comes next is asked for evenly all the while. Lines of B that are no fp32 operands yet are converted
- * once for all rows, a piece that stays near; where it is read once they are converted as they are loaded. */
+/* Products of few rows or little depth, on B in its memory layout. The loops wait for memory as much as for
+ * multiply-adds, so data is prefetched evenly. Lines of B that are not yet fp32 operands are converted once for all
+ * rows, in pieces that stay in cache. If they are read once, they are converted when loaded. */
 #include "gemm/few_rows.h"
 #include "simd/simd.h"
 
@@ -41,7 +41,8 @@ HC_INLINE void store_up_to(float *p, int64_t n, hc_vf v) HC_STREAMING_OK {
     }
 }
 
-/* n numbers of a line of B as operands, from the `at`th on; zeros behind them. `kind` is a constant wherever this is called. */
+/* n numbers of a line of B as operands, from the `at`th on; zeros behind them. `kind` is a constant wherever this is
+ * called. */
 HC_INLINE hc_vf load_b(const char *line, int64_t at, int64_t n, int kind) HC_STREAMING_OK {
     if (kind == HC_B_BF16) {
         return n == hc_lanes() ? hc_load_as(line, at, HC_BF16) : hc_load_as_n(line, at, n, HC_BF16);
@@ -63,7 +64,7 @@ HC_INLINE hc_b_kind kind_in_piece(const hc_few_rows *x) HC_STREAMING_OK {
     return x->m <= 4 ? x->b_kind : HC_B_F32;
 }
 
-/* Lines start..stop of B, numbers at..at + count of each, as they are or as fp32; `wide` has room for them. */
+/* Lines start..stop of B, numbers at..at + count of each, unchanged or as fp32 in the buffer `wide`. */
 HC_INLINE piece piece_of(const hc_few_rows *x, int64_t start, int64_t stop, int64_t at, int64_t count, hc_b_kind kind,
                          float *wide) HC_STREAMING_OK {
     const int64_t size = size_of_b(x);
@@ -95,8 +96,8 @@ HC_INLINE piece piece_of(const hc_few_rows *x, int64_t start, int64_t stop, int6
     type *name##2 = (count) > 2 ? name##1 + (stride) : name##1, *name##3 = (count) > 3 ? name##2 + (stride) : name##2;
 #define FRESH_SUM(i, j) hc_vf sum##i##j = hc_zero();
 
-/* What is needed next comes in four shares. Each four rows ask for one where there are so many rows; else the first four ask for
- * all. DO(shares, kind) is called with constants, so that its loops hold no branch. */
+/* What is needed next comes in four shares. Each four rows ask for one where there are so many rows; else the first
+ * four ask for all. DO(shares, kind) is called with constants, so that its loops hold no branch. */
 #define WITH_CONSTANTS(x, row, DO)                     \
     if (kind_in_piece(x) == HC_B_BF16) {               \
         DO(4, HC_B_BF16);                              \
@@ -111,9 +112,10 @@ HC_INLINE piece piece_of(const hc_few_rows *x, int64_t start, int64_t stop, int6
     }
 #define FIRST_SHARE(row) ((row) / 4 % 4)
 
-/* ------------------------------------------------------------------------------------------------------------------ dots */
+/* ------------------------------------------------------------------------------------------------------------------
+ * dots */
 
-/* Lanes of a, two by two, and behind them those of b. */
+/* Lanes of a in pairs, then lanes of b. */
 HC_INLINE hc_vf fold(hc_vf a, hc_vf b) HC_STREAMING_OK {
     return hc_add(hc_evens(a, b), hc_odds(a, b));
 }
@@ -183,7 +185,8 @@ HC_KERNEL_FUNCTION void HC_NAME(few_rows_dots)(const hc_few_rows *x) HC_KERNEL_S
     }
 }
 
-/* ------------------------------------------------------------------------------------------------------- sums and depths */
+/* ------------------------------------------------------------------------------------------------------- sums and
+ * depths */
 
 #define TAKE_UP(i, j) hc_vf sum##i##j = is_fresh ? hc_zero() : hc_load(c##i + (j) * lanes);
 #define LOAD_VECTOR(j) const hc_vf b##j = load_b(line, (j) * lanes, lanes, kind);
@@ -236,9 +239,9 @@ HC_INLINE void one_by_one(const hc_few_rows *x, const piece *b, int64_t row, int
 #define FOUR_BY_FOUR(shares, kind) four_by_four(x, &b, row, p, depth, j, shares, kind, 0)
 #define ONE_BY_ONE(shares, kind) one_by_one(x, &vector, row, p, depth, j + at, least(lanes, count - at), kind)
 
-/* Columns j.. of C, four vectors of them or what is left; the number done. A piece of B, which each four rows of A read again,
- * stays in the first-level cache, and sums in registers. (Sums that went to C every eight lines waited for their stores: rows
- * of C lie apart by sizes whose multiples are those of a page.) */
+/* Columns j.. of C, at most four vectors; returns their number. A piece of B, which every four rows of A read again,
+ * stays in the L1 cache, and sums stay in registers. (Sums stored to C every eight lines waited for their stores,
+ * because multiples of the distance between rows of C are multiples of a page.) */
 HC_INLINE int64_t some_columns(const hc_few_rows *x, int64_t p, int64_t depth, int64_t j, float *wide) HC_STREAMING_OK {
     const int64_t lanes = hc_lanes(), count = least(4 * lanes, x->n - j);
     piece b = piece_of(x, p, p + depth, j, count, kind_in_piece(x), wide);

@@ -1,5 +1,4 @@
-/* Matrix products: the door. Checks, the choice of a kernel, and what is done where a kernel's range does not hold the
- * operands. */
+/* Public matrix products: checks, choice of a kernel, and fallback for operands outside a kernel's range. */
 #include <string.h>
 
 #include "array.h"
@@ -48,7 +47,8 @@ static int is_wrong(const hc_gemm_arguments *x) {
            b->cluster_cut < HC_CUT_BY_COST || b->cluster_cut > HC_CUT_COLUMNS || x->rows_like < 0;
 }
 
-/* Below this, packing, which writes half as much again as for fp32, and padding to tiles would cost what the products gain. */
+/* Below this, packing, which writes half as much again as for fp32, and padding to tiles would cost what the products
+ * gain. */
 #define LEAST_IN_PARTS 64
 
 static int gains_from_parts(const hc_gemm_arguments *x) {
@@ -120,7 +120,7 @@ int hc_gemm(hc_context *context, const hc_gemm_arguments *arguments) {
     return status;
 }
 
-/* The job whose B is to be packed: its kernel and plan; no kernel where it packs nothing. */
+/* Job that packs B: its kernel and plan; no kernel if it packs nothing. */
 static int job_to_pack(hc_context *context, const hc_gemm_arguments *x, hc_gemm_job *out_job) {
     if (!hc_is_context(context) || x == NULL || is_wrong(x)) {
         return HC_BAD_ARGUMENT;

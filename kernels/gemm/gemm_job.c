@@ -1,8 +1,9 @@
-/* The computation of a matrix product: memory, packing shared among threads, loops over blocks. Knows no instruction set.
+/* The computation of a matrix product: memory, packing shared among threads, loops over blocks. Knows no instruction
+ * set.
  *
- * Threads pack B together, once, into panels that all threads of a cluster read; each thread packs its own rows of A. A
- * thread then takes a block of mc rows, and in it one chunk of columns after the other: all of k is summed into a chunk of C
- * while that is in the second-level cache, and there it is finished by the epilogue. */
+ * Threads pack B together, once, into panels that all threads of a cluster read; each thread packs its own rows of A.
+ * A thread then takes a block of mc rows, and in it one chunk of columns after the other: all of k is summed into a
+ * chunk of C while that is in the L2 cache, and there it is finished by the epilogue. */
 #include "gemm/gemm_job.h"
 
 #include <string.h>
@@ -151,7 +152,7 @@ static void multiply_rows(hc_gemm_job *job, const hc_gemm_part *part, int thread
     }
 }
 
-/* The same where A is small: all of its rows, for the thread's columns, whose part of B nobody else needs. */
+/* The same if A is small: all of its rows, for the thread's columns, because no other thread needs that part of B. */
 static void multiply_small_a(hc_gemm_job *job, const hc_gemm_part *part, int thread) {
     const hc_gemm_plan *plan = &job->plan;
     const hc_gemm_arguments *arguments = job->arguments;
@@ -182,7 +183,8 @@ static void multiply_small_a(hc_gemm_job *job, const hc_gemm_part *part, int thr
     }
 }
 
-/* What is left of the rows of thread `owner`'s part, block by block, in the round of columns from `done` on; by `thread`. */
+/* What is left of the rows of thread `owner`'s part, block by block, in the round of columns from `done` on; by
+ * `thread`. */
 static void multiply_left(hc_gemm_job *job, int owner, int thread, int64_t done) {
     const hc_gemm_plan *plan = &job->plan;
     const hc_gemm_part part = hc_gemm_part_of(plan, owner);
@@ -191,7 +193,8 @@ static void multiply_left(hc_gemm_job *job, int owner, int thread, int64_t done)
     const int64_t panels = (packed_stop - packed_start + plan->nr - 1) / plan->nr;
     const int64_t start = part.column_start > packed_start ? part.column_start : packed_start;
     const int64_t stop = hc_least(part.column_stop, packed_stop);
-    /* Whole blocks to the end: B passes through the caches once for each, so shorter ones cost more than waiting for one does. */
+    /* Complete blocks to the end: B passes through the caches once per block, so shorter blocks cost more than
+     * waiting for one. */
     const int64_t block = plan->mc / plan->mr;
     int64_t tiles, tile;
     while (start < stop && (tiles = hc_share_take(&job->shares[owner], block, block, &tile)) > 0) {
@@ -200,7 +203,7 @@ static void multiply_left(hc_gemm_job *job, int owner, int thread, int64_t done)
     }
 }
 
-/* Takes rows of the other threads of its cluster, who read the same packed B, the next one's first. */
+/* Take over rows of other threads of the same cluster, which read the same packed B, starting with the next thread. */
 static void help_cluster(hc_gemm_job *job, int thread, int64_t done) {
     const hc_gemm_part own = hc_gemm_part_of(&job->plan, thread);
     for (int i = 1; i < own.cluster_threads; i++) {
@@ -209,9 +212,9 @@ static void help_cluster(hc_gemm_job *job, int thread, int64_t done) {
     }
 }
 
-/* The product on one of the threads of the plan: packing and, after a barrier, the rest, in rounds of nc columns of B. In a
- * run with fewer threads than the plan has, each thread plays several. Rows are dealt out in advance, so that a thread's rows are
- * near to it each time; who is done early helps. */
+/* Part of the product for one thread of the plan: packing and, after a barrier, the remaining work, in rounds of nc
+ * columns of B. In a run with fewer threads than the plan, each thread takes several parts. Rows are assigned in
+ * advance, so that a thread's rows stay near it. Idle threads help. */
 static void run_job(void *arguments, int thread, int num_threads) {
     hc_gemm_job *job = arguments;
     const hc_gemm_plan *plan = &job->plan;
@@ -270,7 +273,7 @@ const void *hc_widen_bias(const hc_epilogue *epilogue, int64_t n, float *out_wid
     return out_wide;
 }
 
-/* A longer stride lets the rows of a tile fall on few sets of the first-level cache, and each on its own page. */
+/* A longer stride lets the rows of a tile fall on few sets of the L1 cache, and each on its own page. */
 #define MOST_BYTES_IN_PLACE 4096
 
 /* 1: the kernel reads A where it is. */

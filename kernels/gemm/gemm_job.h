@@ -1,5 +1,4 @@
-/* One matrix product while it is computed: what the door (gemm.c) decided, and where its threads keep what they pack. Not part of
- * the door. */
+/* State of one matrix product: decisions of gemm.c, and memory in which threads store packed operands. Internal. */
 #ifndef HC_GEMM_JOB_H
 #define HC_GEMM_JOB_H
 
@@ -23,7 +22,8 @@ typedef struct {
     int rounds;          /* 1: the kernel rounds its sums to C's bf16 */
     int sums_apart;      /* 1: sums are kept in scratch, because C is bf16 or the epilogue reads what C overwrites */
     const struct hc_packed_b *packed; /* NULL: B is packed here */
-    char *b_panels, *a_panels, *sums;               /* of cluster or thread 0; the next one's lie as many bytes further: */
+    /* of cluster or thread 0; the next one's lie as many bytes further: */
+    char *b_panels, *a_panels, *sums;
     int64_t b_stride, a_stride, sums_stride;
     struct hc_share *shares; /* of each thread of the plan, in tiles of rows */
     const void *bias;        /* in the type of the sums */
@@ -38,8 +38,8 @@ static inline int hc_finishes(const hc_epilogue *e) {
 /* The bias; one of bf16 as fp32, in `out_wide` of n elements. */
 const void *hc_widen_bias(const hc_epilogue *epilogue, int64_t n, float *out_wide);
 
-/* Computes the product on the threads of the context, whose lock is held: sets the plan and everything behind it in the job,
- * of which the rest is given. */
+/* Compute the product on the threads of the context, with its lock held. Sets the plan and all later fields of the
+ * job; earlier fields are given. */
 int hc_gemm_run(hc_context *context, hc_gemm_job *job);
 
 #endif

@@ -1,12 +1,12 @@
 /* Packing of both operands into panels, written once for any vector width and included by each kernel file.
  *
- * A panel of A is a list of blocks of PACK_LANES depths, each block mr rows of PACK_LANES consecutive depths; the last block is
- * as deep as what is left. So a row-major A is packed by copying vectors, and the tile kernel reads every element of a block at a
- * constant distance from one pointer. A panel of B is k rows of nr columns.
+ * A panel of A is a list of blocks of PACK_LANES depths, each block mr rows of PACK_LANES consecutive depths; the last
+ * block is as deep as what is left. So a row-major A is packed by copying vectors, and the tile kernel reads every
+ * element of a block at a constant distance from one pointer. A panel of B is k rows of nr columns.
  *
- * The file that includes this one defines PACK_LANES, PACK_MR, PACK_NR (a multiple of PACK_LANES), PACK_ROUND(v) (what products
- * of this type do to an operand), the types pack_element and pack_vector, and pack_zero, pack_load, pack_store, pack_add,
- * pack_scale, pack_total, pack_transpose (see gemm_lanes_avx512.h). */
+ * The file that includes this one defines PACK_LANES, PACK_MR, PACK_NR (a multiple of PACK_LANES), PACK_ROUND(v) (what
+ * products of this type do to an operand), the types pack_element and pack_vector, and pack_zero, pack_load,
+ * pack_store, pack_add, pack_scale, pack_total, pack_transpose (see gemm_lanes_avx512.h). */
 #include "gemm/gemm_kernel.h"
 
 /* How many rows ahead of the one that is copied memory is asked for. */
@@ -30,7 +30,7 @@ PACK_INLINE pack_vector pack_read(const char *from, int64_t stride, int dtype, i
     return pack_load((const char *)gathered, sizeof(pack_element) == 8 ? HC_F64 : HC_F32, PACK_LANES);
 }
 
-/* A whose rows are runs of depths: vectors are copied. */
+/* A with rows that are contiguous in depth: vectors are copied. */
 PACK_INLINE void pack_a_rows(int64_t m, int64_t k, const hc_matrix *a, int dtype, int64_t stride, pack_element scale,
                              pack_element *out, pack_element *row_sum) {
     for (int64_t i = 0; i < (m + PACK_MR - 1) / PACK_MR * PACK_MR; i++) {
@@ -48,7 +48,8 @@ PACK_INLINE void pack_a_rows(int64_t m, int64_t k, const hc_matrix *a, int dtype
     }
 }
 
-/* A whose columns are runs of rows (the transpose of a row-major matrix): squares of PACK_LANES are transposed in registers. */
+/* A with columns that are contiguous in rows (the transpose of a row-major matrix): squares of PACK_LANES are
+ * transposed in registers. */
 PACK_INLINE void pack_a_columns(int64_t m, int64_t k, const hc_matrix *a, int dtype, pack_element scale, pack_element *out,
                                 pack_element *row_sum) {
     for (int64_t p = 0; p < k; p += PACK_LANES) {
@@ -93,9 +94,10 @@ PACK_INLINE void pack_a_typed(int64_t m, int64_t k, const hc_matrix *a, int dtyp
         pack_a_rows(m, k, a, dtype, a->column_stride, scale, out_panels, row_sum);
 }
 
-/* B whose rows are runs of columns: vectors are copied. Eight panels at a time, so that a visit to a row of B reads a run of many
- * cache lines, and the written lines, a panel apart, stay fewer than the ways of a first-level cache. Rows lie on pages of
- * their own, where the CPU's prefetching ends, so those that follow are asked for (time of packing X for dW: -25 %). */
+/* B with rows that are contiguous in columns: vectors are copied. Eight panels at a time, so that each access to a
+ * row of B reads a run of many cache lines, and the written lines, a panel apart, stay fewer than the ways of an L1
+ * cache. Rows are on separate pages, where hardware prefetching ends, so following rows are prefetched (time of
+ * packing X for dW: -25%). */
 PACK_INLINE void pack_b_rows(int64_t k, int64_t n, const hc_matrix *b, int dtype, int64_t stride, pack_element *out) {
     const int64_t group = 8 * PACK_NR, padded = (n + PACK_NR - 1) / PACK_NR * PACK_NR;
     for (int64_t first = 0; first < padded; first += group) {
@@ -113,7 +115,7 @@ PACK_INLINE void pack_b_rows(int64_t k, int64_t n, const hc_matrix *b, int dtype
     }
 }
 
-/* B whose columns are runs of depths (the transpose of a row-major matrix). */
+/* B with columns that are contiguous in depth (the transpose of a row-major matrix). */
 PACK_INLINE void pack_b_columns(int64_t k, int64_t n, const hc_matrix *b, int dtype, pack_element *out) {
     for (int64_t j = 0; j < (n + PACK_NR - 1) / PACK_NR * PACK_NR; j += PACK_LANES) {
         pack_element *panel = out + j / PACK_NR * PACK_NR * k + j % PACK_NR;

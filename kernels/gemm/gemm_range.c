@@ -1,5 +1,5 @@
-/* Products of operands of a limited range: fp32 in parts of bf16 (gemm_f32_amx.c), which exponents near the ends of fp32's
- * leave. */
+/* Products of operands of a limited range: fp32 in parts of bf16 (gemm_f32_amx.c), which exponents near the ends of
+ * fp32's leave. */
 #include "gemm/gemm_range.h"
 
 #include "gemm/matrix.h"
@@ -11,8 +11,8 @@ void hc_gemm_note_largest(uint32_t *to, uint32_t found) {
     }
 }
 
-/* 1: a product in parts keeps fp32's error, given the largest magnitudes. No sum of them overflows, and what is lost below 2^-126
- * is small beside the largest product, if not beside the smallest. */
+/* Return 1 if a product in parts keeps fp32's error, given the largest magnitudes. No sum overflows, and the loss
+ * below 2^-126 is small compared with the largest product, though not with the smallest. */
 int hc_gemm_is_in_range(uint32_t largest_a, uint32_t largest_b, int64_t k) {
     const int bias = 127, a = (int)(largest_a >> 23) - bias, b = (int)(largest_b >> 23) - bias;
     int depth = 0;

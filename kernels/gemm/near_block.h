@@ -1,4 +1,4 @@
-/* A block of a product whose panels lie in the nearest caches, with the panels of hc_gemm_f32_amx. */
+/* Block of a product with panels in the nearest caches, in the layout of hc_gemm_f32_amx. */
 #ifndef HC_NEAR_BLOCK_H
 #define HC_NEAR_BLOCK_H
 
@@ -6,8 +6,8 @@
 
 struct hc_gemm_ahead;
 
-/* c[i, j] = sum over p < k of A[i, p] B[p, j] for i < m, j < n, added to c with `add`. Panels may be deeper than k and start
- * anywhere in their depth, at a multiple of kr. */
+/* c[i, j] = sum over p < k of A[i, p] B[p, j] for i < m, j < n, added to c with `add`. Panels may be deeper than k and
+ * start anywhere in their depth, at a multiple of kr. */
 typedef struct {
     int64_t m, n, k;
     const void *a_panels, *b_panels;

@@ -1,4 +1,4 @@
-/* The second operand of products, packed once for many of them. Not part of the door. */
+/* Second operand of products, packed once for many products. Internal. */
 #ifndef HC_GEMM_PACKED_H
 #define HC_GEMM_PACKED_H
 
@@ -16,10 +16,10 @@ typedef struct hc_packed_b {
 
 int64_t hc_packed_b_bytes(const hc_gemm_plan *plan, const hc_gemm_kernel *kernel);
 
-/* Packs the B of the job, whose plan is made, on the threads of its context, whose lock is held. */
+/* Pack B of a planned job on the threads of its context. The caller holds the context's lock. */
 void hc_packed_b_fill(hc_gemm_job *job, hc_packed_b *out);
 
-/* 1: it may belong to a product of such a B. */
+/* 1: it may belong to a product with this B. */
 int hc_is_packed_b(const hc_packed_b *packed, const hc_gemm_arguments *x);
 
 /* 1: the job reads it; 0: it was packed for another kernel or depth, and the job packs for itself. */

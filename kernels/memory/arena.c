@@ -1,8 +1,9 @@
-/* One range of addresses cut into blocks, in use or free, best fit; which huge pages have memory behind them is kept apart.
+/* One range of addresses cut into blocks, in use or free, best fit; which huge pages have memory behind them is kept
+ * apart.
  *
- * Free neighbours are always one block, and what was never used is a free block like any other: the largest, so taken from last.
- * A training step that starts on an empty arena therefore cuts it the same way each time, and finds the memory of the step
- * before. */
+ * Free neighbors are always one block, and what was never used is a free block like any other: the largest, so taken
+ * from last. A training step that starts on an empty arena therefore cuts it the same way each time, and finds the
+ * memory of the step before. */
 #include "memory/arena.h"
 
 #include <stdlib.h>
@@ -238,7 +239,7 @@ hc_block *hc_arena_find(const hc_arena *arena, const void *pages) {
     return block != NULL && (uintptr_t)block->pages == at && block->in_use ? block : NULL;
 }
 
-/* The huge pages that lie within a free block as a whole. */
+/* Huge pages that are completely within a free block. */
 static void pages_within(const hc_arena *arena, const hc_block *block, int64_t *first, int64_t *stop) {
     const int64_t start = block->pages - arena->start;
     *first = (start + HUGE_PAGE_BYTES - 1) / HUGE_PAGE_BYTES;

@@ -1,4 +1,4 @@
-/* The door of the copy engine: what callers ask of it. */
+/* Public functions of the copy engine. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <stddef.h>
@@ -79,7 +79,7 @@ int hc_copies_wait(hc_copies *copies, hc_context *context, const int *state, int
     return status;
 }
 
-/* The copy that is next on both streams together; NULL: there is none. */
+/* Next copy of both streams together, or NULL. */
 static hc_queued *next_of_all(hc_copies *copies) {
     hc_queued *a = hc_copy_queue_next(&copies->lanes[HC_LOAD].queue);
     hc_queued *b = hc_copy_queue_next(&copies->lanes[HC_OFFLOAD].queue);

@@ -7,7 +7,7 @@
 #include <time.h>
 #include <unistd.h>
 
-/* A test's sleep is looked at this often. */
+/* Polling interval of a test's delay. */
 #define LOOK_NANOSECONDS 1000000
 
 hc_copy_request hc_copy_part(const hc_copy_request *whole, int64_t start, int64_t bytes) {

@@ -1,4 +1,4 @@
-/* What moves the bytes of a copy. One entry today, the CPU itself; a DMA engine is a second one. Not part of the door. */
+/* Device that copies bytes. One entry today, the CPU; a DMA engine would be a second entry. Internal. */
 #ifndef HC_COPY_DEVICE_H
 #define HC_COPY_DEVICE_H
 
@@ -8,12 +8,12 @@
 #include "ceiling/ceiling.h"
 #include "hcops.h"
 
-/* Most bytes of one part of a copy. An urgent copy waits for one part of another: 4 MB are 0.2 to 1 ms of a core's rate, and a
- * part costs 1 microsecond of locks. */
+/* Most bytes of one part of a copy. An urgent copy waits for one part of another: 4 MB are 0.2 to 1 ms of a core's
+ * rate, and a part costs 1 microsecond of locks. */
 #define HC_COPY_PART_BYTES ((int64_t)4 << 20)
 
-/* What tests have the device do: sleep before each part, and report `error` for every part that ends beyond `left_bytes` from
- * when they were set. */
+/* What tests have the device do: sleep before each part, and report `error` for every part that ends beyond
+ * `left_bytes` from when they were set. */
 typedef struct {
     atomic_int error;
     _Atomic int64_t left_bytes, delay_nanoseconds;
@@ -25,9 +25,9 @@ typedef struct {
     hc_copy_faults faults;
 } hc_copy_state;
 
-/* `start` begins to copy a part and may return before it is copied; *out_token, whatever it is, goes to `finish`, which returns when
- * it is. Both return 0 or an errno; a part whose start failed is not finished. Called by several threads at once, each of which
- * finishes what it started. */
+/* `start` begins to copy a part and may return before the copy ends. Its *out_token is passed to `finish`, which
+ * returns when the copy has ended. Both return 0 or an errno. A part with a failed start is not finished. Several
+ * threads call them concurrently, and each finishes the parts that it started. */
 typedef struct {
     const char *name;
     int (*start)(hc_copy_state *state, const hc_copy_request *part, void **out_token);

@@ -1,4 +1,4 @@
-/* Who moves the bytes of copies: a thread for each stream, or none, and the compute team of callers who wait. */
+/* Execution of copies: a thread for each stream, or none, and the compute team of waiting callers. */
 #define _GNU_SOURCE
 #include "memory/copy_engine.h"
 
@@ -16,7 +16,7 @@
 #include "team/threads.h"
 #include "team/waiting.h"
 
-/* Where two threads of a team meet, both work on whole pages. */
+/* Boundary between threads of a team in units of pages. */
 #define COPY_MULTIPLE 4096
 
 static int copy_now(hc_copies *copies, const hc_copy_device *device, const hc_copy_request *part) {

@@ -1,7 +1,8 @@
-/* The engine behind hc_copies. Not part of the door.
+/* Engine of hc_copies. Internal.
  *
- * One lock guards the queues and the counters; nobody holds it while bytes move. Whoever has time claims a part of a copy, copies
- * it, and says so; the last of a copy's parts ends it. So a thread and a team can work on one copy together. */
+ * One lock guards the queues and the counters; it is not held while bytes are copied. An idle thread claims a part
+ * of a copy, copies it, and reports it. The last part of a copy ends it. A thread and a team can therefore work on
+ * one copy together. */
 #ifndef HC_COPY_ENGINE_H
 #define HC_COPY_ENGINE_H
 
@@ -41,8 +42,9 @@ static inline int hc_is_copies(const hc_copies *copies) {
 /* Takes the lock: HC_OK, or without it HC_NOT_RUNNING where the engine is closed or another process's. */
 int hc_copies_enter(hc_copies *copies);
 
-/* With the lock: claims and copies a part of at most `most` bytes, without the lock in between. `team`: NULL, or who copies instead
- * of the caller alone. Returns its bytes, 0 where there was nothing to claim. The copy may be gone then. */
+/* Called with the lock: claim and copy a part of at most `most` bytes, without the lock in between. `team`: threads
+ * that copy instead of the caller alone, or NULL. Returns the bytes, or 0 without a part to claim. The copy may be
+ * freed afterwards. */
 int64_t hc_copies_take_part(hc_copy_lane *lane, hc_queued *copy, int64_t most, hc_context *team);
 
 /* With the lock: ends a copy of which nothing is left. */

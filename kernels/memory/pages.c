@@ -1,4 +1,4 @@
-/* mmap, madvise and mbind: blocks aligned to huge pages, on the memory nodes of those who use them. */
+/* mmap, madvise and mbind: blocks aligned to huge pages, on the memory nodes of their users. */
 #define _GNU_SOURCE
 #include "pages.h"
 
@@ -17,7 +17,7 @@ int64_t hc_pages_round(int64_t bytes) {
 }
 
 static void *map(int64_t bytes, int protection) {
-    /* One huge page more than asked for, so that an aligned part lies inside; what surrounds it is returned. */
+    /* Map one huge page more than requested, so that it contains an aligned part, and return the rest. */
     const size_t whole = (size_t)(bytes + HUGE_PAGE_BYTES);
     char *start = mmap(NULL, whole, protection, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (start == MAP_FAILED) {
@@ -42,8 +42,9 @@ void *hc_pages_take(int64_t bytes) {
 }
 
 int64_t hc_pages_worth_reserving(int64_t budget_bytes) {
-    /* Twice the memory: there is room for gaps between blocks; a budget is smaller, and its gaps weigh more. Of a limit on
-     * addresses (ulimit -v), weights and libraries need most; what the pool does not find in its part it takes from the system. */
+    /* Twice the memory, so that gaps between blocks fit. A budget is smaller, and its gaps weigh more. Weights and
+     * libraries need most of a limit on addresses (ulimit -v). The pool requests blocks outside its part from the
+     * system. */
     int64_t bytes = 2 * (int64_t)sysconf(_SC_PHYS_PAGES) * sysconf(_SC_PAGESIZE);
     if (budget_bytes >= 0 && budget_bytes < bytes / 4) {
         bytes = 4 * budget_bytes;
@@ -55,8 +56,8 @@ int64_t hc_pages_worth_reserving(int64_t budget_bytes) {
     return hc_pages_round(bytes);
 }
 
-/* Inaccessible pages cost no memory and count as none, whatever the system's overcommit policy and RLIMIT_DATA say; opening them
- * does count, so a request that is too large is refused there and not killed later: no MAP_NORESERVE. */
+/* Inaccessible pages cost no memory and count as none, whatever the system's overcommit policy and RLIMIT_DATA say;
+ * opening them does count, so a request that is too large is refused there and not killed later: no MAP_NORESERVE. */
 void *hc_pages_reserve(int64_t bytes) {
     return map(bytes, PROT_NONE);
 }
@@ -90,7 +91,8 @@ void *hc_pages_of_file(int file, int64_t bytes) {
 
 void *hc_pages_reserved(int64_t bytes) {
 #ifdef MAP_HUGETLB
-    const int of_2_mib = 21 << 26; /* MAP_HUGE_SHIFT; what the system holds of them is set apart here, not at the first touch */
+    /* MAP_HUGE_SHIFT; what the system holds of them is set apart here, not at the first touch */
+    const int of_2_mib = 21 << 26;
     void *pages = mmap(NULL, (size_t)bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_HUGETLB | of_2_mib, -1, 0);
     return pages == MAP_FAILED ? NULL : pages;
 #else
@@ -102,7 +104,8 @@ void *hc_pages_reserved(int64_t bytes) {
 #define BITS_OF_MASK 1024 /* as many nodes as Linux is ever built for */
 #define BITS_OF_WORD (8 * (int)sizeof(unsigned long))
 
-/* MPOL_PREFERRED, not MPOL_BIND: under the latter a node that is full ends the process, whatever memory others have left. */
+/* MPOL_PREFERRED, not MPOL_BIND: under the latter a node that is full ends the process, whatever memory others have
+ * left. */
 int hc_bind(void *out_pages, int64_t bytes, int node) {
     if (out_pages == NULL || bytes < 0 || bytes % PAGE_BYTES != 0 || (intptr_t)out_pages % PAGE_BYTES != 0 || node < 0 ||
         node >= BITS_OF_MASK) {
@@ -111,7 +114,7 @@ int hc_bind(void *out_pages, int64_t bytes, int node) {
 #ifdef SYS_mbind
     unsigned long mask[BITS_OF_MASK / BITS_OF_WORD] = {0};
     mask[node / BITS_OF_WORD] = 1ul << node % BITS_OF_WORD;
-    /* The system reads one bit less than it is told. */
+    /* The system reads one bit less than the given number. */
     return syscall(SYS_mbind, out_pages, bytes, MPOL_PREFERRED, mask, BITS_OF_MASK + 1, MPOL_MF_MOVE) == 0 ? HC_OK : HC_NOT_BOUND;
 #else
     return HC_NOT_BOUND;
@@ -138,8 +141,8 @@ int hc_use_huge_pages(void *out_start, int64_t bytes) {
     return HC_OK;
 }
 
-/* As touch_part cuts them. A refusal leaves the first touch, by a thread of the run, to decide, and a full node its neighbours;
- * where pages are is read from the system (dithc.memory). */
+/* As touch_part cuts them. A refusal leaves the first touch, by a thread of the run, to decide, and a full node its
+ * neighbors; where pages are is read from the system (dithc.memory). */
 void hc_pages_bind(void *pages, int64_t bytes, int num_threads, hc_nodes nodes) {
     for (int i = 0; i < nodes.count; i++) {
         int64_t first, last, start, stop, ignored;

@@ -1,4 +1,4 @@
-/* Memory straight from the system, on huge pages where it grants them. Not part of the door. */
+/* Memory directly from the system, on huge pages if granted. Internal. */
 #ifndef HC_PAGES_H
 #define HC_PAGES_H
 
@@ -10,14 +10,14 @@
 #define HUGE_PAGE_BYTES ((int64_t)2 << 20)
 #define PAGE_BYTES 4096
 
-/* `bytes` rounded up to whole huge pages. */
+/* `bytes` rounded up to complete huge pages. */
 int64_t hc_pages_round(int64_t bytes);
 
 /* Pages aligned to a huge page, content zero, not yet touched; bytes from hc_pages_round. NULL: refused. */
 void *hc_pages_take(int64_t bytes);
 void hc_pages_give(void *pages, int64_t bytes);
 
-/* How many bytes of addresses a pool of a budget (negative: none) may ask for; whole huge pages. */
+/* Bytes of addresses that a pool with a budget (negative: none) may reserve, in complete huge pages. */
 int64_t hc_pages_worth_reserving(int64_t budget_bytes);
 
 /* Addresses aligned to a huge page, without memory; given back by hc_pages_give. NULL: refused. */
@@ -29,7 +29,8 @@ void *hc_pages_of_file(int file, int64_t bytes);
 /* Huge pages that the administrator reserved, all `bytes` or NULL; given back by hc_pages_give. */
 void *hc_pages_reserved(int64_t bytes);
 
-/* Lets a part of them, whole huge pages, be used, not yet touched: HC_OK, or HC_OUT_OF_MEMORY. Or takes its memory away again. */
+/* Make a part of them, in complete huge pages, usable without touching it: HC_OK, or HC_OUT_OF_MEMORY; or remove its
+ * memory. */
 int hc_pages_open(void *pages, int64_t bytes);
 void hc_pages_close(void *pages, int64_t bytes);
 
@@ -42,9 +43,9 @@ typedef struct {
 /* Binds pages to them, each run of threads' part to its node. */
 void hc_pages_bind(void *pages, int64_t bytes, int num_threads, hc_nodes nodes);
 
-/* Touches every page with the team, so that no operator pays for page faults, each part of the pages on a thread of the run
- * whose node it is bound to: of `nodes`, or where there are none of the context's clusters. Only `own_bytes` from `own` on are
- * written, the caller's: the rest of a huge page may be another's. */
+/* Touch every page with the team, so that operators do not cause page faults. Each part is touched by a thread of
+ * the run on its memory node: of `nodes`, or of the context's clusters without nodes. Only `own_bytes` from `own`
+ * on, which belong to the caller, are written; the rest of a huge page may belong to another block. */
 void hc_pages_touch(void *pages, int64_t bytes, const void *own, int64_t own_bytes, hc_context *context, hc_nodes nodes);
 
 #endif

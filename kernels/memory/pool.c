@@ -1,4 +1,4 @@
-/* The pool: an arena of blocks under one lock, with a budget, and the pool below it for what it has no room for. */
+/* Pool: an arena of blocks under one lock, with a budget, and the next pool for blocks that do not fit. */
 #include "memory/pool.h"
 
 #include <pthread.h>
@@ -7,7 +7,8 @@
 #include "context.h"
 #include "memory/pages.h"
 
-/* Idle memory may lift the total above the most that was ever in use by this part of it: sizes of forward and backward differ. */
+/* Idle memory may lift the total above the most that was ever in use by this part of it: sizes of forward and backward
+ * differ. */
 #define SLACK(most) ((most) / 8)
 
 #define MOST_NODES 64
@@ -15,17 +16,17 @@
 struct hc_pool {
     uint64_t tag; /* HC_POOL_TAG */
     pthread_mutex_t lock;
-    unsigned owner; /* hc_forks of the process whose lock it is, see lock_pool */
+    unsigned owner; /* hc_forks of the process that owns the lock, see lock_pool */
     unsigned maker; /* hc_forks of the process that made it */
     hc_arena arena;
-    hc_block *mapped; /* blocks that the arena had no addresses for: mappings of their own, which no block ever joins */
+    hc_block *mapped; /* blocks outside the arena's addresses: separate mappings that never merge */
     int64_t mapped_bytes, num_mapped;
     int64_t used, num_used, most_used;
     int64_t budget; /* on backed bytes; negative: none */
     int64_t peak_used, peak_backed, hits, misses, spills, spilled_bytes;
     int is_shared; /* its memory is a file's, which the child of a fork sees too */
-    int is_closed;   /* nobody takes from it any more */
-    int is_released; /* and nobody names it */
+    int is_closed;   /* no further blocks are taken */
+    int is_released; /* and no handle remains */
     hc_pool *next;   /* NULL from the closing on */
     int num_nodes, nodes[MOST_NODES];
 };
@@ -46,7 +47,7 @@ static void note_peaks(hc_pool *pool) {
     pool->peak_backed = backed > pool->peak_backed ? backed : pool->peak_backed;
 }
 
-/* The memory of a pool that has all of it from the start: of a file, or reserved huge pages. HC_OK also where there are none. */
+/* Memory of a pool that has all of it from the start: a file, or reserved huge pages. HC_OK also for other pools. */
 static int create_fixed(hc_pool *pool, const hc_pool_options *options) {
     const int64_t bytes = options->budget_bytes < 0 ? 0 : options->budget_bytes / HUGE_PAGE_BYTES * HUGE_PAGE_BYTES;
     if (options->file < 0 && !options->reserved_pages) {
@@ -111,7 +112,7 @@ static void lock_pool(hc_pool *pool) {
     pthread_mutex_lock(&pool->lock);
 }
 
-/* Lets go of the lock, and ends a pool that nobody names any more and that holds nothing. */
+/* Release the lock, and end a pool without handle and blocks. */
 static void unlock_pool(hc_pool *pool) {
     const int is_over = pool->is_released && pool->num_used == 0;
     pthread_mutex_unlock(&pool->lock);
@@ -150,8 +151,8 @@ int hc_pool_reserved(hc_pool *pool, void **out_start, int64_t *out_bytes) {
     return HC_OK;
 }
 
-/* Before a block of `bytes` gets `more` new memory: keeps the sum of what is in use and idle below the most that was in use and its
- * slack, and within the budget. 0: it cannot be; then nothing was given back. */
+/* Before a block of `bytes` gets `more` new memory: keeps the sum of what is in use and idle below the most that was
+ * in use and its slack, and within the budget. 0: it cannot be; then nothing was given back. */
 static int make_way(hc_pool *pool, int64_t bytes, int64_t more) {
     const int64_t used = pool->used + bytes, most = used > pool->most_used ? used : pool->most_used;
     const int64_t over_budget = pool->budget < 0 ? 0 : backed_bytes(pool) + more - pool->budget;
@@ -214,7 +215,7 @@ static void unmap_block(hc_pool *pool, hc_block *block) {
     free(block);
 }
 
-/* From this pool alone, with the lock held; NULL: no room. */
+/* Take from this pool alone, with the lock held; NULL if it does not fit. */
 static hc_block *take_locked(hc_pool *pool, int64_t wanted, new_pages *out_new) {
     const int64_t most = wanted <= INT64_MAX - HUGE_PAGE_BYTES ? hc_pages_round(wanted) : INT64_MAX;
     if (most == INT64_MAX || pool->is_closed || (pool->is_shared && pool->maker != hc_forks())) {
@@ -227,7 +228,7 @@ static hc_block *take_locked(hc_pool *pool, int64_t wanted, new_pages *out_new) 
     return found != NULL ? found : map_block(pool, most, out_new);
 }
 
-/* From this pool alone; NULL: no room, then out_next is the pool to ask, if there is one. */
+/* Take from this pool alone; NULL if it does not fit, and out_next is the next pool, if any. */
 static hc_block *take_here(hc_pool *pool, hc_context *context, int64_t bytes, hc_pool **out_next) {
     const int64_t wanted = bytes > INT64_MAX - PAGE_BYTES ? INT64_MAX
                            : bytes > 0                    ? (bytes + PAGE_BYTES - 1) / PAGE_BYTES * PAGE_BYTES
@@ -244,7 +245,7 @@ static hc_block *take_here(hc_pool *pool, hc_context *context, int64_t bytes, hc
         pool->spilled_bytes += bytes;
     }
     *out_next = pool->next;
-    note_peaks(pool); /* also of a refusal, which may have opened a part before the system said no */
+    note_peaks(pool); /* also after a refusal, which may have backed a part before */
     pthread_mutex_unlock(&pool->lock);
     if (to_touch.bytes > 0) {
         /* Without the lock: the team may be busy with a job that itself takes or gives blocks. */
@@ -287,7 +288,7 @@ void *hc_pool_take(hc_pool *pool, hc_context *context, int64_t bytes) {
     return taken == NULL ? NULL : taken->pages;
 }
 
-/* The block in use at an address, for those who know no more than that: tensors know their block. */
+/* Used block at an address, for callers that have only the address. Tensors store their block. */
 static hc_block *find(const hc_pool *pool, const void *pages) {
     hc_block *block = hc_arena_find(&pool->arena, pages);
     for (hc_block *other = pool->mapped; block == NULL && other != NULL; other = other->above) {

@@ -14,15 +14,15 @@ typedef struct {
     float mean, error, rstd; /* the mean is mean + error: together exact to more than fp32 */
 } row_statistics;
 
-/* The next row to be visited is asked for during the second pass over this one, because memory would idle while a row in the
- * cache is computed. Out of cache on two cores, D = 1152: 59 % of a copy's bandwidth without, 71 to 75 % with it. */
+/* The next row to be visited is asked for during the second pass over this one, because memory would idle while a row
+ * in the cache is computed. Out of cache on two cores, D = 1152: 59% of a copy's bandwidth without, 71 to 75% with it. */
 HC_INLINE void ask_for_(const void *x, int64_t i, int type) HC_STREAMING_OK {
     hc_prefetch((const char *)x + i * (type == HC_F32 ? 4 : 2));
 }
 
-/* Two passes over a row that the first one brought into the cache. The second also sums x - mean, which is not zero where
- * the mean was rounded: it corrects mean and variance for rows far from zero. Four chains of additions, because each waits
- * for its last. */
+/* Two passes over a row; the first loads it into the cache. The second also sums x - mean, which is not zero if the
+ * mean was rounded. This corrects mean and variance for rows far from zero. Four chains of additions hide their
+ * latency. */
 HC_INLINE row_statistics statistics_(const void *x, int64_t start, int64_t next, int64_t columns, int type,
                                      float eps) HC_STREAMING_OK {
     const int64_t lanes = hc_lanes();
@@ -67,8 +67,9 @@ HC_INLINE row_statistics statistics_(const void *x, int64_t start, int64_t next,
     return (row_statistics){mean, error, 1.0f / sqrtf((variance < 0.0f ? 0.0f : variance) + eps)};
 }
 
-/* The same for RMSNorm: one pass, four chains of additions. The next row is not asked for: the second pass asks memory for
- * nothing either, but this one would wait for both (fp32, out of cache, D = 1152, one core: 5 to 15 % slower with it). */
+/* The same for RMSNorm: one pass, four chains of additions. The next row is not asked for: the second pass asks memory
+ * for nothing either, but this one would wait for both (fp32, out of cache, D = 1152, one core: 5 to 15% slower with
+ * it). */
 HC_INLINE row_statistics mean_square_(const void *x, int64_t start, int64_t columns, int type, float eps) HC_STREAMING_OK {
     const int64_t lanes = hc_lanes();
     hc_vf a = hc_zero(), b = a, c = a, d = a;
@@ -196,8 +197,9 @@ HC_INLINE void add_group_(const hc_adaln_backward_block *b, row_group *r, int ro
     r->mean_g_xh[3] = hc_sum(gx3) * inverse;
 }
 
-/* dx of one row of the group, from the caches. The row after it, of the next group, is asked for meanwhile. Tried instead: dx
- * stored on the way of the next group's sums; 5 to 10 % slower in cache, and out of it slower at D = 384 and 1152. */
+/* dx of one row of the group, from the caches. The row after it, of the next group, is asked for meanwhile. Tried
+ * instead: dx stored on the way of the next group's sums; 5 to 10% slower in cache, and out of it slower at D = 384
+ * and 1152. */
 HC_INLINE void store_row_(const hc_adaln_backward_block *b, const row_group *r, int row, int pass_caches) HC_STREAMING_OK {
     const int64_t lanes = hc_lanes();
     const float rstd_value = r->rstd[row];

@@ -4,9 +4,9 @@
 
 #include "simd/simd.h"
 
-/* Rows are visited four at a time, a quarter of the block apart. Four, because what the rows of a block share (shift, scale,
- * gate and the sums of their gradients) is then loaded and stored once for four; a quarter apart, because four runs of
- * addresses keep more banks of memory busy than one (see activation/elementwise_simd.c). */
+/* Rows are visited four at a time, a quarter of the block apart. Four, because what the rows of a block share (shift,
+ * scale, gate and the sums of their gradients) is then loaded and stored once for four; a quarter apart, because four
+ * runs of addresses keep more banks of memory busy than one (see activation/elementwise_simd.c). */
 #define HC_ROWS_AT_ONCE 4
 
 /* Elements i.. of an array, n of them; n is hc_lanes() for all vectors of a row but the last. */
@@ -24,7 +24,7 @@ HC_INLINE void hc_store_some(void *p, int64_t i, int64_t n, int whole, int pass_
     }
 }
 
-/* 1 where every row of an array starts at a multiple of the vector, as stores past the caches demand. */
+/* 1 where every row of an array starts at a multiple of the vector, as stores that bypass the caches demand. */
 HC_INLINE int hc_rows_aligned(const void *p, int64_t columns, int type) HC_STREAMING_OK {
     const int64_t lanes = hc_lanes();
     return columns % lanes == 0 && (uintptr_t)p % (uintptr_t)(lanes * (type == HC_F32 ? 4 : 2)) == 0;

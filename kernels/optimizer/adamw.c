@@ -5,11 +5,11 @@
 #include "array.h"
 #include "context.h"
 
-/* Clusters share out whole pages of fp32 elements. */
+/* Clusters split complete pages of fp32 elements. */
 #define PAGE_ELEMENTS 1024
 
 typedef struct {
-    int all_threads, num_clusters; /* of the context; one cluster where memory is not bound to those of the machine */
+    int all_threads, num_clusters; /* of the context; one cluster if memory is not bound to the machine's clusters */
     const hc_kernels *kernels;
     hc_adamw_factors factors;
     int64_t tensors;
@@ -45,8 +45,8 @@ static void update(const adamw_job *job, int64_t i, int64_t offset, int64_t coun
                         job->second[i] + offset, ema, shadow);
 }
 
-/* The threads of a cluster share out its parts of all tensors, which lie in its memory (dithc.memory.place), as if these were one
- * array. */
+/* The threads of a cluster share out its parts of all tensors, which lie in its memory (dithc.memory.place), as if
+ * these were one array. */
 static void adamw(void *arguments, int thread, int num_threads) {
     const adamw_job *job = arguments;
     const int clusters = num_threads == job->all_threads ? job->num_clusters : 1;

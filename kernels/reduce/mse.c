@@ -1,4 +1,4 @@
-/* The mean squared error of each row, and its gradient. A row is summed in fixed chunks, whoever sums them. */
+/* Mean squared error of each row, and its gradient. Rows are summed in fixed chunks by any thread. */
 #include <stddef.h>
 
 #include "array.h"

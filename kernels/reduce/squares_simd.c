@@ -2,8 +2,8 @@
 #include "reduce/reduce.h"
 #include "simd/simd.h"
 
-/* Four quarters of the array are read in turns, each with a sum of its own: four runs of addresses keep more of memory busy
- * than one, and no addition waits for the last. */
+/* Four quarters of the array are read alternately, each with a separate sum. Four address runs keep more memory
+ * banks busy than one, and additions do not wait for each other. */
 HC_KERNEL_FUNCTION double HC_NAME(sum_of_squares)(int64_t count, const float *x) HC_KERNEL_STREAMING {
     const int64_t lanes = hc_lanes(), quarter = count / (4 * lanes) * lanes;
     hc_wide a = hc_wide_zero(), b = a, c = a, d = a;

@@ -1,4 +1,4 @@
-/* The sum of the squares of many tensors, as if they were one array that is summed in fixed chunks, whoever sums them. */
+/* Sum of the squares of many tensors, as one array that is summed in fixed chunks by any thread. */
 #include <stddef.h>
 
 #include "array.h"

@@ -1,8 +1,9 @@
-/* What the SME calling convention takes from compiler-rt and what GNU toolchains do not have; weak, so that compiler-rt's wins.
+/* Routine of the SME calling convention that compiler-rt provides and GNU toolchains lack; weak, so that
+ * compiler-rt's version takes precedence.
  *
- * A function with a ZA of its own may be called while its caller's ZA is dormant: TPIDR2_EL0 then points to a block {buffer,
- * 16-bit number of slices, 6 bytes of zeros} and the callee saves that many ZA vectors before it takes ZA (AAPCS64, "ZA lazy
- * saving scheme"). The routine may change x14 to x17 only. */
+ * A function with a private ZA may be called while its caller's ZA is dormant: TPIDR2_EL0 then points to a block
+ * {buffer, 16-bit number of slices, 6 bytes of zeros}, and the callee saves that many ZA vectors before it uses ZA
+ * (AAPCS64, "ZA lazy saving scheme"). The routine may change x14 to x17 only. */
 #ifndef __ARM_FEATURE_SME
 #error "simd/abi_sme.c is built with -march=armv9-a+sme+sme-f64f64 (kernels/CMakeLists.txt)"
 #endif

@@ -1,17 +1,19 @@
-/* Exponentials, tanh, GELU and SiLU with their gradients, over the vector layer. Measured errors: activation/activation.h.
+/* Exponentials, tanh, GELU and SiLU with their gradients, over the vector layer. Measured errors:
+ * activation/activation.h.
  *
- * Coefficients: minimax over the interval named beside them, by iteratively reweighted least squares (Lawson 1961) on 2,001
- * Chebyshev points in fp64; rounded to fp32 from the lowest degree up, and the higher ones fitted again after each rounding.
+ * Coefficients: minimax over the interval next to them, by iteratively reweighted least squares (Lawson 1961) on 2,001
+ * Chebyshev points in fp64; rounded to fp32 from the lowest degree up, and the higher ones fitted again after each
+ * rounding.
  *
- * tanh-GELU is a hybrid of ranges: between the bounds, where it bends, one exponential with a polynomial of degree 6 and one
- * division; beyond them the argument is clamped, so that it is x, or 0, exactly. */
+ * tanh-GELU is a hybrid of ranges: between the bounds, where it bends, one exponential with a polynomial of degree 6
+ * and one division; beyond them the argument is clamped, so that it is x, or 0, exactly. */
 #ifndef HC_SIMD_MATH_H
 #define HC_SIMD_MATH_H
 
 #include "simd/simd.h"
 
-/* Adding 1.5 * 2^23 leaves a fp32 no bits for fractions; taking it away again is a rounding to whole for |x| < 2^22, and the
- * addition can be the one of a multiply-add. */
+/* Adding 1.5 * 2^23 leaves an fp32 no bits for fractions. Subtracting it again rounds to an integer for |x| < 2^22,
+ * and the addition can be part of a multiply-add. */
 #define HC_ROUNDER 12582912.0f
 #define HC_LOG2_E 1.442695041f
 /* ln 2 in two parts: n times the first is exact enough that x - n ln 2 is rounded once. */
@@ -60,8 +62,8 @@ HC_INLINE hc_vf hc_exp2(hc_vf x) HC_STREAMING_OK {
     return hc_exp2_in_(HC_SCALE_TAKES_ALL ? x : hc_clamp_(-151.0f, 129.0f, x));
 }
 
-/* 2^x for x <= 0 with relative error 2^-13.7, for results that are rounded to bf16 (2^-9) next; below 2^-126 it may be flushed to
- * 0. nan stays nan. */
+/* 2^x for x <= 0 with relative error 2^-13.7, for results that are rounded to bf16 (2^-9) next; below 2^-126 it may be
+ * flushed to 0. nan stays nan. */
 HC_INLINE hc_vf hc_exp2_coarse(hc_vf x) HC_STREAMING_OK {
     const hc_vf t = HC_SCALE_TAKES_ALL ? x : hc_max(hc_set(-126.0f), x);
     const hc_vf f = hc_fraction(t);
@@ -72,8 +74,8 @@ HC_INLINE hc_vf hc_exp2_coarse(hc_vf x) HC_STREAMING_OK {
     return HC_SCALE_TAKES_ALL ? hc_scale_floor(p, t) : hc_mul(p, hc_power_of_two(hc_sub(t, f)));
 }
 
-/* tanh(x) = m / (m + 2) with m = exp(2 |x|) - 1, which is made without cancellation: exp(r) - 1 = r + r^2 q(r) for
- * |r| <= ln(2) / 2 (relative error 2^-31.1), and 2^n exp(r) - 1 = 2^n (exp(r) - 1) + (2^n - 1). Beyond 10 it is 1 in fp32. */
+/* tanh(x) = m / (m + 2) with m = exp(2 |x|) - 1, which is made without cancellation: exp(r) - 1 = r + r^2 q(r) for |r|
+ * <= ln(2) / 2 (relative error 2^-31.1), and 2^n exp(r) - 1 = 2^n (exp(r) - 1) + (2^n - 1). Beyond 10 it is 1 in fp32. */
 HC_INLINE hc_vf hc_tanh(hc_vf x) HC_STREAMING_OK {
     const hc_vf y = hc_min(hc_set(10.0f), hc_abs(x));
     const hc_vf twice = hc_add(y, y);
@@ -98,8 +100,8 @@ HC_INLINE hc_vf hc_sigmoid(hc_vf x) HC_STREAMING_OK {
 /* x / (1 + exp(-x)); nan at -inf as in PyTorch. */
 HC_INLINE hc_vf hc_silu(hc_vf x) HC_STREAMING_OK { return hc_div(x, hc_add(hc_set(1.0f), hc_exp(hc_negate(x)))); }
 
-/* s (1 + b slope (1 - s)), the gradient of b s with s = 1 / (1 + e) and 1 - s = e s. e is finite. Adding 0 x turns an infinite x
- * into the nan that PyTorch gives, and changes nothing else. */
+/* s (1 + b slope (1 - s)), the gradient of b s with s = 1 / (1 + e) and 1 - s = e s. e is finite. Adding 0 x turns an
+ * infinite x into the nan that PyTorch gives, and changes nothing else. */
 HC_INLINE hc_vf hc_gradient_of_gated_(hc_vf x, hc_vf e, hc_vf s, hc_vf bounded_slope) HC_STREAMING_OK {
     return hc_fma(x, hc_zero(), hc_mul(s, hc_fma(bounded_slope, hc_mul(e, s), hc_set(1.0f))));
 }
@@ -116,8 +118,8 @@ HC_INLINE hc_vf hc_silu_gradient(hc_vf x) HC_STREAMING_OK {
     return hc_gated_gradient_(x, hc_exp_bounded_(hc_negate(b)), b);
 }
 
-/* tanh-GELU: 0.5 x (1 + tanh u) = x / (1 + exp(-2 u)) with u = sqrt(2 / pi) (x + 0.044715 x^3). In powers of two the exponent is
- * -2 u log2(e) = x (A + B x^2). */
+/* tanh-GELU: 0.5 x (1 + tanh u) = x / (1 + exp(-2 u)) with u = sqrt(2 / pi) (x + 0.044715 x^3). In powers of two the
+ * exponent is -2 u log2(e) = x (A + B x^2). */
 #define HC_GELU_A -2.302208198144325f
 #define HC_GELU_B -0.1029432395800235f
 
@@ -136,9 +138,9 @@ HC_INLINE hc_vf hc_gelu_gradient(hc_vf x) HC_STREAMING_OK {
     return hc_gated_gradient_(x, e, hc_mul(b, slope));
 }
 
-/* P(X < -|b|) of a normal X: exp(-b^2 / 2) R(|b|), where R(z) = erfcx(z / sqrt(2)) / 2 = t p(t) with t = 1 / (1 + 0.3 z) and p the
- * polynomial of degree 9 with the least maximum of the relative error for z <= 13.5, 2^-28.1 (iteratively reweighted least
- * squares). `e` is exp(-b^2 / 2). */
+/* P(X < -|b|) of a normal X: exp(-b^2 / 2) R(|b|), where R(z) = erfcx(z / sqrt(2)) / 2 = t p(t) with t = 1 / (1 + 0.3
+ * z) and p the polynomial of degree 9 with the least maximum of the relative error for z <= 13.5, 2^-28.1 (iteratively
+ * reweighted least squares). `e` is exp(-b^2 / 2). */
 HC_INLINE hc_vf hc_normal_tail_(hc_vf b, hc_vf e) HC_STREAMING_OK {
     const hc_vf t = hc_div(hc_set(1.0f), hc_fma(hc_abs(b), hc_set(0x1.333334p-2f), hc_set(1.0f)));
     hc_vf p = hc_set(-0x1.516b8ap-6f);

@@ -14,10 +14,10 @@
  *   hc_stream_bf16_pair(p, even, odd)            p aligned to 2 hc_lanes() elements
  *   hc_evens(a, b) hc_odds(a, b)                 lanes 0, 2, 4, ... and 1, 3, 5, ... of a and behind them of b
  *   hc_zip_first(even, odd) hc_zip_second(even, odd)   undo that: a and b
- *   hc_stream(p, v) hc_stream_bf16(p, v)         stores past the caches; p aligned to hc_lanes() elements; hc_stream_end() after
+ *   hc_stream(p, v) hc_stream_bf16(p, v)         stores that bypass the caches; p aligned to hc_lanes() elements; hc_stream_end() after
  *                                                the last one and before another thread reads
- *   hc_prefetch(p) hc_prefetch_far(p)            into the first and the second level of the cache, to be read; any address
- *   hc_prefetch_to_write(p)                      into the first level, to be written; any address
+ *   hc_prefetch(p) hc_prefetch_far(p)            into the first and the L2 cache of the cache, to be read; any address
+ *   hc_prefetch_to_write(p)                      into the L1 cache, to be written; any address
  *   hc_set(float) hc_zero()
  *   hc_add hc_sub hc_mul hc_div hc_sqrt hc_abs hc_negate
  *   hc_max(a, b) hc_min(a, b)                    with nan in b: nan; with nan in a: b or nan. hc_max(bound, x) keeps a nan of x
@@ -85,8 +85,8 @@
 #error "no HC_TARGET_<ISA> is defined that has vectors"
 #endif
 
-/* Elements i.. of an array of type `dtype`, fp32 or bf16. The branch is the same for a whole loop: the compiler moves it out, or
- * the CPU predicts it. */
+/* Elements i.. of an array of type `dtype`, fp32 or bf16. The branch is the same for an entire loop: the compiler
+ * hoists it, or the CPU predicts it. */
 HC_INLINE hc_vf hc_load_as(const void *p, int64_t i, int dtype) HC_STREAMING_OK {
     return dtype == HC_F32 ? hc_load((const float *)p + i) : hc_load_bf16((const uint16_t *)p + i);
 }

@@ -1,15 +1,16 @@
-/* Work that is dealt out to the threads of a run in advance, so that a thread's part is near to it each time, and of which a thread
- * that has none left takes over some of the others'.
+/* Work that is assigned to the threads of a run in advance, so that a thread's part stays near it. Threads without
+ * remaining work take over work of other threads.
  *
- * Where the caller lets them, pieces become shorter towards the end of a part: a thread that was interrupted, or whose core is
- * slower, is waited for no longer than about the shortest takes. Nothing may depend on who does a piece. */
+ * If the caller allows it, pieces become shorter towards the end of a part, so that other threads wait for an
+ * interrupted or slower thread only about as long as the shortest piece takes. Results must not depend on the thread
+ * that computes a piece. */
 #ifndef HC_SHARES_H
 #define HC_SHARES_H
 
 #include <stdatomic.h>
 #include <stdint.h>
 
-/* Units next..stop of a thread's part are to be done; on a cache line of its own. */
+/* Units next..stop of a thread's part that remain, on a separate cache line. */
 typedef struct hc_share {
     atomic_int_least64_t next;
     int64_t stop;
@@ -22,8 +23,8 @@ static inline void hc_share_fill(hc_share *share, int64_t start, int64_t stop) {
     share->stop = stop;
 }
 
-/* Takes half of the units that are left, but at least `least` and at most `most`; the first of them, and their number, 0 when none
- * is left. */
+/* Takes half of the units that are left, but at least `least` and at most `most`; the first of them, and their number,
+ * 0 when none is left. */
 static inline int64_t hc_share_take(hc_share *share, int64_t least, int64_t most, int64_t *out_first) {
     int64_t first = atomic_load_explicit(&share->next, memory_order_relaxed), taken;
     do {

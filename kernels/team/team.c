@@ -1,5 +1,5 @@
-/* Threads that wait for a job, grouped by cluster: what many write and what many read are lines of the cluster, which meet in the
- * lines of the die; who waits long sleeps in the system. */
+/* Threads that wait for a job, grouped by cluster. Variables with many writers or readers are separate lines per
+ * cluster, joined by the lines of the die. Threads that wait long sleep in the system. */
 #define _GNU_SOURCE
 #include "team.h"
 
@@ -13,7 +13,7 @@
 #include "team/threads.h"
 #include "team/waiting.h"
 
-/* Also of A64FX, whose lines are the longest of all. */
+/* Also for A64FX, which has the longest lines. */
 #if defined(__aarch64__)
 #define CACHE_LINE 256
 #else
@@ -35,8 +35,8 @@ unsigned hc_forks(void) {
     return atomic_load_explicit(&forks, memory_order_relaxed);
 }
 
-/* The number of a run stands in the low half of a start word, the threads of the run in the high half: so a member that takes no
- * part in a run may miss it, and cannot mistake the next one for it. Waiting in the system compares the low half only. */
+/* The low half of a start word is the number of a run, the high half its number of threads. A member outside a run
+ * may miss it, and cannot mistake the next run for it. Waiting in the system compares the low half only. */
 #define START_WORD(run, threads) ((uint64_t)(uint32_t)(run) | (uint64_t)(threads) << 32)
 #define THREADS_OF(word) ((int)((word) >> 32))
 
@@ -46,14 +46,14 @@ typedef struct {
     pthread_t handle;
 } member;
 
-/* The meeting place of the threads of a cluster, or of the clusters of a die. All write to the first line, and one of them, the
- * last to arrive, writes to the second, which the others look at meanwhile. */
+/* Barrier of the threads of a cluster, or of the clusters of a die. All write to the first line. The last to arrive
+ * writes to the second line, which the other threads poll. */
 typedef struct {
     _Alignas(CACHE_LINE) atomic_uint arrived; /* at the barrier */
-    awaited working;                          /* who has not finished the run */
+    awaited working;                          /* threads that have not finished the run */
     _Alignas(CACHE_LINE) awaited phase;       /* of the barrier */
     _Atomic uint64_t start;                   /* START_WORD of the last run; of a cluster only */
-    atomic_uint parked;                       /* who sleeps until the next run */
+    atomic_uint parked;                       /* threads that sleep until the next run */
     int first, size;                          /* threads first ... first + size - 1 of the team */
     unsigned in_run;                          /* of them in this run; clusters in this run, of a die */
 } meeting;
@@ -68,15 +68,15 @@ struct hc_team {
     uint32_t run;
     atomic_int stop;
     unsigned owner; /* hc_forks of the process that has the threads; a forked child has not */
-    int *cpus;   /* of each thread, or NULL: nobody is pinned */
-    hc_openmp openmp; /* whose threads these are; without functions: the members */
+    int *cpus;   /* CPU of each thread; NULL: not pinned */
+    hc_openmp openmp; /* runtime that owns the threads; without functions: the members */
     pthread_mutex_t one_run;
     member *members;
     meeting clusters[];
 };
 
-/* What this thread works for, which the barrier is not told: a team's run, its cluster there (a caller is of the first), and
- * whether it is alone: in a run within that run, for which nobody else is free, or in a forked child. */
+/* Run of this thread, which the barrier does not receive as argument: a team's run, its cluster there (a caller is
+ * in the first), and whether it is alone: in a nested run, for which no other thread is free, or in a forked child. */
 static _Thread_local struct {
     const hc_team *team;
     int cluster, alone;
@@ -117,7 +117,8 @@ static void start_cluster(meeting *cluster, uint64_t word) {
     }
 }
 
-/* One thread of the run has finished: the last one of each cluster tells the die. The caller is counted in neither. */
+/* One thread of the run has finished. The last thread of each cluster notifies the die. The caller is counted in
+ * neither. */
 static void finish(hc_team *team, meeting *cluster) {
     if (atomic_fetch_sub(&cluster->working.value, 1) == 1 && atomic_fetch_sub(&team->die.working.value, 1) == 1) {
         wake_all(&team->die.working);
@@ -232,9 +233,9 @@ int hc_team_size(const hc_team *team) {
     return team->num_threads;
 }
 
-/* The caller is not ours to pin. Where it happens to run elsewhere than on its own CPU, the first, it may share a core with a member
- * or with a thread that moves data, and be far from its memory, for as long as the scheduler takes to notice, milliseconds: so it is
- * moved there, and its mask put back, which lets it stay. */
+/* The caller is not ours to pin. Where it happens to run elsewhere than on its own CPU, the first, it may share a core
+ * with a member or with a thread that moves data, and be far from its memory, for as long as the scheduler takes to
+ * notice, milliseconds: so it is moved there, and its mask put back, which lets it stay. */
 static void take_first_cpu(const hc_team *team) {
 #ifdef __linux__
     cpu_mask mask;
@@ -251,7 +252,8 @@ static void take_first_cpu(const hc_team *team) {
 #endif
 }
 
-/* Tells each cluster of the run how many of its threads take part, and gives their number. Clusters without one are left alone. */
+/* Set the number of participating threads of each cluster, and return their sum. Clusters without threads are
+ * unchanged. */
 static int share_out(hc_team *team) {
     int clusters = 0;
     for (; clusters < team->num_clusters && team->clusters[clusters].first < team->num_running; clusters++) {
@@ -263,7 +265,7 @@ static int share_out(hc_team *team) {
     return clusters;
 }
 
-/* Starts the members on the job that stands in the team, works along, and waits for them. */
+/* Start the members on the team's job, work on it too, and wait for them. */
 static void run_together(hc_team *team) {
     take_first_cpu(team);
     team->run++;
@@ -291,8 +293,8 @@ static void run_alone(hc_job *job, void *arguments) {
     here.alone = before;
 }
 
-/* A thread of OpenMP in the job that stands in the team. Within a region of its own, or by its limits, OpenMP gives fewer threads
- * than were asked for: then the caller, which is its first, works alone. */
+/* A thread of OpenMP in the team's job. Within a nested region, or because of its limits, OpenMP may provide fewer
+ * threads than requested. The caller, its first thread, then works alone. */
 static void lent_main(void *argument) {
     hc_team *team = argument;
     const int thread = team->openmp.thread();
@@ -309,7 +311,7 @@ static void lent_main(void *argument) {
             here.cluster++;
         }
         team->job(team->arguments, thread, team->num_running);
-        here.team = NULL; /* the thread is somebody else's again */
+        here.team = NULL; /* the thread returns to its owner */
     }
 }
 
@@ -345,7 +347,7 @@ void hc_team_run(hc_team *team, int num_threads, hc_job *job, void *arguments) {
     pthread_mutex_unlock(&team->one_run);
 }
 
-/* The last to arrive goes on with 1, and everybody else waits for the phase that it has to raise. */
+/* The last to arrive continues with 1. All other threads wait for the phase that it must raise. */
 static int arrive(meeting *place, int64_t spin_nanoseconds) {
     const unsigned phase = value_of(&place->phase);
     if (atomic_fetch_add(&place->arrived, 1) + 1 == place->in_run) {

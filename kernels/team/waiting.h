@@ -1,4 +1,4 @@
-/* How a thread waits for a number to change: it looks for a while, then sleeps in the system. Part of team.c. */
+/* Waiting for a number to change: a thread polls for a while, then sleeps in the system. Part of team.c. */
 #ifndef HC_WAITING_H
 #define HC_WAITING_H
 
@@ -15,10 +15,10 @@
 #include <sys/syscall.h>
 #endif
 
-/* Reading the clock costs about 25 ns, so a waiting thread looks at it only after this many looks at the counter. */
+/* Reading the clock costs about 25 ns, so a waiting thread reads it only after this many polls of the counter. */
 #define LOOKS_PER_CLOCK 64
 
-/* A number that threads wait for, and who may have to be woken; a system call is spared while there is none. */
+/* Number that threads wait for, and the count of sleeping threads; without sleepers no system call is made. */
 typedef struct {
     atomic_uint value, sleepers;
 } awaited;
@@ -27,7 +27,7 @@ static inline void relax(void) {
 #if defined(__x86_64__)
     __builtin_ia32_pause();
 #elif defined(__aarch64__)
-    __asm__ volatile("isb"); /* some tens of cycles; yield is none on most cores */
+    __asm__ volatile("isb"); /* some tens of cycles; on most cores yield has no effect */
 #endif
 }
 
@@ -69,8 +69,8 @@ static inline unsigned value_of(awaited *number) {
     return atomic_load_explicit(&number->value, memory_order_acquire);
 }
 
-/* Returns when the value is no longer `value`: looks for a while, then sleeps. Sleepers are counted before the system compares
- * the value, and wake_all looks at the count after the value was changed: one of the two sees the other. */
+/* Return when the value differs from `value`: poll for a while, then sleep. Sleepers are counted before the system
+ * compares the value, and wake_all reads the count after the value was changed, so one of them notices the other. */
 static inline void wait_while(awaited *number, unsigned value, int64_t spin_nanoseconds) {
     int64_t deadline = 0;
     for (;;) {

@@ -1,5 +1,6 @@
-/* Calls an operator and looks at what the calling convention says it has to leave alone: callee-saved registers, rounding control,
- * and the matrix unit. On SME the call is made once more with a ZA that lies dormant, as a caller that uses SME itself would. */
+/* Call an operator and check the state that the calling convention preserves: callee-saved registers, rounding
+ * control, and the matrix unit. On SME the call is repeated with a dormant ZA, as a caller that uses SME would make
+ * it. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -89,8 +90,8 @@ static uint64_t unit(void) {
     return svcr;
 }
 
-/* A call with ZA on, filled and given up for saving (TPIDR2_EL0): afterwards either ZA still holds the bytes and was not given
- * up, or they were saved. */
+/* A call with ZA on, filled and given up for saving (TPIDR2_EL0): afterwards either ZA still holds the bytes and was
+ * not given up, or they were saved. */
 static int loses_dormant_za(call_arguments *arguments) {
     if (!(getauxval(AT_HWCAP2) & CPU_HAS_SME)) {
         return 0;
@@ -142,7 +143,8 @@ int hc_watched_call(hc_context *context, const hc_case *one, int64_t *out_broken
     }
     *out_broken |= control() != control_before ? HC_BROKEN_CONTROL : 0;
     *out_broken |= unit() != 0 ? HC_BROKEN_UNIT : 0;
-    /* For operators without sums into their outputs a second call changes nothing; one with sums says so by its settings. */
+    /* For operators that do not add to their outputs, a second call changes nothing. The settings of other operators
+     * declare the addition. */
     if (strcmp(one->op, "gemm") == 0 && one->ints[9] == 0) {
         *out_broken |= loses_dormant_za(&arguments) ? HC_BROKEN_LAZY_SAVE : 0;
     }
@@ -156,12 +158,13 @@ int hc_watched_call(hc_context *context, const hc_case *one, int64_t *out_broken
 #ifdef HC_EMULATED_TILES
 #include "test/host/emulated_tiles.h"
 
-/* Of any thread, where the CPU tells only of the one that asks. */
+/* Of any thread, if the CPU reports only the calling thread. */
 static int tiles_in_use(void) {
     return hc_tiles_in_use() != 0;
 }
 #else
-/* Tile registers that are not in their initial state: XGETBV with ECX = 1 gives the state components in use, 17 and 18 are AMX's. */
+/* Tile registers that are not in their initial state: XGETBV with ECX = 1 gives the state components in use, 17 and 18
+ * are AMX's. */
 static int tiles_in_use(void) {
     unsigned eax, ebx, ecx, edx, low, high;
     if (!__get_cpuid_count(0xd, 1, &eax, &ebx, &ecx, &edx) || !(eax >> 2 & 1u)) {

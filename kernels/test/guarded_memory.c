@@ -1,4 +1,4 @@
-/* Memory whose overruns are seen: reads and writes behind it fault, writes before it change a canary. */
+/* Memory with detection of overruns: accesses after it fault, writes before it change a canary. */
 #define _GNU_SOURCE
 #include <string.h>
 #include <sys/mman.h>

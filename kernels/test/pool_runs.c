@@ -1,4 +1,4 @@
-/* Threads that take blocks of a chain of pools, mark them, and give them back, while another looks at the budgets. */
+/* Threads that take blocks of a chain of pools, mark them, and return them, while another thread checks the budgets. */
 #include "test/cases.h"
 
 #include <pthread.h>
@@ -30,7 +30,7 @@ static uint32_t draw(taker *t) {
     return t->state >> 8;
 }
 
-/* Marks both ends of a block, which nobody else may have. */
+/* Mark both ends of a block, which no other thread may own. */
 static void mark(void *block, int64_t bytes, int64_t value) {
     *(volatile int64_t *)block = value;
     *(volatile int64_t *)((char *)block + bytes - 8) = value;
@@ -125,7 +125,7 @@ int hc_test_pool(int num_threads, int file) {
     hc_pool_release(w.pools[0]);
     mark(block, MEBI, 1);
     hc_pool_give(of_block, block);
-    /* A closed pool refuses, though the one below it has room, and may be asked again. */
+    /* A closed pool refuses blocks, although they fit the next pool, and accepts further calls. */
     hc_pool_close(w.pools[1]);
     wrong += hc_pool_take(w.pools[1], &context, 1) != NULL || hc_pool_take(w.pools[1], &context, 1) != NULL;
     hc_pool_release(w.pools[1]);

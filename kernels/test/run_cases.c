@@ -1,11 +1,12 @@
-/* Runs cases of operators and writes what they gave: run_cases CASES OUTPUTS ISA THREADS [CLUSTERS]. Without an argument it
- * prints the instruction sets that this CPU runs. run_cases team THREADS CLUSTERS SPIN_NANOSECONDS LENT tests a team instead,
- * run_cases copies WITH_THREADS THREADS the copies, run_cases tiles WORDS the emulated tile unit. run_cases serve ISA THREADS answers
- * cases as they come: on standard input int64 bytes and a case of so many, on standard output what OUTPUTS has of it.
+/* Runs cases of operators and writes what they gave: run_cases CASES OUTPUTS ISA THREADS [CLUSTERS]. Without an
+ * argument it prints the instruction sets that this CPU runs. run_cases team THREADS CLUSTERS SPIN_NANOSECONDS LENT
+ * tests a team instead, run_cases copies WITH_THREADS THREADS the copies, run_cases tiles WORDS the emulated tile
+ * unit. run_cases serve ISA THREADS answers cases as they come: on standard input int64 bytes and a case of so many,
+ * on standard output what OUTPUTS has of it.
  *
- * CASES: "HCCASES1", int64 number of cases; each: char op[32], int64 num_ints num_floats num_arrays, int64 ints, double floats, then
- * per array int64 dtype, count (-1: NULL), is_output and the content, padded to 8 bytes.
- * OUTPUTS: per case int64 status, int64 bits of what was broken (cases.h), the content of its outputs, padded to 8 bytes. */
+ * CASES: "HCCASES1", int64 number of cases; each: char op[32], int64 num_ints num_floats num_arrays, int64 ints,
+ * double floats, then per array int64 dtype, count (-1: NULL), is_output and the content, padded to 8 bytes. OUTPUTS:
+ * per case int64 status, int64 bits of what was broken (cases.h), the content of its outputs, padded to 8 bytes. */
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -62,7 +63,7 @@ static int64_t padded(int64_t bytes) {
     return (bytes + 7) / 8 * 8;
 }
 
-/* The next case of the file, its arrays in guarded memory; out_inputs: where each array's first content lies. */
+/* Next case of the file, with its arrays in guarded memory; out_inputs: the initial content of each array. */
 static void take_case(char **at, hc_case *one, const char **out_inputs) {
     memset(one, 0, sizeof(*one));
     memcpy(one->op, *at, sizeof(one->op));
@@ -151,7 +152,7 @@ static hc_context *context_of(const char *isa, int threads, int clusters) {
     return context;
 }
 
-/* Answers until there is no more input. */
+/* Serve input until it ends. */
 static int serve(hc_context *context) {
     int64_t bytes;
     for (current_index = 0; fread(&bytes, sizeof(bytes), 1, stdin) == 1; current_index++) {

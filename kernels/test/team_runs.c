@@ -1,5 +1,5 @@
-/* Runs of a team: of all sizes in turn, with barriers of both kinds, each of which has to show what the others did before it. On
- * threads of its own, or on those of a small runtime that stands here for OpenMP. */
+/* Runs of a team: all sizes alternately, with barriers of both types. Each barrier must make visible the earlier
+ * writes of the other threads. On the team's own threads, or on threads of a small runtime that replaces OpenMP. */
 #include "test/cases.h"
 
 #include <pthread.h>
@@ -14,13 +14,14 @@
 
 typedef struct {
     hc_team *team;
-    int num_clusters, size; /* of the whole team */
+    int num_clusters, size; /* of the complete team */
     int most; /* threads that a run may have, and has one beyond */
     int *done; /* rounds that each thread has done; plain numbers, so that a race is one for a sanitizer too */
     int wrong[256];
 } work;
 
-/* The runtime: a region's threads are made for it, a region within a region has one, and none has more than it is told to give. */
+/* Runtime: it creates the threads of a region, a nested region has one thread, and no region has more threads than
+ * configured. */
 typedef struct {
     void (*function)(void *);
     void *argument;

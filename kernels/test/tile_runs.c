@@ -31,8 +31,8 @@ static void configure(int rows, int pairs, int columns) {
     hc_tiles_load_configuration(&configuration);
 }
 
-/* Sums, A and B come on standard input, 16 rows of 64 bytes each; the sums after the product go to standard output. 0, or 1:
- * rounding control or exceptions were touched, or the unit is still in use. */
+/* Sums, A and B come on standard input, 16 rows of 64 bytes each; the sums after the product go to standard output. 0,
+ * or 1: rounding control or exceptions were touched, or the unit is still in use. */
 static int multiply(int rows, int pairs, int columns) {
     char tiles[3][TILE_BYTES];
     if (fread(tiles, TILE_BYTES, 3, stdin) != 3) {
@@ -76,7 +76,7 @@ static void configure_tile(int palette, int start_row, int tile, int rows, int r
     hc_tiles_load_configuration(&configuration);
 }
 
-/* Sums of so many rows and bytes, of whole tiles. */
+/* Sums of the given rows and bytes, of complete tiles. */
 static void multiply_into(int rows, int row_bytes) {
     configure_tile(1, 0, 0, rows, row_bytes);
     hc_tile_multiply_bf16(0, 1, 2);

@@ -1,4 +1,4 @@
-"""A block of other parts (RMSNorm, SwiGLU, rotated and normed heads) as one node: the bits of its operators one by one."""
+"""Block with RMSNorm, SwiGLU, rotated and normed heads as one node: the same bits as its single operators."""
 
 from typing import Any
 
@@ -54,7 +54,7 @@ def _one_by_one(x: Tensor, c: Tensor, w: fused.BlockWeights, *, rms: bool, swigl
     return hcops.linear(hidden, w.out, w.out_bias, gate=gate_m, residual=x)
 
 
-# Each part alone, and all together in every type.
+# Each option alone, and all options together in every type.
 KINDS = [(*(place == part for place in range(4)), "fp32") for part in range(4)]
 KINDS += [(True, True, True, True, mode) for mode in ("fp32", "autocast", "bf16")]
 

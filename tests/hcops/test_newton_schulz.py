@@ -1,4 +1,4 @@
-"""The orthogonal factor by products is that of the polynomial of singular values, in float64 and by SVD."""
+"""Newton-Schulz products against the polynomial of singular values, in float64 by SVD."""
 
 import math
 
@@ -8,12 +8,12 @@ import torch
 from dithc import hcops
 from dithc.hcops.newton_schulz import COEFFICIENTS, LEAST_NORM
 
-BAND = (0.68, 1.21)  # in which singular values end that began above 0.0015
+BAND = (0.68, 1.21)  # final range of singular values that began above 0.0015
 SHAPES = [(32, 32), (48, 160), (160, 48), (1, 9), (9, 1), (1, 1), (65, 67)]
 
 
 def by_svd(matrix: torch.Tensor, iterations: int) -> torch.Tensor:
-    """The same map on singular values alone: (R, C) -> (R, C), float64."""
+    """Apply the same map to the singular values of (R, C) in float64."""
     a, b, c = COEFFICIENTS
     u, s, v = torch.linalg.svd(matrix.double(), full_matrices=False)
     s = s / matrix.double().norm().clamp(min=LEAST_NORM)
@@ -31,8 +31,8 @@ def distance(found: torch.Tensor, truth: torch.Tensor) -> float:
 def test_singular_values_are_mapped_and_vectors_kept(backend, shape, use_backend):
     use_backend(backend)
     matrix = torch.randn(shape, generator=torch.Generator().manual_seed(1))
-    # Rounding of each of 3 products an iteration, of dot products of at most 160, grows by 3.4445 in each further one where
-    # singular values are small, and by less than 1 where they are not; of random matrices few are.
+    # Each iteration rounds 3 products with dot products of at most 160 terms. Further iterations amplify the error by
+    # 3.4445 for small singular values, and by less than 1 otherwise. Random matrices have few small singular values.
     tolerance = 2**-24 * 160 * 3 * COEFFICIENTS[0] ** 3
     for iterations in (1, 2, 5):
         found = hcops.optimizer.orthogonalise(matrix, iterations=iterations)

@@ -1,4 +1,4 @@
-"""The reference kernels against the formulas written out, and their gradients against finite differences."""
+"""Reference kernels against their formulas, and their gradients against finite differences."""
 
 import math
 from collections.abc import Iterator
@@ -70,7 +70,7 @@ def test_gate_residual_and_silu_are_their_formulas() -> None:
 
 
 def _rotate(qkv: Tensor, query_weight: Tensor | None = None, key_weight: Tensor | None = None) -> Tensor:
-    """Heads of width 4."""
+    """Rotate heads of width 4."""
     angles = torch.arange(2.0 * qkv.shape[1]).reshape(-1, 2)
     weights = {"query_weight": query_weight, "key_weight": key_weight}
     return hcops.vector.rotate_heads(qkv, qkv.shape[2] // 12, cos=angles.cos(), sin=angles.sin(), **weights)

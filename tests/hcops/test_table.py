@@ -1,4 +1,4 @@
-"""Choosing a back end: by name, per operator, undone at the end of a `with`."""
+"""Selection of a back end: by name, per operator, and restored at the end of a `with` block."""
 
 from fnmatch import fnmatch
 

@@ -1,4 +1,4 @@
-"""The tuning file: the winner is chosen with a margin, the key says what a file is valid for, and a wrong file is never used."""
+"""Tuning file: selection with a margin, validity by key, and rejection of wrong files."""
 
 import dataclasses
 import json
@@ -30,7 +30,7 @@ RESULTS = {
 
 @pytest.fixture
 def two_threads():
-    """What the results above are for, whatever the process has."""
+    """Use the number of threads of the results above."""
     before = torch.get_num_threads()
     torch.set_num_threads(2)
     yield
@@ -39,7 +39,7 @@ def two_threads():
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    """A folder for tunings that is empty, and this machine's key."""
+    """Provide an empty folder for tunings and a fixed key for this machine."""
     monkeypatch.setenv("DITHC_TUNING", str(tmp_path))
     monkeypatch.setattr(
         tuning, "this_machine", lambda: dataclasses.replace(KEY, threads=tuning.torch.get_num_threads())

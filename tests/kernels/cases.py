@@ -1,7 +1,7 @@
-"""Cases for kernels/test/run_cases.c: a call of an operator each, with float64's result and how far off a kernel may be.
+"""Cases for kernels/test/run_cases.c: one call of an operator each, with float64's result and error bounds.
 
-Tolerances follow from the unit roundoff of the arithmetic and of the stored type, the number of terms of a sum, and the sizes of
-what is added (`Array.bound`, elementwise); none is a guessed relative error.
+Tolerances follow from the unit roundoff of the arithmetic and of the stored type, the number of terms of a sum, and the
+sizes of its terms (`Array.bound`, elementwise). None is an estimated relative error.
 """
 
 import struct
@@ -24,7 +24,7 @@ MAGIC = b"HCCASES1"
 
 
 def encode(values: npt.ArrayLike, kind: Kind) -> npt.NDArray[Any]:
-    """Values as they are stored; bf16 as uint16, rounded to nearest even from fp32."""
+    """Return stored values; bf16 as uint16, rounded to nearest even from fp32."""
     with np.errstate(over="ignore"):
         if kind != "bf16":
             return np.ascontiguousarray(values, STORAGE[kind])
@@ -41,13 +41,13 @@ def decode(stored: npt.NDArray[Any], kind: Kind) -> Float:
 
 @dataclass
 class Array:
-    """One array argument: its content before the call and, for an output, what is expected after it.
+    """Array argument: its content before the call and, for an output, the expected content after it.
 
     Attributes:
-        stored: content before the call, in the type that the operator sees; None passes NULL.
-        kind: its type.
-        expected: for an output: float64 values after the call.
-        bound: for an output: the largest difference allowed, elementwise, before rounding to `kind`; 0 where it is exact.
+        stored: Content before the call, in the operator's type; None passes NULL.
+        kind: Element type.
+        expected: For an output: float64 values after the call.
+        bound: For an output: largest allowed difference, elementwise, before rounding to `kind`; 0 if it is exact.
     """
 
     stored: npt.NDArray[Any] | None
@@ -85,7 +85,9 @@ def absent(kind: Kind = "f32") -> Array:
 
 
 def wanted(expected: npt.ArrayLike, bound: npt.ArrayLike, kind: Kind, before: npt.ArrayLike | None = None) -> Array:
-    """An output; it holds a nan before the call unless `before` says otherwise, so that what is left out is seen."""
+    """Return an output that contains nan before the call, unless `before` is given, so that unwritten elements are
+    detected.
+    """
     exact = np.asarray(expected, np.float64)
     first = np.full(exact.shape, np.nan) if before is None else np.broadcast_to(np.asarray(before), exact.shape)
     return Array(encode(first, kind), kind, exact, np.broadcast_to(np.asarray(bound, np.float64), exact.shape))
@@ -120,7 +122,7 @@ BROKEN = (
 
 
 def read_outputs(cases: Sequence[Case], data: bytes) -> list[str]:
-    """Everything wrong in the outputs of a run, one line each."""
+    """Return all errors in the outputs of a run, one line each."""
     found: list[str] = []
     at = 0
     for case in cases:
@@ -145,7 +147,7 @@ def read_outputs(cases: Sequence[Case], data: bytes) -> list[str]:
 def differences(case: Case, number: int, array: Array, got: Float) -> list[str]:
     assert array.expected is not None
     assert array.bound is not None
-    expected = decode(encode(array.expected, array.kind), array.kind)  # overflow to inf included
+    expected = decode(encode(array.expected, array.kind), array.kind)  # including overflow to inf
     with np.errstate(invalid="ignore", over="ignore"):
         rounding = np.where(array.bound == 0, 0, 1) * (
             2 * ROUNDOFF[array.kind] * np.abs(expected) + SMALLEST[array.kind]

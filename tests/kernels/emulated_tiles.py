@@ -1,5 +1,8 @@
-"""A plug-in for pytest (-p): the C kernels of this process are those of the library that DITHC_EMULATED_TILES names, which
-runs AMX kernels on a tile unit in C. Only tests know this variable, and only a process that loads this file heeds it."""
+"""Plugin of pytest (-p) that loads the C library named by DITHC_EMULATED_TILES, which runs AMX kernels on a tile unit
+in C.
+
+Only tests set this variable, and only a process that loads this file reads it.
+"""
 
 import os
 from pathlib import Path

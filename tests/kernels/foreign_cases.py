@@ -1,4 +1,4 @@
-"""Cases of what models of others call: attention of separate q, k and v, and norms with weights of their own.
+"""Cases of operators of third-party models: attention of separate q, k and v, and weighted norms.
 
 Legend: N images, H heads, G heads of keys, T queries, S keys, K head width.
 """
@@ -12,7 +12,7 @@ from tests.kernels.cases import ROUNDOFF, Array, Case, Float, Kind, absent, give
 
 ONE = ROUNDOFF["f32"]
 EPS = float(np.float32(1e-6))
-HIDDEN = 1e-35  # what a hidden key adds where the exponential, made for bf16, ends at 2^-126
+HIDDEN = 1e-35  # contribution of a masked key, because the bf16 exponential ends at 2^-126
 COMPUTE: dict[Kind, int] = {"f32": 0, "bf16": 1}
 # (N, T, S, H, G, K): keys that no query sees, shared heads, several chunks and their ends; more than a segment of 512 keys.
 HEADS = [(2, 5, 9, 3, 3, 8), (1, 70, 70, 4, 2, 20), (1, 33, 130, 2, 1, 40), (1, 40, 515, 1, 1, 4)]
@@ -39,7 +39,7 @@ def attention_pair(
     top = scores.max(3, keepdims=True)
     lse = np.log(np.exp(scores - top).sum(3)) + top[..., 0]
     p = np.exp(scores - lse[..., None])
-    # Relative error of a probability: of its exponent, of exp, of the row's sum, of its own rounding.
+    # Relative error of a probability: from its exponent, exp, the row's sum and its own rounding.
     in_scores = (k + 8) * ONE * sizes + 8 * ONE * (1 + np.abs(top))
     in_p = 2 * in_scores + (s + 8) * ONE + extra
     out = p @ values
@@ -68,12 +68,14 @@ def attention_pair(
 
 
 def by_token(x: Float) -> Float:
-    """(n, h, t, k) to (n, t, h, k)."""
+    """Transpose (n, h, t, k) to (n, t, h, k)."""
     return np.moveaxis(x, 1, 2)
 
 
 def norms(rng: np.random.Generator) -> Iterator[Case]:
-    """LayerNorm, and RMSNorm where there is no mean. Weights down to 1e-6: nothing is added to them that hides their digits."""
+    """Yield LayerNorm, and RMSNorm without a mean. Weights reach down to 1e-6, and a zero bias hides none of their
+    digits.
+    """
     for d, rows, rms, kind in itertools.product((1, 5, 72, 384), (1, 37), (False, True), COMPUTE):
         x = given(rng.standard_normal((rows, d)) * 2 + 0.5, kind)
         weight = given(rng.standard_normal(d) * np.float64(10) ** rng.integers(-6, 1, d), kind)
@@ -82,7 +84,8 @@ def norms(rng: np.random.Generator) -> Iterator[Case]:
         rstd = 1 / np.sqrt(((x.values - mean) ** 2).mean(1, keepdims=True) + EPS)
         normal = (x.values - mean) * rstd
         size = np.abs(x.values).max(1, keepdims=True)
-        # The mean is off by its sum's rounding, the variance by twice its own; D terms each, of the size of |x|.
+        # The error of the mean is the rounding of its sum, and the error of the variance twice as large, with D terms
+        # of the size of |x|.
         mean_bound = (d + 6) * ONE * size
         relative = (d + 16) * ONE + rstd * (2 * mean_bound + 2 * ONE * size)
         off = np.abs(normal) * relative + (mean_bound + 2 * ONE * size) * rstd
@@ -105,7 +108,7 @@ def norm_backward(rng: np.random.Generator, x: Array, weight: Array, statistics:
     normal, g = (x.values - mean) * rstd, dout.values * weight.values
     of_mean = 0.0 if rms else 1.0
     dx = rstd * (g - of_mean * g.mean(1, keepdims=True) - normal * (g * normal).mean(1, keepdims=True))
-    apart = (np.abs(x.values) + np.abs(mean)) * rstd  # what a rounded difference x - mean is made of
+    apart = (np.abs(x.values) + np.abs(mean)) * rstd  # terms of a rounded difference x - mean
     size = np.abs(g) + np.abs(g).mean(1, keepdims=True) + np.abs(normal) * np.abs(g * normal).mean(1, keepdims=True)
     bound = (d + 16) * ONE * rstd * (size + (1 + apart) ** 2 * np.abs(g).max(1, keepdims=True))
     sums = np.abs(dout.values)

@@ -1,4 +1,4 @@
-"""The instruction sets of the kernels that this CPU runs, as cases of a test."""
+"""Instruction sets of the kernels that this CPU supports, as parameters of tests."""
 
 import ctypes
 from collections.abc import Collection, Iterable
@@ -12,7 +12,9 @@ ALL = ("ref", "avx2", "avx512", "avx512bf16", "amx", "neon", "sve", "sme")
 
 
 def runs(name: str, *, emulates_tiles: bool = False) -> bool:
-    """Whether the library has kernels for an instruction set, and this CPU runs it, or all of it but the tiles of AMX."""
+    """Return whether the library has kernels for an instruction set, and this CPU supports it, except AMX tiles if
+    emulated.
+    """
     handle = native.library()
     name = "avx512bf16" if emulates_tiles and name == "amx" else name
     return handle is not None and handle.hc_isa_detect(name.encode(), ctypes.byref(ctypes.c_int())) == 0
@@ -26,13 +28,13 @@ def needed(name: str) -> str:
 
 
 def sampled_where_it_runs(names: Collection[str], *, emulates_tiles: bool = False) -> list[Any]:
-    """Cases of which those that this CPU runs are a family to sample: each of the others is a skip that says why."""
+    """Return parameters. Tests sample supported sets; each unsupported set is a skip with a reason."""
     able = {name for name in names if runs(name, emulates_tiles=emulates_tiles)}
     return [pytest.param(name, marks=pytest.mark.sampled) if name in able else name for name in names]
 
 
 def newest_and_in_turn(names: Iterable[str]) -> list[Any]:
-    """Cases of which the last that this CPU runs is always tested; of those before it, a commit draws one."""
+    """Return parameters. The last supported set is always tested; a commit draws one of the earlier sets."""
     names = list(names)
     able = [name for name in names if runs(name)]
     older = pytest.mark.alternates

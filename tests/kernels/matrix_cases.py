@@ -7,7 +7,8 @@ import numpy as np
 
 from tests.kernels.cases import ROUNDOFF, Array, Case, Float, Kind, absent, decode, encode, given, wanted
 
-# Every dimension one, below, at and above a tile of each vector length (8 to 64 rows), odd, and depths around unrolling by 8.
+# Every dimension is 1, below, at and above a tile of each vector length (8 to 64 rows), and odd; depths are around
+# unrolling by 8.
 SHAPES = [
     (1, 1, 1),
     (1, 7, 5),
@@ -29,7 +30,7 @@ TYPES: list[tuple[Kind, Kind, Kind, Kind]] = [
     ("bf16", "bf16", "bf16", "f32"),
     ("f64", "f64", "f64", "f64"),
 ]
-GAP = 3  # elements between the rows of a matrix, which an operator must not touch
+GAP = 3  # elements between the rows of a matrix that an operator must not write
 COMPUTE = {"f32": 0, "bf16": 1, "f64": 2}
 
 
@@ -64,17 +65,17 @@ class Product:
 
 
 def stored(values: Float, kind: Kind, by_columns: bool) -> tuple[Array, tuple[int, int]]:
-    """A matrix with gaps between its rows, or columns, and its strides."""
+    """Return a matrix with gaps between its rows, or columns, and its strides."""
     lines = values.T if by_columns else values
     wide = np.full((lines.shape[0], lines.shape[1] + GAP), np.nan)
     wide[:, : lines.shape[1]] = lines
-    last = wide.size - GAP  # nothing behind the last row: the page after it cannot be read
+    last = wide.size - GAP  # the array ends with the last row, because the next page is not readable
     strides = (1, wide.shape[1]) if by_columns else (wide.shape[1], 1)
     return given(wide.ravel()[:last], kind), strides
 
 
 def with_gaps(values: Float, bound: Float, kind: Kind, before: Float | None = None) -> Array:
-    """An m x n output with gaps that keep what they held."""
+    """Return an m x n output with gaps that must keep their content."""
     rows, columns = values.shape
     expected, bounds, first = np.full((3, rows, columns + GAP), [[[7.0]], [[0.0]], [[7.0]]])
     expected[:, :columns], bounds[:, :columns] = values, np.maximum(bound, 1e-300)
@@ -85,7 +86,7 @@ def with_gaps(values: Float, bound: Float, kind: Kind, before: Float | None = No
 
 def gemm(p: Product, arrays: list[Array], *, accumulate: int = 0, gelu: int = 0, gate: tuple[int, int] = (0, 0),
          blocking: tuple[int, ...] = (0, 0, 0, 0, 0, 0), label: str = "") -> Case:  # fmt: skip
-    """arrays: c row_sum bias before gelu_gradient_at gate residual."""
+    """Return a case. `arrays` are c, row_sum, bias, before, gelu_gradient_at, gate, residual."""
     settings = [COMPUTE[p.compute], accumulate, gelu, *gate, *blocking]
     ints = [p.m, p.n, p.k, *p.a_strides, *p.b_strides, p.n + GAP, *settings]
     return Case("gemm", ints, [p.a, p.b, *arrays], label=label)
@@ -96,12 +97,12 @@ def plain_products(rng: np.random.Generator) -> Iterator[Case]:
         p = Product(rng, *shape, layout, types)
         c = with_gaps(p.exact, p.bound, p.c_kind)
         yield gemm(p, [c, *[absent()] * 6], label=layout)
-        if min(p.m, p.k) <= 32:  # packed too, as the cuts that are asked for make it
+        if min(p.m, p.k) <= 32:  # explicit cuts force packing
             yield gemm(p, [c, *[absent()] * 6], blocking=(0, 0, 0, 1, 0, 0), label=f"{layout} packed")
 
 
 def single_rows_and_columns(rng: np.random.Generator) -> Iterator[Case]:
-    """A matrix of one row or column whose strides are both above 1."""
+    """Yield matrices of one row or column with both strides above 1."""
     for types in TYPES:
         row, column = Product(rng, 1, 7, 5, "dw", types), Product(rng, 9, 6, 1, "dx", types)
         row.a_strides, column.a_strides = (99, row.a_strides[1]), (column.a_strides[0], 99)
@@ -113,7 +114,9 @@ def single_rows_and_columns(rng: np.random.Generator) -> Iterator[Case]:
 
 
 def products_of_many_threads(rng: np.random.Generator) -> Iterator[Case]:
-    """Small products are computed by one thread unless cuts are asked for: here rows, or columns, are cut among all of them."""
+    """Yield small products with explicit cuts of rows or columns among all threads. By default one thread computes
+    them.
+    """
     for layout, types, cuts in itertools.product(LAYOUTS, TYPES, ((1, 0), (0, 1))):
         p = Product(rng, 130, 203, 40, layout, types)
         c = with_gaps(p.exact, p.bound, p.c_kind)
@@ -122,7 +125,7 @@ def products_of_many_threads(rng: np.random.Generator) -> Iterator[Case]:
 
 
 def accumulated_products(rng: np.random.Generator) -> Iterator[Case]:
-    """Weight gradients: C and the bias gradient are added to; and depth cut into blocks."""
+    """Yield weight gradients that add to C and to the bias gradient, with cuts of the depth."""
     shapes = ((34, 21, 67), (9, 70, 40), (1, 1, 3))
     for (m, n, k), layout, types, accumulate in itertools.product(shapes, ("dw", "dx"), TYPES, (0, 1)):
         if types[2] == "bf16":
@@ -149,12 +152,12 @@ def products_with_epilogues(rng: np.random.Generator) -> Iterator[Case]:
         c = with_gaps(sums, bound, kind)
         yield gemm(p, [c, absent(), bias, *[absent()] * 4], label="bias")
 
-        # The slope of gelu is below 1.13; its own error, and that of reading u, stays below 16 roundoffs of |u| + 1.
+        # The slope of gelu is below 1.13; its own error, and the error of reading u, stay below 16 roundoffs of |u| + 1.
         before = with_gaps(sums, bound, kind)
         c = with_gaps(gelu(sums), 1.13 * bound + 16 * one * (np.abs(sums) + 1), kind)
         yield gemm(p, [c, absent(), bias, before, *[absent()] * 3], gelu=1, label="bias, gelu")
 
-        # What stood before may be kept in another type.
+        # The value before the GELU may have another type.
         other = "bf16" if kind == "f32" else "f32"
         yield gemm(p, [with_gaps(sums, bound, kind), absent(), bias, with_gaps(sums, bound, other), *[absent()] * 3],
                    label="kept in another type")  # fmt: skip
@@ -214,7 +217,7 @@ def attention_pair(
 ) -> Iterator[Case]:
     n, t, h, k = shape
     ints, one = [n, t, h, k, COMPUTE[compute]], ROUNDOFF["f32"]
-    extra = ROUNDOFF["bf16"] if compute == "bf16" else 0.0  # of each operand of a product that is rounded first
+    extra = ROUNDOFF["bf16"] if compute == "bf16" else 0.0  # rounding of each operand of a product
     packed = given(rng.standard_normal((n, t, 3, h, k)), kind)
     q, key, v = np.moveaxis(packed.values, (2, 3), (0, 2))  # (n, h, t, k)
     scores, sizes = q @ key.swapaxes(2, 3) / np.sqrt(k), np.abs(q) @ np.abs(key).swapaxes(2, 3) / np.sqrt(k)
@@ -222,7 +225,7 @@ def attention_pair(
     lse = np.log(np.exp(scores - top).sum(3)) + top[..., 0]  # (n, h, t)
     p = np.exp(scores - lse[..., None])
 
-    # Relative error of a probability: of its exponent, of exp, of the row's sum, of its own rounding.
+    # Relative error of a probability: from its exponent, exp, the row's sum and its own rounding.
     in_scores = ((k + 4) * one + (2 * extra if kind == "f32" else 0)) * sizes.max(3, keepdims=True) + 8 * one * (
         1 + np.abs(top)
     )
@@ -244,7 +247,8 @@ def attention_pair(
     dp, dp_size = dout @ v.swapaxes(2, 3), np.abs(dout) @ np.abs(v).swapaxes(2, 3)
     delta, delta_size = (dout * o).sum(3, keepdims=True), (np.abs(dout) * np.abs(o)).sum(3, keepdims=True)
     ds, ds_size = p * (dp - delta), p * (dp_size + delta_size)
-    # delta comes from the stored out: its rounding is in the expected value too. Each product rounds its operands once more.
+    # delta uses the stored out, so the expected value includes its rounding. Each product rounds its operands once
+    # more.
     in_ds = in_p + (k + 4) * one + 3 * extra
     exact = np.stack([ds @ key / np.sqrt(k), ds.swapaxes(2, 3) @ q / np.sqrt(k), p.swapaxes(2, 3) @ dout])
     weighted = (in_ds + t * one + 2 * extra) * ds_size
@@ -261,7 +265,7 @@ def attention_pair(
 
 
 def by_token(x: Float) -> Float:
-    """(n, h, t, k) to (n, t, h, k)."""
+    """Transpose (n, h, t, k) to (n, t, h, k)."""
     return np.moveaxis(x, 1, 2)
 
 

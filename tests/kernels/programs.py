@@ -1,4 +1,4 @@
-"""C programs of tests, which are built with some files of the kernels and run, also under sanitizers."""
+"""C test programs: built from kernel sources, optionally with sanitizers."""
 
 import platform
 import shutil

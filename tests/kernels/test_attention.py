@@ -1,4 +1,5 @@
-"""Attention of the C kernels against float64, for every instruction set of this CPU, within bounds computed from the arithmetic.
+"""Attention of the C kernels against float64, for every instruction set of this CPU, within bounds computed from the
+arithmetic.
 
 Legend: N images, T tokens, H heads, K head width. q, k, v, dout are (N, H, T, K), scores (N, H, T, T).
 """
@@ -18,7 +19,8 @@ from tests.kernels.isas import ALL, needed, newest_and_in_turn, sampled_where_it
 
 NUMBERS = {torch.float32: 0, torch.bfloat16: 1}  # hc_dtype
 ROUNDOFF = {torch.float32: 2.0**-24, torch.bfloat16: 2.0**-8}
-# Relative error of a probability's exponential, and of storing it for the product with V: see hc_exp2 and hc_exp2_coarse.
+# Relative error of a probability's exponential, and of its rounding for the product with V; see hc_exp2 and
+# hc_exp2_coarse.
 EXPONENTIAL = {torch.float32: 2.0**-23, torch.bfloat16: 2.0**-13 + 2.0**-8}
 LENGTHS = [1, 2, 7, 63, 64, 65, 250, 256, 257, 1000]
 WIDTHS = [1, 8, 63, 64, 72, 80, 128]
@@ -31,7 +33,7 @@ def isa(request):
 
 
 def random_problem(n, t, h, k, kind, *, size=1.0):
-    """qkv (N, T, 3HK) and dout (N, T, HK); scores grow with `size`."""
+    """Return qkv (N, T, 3HK) and dout (N, T, HK); scores grow with `size`."""
     generator = torch.Generator().manual_seed(1000 * t + 10 * k + h)
     qkv = torch.randn(n, t, 3, h, k, generator=generator)
     qkv[:, :, :2] *= math.sqrt(size)
@@ -65,7 +67,7 @@ def backward(dout, qkv, out, lse, num_heads, *, isa, num_threads=2):
 
 
 def heads_of(x, num_heads, parts=1):
-    """(N, T, parts * H * K) to `parts` tensors (N, H, T, K) in float64."""
+    """Split (N, T, parts * H * K) into `parts` tensors (N, H, T, K) in float64."""
     n, t, width = x.shape
     cut = x.double().reshape(n, t, parts, num_heads, width // (parts * num_heads))
     return cut.permute(2, 0, 3, 1, 4).unbind(0)
@@ -73,11 +75,11 @@ def heads_of(x, num_heads, parts=1):
 
 @dataclass(frozen=True)
 class Exact:
-    """Results in float64 and how far off a kernel may be, elementwise, to first order in the roundoff.
+    """Results in float64 and elementwise error bounds of a kernel, to first order in the roundoff.
 
-    u is fp32's roundoff, e that of storing a probability (and its exponential). A score is a sum of K terms: |error| <=
-    growth(K) u sum|q||k| / sqrt(K), and its rounding in the exponent adds u (|score| + |max|); a probability is off by
-    the same, relatively, twice: once from its own exponential and once from the sum.
+    u is fp32's roundoff, e the error of storing a probability (and its exponential). A score is a sum of K terms:
+    |error| <= growth(K) u sum|q||k| / sqrt(K). Its rounding in the exponent adds u (|score| + |max|). A probability has
+    the same relative error twice: from its own exponential and from the sum.
     """
 
     out: Tensor
@@ -93,7 +95,9 @@ class Exact:
 
 
 def growth(terms):
-    """Units of roundoff in a sum: sqrt(terms) times 6 but for one in 10^6 sums (Higham & Mary 2019), and few more operations."""
+    """Return units of roundoff in a sum: 6 sqrt(terms), except in one of 10^6 sums (Higham & Mary 2019), plus a few
+    operations.
+    """
     return min(terms, 6 * math.sqrt(terms)) + 4
 
 
@@ -107,7 +111,7 @@ def exactly(qkv, dout, num_heads):
     lse = torch.logsumexp(scores, -1, keepdim=True)
     p = torch.exp(scores - lse)
     out = p @ v
-    # Scores, and with them probabilities: the largest error of a row holds for its sum.
+    # Errors of scores and of probabilities. The largest error of a row also bounds its sum.
     off = growth(width) * u * scale * (q.abs() @ k.abs().mT) + 4 * u * (
         scores.abs() + scores.abs().amax(-1, keepdim=True)
     )
@@ -133,10 +137,10 @@ def exactly(qkv, dout, num_heads):
 
 
 def assert_within(got, expected, bound, name):
-    """Second-order terms are given half of the bound again; fp32's smallest normal number is given for flushed denormals."""
+    """Allow half of the bound again for second-order terms, and fp32's smallest normal number for flushed denormals."""
     excess = (got.double() - expected).abs() - 1.5 * bound - 2.0**-126
     worst = excess.max().item()
-    assert worst <= 0, f"{name}: {worst:.3g} beyond the bound"  # a nan is no less than 0 either
+    assert worst <= 0, f"{name}: {worst:.3g} beyond the bound"  # nan fails this check too
 
 
 def assert_right(qkv, dout, num_heads, isa):
@@ -169,7 +173,7 @@ def test_attention_equals_float64_for_any_head_width(k, kind, isa):
 @pytest.mark.parametrize("kind", TYPES)
 @pytest.mark.parametrize("size", [0.0, 1e-3, 30.0])
 def test_attention_equals_float64_for_small_and_large_scores(size, kind, isa):
-    """Scores 30 times as large as usual leave one probability near 1 in most rows; scores of 0 make all the same."""
+    """Scores 30 times the usual size leave one probability near 1 in most rows; scores of 0 make all equal."""
     assert_right(*random_problem(1, 130, 2, 64, kind, size=size), 2, isa)
 
 
@@ -177,7 +181,7 @@ def test_attention_equals_float64_for_small_and_large_scores(size, kind, isa):
 @pytest.mark.parametrize("kind", TYPES)
 @pytest.mark.parametrize("isa", sampled_where_it_runs(name for name in ALL if name != "ref"), indirect=True)
 def test_attention_equals_float64_for_a_long_sequence(kind, isa):
-    """Not with plain loops, which take a minute here."""
+    """Excludes plain loops, which take a minute here."""
     assert_right(*random_problem(1, 4096, 1, 64, kind), 1, isa)
 
 
@@ -212,7 +216,7 @@ def test_a_nan_reaches_what_it_reaches_in_pytorch(part, kind, isa):
 
 @pytest.mark.parametrize("kind", TYPES)
 def test_scores_that_overflow_give_what_pytorch_gives(kind, isa):
-    """A row of -inf is no key at all, and zeros; a row with +inf is a nan."""
+    """A row of -inf has no keys and gives zeros; a row with +inf gives nan."""
     qkv = torch.ones(1, 40, 3, 1, 8)
     qkv[0, 3, 0], qkv[0, :, 1] = 1e30, -1e30
     out, lse = forward(qkv.reshape(1, 40, 24).to(kind), 1, isa=isa)
@@ -236,7 +240,7 @@ def amx():
 
 
 def errors(results, exact):
-    """Root mean square of the difference of each of out, dq, dk, dv, relative to that of the exact one."""
+    """Return the root mean square error of out, dq, dk, dv, relative to the exact results."""
     truth = (exact.out, exact.dq, exact.dk, exact.dv)
     return [
         ((got.double() - x).pow(2).mean() / x.pow(2).mean()).sqrt().item()
@@ -263,9 +267,9 @@ def test_products_in_parts_are_no_less_exact_than_pytorch(t, k, size, amx):
 @pytest.mark.parametrize("value", list(ODD.values()), ids=list(ODD))
 @pytest.mark.parametrize("t", [70, 600])
 def test_heads_out_of_range_are_left_to_the_vector_unit_and_others_are_as_without_them(t, value, part, amx):
-    """Head 1 of 3 is odd: bit for bit what AVX-512 gives; heads 0 and 2 are bit for bit what they are without it.
+    """Head 1 of 3 is out of range and equals AVX-512's result bit for bit. Heads 0 and 2 equal the results without it.
 
-    600 tokens are two segments on two threads, which each see only a part of the head.
+    600 tokens are two segments on two threads, each with a part of the head.
     """
     qkv, dout = random_problem(1, t, 3, 40, torch.float32)
     usual = all_results(qkv, dout, amx)
@@ -277,7 +281,7 @@ def test_heads_out_of_range_are_left_to_the_vector_unit_and_others_are_as_withou
         heads *= value
     else:
         heads[where] = value
-    # dout is no operand of the forward pass, which then is in parts.
+    # dout does not affect the forward pass, which then uses parts.
     odd, vector = (
         all_results(qkv, dout, amx),
         all_results(qkv, dout, "avx512", forward_isa=amx if part == 3 else "avx512"),
@@ -319,7 +323,7 @@ print(run(31))
 
 @pytest.mark.slow
 def test_scratch_memory_of_few_long_heads_grows_with_threads_and_not_with_heads():
-    """Sums of dQ per segment of 31 heads at 8 threads, T = 4,096 and K = 8 would be 31 MiB; those of 4 heads are 4 MiB."""
+    """Sums of dQ per segment at 8 threads, T = 4,096 and K = 8 would take 31 MiB for 31 heads, and 4 MiB for 4 heads."""
     if native.library() is None:
         pytest.skip(f"C kernels: {native.load().reason}")
     grown = float(subprocess.run([sys.executable, "-c", MEMORY], capture_output=True, text=True, check=True).stdout)
@@ -340,6 +344,6 @@ def test_bad_arguments_are_refused_before_anything_is_written(isa):
     ):
         with pytest.raises(ValueError, match="hc_attention_forward"):
             call(context, *arguments)
-    call(context, 0, 4, 1, 8, None, 0, None, 0, None, 0)  # nothing to do is no error
+    call(context, 0, 4, 1, 8, None, 0, None, 0, None, 0)  # an empty call is valid
     assert out.eq(7).all()
     assert lse.eq(7).all()

@@ -1,4 +1,5 @@
-"""Attention of separate q, k and v in C, against float64: strides, lengths that differ, shared heads, causal, any scale.
+"""Attention of separate q, k and v in C, against float64: strides, lengths that differ, shared heads, causal, any
+scale.
 
 Legend: N images, H heads, G heads of keys, T queries, S keys, K head width.
 """
@@ -14,7 +15,7 @@ from dithc.hcops.patching import c_kernels
 from dithc.hcops.patching.c_kernels import Attention
 from tests.kernels.isas import ALL, needed, newest_and_in_turn
 
-# (N, H, G, T, S, K): one of everything; under a panel; beyond chunks of 64 and 256 and segments of 512, and their ends.
+# (N, H, G, T, S, K): all 1; below a panel; beyond chunks of 64 and 256 and segments of 512, with remainders.
 SHAPES = [
     (1, 1, 1, 1, 1, 1),
     (2, 3, 3, 5, 9, 8),
@@ -37,7 +38,7 @@ def isa(request, monkeypatch):
 
 
 def exact(query, key, value, dout, kind):
-    """out, lse and the gradients in float64."""
+    """Return out, lse and the gradients in float64."""
     query, key, value = (x.detach().double().requires_grad_() for x in (query, key, value))
     share = query.shape[1] // key.shape[1]
     scores = query @ key.repeat_interleave(share, 1).mT * kind.scale
@@ -49,7 +50,7 @@ def exact(query, key, value, dout, kind):
 
 
 def heads(n, h, t, k, dtype, layout, generator):
-    """(N, H, T, K) at strides of three kinds: its own, of (N, T, H, K), and with gaps between rows."""
+    """Return (N, H, T, K) with contiguous strides, strides of (N, T, H, K), or gaps between rows."""
     if layout == "heads first":
         return torch.randn(n, h, t, k, generator=generator).to(dtype)
     width = k if layout == "tokens first" else k + 3

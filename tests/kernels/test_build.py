@@ -1,4 +1,4 @@
-"""Building the library: without a compiler the package installs all the same; with wrong flags nothing is built."""
+"""Build of the library: the package installs without a compiler, and sources with wrong flags do not compile."""
 
 import os
 import re
@@ -30,7 +30,7 @@ def test_without_a_compiler_the_package_builds_and_names_the_fix(tmp_path: Path)
 
 
 def _sources_of_one_instruction_set() -> list[Path]:
-    """Every source that is compiled with the flags of an instruction set, and those that are compiled once for each."""
+    """Return all sources that are compiled with the flags of one instruction set, or once per set."""
     pattern = re.compile(r"_(simd|avx2|avx512|avx512bf16|amx|neon|sve|sme)\.c$")
     return sorted(path for path in KERNELS.rglob("*.c") if pattern.search(path.name))
 

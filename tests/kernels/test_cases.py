@@ -1,9 +1,10 @@
-"""Every operator of the C kernels gives float64's numbers within computed bounds on every instruction set, and leaves the CPU
-and the memory around its outputs as they were: natively, under sanitizers, with the tiles of AMX in C, and cross-built for Arm
-in qemu.
+"""Every operator of the C kernels against float64, within computed bounds, on every instruction set.
 
-A sanitizer sees no memory that AMX itself reads or writes. The tiles of the sanitized program are therefore always those in C
-(kernels/test/host/emulated_tiles.c), which also every CPU with AVX512_BF16 runs."""
+Operators must also preserve the CPU state and the memory around their outputs. Programs run natively, with sanitizers,
+with AMX tiles in C, and cross-built for Arm in qemu. Sanitizers do not detect memory accesses of AMX. The sanitized
+program therefore always uses the tiles in C (kernels/test/host/emulated_tiles.c), which every CPU with AVX512_BF16
+supports.
+"""
 
 import functools
 import importlib.util
@@ -26,8 +27,8 @@ from tests.kernels.vector_cases import vector_cases
 
 ROOT = Path(__file__).parents[2]
 ARM_TOOLS = ("clang-19", "ld.lld-19", "aarch64-linux-gnu-objdump", "qemu-aarch64")
-# Instruction set, threads, and the processor that qemu plays. sme_fa64=off: what is illegal in streaming mode faults.
-# SVE outside streaming mode stays at qemu's default of 512 bits, so that the two vector lengths differ.
+# Instruction set, threads, and the processor in qemu. With sme_fa64=off, instructions that are illegal in streaming
+# mode fault. SVE outside streaming mode stays at qemu's default of 512 bits, so that the two vector lengths differ.
 ARM_MACHINES = (
     ("ref", 1, "max"),
     ("neon", 3, "cortex-a76"),
@@ -39,7 +40,7 @@ ARM_MACHINES = (
     ("sme", 1, "max,sme512=on,sme_fa64=off"),
     ("sme", 2, "max,sme1024=on,sme_fa64=off"),
 )
-# Per outer product of the loop over depth: loads and products of a step, and four instructions of the loop per 32 products.
+# Per outer product of the loop over depth: loads and products of a step, and four loop instructions per 32 products.
 MAX_INSTRUCTIONS = {"f32": 2.13, "bf16": 2.13, "f64": 1.88}
 
 KINDS = ("native", "sanitized", "emulated", "arm")
@@ -56,7 +57,7 @@ def cmake() -> list[str]:
 
 @functools.cache
 def built(kind: str, target: str = "run_cases") -> Path:
-    """The program run_cases, or the library, in build/kernel-tests/<kind>, where a later run of the tests finds it up to date."""
+    """Build run_cases, or the library, in build/kernel-tests/<kind>, which later runs of the tests reuse."""
     settings = {
         "native": [],
         "sanitized": ["-DHCOPS_SANITIZE=address,undefined", "-DHCOPS_EMULATE_TILES=ON"],
@@ -96,12 +97,12 @@ def arm_program() -> Path:
 
 @functools.cache
 def all_cases(*, of_tiles: bool = True) -> list[Case]:
-    """Without those of tiles, which take a minute in qemu."""
+    """Return all cases. Tile cases are optional because they take a minute in qemu."""
     return [*matrix_cases(), *vector_cases(), *foreign_cases(), *(tile_cases() if of_tiles else [])]
 
 
 def run(program: Path, isa: str, threads: int, folder: Path, emulator: tuple[str, ...] = ()) -> bytes:
-    """What run_cases wrote; three threads are two clusters."""
+    """Return the output of run_cases; three threads are two clusters."""
     cases, outputs = folder / "cases", folder / "outputs"
     write_cases(all_cases(of_tiles=not emulator), cases)
     command = [*emulator, str(program), str(cases), str(outputs), isa, str(threads), str((threads + 1) // 2)]
@@ -173,7 +174,7 @@ def test_outer_products_take_few_instructions(bits: int) -> None:
 @NATIVE
 def test_a_wrong_number_and_a_broken_canary_are_seen(tmp_path: Path) -> None:
     outputs = bytearray(run(native_program("native", "ref"), "ref", 1, tmp_path))
-    outputs[8] |= 1  # the first case: bits of what was broken
+    outputs[8] |= 1  # the first case: bits of violations
     outputs[18] ^= 0x40  # the exponent of its only number
     first, second = read_outputs(all_cases(), bytes(outputs))
     assert "broke memory before an output" in first

@@ -1,4 +1,4 @@
-"""The ceilings: the copy copies every byte and no other, the multiply-adds are counted; no time is judged."""
+"""Ceilings: the copy writes exactly its bytes, and multiply-adds are counted. No time is checked."""
 
 import pytest
 import torch

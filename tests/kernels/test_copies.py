@@ -1,4 +1,4 @@
-"""Copies of many callers through one engine keep every byte, with threads and without, also under sanitizers."""
+"""Copies of many callers through one engine are correct, with and without threads, also under sanitizers."""
 
 from functools import partial
 
@@ -8,7 +8,7 @@ from tests.kernels.programs import KERNELS, build, run
 
 NAMES = ("copies", "copy_engine", "copy_queue", "copy_device")
 SOURCES = (*(f"memory/{name}.c" for name in NAMES), "team/team.c", "test/copy_runs.c")
-# With threads or without, and the size of the callers' team.
+# With (1) or without (0) threads, and the size of the callers' team.
 ENGINES = [(1, 1), (1, 3), (0, 1), (0, 2)]
 build_copies = partial(build, SOURCES, "hc_test_copies(atoi(words[1]), atoi(words[2]))")
 

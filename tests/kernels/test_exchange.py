@@ -1,4 +1,4 @@
-"""The exchange of the C library: several ranks played by one process against float64, order, limits, ranks that are gone."""
+"""Exchange of the C library: several ranks in one process against float64, order, limits and missing ranks."""
 
 import ctypes
 import os
@@ -22,7 +22,7 @@ SECOND = 1_000_000_000
 
 
 class Ranks:
-    """Handles of all ranks on one segment, which this process holds."""
+    """Handles of all ranks on one segment in this process."""
 
     def __init__(self, ranks: int, isa: str):
         self.library = native.library()
@@ -39,7 +39,7 @@ class Ranks:
         self.other = ctypes.c_int(-1)
 
     def cut(self, count, wire):
-        """A chunk in a row, a piece for each rank."""
+        """Return consecutive pieces of a chunk, one per rank."""
         line = 64 // wire.itemsize
         length = -(-count // len(self.handles) // line) * line
         return Pieces([min(rank * length, count) for rank in range(len(self.handles))], length, limit=count)
@@ -51,7 +51,9 @@ class Ranks:
         )
 
     def combine(self, rank, number, x, wire, op=0, scale=1.0, timeout=0, out=None, keep=True):
-        """The own values come straight from x; without `keep` the result is in `out` alone, and the chunk ends."""
+        """Combine a piece with this rank's values from x. Without `keep` the result is only in `out`, and the chunk
+        ends.
+        """
         part, pieces = ctypes.c_void_p(), self.cut(x.numel(), wire)
         address, kind = (None, TYPES[x.dtype]) if out is None else put(out)
         status = self.library.hc_exchange_combine(
@@ -97,7 +99,7 @@ def test_every_combination_of_every_length(isa, ranks, dtype, wire):
                 assert ((answers[-1].double() - exact).abs() <= limit + 2.0**-133).all()
             assert all(torch.equal(answer, answers[0]) for answer in answers)
             number += 1
-            # Kept by the rank that combines it, in an array alone: the same bits, over its own values.
+            # The combining rank stores the result over its own values in an array: the same bits.
             assert all(group.put(rank, number, own[rank], wire) == 0 for rank in range(ranks))
             pieces = group.cut(count, wire)
             for rank in range(ranks):
@@ -117,7 +119,7 @@ def test_whole_operations_of_many_chunks_in_turns(isa, ranks, wire, count):
     group = Ranks(ranks, isa)
     part, chunk = SLOT_BYTES // ranks // 64 * 64 // wire.itemsize, 0
     for kind in WHOLES:
-        shares = 1 if kind == "all_reduce" else ranks  # what `count` is of
+        shares = 1 if kind == "all_reduce" else ranks  # unit of `count`
         x = [random((count * (ranks if kind == "reduce_scatter" else 1),), seed=rank).float() for rank in range(ranks)]
         sent = [one.to(wire).float() for one in x]
         total = (torch.stack(sent).sum(0) * 0.5).to(wire).float()
@@ -129,7 +131,7 @@ def test_whole_operations_of_many_chunks_in_turns(isa, ranks, wire, count):
         out = [torch.full((count * ranks if kind == "all_gather" else count,), torch.nan) for _ in range(ranks)]
         if kind == "all_reduce":
             out = x
-        elif kind == "all_gather" and wire is F32:  # bits that move: the own part is there already
+        elif kind == "all_gather" and wire is F32:  # moved bits; this rank's part is already there
             for rank in range(ranks):
                 out[rank][rank * count :][:count] = x[rank]
         each = part * ranks if shares == 1 else part
@@ -152,7 +154,7 @@ def test_whole_operations_of_many_chunks_in_turns(isa, ranks, wire, count):
         while left:
             before = [list(one) for one in done]
             left = [rank for rank in left if group.whole(rank, whole[rank], rounds=2) == LATE]
-            assert not left or before != [list(one) for one in done], "nobody can go on"
+            assert not left or before != [list(one) for one in done], "all ranks wait"
         for rank in range(ranks):
             assert torch.equal(out[rank], wanted[rank]), (kind, rank)
         chunk += -(-count // each)
@@ -166,8 +168,8 @@ def test_chunk_numbers_run_over_and_slots_are_not_taken_twice():
     assert group.put(0, SLOTS, torch.ones(4), F32) == LATE
     assert group.other.value == 1
     alone = Ranks(1, ISAS[-1])
-    assert [alone.put(0, number, torch.ones(4), F32) for number in range(SLOTS + 1)] == [0] * SLOTS + [LATE]  # unread
-    assert group.combine(0, 0, torch.ones(4), F32) == LATE  # rank 1 has put nothing yet
+    assert [alone.put(0, number, torch.ones(4), F32) for number in range(SLOTS + 1)] == [0] * SLOTS + [LATE]  # not read
+    assert group.combine(0, 0, torch.ones(4), F32) == LATE  # rank 1 has put no data yet
     lines = np.frombuffer(group.memory, dtype=np.uint8)
     first = group.address - group.memory.ctypes.data
     counters = lines[first : first + 128].view(np.uint32).reshape(2, 16)
@@ -201,7 +203,7 @@ def test_a_process_that_is_gone_is_named_and_one_that_is_late_is_waited_for():
 @pytest.mark.parametrize(
     "change",
     [
-        {"count": SLOT_BYTES // 8 + 1},  # of two pieces that a slot holds
+        {"count": SLOT_BYTES // 8 + 1},  # of two pieces in a slot
         {"count": -1},
         {"type": 7},
         {"x": None},
@@ -215,5 +217,5 @@ def test_wrong_arguments_are_refused(change):
         group.library.hc_exchange_put(
             *(group.handles[0], 0, pieces.address, values["x"], 0, values["type"], 0, ctypes.byref(group.other))
         )
-    # nothing was written: the slots still hold zeros
+    # the slots still contain zeros, so nothing was written
     assert not np.frombuffer(group.memory, dtype=np.uint8)[8192:].any()

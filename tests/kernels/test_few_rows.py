@@ -1,5 +1,6 @@
-"""Products of few rows or little depth, which are not packed, against float64: around vectors, fours and eights, in every form
-and type; the same bits for 1, 2 and 3 threads.
+"""Products with few rows or little depth, which are not packed, against float64.
+
+Shapes are around vectors, fours and eights, in every layout and type, with the same bits for 1, 2 and 3 threads.
 
 Legend: C (m, n) = A (m, k) B (k, n).
 """
@@ -26,7 +27,7 @@ from tests.kernels.test_gemm import (
 
 pytestmark = pytest.mark.skipif(not ISAS, reason=f"C kernels: {native.load().reason}")
 TYPES = [(F32, F32, F32, F32), (F32, BF16, F32, BF16), (BF16, F32, BF16, BF16), (BF16, BF16, BF16, F32)]
-# Threads share whole lines of columns, from 8 Ki elements of the large matrix on.
+# Threads share complete lines of columns, starting at 8 Ki elements of the large matrix.
 WIDTHS = (515, 1, 130, 16, 65, 15, 64, 17, 63, 300)
 
 
@@ -67,7 +68,7 @@ def test_little_depth(isa, types, accumulate):
 
 
 def test_a_large_result_is_stored_past_the_caches(isa):
-    """24 MB: above what the caches of one or two cores hold; rows that start between vectors are stored the ordinary way."""
+    """24 MB exceed the caches of one or two cores. Rows that start between vectors use ordinary stores."""
     a, b = matrix(6144, 4, F32, "columns", seed=1), matrix(4, 1025, F32, "rows", seed=2)
     for n in (1024, 1025):
         exact, bound = product(a, b[:, :n], F32)

@@ -1,8 +1,10 @@
-"""Matrix products of the C library against float64: shapes around every tile, layouts, types, cuts and epilogues, on every
-instruction set of this CPU; the same bits for 1, 2 and 3 threads.
+"""Matrix products of the C library against float64, on every instruction set of this CPU.
 
-Legend: C (m, n) = A (m, k) B (k, n). Tolerances: hc_gemm in kernels/include/hcops.h, the unit roundoff of each further operation,
-and that of the stored type.
+Shapes are around every tile, with all layouts, types, cuts and epilogues, and the same bits for 1, 2 and 3 threads.
+Tolerances are the bound of hc_gemm in kernels/include/hcops.h, the unit roundoff of each further operation, and the
+roundoff of the stored type.
+
+Legend: C (m, n) = A (m, k) B (k, n).
 """
 
 import ctypes
@@ -21,11 +23,11 @@ F32, BF16, F64 = torch.float32, torch.bfloat16, torch.float64
 NUMBERS = {F32: 0, BF16: 1, F64: 2}
 ROUND = {F32: 2.0**-24, BF16: 2.0**-8, F64: 2.0**-53}
 THREADS = (1, 2, 3)
-# One, odd, and around tiles of 4, 6, 8, 16, 32 and 48; two whole tiles and a bit.
+# 1, odd, and around tiles of 4, 6, 8, 16, 32 and 48; two complete tiles and a remainder.
 EDGES = (1, 2, 3, 5, 7, 8, 9, 15, 16, 17, 31, 33, 47, 48, 49, 97)
 TYPES = [(F32, F32, F32, F32), (BF16, F32, BF16, BF16), (F32, BF16, F32, BF16), (BF16, BF16, BF16, F32), (F64,) * 4]
 LAYOUTS = list(itertools.product(("rows", "columns"), repeat=2))
-GELU_ROUND = 16  # operations of gelu and of its gradient, each of one rounding, and their conditioning
+GELU_ROUND = 16  # roundings and conditioning of gelu and its gradient
 
 
 ISAS = [name for name in ALL if runs(name)]
@@ -38,7 +40,7 @@ def isa(request):
 
 
 def matrix(rows: int, columns: int, dtype: torch.dtype, layout: str, *, seed: int) -> Tensor:
-    """Normal numbers in rows, or columns, that lie apart and start where no vector would."""
+    """Return normal numbers in rows or columns with gaps and unaligned starts."""
     generator = torch.Generator().manual_seed(seed)
     lines, length = (rows, columns) if layout == "rows" else (columns, rows)
     wide = torch.randn(lines + 1, length + 3, generator=generator).to(dtype)[1:, 1 : 1 + length]
@@ -69,7 +71,7 @@ def operand(x: Tensor, compute: torch.dtype) -> Tensor:
 
 
 def product(a: Tensor, b: Tensor, compute: torch.dtype) -> tuple[Tensor, Tensor]:
-    """The product in float64, and the bound of hc_gemm on an element's error."""
+    """Return the product in float64, and hc_gemm's bound of an element's error."""
     exact_a, exact_b = operand(a, compute), operand(b, compute)
     unit = ROUND[F64 if compute == F64 else F32]
     return exact_a @ exact_b, (a.shape[1] + 2) * unit * (exact_a.abs() @ exact_b.abs())
@@ -82,7 +84,9 @@ def check(got: Tensor, exact: Tensor, bound: Tensor) -> None:
 
 
 def on_each_number_of_threads(isa, a, b, c_type, compute, *, accumulate=0, start=None, **settings) -> dict[str, Tensor]:
-    """C, what it was before the epilogue, and row sums; asserts the same bits for all numbers of threads and untouched gaps."""
+    """Return C, its value before the epilogue, and row sums. Checks the same bits for all numbers of threads, and
+    unchanged gaps.
+    """
     (m, _), n = a.shape, b.shape[1]
     results = []
     for threads in THREADS:
@@ -105,7 +109,7 @@ def on_each_number_of_threads(isa, a, b, c_type, compute, *, accumulate=0, start
 
 @functools.cache
 def shapes() -> list[tuple[int, int, int]]:
-    """Every pair of edges in two dimensions, with the third one running through them too."""
+    """Return every pair of edges in two dimensions, with the third dimension running through them."""
     count = len(EDGES)
     return [
         (EDGES[i], EDGES[j], EDGES[(i + 3 * j) % count])
@@ -120,7 +124,7 @@ def test_products_of_edge_shapes_in_all_layouts(isa, types):
     for number, (m, n, k) in enumerate(shapes()):
         a_layout, b_layout = LAYOUTS[number % len(LAYOUTS)]
         a, b = matrix(m, k, a_type, a_layout, seed=number), matrix(k, n, b_type, b_layout, seed=number + 1)
-        # Cuts that are asked for: packed, even where rows or depths are few.
+        # Explicit cuts force packing, even for few rows or depths.
         cuts = {"row_cuts": 1} if number // len(LAYOUTS) % 2 else {}
         got = on_each_number_of_threads(isa, a, b, c_type, compute, **cuts)
         check(got["c"], *product(a, b, compute))
@@ -131,7 +135,7 @@ def test_products_of_edge_shapes_in_all_layouts(isa, types):
 @pytest.mark.parametrize(("a_layout", "b_layout"), LAYOUTS)
 @pytest.mark.parametrize("compute", [F32, BF16])
 def test_products_of_several_blocks(isa, compute, a_layout, b_layout):
-    """Cut in rows, columns and depth by the default rule, and by blocks that divide nothing."""
+    """Cut rows, columns and depth by the default rule, and by blocks that do not divide them."""
     m, n, k = 211, 403, 1301
     a, b = matrix(m, k, compute, a_layout, seed=1), matrix(k, n, compute, b_layout, seed=2)
     exact, bound = product(a, b, compute)
@@ -258,8 +262,12 @@ def test_wrong_arguments_are_refused(isa, wrong):
 @pytest.mark.parametrize("layout", ["rows", "columns"])
 @pytest.mark.parametrize(("a_type", "b_type", "c_type", "compute"), TYPES)
 def test_a_packed_operand_gives_the_bits_of_one_that_is_not(isa, a_type, b_type, c_type, compute, layout):
-    """Few rows and many, a tile and a bit of columns, an odd depth in several blocks; packed for one number of rows. It does not
-    serve a product of another kernel: with AMX, one of fp32 that is too small to be summed from parts."""
+    """Cover few and many rows, a tile and a remainder of columns, and an odd depth in several blocks, packed for one
+    number of rows.
+
+    The packed operand does not serve a product of another kernel. With AMX, this is an fp32 product that is too small
+    for bf16 parts.
+    """
     for n, k in ((97, 41), (200, 300), (49, 1501)):
         b, other = (matrix(k, n, b_type, layout, seed=seed) for seed in (2, 3))
         packed = pack(isa, matrix(130, k, a_type, "rows", seed=1), b, compute)
@@ -275,14 +283,14 @@ def test_a_packed_operand_gives_the_bits_of_one_that_is_not(isa, a_type, b_type,
                 assert not torch.equal(expected, control)
     wrong = torch.empty(130, 49, dtype=c_type)
     a = matrix(130, 40, a_type, "rows", seed=1)
-    with pytest.raises(ValueError, match="hc_gemm"):  # packed of another shape
+    with pytest.raises(ValueError, match="hc_gemm"):  # packed for another shape
         gemm(isa, 1, a, matrix(40, 49, b_type, layout, seed=2), wrong, compute, packed_b=packed)
-    with pytest.raises(ValueError, match="hc_gemm"):  # anything else
+    with pytest.raises(ValueError, match="hc_gemm"):  # not a packed operand
         gemm(isa, 1, a, matrix(40, 49, b_type, layout, seed=2), wrong, compute, packed_b=torch.zeros(1000))
 
 
 def pack(isa: str, a: Tensor, b: Tensor, compute: torch.dtype) -> Tensor:
-    """b, as products of so many rows as a has read it; every byte behind it stays as it was."""
+    """Return b as packed for products with a's number of rows. Checks that bytes around it are unchanged."""
     num_bytes, handle = ctypes.c_int64(), native.library()
     c = torch.empty(a.shape[0], b.shape[1], dtype=F64 if compute == F64 else F32)
     x = arguments(a, b, c, compute)
@@ -297,7 +305,7 @@ def pack(isa: str, a: Tensor, b: Tensor, compute: torch.dtype) -> Tensor:
 
 
 def test_products_that_pack_nothing_say_so(isa):
-    """Few rows pass over B where it is; so does nothing at all."""
+    """Products with few rows read B in place, and empty products read nothing."""
     handle, num_bytes, b = native.library(), ctypes.c_int64(-1), matrix(40, 50, F32, "columns", seed=1)
     for m, n, k in ((1, 50, 40), (100, 0, 40), (100, 50, 0)):
         x = native.GemmArguments(m=m, n=n, k=k, b_data=b.data_ptr(), b_row_stride=1, b_column_stride=43)

@@ -1,7 +1,7 @@
-"""Products of bf16 on x86: packing rounds as torch does, and every way to a result gives the same bits.
+"""Products of bf16 on x86: packing rounds as torch does, and every path to a result gives the same bits.
 
-The bounds against float64 over all shapes and instruction sets are in test_cases.py; here stands what only these kernels have:
-A read in place, sums rounded by the kernel, panels of both strides.
+test_cases.py contains the bounds against float64 for all shapes and instruction sets. These tests cover features of
+these kernels only: A read in place, sums rounded by the kernel, panels of both strides.
 """
 
 import pytest
@@ -28,7 +28,7 @@ def product(
     num_threads: int = 1,
     bias: Tensor | None = None,
 ) -> Tensor:
-    """A (m, k) times B (k, n), of operands rounded to bf16."""
+    """Multiply A (m, k) by B (k, n) with operands rounded to bf16."""
     c = torch.empty(a.shape[0], b.shape[1], dtype=c_type)
     gemm(isa, num_threads, a, b, c, torch.bfloat16, **({} if bias is None else {"bias": bias}))
     return c
@@ -39,7 +39,7 @@ def by_columns(x: Tensor) -> Tensor:
 
 
 def any_normal_fp32(rows: int, columns: int) -> Tensor:
-    """Random bits that are neither denormal nor close enough to the largest number to round to inf."""
+    """Return random bits, without denormals and numbers that round to inf."""
     generator = torch.Generator().manual_seed(0)
     bits = torch.randint(-(2**31), 2**31 - 1, (rows, columns), generator=generator).to(torch.int32)
     x = bits.view(torch.float32)
@@ -56,7 +56,7 @@ def test_packing_rounds_as_torch_does(isa: str, transposed: bool) -> None:
 
 
 def test_denormals_count_as_zero(isa: str) -> None:
-    """Of packed products, which one of a single row is not."""
+    """This holds for packed products. A product of a single row is not packed."""
     tiny = torch.tensor([1e-40, -1e-40, 2.0**-126]).repeat(16).reshape(48, 1) * torch.eye(48)
     expected = torch.tensor([0.0, 0.0, 2.0**-126]).repeat(16)
     assert torch.equal(product(tiny, torch.ones(48, 1), isa).flatten(), expected)

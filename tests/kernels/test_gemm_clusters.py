@@ -1,4 +1,5 @@
-"""Products cut among clusters, by rows or by columns: float64's numbers, the same bits as one thread's, and parts that tile C.
+"""Products cut among clusters, by rows or by columns: correct against float64, bits of one thread, and parts that tile
+C.
 
 Legend: C (m, n) = A (m, k) B (k, n).
 """
@@ -22,7 +23,7 @@ SHAPES = [(97, 210, 65), (210, 97, 130), (5, 300, 70), (300, 5, 70), (1, 1, 40),
 
 @pytest.fixture(params=MACHINES, ids=lambda machine: "{}x{}".format(*machine))
 def machine(request) -> Iterator[tuple[int, int, int]]:
-    """Clusters, threads, and a context of them, each cluster with a memory of its own."""
+    """Number of clusters and threads, and their context, with separate memory for each cluster."""
     clusters, threads = request.param
     made = ctypes.c_void_p()
     asked = Machine(isa_number(""), threads, num_clusters=clusters, nodes=(ctypes.c_int * clusters)())
@@ -32,7 +33,7 @@ def machine(request) -> Iterator[tuple[int, int, int]]:
 
 
 def parts(context: int, threads: int, asked: native.GemmArguments) -> list[tuple[int, ...]]:
-    """First row, row behind the last, and the same of columns, for each thread."""
+    """Return first row, end row, first column and end column of each thread."""
     found = []
     for thread in range(threads):
         part = (ctypes.c_int64 * 4)(-1, -1, -1, -1)
@@ -49,7 +50,8 @@ def test_any_cut_gives_the_bits_of_one_thread(machine, cut, compute):
         a, b = matrix(m, k, F32, "rows", seed=number), matrix(k, n, F32, "columns", seed=number + 9)
         alone, c = torch.full((m, n), 7.0), torch.full((m, n), 7.0)
         sums_alone, sums = torch.zeros(m), torch.zeros(m)
-        for grid in ({"row_cuts": 1}, {"column_cuts": 1}):  # asked for, as small products are left to one thread
+        # explicit cuts, because one thread computes small products by default
+        for grid in ({"row_cuts": 1}, {"column_cuts": 1}):
             asked = arguments(a, b, c, compute, kc=64, cluster_cut=cut, row_sum_a=sums.data_ptr(), **grid)
             native.library().hc_gemm(context, ctypes.byref(asked))
             one = arguments(a, b, alone, compute, kc=64, num_threads=1, row_sum_a=sums_alone.data_ptr())
@@ -57,7 +59,7 @@ def test_any_cut_gives_the_bits_of_one_thread(machine, cut, compute):
             assert torch.equal(c, alone), (m, n, k, grid)
             assert torch.equal(sums, sums_alone)
             exact, bound = product(a, b, compute)
-            check(c, exact, 7 * bound)  # AMX: from parts of bf16, hc_gemm in kernels/include/hcops.h
+            check(c, exact, 7 * bound)  # AMX sums parts of bf16; see hc_gemm in kernels/include/hcops.h
             assert len([part for part in parts(context, threads, asked) if any(part)]) >= 1
 
 
@@ -72,12 +74,12 @@ def test_parts_tile_c(machine, cut, m, n):
         times[row:row_stop, column:column_stop] += 1
     assert (times == 1).all()
     whole_rows = all(part[2:] == (0, n) for part in found if any(part))
-    if clusters == threads and clusters > 1:  # nothing is cut inside a cluster
+    if clusters == threads and clusters > 1:  # no cuts inside a cluster
         assert whole_rows == (cut == ROWS)
 
 
 def test_the_cost_model_cuts_the_longer_side(machine):
-    """Fewer rows than columns: packing all of A is cheaper for a cluster than packing all of B."""
+    """With fewer rows than columns, packing all of A is cheaper for a cluster than packing all of B."""
     clusters, threads, context = machine
     if clusters != threads:
         pytest.skip("one thread in a cluster shows its part")

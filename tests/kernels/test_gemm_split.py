@@ -1,4 +1,5 @@
-"""fp32 products in bf16 parts (AMX) against float64: edges, layouts, epilogues, range, and values that parts cannot hold.
+"""fp32 products in bf16 parts (AMX) against float64: edges, layouts, epilogues, range, and values outside the range of
+parts.
 
 Legend: C (m, n) = A (m, k) B (k, n). Tolerances: hc_gemm in kernels/include/hcops.h.
 """
@@ -81,7 +82,7 @@ def test_epilogue():
 
 @pytest.mark.parametrize(("low", "high"), [(-90, 60), (-40, 40), (-99, -98), (-80, -60), (50, 60), (80, 120)])
 def test_wide_range(low, high):
-    """The widest one: magnitudes so far apart that single rows and columns are tiny, and their small parts lost."""
+    """In the widest range, single rows and columns are tiny and their small parts are lost."""
     generator = torch.Generator().manual_seed(1)
 
     def numbers(rows: int, columns: int) -> Tensor:
@@ -99,7 +100,7 @@ def test_wide_range(low, high):
 @pytest.mark.parametrize("accumulate", [0, 1])
 @pytest.mark.parametrize("value", EXTREMES.values(), ids=EXTREMES.keys())
 def test_values_that_parts_cannot_hold(value, accumulate, in_b):
-    """What the kernel of the vector unit gives, bit by bit where it is out of range; row sums are not counted twice."""
+    """Results outside the range equal the vector unit's bit for bit, and row sums are not counted twice."""
     a, b = torch.randn(100, 130), torch.randn(130, 90)
     (b if in_b else a)[40, 50] = value
     results = {}
@@ -139,7 +140,7 @@ def test_an_epilogue_over_what_it_reads_still_falls_back():
 @pytest.mark.parametrize("settings", [{"accumulate": 1}, {"residual": None}], ids=str)
 @pytest.mark.parametrize("later", [float("inf"), float("nan"), 0.0])
 def test_what_b_holds_after_it_was_packed_is_not_seen(later, settings):
-    """Not even where C is added to, so that the range of the operands is looked at first."""
+    """This also holds for additions to C, for which the range of the operands is checked first."""
     a, b, start = matrix(96, 100, F32, "rows", seed=1), matrix(100, 90, F32, "columns", seed=2), torch.randn(96, 90)
     packed, c = pack("amx", a, b, F32), start.clone()
     exact, bound = split_product(a, b)

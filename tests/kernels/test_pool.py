@@ -1,4 +1,4 @@
-"""Budgets of pools hold and blocks never overlap, with many threads, also under ThreadSanitizer and AddressSanitizer."""
+"""Budgets of pools hold and blocks never overlap, with many threads, also under sanitizers."""
 
 import os
 import subprocess

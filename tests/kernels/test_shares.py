@@ -1,4 +1,4 @@
-"""Threads that are done early take over work of the others: every piece is done once, with the same bits as without them."""
+"""Idle threads take over work of other threads: every piece is computed once, with the same bits."""
 
 import threading
 
@@ -21,7 +21,7 @@ def threads():
 
 @pytest.fixture
 def busy_core():
-    """A thread beside the test that keeps a core from the team's."""
+    """Run a thread that occupies a core of the team."""
     stop = threading.Event()
     disturber = threading.Thread(target=lambda: [sum(range(20_000)) for _ in iter(stop.is_set, True)])
     disturber.start()
@@ -31,7 +31,7 @@ def busy_core():
 
 
 def assert_same_bits(function, threads):
-    """More threads than cores, some of which are always held up: others take what is theirs to do."""
+    """Run more threads than cores, so that some are always delayed and other threads take over their work."""
     threads(1)
     expected = function()
     threads(5)

@@ -1,4 +1,4 @@
-"""A team's runs and barriers let nothing through, with threads that spin or sleep, also under ThreadSanitizer."""
+"""Runs and barriers of a team are correct, with spinning or sleeping threads, also under ThreadSanitizer."""
 
 from functools import partial
 
@@ -9,7 +9,8 @@ from tests.kernels.programs import KERNELS, build, run
 SOURCES = ("team/team.c", "test/team_runs.c")
 CALL = "hc_test_team(atoi(words[1]), atoi(words[2]), atoll(words[3]), atoi(words[4]))"
 build_team = partial(build, SOURCES, CALL)
-# Threads, clusters, nanoseconds of spinning before a thread sleeps, and 0 or how many threads another runtime lends.
+# Threads, clusters, nanoseconds of spinning before a thread sleeps, and the number of threads lent by another runtime,
+# or 0.
 OWN = [(1, 1, 1, 0), (2, 1, 100_000, 0), (2, 2, 1, 0), (3, 2, 1, 0), (5, 2, 1000, 0), (8, 3, 1, 0), (8, 8, 100, 0)]
 LENT = [(1, 1, 1, 1), (2, 1, 100_000, 2), (3, 2, 1, 3), (3, 1, 1, 2), (5, 2, 1000, 5)]
 TEAMS = [*OWN, *LENT]

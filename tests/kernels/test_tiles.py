@@ -1,5 +1,6 @@
-"""The emulated tile unit by itself, against exact fractions and Intel's rules of use; and tests of AMX in this folder, run by a
-process whose library uses that unit."""
+"""Emulated tile unit against exact fractions and Intel's rules, and AMX tests of this folder with a library that uses
+the unit.
+"""
 
 import os
 import subprocess
@@ -14,7 +15,7 @@ import pytest
 from tests.kernels.test_cases import EMULATED, ROOT, built, cmake, native_program
 
 pytestmark = [pytest.mark.slow, pytest.mark.unit("kernel-tests"), EMULATED]
-# What the process ends with, for each misuse of kernels/test/tile_runs.c.
+# Message of the program for each misuse of kernels/test/tile_runs.c.
 MISUSE = {
     "unconfigured": "a load of tile 0 by a thread that has not configured its tiles",
     "released": "a store of tile 0 by a thread that has not configured its tiles, or released them",
@@ -33,7 +34,7 @@ MISUSE = {
     "half a number": "16 rows of 62 bytes",
     "no rows": "0 rows of 64 bytes",
 }
-# Tests of one instruction set or of each: those of AMX among them, without the few that take longest.
+# Tests with AMX parameters, without the slowest tests.
 FILES = ("attention", "attention_heads", "few_rows", "gemm", "gemm_bf16", "gemm_clusters", "gemm_split")
 LONG = "long_sequence or past_the_caches or several_blocks or any_length or any_threads"
 Bits = npt.NDArray[np.uint32]
@@ -56,13 +57,13 @@ def test_misuse_ends_the_program(what: str) -> None:
 
 
 def number(bits: int) -> Fraction | float:
-    """Of an fp32 as the unit reads it: a denormal is zero; inf and nan are floats."""
+    """Return an fp32 as the unit reads it: denormals are zero, inf and nan are floats."""
     x = float(np.uint32(bits).view(np.float32))
     return Fraction(x) if np.isfinite(x) and abs(x) >= 2.0**-126 else 0 * Fraction(1) if np.isfinite(x) else x
 
 
 def rounded(x: Fraction | float) -> Fraction | float:
-    """To fp32, to nearest even; what is denormal then becomes zero."""
+    """Round to fp32, to nearest even; denormal results become zero."""
     if isinstance(x, float) or x == 0:
         return x
     exponent = max(abs(x).numerator.bit_length() - abs(x).denominator.bit_length() - 25, -160)
@@ -87,7 +88,7 @@ def times(x: Fraction | float, y: Fraction | float) -> Fraction | float:
 
 
 def product(sums: Bits, a: Bits, b: Bits, rows: int, pairs: int, columns: int) -> npt.NDArray[np.float64]:
-    """TDPBF16PS: the first of each pair in one chain of FMAs, the second in another."""
+    """Compute TDPBF16PS: the first elements of each pair in one chain of FMAs, the second elements in another."""
     found = np.zeros((rows, columns))
     for i, j in np.ndindex(rows, columns):
         chains: list[Fraction | float] = [Fraction(0), Fraction(0)]
@@ -101,7 +102,7 @@ def product(sums: Bits, a: Bits, b: Bits, rows: int, pairs: int, columns: int) -
 
 @pytest.mark.parametrize("kind", ["usual", "any bits", "tiny", "huge"])
 def test_products_of_tiles_are_those_of_the_manual_to_the_bit(kind: str) -> None:
-    """Of whole tiles and of smaller ones, with rounding set to another direction by the caller, who finds it as it was."""
+    """Covers complete and smaller tiles, with another rounding direction of the caller, which must be preserved."""
     program, rng = native_program("emulated", "amx"), np.random.default_rng(1)
     for rows, pairs, columns in ((16, 16, 16), (3, 5, 7), (1, 1, 1), (16, 2, 9)):
         tiles = (rng.standard_normal((3, 16, 16)) * {"tiny": 2.0**-63, "huge": 2.0**63}.get(kind, 1)).astype(np.float32)

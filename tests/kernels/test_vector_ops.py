@@ -1,7 +1,9 @@
-"""The vector operators of the C library against float64, on every instruction set of this CPU and for 1, 2 and 3 threads.
+"""Vector operators of the C library against float64, on every instruction set of this CPU and for 1, 2 and 3 threads.
 
-Legend: N batch, T tokens, D width. Tolerances follow from the unit roundoff of fp32 and bf16, the length of sums and the size of
-what is added; those of functions are the table in kernels/activation/activation.h.
+Tolerances follow from the unit roundoff of fp32 and bf16, the length of sums and the size of their terms. The table in
+kernels/activation/activation.h contains the tolerances of functions.
+
+Legend: N batch, T tokens, D width.
 """
 
 import ctypes
@@ -17,12 +19,12 @@ from dithc import native
 from tests.kernels.isas import newest_and_in_turn, runs
 
 ONE = 2.0**-24  # half a unit in the last place of fp32, relative
-ROUND = {torch.float32: 2.0**-24, torch.bfloat16: 2.0**-8}  # of a store
+ROUND = {torch.float32: 2.0**-24, torch.bfloat16: 2.0**-8}  # relative error of a store
 TYPES = {torch.float32: 0, torch.bfloat16: 1}
 EXP, TANH, GELU, SILU = range(4)
 F32, BF16 = torch.float32, torch.bfloat16
 MIXTURES = [(F32, F32), (BF16, BF16), (F32, BF16), (BF16, F32)]
-# Around the vectors of every instruction set, the unrolled loops, and the runs of 4 x 4,096 that pass by the caches.
+# Around the vectors of every instruction set, the unrolled loops, and the runs of 4 x 4,096 that bypass the caches.
 LENGTHS = [0, 1, 7, 8, 9, 15, 16, 17, 31, 33, 63, 65, 1023, 16385, 70001]
 WIDTHS = [1, 3, 15, 16, 17, 72, 384, 1152, 1155]
 SENTINEL = 0x5A
@@ -38,7 +40,7 @@ def isa(request):
 
 
 class Out:
-    """A tensor that a kernel writes, between bytes that it must not."""
+    """Tensor that a kernel writes, between bytes that it must not write."""
 
     def __init__(self, shape: tuple[int, ...], dtype: torch.dtype = F32, offset: int = 0):
         self.size = int(np.prod(shape)) * dtype.itemsize
@@ -66,7 +68,7 @@ def random(shape, dtype=F32, *, seed=0, scale=1.0, shift=0.0) -> Tensor:
 
 
 def close(got: Tensor, exact: Tensor, bound) -> None:
-    """|got - exact| <= bound + the rounding of the store, elementwise; bound is float64."""
+    """Check |got - exact| <= bound + the rounding of the store, elementwise; bound is float64."""
     stored = ROUND[got.dtype] * exact.abs() * (1 + 2**-7) + 2.0**-133
     excess = (got.double() - exact).abs() - bound - stored
     assert not torch.isnan(got[~torch.isnan(exact)]).any()
@@ -95,7 +97,7 @@ def gradient(isa, function, dout, x, *, out_type=F32, threads=1) -> Tensor:
 
 @functools.cache
 def adversarial() -> Tensor:
-    """All magnitudes (tiny, denormal, huge), dense around the places where functions bend or overflow."""
+    """Return all magnitudes (tiny, denormal, huge), dense where functions bend or overflow."""
     rng = np.random.default_rng(7)
     anything = rng.integers(0, 2**32, 400_000, dtype=np.uint64).astype(np.uint32).view(np.float32)
     edges = np.array([0, 88.72283, 88.72284, 88.7, 87.33, 103.97, 104, 9, 10, 11.2, 0.34657, 1e-38, 1e-45, 3.4e38])
@@ -107,7 +109,7 @@ def adversarial() -> Tensor:
 
 
 def sigmoid(x: Tensor) -> Tensor:
-    """1 / (1 + exp(-x)) in float64 without loss where it is near 0."""
+    """Return 1 / (1 + exp(-x)) in float64, exact near 0."""
     e = torch.exp(-x.abs())
     return torch.where(x > 0, 1 / (1 + e), e / (1 + e))
 
@@ -117,12 +119,12 @@ def twice_u(x: Tensor) -> Tensor:
 
 
 def ulp(exact: Tensor) -> Tensor:
-    """The distance of neighbouring fp32 numbers at `exact`, that of denormals below 2^-126."""
+    """Return the distance of neighboring fp32 numbers at `exact`; below 2^-126, the distance of denormals."""
     exponent = torch.frexp(exact.abs().clamp(min=2.0**-126)).exponent
     return torch.ldexp(torch.ones_like(exact), exponent - 24)
 
 
-# The table of kernels/activation/activation.h: bound in units in the last place, plus an absolute one.
+# Table of kernels/activation/activation.h: bound in units in the last place, plus an absolute bound.
 FUNCTIONS = {
     EXP: (torch.exp, 1.0, 0.0),
     TANH: (torch.tanh, 2.5, 0.0),
@@ -151,7 +153,7 @@ def test_a_function_stays_within_its_stated_error_on_adversarial_numbers(isa, fu
 
 @pytest.mark.parametrize("function", GRADIENTS)
 def test_a_gradient_stays_within_its_stated_error_on_adversarial_numbers(isa, function):
-    x = adversarial()[adversarial().abs() < 1e18]  # x^2 stays finite in float64 of torch's own formula
+    x = adversarial()[adversarial().abs() < 1e18]  # x^2 stays finite in torch's float64 formula
     exact = GRADIENTS[function](x.double())
     got = gradient(isa, function, torch.ones_like(x), x).double()
     assert ((got - exact).abs() <= 2.4e-7 + 4 * ONE * exact.abs()).all()
@@ -215,7 +217,7 @@ def test_lengths_types_and_threads_of_elementwise_operators(isa, length, x_type,
 @pytest.mark.parametrize("offset", [0, 1, 5])
 @pytest.mark.parametrize("x_type", [F32, BF16])
 def test_arrays_larger_than_the_caches_take_the_same_values(isa, x_type, offset):
-    """Above 8 MB a thread, stores pass by the caches and go in turns to four runs of addresses."""
+    """Above 8 MB per thread, stores bypass the caches and alternate between four runs of addresses."""
     x = random(2_200_003, x_type)
     whole = apply(isa, SILU, x, out_type=x_type, offset=offset)
     parts = [apply(isa, SILU, part.contiguous(), out_type=x_type) for part in x.split(100_000)]
@@ -251,7 +253,7 @@ def swiglu(isa, x: Tensor, dout: Tensor) -> tuple[Tensor, Tensor]:
 
 def test_swiglu_of_gates_of_any_size_stays_within_the_error_of_silu(isa):
     gate = adversarial()
-    gate = gate[gate < 1e37]  # with the largest ones even value times gate is no number
+    gate = gate[gate < 1e37]  # with the largest gates, value times gate overflows
     value, dout = random(gate.shape, seed=1), random(gate.shape, seed=2)
     out, dx = swiglu(isa, torch.cat([gate, value])[None], dout[None])
     g, v, d = gate.double(), value.double(), dout.double()
@@ -281,7 +283,7 @@ def test_swiglu_larger_than_the_caches_takes_the_same_values(isa, x_type, column
 def test_softmax_and_its_gradient(isa, rows, columns, x_type, out_type):
     x, dout = random((rows, columns), x_type, scale=4.0), random((rows, columns), out_type, seed=1)
     y = torch.softmax(x.double(), 1)
-    # The exponent is off by its own rounding, |x - max| ONE; the sum by that of its terms.
+    # The error of the exponent is its rounding, |x - max| ONE; the error of the sum is the rounding of its terms.
     spread = (x.double().amax(1, keepdim=True) - x.double()) if columns else x.double()
     for threads in (1, 2, 3):
         context = native.context(isa=isa, num_threads=threads)
@@ -309,7 +311,7 @@ def test_softmax_of_infinite_rows_is_pytorchs(isa):
 
 
 def condition(n: int, d: int, dtype, seed: int) -> tuple[Tensor, int]:
-    """(N, D), a chunk of rows that are longer, as a modulation is."""
+    """Return (N, D) as a chunk of longer rows, as in a modulation."""
     rows = random((n, 3 * d), dtype, seed=seed, scale=0.5)
     return rows[:, d : 2 * d], 3 * d
 
@@ -382,7 +384,7 @@ def test_adaln_and_its_gradient(isa, n, t, d, x_type, small_type):
 
 @pytest.mark.parametrize("center", [1e3, 1e5, -3e6])
 def test_adaln_of_rows_far_from_zero_keeps_the_variance(isa, center):
-    """E[x^2] - E[x]^2 would leave nothing of a variance of 1 beside 1e12."""
+    """E[x^2] - E[x]^2 would lose a variance of 1 next to 1e12."""
     x = random((2, 3, 1152), shift=center)
     zeros = torch.zeros(2, 1152)
     out, _, rstd = adaln(isa, x, zeros, zeros, 1152, out_type=F32)
@@ -420,7 +422,7 @@ def test_rms_norm_of_inf_nan_and_squares_beyond_fp32_gives_what_pytorch_gives(is
 
 @pytest.mark.parametrize("x_type", [F32, BF16])
 def test_adaln_backward_is_bitwise_repeatable(isa, x_type):
-    """100 times with 2 and 3 threads: the sums over tokens have one order. The authors' artefact races here."""
+    """Runs 100 times with 2 and 3 threads. Sums over tokens have a fixed order. The authors' artifact has a race here."""
     n, t, d = 3, 129, 131
     x, dout = random((n, t, d), x_type), random((n, t, d), x_type, seed=1)
     (shift, stride), (scale, _) = condition(n, d, x_type, 1), condition(n, d, x_type, 2)
@@ -589,7 +591,7 @@ def test_adamw_takes_the_steps_of_torch(isa, sizes, with_copies):
                 reference.step()
                 exact_ema = [0.99 * e + 0.01 * p.detach() for e, p in zip(exact_ema, exact, strict=True)]
         for i, (got, wanted) in enumerate(zip(weight, exact, strict=True)):
-            # 5 steps of at most lr each, off by a few roundings; and the roundings of the weight itself.
+            # 5 steps of at most lr each with a few roundings, and the roundings of the weight itself.
             close(got, wanted.detach(), 5 * (1e-3 * 32 * ONE + 2 * ONE * wanted.detach().abs()))
             if with_copies and ema[i] is not None and threads == 1:
                 close(ema[i], exact_ema[i], 5 * (1e-3 * 32 * ONE + 4 * ONE * exact_ema[i].abs()))

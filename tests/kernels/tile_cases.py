@@ -1,5 +1,8 @@
-"""Cases of matrix products and attention around what tile units have: edges of 16 and 32 rows, columns and depth, rows that are
-read in place, fp32 in parts of bf16 and where that is left, numbers that a unit treats in its own way."""
+"""Cases of matrix products and attention around the limits of tile units.
+
+They cover edges of 16 and 32 rows, columns and depth, rows read in place, fp32 in bf16 parts and the fallback, and
+special numbers.
+"""
 
 import itertools
 from collections.abc import Iterator
@@ -22,23 +25,23 @@ from tests.kernels.matrix_cases import (
 
 Types = tuple[Kind, Kind, Kind, Kind]
 F32, BF16 = TYPES[0], TYPES[1:4]
-PACKED = (0, 0, 0, 1, 0, 0)  # cuts that are asked for: few rows are packed too
+PACKED = (0, 0, 0, 1, 0, 0)  # explicit cuts, so that few rows are packed too
 COLUMNS, DEPTHS = (1, 15, 16, 17, 31, 32, 33, 47, 49, 65), (1, 2, 3, 31, 32, 33, 63, 64, 65, 97)
-# Rows, columns, depth: all of 64 at least, around tiles, and depths of several blocks.
+# Rows, columns, depth: at least 64 each, around tiles, and depths of several blocks.
 IN_PARTS = [(64, 64, 64), (65, 79, 97), (97, 64, 383), (64, 129, 385), (161, 81, 70), (80, 96, 801)]
 SMALLEST_NORMAL, LARGEST = 2.0**-126, float(np.finfo(np.float32).max)
 ODD = {"inf": np.inf, "-inf": -np.inf, "nan": np.nan, "denormal": 1e-40, "rounds up to inf": 3.3961776e38, "-0": -0.0}
 
 
 def in_parts(p: Product) -> Product:
-    """With the bound of hc_gemm (kernels/include/hcops.h) where AMX sums an fp32 product from parts of bf16."""
+    """Set the bound of hc_gemm (kernels/include/hcops.h) if AMX sums an fp32 product from bf16 parts."""
     if p.compute == "f32" and min(p.m, p.n, p.k) >= 64:
         p.bound = p.bound * (6 * p.k + 8) / (p.k + 4) + 2.0**-123 * p.k * 20
     return p
 
 
 def edges(rng: np.random.Generator) -> Iterator[Case]:
-    """Rows 1 to 40: few enough to be left unpacked, and more; all of them packed as well."""
+    """Yield 1 to 40 rows, with and without explicit packing."""
     kinds = itertools.cycle(itertools.product(TYPES[:5], LAYOUTS))
     for m, blocking, (n, k) in itertools.product(range(1, 41), ((0,) * 6, PACKED), zip(COLUMNS, DEPTHS, strict=True)):
         types, layout = next(kinds)
@@ -50,7 +53,7 @@ def edges(rng: np.random.Generator) -> Iterator[Case]:
 
 
 def rows_in_place(rng: np.random.Generator) -> Iterator[Case]:
-    """bf16 rows that need no packing, and the next ones, which do; sums that the kernel rounds itself."""
+    """Yield bf16 rows that need no packing, larger rows that do, and sums that the kernel rounds itself."""
     for m, k, types in itertools.product((16, 33, 48, 80), (32, 64, 95, 96), BF16):
         p = Product(rng, m, 50, k, "forward", types)
         bias = given(rng.standard_normal(p.n), "f32")
@@ -61,7 +64,7 @@ def rows_in_place(rng: np.random.Generator) -> Iterator[Case]:
 
 
 def rows_that_are_one(rng: np.random.Generator) -> Iterator[Case]:
-    """A stride of 0 between rows of A."""
+    """Yield a stride of 0 between rows of A."""
     for m, types in itertools.product((16, 64, 70), TYPES[:5]):
         p = in_parts(Product(rng, m, 70, 64, "dx", types))
         assert p.a.stored is not None
@@ -83,7 +86,7 @@ def parts(rng: np.random.Generator) -> Iterator[Case]:
 
 
 def deep_products(rng: np.random.Generator) -> Iterator[Case]:
-    """Depths of several blocks, cut as they come and where asked for, among threads and not, added to C and not."""
+    """Yield depths of several blocks, with default and explicit cuts, with and without threads and addition to C."""
     for types, layout, accumulate, blocking in itertools.product(
         (F32, *BF16[1:]), ("dw", "forward"), (0, 1), ((0,) * 6, (40, 40, 77, 1, 0, 0), (1, 1, 2000, 0, 1, 0))
     ):
@@ -109,7 +112,7 @@ def epilogues(rng: np.random.Generator) -> Iterator[Case]:
 
 
 class Odd(Product):
-    """A product with numbers put into its operands: A at the first, and B at the last place."""
+    """Product with special numbers: in A at the first, and in B at the last position."""
 
     def put(self, in_a: float | None, in_b: float | None) -> None:
         operands = []
@@ -137,7 +140,7 @@ class Odd(Product):
 
 
 def odd_numbers(rng: np.random.Generator) -> Iterator[Case]:
-    """They reach the row or column that they belong to, and nothing else."""
+    """Yield numbers that must affect only their row or column."""
     shapes = [(70, 66, 65), (37, 45, 70), (5, 18, 33)]
     for shape, layout, types, (name, value) in itertools.product(shapes, LAYOUTS, (F32, *BF16), ODD.items()):
         for in_a, in_b in ((value, None), (None, value), (value, -value)):
@@ -147,7 +150,7 @@ def odd_numbers(rng: np.random.Generator) -> Iterator[Case]:
 
 
 def far_numbers(rng: np.random.Generator) -> Iterator[Case]:
-    """Operands that are tiny or huge throughout: within what parts of bf16 hold, at its ends, and beyond."""
+    """Yield tiny or huge operands: within, at the ends of, and beyond the range of bf16 parts."""
     exponents = [(-60, -30), (-45, -45), (-99, 9), (-120, 20), (60, 60), (60, -120), (100, -100), (124, -124), (62, 56)]
     for (of_a, of_b), types, layout in itertools.product(exponents, (F32, BF16[2]), ("forward", "dw")):
         p = Odd(rng, 66, 65, 70, layout, types)
@@ -159,7 +162,7 @@ def far_numbers(rng: np.random.Generator) -> Iterator[Case]:
 
 
 def attention(rng: np.random.Generator) -> Iterator[Case]:
-    """Tokens and head widths around tiles, and ends of heads of up to 8, which have products of their own."""
+    """Yield tokens and head widths around tiles, and remainders of up to 8, which have separate products."""
     shapes = [
         (1, 64, 1, 40),
         (2, 65, 1, 48),

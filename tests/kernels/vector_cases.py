@@ -1,4 +1,4 @@
-"""Cases of the operators that pass over vectors: norms, gates, functions, softmax, patches, losses and the optimizer."""
+"""Cases of memory-bound operators: norms, gates, functions, softmax, patches, losses and the optimizer."""
 
 import itertools
 import math
@@ -18,7 +18,7 @@ EPS = float(np.float32(1e-6))
 
 
 def conditions(rng: np.random.Generator, n: int, d: int, kind: Kind) -> tuple[Array, Float, int]:
-    """Rows of a modulation: an array, its values (n, 1, d) and the stride of its rows."""
+    """Return rows of a modulation: an array, its values (n, 1, d) and the stride of its rows."""
     stride = d + 3
     array = given(rng.standard_normal(n * stride - 3), kind)
     return array, np.append(array.values, np.zeros(3)).reshape(n, 1, stride)[:, :, :d], stride
@@ -34,7 +34,8 @@ def adaln(rng: np.random.Generator) -> Iterator[Case]:
         mean = x.values.mean(2)
         rstd = 1 / np.sqrt(x.values.var(2) + EPS)
         normal = (x.values - mean[..., None]) * rstd[..., None]
-        # The mean is off by its sum's rounding, the variance by twice its own; D terms each, of the size of |x|.
+        # The error of the mean is the rounding of its sum, and the error of the variance twice as large, with D terms
+        # of the size of |x|.
         size = np.abs(x.values).max(2)
         mean_bound = (d + 4) * ONE * size
         rstd_bound = rstd * ((d + 16) * ONE + rstd * (2 * mean_bound + 2 * ONE * size))
@@ -64,7 +65,7 @@ def adaln_backward(
     r = rstds.values[..., None]
     terms = (g, -g.mean(2, keepdims=True), -normal * (g * normal).mean(2, keepdims=True))
     size = np.abs(g) + np.abs(g).mean(2, keepdims=True) + np.abs(normal) * np.abs(g * normal).mean(2, keepdims=True)
-    apart = (np.abs(x.values) + np.abs(means.values[..., None])) * r  # what a rounded difference x - mean is made of
+    apart = (np.abs(x.values) + np.abs(means.values[..., None])) * r  # terms of a rounded difference x - mean
     dx_bound = (d + 16) * ONE * r * (size + (1 + apart) * np.abs(g).max(2, keepdims=True))
     sums = np.abs(dout.values)
     dscale_bound = (t + 16) * ONE * (sums * (np.abs(normal) + apart)).sum(1)
@@ -79,7 +80,7 @@ def adaln_backward(
 
 
 def adarms(rng: np.random.Generator) -> Iterator[Case]:
-    """adaLN without a mean, which is RMSNorm."""
+    """Yield adaLN without a mean, which is RMSNorm."""
     for d, (x_kind, small_kind), (n, t) in itertools.product(WIDTHS, PAIRS, ((1, 1), (2, 9), (1, 37))):
         if n * t * d > 10000 and small_kind != x_kind:
             continue
@@ -112,7 +113,7 @@ def adarms(rng: np.random.Generator) -> Iterator[Case]:
 
 
 def rotate_heads(rng: np.random.Generator) -> Iterator[Case]:
-    """Widths of heads around two vectors of each length, an odd one where nothing turns, and more tokens than a block."""
+    """Yield head widths around two vectors of each length, an odd width without rotation, and more tokens than a block."""
     shapes = ((1, 1, 1, 2), (2, 3, 2, 6), (1, 5, 3, 8), (1, 37, 2, 30), (2, 4, 1, 64), (1, 3, 2, 72), (1, 2, 1, 258))
     kinds: tuple[Kind, ...] = ("f32", "bf16")
     for (n, t, h, k), kind, (norm, turn) in itertools.product(shapes, kinds, ((1, 1), (1, 0), (0, 1))):
@@ -152,7 +153,9 @@ def rotation(
 
 
 def turned(heads: Float, cos: Float, sin: Float) -> tuple[Float, Float]:
-    """Heads (N, T, 2, H, K) with pairs rotated by angles (T, 1, 1, K / 2), and the sizes of what was added; an odd K has none."""
+    """Rotate pairs of heads (N, T, 2, H, K) by angles (T, 1, 1, K / 2); return them and the sizes of the terms. An odd
+    K is unchanged.
+    """
     if heads.shape[-1] % 2:
         return heads, np.abs(heads)
     a, b = heads[..., 0::2], heads[..., 1::2]
@@ -196,12 +199,12 @@ def sigmoid(x: Float) -> Float:
 
 
 def normal_below(x: Float) -> Float:
-    """P(X < x) of a normal X."""
+    """Return P(X < x) of a standard normal X."""
     return np.asarray([0.5 * math.erfc(-value / math.sqrt(2)) for value in x])
 
 
 def functions(rng: np.random.Generator) -> Iterator[Case]:
-    """exp and tanh within 4 roundoffs of the value, both gelu and silu of the argument (x times a number between 0 and 1)."""
+    """Yield exp and tanh within 4 roundoffs of the value, and gelu and silu within 4 roundoffs of the argument."""
     values: dict[int, Callable[[Float], Float]] = {
         0: np.exp, 1: np.tanh, 2: gelu, 3: lambda x: x * sigmoid(x), 4: lambda x: x * normal_below(x),
     }  # fmt: skip
@@ -328,7 +331,8 @@ def adamw(rng: np.random.Generator) -> Iterator[Case]:
             new = w.values - lr * decay * w.values - lr * update
             average = ema_decay * ema.values + (1 - ema_decay) * new
             first_bound = 4 * ONE * (np.abs(b1 * m.values) + np.abs((1 - b1) * grad))
-            # The bias corrections are off by the rounding of the powers, which a step of 1 shows most: 1 - beta is 1e-3.
+            # The bias corrections contain the rounding of the powers, which is largest for a step of 1, because 1 -
+            # beta is 1e-3.
             new_bound = (
                 4 * ONE * np.abs(w.values)
                 + lr * np.abs(update) * 32 * ONE

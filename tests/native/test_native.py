@@ -1,4 +1,4 @@
-"""The library of C kernels is found, checked and loaded; its absence is said and survived; its threads are its own."""
+"""Loading of the C library: checks, missing libraries, and separate threads."""
 
 import hashlib
 import logging
@@ -21,7 +21,7 @@ from dithc.native import contexts, loading
 
 @pytest.fixture
 def fresh():
-    """Loading and detection are cached; a test that changes what they see starts and leaves them empty."""
+    """Clear the caches of loading and detection before and after a test that changes their inputs."""
     for cached in (loading.load, loading.isa):
         cached.cache_clear()
     yield
@@ -162,7 +162,7 @@ def test_threads_are_not_pinned_where_a_control_group_gives_less_time_than_cpus(
 
 
 def _node_of_clusters(*sizes: int) -> Machine:
-    """This machine with other cores: one CPU each, in clusters of the given sizes."""
+    """Return this machine with other cores: one CPU each, in clusters of the given sizes."""
     node = discover()
     clusters = [cluster for cluster, size in enumerate(sizes) for _ in range(size)]
     cores = tuple(replace(node.cores[0], index=i, cpus=(i,), cluster=cluster) for i, cluster in enumerate(clusters))
@@ -206,10 +206,10 @@ for _ in range(8):
             break
         threading.Event().wait(0.1)
     assert gone and status == 0, (gone, status)
-print("all children went on", flush=True)
+print("all children continued", flush=True)
 os._exit(0)
 """)
-    assert "all children went on" in done.stdout, done.stderr
+    assert "all children continued" in done.stdout, done.stderr
 
 
 @pytest.mark.slow
@@ -255,7 +255,7 @@ for _ in range(3):
 after = tasks()
 new = set(after) - set(before)
 assert all(after[task] == before[task] for task in before), (before, after)
-assert len(new) == 1, (before, after)  # one thread of the team beside the caller, and no second OpenMP pool
+assert len(new) == 1, (before, after)  # one thread of the team next to the caller, and no second OpenMP pool
 assert torch.get_num_threads() == threads and os.sched_getaffinity(0) == mask
 print("untouched")
 """

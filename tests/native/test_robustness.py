@@ -1,4 +1,4 @@
-"""More threads than cores, fewer CPUs than before, a stop from the keyboard: operators finish, correct, and say what is wrong."""
+"""Operators finish with correct results with too many threads, fewer CPUs or Ctrl-C, and log the cause."""
 
 import logging
 import os
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.skipif(native.library() is None, reason=f"C kernels: {n
 CPUS = sorted(os.sched_getaffinity(0))
 needs_two_cpus = pytest.mark.skipif(len(CPUS) < 2, reason="needs two CPUs")
 
-# Products, attention and vector operators, forward and backward, many short runs of the team each; against float64.
+# Products, attention and vector operators, forward and backward, as many short runs of the team, against float64.
 WORK = """
 import os, sys
 threads, cpus = int(sys.argv[1]), [int(cpu) for cpu in sys.argv[2].split(",")]
@@ -62,7 +62,7 @@ def start(threads: int, cpus: list[int], *more: object, turns: int = 30) -> "sub
 
 
 def finish(process: "subprocess.Popen[str]", *, timeout: float = 600) -> str:
-    """What it logged, when it was right."""
+    """Check that the process succeeded; return its log."""
     try:
         out, log = process.communicate(timeout=timeout)
     finally:
@@ -132,7 +132,7 @@ def test_more_threads_than_cpus_of_time_is_said(monkeypatch, caplog, quota, cpus
 
 @needs_two_cpus
 def test_the_caller_works_on_the_first_cpu_and_keeps_its_mask():
-    """Both threads on one CPU: the other is nobody's, as one that is left to communication."""
+    """Both threads use one CPU. The other CPU is unused, as if kept for communication."""
     own, other = CPUS[:2]
     made = contexts.new_context(
         discover(), contexts.Layout(num_threads=2, cpus=(own, own), clusters=(range(2),), nodes=()), isa="ref"
@@ -153,7 +153,7 @@ def test_the_caller_works_on_the_first_cpu_and_keeps_its_mask():
     finally:
         os.sched_setaffinity(0, CPUS)
         native.library().hc_context_destroy(made)
-    assert places.count(own) > 15, places  # the system may move it again at any time
+    assert places.count(own) > 15, places  # the system may move it at any time
 
 
 def test_memory_nodes_that_the_system_refuses_are_given_up_with_a_warning(monkeypatch, caplog):
@@ -193,7 +193,7 @@ def test_a_cpu_is_claimed_by_one_process_and_free_again_when_that_ends():
     other.kill()
     other.wait()
     assert claims.claim([cpu]) == []
-    assert claims.claim([cpu]) == []  # ours now
+    assert claims.claim([cpu]) == []  # claimed by this process now
     claims._held.pop(cpu).close()
 
 

@@ -1,4 +1,4 @@
-"""Operators in sequence: each step hands the library what a call of its function would, and stops where one fails."""
+"""Recorded operators: each step passes the arguments of a direct call, and execution stops at the first failure."""
 
 import ctypes
 import re
@@ -23,20 +23,21 @@ SOURCE = (Path(__file__).parents[2] / "kernels/sequence.c").read_text()
 N, T, D, HEADS = 2, 5, 8, 2
 
 
-@cache  # what is recorded has to live until it runs
+@cache  # recorded tensors must live until they run
 def _randn(*shape: int, dtype: torch.dtype = torch.float32, seed: int = 0) -> torch.Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
 
 
 def _constants() -> tuple[torch.Tensor, ...]:
-    """cos, sin, and the weights of q and k of `rotate_heads`."""
+    """Return cos, sin, and the weights of q and k of `rotate_heads`."""
     half = D // HEADS // 2
     return _randn(T, half), _randn(T, half, seed=1), _randn(2 * half), _randn(2 * half, seed=1)
 
 
 BF16 = torch.bfloat16
 STREAM, ROWS, QKV = (N, T, D), (N, D), (N, T, 3 * D)
-# A call of each function that a sequence takes, with arguments of different types and sizes: what stood in the wrong place shows.
+# A call of each function that a sequence supports, with arguments of different types and sizes, so that wrong positions
+# are detected.
 CALLS = {
     "hc_gemm": lambda: matrix.linear_forward(_randn(*STREAM), _randn(7, D), _randn(7), BF16),
     "hc_adaln_forward": lambda: vector.adaln_forward(
@@ -72,7 +73,7 @@ CALLS = {
 
 
 def _copied(x: torch.Tensor) -> torch.Tensor:
-    """The middle third of each row."""
+    """Copy the middle third of each row."""
     out = torch.zeros(N, T + 1, D)
     functions().hc_copy_blocks(
         *(native.context(), N, T, 4 * D, x.data_ptr() + 4 * D, 12 * D * T, 12 * D),
@@ -82,7 +83,7 @@ def _copied(x: torch.Tensor) -> torch.Tensor:
 
 
 def _met(times: int = 1) -> torch.Tensor:
-    """Where the counter of the only process stands, which met itself."""
+    """Return the counter of the only process after a barrier with itself."""
     memory = torch.zeros(1 << 14, dtype=torch.uint8)
     start = -memory.data_ptr() % 64
     handle, gone = ctypes.c_void_p(), ctypes.c_int(-1)
@@ -93,7 +94,7 @@ def _met(times: int = 1) -> torch.Tensor:
     return memory[start : start + 4].view(torch.int32)
 
 
-_living: list[object] = []  # what is recorded has to live until it runs
+_living: list[object] = []  # recorded objects must live until they run
 
 
 def test_numbers_of_steps_are_those_of_the_header() -> None:
@@ -141,7 +142,7 @@ def test_steps_run_in_order_and_all_at_the_end() -> None:
         out = torch.zeros(4, 6)
         one = matrix.linear_forward(x, weight, None, torch.float32)
         two = matrix.linear_forward(one, weight, None, torch.float32)
-        out.copy_(one)  # what stands there before anything ran
+        out.copy_(one)  # its content before any kernel ran
         one_before = out.clone()
     torch.testing.assert_close(two, x @ weight.T @ weight.T)
     torch.testing.assert_close(one, x @ weight.T)

@@ -1,4 +1,4 @@
-"""The declarations of ctypes are those of the header: names, arguments, and the layout of structures."""
+"""ctypes declarations equal the header: names, arguments, and the layout of structures."""
 
 import ctypes
 import re
@@ -30,7 +30,7 @@ STRUCTURES = {
     "hc_copy_request": signatures.CopyRequest,
     "hc_copy_counters": signatures.CopyCounters,
 }
-# Where the flat fields of GemmArguments stand in the structures of the header.
+# Fields of the header that correspond to the flat fields of GemmArguments.
 INNER = {
     **{
         f"{m}_{field}": f"{where}.{field}"
@@ -65,7 +65,7 @@ INNER = {
 
 
 def kind(argument: str) -> str:
-    """What ctypes has to pass for an argument as it stands in the header."""
+    """Return the ctypes type that an argument of the header requires."""
     if "*" in argument:
         return "pointer"
     if argument.split()[-2] == "hc_callback":  # a pointer to a function

@@ -1,24 +1,25 @@
-/* Products of packed panels by SME outer products on the four 32-bit ZA tiles, shared by fp32 (FMOPA) and bf16 (BFMOPA); what
- * every SME product needs is in entry_sme.h.
+/* Products of packed panels by SME outer products on the four 32-bit ZA tiles, shared by fp32 (FMOPA) and bf16
+ * (BFMOPA); what every SME product needs is in entry_sme.h.
  *
- * Tiles (0 1 / 2 3) are a square of 2 x 2 vectors of C: four outer products for two vectors of A and two of B, the fewest loads
- * per product that four tiles allow. A step of depth is one k of fp32 or a pair of k of bf16; in memory both are two vectors of
- * 32-bit words of each panel, so the loop below serves both.
+ * Tiles (0 1 / 2 3) are a square of 2 x 2 vectors of C: four outer products for two vectors of A and two of B, the
+ * fewest loads per product that four tiles allow. A step of depth is one k of fp32 or a pair of k of bf16; in memory
+ * both are two vectors of 32-bit words of each panel, so the loop below serves both.
  *
- * Loads are single-vector (LD1W), which SME without SME2 has at full rate everywhere; the structure loads LD2W and LD4W would
- * save instructions but permute every vector they load. kernels/test/instructions_per_fmopa.py counts what is executed.
- */
+ * Loads are single-vector (LD1W), which SME without SME2 has at full rate everywhere; the structure loads LD2W and
+ * LD4W would save instructions but permute every vector they load. kernels/test/instructions_per_fmopa.py counts what
+ * is executed. */
 #ifndef HC_BLOCK_SME_H
 #define HC_BLOCK_SME_H
 
 #include "gemm/arm/entry_sme.h"
 
-/* Eight steps, as the immediate offsets of LD1W reach -8 to 7 vectors and a step takes two of each panel; and as a step fills
- * four of the 32 vector registers, so that no load waits for a register. Written as assembly because compilers move the
- * pointers back to the start of the group, out of reach of the offsets, and load every step into the same four registers. */
+/* Eight steps, as the immediate offsets of LD1W reach -8 to 7 vectors and a step takes two of each panel; and as a
+ * step fills four of the 32 vector registers, so that no load waits for a register. Written as assembly because
+ * compilers move the pointers back to the start of the group, out of reach of the offsets, and load every step into
+ * the same four registers. */
 #define HC_STEPS_PER_GROUP 8
 
-/* Loads of the step whose offsets are `even` and `odd`: a0 a1 b0 b1 are numbers of vector registers. */
+/* Loads of the step with offsets `even` and `odd`: a0 a1 b0 b1 are numbers of vector registers. */
 #define HC_LOAD(z, panel, offset) "ld1w {z" #z ".s}, %[all]/z, [%[" #panel "], #" #offset ", mul vl]\n"
 #define HC_LOAD_STEP(a0, a1, b0, b1, even, odd) \
     HC_LOAD(a0, a, even) HC_LOAD(b0, b, even) HC_LOAD(b1, b, odd) HC_LOAD(a1, a, odd)
@@ -42,8 +43,8 @@
     HC_LAST_STEP(OUTER, 28, 29, 30, 31)
 /* clang-format on */
 
-/* The tiles become the product of a panel of A and a panel of B, `steps` steps deep. OUTER(tile, rows, columns) is the text of
- * the instruction that adds an outer product of two vector registers to a tile. */
+/* The tiles become the product of a panel of A and a panel of B, `steps` steps deep. OUTER(tile, rows, columns) is the
+ * text of the instruction that adds an outer product of two vector registers to a tile. */
 #define HC_DEFINE_MULTIPLY(OUTER)                                                                        \
     static void multiply(int64_t steps, const float *a, const float *b) HC_SME_PART {                    \
         const svbool_t all = svptrue_b8(); /* of elements of every size */                               \

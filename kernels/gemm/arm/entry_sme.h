@@ -10,11 +10,11 @@
 
 #include "gemm/gemm_kernel.h"
 
-/* An entry: streaming mode and a ZA of its own for the length of one call. */
+/* An entry: streaming mode and a private ZA for the duration of one call. */
 #define HC_SME_ENTRY __arm_locally_streaming __arm_new("za")
 /* A part of an entry: called in streaming mode, works on the caller's ZA. */
 #define HC_SME_PART __arm_streaming __arm_inout("za")
-/* A part that leaves ZA alone; said, because the compiler would save ZA around it. */
+/* A part that does not use ZA; declared, because the compiler would save ZA around it. */
 #define HC_SME_HELPER __arm_streaming __arm_preserves("za")
 
 /* Clobbers of assembly that uses all vector registers. */
@@ -33,9 +33,10 @@
         svst1(columns, (c) + (row) * (ldc), svadd_x(columns, sum, old));                                           \
     }
 
-/* The rows of a tile of `bits` wide elements go to c, at most `rows_left`, under a mask of columns; a negative number is none.
- * bias is a vector, zeros for none. Products are summed first, then bias and c are added, so that their size does not enter the
- * rounding of every step. Two rows at a time, as the immediate part of a row's number reaches 0 to 1 for 64-bit elements. */
+/* Store the rows of a tile of `bits` wide elements to c, at most `rows_left`, under a mask of columns; none for a
+ * negative number. bias is a vector, possibly zeros. Products are summed first, then bias and c are added, so that
+ * their size does not affect the rounding of every step. Two rows at a time, because the immediate part of a row's
+ * number is 0 to 1 for 64-bit elements. */
 #define HC_STORE_TILE(bits, tile, rows_left, columns, c, ldc, has_bias, bias, add)                             \
     do {                                                                                                       \
         const int64_t lanes = (int64_t)svcntb() / (bits / 8);                                                  \

@@ -1,6 +1,6 @@
-/* bf16 matrix products by SME outer products (BFMOPA: sums of two products in fp32) on all four ZA tiles, for any streaming
- * vector length. A panel holds pairs of depths: for each pair, two vectors of 32-bit words, the earlier depth in the lower
- * half. BFMOPA takes denormal operands and sums for zeros. */
+/* bf16 matrix products by SME outer products (BFMOPA: sums of two products in fp32) on all four ZA tiles, for any
+ * streaming vector length. A panel holds pairs of depths: for each pair, two vectors of 32-bit words, the earlier
+ * depth in the lower half. BFMOPA takes denormal operands and sums for zeros. */
 #include <string.h>
 
 #include "gemm/arm/block_sme.h"
@@ -8,7 +8,7 @@
 #define BFMOPA(tile, rows, columns) "bfmopa za" #tile ".s, %[all]/m, %[all]/m, z" #rows ".h, z" #columns ".h\n"
 HC_DEFINE_MULTIPLY(BFMOPA)
 
-/* "Rows" are those of a panel: rows of A, or columns of B, whose matrix is then given transposed. */
+/* "Rows" are rows of a panel: rows of A, or columns of B, with its matrix transposed. */
 typedef struct {
     int64_t rows, depth;
     const void *data;
@@ -32,7 +32,8 @@ static inline svuint32_t pair(svfloat32_t earlier, svfloat32_t later) HC_SME_HEL
     return svreinterpret_u32(svcvtnt_bf16_x(svcvt_bf16_x(all, earlier), all, later));
 }
 
-/* Rows lie next to each other in memory, bf16 stays as it is: two depths are zipped, a panel's width of halves at a time. */
+/* Rows lie next to each other in memory, bf16 stays as it is: two depths are zipped, a panel's width of halves at a
+ * time. */
 HC_SME_ENTRY static void pack_zipped(const hc_packing *p) {
     const int64_t lanes = (int64_t)svcntw();
     const uint16_t *data = p->data;
@@ -134,7 +135,7 @@ HC_SME_ENTRY static void pack_transposed(const hc_packing *p, int as_it_is) {
     }
 }
 
-/* One row or one column with strides of its own. */
+/* One row or one column with arbitrary strides. */
 HC_SME_ENTRY static void pack_scattered(const hc_packing *p) {
     const int64_t lanes = (int64_t)svcntw(), width = 2 * lanes, size = p->dtype == HC_F32 ? 4 : 2;
     const svbool_t one = svwhilelt_b32(0, 1);

@@ -1,8 +1,8 @@
 /* fp32 matrix products by SME outer products (FMOPA) on all four ZA tiles, for any streaming vector length.
  *
- * Executed instructions per outer product, counted by kernels/test/instructions_per_fmopa.py: 2.125 in the loop over depth
- * (fp32 and bf16: per step 4 loads and 4 products, per 8 steps 4 of the loop) and 1.875 for fp64; single-vector loads allow
- * 2.00 and 1.75. */
+ * Executed instructions per outer product, counted by kernels/test/instructions_per_fmopa.py: 2.125 in the loop over
+ * depth (fp32 and bf16: per step 4 loads and 4 products, per 8 steps 4 of the loop) and 1.875 for fp64; single-vector
+ * loads allow 2.00 and 1.75. */
 #include <string.h>
 
 #include "gemm/arm/block_sme.h"
@@ -54,7 +54,7 @@ static void block_f32(int64_t m, int64_t n, int64_t k, const void *a_panels, con
     block(m, n, k, a_panels, b_panels, c, ldc, bias, add);
 }
 
-/* An SME unit loads from the second level where cores share it, so panels need not fit the first: at 512 bits one is 64 KB
+/* An SME unit loads from the L2 cache where cores share it, so panels need not fit the first: at 512 bits one is 64 KB
  * deep. */
 #define MOST_DEPTH 512
 

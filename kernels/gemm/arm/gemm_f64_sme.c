@@ -3,8 +3,8 @@
  * Tiles (0 1 / 2 3 / 4 5 / 6 7) are 4 x 2 vectors of C: six loads for eight outer products. */
 #include "gemm/arm/entry_sme.h"
 
-/* Four steps, as the immediate offsets of LD1D reach -8 to 7 vectors and a step takes four of A; each step has registers of its
- * own. */
+/* Four steps, as the immediate offsets of LD1D reach -8 to 7 vectors and a step takes four of A; each step has
+ * registers of its own. */
 #define HC_STEPS_PER_GROUP 4
 
 #define LOAD(z, panel, offset) "ld1d {z" #z ".d}, %[all]/z, [%[" #panel "], #" #offset ", mul vl]\n"
@@ -114,7 +114,7 @@ static void block_f64(int64_t m, int64_t n, int64_t k, const void *a_panels, con
     block(m, n, k, a_panels, b_panels, c, ldc, bias, add);
 }
 
-/* An SME unit loads from the second level where cores share it, so panels need not fit the first: at 512 bits one is 64 KB
+/* An SME unit loads from the L2 cache where cores share it, so panels need not fit the first: at 512 bits one is 64 KB
  * deep. */
 #define MOST_DEPTH 256
 

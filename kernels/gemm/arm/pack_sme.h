@@ -1,9 +1,9 @@
-/* Packing in streaming SVE for fp32 and fp64: rows that are contiguous in depth are transposed through a ZA tile.
+/* Packing in streaming SVE for fp32 and fp64. Rows that are contiguous in depth are transposed through a ZA tile.
  *
- * A template: before the inclusion, HC_ELEMENT, HC_VECTOR, HC_LANES(), HC_SOME_LANES(from, to), HC_ALL_LANES(), HC_SET(value),
- * HC_READ(lanes, data, index, dtype) as well as HC_WRITE_ROW and HC_READ_COLUMN of a tile are defined for the element. "Rows"
- * are those of a panel: rows of A, or columns of B, whose matrix is then given transposed. Gathers do not exist in streaming
- * mode, so a matrix with neither stride 1 (one row or one column) is read element by element.
+ * A template. Before the inclusion, HC_ELEMENT, HC_VECTOR, HC_LANES(), HC_SOME_LANES(from, to), HC_ALL_LANES(),
+ * HC_SET(value), HC_READ(lanes, data, index, dtype), and HC_WRITE_ROW and HC_READ_COLUMN of a tile must be defined
+ * for the element. "Rows" are rows of a panel: rows of A, or columns of B, with its matrix transposed. Streaming
+ * mode has no gathers, so a matrix with neither stride 1 (one row or one column) is read element by element.
  */
 #include <arm_sme.h>
 
@@ -53,7 +53,8 @@ HC_SME_ENTRY static void pack_copied(const hc_packing *p) {
         HC_WRITE_ROW(tile, (uint32_t)r, all, HC_READ(some, p->data, (row + r) * p->row_stride + (first), p->dtype)); \
     } while (0)
 
-/* One vector of rows, from `row` on, over all of the depth, contiguous in it. Two tiles: a longer run of each row per pass. */
+/* One vector of rows, from `row` on, over all of the depth, contiguous in it. Two tiles: a longer run of each row per
+ * pass. */
 static void pack_transposed_rows(const hc_packing *p, int64_t row, HC_ELEMENT *out) HC_SME_PART {
     const svbool_t all = HC_ALL_LANES();
     const int64_t lanes = (int64_t)HC_LANES(), step = p->vectors * lanes;

@@ -1,8 +1,8 @@
 /* Products of fp32 panels by NEON multiply-adds; included by the fp32 and the bf16 kernel.
  *
- * A tile is 8 rows of A times 3 vectors of B: 24 accumulators, 3 vectors of B and 2 of A fill 29 of 32 registers; A's elements
- * are taken by lane. Panels hold fp32: bf16 operands are rounded while they are packed, because bf16 products are an extension.
- * */
+ * A tile is 8 rows of A times 3 vectors of B: 24 accumulators, 3 vectors of B and 2 of A fill 29 of 32 registers; A's
+ * elements are taken by lane. Panels hold fp32: bf16 operands are rounded while they are packed, because bf16 products
+ * are an extension. */
 #ifndef HC_PANELS_NEON_H
 #define HC_PANELS_NEON_H
 
@@ -69,7 +69,8 @@ static inline void put(float *out, int64_t step, float32x4_t x, float scale, int
     vst1q_f32(out + step, round ? round_to_bf16(x) : x);
 }
 
-/* Four rows of a panel, `count` of them in the matrix, contiguous in depth: squares of 4 x 4 are transposed in registers. */
+/* Four rows of a panel, `count` of them in the matrix, contiguous in depth: squares of 4 x 4 are transposed in
+ * registers. */
 static inline void pack_four_rows(int64_t count, int64_t depth, const void *data, int64_t row_stride, int dtype, float scale,
                                   int round, int64_t width, float *out, float *sums) {
     for (int64_t k = 0; k < depth; k += 4) {
@@ -122,7 +123,8 @@ static inline void pack(int64_t rows, int64_t depth, const void *data, int64_t r
     sums[r][1] = c##r##1;      \
     sums[r][2] = c##r##2;
 
-/* The sums of a whole tile; in names of their own while they grow, as an array would be kept in memory. */
+/* Sums of a complete tile, in separate variables while they grow, because the compiler would keep an array in
+ * memory. */
 static inline void tile(int64_t k, const float *a, const float *b, float32x4_t sums[HC_ROWS][HC_VECTORS]) {
     HC_EACH_ROW(HC_DECLARE)
     for (; k > 0; k--, a += HC_ROWS, b += HC_COLUMNS) {

@@ -1,9 +1,9 @@
 /* Products of fp32 panels by SVE multiply-adds, for any vector length; included by the fp32 and the bf16 kernel.
  *
- * A tile is 8 rows of A times 3 vectors of B: 24 accumulators, 3 vectors of B and broadcasts of A fill 28 of 32 registers, and 24
- * independent chains cover a latency of 9 on two pipes (A64FX). A's elements are broadcast by LD1RW instead of indexed FMLA,
- * which takes two operations on some cores. Panels hold fp32: bf16 operands are rounded while they are packed, because bf16
- * products (BFDOT, BFMMLA) are an extension that SVE machines such as A64FX do not have. */
+ * A tile is 8 rows of A times 3 vectors of B: 24 accumulators, 3 vectors of B and broadcasts of A fill 28 of 32
+ * registers, and 24 independent chains cover a latency of 9 on two pipes (A64FX). A's elements are broadcast by LD1RW
+ * instead of indexed FMLA, which takes two operations on some cores. Panels hold fp32: bf16 operands are rounded while
+ * they are packed, because bf16 products (BFDOT, BFMMLA) are an extension that SVE machines such as A64FX do not have. */
 #ifndef HC_PANELS_SVE_H
 #define HC_PANELS_SVE_H
 
@@ -36,8 +36,8 @@ static inline svfloat32_t round_to_bf16(svbool_t some, svfloat32_t x) {
     return svreinterpret_f32(svand_z(some, kept, 0xffff0000));
 }
 
-/* `some` elements from `index` on, `stride` apart, as fp32; zero outside. Gathers take signed 32-bit offsets: the callers step
- * by step through long rows, so that only lanes * stride has to fit. */
+/* `some` elements from `index` on, `stride` apart, as fp32; zero outside. Gathers take signed 32-bit offsets: the
+ * callers step by step through long rows, so that only lanes * stride has to fit. */
 static inline svfloat32_t read_f32(svbool_t some, const void *data, int64_t index, int64_t stride, int dtype) {
     if (dtype == HC_F32) {
         const float *from = (const float *)data + index;
@@ -49,7 +49,8 @@ static inline svfloat32_t read_f32(svbool_t some, const void *data, int64_t inde
     return svreinterpret_f32(svlsl_z(some, halves, 16));
 }
 
-/* `rows` of panels `width` wide; a row of a panel of B is a column of the matrix, given transposed. Lanes go along the rows. */
+/* `rows` of panels `width` wide; a row of a panel of B is a column of the matrix, given transposed. Lanes go along the
+ * rows. */
 static inline void pack(int64_t rows, int64_t depth, const void *data, int64_t row_stride, int64_t depth_stride, int dtype,
                         float scale, int round, int64_t width, float *out, float *sums) {
     for (int64_t panel = 0; panel < rows; panel += width) {
@@ -82,8 +83,8 @@ static inline void pack(int64_t rows, int64_t depth, const void *data, int64_t r
 /* Vectors low and high hold x and y lane by lane in turn. */
 #define HC_INTERLEAVE(low, high, x, y) const svfloat32_t low = svzip1(x, y), high = svzip2(x, y);
 
-/* A panel of 8 rows that are contiguous in depth, `rows` of them in the matrix: interleaving 8 vectors lane by lane is the
- * layout of the panel, for any vector length. */
+/* A panel of 8 rows that are contiguous in depth, `rows` of them in the matrix: interleaving 8 vectors lane by lane is
+ * the layout of the panel, for any vector length. */
 static inline void pack_interleaved(int64_t rows, int64_t depth, const void *data, int64_t row_stride, int dtype, float scale,
                                     int round, float *out, float *sums) {
     const svbool_t all = svptrue_b32();
@@ -158,7 +159,7 @@ static void tile(int64_t m, int64_t n, int64_t k, const float *a, const float *b
         HC_EACH_ROW(HC_MULTIPLY)
     }
     const svbool_t p0 = svwhilelt_b32((int64_t)0, n), p1 = svwhilelt_b32(v, n), p2 = svwhilelt_b32(2 * v, n);
-    const float *from = bias == NULL ? c : bias; /* nothing is read when there is none */
+    const float *from = bias == NULL ? c : bias; /* not read if missing */
     const svfloat32_t bias0 = svld1(bias == NULL ? none : p0, from), bias1 = svld1_vnum(bias == NULL ? none : p1, from, 1),
                       bias2 = svld1_vnum(bias == NULL ? none : p2, from, 2);
     HC_EACH_ROW(HC_STORE)

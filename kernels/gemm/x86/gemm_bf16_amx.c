@@ -1,4 +1,5 @@
-/* Matrix product of bf16 by the tile unit AMX: 32 x 32 sums in four tiles, two tiles of A and two of B a step of 32 along k.
+/* Matrix product of bf16 by the tile unit AMX: 32 x 32 sums in four tiles, two tiles of A and two of B a step of 32
+ * along k.
  *
  * TDPBF16PS takes denormals of its operands as zero and flushes denormal sums; inf and nan propagate. */
 #if !defined(__AMX_TILE__) || !defined(__AMX_BF16__) || !defined(__AVX512BF16__) || !defined(__AVX512BW__)
@@ -17,10 +18,10 @@
 #define STEP_BYTES 2048
 #define B_STRIDE (NR * 4)
 
-/* Depth of a block. A k of up to MOST_DEPTH is left whole, so that each sum is stored once, and as bf16 where C is.
- * A longer one makes sums of a chunk of C pass through the second-level cache, and there more rows and columns of C
- * are worth more than depth, as A and B come from the third level once per chunk.
- * Measured on dW of DiT-XL/2 (k = 4,096): 1,520, 1,820 and 1,860 GFLOP/s at depths of 2,048, 768 and 512. */
+/* Depth of a block. A k of up to MOST_DEPTH is not cut, so that each sum is stored once, and as bf16 for a bf16 C.
+ * With a larger k, sums of a chunk of C pass through the L2 cache. More rows and columns of C then gain more than
+ * depth, because A and B come from L3 once per chunk. Measured on dW of DiT-XL/2 (k = 4,096): 1,520, 1,820 and 1,860
+ * GFLOP/s at depths of 2,048, 768 and 512. */
 #define MOST_DEPTH 1536
 #define SPLIT_DEPTH 576
 
@@ -94,12 +95,12 @@ static void end_to_bf16(const ending *end, int64_t from, int64_t to) {
     end_rows(end, from, to, TO_BF16);
 }
 
-/* Steps of a panel of A whose tiles may stay in the first-level cache: 32 of its 48 KB. All other tiles are loaded with
- * the hint that they are not needed there again. A step reads 4 KB in the 64 cycles that the tile unit takes, more than
- * the second level gives in practice, and plain loads push every panel of A out before the next panel of B meets it.
- * Measured on operands of zeros in the second level, with 24 and 36 steps: 47 and 57 % of the unit's peak without hints,
- * 65 and 66 % with them (repeats differ by up to a fifth). Cutting k so that a whole slice stays was no faster: 60 % of
- * peak against 63 % at 256 x 1,152 x 1,152, as sums then pass through memory once per slice. */
+/* Steps of a panel of A with tiles that may stay in the L1 cache: 32 of its 48 KB. All other tiles are loaded with a
+ * non-temporal hint. A step reads 4 KB in the 64 cycles that the tile unit takes, more than the L2 cache delivers in
+ * practice. Plain loads evict every panel of A before the next panel of B needs it. Measured on operands of zeros in
+ * L2, with 24 and 36 steps: 47 and 57% of the unit's peak without hints, 65 and 66% with them (repeats differ by up
+ * to a fifth). Cutting k so that a complete slice stays was not faster: 60% of peak against 63% at 256 x 1,152 x
+ * 1,152, because sums then pass through memory once per slice. */
 #define STEPS_TO_KEEP 16
 
 /* `steps` steps, the tiles of A loaded by `load_a`. */
@@ -179,7 +180,7 @@ static ending ending_of(const product *p, int64_t i, int64_t j, const float *sum
     };
 }
 
-/* C is written along its rows: for each panel of A come all panels of B, from the second-level cache. Nothing is asked
+/* C is written along its rows: for each panel of A come all panels of B, from the L2 cache. Nothing is asked
  * for ahead: requests share the line fill buffers with loads of tiles, and no shape gained clearly from them. */
 static void multiply(const product *p) {
     _Alignas(64) float sums[MR * NR];

@@ -1,4 +1,4 @@
-/* Products of operands rounded to bf16 with AVX2: packing rounds, panels and multiply-adds are those of fp32. */
+/* Products of operands rounded to bf16 with AVX2. Packing rounds; panels and multiply-adds are fp32. */
 #include "gemm/x86/gemm_lanes_avx2.h"
 #include "gemm/x86/gemm_tile_avx2.h"
 

@@ -1,4 +1,4 @@
-/* Products of operands rounded to bf16 with AVX-512 alone: packing rounds, panels and multiply-adds are those of fp32. */
+/* Products of operands rounded to bf16 with AVX-512 alone. Packing rounds; panels and multiply-adds are fp32. */
 #include "gemm/x86/gemm_lanes_avx512.h"
 #include "gemm/x86/gemm_tile_avx512.h"
 

@@ -1,12 +1,12 @@
-/* Matrix product of fp32 by the tile unit AMX, which multiplies bf16: every number is split into three of them.
+/* Matrix product of fp32 by the tile unit AMX, which multiplies bf16. Every number is split into three bf16 parts.
  *
- * With x = x1 + x2 + x3 and y likewise (pack_f32_amx.h), x1y1, x1y2, x2y1, x2y2, x1y3 and x3y1 are summed in fp32. What is
- * left out, x2y3, x3y2 and x3y3, is less than 2^-25 |x||y|. Six products of bf16 make 550 GFLOP/s of a unit of 3.3 TFLOP/s,
- * where FMA of AVX-512 makes 230.
+ * With x = x1 + x2 + x3 and y = y1 + y2 + y3 (pack_f32_amx.h), x1y1, x1y2, x2y1, x2y2, x1y3 and x3y1 are summed in
+ * fp32. The omitted terms x2y3, x3y2 and x3y3 are less than 2^-25 |x||y|. Six products of bf16 reach 550 GFLOP/s of
+ * a unit of 3.3 TFLOP/s; FMA of AVX-512 reaches 230.
  *
- * TDPBF16PS takes denormals of its operands as zero and flushes denormal sums: parts and sums below 2^-126 are lost. The parts
- * of inf are inf and NaN, and numbers near the largest fp32 round to inf. hc_gemm therefore looks for the largest magnitudes
- * and leaves products out of range to the kernel of the vector unit. */
+ * TDPBF16PS reads denormal operands as zero and flushes denormal sums, so parts and sums below 2^-126 are lost. The
+ * parts of inf are inf and NaN, and numbers near the largest fp32 round to inf. hc_gemm therefore computes the
+ * largest magnitudes, and uses the kernel of the vector unit for products out of range. */
 #if !defined(__AMX_TILE__) || !defined(__AMX_BF16__) || !defined(__AVX512BF16__) || !defined(__AVX512BW__)
 #error "compile this file for AMX with BF16, and AVX-512 with BW and BF16"
 #endif
@@ -24,17 +24,18 @@
 #define B_STRIDE (NR * 4)
 #define PART HC_SPLIT_PART_BYTES
 
-/* Depth of a block. 192, 384, 512 and 768 made 169, 174, 173 and 164 GFLOP/s over nine products of DiT, each with its best
- * blocks of rows and columns: less deep, sums pass more often through the caches; deeper, fewer rows and columns fit there. */
+/* Depth of a block. 192, 384, 512 and 768 made 169, 174, 173 and 164 GFLOP/s over nine products of DiT, each with its
+ * best blocks of rows and columns: less deep, sums pass more often through the caches; deeper, fewer rows and columns
+ * fit there. */
 #define MOST_DEPTH 384
 #define SPLIT_DEPTH 384
 
-/* Steps of a panel of A, 6 KB each, that may stay in the first-level cache; the other tiles are loaded with the hint that they
+/* Steps of a panel of A, 6 KB each, that may stay in the L1 cache; the other tiles are loaded with the hint that they
  * are not needed there again. */
 #define STEPS_TO_KEEP 5
 
-/* What becomes of the sums of one pair of panels. It is done a few rows a step while the next pair is multiplied: the tile
- * unit then does not wait for C's cache lines. */
+/* What becomes of the sums of one pair of panels. It is done a few rows a step while the next pair is multiplied: the
+ * tile unit then does not wait for C's cache lines. */
 typedef struct {
     const float *sums; /* 32 x 32 */
     int64_t num_rows;
@@ -85,8 +86,8 @@ static void end_rows(const ending *end, int64_t from, int64_t to) {
     hc_tile_multiply_bf16(2, 5, 6); \
     hc_tile_multiply_bf16(3, 5, 7)
 
-/* `steps` steps, the tiles of A loaded by `load_a`. From product to product one operand stays, and B, which comes from farther
- * away, is loaded once: 14 tiles for 24 products. The largest product comes last. */
+/* `steps` steps, the tiles of A loaded by `load_a`. From product to product one operand stays, and B, which comes from
+ * farther away, is loaded once: 14 tiles for 24 products. The largest product comes last. */
 #define ADD_PRODUCTS(steps, load_a) \
     for (const int64_t stop = (steps); step < stop; ++step) { \
         LOAD_A(load_a, 0); \
@@ -125,7 +126,7 @@ static void multiply_panels(int64_t steps, const char *a, const char *b, float *
     hc_tile_store(3, sums + 16 * NR + 16, NR * 4);
 }
 
-/* C is written along its rows: for each panel of A come all panels of B, from the second-level cache. */
+/* C is written along its rows: for each panel of A come all panels of B, from the L2 cache. */
 static void block(int64_t m, int64_t n, int64_t k, const void *a_panels, const void *b_panels, void *c, int64_t ldc,
                   const void *bias, int add) {
     _Alignas(64) float sums[MR * NR];

@@ -79,7 +79,7 @@ TILE_OF(1) TILE_OF(2) TILE_OF(3) TILE_OF(4) TILE_OF(5) TILE_OF(6)
 #define BOTH(rows) {compute_##rows##_1, compute_##rows##_2}
 static void (*const TILES[TILE_MR][2])(const tile *) = {BOTH(1), BOTH(2), BOTH(3), BOTH(4), BOTH(5), BOTH(6)};
 
-/* All tiles of a panel of B before the next one: the panel stays in the first-level cache while A's block streams from the
+/* All tiles of a panel of B before the next one: the panel stays in the L1 cache while A's block streams from the
  * second. */
 void hc_gemm_block_f32_avx2(int64_t m, int64_t n, int64_t k, const void *a_panels, const void *b_panels, void *c,
                               int64_t ldc, const void *bias, int add) {

@@ -7,12 +7,13 @@
 #define PACK_ROUND(v) (v)
 #include "gemm/gemm_pack.h"
 
-/* A panel of B is TILE_NR lines for every 16 depths. Each tile asks for 4 of them: 12 tiles, 96 rows, bring the next panel. */
+/* A panel of B is TILE_NR lines for every 16 depths. Each tile prefetches 4 of them, so 12 tiles, 96 rows, prefetch
+ * the next panel. */
 #define NEXT_B_LINES 4
 #define NEXT_B_SHARES (TILE_NR / NEXT_B_LINES)
 
-/* What a tile needs; columns of the vectors that are not stored are zero in the masks. next_b and next_c are asked for while
- * the tile is computed: the share of this tile in the next panel of B, and the next tile's part of C. */
+/* What a tile needs; columns of the vectors that are not stored are zero in the masks. next_b and next_c are asked for
+ * while the tile is computed: the share of this tile in the next panel of B, and the next tile's part of C. */
 typedef struct {
     const float *a, *b, *bias, *next_b, *next_c;
     float *c;

@@ -46,7 +46,7 @@ LANES_INLINE __m512 pack_round_bf16(__m512 v) {
     return _mm512_castsi512_ps(_mm512_and_si512(chosen, _mm512_set1_epi32((int)0xffff0000)));
 }
 
-/* 16 x 16 in four rounds: pairs of elements, pairs of pairs, then whole quarters of the registers. */
+/* 16 x 16 in four rounds: pairs of elements, pairs of pairs, then quarters of the registers. */
 LANES_INLINE void pack_transpose(__m512 *square) {
     __m512 pairs[16], fours[16];
 #pragma GCC unroll 8

@@ -1,4 +1,4 @@
-/* The block function of products whose panels are fp32, shared by the AVX2 kernels that hold such panels. */
+/* Block function of products with fp32 panels, shared by the AVX2 kernels that use these panels. */
 #ifndef HC_GEMM_TILE_AVX2_H
 #define HC_GEMM_TILE_AVX2_H
 

@@ -1,13 +1,13 @@
-/* The block function of products whose panels are fp32, shared by the AVX-512 kernels that hold such panels. */
+/* Block function of products with fp32 panels, shared by the AVX-512 kernels that use these panels. */
 #ifndef HC_GEMM_TILE_AVX512_H
 #define HC_GEMM_TILE_AVX512_H
 
 #include "gemm/gemm_kernel.h"
 
-/* A tile of 8 x 48 is 24 of the 32 registers as sums; 3 hold a row of B's panel, 1 the element of A, the rest let loads run
- * ahead. One depth is 24 multiply-adds, 12 cycles on two units, for 11 loads, 5.5 cycles; 24 sums hide a latency of 4 cycles
- * 3 times. 8 and 48 divide the widths and the numbers of tokens of all DiT models. 12 x 32 (14 loads) measured 2 % slower,
- * 14 x 32 spills. */
+/* A tile of 8 x 48 is 24 of the 32 registers as sums; 3 hold a row of B's panel, 1 the element of A, the rest let
+ * loads run ahead. One depth is 24 multiply-adds, 12 cycles on two units, for 11 loads, 5.5 cycles; 24 sums hide a
+ * latency of 4 cycles 3 times. 8 and 48 divide the widths and the numbers of tokens of all DiT models. 12 x 32 (14
+ * loads) measured 2% slower, 14 x 32 spills. */
 #define TILE_MR 8
 #define TILE_VECTORS 3
 #define TILE_NR (16 * TILE_VECTORS)

@@ -1,8 +1,8 @@
-/* Products of parts on the tile unit whose operands lie in the nearest caches: the blocks of attention (gemm_f32_amx.c holds
- * the ones of large matrices, and says what is summed).
+/* Products of parts on the tile unit with operands in the nearest caches: the blocks of attention. gemm_f32_amx.c
+ * contains the blocks of large matrices, and documents the sums.
  *
- * Sums start from C, if they are added to it, and are stored there from the tiles themselves; nothing passes through vector
- * registers but the last rows and columns of a C that is no whole number of tiles. */
+ * Sums start from C, if they are added to it, and tiles store them directly. Only the last rows and columns of a C
+ * with incomplete tiles pass through vector registers. */
 #if !defined(__AMX_TILE__) || !defined(__AMX_BF16__) || !defined(__AVX512BF16__) || !defined(__AVX512BW__)
 #error "compile this file for AMX with BF16, and AVX-512 with BW and BF16"
 #endif
@@ -62,8 +62,8 @@ static inline void ask(hc_gemm_ahead *ahead, int64_t lines) {
         hc_tile_multiply_bf16(3, 5, 7); \
     }
 
-/* All products of two parts, and the next part of B or A, each tile right behind the last product that reads the one before
- * it. */
+/* All products of two parts, and the next part of B or A, each tile right behind the last product that reads the one
+ * before it. */
 #define MULTIPLY_THEN_B(part) \
     PRODUCT_00; PRODUCT_10 LOAD_B0(part); PRODUCT_01 PRODUCT_11 LOAD_B1(part) ask(ahead, lines)
 #define MULTIPLY_THEN_A(part) \

@@ -1,8 +1,8 @@
 /* Packing of fp32 and bf16 matrices into panels of bf16 pairs, by AVX-512.
  *
- * The unit of work is a block of 32 lines of 32 elements, a line being what is contiguous in memory. A line lies either along k
- * (A by rows, B by columns) or across it (A by columns, B by rows), which makes four rearrangements; each reads its lines in the
- * source itself where that is bf16 and the block is whole, and in a copy on the stack otherwise. */
+ * The unit of work is a block of 32 lines of 32 elements; a line is contiguous in memory. Lines run either along k
+ * (A by rows, B by columns) or across it (A by columns, B by rows), which gives four rearrangements. Each reads
+ * complete bf16 blocks directly from the source, and other blocks from a copy on the stack. */
 #if !defined(__AVX512BF16__) || !defined(__AVX512BW__) || !defined(__AVX512VL__)
 #error "compile this file for AVX-512 with BW, VL and BF16"
 #endif
@@ -14,7 +14,8 @@
 #include "gemm/x86/transpose_avx512.h"
 
 #define BLOCK 32      /* lines and elements of a block: 64 bytes of bf16 a line, the depth of a tile */
-#define PAIR_ROWS 12  /* rows of a panel of A for VDPBF16PS: 12 x 2 sums, 2 vectors of B and a spare fill the 32 registers */
+/* rows of a panel of A for VDPBF16PS: 12 x 2 sums, 2 vectors of B and a spare fill the 32 registers */
+#define PAIR_ROWS 12
 
 /* A matrix seen as lines. */
 typedef struct {
@@ -90,8 +91,8 @@ static inline void prefetch_lines(const lines *source, int64_t line, int64_t ele
     }
 }
 
-/* Eight elements of 32 lines across k: row i of the 8 rows at `out` holds element i of every line. Vector t holds, in lane l,
- * line 8 l + t. */
+/* Eight elements of 32 lines across k: row i of the 8 rows at `out` holds element i of every line. Vector t holds, in
+ * lane l, line 8 l + t. */
 static inline void transpose_elements(const char *at, int64_t stride, char *out) {
     __m512i x[8], y[8];
     for (int t = 0; t < 8; ++t) {
@@ -114,13 +115,14 @@ static inline void transpose_elements(const char *at, int64_t stride, char *out)
     }
 }
 
-/* Where a block of 32 columns of B goes: 16 of them to each place, NULL for none, with `stride` bytes from pair to pair. */
+/* Where a block of 32 columns of B goes: 16 of them to each place, NULL for none, with `stride` bytes from pair to
+ * pair. */
 typedef struct {
     char *half[2];
     int64_t stride;
 } b_places;
 
-/* A block of B whose lines lie along k, one per column. */
+/* Block of B with lines along k, one per column. */
 static inline void put_b_along(const char *at, int64_t stride, int64_t pairs, const b_places *out) {
     for (int half = 0; half < 2; ++half) {
         for (int64_t pair = 0; pair < pairs && out->half[half]; pair += 4) {
@@ -133,8 +135,8 @@ static inline void put_b_along(const char *at, int64_t stride, int64_t pairs, co
     }
 }
 
-/* A block of B whose lines lie across k: neighbours are interleaved. Unpacking leaves columns 0-3, 8-11, ... in `low` and the
- * others in `high`, 64 bits being two columns. */
+/* Block of B with lines across k: neighbors are interleaved. Unpacking puts columns 0-3, 8-11, ... in `low` and the
+ * rest in `high`, with two columns per 64 bits. */
 static inline void put_b_across(const char *at, int64_t stride, int64_t pairs, const b_places *out) {
     const __m512i order0 = _mm512_setr_epi64(0, 1, 8, 9, 2, 3, 10, 11), order1 = _mm512_setr_epi64(4, 5, 12, 13, 6, 7, 14, 15);
     for (int64_t pair = 0; pair < pairs; ++pair) {
@@ -242,7 +244,7 @@ void hc_pack_bf16_a_tiles(int64_t m, int64_t k, const hc_matrix *a, float scale,
     }
 }
 
-/* Twelve rows of A whose lines lie along k, one per row; `rows` of them exist. */
+/* Twelve rows of A with lines along k, one per row; `rows` of them exist. */
 static void put_a_pairs_along(const lines *source, int64_t row, int64_t rows, int64_t k, char *out) {
     _Alignas(64) char stage[16 * 64];
     for (int64_t i = 0; i < 16; ++i) {
@@ -264,7 +266,7 @@ static void put_a_pairs_along(const lines *source, int64_t row, int64_t rows, in
     }
 }
 
-/* Twelve rows of A whose lines lie across k. */
+/* Twelve rows of A with lines across k. */
 static void put_a_pairs_across(const lines *source, int64_t row, int64_t rows, int64_t k, char *out) {
     for (int64_t p = 0; p < k; p += 2) {
         const char *at = source->data + p * source->stride + row * source->bytes;

@@ -1,7 +1,7 @@
 /* Packing of fp32 matrices into panels of three bf16 a number.
  *
- * The unit of work is a block of 32 lines of 32 elements, a line being what is contiguous in memory. Where panels want the other
- * order, numbers are transposed before they are split (A), or what they are split into is interleaved (B). */
+ * The unit of work is a block of 32 lines of 32 elements, a line being what is contiguous in memory. Where panels want
+ * the other order, numbers are transposed before they are split (A), or what they are split into is interleaved (B). */
 #if !defined(__AVX512BF16__) || !defined(__AVX512BW__) || !defined(__AVX512VL__)
 #error "compile this file for AVX-512 with BW, VL and BF16"
 #endif
@@ -62,7 +62,7 @@ static inline void split_line(__m512 low, __m512 high, char *out) {
     }
 }
 
-/* The nearest bf16, as fp32; what lies halfway goes up, which is as near. Not for nan, which is out of range anyway. */
+/* Nearest bf16, as fp32. Ties round up, with the same error. Not for nan, which is out of range. */
 static inline __m512 nearest(__m512 x) {
     const __m512i up = _mm512_add_epi32(_mm512_castps_si512(x), _mm512_set1_epi32(0x8000));
     return _mm512_castsi512_ps(_mm512_and_si512(up, _mm512_set1_epi32((int)0xffff0000u)));
@@ -75,8 +75,8 @@ static inline __m512i in_turn(__m512 even, __m512 odd) {
     return _mm512_ternarylogic_epi32(_mm512_set1_epi32((int)0xffff0000u), _mm512_castps_si512(odd), low, 0xea);
 }
 
-/* The parts of 16 numbers of even and of odd places, in turn. No conversion, which with its shuffles takes twice as long. The
- * last part has no more bits than a bf16. */
+/* The parts of 16 numbers of even and of odd places, in turn. No conversion, which with its shuffles takes twice as
+ * long. The last part has no more bits than a bf16. */
 static inline void split_in_turn(__m512 even, __m512 odd, __m512i out[HC_SPLIT_PARTS]) {
     for (int part = 0; part < HC_SPLIT_PARTS - 1; ++part) {
         const __m512 even_part = nearest(even), odd_part = nearest(odd);
@@ -93,7 +93,7 @@ static inline __m512i larger(__m512i most, __m512 low, __m512 high) {
     return _mm512_max_epu32(most, _mm512_and_si512(magnitude, _mm512_castps_si512(high)));
 }
 
-/* A block that packing reads: where it lies, how much of it exists, and the one that comes next. */
+/* Block that packing reads: its address, its existing size, and the next block. */
 typedef struct {
     const char *at, *next;
     int64_t num_lines, num_elements; /* more than 32 count as 32, less than 1 as none */
@@ -110,7 +110,7 @@ static inline void read_line(const lines *source, const block_place *block, int6
     *high = _mm512_mul_ps(*high, scale);
 }
 
-/* Asks for line i of the next block: lines are far apart, and lie on pages of their own, where the CPU's prefetching ends. */
+/* Prefetch line i of the next block. Lines are far apart, on separate pages, where hardware prefetching ends. */
 static inline void ask_for_line(const lines *source, const block_place *block, int64_t i) {
     const char *next = block->next + i * source->stride;
     _mm_prefetch(next, _MM_HINT_T0);
@@ -169,7 +169,7 @@ static inline void put_b_along(const lines *source, const block_place *block, ch
     }
 }
 
-/* Lines are rows of B, and neighbours are taken in turn: 16 columns of a pair of lines are a row of a tile. */
+/* Lines are rows of B, and neighbors are taken in turn: 16 columns of a pair of lines are a row of a tile. */
 static inline void put_b_across(const lines *source, const block_place *block, char *out, __m512i *most) {
     for (int64_t pair = 0; pair < BLOCK / 2; ++pair, out += 2 * LINE_BYTES) {
         __m512 even[2], odd[2];
@@ -217,7 +217,8 @@ static void add_sums_across(const lines *source, const char *at, int64_t m, int6
 
 typedef void put_block(const lines *source, const block_place *block, char *out, __m512i *most);
 
-/* All blocks of a matrix of `count` rows of A, or columns of B. along: lines lie along k. sums: NULL, or `count` sums over k. */
+/* All blocks of a matrix of `count` rows of A, or columns of B. along: lines lie along k. sums: NULL, or `count` sums
+ * over k. */
 static inline uint32_t pack(const lines *source, int along, int64_t count, int64_t k, put_block *put, char *out_panels,
                             float *sums) {
     const int64_t steps = (k + BLOCK - 1) / BLOCK, panels = (count + BLOCK - 1) / BLOCK, blocks = steps * panels;

@@ -1,7 +1,7 @@
 /* Packing of fp32 for the tile unit: every number as three bf16, x1 + x2 + x3.
  *
- * x1 = bf16(x), x2 = bf16(x - x1), x3 = bf16(x - x1 - x2). The differences are exact in fp32, and as 24 bits fit in three
- * times 8, so is the sum of the parts, as long as none of them is below 2^-126: such a part counts as zero. */
+ * x1 = bf16(x), x2 = bf16(x - x1), x3 = bf16(x - x1 - x2). The differences are exact in fp32. 24 bits fit three
+ * times 8, so the sum of the parts is exact too, unless a part is below 2^-126 and counts as zero. */
 #ifndef HC_PACK_F32_AMX_H
 #define HC_PACK_F32_AMX_H
 
@@ -19,11 +19,12 @@ void hc_split_pack_a(int64_t m, int64_t k, const hc_matrix *a, float scale, void
 /* B: a panel is [k / 32][3 parts][16 pairs][2 tiles][16 columns][2 of k]. */
 void hc_split_pack_b(int64_t k, int64_t n, const hc_matrix *b, void *out_panels);
 
-/* The same, and they return the largest magnitude as hc_split_largest does, which so costs no pass of its own. */
+/* The same, with the largest magnitude as result, as hc_split_largest, without a separate pass. */
 uint32_t hc_split_pack_a_noting(int64_t m, int64_t k, const hc_matrix *a, float scale, void *out_panels, float *row_sum);
 uint32_t hc_split_pack_b_noting(int64_t k, int64_t n, const hc_matrix *b, void *out_panels);
 
-/* The largest magnitude in a matrix, as the bits of an fp32 without its sign: NaN is larger than inf, and inf than numbers. */
+/* The largest magnitude in a matrix, as the bits of an fp32 without its sign: NaN is larger than inf, and inf than
+ * numbers. */
 uint32_t hc_split_largest(int64_t rows, int64_t columns, const hc_matrix *x);
 
 #endif

@@ -1,6 +1,6 @@
-/* The tile unit AMX with bf16 in C, for tests on CPUs with AVX-512 whose tiles are missing or hidden. After Intel's manual for
- * software developers (LDTILECFG, TILELOADD, TILESTORED, TILEZERO, TDPBF16PS): palette 1, eight tiles of at most 16 rows of 64
- * bytes. */
+/* The tile unit AMX with bf16 in C, for tests on CPUs with AVX-512 and without visible tiles. After Intel's manual
+ * for software developers (LDTILECFG, TILELOADD, TILESTORED, TILEZERO, TDPBF16PS): palette 1, eight tiles of at most
+ * 16 rows of 64 bytes. */
 #include "test/host/emulated_tiles.h"
 
 #include <immintrin.h>
@@ -129,16 +129,17 @@ static void check_product(int sum, int a, int b) {
     }
 }
 
-/* Arithmetic of what is read from memory behind a call, and written there before the next, is done as MXCSR says. */
+/* Arithmetic on data read from memory after a call, and written before the next, follows MXCSR. */
 static void set_control(unsigned mxcsr) {
     __asm__ volatile("" ::: "memory");
     _mm_setcsr(mxcsr);
     __asm__ volatile("" ::: "memory");
 }
 
-/* Products of the first of each pair are summed in one FMA after the other, those of the second in others; both sums are added,
- * and this to the tile. Each step rounds to nearest, takes denormals as zero and flushes them, whatever MXCSR says, and leaves no
- * exception. Rows and lanes that are not configured hold zeros. */
+/* Products of the first elements of each pair are summed in one chain of FMAs, products of the second elements in
+ * another. Both sums are added, and the result is added to the tile. Each step rounds to nearest, reads denormals as
+ * zero and flushes them, independent of MXCSR, and raises no exception. Rows and lanes that are not configured
+ * contain zeros. */
 void hc_tile_multiply_bf16(int sum, int a, int b) {
     check_product(sum, a, b);
     const unsigned before = _mm_getcsr();

@@ -1,5 +1,5 @@
-/* The operations of simd/tiles_amx.h on a tile unit in C: those of Intel's AMX, to the bit, and an end of the program with a
- * message where the CPU would raise an exception. The unit is a thread's own. */
+/* The operations of simd/tiles_amx.h on a tile unit in C: equal to Intel's AMX bit for bit. The program ends with a
+ * message if the CPU would raise an exception. Each thread has a separate unit. */
 #ifndef HC_EMULATED_TILES_H
 #define HC_EMULATED_TILES_H
 
@@ -13,7 +13,7 @@ void hc_tile_load_once(int tile, const void *from, int64_t stride);
 void hc_tile_store(int tile, void *to, int64_t stride);
 void hc_tile_multiply_bf16(int sum, int a, int b);
 
-/* Threads whose unit is configured. */
+/* Threads with a configured unit. */
 int hc_tiles_in_use(void);
 
 #endif

@@ -1,4 +1,6 @@
-"""The fast operators against float64, forward and gradients, on every back end and instruction set; and as torch's operators."""
+"""Fast operators against float64, forward and gradients, on every back end and instruction set, and as operators of
+torch.
+"""
 
 import itertools
 from collections.abc import Callable, Iterator
@@ -22,7 +24,7 @@ SERVERS = [f"c:{level}" for level in ALL if runs(level)] + ["numba"]
 
 @pytest.fixture
 def server(request, monkeypatch) -> Iterator[str]:
-    """A back end, and for C the instruction set that stands behind the colon."""
+    """Back end, and for C the instruction set after the colon."""
     backend, _, level = request.param.partition(":")
     if why := obstacle(backend):
         pytest.skip(f"back end {backend}: {why}")
@@ -35,18 +37,18 @@ def server(request, monkeypatch) -> Iterator[str]:
 
 @pytest.fixture
 def fast(use_backend) -> None:
-    """The best back end of this machine that is not the reference."""
+    """Select the best back end of this machine other than the reference."""
     use_backend("c" if obstacle("c") is None else "numba")
 
 
 @dataclass(frozen=True)
 class Case:
-    """A call of the door; inputs are named by what they are, so that autocast knows which stay fp32.
+    """Call of a public operator. Names of inputs decide which inputs stay fp32 under autocast.
 
     Attributes:
-        call: of the tensors, in the order of `shapes`.
-        shapes: several sets of (name, shape).
-        length: of the longest sum in it, from the shapes.
+        call: Function of the tensors, in the order of `shapes`.
+        shapes: Several sets of (name, shape).
+        length: Function that returns the length of the longest sum for given shapes.
     """
 
     call: Callable[..., Tensor]
@@ -81,7 +83,7 @@ def _heads(*sizes: tuple[int, int, int, int]) -> tuple[dict[str, tuple[int, ...]
 
 
 def _rotated(qkv: Tensor, query_weight: Tensor | None, key_weight: Tensor | None, *, turn: bool = True) -> Tensor:
-    """Two heads, or as many as the weights leave; the angles are those of no model, each another."""
+    """Rotate two heads, or as many as the weights imply, by distinct angles."""
     t, d = qkv.shape[1], qkv.shape[2] // 3
     heads = 2 if query_weight is None else d // len(query_weight)
     angles = torch.arange(t * (d // heads // 2), dtype=torch.float32).reshape(t, -1) if turn else None
@@ -157,13 +159,13 @@ CASES = {
     "patchify, channels last": Case(lambda x: vector.patchify(x, 3, order=1), _any((2, 3, 6, 9)), lambda _: 1),
     "unpatchify": Case(lambda x: vector.unpatchify(x, 2, 2), _any((1, 2, 4), (2, 6, 12)), lambda _: 1),
 }
-# Under autocast: masters of the weights, and the residual stream.
+# Inputs that stay fp32 under autocast: master weights and the residual stream.
 STAYS_FP32 = ("weight", "bias", "weight2", "bias2", "query_weight", "key_weight", "residual")
 MODES = ("fp32", "bf16", "autocast")
 
 
 def make(case: Case, index: int, mode: str) -> tuple[list[Tensor], list[Tensor]]:
-    """Leaves for the fast operator, and the same numbers in float64 as the operator's arithmetic reads them."""
+    """Return leaves for the fast operator, and the same numbers in float64 as its arithmetic reads them."""
     generator = torch.Generator().manual_seed(index)
     leaves, exact = [], []
     for name, shape in case.shapes[index].items():
@@ -177,7 +179,9 @@ def make(case: Case, index: int, mode: str) -> tuple[list[Tensor], list[Tensor]]
 
 
 def within(got: Tensor, exact: Tensor, *, mode: str, length: int) -> bool:
-    """Relative error in the 2-norm: a random walk of one fp32 rounding per term, and a few bf16 roundings of whole tensors."""
+    """Check the relative error in the 2-norm: one fp32 rounding per term as a random walk, and a few bf16 roundings of
+    all elements.
+    """
     allowed = FP32_ROUNDOFF * (8 + 4 * length**0.5) + (0 if mode == "fp32" else 6 * BF16_ROUNDOFF)
     exact = exact.detach()
     difference = torch.linalg.vector_norm(got.detach().double() - exact)
@@ -235,7 +239,7 @@ def test_swiglu_of_the_largest_gates_has_the_limits_of_silu(server: str, dtype: 
     exact = gate.double() / (1 + torch.exp(-gate.double()))
     slope = torch.where(gate < 0, exact, 1.0)  # to fp32, beyond 80
     wanted = torch.cat([-3.0 * slope, -1.5 * exact], dim=2).to(dtype)
-    close = {"rtol": 0.02, "atol": 1e-36}  # 2 %: at -80 the slope is not -80 sigmoid(-80), but -79
+    close = {"rtol": 0.02, "atol": 1e-36}  # 2%: at -80 the slope is -79, not -80 sigmoid(-80)
     torch.testing.assert_close(x.grad, wanted, **close)
     assert x.grad[0, 0, 9:14].eq(0).all()
     for gate_out in (-torch.inf, torch.inf, torch.nan):  # as in PyTorch: inf has no slope, and -inf no sigmoid
@@ -371,7 +375,7 @@ def test_sums_over_tokens_repeat_bit_by_bit_on_any_number_of_threads(server: str
 @pytest.mark.parametrize("server", SERVERS, indirect=True)
 def test_gaps_and_chunks_change_nothing(server: str) -> None:
     wide, six = torch.randn(2, 5, 3, 16), torch.randn(2, 6 * 8)
-    x = wide[:, :, 1, 4:12]  # rows apart
+    x = wide[:, :, 1, 4:12]  # rows with gaps
     shift, scale, gate = six.chunk(6, dim=1)[1:4]
     assert torch.equal(vector.adaln(x, shift, scale), vector.adaln(*(v.contiguous() for v in (x, shift, scale))))
     weight = torch.randn(8, 8)
@@ -491,7 +495,7 @@ BAD: dict[str, tuple[Callable[[], Any], str]] = {
 
 
 def _rotate(qkv: Tensor, num_heads: int, **changes: Tensor | None) -> Tensor:
-    """With tables for two tokens and heads of width 4."""
+    """Rotate with tables for two tokens and heads of width 4."""
     given = {"cos": torch.zeros(2, 2), "sin": torch.zeros(2, 2), "query_weight": None, "key_weight": None}
     return vector.rotate_heads(qkv, num_heads, **(given | changes))
 
@@ -619,7 +623,7 @@ def test_raw_kernels_refuse_what_they_would_read_wrongly(fast: None) -> None:
 
 
 class Marked(Tensor):
-    """A subclass such as DTensor: it wants to see torch's own operators."""
+    """Subclass, such as DTensor, that must receive torch's own operators."""
 
 
 def test_what_a_fast_back_end_does_not_take_is_served_by_the_reference_and_said_once(fast, monkeypatch, caplog) -> None:
@@ -651,7 +655,7 @@ def test_second_derivatives_are_refused_with_the_fix(fast: None) -> None:
 
 @pytest.mark.parametrize("grad", [False, True])
 def test_a_trace_holds_the_operator(grad: bool) -> None:
-    """torch.jit.trace sees calls through the dispatcher alone: others would leave memory that nobody filled."""
+    """torch.jit.trace records only calls through the dispatcher. Other calls would leave uninitialized memory."""
     weight, bias = torch.randn(8, 6), torch.randn(8)
     with torch.set_grad_enabled(grad):
         traced = torch.jit.trace(lambda x: hcops.linear(x, weight, bias), torch.randn(3, 6), check_trace=False)

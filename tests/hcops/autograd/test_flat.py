@@ -1,4 +1,4 @@
-"""Gradients of matrices land in the flat buffer, and are right in every way that autograd can be used."""
+"""Gradients of matrices are written to the flat buffer, and are correct for every use of autograd."""
 
 import copy
 from collections.abc import Callable
@@ -40,7 +40,7 @@ def is_flat(weight: Tensor) -> bool:
 
 
 def by_torch(weight: Tensor, *inputs: Tensor) -> Tensor:
-    """The gradient of the sum of squares of x @ weight^T over all inputs, by torch alone."""
+    """Return the gradient of the sum of squares of x @ weight^T over all inputs, by torch alone."""
     leaf = weight.detach().clone().requires_grad_()
     sum((x @ leaf.T).square().sum() for x in inputs).backward()
     return leaf.grad
@@ -215,7 +215,7 @@ def test_forgotten_gradients_free_the_buffer_after_a_failed_pass() -> None:
     (weight,) = flat((4, 3))
     weight.register_post_accumulate_grad_hook(lambda _: None)
     hcops.linear(torch.randn(5, 3), weight).sum().backward()
-    weight.flat_grad_on_its_way = True  # as a pass leaves it that failed behind the product
+    weight.flat_grad_on_its_way = True  # as after a pass that failed after the product
     hcops.optimizer.forget_gradients([weight])
     assert weight.grad is None
     hcops.linear(torch.randn(5, 3), weight).sum().backward()

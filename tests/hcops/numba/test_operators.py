@@ -1,4 +1,4 @@
-"""The Numba back end against float64, at edge shapes, with inf and nan, and the same bits for any number of threads."""
+"""Numba back end against float64, at edge shapes, with inf and nan, and with the same bits for any number of threads."""
 
 import logging
 import os
@@ -27,9 +27,9 @@ from dithc.log import UserError
 from dithc.native import AdamwSettings
 
 FP32, BF16 = torch.float32, torch.bfloat16
-SMALLEST = 2.0**-149  # the smallest fp32 number above 0: an error that every result may have
+SMALLEST = 2.0**-149  # smallest fp32 number above 0, an error that every result may have
 BOTH = pytest.mark.parametrize("dtype", [FP32, BF16], ids=["fp32", "bf16"])
-# fp32 throughout, bf16 throughout, and what autocast gives: an fp32 stream, bf16 conditions and branches.
+# fp32, bf16, and the types under autocast: an fp32 stream, bf16 conditions and branches.
 MIXES = pytest.mark.parametrize(
     ("stream", "branch"), [(FP32, FP32), (BF16, BF16), (FP32, BF16)], ids=["fp32", "bf16", "autocast"]
 )
@@ -39,14 +39,14 @@ MIXES = pytest.mark.parametrize(
 def _seed_and_threads(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     torch.manual_seed(0)
     threads = torch.get_num_threads()
-    torch.set_num_threads(3)  # a cut that no size here divides by
-    monkeypatch.setattr(numba_threads, "ELEMENTS_PER_THREAD", 1)  # small tensors are cut among threads too
+    torch.set_num_threads(3)  # does not divide any size here
+    monkeypatch.setattr(numba_threads, "ELEMENTS_PER_THREAD", 1)  # small tensors are split among threads too
     yield
     torch.set_num_threads(threads)
 
 
 def epsilon(dtype: torch.dtype) -> float:
-    """Largest relative error of a rounding to `dtype`."""
+    """Return the largest relative error of a rounding to `dtype`."""
     return torch.finfo(dtype).eps / 2
 
 
@@ -56,7 +56,7 @@ def assert_near(
     """|got - exact| <= terms roundings of fp32 of `size`, the sum of magnitudes, and one to the result's type."""
     assert got.shape == exact.shape
     dtype = dtype or got.dtype
-    denormal = 2.0**-133 if dtype == BF16 else SMALLEST  # steps of the numbers next to 0
+    denormal = 2.0**-133 if dtype == BF16 else SMALLEST  # distance of the numbers next to 0
     bound = terms * epsilon(FP32) * size + 1.01 * epsilon(dtype) * exact.abs() + denormal
     error = (got.double() - exact).abs()
     assert bool((error <= bound).all()), f"{float((error / bound).max())} times the bound"
@@ -67,7 +67,7 @@ def bits(tensor: Tensor) -> Tensor:
 
 
 def same_for_all_threads(compute: Callable[[], Sequence[Tensor | None]]) -> None:
-    """The same bits from one to five threads."""
+    """Check the same bits for one to five threads."""
     torch.set_num_threads(1)
     alone = compute()
     for threads in (2, 3, 5):
@@ -180,7 +180,7 @@ def test_products_are_the_same_for_any_number_of_threads() -> None:
 
 
 def adversarial() -> Tensor:
-    """Both signs of every magnitude of fp32, denormals included, and dense where the functions bend."""
+    """Return all magnitudes of fp32 with both signs, including denormals, dense where the functions bend."""
     powers = 2.0 ** torch.linspace(-149, 127.9, 3001, dtype=torch.float64)
     dense = torch.linspace(0, 110, 20011, dtype=torch.float64)
     magnitudes = torch.cat([powers, dense]).float()
@@ -334,7 +334,8 @@ def test_softmax_and_its_gradient(shape: tuple[int, ...], dtype: torch.dtype) ->
     x, dy = (10 * torch.randn(shape)).to(dtype), torch.randn(shape).to(dtype)
     y = vector.softmax_forward(x)
     exact = torch.softmax(x.double(), -1)
-    assert_near(y, exact, terms=shape[-1] + 12 + 40, size=exact)  # 40: the largest |x - max| counts in e^(x - max)
+    # 40: the largest |x - max| amplifies errors in e^(x - max)
+    assert_near(y, exact, terms=shape[-1] + 12 + 40, size=exact)
     expected = y.double() * (dy.double() - (dy.double() * y.double()).sum(-1, keepdim=True))
     size = y.double() * (dy.double().abs() + (dy.double() * y.double()).abs().sum(-1, keepdim=True))
     assert_near(vector.softmax_backward(dy, y), expected, terms=shape[-1] + 3, size=size)
@@ -381,7 +382,7 @@ def test_attention_and_its_gradient_are_autograds_in_float64(
 
 def test_attention_of_one_hot_scores_and_with_nan() -> None:
     qkv = torch.randn(1, 40, 3 * 16)
-    qkv[..., :32] *= 100  # one key takes all: scores in the thousands neither overflow nor lose the largest
+    qkv[..., :32] *= 100  # one key dominates: scores in the thousands neither overflow nor lose the largest
     out, lse = ops.attention_forward(qkv, 1)
     torch.testing.assert_close(out.double(), attend(qkv.double(), 1), rtol=1e-2, atol=1e-2)
     assert lse.isfinite().all()
@@ -451,7 +452,7 @@ def test_adamw_is_torchs_in_float64_with_average_and_shadow() -> None:
         for average, weight in zip(exact_averages, wide, strict=True):
             average.lerp_(weight.detach(), 0.1)
         for i, weight in enumerate(wide):
-            # 5 roundings of the weight a step, and some 20 of an update of at most lr times a few
+            # 5 roundings of the weight per step, and about 20 of an update of a few times lr at most
             size = weight.detach().abs() + 5 * SETTINGS["lr"]
             assert_near(weights[i], weight.detach(), terms=25 * step, size=size)
             assert_near(averages[i], exact_averages[i], terms=30 * step, size=size)
@@ -515,7 +516,7 @@ def test_error_in_any_part_reaches_the_caller_after_all_parts_ended(failing: int
         raise OSError("broken")
 
     def end_late(number: int) -> None:
-        time.sleep(0.2 * number)  # the last part ends long after a failure of another is known
+        time.sleep(0.2 * number)  # the last part ends long after another part failed
         done.append(number)
 
     parts = [fail if number == failing else partial(end_late, number) for number in range(3)]
@@ -526,7 +527,7 @@ def test_error_in_any_part_reaches_the_caller_after_all_parts_ended(failing: int
 
 def test_parts_that_no_thread_takes_run_on_the_caller_once(monkeypatch: pytest.MonkeyPatch) -> None:
     class Ending(ThreadPoolExecutor):
-        """Takes one part, then ends, as an executor does when the interpreter ends."""
+        """Executor that accepts one part, then ends, as when the interpreter ends."""
 
         def submit(self, *arguments: Any, **named: Any) -> Any:
             future = super().submit(*arguments, **named)

@@ -1,4 +1,4 @@
-"""Small ones of the models that others train, and theirs where they are installed; each with inputs."""
+"""Small models with the structure of common models, and models of installed libraries, each with inputs."""
 
 from collections.abc import Callable
 from typing import Any
@@ -14,7 +14,7 @@ Built = tuple[nn.Module, tuple[Tensor, ...]]
 
 
 class Residual(nn.Module):
-    """GroupNorm, SiLU, convolution, and the time."""
+    """GroupNorm, SiLU and convolution, with a time embedding."""
 
     def __init__(self, channels: int, times: int) -> None:
         super().__init__()
@@ -58,14 +58,14 @@ def decoder() -> Built:
 
 
 def timm_vit() -> Built:
-    """timm's ViT, small."""
+    """Return a small ViT of timm."""
     timm = pytest.importorskip("timm", reason="timm is not installed", exc_type=ImportError)
     model = timm.create_model("vit_tiny_patch16_224", img_size=32, patch_size=8, embed_dim=48, depth=2, num_classes=5)
     return model, (torch.randn(2, 3, 32, 32),)
 
 
 def diffusers_unet() -> Built:
-    """diffusers' UNet2DModel, small."""
+    """Return a small UNet2DModel of diffusers."""
     settings = {
         "down_block_types": ("DownBlock2D", "AttnDownBlock2D"),
         "up_block_types": ("AttnUpBlock2D", "UpBlock2D"),
@@ -77,7 +77,7 @@ def diffusers_unet() -> Built:
 
 
 def diffusers_dit() -> Built:
-    """diffusers' DiTTransformer2DModel, small."""
+    """Return a small DiTTransformer2DModel of diffusers."""
     model = _diffusers().DiTTransformer2DModel(
         num_attention_heads=2, attention_head_dim=16, in_channels=4, out_channels=4, num_layers=2, sample_size=8
     )
@@ -85,7 +85,7 @@ def diffusers_dit() -> Built:
 
 
 def siglip() -> Built:
-    """transformers' Siglip, the vision part, small."""
+    """Return a small Siglip vision model of transformers."""
     transformers = _transformers()
     config = transformers.SiglipVisionConfig(
         hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=2, image_size=32, patch_size=8
@@ -94,7 +94,7 @@ def siglip() -> Built:
 
 
 def llama() -> Built:
-    """transformers' Llama, small, with grouped queries."""
+    """Return a small Llama of transformers with grouped queries."""
     transformers = _transformers()
     config = transformers.LlamaConfig(hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4,
                                       num_key_value_heads=2, vocab_size=11, use_cache=False)  # fmt: skip
@@ -102,7 +102,7 @@ def llama() -> Built:
 
 
 class Sample(nn.Module):
-    """The tensor of what a model returns."""
+    """Module that returns one tensor of a model's output."""
 
     def __init__(self, model: nn.Module, name: str = "sample") -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Modules that compute an RMSNorm by operators of their own: found by what they compute, served, and left as they were."""
+"""Modules that compute an RMSNorm from several operators: detected by their results, served, and restored."""
 
 import copy
 import pickle
@@ -13,7 +13,7 @@ pytestmark = pytest.mark.skipif(native.library() is None, reason="no C library")
 
 
 class ARMSNorm(nn.Module):
-    """As those of transformers compute it."""
+    """RMSNorm as in transformers."""
 
     def __init__(self, width: int, eps: float = 1e-6) -> None:
         super().__init__()
@@ -26,14 +26,14 @@ class ARMSNorm(nn.Module):
 
 
 class OffsetRMSNorm(ARMSNorm):
-    """As Gemma's: the weight is an offset from 1."""
+    """RMSNorm as in Gemma, with the weight as an offset from 1."""
 
     def forward(self, x: Tensor) -> Tensor:
         return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + self.variance_epsilon) * (1 + self.weight)
 
 
 class OtherRMSNorm(ARMSNorm):
-    """Of no eps."""
+    """RMSNorm without eps."""
 
     def forward(self, x: Tensor) -> Tensor:
         return self.weight * x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True))
@@ -93,7 +93,7 @@ def test_on_its_own_under_other_types_and_compiled_it_is_the_module_s():
     before = model[1](x)
     patched = hcops.patch(model, always=True)
     assert torch.equal(model[1](x), before)  # outside of the model's forward
-    with torch.autocast("cpu", torch.bfloat16):  # its weight is fp32 then, what comes from the layer is bf16
+    with torch.autocast("cpu", torch.bfloat16):  # its weight is fp32, but the layer's output is bf16
         model(torch.randn(2, 5))
     assert [row.why for row in patched.table() if row.op == "rms_norm"] == ["types that differ"]
     plain = copy.deepcopy(model)
@@ -108,7 +108,7 @@ def test_copies_are_served_and_unpatched_to_the_bit():
     hcops.patch(model, always=True)
     for twin in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
         with torch.no_grad():
-            model[1].weight.mul_(2)  # the copy has a weight of its own
+            model[1].weight.mul_(2)  # the copy has a separate weight
         assert torch.allclose(twin(x), before, rtol=1e-5, atol=1e-5)
         with torch.no_grad():
             model[1].weight.div_(2)

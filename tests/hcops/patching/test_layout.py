@@ -1,4 +1,6 @@
-"""Memory layout of served calls: outputs and gradients have the strides of torch's own operators for inputs of any layout."""
+"""Memory layout of served calls: outputs and gradients have the strides of torch's own operators for inputs of any
+layout.
+"""
 
 from functools import partial
 
@@ -18,7 +20,7 @@ MODES = (torch.enable_grad, torch.enable_grad, torch.enable_grad, torch.no_grad,
 
 
 class Calls(nn.Module):
-    """A module whose forward pass is one function of torch."""
+    """Module with one torch function as its forward pass."""
 
     def __init__(self, function):
         super().__init__()
@@ -30,7 +32,7 @@ class Calls(nn.Module):
 
 @st.composite
 def laid_out(draw, shape, dtype=torch.float32):
-    """Random tensors with any order of dimensions in memory, gaps, offsets and expanded dimensions."""
+    """Draw random tensors with any order of dimensions in memory, gaps, offsets and expanded dimensions."""
     order = draw(st.one_of(st.just(tuple(range(len(shape)))), st.permutations(range(len(shape)))))
     gaps = [draw(st.sampled_from([0, 0, 0, 0, 1, 3])) for _ in shape]
     held = [(draw(st.integers(0, 9)) and size) or 1 for size in shape]
@@ -75,7 +77,7 @@ OPERATORS = {"linear": linear, "norm": norm, "activation": activation, "attentio
 
 
 def results(model, tensors, needs, gradient, *, autocast=False, mode=torch.enable_grad):
-    """Output and gradients, in which None replaces a gradient that does not exist."""
+    """Return output and gradients; None replaces missing gradients."""
     leaves = [t.detach().requires_grad_(need and t.is_floating_point()) for t, need in zip(tensors, needs, strict=True)]
     with torch.autocast("cpu", torch.bfloat16, enabled=autocast), mode():
         out = model(*leaves)

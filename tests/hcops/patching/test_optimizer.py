@@ -1,4 +1,4 @@
-"""torch's AdamW with our update: the numbers of torch, and its state."""
+"""torch's AdamW with the update of HCOps: torch's numbers, and torch's state."""
 
 import copy
 import functools
@@ -14,7 +14,7 @@ pytestmark = pytest.mark.skipif(native.library() is None, reason="no C library")
 
 
 def trained(steps, *, patched, state=None, scheduled=False):
-    """A layer after some steps, its optimizer, and one parameter that never has a gradient."""
+    """Return a model after some steps, and its optimizer. One parameter never has a gradient."""
     torch.manual_seed(1)
     model = nn.Sequential(nn.Linear(5, 7), nn.Linear(7, 2))
     idle = nn.Parameter(torch.ones(3))
@@ -79,7 +79,7 @@ def test_unpatched_optimizer_is_torch_s_to_the_bit():
 
 
 def test_bf16_parameters_are_those_of_float64_rounded_once():
-    """Each step from the state before it, in float64; the state is bf16 and torch's."""
+    """Compare each step, computed in float64 from the previous state, with bf16 state as torch stores it."""
     torch.manual_seed(2)
     weight = nn.Parameter(torch.randn(3, 70).bfloat16())
     lr, (beta1, beta2), decay, eps = 0.1, (0.8, 0.95), 0.3, 1e-8

@@ -1,4 +1,4 @@
-"""`hcops.patch` on models of others' structure: gradients against float64, and `unpatch` that leaves nothing behind."""
+"""`hcops.patch` on models with common structures: gradients against float64, and complete removal by `unpatch`."""
 
 import copy
 import io
@@ -18,7 +18,8 @@ from tests.hcops.patching.models import OWN, THEIRS
 
 pytestmark = pytest.mark.skipif(native.library() is None, reason="no C library")
 ROUNDOFF = {"fp32": 2.0**-24, "autocast": 2.0**-8, "bf16": 2.0**-8}
-# Of the norm of all gradients, in roundoffs: what a chain of some 30 operators may be off. torch itself stands below half of it.
+# Allowed error of the norm of all gradients, in roundoffs, for a chain of about 30 operators. torch's error is below
+# half of it.
 ALLOWED = 40
 
 
@@ -28,7 +29,7 @@ def fresh(name):
 
 
 def gradients(model, inputs, *, autocast=False):
-    """The gradients of a weighted sum of outputs, by name, in float64."""
+    """Return the gradients of a weighted sum of outputs by name, in float64."""
     model.zero_grad()
     with torch.autocast("cpu", dtype=torch.bfloat16, enabled=autocast):
         out = model(*inputs)
@@ -38,7 +39,7 @@ def gradients(model, inputs, *, autocast=False):
 
 
 def off(found, truth):
-    """How far gradients are from the truth, in norms of all of it."""
+    """Return the relative error of all gradients in the 2-norm."""
     size = sum(t.square().sum() for t in truth.values())
     return (sum((found[name] - truth[name]).square().sum() for name in truth) / size).sqrt().item()
 
@@ -104,7 +105,7 @@ def test_unpatch_leaves_nothing_behind(name):
 
 
 def test_faster_is_served_and_slower_is_not(monkeypatch, tmp_path, caplog):
-    """What decides is the measured ratio; it is measured once in a process, and once on a machine."""
+    """The measured ratio decides. It is measured once per process and once per machine."""
     monkeypatch.setenv("DITHC_TUNING", str(tmp_path))
     monkeypatch.setattr(calls, "KEPT", choice.Kept())
     measured = []
@@ -140,7 +141,7 @@ def test_faster_is_served_and_slower_is_not(monkeypatch, tmp_path, caplog):
 
 
 def test_measuring_changes_no_number(monkeypatch):
-    """Neither random numbers nor gradients: the real measurement, with every ratio made a loss."""
+    """A real measurement with every ratio above 1 changes neither random numbers nor gradients."""
     monkeypatch.setenv("DITHC_TUNING", "off")
     monkeypatch.setattr(calls, "KEPT", choice.Kept())
     real = choice.measure
@@ -190,7 +191,7 @@ def test_errors_are_torch_s_own():
     for wrong in (torch.randn(2, 5), torch.randint(0, 2, (2, 3)), torch.randn(2, 3, device="meta")):
         with pytest.raises(RuntimeError, match=r"mat1|dtype|meta|device"):
             model(wrong)
-    assert model(torch.randn(2, 3)).shape == (2, 4)  # the mode was left
+    assert model(torch.randn(2, 3)).shape == (2, 4)  # the mode was closed
 
 
 def test_no_mode_is_left_open_where_a_forward_fails():

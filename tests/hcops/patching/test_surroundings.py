@@ -1,4 +1,6 @@
-"""What surrounds a patched model: default types, scalers of gradients, changes in place, transformations, folders that refuse."""
+"""Environment of a patched model: default types, gradient scalers, in-place changes, transformations, read-only
+folders.
+"""
 
 import copy
 
@@ -13,7 +15,7 @@ WIDTH = 48
 
 
 def both(model: nn.Module, x: torch.Tensor) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
-    """Output and gradients of a model as it is, and patched."""
+    """Return output and gradients of a model, unpatched and patched."""
     found = []
     for one, is_patched in ((model, False), (copy.deepcopy(model), True)):
         given = x.clone().requires_grad_()
@@ -50,7 +52,7 @@ def test_what_follows_a_norm_may_change_it_in_place():
 
 
 class OneQuery(nn.Module):
-    """Attention of one token over all, and the sum of what it sees."""
+    """Attention of one token over all tokens."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         heads = x.view(2, -1, 3, WIDTH // 3).transpose(1, 2)
@@ -100,7 +102,7 @@ def test_a_folder_that_cannot_be_written_is_a_warning(tmp_path, monkeypatch):
 
 
 class Stops(nn.Module):
-    """Ctrl-C in the middle of a pass, once."""
+    """Module that raises KeyboardInterrupt in its first pass."""
 
     stops = True
 

@@ -1,4 +1,4 @@
-"""Kernels of patched models on torch's own threads: the same threads and results, whoever calls and however many there are."""
+"""Kernels of patched models on torch's threads: the same threads and results for any caller and number of threads."""
 
 import gc
 import logging
@@ -22,7 +22,7 @@ THREADS = 3
 
 @pytest.fixture(autouse=True)
 def three_threads():
-    """More than one on every machine, and put back."""
+    """Use more than one thread on every machine, and restore the number."""
     before = torch.get_num_threads()
     torch.set_num_threads(THREADS)
     yield
@@ -31,7 +31,7 @@ def three_threads():
 
 
 def of_team():
-    """The system's numbers of the threads that kernels run on now."""
+    """Return the native ids of the threads that kernels run on now."""
     found = {}
     teams.run(lambda thread, threads: found.update({(thread, threads): threading.get_native_id()}))
     return found
@@ -52,7 +52,7 @@ def script(text):
 @has_openmp
 @pytest.mark.slow
 def test_no_second_set_of_threads_is_made():
-    """In a process of its own, whose threads are counted."""
+    """Runs in a separate process and counts its threads."""
     text = """
 import os, torch
 torch.set_num_threads(3)
@@ -101,7 +101,9 @@ def test_the_number_of_threads_is_torch_s():
 @has_openmp
 @pytest.mark.parametrize("threads", ["torch", "own"])
 def test_results_do_not_depend_on_whose_threads_and_who_calls(threads):
-    """To the bit, from several callers at once; the backward pass of a graph on the CPU runs in the thread that asks for it."""
+    """Results are equal bit for bit with several concurrent callers. A CPU graph's backward pass runs in the calling
+    thread.
+    """
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(64, 128), nn.LayerNorm(128), nn.GELU(), nn.Linear(128, 64))
     x = torch.randn(65, 64)
@@ -128,7 +130,7 @@ def test_results_do_not_depend_on_whose_threads_and_who_calls(threads):
 @has_openmp
 @pytest.mark.slow
 def test_a_forked_child_works_alone():
-    """libgomp's threads do not exist there, and a region would wait for them for ever."""
+    """libgomp's threads do not exist in the child, and a region would wait for them forever."""
     text = """
 import os, torch
 torch.set_num_threads(3)

@@ -1,4 +1,4 @@
-"""Tracers and transformations of torch: a patched model gives them torch's own operators, and nothing is measured in them."""
+"""Tracers and transformations of torch receive torch's own operators from a patched model, without measurements."""
 
 import copy
 
@@ -19,7 +19,7 @@ WIDTH = 16
 
 
 class Block(nn.Module):
-    """A module with every operator that is served."""
+    """Module with every operator that can be served."""
 
     def __init__(self, attends=True):
         super().__init__()
@@ -62,7 +62,7 @@ TRACERS = {
 
 
 class Tracing(nn.Module):
-    """A module that traces another one, which is not its child, within its own forward pass."""
+    """Module that traces another module, which is not its child, within its forward pass."""
 
     def __init__(self, trace, block):
         super().__init__()
@@ -98,7 +98,7 @@ def test_nothing_is_measured_and_the_trace_is_of_torch(tracer, monkeypatch):
     torch.testing.assert_close(trace(patched, x)(other), wanted, rtol=1e-4, atol=1e-5)
     around = Tracing(trace, plain)
     hcops.patch(around, threads="own")
-    if tracer != "strict export":  # which torch rejects within any mode
+    if tracer != "strict export":  # torch rejects it within any mode
         torch.testing.assert_close(around(other), wanted, rtol=1e-4, atol=1e-5)
 
 
@@ -128,7 +128,7 @@ def test_measurements_in_contexts_leave_results_and_later_gradients_intact(conte
 
 @pytest.mark.parametrize("part", ["model", "container", "leaf"])
 def test_scripting_names_the_patch_as_the_cause(part):
-    """A part is a container with hooks, or a leaf with a forward of ours."""
+    """A part is a container with hooks, or a leaf with a replaced forward."""
     torch.manual_seed(0)
     model = nn.Sequential(nn.Sequential(nn.Linear(8, 8), nn.SiLU()), ARMSNorm(8))
     chosen = {"model": model, "container": model[0], "leaf": model[1]}[part]

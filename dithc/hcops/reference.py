@@ -137,18 +137,18 @@ def sum_of_squares_forward(tensors: Sequence[Tensor]) -> float:
 @torch.no_grad()
 def adamw_forward(tensors: AdamwTensors, settings: AdamwSettings) -> None:
     """Update by torch's fused AdamW, then update averages and bf16 copies."""
-    weights, gradients, first, second, averages, shadows = (None if t is None else list(t) for t in tensors)
+    weights, gradients, first, second = (list(given) for given in tensors[:4])
     if not weights:
         return
     if settings.gradient_scale != 1:
-        gradients = torch._foreach_mul(gradients, settings.gradient_scale)
+        gradients = list(torch._foreach_mul(gradients, settings.gradient_scale))
     torch._fused_adamw_(
         *(weights, gradients, first, second, [], [torch.tensor(float(settings.step)) for _ in weights]),
         **{name: getattr(settings, name) for name in ("lr", "beta1", "beta2", "weight_decay", "eps")},
         amsgrad=False,
         maximize=False,
     )
-    if averages is not None:
-        torch._foreach_lerp_(averages, weights, 1.0 - settings.ema_decay)
-    if shadows is not None:
-        torch._foreach_copy_(shadows, weights)
+    if tensors.averages is not None:
+        torch._foreach_lerp_(list(tensors.averages), weights, 1.0 - settings.ema_decay)
+    if tensors.shadows is not None:
+        torch._foreach_copy_(list(tensors.shadows), weights)

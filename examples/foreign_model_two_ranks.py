@@ -1,10 +1,10 @@
-"""A model that dithc does not know, trained on two ranks:
+"""Training of an external model on two ranks:
 
     dithc launch --ranks 2 -- examples/foreign_model_two_ranks.py FOLDER [STEPS]
 
-The network is torch's own transformer. HCOps serve its operators where they are faster, AutoMem keeps it within 2 MiB of fast
-memory, ZeRO-1 shares the optimizer's state among the ranks, and checkpoints are written beside the training: stop it at any time
-and start it again, on as many ranks as you like. Without `dithc launch` it is one rank.
+The network is torch's transformer. HCOps computes its operators if they are faster, AutoMem limits it to 2 MiB of fast
+memory, ZeRO-1 divides the optimizer state among the ranks, and checkpoints are written in the background. You can stop
+it at any time and restart it on any number of ranks. Without `dithc launch` it runs on one rank.
 """
 
 import sys
@@ -21,7 +21,7 @@ BATCH, LENGTH, WORDS, WIDTH = 16, 32, 64, 128
 
 
 class Transformer(nn.Module):
-    """Words (N, T) to the logits of the word that follows each, (N, T, words)."""
+    """Network from words (N, T) to the logits of each next word, (N, T, words)."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -37,38 +37,38 @@ class Transformer(nn.Module):
 
 
 def batch_of(step: int, rank: int, size: int) -> Tensor:
-    """This rank's share of a step's sentences (N, T + 1), each of which counts in steps of its own; all follow from the step."""
+    """Return this rank's share of a step's sentences (N, T + 1), which count up with random strides, from the step."""
     draws = torch.Generator().manual_seed(step)
     first, stride = (torch.randint(1, WORDS, (BATCH, 1), generator=draws) for _ in range(2))
     return ((first + stride * torch.arange(LENGTH + 1)) % WORDS)[rank::size]
 
 
 def main(folder: str, steps: int = 200) -> int:
-    """Trains; returns the exit status: 0, or 75 where it was asked to stop and has saved."""
+    """Train; return the exit status: 0, or 75 after a requested stop with a checkpoint."""
     tiers = Tiers([
         TierSpec(name="fast", kind="ddr", budget_bytes=2 << 20),
         TierSpec(name="slow", kind="ddr", budget_bytes=None),
     ])  # fmt: skip
     with comm.ranks() as group:
-        torch.manual_seed(0)  # the same weights on all ranks; what differs is refused
+        torch.manual_seed(0)  # equal weights on all ranks; a mismatch is rejected
         model = Transformer()
         patched = hcops.patch(model) if hasattr(hcops, "patch") else None
         AutoMem(model, tiers=tiers)
         strategy = train.Strategy(model, group, sharding="zero1")
-        model = strategy.settle(batch_of(0, 0, BATCH)[:, :-1])  # once, with what the model takes: one sentence
+        model = strategy.settle(batch_of(0, 0, BATCH)[:, :-1])  # once, with a sample input of one sentence
         optimizer = train.Optimizer(strategy, lr=1e-3, weight_decay=0.01, clip=1.0)
         with train.Checkpoints(folder, group, optimizer, every=50, facts={"batch": BATCH}) as checkpoints:
             for step in range(checkpoints.step + 1, steps + 1):
                 words = batch_of(step, group.rank, group.size)
                 loss = nn.functional.cross_entropy(model(words[:, :-1]).flatten(0, 1), words[:, 1:].flatten())
-                strategy.backward(loss)  # the mean over all ranks
+                strategy.backward(loss)  # averages over all ranks
                 told = optimizer.step()
                 if group.rank == 0 and (step % 10 == 0 or step == steps):
                     print(f"step {step}: loss {loss.item():.3f}, gradient {told['grad_norm']:.2f}", flush=True)
                 if not checkpoints.after(step):
                     break
         if group.rank == 0 and patched is not None:
-            print(patched)  # who serves what, and how much faster
+            print(patched)  # backend of each operator, and its speedup
     return checkpoints.status
 
 

@@ -1,8 +1,8 @@
-"""A DiT whose images are told by numbers instead of class labels: python examples/own_conditioning.py
+"""A DiT with numeric conditions instead of class labels: python examples/own_conditioning.py
 
-Any condition that becomes one vector an image will do: a text embedding, the day of the year, the columns that travel with tiles
-(`Tiles(folder).column("conditions")`). Here it is two numbers, the brightness and the contrast of an image, so that a look at
-what is sampled says whether the network listens.
+Any condition that becomes one vector per image is possible: a text embedding, the day of the year, or columns of the
+tiles (`Tiles(folder).column("conditions")`). This example uses the brightness and the contrast of an image, so that the
+samples show if the network follows the condition.
 """
 
 from argparse import ArgumentParser, RawDescriptionHelpFormatter
@@ -15,11 +15,11 @@ from dithc.config import training
 from dithc.model import DiT
 
 STEPS, BATCH, SIDE = 200, 32, 8
-NULL = torch.zeros(1, 3)  # the condition that means none: told apart from numbers by its last entry
+NULL = torch.zeros(1, 3)  # the null condition, marked by its last entry
 
 
 class Conditions(nn.Module):
-    """Numbers (N, 3) to the vector (N, D) that moves every block; it takes the place of the table of labels."""
+    """Map of numbers (N, 3) to the vector (N, D) that modulates every block; replaces the label table."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -30,7 +30,7 @@ class Conditions(nn.Module):
 
 
 def drawn(count: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Images (N, 1, h, w) and their conditions (N, 3): brightness, contrast, and 1 for "there is a condition"."""
+    """Return images (N, 1, h, w) and their conditions (N, 3): brightness, contrast, and 1 for "condition exists"."""
     brightness, contrast = torch.rand(2, count, 1, generator=generator) * torch.tensor([[[1.6]], [[0.5]]])
     told = torch.cat([brightness - 0.8, contrast, torch.ones(count, 1)], dim=1)  # (N, 3)
     noise = torch.randn(count, 1, SIDE, SIDE, generator=generator)
@@ -38,18 +38,18 @@ def drawn(count: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
 
 
 def main() -> tuple[Tensor, Tensor]:
-    """Trains, samples with guidance; returns the brightness that was asked for and the one that came out."""
+    """Train and sample with guidance; return the requested and the resulting brightness."""
     torch.manual_seed(0)
     model = DiT.from_preset(
         "DiT-S/2", input_size=SIDE, in_channels=1, hidden_size=64, depth=2, num_heads=2, learn_sigma=False
     )
-    model.y_embedder = Conditions(64)  # after the model's own initialisation: this one keeps PyTorch's
+    model.y_embedder = Conditions(64)  # after the model's initialization, to keep PyTorch's
     objective = diffusion.Objective.of(training.Objective(predict="flow"))
     optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3)
     generator = torch.Generator().manual_seed(0)
     for step in range(STEPS):
         x0, told = drawn(BATCH, generator)
-        dropped = torch.rand(BATCH, 1, generator=generator) < 0.1  # for guidance the network has to know what none is
+        dropped = torch.rand(BATCH, 1, generator=generator) < 0.1  # guidance needs a trained null condition
         told = torch.where(dropped, NULL, told)
         t = torch.from_numpy(objective.times(torch.rand(BATCH, generator=generator).double().numpy()))
         noise = torch.randn(x0.shape, generator=generator)
@@ -64,11 +64,11 @@ def main() -> tuple[Tensor, Tensor]:
 
     asked = torch.tensor([[level / 10, 0.1, 1.0] for level in range(-7, 8)])  # (N, 3)
     denoise = diffusion.guided(model, asked, null=NULL, scale=1.5)
-    generators = [torch.Generator().manual_seed(seed) for seed in range(len(asked))]  # an image is that of its seed
+    generators = [torch.Generator().manual_seed(seed) for seed in range(len(asked))]  # one seed per image
     images = diffusion.sample_flow("heun", velocity=denoise, steps=20, shape=(1, SIDE, SIDE), noise=generators)
     got = images.mean(dim=(1, 2, 3))  # (N)
-    print("asked  " + " ".join(f"{level:5.2f}" for level in asked[:, 0].tolist()))
-    print("got    " + " ".join(f"{level:5.2f}" for level in got.tolist()))
+    print("requested  " + " ".join(f"{level:5.2f}" for level in asked[:, 0].tolist()))
+    print("result     " + " ".join(f"{level:5.2f}" for level in got.tolist()))
     return asked[:, 0], got
 
 

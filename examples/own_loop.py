@@ -1,8 +1,8 @@
-"""A training loop of one's own with parts of dithc: python examples/own_loop.py FOLDER [STEPS]
+"""A custom training loop with parts of dithc: python examples/own_loop.py FOLDER [STEPS]
 
-The network, the data and the loop are yours; from dithc come what a diffusion learns (`Objective`, `training_loss`), the
-optimizer, checkpoints that are written beside the training and taken up by the next start, and the samplers. Stop it at any time
-and start it again: it goes on, to the same numbers. Two ranks: `dithc launch --ranks 2 -- python examples/own_loop.py FOLDER`.
+The network, the data and the loop are yours. dithc provides the objective (`Objective`, `training_loss`), the
+optimizer, background checkpoints that the next start resumes, and the samplers. Stop it at any time and restart it: it
+continues with equal numbers. On two ranks: `dithc launch --ranks 2 -- python examples/own_loop.py FOLDER`.
 """
 
 from argparse import ArgumentParser, RawDescriptionHelpFormatter
@@ -18,7 +18,7 @@ BATCH, SIDE, CHANNELS = 32, 8, 32
 
 
 class Net(nn.Module):
-    """A small convolutional network: x (N, 1, h, w), timesteps (N) -> what the objective asks for."""
+    """Small convolutional network: x (N, 1, h, w), timesteps (N) -> prediction of the objective."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -33,7 +33,7 @@ class Net(nn.Module):
 
 
 def batch_of(step: int, rank: int, size: int) -> tuple[Tensor, Tensor, Tensor]:
-    """This rank's share of a step's images (bright or dark), shares of time and noise: all follow from the step."""
+    """Return this rank's share of a step's images (bright or dark), time quantiles and noise, from the step."""
     draws = np.random.default_rng([0, step])
     levels = draws.choice([-1.0, 1.0], size=(BATCH, 1, 1, 1)) * np.ones((1, 1, SIDE, SIDE))
     given = levels, draws.random(BATCH), draws.standard_normal(levels.shape)
@@ -42,10 +42,10 @@ def batch_of(step: int, rank: int, size: int) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def main(folder: str, steps: int = 200) -> Tensor | None:
-    """Trains, and draws 16 images, most of them bright or dark; None on other ranks, or where it was asked to stop."""
+    """Train and draw 16 images, most of them bright or dark; None on other ranks, or after a requested stop."""
     objective = diffusion.Objective.of(training.Objective(predict="v"))
     with comm.ranks() as group:
-        torch.manual_seed(0)  # the same weights on all ranks
+        torch.manual_seed(0)  # equal weights on all ranks
         strategy = train.Strategy(Net(), group)
         net = strategy.settle(torch.zeros(1, 1, SIDE, SIDE), torch.zeros(1))
         optimizer = train.Optimizer(strategy, lr=3e-3)
@@ -63,7 +63,7 @@ def main(folder: str, steps: int = 200) -> Tensor | None:
                     break
         if checkpoints.status or group.rank:
             return None
-        generators = [torch.Generator().manual_seed(seed) for seed in range(16)]  # an image is that of its seed
+        generators = [torch.Generator().manual_seed(seed) for seed in range(16)]  # one seed per image
         sampled, schedule = objective.sampled(strategy.model), objective.schedule
         shape = (1, SIDE, SIDE)
         images = diffusion.sample("unipc", denoise=sampled, schedule=schedule, steps=10, shape=shape, noise=generators)

@@ -1,4 +1,4 @@
-"""A package as pip would have installed it, for as long as a test: its entry points, and what they name, here below."""
+"""Simulated pip installation of a package for the duration of a test: entry points, and their objects below."""
 
 import os
 import sys
@@ -26,7 +26,7 @@ def bring(
     version: str = "1.0",
     **groups: dict[str, str],
 ) -> None:
-    """Installs a package: `samplers={"turned": "tests.brought:Turned"}` are its entry points of dithc.samplers."""
+    """Install a package: `samplers={"turned": "tests.brought:Turned"}` are its entry points of dithc.samplers."""
     home = folder / f"site-{package}-{version}"
     info = home / f"{package}-{version}.dist-info"
     info.mkdir(parents=True)
@@ -40,7 +40,7 @@ def bring(
 
 
 def bring_example(name: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Installs one of the packages in examples/, by what its pyproject.toml says."""
+    """Install a package of examples/ according to its pyproject.toml."""
     source = Path(__file__).parent.parent / "examples" / name
     project = tomllib.loads((source / "pyproject.toml").read_text())["project"]
     groups = {group.removeprefix("dithc."): points for group, points in project["entry-points"].items()}
@@ -49,17 +49,17 @@ def bring_example(name: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def on_path(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Here, and in processes that the test starts."""
+    """Add a folder to the path of this process and of processes started by the test."""
     monkeypatch.syspath_prepend(str(folder))
     known = os.environ.get("PYTHONPATH")
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(folder), *([known] if known else [])]))
 
 
 class Last(training.InstalledSampler):
-    """The clean image that is predicted from the last state of DDIM; with `times` another one of the settings."""
+    """Sampler that returns the clean image predicted from the last state of DDIM; `times` changes a setting."""
 
     share: float = Field(default=0.0, ge=0.0, le=1.0)
-    search: int = 0  # also the name of a place among the built-in settings
+    search: int = 0  # also the name of a built-in setting
 
     def run(self, walk: Any) -> Tensor:
         x = walk.noise(0)
@@ -71,7 +71,7 @@ class Last(training.InstalledSampler):
 
 
 class Raising(Last):
-    """One whose own check of its settings is broken."""
+    """Sampler with a broken validation of its settings."""
 
     @field_validator("share")
     @classmethod
@@ -80,7 +80,7 @@ class Raising(Last):
 
 
 class Follow(training.InstalledSampler):
-    """Euler's method, along a flow."""
+    """Euler's method along a flow."""
 
     predicts = "flow"
 
@@ -92,7 +92,7 @@ class Follow(training.InstalledSampler):
 
 
 class Folded(codecs.InstalledCodec):
-    """Pixels of 2 x 2 as channels, which nothing is lost by."""
+    """Codec that stores pixels of 2 x 2 as channels, without loss."""
 
     factor: Literal[2] = 2
     bands: Literal["all"] = "all"
@@ -120,7 +120,7 @@ class FoldedNetwork:
 
 
 class Means(codecs.InstalledExtractor):
-    """The mean of each channel, and its square."""
+    """Extractor of the mean of each channel, and its square."""
 
     spoilt: Literal["none", "raises", "batch", "chance", "shape", "nan"] = "none"
 
@@ -144,7 +144,7 @@ class Means(codecs.InstalledExtractor):
 
 
 class Doubled(datasets.InstalledConditions):
-    """Twice the day of the year."""
+    """Condition of twice the day of the year."""
 
     spoilt: Literal["none", "raises", "length", "column", "inf", "map"] = "none"
 
@@ -169,12 +169,12 @@ class Doubled(datasets.InstalledConditions):
 
 
 with warnings.catch_warnings():
-    warnings.simplefilter("ignore")  # pydantic's, of the name
+    warnings.simplefilter("ignore")  # pydantic warns of the name
 
     class Shadowing(training.InstalledSampler):
-        """One that takes the name of something that all have for a setting."""
+        """Sampler that redefines a common setting."""
 
         words: int = 0
 
 
-sys.modules.setdefault(HERE, sys.modules[__name__])  # entry points find this module by that name
+sys.modules.setdefault(HERE, sys.modules[__name__])  # entry points import this module by that name

@@ -1,4 +1,4 @@
-"""What every test may count on: a logger that no earlier test has set up, and back ends that are undone; what runs, and where."""
+"""Common test setup: a fresh logger, restored backends, and the selection and distribution of tests."""
 
 import logging
 import os
@@ -12,16 +12,17 @@ import pytest
 
 from tests import sampling
 
-# A tuning in the user's cache would change which products run, and how they are cut: also in the processes that tests start.
+# A tuning in the user's cache would change the selected products and their partition, also in processes started by
+# tests.
 os.environ["DITHC_TUNING"] = "off"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
-        "--openmpi", type=Path, metavar="HOME", help="run all ranks under the Open MPI that is installed there"
+        "--openmpi", type=Path, metavar="HOME", help="run all ranks under the Open MPI installed in this folder"
     )
-    parser.addoption("--sample", metavar="COMMIT", help="of families of slow tests, run those that COMMIT draws")
-    parser.addoption("--short", action="store_true", help="with --sample: draw few of the slow tests of each folder")
+    parser.addoption("--sample", metavar="COMMIT", help="run only the part of each slow test family drawn by COMMIT")
+    parser.addoption("--short", action="store_true", help="with --sample: draw only a few slow tests per folder")
 
 
 SAMPLE, UNITS = pytest.StashKey[str](), pytest.StashKey[TemporaryDirectory[str]]()
@@ -33,7 +34,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
         os.environ.update(openmpi_environment(home.absolute()))
     asked = config.getoption("--sample")
-    told = getattr(config, "workerinput", {}).get("sample")  # all workers draw with what was the commit when they began
+    told = getattr(config, "workerinput", {}).get("sample")  # all workers use the commit of the start
     config.stash[SAMPLE] = told if told is not None else sampling.commit_of(asked) if asked else ""
 
 
@@ -54,7 +55,7 @@ def pytest_report_header(config: pytest.Config) -> str | None:
     if seed := config.stash[SAMPLE]:
         return f"sample: of families of slow tests, those drawn by {seed[:12]}; without --sample all run"
     asked = config.getoption("--sample")
-    return f"sample: none, as there is no commit {asked} here: all tests run" if asked else None
+    return f"sample: none, because commit {asked} does not exist here: all tests run" if asked else None
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -78,7 +79,7 @@ def _logger_untouched() -> Iterator[None]:
 
 @pytest.fixture
 def use_backend() -> Iterator[Callable[[str], None]]:
-    """Chooses a back end of the operators until the end of the test; skips where it does not work here."""
+    """Return a function that selects an operator backend for the test; it skips if the backend is unavailable."""
     from dithc import hcops
     from dithc.hcops.table import obstacle
 

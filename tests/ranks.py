@@ -1,4 +1,4 @@
-"""Several ranks in a test: started by the launcher that `dithc launch` takes, whichever MPI that belongs to."""
+"""Multiple ranks in a test, started by the launcher of `dithc launch` with any MPI."""
 
 import os
 import pickle
@@ -15,7 +15,7 @@ ROOT = Path(__file__).parent.parent
 
 
 def launcher() -> MpiExec | None:
-    """The launcher, None where there is none."""
+    """Return the launcher, or None if it is not installed."""
     try:
         return find_mpiexec()
     except UserError:
@@ -23,13 +23,13 @@ def launcher() -> MpiExec | None:
 
 
 def openmpi_environment(home: Path) -> dict[str, str]:
-    """The variables that make an Open MPI, with bin/mpiexec and libmpi.so.40 below `home`, the MPI of whatever is started."""
+    """Return variables that select an Open MPI with bin/mpiexec and libmpi.so.40 below `home` for child processes."""
     library = next(home.glob("lib*/**/libmpi.so.40"))
     return {"DITHC_MPIEXEC": str(home / "bin/mpiexec"), "MPI4PY_LIBMPI": str(library), "OPAL_PREFIX": str(home)}
 
 
 def started(ranks: int) -> list[str]:
-    """The words before a command that start so many ranks of it; one rank has a launcher here too."""
+    """Return the launcher arguments that start this number of ranks; a single rank also has a launcher."""
     found = find_mpiexec()
     if ranks == 1:
         return [
@@ -44,13 +44,13 @@ def started(ranks: int) -> list[str]:
 def on_ranks(
     program: str, *, ranks: int = 2, given: object = None, folder: Path | None = None
 ) -> subprocess.CompletedProcess[str]:
-    """Runs a Python program on ranks, of which nobody waits for ever.
+    """Run a Python program on ranks with a time limit.
 
     Args:
-        program: its text; its first argument is the path of a file with `given`, pickled, the next the number of ranks.
-        ranks: how many.
-        given: what it gets.
-        folder: where that file goes; None where it gets nothing.
+        program: Source text; its arguments are the path of a file with `given`, pickled, and the number of ranks.
+        ranks: Number of ranks.
+        given: Input of the program.
+        folder: Folder of that file; None without input.
     """
     words = [*started(ranks), sys.executable, "-c", program]
     if folder is not None:

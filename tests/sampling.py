@@ -1,13 +1,13 @@
-"""Which tests run, and beside which others: a sample of families of slow tests, and units for workers to share.
+"""Selection and distribution of tests: samples of slow test families, and units of work for workers.
 
-A family is what carries `@pytest.mark.sampled`: all cases of one test, or, with `sampled("name")`, all tests of that name.
-`--sample COMMIT` runs one in `ONE_OF` of each family, at least one, drawn by the hash of the commit. The same commit draws the
-same tests. The other tests of a room (a folder here) that are slow or start ranks, and share nothing
-with others, are a family as well. What carries `alternates("name", "which")` is expensive to prepare: of the alternatives of a
-name it runs one, and of that the sample. Without `--sample`, or where there is no such commit, everything runs.
+A family is a set of tests with `@pytest.mark.sampled`: all cases of one test or, with `sampled("name")`, all tests of
+that name. `--sample COMMIT` runs one in `ONE_OF` of each family, at least one, selected by the hash of the commit.
+Equal commits select equal tests. Other slow or multi-rank tests of a package (a folder here) without shared fixtures
+are also a family. `alternates("name", "which")` marks tests with expensive setup: one alternative of a name runs, and
+of it the sample. Without `--sample`, or if the commit does not exist, all tests run.
 
-Workers (`-n`) share units. A test that is slow or starts ranks is a unit of its own, unless it shares an expensive fixture with
-others, or says with whom it stays (`unit("name")`); these, and the other tests of a file, stay together. Long units begin first.
+Workers (`-n`) share units. A slow or multi-rank test is a separate unit, unless it shares an expensive fixture or names
+its unit (`unit("name")`). The tests of a unit, and the other tests of a file, stay together. Long units start first.
 """
 
 import json
@@ -24,12 +24,12 @@ from typing import Any
 import pytest
 
 ROOT = Path(__file__).parent.parent
-ONE_OF = 24  # members of a family per member that runs
-ONE_OF_SLOW = 10  # and of all slow tests, where the sample is to be short
+ONE_OF = 24  # family members per selected member
+ONE_OF_SLOW = 10  # the same for slow tests of a short sample
 
 
 def commit_of(name: str) -> str:
-    """The hash of a commit; empty where there is none of that name, as in an unpacked archive."""
+    """Return the hash of a commit; empty if it does not exist, as in an unpacked archive."""
     command = ["git", "-C", str(ROOT), "rev-parse", "--verify", "--quiet", f"{name}^{{commit}}"]
     try:
         return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
@@ -38,14 +38,14 @@ def commit_of(name: str) -> str:
 
 
 def drawn(members: Sequence[str], *, seed: str, one_of: int = ONE_OF) -> set[str]:
-    """A part of a family: one in `one_of`, rounded up, the same for the same seed in whatever order they come."""
+    """Select one in `one_of` family members, rounded up, by the seed and independent of their order."""
     by_draw = sorted(members, key=lambda member: sha256(f"{seed} {member}".encode()).digest())
     return set(by_draw[: -(-len(members) // one_of)])
 
 
 def family_of(item: pytest.Item, *, short: bool) -> tuple[str, int] | None:
-    """The name of the family that a test is of, and one of how many of it runs; None where the test always runs."""
-    if item.get_closest_marker("long"):  # has a shorter one of its kind, and is no stand-in for that
+    """Return the family of a test and the number of members per selected member; None if the test always runs."""
+    if item.get_closest_marker("long"):  # a shorter test of the same type represents it
         return None
     is_slow = item.get_closest_marker("slow") or item.get_closest_marker("mpi")
     if short and is_slow:
@@ -57,23 +57,23 @@ def family_of(item: pytest.Item, *, short: bool) -> tuple[str, int] | None:
 
 
 def room_of(item: pytest.Item) -> str:
-    """The folder of `tests` in which a test is, however deep; that of its file where it is elsewhere."""
+    """Return the folder of `tests` that contains a test at any depth, or the folder of its file elsewhere."""
     folder = item.path.parent
     return next((str(one) for one in (folder, *folder.parents) if one.parent == ROOT / "tests"), str(folder))
 
 
 def left_out(items: Iterable[pytest.Item], *, seed: str, short: bool = False) -> set[str]:
-    """The tests that the sample of a commit does not have.
+    """Return the tests that are not in the sample of a commit.
 
     Args:
-        items: all tests.
-        seed: the hash of the commit.
-        short: the slow tests of a folder, and those that start ranks, are one family, of which one in `ONE_OF_SLOW` runs; those
-            that share an expensive fixture do not.
+        items: All tests.
+        seed: Hash of the commit.
+        short: Treat slow and multi-rank tests of a folder as one family, of which one in `ONE_OF_SLOW` runs; skip tests
+            that share an expensive fixture.
     """
     items = list(items)
     others = other_alternatives(items, seed=seed)
-    if short:  # what is made once for many tests is too long for a few of them
+    if short:  # an expensive fixture takes too long for a few tests
         others |= {item.nodeid for item in items if item.get_closest_marker("slow") and shared_by(item) is not None}
     families: dict[tuple[str, int], list[str]] = defaultdict(list)
     for item in items:
@@ -87,7 +87,7 @@ def left_out(items: Iterable[pytest.Item], *, seed: str, short: bool = False) ->
 
 
 def other_alternatives(items: Iterable[pytest.Item], *, seed: str) -> set[str]:
-    """The tests of the alternatives that are not drawn."""
+    """Return the tests of alternatives that are not selected."""
     found: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
     for item in items:
         mark = item.get_closest_marker("alternates")
@@ -102,7 +102,7 @@ def other_alternatives(items: Iterable[pytest.Item], *, seed: str) -> set[str]:
 
 
 def shared_by(item: pytest.Item) -> str | None:
-    """The unit of an expensive fixture that a test shares with others: its file, or what is made once for the session."""
+    """Return the unit of an expensive shared fixture: its file, or the session fixture's name."""
     found = None
     for name, definitions in item._fixtureinfo.name2fixturedefs.items():  # type: ignore[attr-defined]
         for definition in definitions:
@@ -120,7 +120,7 @@ def file_of(item: pytest.Item) -> str:
 
 
 def unit_of(item: pytest.Item) -> str | None:
-    """The name of the unit that a test is of; None where it is one by itself."""
+    """Return the unit of a test; None if the test is a separate unit."""
     if (mark := item.get_closest_marker("unit")) is not None:
         return str(mark.args[0])
     shared = shared_by(item)
@@ -130,7 +130,7 @@ def unit_of(item: pytest.Item) -> str | None:
 
 
 def long_units_first(items: list[pytest.Item]) -> list[pytest.Item]:
-    """The tests in the order in which workers take their units: slow ones together, slow ones alone, whole files."""
+    """Return the tests in unit order: grouped slow tests, single slow tests, complete files."""
     slow_units = {unit_of(item) for item in items if item.get_closest_marker("slow")} - {None}
 
     def rank(item: pytest.Item) -> int:
@@ -141,14 +141,14 @@ def long_units_first(items: list[pytest.Item]) -> list[pytest.Item]:
 
 
 def write_units(items: Iterable[pytest.Item], path: Path) -> None:
-    """Writes the unit of each test, for the process that hands them out; all workers write the same."""
+    """Write the unit of each test for the distributing process; all workers write equal files."""
     with NamedTemporaryFile("w", dir=path.parent, delete=False) as file:
         json.dump({item.nodeid: unit_of(item) or item.nodeid for item in items}, file)
     os.replace(file.name, path)
 
 
 def scheduler(config: pytest.Config, log: Any, path: Path) -> Any:
-    """Hands out whole units, in the order in which the workers have them."""
+    """Distribute complete units in the order of the workers."""
     from xdist.scheduler.loadscope import LoadScopeScheduling
 
     config.option.loadscopereorder = False

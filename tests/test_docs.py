@@ -1,4 +1,4 @@
-"""The documentation site builds without warnings, and its links and pages exist."""
+"""Tests of the documentation site: it builds without warnings, and its links and pages exist."""
 
 import re
 import subprocess

@@ -1,4 +1,4 @@
-"""The house rules a tool can check: sizes, doors, and where outside dependencies enter."""
+"""Tests of the project rules: sizes, public APIs, and the places of external dependencies."""
 
 import ast
 import io
@@ -11,7 +11,7 @@ ROOT = Path(__file__).parent.parent
 FILES = sorted((ROOT / "dithc").rglob("*.py"))
 MAX_FILE_LINES, MAX_FUNCTION_LINES, MAX_DOOR_NAMES = 300, 60, 10
 
-# Each outside dependency enters through one file (or one room, where the room is that dependency's whole reason).
+# Each external dependency is imported by one file, or by one package that exists for that dependency.
 ENTRANCES = {
     "rasterio": ("dithc/data/raster/", "dithc/data/grids.py", "dithc/data/ground.py"),
     "PIL": ("dithc/data/pictures.py",),
@@ -55,12 +55,12 @@ ENTRANCES = {
     "llvmlite": ("dithc/hcops/numba/",),
 }
 
-# Files and functions that may be longer, each with its reason.
+# Files and functions that may be longer, with the reason.
 LONGER: dict[str, str] = {}
 
 
 def code_lines(text: str) -> int:
-    """Lines that hold code: no blank lines, comments or docstrings."""
+    """Return the number of code lines, without blank lines, comments and docstrings."""
     lines: set[int] = set()
     for token in tokenize.generate_tokens(io.StringIO(text).readline):
         if token.type not in (
@@ -88,7 +88,7 @@ def test_file_and_its_functions_are_short(path: Path) -> None:
             first = node.body[1] if ast.get_docstring(node) and len(node.body) > 1 else node.body[0]
             length = (node.end_lineno or 0) - first.lineno + 1
             assert length <= MAX_FUNCTION_LINES or f"{name}:{node.name}" in LONGER, (
-                f"{node.name} has {length} lines, {MAX_FUNCTION_LINES} at most: give a part of it a name of its own"
+                f"{node.name} has {length} lines, {MAX_FUNCTION_LINES} at most: extract a function"
             )
 
 
@@ -114,7 +114,7 @@ def test_room_is_entered_through_its_door(path: Path) -> None:
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("dithc."):
             parts = tuple(node.module.split("."))
-            for depth in range(2, len(parts)):  # each room on the way down to what is imported
+            for depth in range(2, len(parts)):  # each package on the path to the import
                 room = ".".join(parts[:depth])
                 assert within[:depth] == parts[:depth], f"{node.module}: import from {room} instead"
 
@@ -125,10 +125,10 @@ ROOMS = [path for path in FILES if path.name == "__init__.py" and len(path.relat
 @pytest.mark.parametrize("path", ROOMS, ids=lambda path: ".".join(path.relative_to(ROOT).parts[1:-1]))
 def test_door_is_a_page_of_words_and_few_names(path: Path) -> None:
     tree = ast.parse(path.read_text())
-    assert len((ast.get_docstring(tree) or "").splitlines()) >= 4, "say what, why, invariants, how to change it"
+    assert len((ast.get_docstring(tree) or "").splitlines()) >= 4, "document purpose, invariants and extension"
     for node in tree.body:
         if isinstance(node, ast.Assign) and getattr(node.targets[0], "id", "") == "__all__":
             assert isinstance(node.value, ast.List)
             assert len(node.value.elts) <= MAX_DOOR_NAMES
             return
-    pytest.fail("a door has __all__")
+    pytest.fail("a public API has __all__")

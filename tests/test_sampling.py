@@ -1,4 +1,4 @@
-"""The sample of a commit: one in `ONE_OF` of each family, the same for a commit, and all tests over many commits."""
+"""Tests of commit samples: one in `ONE_OF` of each family, reproducible, and covering all tests over many commits."""
 
 import subprocess
 import sys
@@ -51,7 +51,7 @@ def test_always():
 
 
 def ran(folder: Path, *words: str) -> tuple[list[str], str]:
-    """The names of the tests that ran of the families above, in alphabetical order, and all that was said."""
+    """Return the sorted names of the executed tests of the families above, and the output."""
     (folder / "test_families.py").write_text(FAMILIES)
     options = ["-p", "tests.conftest", "-p", "no:cacheprovider", "-c", str(ROOT / "pyproject.toml"), "-v", *words]
     done = subprocess.run(
@@ -74,7 +74,7 @@ def test_over_commits_every_member_is_drawn_about_as_often() -> None:
     members = [f"test[{number}]" for number in range(2 * ONE_OF)]
     draws = [drawn(members, seed=f"commit {number}") for number in range(3200)]
     often = {member: sum(member in draw for draw in draws) for member in members}
-    assert all(90 < count < 177 for count in often.values()), often  # 133 each; 43 are four standard deviations
+    assert all(90 < count < 177 for count in often.values()), often  # 133 expected; 43 is four standard deviations
 
 
 @pytest.mark.slow
@@ -90,7 +90,7 @@ def test_a_commit_draws_the_same_for_one_process_and_for_workers(tmp_path: Path)
     assert sum(name.startswith("test_many") for name in alone) == 2
     assert sum(name in ("test_left", "test_right") for name in alone) == 1
     homes = [name.partition("[")[0] for name in alone if name.startswith(("test_north", "test_south"))]
-    assert homes in (["test_north"], ["test_south"] * 2), "one of the alternatives, and of that what the sample has"
+    assert homes in (["test_north"], ["test_south"] * 2), "one alternative, and of it the sample"
     workers, said = ran(tmp_path, "--sample", "HEAD", "-n", "2")
     assert workers == alone
     short, _ = ran(tmp_path, "--sample", "HEAD", "--short")
@@ -102,4 +102,4 @@ def test_a_commit_draws_the_same_for_one_process_and_for_workers(tmp_path: Path)
 def test_without_a_commit_everything_runs(words: tuple[str, ...], tmp_path: Path) -> None:
     found, said = ran(tmp_path, *words)
     assert len(found) == 34
-    assert ("sample: none, as there is no commit no-such-commit here" in said) == bool(words)
+    assert ("sample: none, because commit no-such-commit does not exist here" in said) == bool(words)

@@ -1,4 +1,4 @@
-"""A folder of wheels is looked at before anything is installed from it."""
+"""Tests of the check of a wheel folder before installation."""
 
 import hashlib
 import shutil

@@ -1,4 +1,4 @@
-"""A call of the model that follows a plan: Algorithm 1's hooks around the forward and the backward pass of each unit."""
+"""Execution of a plan in a call of the model: hooks of Algorithm 1 around each unit's forward and backward pass."""
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
@@ -51,19 +51,19 @@ class Course:
             for name, decision in decisions.items()
             if decision.weights == "copied" or "offload" in decision.saved or decision.recompute
         }
-        # A tensor of an earlier unit can leave behind a later one, which saved it too.
+        # A tensor of an earlier unit may be offloaded after a later unit that also saved it.
         self._needs_hooks |= {turn.unit for turn in turns if turn.offload_saved}
 
     def needs_hooks(self, name: str) -> bool:
-        """Whether anything that a unit saves may move."""
+        """Return whether any tensor saved by a unit may move."""
         return name in self._needs_hooks
 
     def backward_turn(self, name: str) -> int:
-        """Number of the turn that is a unit's backward pass."""
+        """Return the turn of a unit's backward pass."""
         return 2 * self.num_units - 1 - self.turn_of[name]
 
     def begin(self) -> None:
-        """The first loads of a step, before its first call."""
+        """Start the first loads of a step, before its first call."""
         for name in self.turns[0].load_weights if self.turns else ():
             self.weights.load(name, self.parameters_of(name))
 
@@ -78,8 +78,8 @@ class Following:
         self._book = Book(
             weight_at=course.weight_at, is_tracked=self._moves.is_tracked, fetch=self._moves.fetch, reached=self.reached
         )
-        self._started = 0  # turns of the forward pass whose loads have started
-        self._task = -1  # the backward pass that runs
+        self._started = 0  # forward turns with started loads
+        self._task = -1  # id of the running backward pass
         self._backward_started = course.num_units
         self._backward_turn = 0
         self._brought: list[Key] = []
@@ -89,13 +89,13 @@ class Following:
         course = self._course
         number = course.turn_of.get(name)
         if number is None:
-            return forward(*args, **kwargs)  # the plan does not know it: everything is used where it is
+            return forward(*args, **kwargs)  # not in the plan: all tensors are used in place
         turn, decision = course.turns[number], course.decisions[name]
         with_gradient = torch.is_grad_enabled()
         self._moves.make_room(decision.room_bytes)
         while self._started <= number:
             for other in course.turns[self._started].load_weights:
-                if with_gradient or course.turn_of[other] >= self._started:  # the others are for backward
+                if with_gradient or course.turn_of[other] >= self._started:  # other loads are for backward
                     self._weights.load(other, course.parameters_of(other))
             self._started += 1
         parameters = course.parameters_of(name) if decision.weights == "copied" else ()
@@ -121,10 +121,10 @@ class Following:
         return out
 
     def reached(self, name: str) -> None:
-        """The backward pass has come to this unit."""
+        """Handle the start of a unit's backward pass."""
         task = torch._C._current_graph_task_id()
         if task < 0 or self._course.life.is_over:
-            return  # over; or somebody looks at a saved tensor outside of a backward pass
+            return  # the call is over, or a saved tensor was read outside of a backward pass
         if task != self._task:
             self._begin_backward(task)
         if name not in self._course.turn_of:
@@ -169,7 +169,7 @@ class Following:
             self._weights.release(name, parameters)
 
     def _end_backward(self, task: int) -> None:
-        """The backward pass is over or has failed: everything is at home, and fast memory holds no copies."""
+        """Restore all homes and free all copies after a complete or failed backward pass."""
         if task != self._task:
             return
         self._task = -1

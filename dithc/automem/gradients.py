@@ -23,26 +23,26 @@ class RestingGradients:
     """
 
     def __init__(self, tiers: Tiers, copies: Copies) -> None:
-        assert tiers.slow is not None, "with one tier nothing moves"
+        assert tiers.slow is not None, "a single tier does not move tensors"
         self._fast, self._slow, self._copies = tiers.fast, tiers.slow, copies
         self._has_said = False
         self._hooks: list[torch.utils.hooks.RemovableHandle] = []
         self._placed: dict[nn.Parameter, Tensor] = {}
 
     def move(self, module: nn.Module) -> None:
-        """The gradients of a unit's parameters rest in slow memory from now on."""
+        """Keep the gradients of a unit's parameters in slow memory from now on."""
         matrices = {id(part.weight) for part in module.modules() if isinstance(part, nn.Linear)}
         for parameter in module.parameters():
             if not parameter.requires_grad or not is_worth_moving(parameter) or hasattr(parameter, "flat_grad"):
                 continue
             if id(parameter) in matrices and parameter.dtype is torch.float32:
                 self._give_place(parameter)
-            # A parameter's hook does not keep this alive.
+            # A parameter's hook must not keep this object alive.
             hook = partial(_landed, ref(self))
             self._hooks.append(parameter.register_post_accumulate_grad_hook(hook))  # type: ignore[no-untyped-call]
 
     def close(self) -> None:
-        """Leave future gradients where the backward pass makes them."""
+        """Leave future gradients where the backward pass allocates them."""
         for hook in self._hooks:
             hook.remove()
         for parameter, own in self._placed.items():
@@ -62,14 +62,14 @@ class RestingGradients:
         try:
             place: Tensor = self._slow.empty(parameter.shape, torch.float32)
         except MemoryError:
-            return  # then it rests where it is made
+            return  # the gradient stays where it was allocated
         hcops.optimizer.give_place(parameter, place, accumulate=False)
         if getattr(parameter, "flat_grad", None) is place:
             self._placed[parameter] = place
 
     @torch.no_grad()
     def landed(self, parameter: Tensor) -> None:
-        """A gradient is complete: out of fast memory with it."""
+        """Move a complete gradient out of fast memory."""
         gradient = parameter.grad
         if gradient is None or not gradient.is_contiguous() or not self._fast.holds(gradient):
             return

@@ -35,7 +35,7 @@ class JsonText:
         try:
             return cls._of({key: value for key, value in data.items() if key != "schema"})
         except (KeyError, TypeError, AttributeError) as error:
-            raise cls.unreadable(str(error), "the fields that this version writes") from error
+            raise cls.unreadable(str(error), "the fields of this version") from error
 
     def to_json(self) -> str:
         """Return the text of `to_dict`."""

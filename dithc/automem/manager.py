@@ -26,22 +26,22 @@ from dithc.memory import Copies, Tier, Tiers
 log = logger(__name__)
 
 Call: TypeAlias = Recording | Following
-# What a unit does that the plan does not name: nothing moves.
+# Decision for units that are not in the plan: no moves.
 STAYS = Decision(weights="in place", gradients="fast", saved=())
 
 
 @dataclass(frozen=True, kw_only=True)
 class Counters:
-    """Traffic since `begin_step`, or since the start; `high_water` is of all time.
+    """Traffic since `begin_step`, or since the start; `high_water` covers the entire lifetime.
 
     Attributes:
-        offloaded_bytes: copied out of fast memory in the background.
-        blocking_bytes: copied out of it by the compute team.
-        hits: uses of weights and saved tensors with a copy in fast memory.
-        misses: uses that read slow memory instead.
-        spills: allocations that fast memory could not hold.
-        recomputed_units: forward passes repeated in backward.
-        high_water: peak bytes of each tier.
+        offloaded_bytes: Bytes copied out of fast memory in the background.
+        blocking_bytes: Bytes copied out of fast memory by the compute team.
+        hits: Uses of weights and saved tensors with a copy in fast memory.
+        misses: Uses that read slow memory instead.
+        spills: Allocations that fast memory could not hold.
+        recomputed_units: Forward passes repeated in backward.
+        high_water: Peak bytes of each tier.
     """
 
     loaded_bytes: int
@@ -74,13 +74,13 @@ class Manager:
         """Move the weights to slow memory and let operators allocate their outputs in fast memory.
 
         Args:
-            tiers: fastest first; at least two.
-            copies: None for own copy threads.
-            plan: used after the warm-up; None to plan from its trace.
-            allow_recompute: allow units to run again in backward.
-            before_load: called with parameters before their values are read.
+            tiers: At least two tiers, fastest first.
+            copies: Copy threads; None for separate threads of this manager.
+            plan: Plan to use after the warm-up; None to plan from its trace.
+            allow_recompute: Allow units to run again in backward.
+            before_load: Callback with parameters before their values are read.
         """
-        assert tiers.slow is not None, "with one tier there is nothing to manage"
+        assert tiers.slow is not None, "management needs at least two tiers"
         self.tiers = tiers
         self.plan: Plan | None = None
         self.trace: Trace | None = None
@@ -93,13 +93,13 @@ class Manager:
         self._weights = WeightCopies(tiers.fast, self._copies, self._hits, before_load=before_load)
         self._gradients = RestingGradients(tiers, self._copies)
         self._mode = Mode(tiers.fast.pool)
-        self._recordings: list[Recording] = []  # of the warm-up; only the last one may be incomplete
+        self._recordings: list[Recording] = []  # recorded in the warm-up; only the last may be incomplete
         self._course: Course | None = None
         self._state: dict[str, int] = {}
         self._parameters: dict[str, list[tuple[str, nn.Parameter]]] = {}
         self._homes = Homes(())
         self._runs: dict[str, int] = {}
-        self._calls = 0  # with gradient, since begin_step
+        self._calls = 0  # calls with gradient since begin_step
         self._is_stepped = self._is_paused = self._is_ahead = False
         self._slow = tiers.slow
         move_homes(model.parameters(), self._slow)
@@ -111,8 +111,8 @@ class Manager:
     def begin_step(self) -> None:
         """Start an optimizer step: reset counters, read homes, plan after the warm-up, and start the first loads.
 
-        The warm-up takes two passes because the first is slow, or one pass with a given plan. Without this call,
-        the next call of the model makes the plan.
+        The warm-up takes two passes because the first is slow, or one pass with a given plan. Without this call, the
+        next call of the model creates the plan.
         """
         if not self._end.alive:
             self._mark()
@@ -197,20 +197,18 @@ class Manager:
 
     def run(self, unit: str, forward: Any, args: Any, kwargs: Any) -> Any:
         """Run a unit's forward pass in the active call."""
-        assert self.active is not None, "the wrapper has looked"
+        assert self.active is not None, "checked by the wrapper"
         count = self._runs[unit] = self._runs.get(unit, 0) + 1
         return self.active.run(unit if count == 1 else f"{unit}#{count}", unit, forward, args, kwargs)
 
     @property
     def unit_names(self) -> Sequence[str]:
-        """The units, by the names of their modules."""
+        """Return the module names of the units."""
         return list(self._units)
 
     def _begin(self) -> Call | None:
         """Return the recorder or executor of a call that starts now."""
-        if (
-            self._is_paused or torch._C._current_graph_task_id() >= 0
-        ):  # in a backward pass: somebody recomputes the model
+        if self._is_paused or torch._C._current_graph_task_id() >= 0:  # recomputation in a backward pass
             return None
         if self.plan is None:
             return self._warm_up()
@@ -218,7 +216,7 @@ class Manager:
         if self._course is None:
             return None
         if not self._is_ahead:
-            self._weights.release_all()  # of a call that had no backward pass
+            self._weights.release_all()  # from a call without a backward pass
             self._look()
         self._is_ahead = False
         return Following(self._course, mode=self._mode)
@@ -235,7 +233,7 @@ class Manager:
             return None
         self._calls += 1
         if done:
-            return None  # the rest of the step
+            return None  # for the rest of the step
         self._look()
         if self._recordings and not self._recordings[-1].is_complete:
             self._recordings.pop()  # it had no backward pass
@@ -250,7 +248,7 @@ class Manager:
         return recording
 
     def _is_recorded(self) -> bool:
-        """Whether the warm-up has the passes that a plan is made from."""
+        """Return whether the warm-up has enough passes for a plan."""
         wanted = 2 if self._given is None else 1
         return sum(recording.is_complete for recording in self._recordings) == wanted
 
@@ -274,7 +272,7 @@ class Manager:
         else:
             self.plan = self._given
         level = log.info if self.plan.fits else log.warning
-        level("memory plan, made in %.2f s\n%s", perf_counter() - started, self.plan.describe())
+        level("memory plan, computed in %.2f s\n%s", perf_counter() - started, self.plan.describe())
         decisions = {unit.name: self.plan.units.get(unit.name, STAYS) for unit in trace.units}
         self._settle_homes(decisions)
         self._look()
@@ -296,13 +294,13 @@ class Manager:
         """Move weights and gradients to their homes."""
         stayed = 0
         for name, decision in decisions.items():
-            module = self._units[name]() if name in self._units else None  # not the second run of a module
+            module = self._units[name]() if name in self._units else None  # not for the second run of a module
             if module is not None and decision.weights == "fast":
                 stayed += move_homes(module.parameters(), self.tiers.fast)
             if module is not None and decision.gradients == "slow":
                 self._gradients.move(module)
         if stayed:
-            log.info("%d parameters lie in memory that others have views of: they stay there", stayed)
+            log.info("%d parameters stay in place because other views share their memory", stayed)
 
     def _look(self) -> None:
         """Read the current homes of the parameters, which other code may have moved."""
@@ -321,7 +319,7 @@ class Manager:
         return self._homes.at(address) if copied is None else copied
 
     def _mark(self) -> None:
-        """Counters count from here."""
+        """Store the counter values from which counts start."""
         self._copies_then = self._copies.counters()
         recomputed = self._course.recomputed if self._course else 0
         self._then = Hits(self._hits.hits, self._hits.misses), recomputed, self.tiers.fast.counters().spills
@@ -341,7 +339,7 @@ def _end(life: Life, tiers: Tiers, copies: Copies, is_own: bool) -> None:
     life.is_over = True
     try:
         copies.drain()
-    except RuntimeError as error:  # closed already, or of the process that this one was forked from
+    except RuntimeError as error:  # already closed, or created before a fork
         log.debug("%s", str(error))
     if is_own:
         copies.close()

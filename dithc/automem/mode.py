@@ -23,7 +23,7 @@ class Mode:
         return allocator.enter(self._pool) if self.is_available else None
 
     def leave(self, before: Pool | None) -> None:
-        """After a call of the model."""
+        """Leave after a call of the model."""
         if self.is_available:
             allocator.leave(before)
 

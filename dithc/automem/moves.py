@@ -1,4 +1,4 @@
-"""Saved tensors on their way out of fast memory and back, and the room that this makes."""
+"""Offloads of saved tensors from fast memory, and loads back."""
 
 from collections import deque
 from typing import Any
@@ -19,11 +19,11 @@ class Moves:
     """Offloads and loads of records. A failed offload leaves its record in place."""
 
     def __init__(self, tiers: Tiers, copies: Copies, hits: Hits) -> None:
-        assert tiers.slow is not None, "with one tier nothing moves"
+        assert tiers.slow is not None, "a single tier does not move tensors"
         self._tiers, self._copies, self._hits = tiers, copies, hits
         self._fast: Tier = tiers.fast
         self._slow: Tier = tiers.slow
-        # Tickets of copies out, oldest first; a record that nobody needs any more is gone, its copy may still run.
+        # Tickets of offloads, oldest first. The copy of a released record may still run.
         self._leaving: deque[tuple[Any, ref[Record]]] = deque()
         self._said: set[str] = set()
 
@@ -37,11 +37,11 @@ class Moves:
             return
         tier = self._tiers.tier_of(record.here)
         if tier is not None and tier is not self._fast:
-            return  # it never had room in fast memory
+            return  # it was never in fast memory
         try:
             target = self._slow.empty((record.num_bytes,), torch.uint8)
         except MemoryError as error:
-            self._say("full", "no room to move saved tensors to: %s; they stay in fast memory", error)
+            self._say("full", "no memory for offloaded tensors: %s; they stay in fast memory", error)
             return
         if self._tiers.tier_of(target) is self._fast:
             return
@@ -50,7 +50,7 @@ class Moves:
         self._leaving.append((record.ticket, ref(record)))
 
     def load(self, record: Record) -> None:
-        """Start to load a record; without room it is read in place."""
+        """Start to load a record; if fast memory is full it is read in place."""
         self.settle()
         if record.place != "away" or record.away is None:
             return
@@ -66,7 +66,7 @@ class Moves:
         if record.back is not None and self._arrived(record):
             self._hits.hits += 1
             return record.back
-        assert record.away is not None, "a record is somewhere"
+        assert record.away is not None, "a record has at least one copy"
         self._hits.misses += 1
         return record.away
 
@@ -76,7 +76,7 @@ class Moves:
             record.back = record.ticket = None
 
     def settle(self) -> None:
-        """Free records whose offload is complete."""
+        """Free the fast memory of completed offloads."""
         while self._leaving and self._copies.is_done(self._leaving[0][0]):
             self._end_oldest()
         self._copies.retire()
@@ -119,7 +119,7 @@ class Moves:
             return True
         try:
             self._copies.wait(record.ticket)
-        except OSError:  # of a disk: to read the file in place may end the process
+        except OSError:  # disk error: reading the file in place may end the process
             record.back = None
             raise
         except RuntimeError as error:

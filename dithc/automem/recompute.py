@@ -1,4 +1,4 @@
-"""Recomputation of a model's repeated blocks, put around their forward passes from outside."""
+"""Recomputation of a model's repeated blocks, by wrapping their forward passes from outside."""
 
 from collections.abc import Callable
 from functools import partial
@@ -15,7 +15,7 @@ def recompute_blocks(model: nn.Module) -> None:
     """Keep only the input of each repeated block and run the block again in backward; UserError without such blocks."""
     name, blocks = _repeated_blocks(model)
     for block in blocks:
-        # A partial of a bound method, not a closure: deepcopy of it is bound to the copied block.
+        # Use a partial of a bound method instead of a closure, because deepcopy binds it to the copied block.
         block.forward = partial(recomputing, block.forward)
     logger(__name__).info("recompute block: %d blocks in %s run again in backward", len(blocks), name)
 
@@ -33,7 +33,7 @@ def _repeated_blocks(model: nn.Module) -> tuple[str, list[nn.Module]]:
     raise problem(
         "recompute block",
         got=f"{type(model).__name__} without repeated blocks",
-        expected="a model with a ModuleList or Sequential of at least two blocks",
+        expected="a model containing a ModuleList or Sequential of at least two blocks",
         fix="set recompute to none",
     )
 

@@ -36,19 +36,19 @@ class _Row:
     backward_start: int | None = None
     backward_peak: int = 0
     backward_seconds: float = 0.0
-    saved: list[tuple[int, bool]] = field(default_factory=list)  # bytes, and whether it came from elsewhere
-    readers: list[set[int]] = field(default_factory=list)  # units that read each of them
+    saved: list[tuple[int, bool]] = field(default_factory=list)  # bytes, and whether it is an input of the unit
+    readers: list[set[int]] = field(default_factory=list)  # units that read each saved tensor
 
 
 class Meter:
-    """Bytes that operators have in use now, wherever they lie: in the tiers, and saved tensors that torch's own memory holds."""
+    """Counter of the bytes in use by operators: in the tiers, and saved tensors in torch's memory."""
 
     def __init__(self, tiers: Tiers) -> None:
         self._tiers, self._elsewhere = tiers, WeakSet[Record]()
         self._before = [tier.counters().used_bytes for tier in tiers]
 
     def kept(self, record: Record) -> None:
-        """A record was saved."""
+        """Count a saved record."""
         if record.here is not None and self._tiers.tier_of(record.here) is None:
             self._elsewhere.add(record)
 
@@ -57,7 +57,7 @@ class Meter:
         return self._sum([tier.counters().used_bytes for tier in self._tiers])
 
     def start_peaks(self) -> None:
-        """`peak` is from here on."""
+        """Restart the measurement of `peak`."""
         for tier in self._tiers:
             tier.pool.start_peak()
 
@@ -90,7 +90,7 @@ class Recording:
         self._outside = self._meter.used()
         self._rows: list[_Row] = []
         self._index: dict[str, int] = {}
-        self._running: int | None = None  # backward
+        self._running: int | None = None  # unit in its backward pass
         self._since = 0.0
         self._ended = 0.0
         self._gradients: dict[nn.Parameter, int] = {}
@@ -120,7 +120,7 @@ class Recording:
         return out
 
     def reached(self, name: str) -> None:
-        """The backward pass has come to this unit."""
+        """Handle the start of a unit's backward pass."""
         if self.is_complete or torch._C._current_graph_task_id() < 0:
             return
         index = self._index[name]
@@ -144,9 +144,9 @@ class Recording:
         """Return the trace.
 
         Args:
-            state: tensors that the update uses.
-            persist: gradients exist before a pass starts, as with micro-batches.
-            later: a complete later pass; its shorter times are used.
+            state: Tensors used by the update.
+            persist: Whether gradients exist before a pass starts, as with micro-batches.
+            later: Complete later pass, used for its shorter times.
         """
         last = len(self._rows) - 1
         later = later or self
@@ -180,7 +180,7 @@ class Recording:
         if self._untracked_bytes >= 1 << 20:
             why = "" if self._mode.is_available else f" ({allocator.reason()})"
             log.info(
-                "%.0f MiB of saved tensors are in torch's own memory%s: they stay, to move them to other memory of that kind "
+                "%.0f MiB of saved tensors stay in torch's memory%s, because moving them to other memory of that type "
                 "saves nothing",
                 self._untracked_bytes / (1 << 20),
                 why,
@@ -221,7 +221,7 @@ class Recording:
         )
 
     def _weights(self, row: _Row, seen: set[nn.Parameter]) -> tuple[Weight, ...]:
-        """Return the weights of a unit that no earlier unit has."""
+        """Return the weights of a unit that are not shared with an earlier unit."""
         new = [(name, parameter) for name, parameter in row.parameters if parameter not in seen]
         seen.update(parameter for _, parameter in new)
         return tuple(
@@ -233,7 +233,7 @@ class Recording:
         unit, number = record.key
         row = self._rows[self._index[unit]]
         if number == len(row.saved):
-            assert record.here is not None, "nothing leaves in a warm-up"
+            assert record.here is not None, "the warm-up offloads no tensors"
             row.saved.append((record.num_bytes, record.here.untyped_storage()._cdata in inputs))
             row.readers.append(set())
             self._meter.kept(record)
@@ -242,14 +242,14 @@ class Recording:
         running.forward_peak = max(running.forward_peak, self._meter.used())
 
     def _counted(self, tensor: Tensor) -> bool:
-        """Return whether a tensor may move; counts the others."""
+        """Return whether a tensor may move; count the others."""
         tracked = self._is_tracked(tensor)
         if not tracked:
             self._untracked_bytes += tensor.nbytes
         return tracked
 
     def _fetch(self, record: Record) -> Tensor:
-        assert record.here is not None, "nothing leaves in a warm-up"
+        assert record.here is not None, "the warm-up offloads no tensors"
         return record.here
 
     def _close(self, row: _Row) -> None:
@@ -257,7 +257,7 @@ class Recording:
         row.backward_peak = max(row.backward_peak, self._meter.peak())
 
     def _end(self) -> None:
-        """The backward pass is over."""
+        """Handle the end of the backward pass."""
         if self._running is not None:
             self._close(self._rows[self._running])
         for row in self._rows:

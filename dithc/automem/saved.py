@@ -1,7 +1,7 @@
 """Handles of the tensors that autograd keeps for backward (`torch.autograd.graph.saved_tensors_hooks`).
 
-A view of a parameter becomes a handle on the parameter and its current copy. Other tensors become handles on the record of their
-storage, which views and aliases share. Tensors below a floor are not replaced.
+A view of a parameter becomes a handle on the parameter and its current copy. Other tensors become handles on the record
+of their storage, which views and aliases share. Tensors below a minimum size are not replaced.
 """
 
 from collections.abc import Callable, Iterator
@@ -12,10 +12,10 @@ import torch
 from torch import Tensor, nn
 from torch.multiprocessing.reductions import StorageWeakRef
 
-# Below this a copy takes about as long as the bookkeeping around it, some microseconds.
+# A copy of fewer bytes takes about as long as its bookkeeping, some microseconds.
 FLOOR_BYTES = 64 << 10
 
-Key: TypeAlias = tuple[str, int]  # the unit that saved it first, and its number there
+Key: TypeAlias = tuple[str, int]  # the unit that saved it first, and its index there
 Place: TypeAlias = Literal["here", "leaving", "away", "coming"]
 
 
@@ -23,18 +23,18 @@ class Record:
     """A storage kept for backward.
 
     Attributes:
-        key: the unit that saved it first.
-        here: original bytes; None after offload.
-        away: copy in slow memory, complete or in progress.
-        back: copy in fast memory for backward, complete or in progress.
-        ticket: of the copy in progress.
+        key: Unit that saved it first, and its index there.
+        here: Original bytes; None after offload.
+        away: Copy in slow memory, complete or in progress.
+        back: Copy in fast memory for backward, complete or in progress.
+        ticket: Ticket of the copy in progress.
     """
 
     __slots__ = ("__weakref__", "_storage", "away", "back", "here", "key", "num_bytes", "ticket")
 
     def __init__(self, key: Key, storage: torch.UntypedStorage) -> None:
         self.key, self.num_bytes = key, storage.nbytes()
-        # While the weak reference lives the storage's identity is not given to another.
+        # The weak reference prevents reuse of the storage's identity.
         self._storage = StorageWeakRef(storage)  # type: ignore[no-untyped-call]
         self.here: Tensor | None = torch.empty(0, dtype=torch.uint8).set_(storage)
         self.away: Tensor | None = None
@@ -63,7 +63,7 @@ class _Handle:
 
 
 class _WeightHandle:
-    """A saved view of a parameter, `offset_bytes` behind its first element."""
+    """A saved view of a parameter, `offset_bytes` after its first element."""
 
     __slots__ = ("dtype", "offset_bytes", "parameter", "size", "stride", "version")
 
@@ -96,10 +96,10 @@ class Book:
         """Open an empty book.
 
         Args:
-            weight_at: maps an address to its parameter.
-            is_tracked: selects storages that may move.
-            fetch: returns the bytes of a record for backward.
-            reached: called in backward with each unit whose saved tensor is read.
+            weight_at: Maps an address to its parameter.
+            is_tracked: Selects storages that may move.
+            fetch: Returns the bytes of a record for backward.
+            reached: Callback in backward with each unit of which a saved tensor is read.
         """
         self.named: WeakValueDictionary[Key, Record] = WeakValueDictionary()
         self._of_storage: WeakValueDictionary[int, Record] = WeakValueDictionary()
@@ -130,7 +130,7 @@ class Book:
         if storage.nbytes() < FLOOR_BYTES or not self._is_tracked(tensor):
             return tensor, tensor._version
         record = self._of_storage.get(storage._cdata)
-        if record is None or self._versions[record.key] != tensor._version:  # changed in place since: other content
+        if record is None or self._versions[record.key] != tensor._version:  # changed in place since then
             number = self._numbers[unit] = self._numbers.get(unit, -1) + 1
             record = Record((unit, number), storage)
             self._of_storage[storage._cdata] = self.named[record.key] = record
@@ -159,7 +159,7 @@ def other_hooks_are_on() -> bool:
 
 
 def tensors_in(value: Any) -> Iterator[Tensor]:
-    """The tensors among arguments or results of a module."""
+    """Yield the tensors among arguments or results of a module."""
     for leaf in torch.utils._pytree.tree_leaves(value):
         if isinstance(leaf, Tensor):
             yield leaf
@@ -179,5 +179,5 @@ def _same(version: int, saved: int, size: torch.Size) -> None:
 
 
 def _view(base: Tensor, dtype: torch.dtype, offset: int, size: torch.Size, stride: tuple[int, ...]) -> Tensor:
-    """A tensor over the storage of `base`, `offset` elements behind its start."""
+    """Return a tensor over the storage of `base`, starting `offset` elements after its start."""
     return torch.empty(0, dtype=dtype).set_(base.untyped_storage(), offset, size, stride)

@@ -1,6 +1,6 @@
 """Trace of one training step: units in execution order, their weights, saved tensors, memory use and times.
 
-The warm-up recorder writes it and the planner reads it; JSON both ways. Every byte in fast memory counts exactly once:
+The warm-up recorder writes it and the planner reads it, also as JSON. Every byte in fast memory counts exactly once:
 
 - always: `Trace.outside_bytes`, and `state` and weights that live there;
 - from the end of a unit's backward pass to the optimizer: gradients of its weights (`Weight.gradient_bytes`);
@@ -23,11 +23,11 @@ from dithc.log import problem
 
 @dataclass(frozen=True, kw_only=True)
 class Weight:
-    """A parameter: its name in the model and its bytes."""
+    """A parameter with its name in the model and its bytes."""
 
     name: str
     bytes: int
-    gradient_bytes: int | None = None  # of its gradient at rest; None: `bytes`; 0: frozen, or in `Trace.state`
+    gradient_bytes: int | None = None  # bytes of its gradient at rest; None: `bytes`; 0: frozen, or in `Trace.state`
 
     @property
     def resting_bytes(self) -> int:
@@ -43,7 +43,7 @@ class Saved:
     bytes: int
     last_reader: int  # position in backward order of the last unit that reads it
     first_reader: int | None = None  # position in backward order of the first unit that reads it; None: `last_reader`
-    is_input: bool = False  # made by an earlier unit, or outside of all of them
+    is_input: bool = False  # created by an earlier unit, or outside of all units
 
     @property
     def first(self) -> int:
@@ -84,7 +84,7 @@ class Trace(JsonText):
     """One training step: units in forward order, and memory outside of units; validates names, ordinals, readers and signs."""
 
     units: tuple[Unit, ...]
-    outside_bytes: int  # in use in fast memory when the step starts, neither weights of units nor state
+    outside_bytes: int  # in use in fast memory at the start, except weights of units and state
     state: tuple[StateItem, ...] = ()
     update_seconds: float = 0.0
     gradients_persist: bool = False  # gradients exist when the step starts: micro-batches, or zeroed in place

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import torch
 from torch import nn
 
-# A module with parts that are called one after the other is cut further where it holds more than this share of the model's
-# parameter bytes: at a budget of a half of all, one unit and the next one on its way have room.
+# A module with parts that run one after the other is divided further if it holds more than this share of the parameter
+# bytes. With a budget of half of all bytes, one unit and the next one then fit.
 LARGEST_SHARE = 1 / 8
 LISTS = (nn.ModuleList, nn.ModuleDict)
 
@@ -19,13 +19,13 @@ def units_of(model: nn.Module) -> list[tuple[str, nn.Module]]:
     total = sum(_bytes_of(parameter) for parameter in model.parameters())
     found: dict[int, tuple[str, nn.Module]] = {}
     for name, module in _cut(model, "", total):
-        if not isinstance(module, torch.jit.ScriptModule):  # its forward pass cannot be wrapped
+        if not isinstance(module, torch.jit.ScriptModule):  # a forward pass that cannot be wrapped
             found.setdefault(id(module), (name, module))
     return list(found.values())
 
 
 def _cut(module: nn.Module, name: str, total: int) -> Iterator[tuple[str, nn.Module]]:
-    """Return the units inside of a container, or the module itself if it has none."""
+    """Yield the units inside of a container, or the module itself if it has none."""
     children = list(module.named_children())
     if not children:
         if not isinstance(module, LISTS):
@@ -40,7 +40,7 @@ def _cut(module: nn.Module, name: str, total: int) -> Iterator[tuple[str, nn.Mod
 
 
 def _is_cut_further(module: nn.Module, total: int) -> bool:
-    """Whether a module is large, and made of parts that are called by themselves."""
+    """Return whether a module is large and consists of separately called parts."""
     if sum(_bytes_of(parameter) for parameter in module.parameters()) <= LARGEST_SHARE * total:
         return False
     return (isinstance(module, nn.Sequential) and len(module) > 1) or any(
@@ -49,5 +49,5 @@ def _is_cut_further(module: nn.Module, total: int) -> bool:
 
 
 def _bytes_of(parameter: nn.Parameter) -> int:
-    # Of a parameter without memory yet (lazy modules) nothing is known.
+    # A parameter without memory (lazy modules) has no known size.
     return 0 if isinstance(parameter, nn.parameter.UninitializedParameter) else parameter.nbytes

@@ -1,8 +1,8 @@
 """Copies of weights in fast memory that replace the parameters while their unit runs.
 
-A parameter's home is its data at the time of a copy. A copy is discarded if the parameter gets new data or a new version. Changes
-through `.data` or `.detach().numpy()` are not detected while a copy exists: from `Manager.begin_step`, or the call of the model,
-to the end of its backward pass. Make such changes before `begin_step`.
+A parameter's home is its data at the time of a copy. A copy is discarded if the parameter gets new data or a new
+version. Changes through `.data` or `.detach().numpy()` are not detected while a copy exists: from `Manager.begin_step`,
+or the call of the model, to the end of its backward pass. Make these changes before `begin_step`.
 
 A failed copy from a file is an OSError of the pass. A direct read of the file's mapping ends the process with SIGBUS.
 """
@@ -27,7 +27,7 @@ BeforeLoad = Callable[[Sequence[nn.Parameter]], None]
 
 @dataclass
 class Hits:
-    """How often a copy was there when it was wanted, and how often the original was used instead."""
+    """Counts of uses with a ready copy, and of uses of the original instead."""
 
     hits: int = 0
     misses: int = 0
@@ -35,7 +35,7 @@ class Hits:
 
 @dataclass(eq=False)
 class _Copy:
-    """A copy of a parameter; `version` is the parameter's at the copy, then at its installation."""
+    """A copy of a parameter; `version` is the parameter's version at the copy, then at its installation."""
 
     parameter: nn.Parameter
     home: Tensor
@@ -47,7 +47,7 @@ class _Copy:
 
 
 class WeightCopies:
-    """The copies that exist now."""
+    """Existing copies of parameters."""
 
     def __init__(self, fast: Tier, copies: Copies, hits: Hits, *, before_load: BeforeLoad | None) -> None:
         """Start without copies; `before_load` is called with the parameters that are copied next."""
@@ -56,7 +56,7 @@ class WeightCopies:
         self._refused = False
 
     def load(self, unit: str, parameters: Sequence[nn.Parameter]) -> None:
-        """Start to copy a unit's parameters; without room they are used in place."""
+        """Start to copy a unit's parameters; if fast memory is full they are used in place."""
         wanted = []
         for parameter in parameters:
             held = self._of.get(parameter)
@@ -106,7 +106,7 @@ class WeightCopies:
                     self._drop(copy)
 
     def release_all(self) -> None:
-        """No copy is left, and every parameter is at home."""
+        """Release all copies, with every parameter at home."""
         for copy in list(self._of.values()):
             self._drop(copy)
 
@@ -121,7 +121,7 @@ class WeightCopies:
         """Wait for a copy; False if it was canceled or is stale."""
         try:
             self._copies.wait(copy.ticket)
-        except OSError:  # of a disk: to read the file in place may end the process
+        except OSError:  # disk error: reading the file in place may end the process
             self._drop(copy)
             raise
         except RuntimeError as error:
@@ -179,7 +179,7 @@ def is_worth_moving(parameter: nn.Parameter) -> bool:
 
 
 def room_for(tier: Tier, shape: torch.Size, dtype: torch.dtype) -> Tensor | None:
-    """Return a tensor in exactly this tier, or None without room."""
+    """Return a tensor in exactly this tier, or None if the tier is full."""
     room = tier.room_bytes
     if room is not None and room < shape.numel() * dtype.itemsize:
         return None
@@ -192,7 +192,7 @@ def room_for(tier: Tier, shape: torch.Size, dtype: torch.dtype) -> Tensor | None
 
 @torch.no_grad()
 def move_homes(parameters: Iterable[nn.Parameter], tier: Tier) -> int:
-    """Move parameters into a tier while it has room; returns the number of parameters with foreign views, which stay."""
+    """Move parameters into a tier until it is full; return the number kept in place by other views."""
     stayed = 0
     for parameter in parameters:
         if not is_worth_moving(parameter) or tier.holds(parameter):

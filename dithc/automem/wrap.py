@@ -49,21 +49,22 @@ def AutoMem(
     next step on, a plan places every tensor.
 
     Args:
-        model: any module. Recomputation requires repeated blocks: its largest `ModuleList` (by parameters), else `Sequential`.
-        recompute: "block" keeps only the input of each block and runs the block again in backward, for about a third more
-            arithmetic. "none" keeps everything.
-        tiers: fastest first. None or one tier: nothing moves.
-        copies: None for own copy threads.
-        plan: used after the warm-up; None to plan from its trace.
-        allow_recompute: allow the plan to run single units again where copies cannot hide.
-        before_load: called with parameters before they are copied, to complete their values.
+        model: Any module. Recomputation requires repeated blocks: its largest `ModuleList` (by parameters), else
+            `Sequential`.
+        recompute: "block" keeps only the input of each block and runs the block again in backward, for about a third
+            more arithmetic. "none" keeps everything.
+        tiers: Memory tiers, fastest first. With None or one tier, no tensors move.
+        copies: Copy threads; None for separate threads of the manager.
+        plan: Plan to use after the warm-up; None to plan from its trace.
+        allow_recompute: Allow the plan to run single units again if copies cannot be hidden.
+        before_load: Callback with parameters before they are copied, to complete their values.
 
     Raises:
-        UserError: unknown `recompute`, or no repeated blocks in the model.
+        UserError: `recompute` is unknown, or the model has no repeated blocks.
     """
     if recompute not in ("none", "block"):
         fix = "choose one of the two"
-        raise problem("choice of recomputation", got=repr(recompute), expected="none or block", fix=fix)
+        raise problem("recompute", got=repr(recompute), expected="none or block", fix=fix)
     _unwrap(model)
     if recompute == "block":
         recompute_blocks(model)
@@ -98,7 +99,7 @@ def _unwrap(model: nn.Module) -> None:
         while isinstance(forward, partial) and forward.func in (_run_unit, _run_model, recomputing):
             forward = forward.args[-1]
             if getattr(forward, "__func__", None) is type(module).forward:
-                del module.forward  # the method of its class shows again
+                del module.forward  # restores the method of the class
             else:
                 module.forward = forward
 

@@ -1,21 +1,24 @@
-"""The diffusion process: its schedule, its training loss, its samplers; pure functions around a `denoise` callable.
+"""The diffusion process: schedules, training losses and samplers, as pure functions around a `denoise` callable.
 
-What: `Objective` (what a network predicts, at which times, how they count), `Schedule` (tables of a noise schedule, respaced
-at will, with `q_sample`), `training_loss`, `sample` (by name, from `SAMPLERS`), `sample_flow` (likewise, for a flow) and
-`guided` (guidance around a model, by itself without a label or another condition, or by another; `guidance_offset` trains it in).
-Why: training and sampling share one set of tables; a network appears here only as a callable, so all of this is
-tested against cases with a known answer.
+`Objective` defines the predicted quantity, the distribution of timesteps and their weights. `Schedule` holds the tables
+of a noise schedule, with respacing and `q_sample`. `training_loss` computes the loss, `sample` runs a sampler of
+`SAMPLERS` and `sample_flow` a flow sampler. `guided` adds guidance by the unconditional prediction or by another model,
+and `guidance_offset` trains guidance into the model. Training and sampling share one set of tables. A network appears
+only as a callable, so that tests use cases with known answers.
+
 Invariants:
-- Nothing here holds a generator or a network of its own. Noise comes in through an argument, per image: the picture of a
-  seed does not depend on the batch, or the rank, that it was drawn in.
-- Tables are float64; they are rounded once, where they meet a tensor.
-- Timesteps given to a network are those it was trained on, 0 .. num_steps - 1, whatever the respacing; for a flow 0 .. 1000,
-  fractions among them.
-- The network predicts noise, v or a velocity (C channels), or one of the first two and the interpolation of the log variance
-  (2C channels). Samplers of `SAMPLERS` see noise, into which the objective turns v.
-How to change it: a sampler is a function in `samplers.py` or `flow.py` and a line of `SAMPLERS` or `FLOW_SAMPLERS`,
-or comes from outside, as an object with `run(walk)` that `trial.py` tries on data with a known answer; a
-schedule is a constructor of `Schedule`; another thing to predict is a class in `objective.py`.
+
+- The package holds no generator and no network. Noise is an argument, per image: the image of a seed depends on neither
+  batch nor rank.
+- Tables are float64 and are rounded once, when they are combined with a tensor.
+- A network receives the timesteps of its training, 0 .. num_steps - 1, for any respacing. A flow receives 0 .. 1000,
+  including fractions.
+- The network predicts noise, v or a velocity (C channels). With noise and v, C channels that interpolate the log
+  variance may follow (2C channels). Samplers of `SAMPLERS` receive noise, because the objective converts v.
+
+Extending: a sampler is a function in `samplers.py` or `flow.py` and an entry of `SAMPLERS` or `FLOW_SAMPLERS`. An
+external sampler is an object with `run(walk)`, which `trial.py` tests on data with a known answer. A schedule is a
+constructor of `Schedule`. Another prediction target is a class in `objective.py`.
 """
 
 from dithc.diffusion.flow import sample_flow

@@ -1,4 +1,4 @@
-"""The samplers of a flow: its velocity followed from noise (time 1) to an image (time 0), in intervals of time.
+"""Flow samplers: integration of the velocity from noise (time 1) to an image (time 0).
 
 Legend: N batch, C channels.
 """
@@ -17,9 +17,8 @@ from dithc.diffusion.noise import Noise, image_noise
 from dithc.diffusion.trial import exact_velocity, try_sampler
 from dithc.log import problem
 
-TIME_SCALE = (
-    1000.0  # times of [0, 1] reach the network on the scale of a diffusion's timesteps, which its embedding is made for
-)
+# The network receives times of [0, 1] on the timestep scale of a diffusion, for which its embedding is designed.
+TIME_SCALE = 1000.0
 
 
 @torch.no_grad()
@@ -34,25 +33,27 @@ def sample_flow(
     clip: float | None = None,
     on_step: Callable[[int, int], None] | None = None,
 ) -> Tensor:
-    """Draw images (N, C, height, width) in the type of the noise; equal noise gives equal images.
+    """Draw images (N, C, height, width) in the dtype of the noise; equal noise gives equal images.
 
     Args:
-        kind: Name in `FLOW_SAMPLERS`, or a solver, also of an installed package.
+        kind: Name in `FLOW_SAMPLERS`, or a solver, possibly of an installed package.
         velocity: (x (N, C, h, w), 1000 times the time (N) fp32) -> noise - image (N, C, h, w).
-        steps: Evaluations of the velocity, all used. euler makes as many intervals, heun one per two; an odd last one is
-            Euler's.
+        steps: Evaluations of the velocity, all used. euler needs one per interval, heun two; with an odd number, the
+            last interval of heun is an Euler step.
         shape: (C, height, width) of an image.
         noise: A generator per image, or a function of the draw, 0 for the start.
-        times: 1000 times the start of each interval, falling from 1000 (noise); the last ends at 0. Equal intervals by default.
+        times: 1000 times the start of each interval, falling from 1000 (noise); the last ends at 0. Equal intervals by
+            default.
         clip: Bound on the magnitude of the predicted clean image (pixels: 1); None for latents.
         on_step: Callback after each evaluation, with their number and the total.
 
     Raises:
-        UserError: The kind is unknown or fails its trial, steps or times are invalid, or the output has other channels than C.
+        UserError: The kind is unknown or fails its trial, steps or times are invalid, or the output does not have C
+            channels.
     """
     if isinstance(kind, str) and kind not in FLOW_SAMPLERS:
         expected = " or ".join(FLOW_SAMPLERS)
-        raise problem("unknown sampler of a flow", got=repr(kind), expected=expected, fix="name one of these samplers")
+        raise problem("unknown flow sampler", got=repr(kind), expected=expected, fix="name one of these samplers")
     if steps < 1:
         raise problem("sampling steps", got=steps, expected="1 or more", fix="choose more sampling steps")
     draw = noise if callable(noise) else image_noise(noise, shape)
@@ -62,7 +63,7 @@ def sample_flow(
 
 
 def _tried(solver: "FlowSolver") -> "FlowSolver":
-    """A sampler that is not built in, after its trial."""
+    """Return an external sampler after its trial."""
 
     def run(predict: Denoise, noise: Noise, steps: int) -> Tensor:
         return solver.run(FlowWalk(velocity=predict, steps=steps, noise=noise, times=None, clip=None, on_step=None))
@@ -73,7 +74,7 @@ def _tried(solver: "FlowSolver") -> "FlowSolver":
 
 @dataclass
 class FlowWalk:
-    """What samplers need on their way from noise to image; counts the evaluations, of which there are `steps`."""
+    """State of a flow sampling run; counts the evaluations, `steps` in total."""
 
     velocity: Denoise
     steps: int
@@ -84,21 +85,21 @@ class FlowWalk:
     done: int = 0
 
     def intervals(self, count: int) -> list[tuple[float, float]]:
-        """So many intervals from time 1 to time 0: those of `times`, or equal ones."""
+        """Return intervals from time 1 to time 0: those that start at `times`, or equal intervals."""
         if self.times is None:
             return [(1 - index / count, 1 - (index + 1) / count) for index in range(count)]
         edges = [*self.times, 0]
         if len(self.times) != count or edges[0] != TIME_SCALE or any(start <= stop for start, stop in pairwise(edges)):
             expected = f"{count}, falling from {TIME_SCALE:g} and above 0"
-            fix = "give one for each interval, or leave `times` out"
-            raise problem("times where intervals begin", got=list(self.times), expected=expected, fix=fix)
+            fix = "pass one time per interval, or omit `times`"
+            raise problem("start times of the intervals", got=list(self.times), expected=expected, fix=fix)
         return [(start / TIME_SCALE, stop / TIME_SCALE) for start, stop in pairwise(edges)]
 
     def at(self, x: Tensor, time: float) -> Tensor:
-        """The velocity at x (N, C, h, w) and a time in [0, 1], towards noise."""
+        """Return the velocity at x (N, C, h, w) and a time in [0, 1], towards noise."""
         output = self.velocity(x, torch.full((x.shape[0],), TIME_SCALE * time, device=x.device)).to(x.dtype)
         if output.shape != x.shape:
-            fix = "sample in the shape of the latents that the model was trained on, which learns no sigma in a flow"
+            fix = "sample in the shape of the training latents, with a model without learned sigma"
             raise problem("channels of the model's output", got=output.shape[1], expected=x.shape[1], fix=fix)
         self.done += 1
         if self.on_step is not None:
@@ -109,7 +110,7 @@ class FlowWalk:
 
 
 def euler(walk: FlowWalk) -> Tensor:
-    """Euler's method: the velocity at the beginning of each interval, held over it; of first order."""
+    """Integrate by Euler's method (first order): the velocity at the start of each interval."""
     x = walk.noise(0)
     for start, stop in walk.intervals(walk.steps):
         x = x - (start - stop) * walk.at(x, start)
@@ -117,9 +118,9 @@ def euler(walk: FlowWalk) -> Tensor:
 
 
 def heun(walk: FlowWalk) -> Tensor:
-    """Heun's method: the mean of the velocities at both ends of each interval; of second order.
+    """Integrate by Heun's method (second order): the mean of the velocities at both ends of each interval.
 
-    One interval of Euler's at the end, where evaluations are odd in number, leaves that order as it is.
+    A single Euler interval at the end, for an odd number of evaluations, keeps this order.
     """
     x = walk.noise(0)
     for start, stop in walk.intervals(-(-walk.steps // 2)):
@@ -131,10 +132,10 @@ def heun(walk: FlowWalk) -> Tensor:
 
 
 class FlowSolver(Protocol):
-    """What is asked of a sampler of a flow that is not built in."""
+    """Interface of an external flow sampler."""
 
     def run(self, walk: FlowWalk) -> Tensor:
-        """Images (N, C, h, w) from `walk.noise(0)`, at time 1, by `walk.steps` evaluations of the velocity."""
+        """Return images (N, C, h, w) from `walk.noise(0)`, at time 1, by `walk.steps` evaluations of the velocity."""
 
 
 FLOW_SAMPLERS: Mapping[str, Callable[[FlowWalk], Tensor]] = MappingProxyType({"euler": euler, "heun": heun})

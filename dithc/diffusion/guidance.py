@@ -1,9 +1,9 @@
-"""Guidance: a model, labels (or other conditions) and a scale made into a `denoise` callable.
+"""Guidance: combination of a model, labels (or other conditions) and a scale into a `denoise` callable.
 
-Legend: N batch, n of them guided, C channels.
-Sources: Ho & Salimans 2022, equation 6, in the form uncond + scale * (cond - uncond); by another model in the place of uncond:
-Zhong et al. 2025 (arXiv 2504.01521); in an interval alone: Kynkaanniemi et al. 2024 (arXiv 2404.07724); trained in: Tang et al.
-2025 (arXiv 2502.12154), Bahram et al. 2025 (arXiv 2508.05685).
+Legend: N batch, n guided images among them, C channels.
+Sources: Ho & Salimans 2022, equation 6, in the form uncond + scale * (cond - uncond). Another model instead of uncond:
+Zhong et al. 2025 (arXiv 2504.01521). Guidance in an interval: Kynkaanniemi et al. 2024 (arXiv 2404.07724). Trained-in
+guidance: Tang et al. 2025 (arXiv 2502.12154), Bahram et al. 2025 (arXiv 2508.05685).
 """
 
 import math
@@ -44,18 +44,20 @@ def guided(
         model: (x, t, y) -> output, C or 2C channels.
         labels: (N) int classes, or any other condition, such as embeddings (N, L, D).
         null_label: Label of no class; may be None at scale 1, and with a guide.
-        null: Condition of no label that is not a label: a tensor for one or all images, or another value (None, a tuple) for
-            a call of its own.
-        scale: 1 runs the model once on the labels; larger values move away from the unlabelled prediction.
-        channels: Guided channels of the noise: all, or the first three as in the released DiT samples, whose published FID this
-            is (1.5 on three channels scores about as 1.375 on all four). Other channels and a learned variance keep the
-            labelled half.
-        guide: Model of the prediction to move away from, without a label if it has a null label (arXiv 2504.01521).
-        interval: Least and greatest guided timestep, inclusive; None for all. It needs one timestep for all images.
-        both: Runs the two calls if they are not one batch, for ranks that share them; None runs them in turn.
+        null: Null condition that is not a label: a tensor for one or all images, or another value (None, a tuple),
+            which runs as a separate call.
+        scale: 1 runs the model once on the labels; larger values move away from the unlabeled prediction.
+        channels: Guided channels of the noise: all, or the first three as in the released DiT samples and their
+            published FID (1.5 on three channels scores about as 1.375 on all four). Other channels and a learned
+            variance keep the labeled half.
+        guide: Model of the prediction to move away from, unlabeled if it has a null label (arXiv 2504.01521).
+        interval: Lowest and highest guided timestep, inclusive; None for all. It requires one timestep for all images.
+        both: Runs the two calls if they are not one batch, for ranks that share them; None runs them one after the
+            other.
 
     Raises:
-        UserError: `channels` is unknown, guidance lacks a null label, or a null condition has another shape or is given twice.
+        UserError: `channels` is unknown, guidance lacks a null label, or a null condition has another shape or is given
+            twice.
     """
     if channels not in ("all", "first3"):
         raise problem("guided channels", got=repr(channels), expected="all or first3", fix="choose one of the two")
@@ -91,24 +93,24 @@ def guided(
 
 
 Both = Callable[[Callable[[], Tensor], Callable[[], Tensor]], tuple[Tensor, Tensor]]
-"""Two calls -> what they return."""
+"""Two calls -> their results."""
 
 Halves = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
-"""(x (N, C, h, w), timesteps (N)) -> the output to move to and that to move away from, (N, C or 2C, h, w) each."""
+"""(x (N, C, h, w), timesteps (N)) -> the outputs to move to and to move away from, (N, C or 2C, h, w) each."""
 
 
 def _away(labels: Any, null_label: int | None, null: Any) -> Any:
-    """The condition of each image that means none; ABSENT where there is none."""
+    """Return the null condition of each image; ABSENT if it does not exist."""
     if null_label is not None:
         if null is not ABSENT:
-            fix = "give the one that the model was trained with"
-            raise problem("conditions that mean none", got="both `null_label` and `null`", expected="one", fix=fix)
+            fix = "pass the null condition of the model's training"
+            raise problem("null conditions", got="both `null_label` and `null`", expected="one", fix=fix)
         return torch.full_like(labels, null_label)  # (N)
     if not (isinstance(null, Tensor) and isinstance(labels, Tensor)):
         return null
     if tuple(null.shape) not in {labels.shape[1:], (1, *labels.shape[1:]), labels.shape}:
-        expected = f"{tuple(labels.shape[1:])}, of one image, or {tuple(labels.shape)}"
-        fix = "give it in the shape of the conditions"
+        expected = f"{tuple(labels.shape[1:])}, for one image, or {tuple(labels.shape)}"
+        fix = "pass it in the shape of the conditions"
         raise problem("shape of the null condition", got=tuple(null.shape), expected=expected, fix=fix)
     return null.to(labels).expand_as(labels)  # (N, ...)
 
@@ -130,15 +132,16 @@ def _of_two(model: Model, guide: Model, labels: Any, away: Any, both: Both | Non
 
 
 def guidance_offset(output: Tensor, away: Tensor, rows: Tensor, *, channels: int, share: float) -> Tensor:
-    """Return the training target's offset for learned guidance: share (labelled - away), fp32 (N, C, ...), without gradient.
+    """Return the target offset of learned guidance: share (labeled - away), fp32 (N, C, ...), without gradient.
 
-    The labelled prediction follows the target that it moves, and converges to guidance 1 / (1 - share): p = e + share (p - a)
-    for p = a + (e - a) / (1 - share), with e the mean of the plain target and a the prediction to move away from.
+    The labeled prediction follows the target that it shifts, and converges to guidance 1 / (1 - share): p = e + share
+    (p - a) for p = a + (e - a) / (1 - share), with e the mean of the plain target and a the prediction to move away
+    from.
 
     Args:
         output: (N, C or 2C, ...), network output of all images.
-        away: (n, C or 2C, ...), predictions without a label.
-        rows: (n), guided images of N; others have offset 0.
+        away: (n, C or 2C, ...), unlabeled predictions.
+        rows: (n), guided images of N; other images have offset 0.
         channels: C.
         share: Between 0 and 1.
     """

@@ -1,4 +1,4 @@
-"""The training loss: squared error of the prediction, plus the variational bound where the variance is learned.
+"""The training loss: squared error of the prediction, plus the variational bound if the variance is learned.
 
 Legend: N batch, C channels.
 Source: Nichol & Dhariwal 2021, section 3.1, as DiT trains: loss = mse + vb, the bound in bits per dimension and unscaled.
@@ -12,8 +12,8 @@ from torch import Tensor
 from dithc.diffusion.objective import Objective, parts
 from dithc.diffusion.schedule import Schedule
 
-# The bound's last term takes the data for 8-bit pixels scaled to [-1, 1]; for latents it is a convention, and kept so
-# that losses compare with published ones.
+# The last term of the bound assumes 8-bit pixels scaled to [-1, 1]. Latents keep this convention, so that losses
+# compare with published values.
 HALF_BIN = 1 / 255
 EDGE = 0.999
 SMALLEST_LIKELIHOOD = 1e-12
@@ -32,15 +32,15 @@ def training_loss(
     """Return `loss`, `mse` and `vb` of each sample, (N) fp32.
 
     Args:
-        output: Network output for x_t: prediction (N, C, ...), or (N, 2C, ...) with raw log variance behind it.
+        output: Network output for x_t: prediction (N, C, ...), or (N, 2C, ...) followed by the raw log variance.
         objective: Target and weight of the prediction.
         x0: (N, C, ...), clean latents, as x_t = `objective.noisy(x0, t, noise)` and `noise` in shape.
         t: (N), timesteps.
         offset: (N, C, ...), added to the target of the prediction (see `guidance_offset`), not of the variance.
 
     Returns:
-        loss = mse + vb, with the objective's weight on mse. vb is 0 without learned variance, and trains the variance only: its
-        predicted mean is detached.
+        loss = mse + vb, with the objective's weight on mse. vb is 0 without learned variance. It trains the variance
+        only, because its predicted mean is detached.
 
     Raises:
         UserError: The output has neither C nor 2C channels.
@@ -61,7 +61,7 @@ def training_loss(
 
 
 def _bound(schedule: Schedule, x0: Tensor, x_t: Tensor, t: Tensor, predicted: Tensor, raw: Tensor) -> Tensor:
-    """The term of step t of the variational bound, in bits per dimension (N): a divergence, and at t = 0 a likelihood."""
+    """Return term t of the variational bound in bits per dimension (N): a divergence, and at t = 0 a likelihood."""
     mean = schedule.posterior_mean(schedule.predict_x0(x_t, t, predicted), x_t, t)
     log_variance = schedule.learned_log_variance(raw, t)
     true_mean = schedule.posterior_mean(x0, x_t, t)
@@ -79,7 +79,7 @@ def _bound(schedule: Schedule, x0: Tensor, x_t: Tensor, t: Tensor, predicted: Te
 
 
 def _log_likelihood(x0: Tensor, mean: Tensor, log_variance: Tensor) -> Tensor:
-    """Log probability of the 8-bit bin around x0 under a normal distribution; the outer bins are open."""
+    """Return the log probability of the 8-bit bin around x0 under a normal distribution; the outer bins are open."""
     inverse_std = torch.exp(-0.5 * log_variance)
     above = torch.special.ndtr((x0 + HALF_BIN - mean) * inverse_std)
     below = torch.special.ndtr((x0 - HALF_BIN - mean) * inverse_std)
@@ -89,5 +89,5 @@ def _log_likelihood(x0: Tensor, mean: Tensor, log_variance: Tensor) -> Tensor:
 
 
 def per_sample_mean(x: Tensor) -> Tensor:
-    """The mean over all but the first dimension (N)."""
+    """Return the mean (N) over all dimensions except the first."""
     return x.flatten(1).mean(1)

@@ -1,4 +1,4 @@
-"""Noise that belongs to an image and not to its batch.
+"""Noise per image, independent of the batch.
 
 Legend: N batch, C channels.
 """
@@ -9,13 +9,13 @@ import torch
 from torch import Tensor
 
 Noise = Callable[[int], Tensor]
-"""Standard normal noise (N, C, height, width) of a draw: 0 is the image sampling starts from, k the noise of step k."""
+"""Standard normal noise (N, C, height, width) of a draw: 0 is the start of sampling, k the noise of step k."""
 
 
 def image_noise(generators: Sequence[torch.Generator], shape: tuple[int, int, int]) -> Noise:
-    """Return noise from one CPU generator per image, so that an image depends on its own seed alone.
+    """Return noise from one CPU generator per image, so that an image depends on its seed only.
 
-    Draws must be requested in order, each once, as the samplers do. `shape` is (C, height, width).
+    Request draws in order, each once, as the samplers do. `shape` is (C, height, width).
     """
 
     def draw(step: int) -> Tensor:

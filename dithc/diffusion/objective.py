@@ -1,4 +1,4 @@
-"""What a network learns: what it predicts of a noisy image, at which times, and how much each time counts.
+"""Training objectives: the predicted quantity, the distribution of timesteps, and the weight of each timestep.
 
 Legend: N batch, C channels, T steps of the schedule.
 Sources: Ho et al. 2020 (noise); Salimans & Ho 2022 (v, section 4); Liu et al. 2023, Ma et al. 2024 (the linear path of a
@@ -21,11 +21,11 @@ from dithc.log import problem
 
 
 class Objective(ABC):
-    """What the output of a network stands for; made from settings by `of`.
+    """Meaning of a network's output; created from settings by `of`.
 
     Attributes:
-        schedule: of the training; None for a flow, which has none.
-        last: the timestep of the most noise.
+        schedule: Schedule of the training run; None for a flow.
+        last: Timestep with the most noise.
     """
 
     schedule: Schedule | None
@@ -36,7 +36,7 @@ class Objective(ABC):
 
     @staticmethod
     def of(settings: training.Objective | None = None) -> "Objective":
-        """The objective of a run's settings; by default noise on the linear schedule, all times alike."""
+        """Return the objective of a run; by default noise on the linear schedule with uniform times."""
         settings = settings or training.Objective()
         kinds: dict[str, type[Objective]] = {"noise": _Noise, "v": _V, "flow": _Flow}
         return kinds[settings.predict](settings)
@@ -49,7 +49,7 @@ class Objective(ABC):
 
     @abstractmethod
     def _timesteps(self, shares: npt.NDArray[np.float64]) -> npt.NDArray[np.int64] | npt.NDArray[np.float32]:
-        """Times as shares of the way from image to noise, in the form that the network gets."""
+        """Convert shares of the way from image to noise to timesteps in the network's format."""
 
     @abstractmethod
     def noisy(self, x0: Tensor, t: Tensor, noise: Tensor) -> Tensor:
@@ -57,22 +57,22 @@ class Objective(ABC):
 
     @abstractmethod
     def target(self, x0: Tensor, t: Tensor, noise: Tensor) -> Tensor:
-        """What the network ought to predict at t, of x0's shape."""
+        """Return the regression target at t, in the shape of x0."""
 
     def weigh(self, mse: Tensor, t: Tensor) -> Tensor:
-        """Squared errors (N) as they count at t (N)."""
+        """Return squared errors (N) weighted for t (N)."""
         return mse
 
     def noise(self, predicted: Tensor, x: Tensor, t: Tensor) -> Tensor:
-        """The noise (N, C, ...) in x (N, C, ...) at t (N), from what the network predicts, which is linear in it."""
+        """Return the noise (N, C, ...) in x (N, C, ...) at t (N), a linear function of the prediction."""
         return predicted
 
     def sampled(self, denoise: Denoise, *, epsilon_scaling: float = 0.0) -> Denoise:
         """Return the function that samplers integrate: noise and further channels, or the velocity of a flow.
 
-        `denoise` maps x (N, C, ...), t (N) to the network's C or 2C channels. `epsilon_scaling` a multiplies predicted noise
-        by 1 + a (1 - t / last). a > 0 removes more noise near the image, which corrects few steps and imperfect networks.
-        Ning et al. (2024, section 4) divide by k t + b > 1 for networks that predict too much noise: a < 0.
+        `denoise` maps x (N, C, ...), t (N) to the network's C or 2C channels. `epsilon_scaling` a multiplies predicted
+        noise by 1 + a (1 - t / last). a > 0 removes more noise near the image, which corrects few steps and imperfect
+        networks. Ning et al. (2024, section 4) divide by k t + b > 1 for networks that overestimate the noise: a < 0.
         """
 
         def converted(x: Tensor, t: Tensor) -> Tensor:
@@ -88,7 +88,7 @@ class Objective(ABC):
 
 
 class _Noise(Objective):
-    """The noise, on the linear schedule."""
+    """Noise prediction on the linear schedule."""
 
     schedule: Schedule
 
@@ -99,12 +99,12 @@ class _Noise(Objective):
         self._weights = self._weights_of(self.schedule.alpha_bar / (1 - self.schedule.alpha_bar))
 
     def _weights_of(self, snr: Tensor) -> Tensor:
-        """min-SNR weights (T) at signal-to-noise ratios (T)."""
+        """Return min-SNR weights (T) at signal-to-noise ratios (T)."""
         return snr.clamp(max=self._settings.gamma) / snr
 
     def _timesteps(self, shares: npt.NDArray[np.float64]) -> npt.NDArray[np.int64]:
         steps = (shares * len(self.schedule)).astype(np.int64)
-        return np.minimum(steps, len(self.schedule) - 1)  # a share may be rounded to 1
+        return np.minimum(steps, len(self.schedule) - 1)  # rounding may raise a share to 1
 
     def noisy(self, x0: Tensor, t: Tensor, noise: Tensor) -> Tensor:
         return self.schedule.q_sample(x0, t, noise)
@@ -117,7 +117,7 @@ class _Noise(Objective):
 
 
 class _V(_Noise):
-    """v = alpha noise - sigma x0, with alpha = sqrt(alpha_bar) and sigma = sqrt(1 - alpha_bar): x_t turned by a right angle."""
+    """v = alpha noise - sigma x0, alpha = sqrt(alpha_bar), sigma = sqrt(1 - alpha_bar): x_t rotated by 90°."""
 
     def _weights_of(self, snr: Tensor) -> Tensor:
         return snr.clamp(max=self._settings.gamma) / (snr + 1)
@@ -136,7 +136,7 @@ class _V(_Noise):
 
 
 class _Flow(Objective):
-    """The velocity noise - x0 of the straight path x_t = (1 - t) x0 + t noise; the network gets 1000 t."""
+    """Velocity noise - x0 of the straight path x_t = (1 - t) x0 + t noise; the network receives 1000 t."""
 
     schedule, last = None, TIME_SCALE
 
@@ -153,16 +153,16 @@ class _Flow(Objective):
         return x + self._left(t, x) * predicted
 
     def _scaled(self, predicted: Tensor, x: Tensor, t: Tensor, scaling: float) -> Tensor:
-        # With x = (1 - t) x0 + t noise, noise of 1 + a (1 - t) times as much has a velocity of a noise more.
+        # With x = (1 - t) x0 + t noise, scaling the noise by 1 + a (1 - t) adds a times the noise to the velocity.
         return predicted + scaling * self.noise(predicted, x, t) if scaling else predicted
 
     def _left(self, t: Tensor, like: Tensor) -> Tensor:
-        """1 - time, what is left of the image (N, 1, ...)."""
+        """Return 1 - time, the remaining share of the image (N, 1, ...)."""
         return (1 - t.double() / TIME_SCALE).to(like.dtype).reshape(-1, *(1,) * (like.dim() - 1))
 
 
 def parts(output: Tensor, *, channels: int) -> tuple[Tensor, Tensor]:
-    """Split an output into prediction (N, C, ...) and raw log variance (N, C or 0, ...); UserError without C or 2C channels."""
+    """Split an output into prediction (N, C, ...) and raw log variance (N, C or 0, ...), or raise UserError."""
     if output.shape[1] not in (channels, 2 * channels):
         expected = f"{channels}, or {2 * channels} with learned sigma"
         fix = "build the model with in_channels equal to the channels of the latents"

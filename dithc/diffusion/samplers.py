@@ -1,4 +1,4 @@
-"""The samplers: from noise to images through a `denoise` callable, in as many steps as asked.
+"""Diffusion samplers: generation of images from noise with a `denoise` callable, in a given number of steps.
 
 Legend: N batch, C channels, S sampling steps. Steps run from S - 1 (most noise) to 0.
 """
@@ -19,10 +19,10 @@ from dithc.diffusion.schedule import Schedule, Spacing
 from dithc.diffusion.trial import exact_noise, try_sampler
 from dithc.log import problem
 
-ORDERS, DEFAULT_ORDER = (1, 2, 3), 2  # of the solvers that extrapolate
+ORDERS, DEFAULT_ORDER = (1, 2, 3), 2  # default of the extrapolating solvers
 
 OnStep = Callable[[int, int], None]
-"""Called after each step with the number of steps done and of all."""
+"""Callback after each step, with the number of finished steps and the total."""
 
 
 @torch.no_grad()
@@ -40,40 +40,40 @@ def sample(
     clip: float | None = None,
     on_step: OnStep | None = None,
 ) -> Tensor:
-    """Draw images (N, C, height, width) in the type of the noise.
+    """Draw images (N, C, height, width) in the dtype of the noise.
 
     Args:
-        kind: Name in `SAMPLERS`, or a solver, also of an installed package.
-        denoise: (x (N, C, h, w), timesteps (N)) -> noise, or noise and raw log variance behind it (2C channels).
-        schedule: Schedule of the training, respaced here.
+        kind: Name in `SAMPLERS`, or a solver, possibly of an installed package.
+        denoise: (x (N, C, h, w), timesteps (N)) -> noise, or noise followed by the raw log variance (2C channels).
+        schedule: Schedule of the training run; this function respaces it.
         steps: S, 1 to the length of the schedule.
         shape: (C, height, width) of an image.
         noise: A generator per image, or a function of the draw: 0 for the start, then k = 1.. for steps that add noise.
         eta: Share of DDPM's noise in each ddim step, in [0, 1].
         order: Order of dpm-solver and unipc, 1 to 3, by default 2.
-        times: S falling timesteps of the training; by default as suits the sampler.
+        times: S falling timesteps of the training run; by default the sampler chooses them.
         clip: Bound on the magnitude of the predicted clean image (pixels: 1); None for latents.
         on_step: Callback after each step.
 
     Raises:
-        UserError: The kind is unknown or fails its trial, an argument is out of range or of another kind of sampler, or the
-            output has neither C nor 2C channels.
+        UserError: The kind is unknown or fails its trial, an argument is out of range or belongs to another sampler, or
+            the output has neither C nor 2C channels.
     """
     if isinstance(kind, str) and kind not in SAMPLERS:
         expected = " or ".join(SAMPLERS)
         raise problem("unknown sampler", got=repr(kind), expected=expected, fix="name one of these samplers")
     if not 0 <= eta <= 1:
-        raise problem("eta of ddim", got=eta, expected="a share in [0, 1]", fix="0 is deterministic, 1 is like ddpm")
+        raise problem("eta of ddim", got=eta, expected="a share in [0, 1]", fix="use 0 (deterministic) to 1 (as ddpm)")
     if eta and kind != "ddim":
         raise problem("eta", got=f"{eta} with {kind}", expected="0", fix="set eta only with the sampler ddim")
     sampler = SAMPLERS[kind] if isinstance(kind, str) else _tried(kind)
     if order is not None and order not in sampler.orders:
         expected = " or ".join(str(one) for one in sampler.orders) or f"none with {kind}"
-        raise problem("order of the solver", got=f"{order} with {kind}", expected=expected, fix="leave `order` out")
+        raise problem("order of the solver", got=f"{order} with {kind}", expected=expected, fix="omit `order`")
     draw = noise if callable(noise) else image_noise(noise, shape)
     if times is not None and len(times) != steps:
-        fix = "give as many as there are steps"
-        raise problem("timesteps to visit", got=len(times), expected=f"{steps}, one a step", fix=fix)
+        fix = "pass one timestep per step"
+        raise problem("timesteps to visit", got=len(times), expected=f"{steps}, one per step", fix=fix)
     if times is None:
         visited = schedule.respaced(steps, spacing=sampler.spacing)
     else:
@@ -84,7 +84,7 @@ def sample(
 
 
 def _tried(solver: "Solver") -> "Solver":
-    """A sampler that is not built in, after its trial."""
+    """Return an external sampler after its trial."""
     schedule = Schedule.linear()
 
     def run(predict: Denoise, noise: Noise, steps: int) -> Tensor:
@@ -98,16 +98,16 @@ def _tried(solver: "Solver") -> "Solver":
 
 
 _Predicted = tuple[int, Tensor]
-"""A step, and the clean image (N, C, h, w) predicted there."""
+"""A step, and the clean image (N, C, h, w) predicted at it."""
 
 
 @dataclass(frozen=True)
 class Walk:
-    """What every sampler needs on its way from noise to image.
+    """State of a sampling run.
 
     Attributes:
-        schedule: of the steps to visit, S - 1 (most noise) to 0.
-        noise: of a draw: 0 to start from, then k = 1.. for steps that add some, each once and in order.
+        schedule: Schedule of the visited steps, S - 1 (most noise) to 0.
+        noise: Noise of a draw: 0 for the start, then k = 1.. for steps that add noise, each once and in order.
     """
 
     denoise: Denoise
@@ -119,13 +119,13 @@ class Walk:
     on_step: OnStep | None
 
     def predict(self, x: Tensor, step: int) -> tuple[Tensor, Tensor, Tensor]:
-        """The predicted clean image and noise, each (N, C, h, w), and the rest of the output (N, 0 or C, h, w)."""
+        """Return the predicted clean image and noise (N, C, h, w) and the rest of the output (N, 0 or C, h, w)."""
         timesteps = self.schedule.timesteps[step].to(x.device).expand(x.shape[0])  # (N)
         output = self.denoise(x, timesteps).to(x.dtype)
         channels = x.shape[1]
         if output.shape[1] not in (channels, 2 * channels):
             expected = f"{channels}, or {2 * channels} with learned sigma"
-            fix = "sample in the shape of the latents that the model was trained on"
+            fix = "sample in the shape of the training latents"
             raise problem("channels of the model's output", got=output.shape[1], expected=expected, fix=fix)
         eps, rest = output[:, :channels], output[:, channels:]
         here = self.at(x, step)
@@ -137,13 +137,14 @@ class Walk:
         return x0, eps, rest
 
     def at(self, x: Tensor, step: int) -> Tensor:
-        """The index of `step` in the schedule, for each image (N)."""
+        """Return the index of `step` in the schedule, for each image (N)."""
         return torch.full((x.shape[0],), step, device=x.device)
 
     def stride(self, x: Tensor, known: Sequence[_Predicted], *, after: _Predicted | None = None) -> Tensor:
-        """Return x (N, C, h, w) one step on from the first step of `known`: clean images predicted there and at earlier steps.
+        """Advance x (N, C, h, w) by one step.
 
-        `after` is the prediction at the next step, if it was visited already.
+        `known` holds clean images predicted at the current step and at earlier steps, newest first.
+        `after` is the prediction at the next step, if it was already visited.
         """
         levels = self.schedule.half_log_snr.tolist()
         (step, x0), *others = known
@@ -158,20 +159,20 @@ class Walk:
         return kept * x - math.sqrt(alpha_bar_next) * math.expm1(-length) * mean
 
     def finished(self, step: int) -> None:
-        """Reports that `step` is done."""
+        """Report that `step` is done."""
         if self.on_step is not None:
             self.on_step(len(self.schedule) - step, len(self.schedule))
 
 
 def ddpm(walk: Walk) -> Tensor:
-    """Ancestral sampling (Ho et al. 2020, algorithm 2), with the learned variance where there is one, else beta."""
+    """Run ancestral sampling (Ho et al. 2020, algorithm 2), with the learned variance if it exists, else beta."""
     schedule, x = walk.schedule, walk.noise(0)
     for step in reversed(range(len(schedule))):
         x0, _, raw = walk.predict(x, step)
         here = walk.at(x, step)
         mean = schedule.posterior_mean(x0, x, here)
         if step > 0:
-            fixed = torch.ones_like(x) if raw.shape[1] == 0 else raw  # raw 1 stands for beta
+            fixed = torch.ones_like(x) if raw.shape[1] == 0 else raw  # raw 1 means beta
             deviation = torch.exp(0.5 * schedule.learned_log_variance(fixed, here))
             mean = mean + deviation * walk.noise(len(schedule) - step).to(x.device)
         x = mean
@@ -180,7 +181,7 @@ def ddpm(walk: Walk) -> Tensor:
 
 
 def ddim(walk: Walk) -> Tensor:
-    """Implicit sampling (Song et al. 2021, equations 12 and 16); eta 0 is deterministic given the start."""
+    """Run implicit sampling (Song et al. 2021, equations 12 and 16); eta 0 is deterministic for a given start."""
     schedule, x = walk.schedule, walk.noise(0)
     for step in reversed(range(len(schedule))):
         x0, eps, _ = walk.predict(x, step)
@@ -194,27 +195,27 @@ def ddim(walk: Walk) -> Tensor:
 
 
 def dpm_solver(walk: Walk) -> Tensor:
-    """DPM-Solver++ of several steps (Lu et al. 2022; of order 2 its algorithm 2, 2M): clean images are extrapolated.
+    """Run multistep DPM-Solver++ (Lu et al. 2022; order 2 is algorithm 2, 2M), which extrapolates clean images.
 
-    Of order 3 the polynomial through the last three of them is integrated exactly, as UniPC's predictor does.
+    Order 3 integrates the polynomial through the last three images exactly, as the predictor of UniPC does.
     """
     return _multistep(walk, corrects=False)
 
 
 def unipc(walk: Walk) -> Tensor:
-    """UniPC (Zhao et al. 2023, section 3) of several steps with B(h) = exp(h) - 1, predicting the clean image.
+    """Run multistep UniPC (Zhao et al. 2023, section 3) with B(h) = exp(h) - 1, predicting the clean image.
 
-    The prediction at the end of a step corrects the step, at no further evaluation of the network.
+    The prediction at the end of a step corrects the step, without a further evaluation of the network.
     """
     return _multistep(walk, corrects=True)
 
 
 def _multistep(walk: Walk, *, corrects: bool) -> Tensor:
-    """Steps through the clean images of the last `order` steps.
+    """Step through the clean images of the last `order` steps.
 
-    The order rises with the first steps and falls with the last ones, and the very last ends at the clean image, where the
-    signal-to-noise ratio is infinite. Even spacing in time would make the last stride but one ten times the stride it
-    extrapolates from.
+    The order rises over the first steps and falls over the last steps. The last step ends at the clean image, where the
+    signal-to-noise ratio is infinite. With even spacing in time, the second-to-last stride would be ten times the
+    stride that it extrapolates from.
     """
     x = before = walk.noise(0)
     known: list[_Predicted] = []  # newest first
@@ -232,23 +233,23 @@ def _multistep(walk: Walk, *, corrects: bool) -> Tensor:
 
 
 class Solver(Protocol):
-    """What is asked of a sampler, built in or not."""
+    """Interface of a sampler, built in or external."""
 
     @property
     def spacing(self) -> Spacing:
-        """How the timesteps that it visits are spread."""
+        """Spacing of the visited timesteps."""
 
     @property
     def orders(self) -> tuple[int, ...]:
-        """Values that `order` may have."""
+        """Valid values of `order`."""
 
     def run(self, walk: Walk) -> Tensor:
-        """Images (N, C, h, w) from `walk.noise(0)`, by one evaluation of the network a step."""
+        """Return images (N, C, h, w) from `walk.noise(0)`, by one evaluation of the network per step."""
 
 
 @dataclass(frozen=True)
 class Sampler:
-    """A sampler, the spacing of timesteps that suits it, and the orders it has."""
+    """A sampler with its preferred spacing of timesteps and its orders."""
 
     run: Callable[[Walk], Tensor]
     spacing: Spacing

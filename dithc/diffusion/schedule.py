@@ -1,4 +1,4 @@
-"""The noise schedule: how much of the image is left at each step, and the posterior that takes a step back.
+"""The noise schedule: the remaining share of the image at each step, and the posterior of the reverse step.
 
 Legend: N batch, C channels, S steps of the schedule. `alpha_bar` is the product of (1 - beta) up to a step.
 Sources: Ho et al. 2020 (equations 4, 6, 7); Nichol & Dhariwal 2021 (section 3.1 and 3.3).
@@ -23,7 +23,7 @@ class Schedule:
 
     Attributes:
         alpha_bar: (S) float64, falling, in (0, 1).
-        timesteps: (S) int64, rising: the step of the training process that each step here stands for.
+        timesteps: (S) int64, rising: training timestep of each step.
     """
 
     alpha_bar: Tensor
@@ -33,10 +33,10 @@ class Schedule:
     def linear(cls, num_steps: int = 1000) -> Self:
         """Return betas from 1e-4 to 2e-2 in equal increments, scaled by 1000 / num_steps (Ho et al., section 4).
 
-        Raises UserError for fewer than 21 steps, whose last beta would reach 1.
+        Raises UserError for fewer than 21 steps, because the last beta would reach 1.
         """
         if num_steps <= 20:
-            fix = "train with more steps; to sample in few, respace a schedule of many"
+            fix = "train with more steps; to sample in few steps, respace a longer schedule"
             raise problem("steps of the linear schedule", got=num_steps, expected="at least 21", fix=fix)
         scale = 1000 / num_steps
         betas = torch.linspace(scale * 1e-4, scale * 2e-2, num_steps, dtype=torch.float64)
@@ -46,10 +46,10 @@ class Schedule:
         return len(self.timesteps)
 
     def respaced(self, steps: int, *, spacing: Spacing = "time") -> Self:
-        """Return the schedule of `steps` timesteps from the first to the last; one step visits the last alone.
+        """Return the schedule of `steps` timesteps from the first to the last; a single step visits the last timestep.
 
-        `spacing` is even in "time", or in the log of the signal-to-noise ratio ("snr") where whole timesteps allow, for
-        solvers that extrapolate. Raises UserError for no step or more steps than this schedule has.
+        `spacing` is even in "time", or in the log of the signal-to-noise ratio ("snr") as far as integer timesteps
+        allow, for extrapolating solvers. Raises UserError for no steps or more steps than this schedule has.
         """
         if not 1 <= steps <= len(self):
             fix = "choose a number of sampling steps in this range"
@@ -64,11 +64,11 @@ class Schedule:
         return self.visiting(visited)
 
     def visiting(self, steps: Sequence[int]) -> Self:
-        """Return the schedule of these rising steps only; raise UserError for none, unknown or falling steps."""
+        """Return the schedule of the given rising steps; raise UserError for empty, unknown or falling steps."""
         rising = sorted(set(steps))
         if not rising or rising != list(steps) or rising[0] < 0 or rising[-1] >= len(self):
             expected = f"at least one of 0 to {len(self) - 1}, each once and in order"
-            raise problem("timesteps to visit", got=list(steps), expected=expected, fix="name such timesteps")
+            raise problem("timesteps to visit", got=list(steps), expected=expected, fix="pass timesteps of this range")
         return type(self)(self.alpha_bar[rising], self.timesteps[rising])
 
     def _even_in_snr(self, steps: int) -> list[int]:
@@ -77,42 +77,44 @@ class Schedule:
         visited: list[int] = []
         for index, level in enumerate(wanted):
             nearest = int((rising - level).abs().argmin())
-            lowest = visited[-1] + 1 if visited else 0  # each timestep once,
-            highest = len(self) - steps + index  # and enough of them left for the levels to come
+            lowest = visited[-1] + 1 if visited else 0  # visit each timestep once
+            highest = len(self) - steps + index  # leave enough timesteps for the levels to come
             visited.append(min(max(nearest, lowest), highest))
         return visited
 
     @cached_property
     def half_log_snr(self) -> Tensor:
-        """(S): log(sqrt(alpha_bar) / sqrt(1 - alpha_bar)), falling; the lambda of the DPM-Solver papers."""
+        """Half log signal-to-noise ratio (S), falling; the lambda of the DPM-Solver papers."""
         return 0.5 * torch.log(self.alpha_bar / (1 - self.alpha_bar))
 
     @cached_property
     def alpha_bar_before(self) -> Tensor:
-        """(S): `alpha_bar` of the step before, 1 (the clean image) before the first."""
+        """`alpha_bar` of the previous step (S); 1 (the clean image) before the first."""
         return torch.cat([torch.ones(1, dtype=torch.float64), self.alpha_bar[:-1]])
 
     @cached_property
     def betas(self) -> Tensor:
-        """(S): variance of the noise that one step adds."""
+        """Variance of the noise that each step adds (S)."""
         return 1 - self.alpha_bar / self.alpha_bar_before
 
     @cached_property
     def log_variance_small(self) -> Tensor:
-        """(S): log variance of q(x_before | x, x_0), the least that a step back can have; entry 0 is that of entry 1,
-        as the true one is log 0 (no noise is added there)."""
+        """Log variance of q(x_before | x, x_0) (S), the minimum of a reverse step.
+
+        Entry 0 repeats entry 1, because its true value is log 0 (no noise is added there).
+        """
         variance = self.betas * (1 - self.alpha_bar_before) / (1 - self.alpha_bar)
         first = variance[1:2] if len(self) > 1 else self.betas[:1]
         return torch.log(torch.cat([first, variance[1:]]))
 
     @cached_property
     def log_variance_large(self) -> Tensor:
-        """(S): log beta, the most that a step back can have."""
+        """Log beta (S), the maximum log variance of a reverse step."""
         return torch.log(self.betas)
 
     @cached_property
     def posterior_weights(self) -> tuple[Tensor, Tensor]:
-        """(S) each: weights of x_0 and of x in the mean of q(x_before | x, x_0) (Ho et al., equation 7)."""
+        """Weights of x_0 and of x in the mean of q(x_before | x, x_0), (S) each (Ho et al., equation 7)."""
         of_x0 = self.betas * self.alpha_bar_before.sqrt() / (1 - self.alpha_bar)
         of_x = (1 - self.alpha_bar_before) * (1 - self.betas).sqrt() / (1 - self.alpha_bar)
         return of_x0, of_x
@@ -122,21 +124,21 @@ class Schedule:
         return pick(self.alpha_bar.sqrt(), t, x0) * x0 + pick((1 - self.alpha_bar).sqrt(), t, x0) * noise
 
     def predict_x0(self, x: Tensor, t: Tensor, noise: Tensor) -> Tensor:
-        """The clean image that `noise` would have turned into x at step t; the inverse of `q_sample`."""
+        """Return the clean image that `noise` turns into x at step t; the inverse of `q_sample`."""
         return pick(self.alpha_bar.rsqrt(), t, x) * x - pick((1 / self.alpha_bar - 1).sqrt(), t, x) * noise
 
     def posterior_mean(self, x0: Tensor, x: Tensor, t: Tensor) -> Tensor:
-        """The mean of q(x_before | x, x_0) at step t."""
+        """Return the mean of q(x_before | x, x_0) at step t."""
         of_x0, of_x = self.posterior_weights
         return pick(of_x0, t, x) * x0 + pick(of_x, t, x) * x
 
     def learned_log_variance(self, raw: Tensor, t: Tensor) -> Tensor:
-        """Log variance from a network's raw output: -1 stands for the least, 1 for the most (N & D, equation 15)."""
+        """Return the log variance of a network's raw output: -1 is the minimum, 1 the maximum (N & D, equation 15)."""
         share = (raw + 1) / 2
         return share * pick(self.log_variance_large, t, raw) + (1 - share) * pick(self.log_variance_small, t, raw)
 
 
 def pick(table: Tensor, t: Tensor, like: Tensor) -> Tensor:
-    """Entries t (N) of a float64 table (S), in the type of `like` (N, ...) and shaped to multiply it."""
+    """Return entries t (N) of a float64 table (S), in the dtype of `like` (N, ...) and shaped to multiply it."""
     entries = table.to(t.device)[t].to(like.dtype)  # (N)
     return entries.reshape(-1, *(1,) * (like.dim() - 1))  # (N, 1, ...)

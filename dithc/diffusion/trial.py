@@ -1,7 +1,7 @@
-"""A look at a sampler that is not built in before its first image: does it sample a distribution that is known in closed form?
+"""Trial of an external sampler before its first image, on a distribution with known noise and velocity.
 
-The data are independent normal numbers of mean m and deviation s. Their noise and velocity are known at any time, and what comes
-out has to have m and s again. Legend: N images, C channels.
+The data are independent normal numbers of mean m and deviation s. The sampler must reproduce m and s. Legend: N images,
+C channels.
 """
 
 from collections.abc import Callable
@@ -16,14 +16,15 @@ from dithc.log import UserError, problem
 
 MEAN, DEVIATION = 0.5, 0.5
 STEPS, IMAGES, SHAPE = 100, 8, (4, 16, 16)
-WITHIN = 0.1  # of m and s: of our samplers those of first order miss s by 7 % at most in so many steps, and chance both by 2 %
-SAME = 1e-4  # between an image alone and beside others: rounding alone
+# Relative to m and s. Built-in first-order samplers miss s by up to 7% in this number of steps; chance adds up to 2%.
+WITHIN = 0.1
+SAME = 1e-4  # between an image alone and in a batch: rounding only
 
 Predict = Callable[[Tensor, Tensor], Tensor]
 
 
 def exact_noise(schedule: Schedule) -> Predict:
-    """The expected noise in x (N, C, h, w) at timesteps (N) of a schedule."""
+    """Return a function of the expected noise in x (N, C, h, w) at timesteps (N) of a schedule."""
 
     def noise(x: Tensor, t: Tensor) -> Tensor:
         kept = pick(schedule.alpha_bar, t, x)
@@ -33,7 +34,7 @@ def exact_noise(schedule: Schedule) -> Predict:
 
 
 def exact_velocity(x: Tensor, t: Tensor) -> Tensor:
-    """The expected noise - image at x (N, C, h, w) and 1000 times the time (N)."""
+    """Return the expected noise - image at x (N, C, h, w) and 1000 times the time (N)."""
     time = (t / 1000.0).to(x.dtype).reshape(-1, 1, 1, 1)
     spread = (x - (1 - time) * MEAN) / ((1 - time) ** 2 * DEVIATION**2 + time**2)
     return time * spread - (MEAN + (1 - time) * DEVIATION**2 * spread)
@@ -44,8 +45,8 @@ def try_sampler(named: object, run: Callable[[Predict, Noise, int], Any], predic
     """Try a sampler, `run` with network, noise and steps, for a network that returns `predict`; messages name `named`.
 
     Raises:
-        UserError: It fails, returns no images, evaluates more or fewer times than steps, does not repeat, mixes images of a
-            batch, or misses the distribution.
+        UserError: The sampler fails, returns no images, needs more or fewer evaluations than steps, is not
+            reproducible, mixes images of a batch, or misses the distribution.
     """
     evaluations = 0
 
@@ -63,24 +64,24 @@ def try_sampler(named: object, run: Callable[[Predict, Noise, int], Any], predic
 
     try:
         images, again, alone = (run(counted, noise_of(count), STEPS) for count in (IMAGES, IMAGES, 1))
-    except Exception as error:  # whatever code of others raises
+    except Exception as error:  # plugin code may raise anything
         raise _fault(named, got=f"{type(error).__name__}: {error}", expected="images") from error
     if not isinstance(images, Tensor) or images.shape != (IMAGES, *SHAPE) or not bool(images.isfinite().all()):
         got = f"{images.dtype} {tuple(images.shape)}" if isinstance(images, Tensor) else type(images).__name__
         raise _fault(named, got=got, expected=f"finite numbers {(IMAGES, *SHAPE)}")
     if evaluations != 3 * STEPS:
-        expected = f"{STEPS}, one a step: `steps` of an evaluation is what an image costs"
+        expected = f"{STEPS}, one per step: `steps` of an evaluation is the cost of an image"
         raise _fault(named, got=f"{evaluations / 3:g} evaluations of the network", expected=expected)
     if not torch.equal(images, again):
-        raise _fault(named, got="other images of the same noise", expected="the same: draw from `walk.noise` alone")
+        raise _fault(named, got="unequal images from equal noise", expected="equal images, by noise from `walk.noise`")
     if not torch.allclose(images[:1], alone, rtol=SAME, atol=SAME):
-        raise _fault(named, got="an image that depends on the others of its batch", expected="one of its noise alone")
+        raise _fault(named, got="an image that depends on its batch", expected="dependence on its noise only")
     mean, deviation = float(images.mean()), float(images.std())
     if abs(mean - MEAN) > WITHIN * MEAN or abs(deviation - DEVIATION) > WITHIN * DEVIATION:
         got = f"mean {mean:.3f} and deviation {deviation:.3f} after {STEPS} steps"
-        raise _fault(named, got=got, expected=f"{MEAN} and {DEVIATION}, within {WITHIN:.0%}: those of the data")
+        raise _fault(named, got=got, expected=f"{MEAN} and {DEVIATION}, within {WITHIN:.0%}, as in the data")
 
 
 def _fault(named: object, *, got: object, expected: object) -> UserError:
-    fix = "mend it, or install another version of its package; docs/extending.md says what is expected"
+    fix = "fix it, or install another version of its package; docs/extending.md lists the requirements"
     return problem(f"sampler {named} fails its trial on normal data", got=got, expected=expected, fix=fix)

@@ -1,14 +1,21 @@
-"""Tiles to latents to batches: codecs, encoded data sets, and the counter-based draws of training.
+"""Tiles to latents to batches: codecs, encoded datasets, and the counter-based draws of training.
 
-What: `open_codec` and `train_codec` make autoencoders (pixel, sd-vae, kl-vae; those of others: diffusers, torchscript) behind one
-interface (`codecs` has the networks they are made of), `Latents.encode` writes the latents of tiles and of their mirror images,
-turned too if asked, `Latents` reads them back, `Batches` draws what a step learns, `HeldOut` what it is measured on.
-Why: encoding once is cheaper than at every epoch, and what a sample is must not depend on ranks, resume or a walk of folders.
-Invariants: latents name their codec by the hash of its weights and are refused with another; a shard with its final name is
-complete and hashed; views are encoded, latents never turned; order, view, dropped label, timestep and noise of a sample follow
-from (seed, epoch, sample) alone; an autoencoder of others is tried before any work, and its latents are stored normalised;
-diffusers is imported in `diffusers_networks.py` alone.
-How to change it: a new codec is a model in dithc.config.codecs and a branch of `open_codec`; another draw is a field of `Batch`.
+`open_codec` and `train_codec` return autoencoders behind one interface: pixel, sd-vae, kl-vae, and external diffusers
+and torchscript models. `codecs` contains their networks. `Latents.encode` writes the latents of tiles and their mirror
+images, optionally with quarter turns, and `Latents` reads them. `Batches` draws the samples of a training step,
+`HeldOut` the samples of a validation loss. Encoding once is cheaper than encoding in every epoch.
+
+Invariants:
+
+- Latents store the hash of their codec's weights and are rejected with another codec.
+- A shard with its final name is complete and hashed.
+- Views are encoded; latents are never rotated.
+- (seed, epoch, sample) alone determines order, view, dropped label, timestep and noise of a sample.
+- An external autoencoder is tested before any work, and its latents are stored normalized.
+- Only `diffusers_networks.py` imports diffusers.
+
+Extending: a new codec is a model in dithc.config.codecs and a branch of `open_codec`. Another draw is a field of
+`Batch`.
 """
 
 from dithc.latents import codecs

@@ -1,4 +1,4 @@
-"""Batches of latents in an order, and with noise, that depend on the seed and the sample alone.
+"""Batches of latents; order and noise depend only on the seed and the sample.
 
 Legend: n samples of this part, B global batch; Z latent channels, h, w latent.
 """
@@ -22,18 +22,18 @@ ORDER_STREAM = 1
 WORD = (1 << 64) - 1
 
 Times = Callable[[npt.NDArray[np.float64]], npt.NDArray[Any]]
-"""Uniform draws of [0, 1), (n,) -> timesteps (n,), element by element."""
+"""Uniform draws of [0, 1), (n,) -> timesteps (n,), elementwise."""
 
 
 @dataclass(frozen=True)
 class Batch:
-    """What one training step sees.
+    """Inputs of a training step.
 
     Attributes:
-        x: scaled latents, float32 (n, Z, h, w).
-        y: labels, int64 (n,); `num_classes` where dropped for guidance.
-        t: timesteps (n,), as the objective draws them: int64, or float32 for a flow.
-        noise: standard normal, float32 (n, Z, h, w).
+        x: Scaled latents, float32 (n, Z, h, w).
+        y: Labels, int64 (n,); `num_classes` if dropped for guidance.
+        t: Timesteps (n,) of the objective: int64, or float32 for a flow.
+        noise: Standard normal noise, float32 (n, Z, h, w).
     """
 
     x: torch.Tensor
@@ -43,9 +43,9 @@ class Batch:
 
 
 def generator(*, seed: int, epoch: int, row: int = 0, stream: int = SAMPLE_STREAM) -> np.random.Generator:
-    """Random numbers of one sample in one epoch, independent of every other: Philox 4x64 (Salmon et al. 2011).
+    """Return the independent random generator of one sample in one epoch: Philox 4x64 (Salmon et al. 2011).
 
-    The key is (seed, epoch); row and stream are in the upper words of the counter, whose lowest word counts draws.
+    The key is (seed, epoch). Row and stream are the upper words of the counter; its lowest word counts draws.
     """
     key = np.array([seed & WORD, epoch], dtype=np.uint64)
     counter = np.array([0, row, stream, 0], dtype=np.uint64)
@@ -53,14 +53,14 @@ def generator(*, seed: int, epoch: int, row: int = 0, stream: int = SAMPLE_STREA
 
 
 class Order:
-    """The endless stream of rows: epoch after epoch without a gap, each a permutation of `rows` from (seed, epoch)."""
+    """Endless stream of rows: successive epochs, each a permutation of `rows` from (seed, epoch)."""
 
     def __init__(self, rows: Rows, *, seed: int) -> None:
         self.rows, self.seed = rows, seed
         self._epochs: dict[int, Rows] = {}
 
     def at(self, positions: Rows) -> tuple[Rows, Rows]:
-        """Epoch and row of each position of the stream, which starts at 0."""
+        """Return epoch and row of each position of the stream, which starts at 0."""
         epochs, places = np.divmod(positions, len(self.rows))
         found = np.empty(len(positions), np.int64)
         for epoch in np.unique(epochs).tolist():
@@ -70,7 +70,7 @@ class Order:
 
     def _epoch(self, epoch: int) -> Rows:
         if epoch not in self._epochs:
-            while len(self._epochs) >= 2:  # a batch usually lies in one epoch or two; no more is kept in memory
+            while len(self._epochs) >= 2:  # a batch usually spans one or two epochs
                 del self._epochs[next(iter(self._epochs))]
             draws = generator(seed=self.seed, epoch=epoch, stream=ORDER_STREAM)
             self._epochs[epoch] = draws.permutation(self.rows)
@@ -78,22 +78,22 @@ class Order:
 
 
 class Batches:
-    """The batches of a training: batch `step` is a pure function of the settings, whatever came before and on how many ranks.
+    """Batches of a training run: batch `step` is a pure function of the settings, for any history and number of ranks.
 
-    Sample i of a step stands at position step * global_batch + i of the stream. Its view, label dropout, diffusion step,
-    noise and posterior noise come from (seed, epoch, row) in this order, and all are drawn whether used or not: switching
-    one off leaves the others as they were.
+    Sample i of a step has position step * global_batch + i in the stream. (seed, epoch, row) determines its view, label
+    dropout, timestep, noise and posterior noise, in this order. All are drawn whether used or not, so that disabling
+    one does not change the others.
 
     Args:
-        latents: where rows come from; the train split is used.
-        seed: any integer.
-        global_batch: samples of a step over all ranks; may exceed the number of rows.
-        label_dropout: share of labels replaced by the null class.
-        augment: which of the encoded views of a tile are used, each as often as the others.
-        times: the timesteps that uniform draws stand for.
+        latents: Source of rows; the train split is used.
+        seed: Any integer.
+        global_batch: Samples per step over all ranks; may exceed the number of rows.
+        label_dropout: Share of labels replaced by the null class.
+        augment: Set of encoded views, used with equal frequency.
+        times: Map from uniform draws to timesteps.
 
     Raises:
-        UserError: there is no train row, or the latents lack views that are to be used.
+        UserError: The train split is empty, or the latents lack required views.
     """
 
     def __init__(
@@ -109,10 +109,10 @@ class Batches:
         rows = latents.rows("train")
         if not len(rows):
             raise problem(
-                f"latents in {latents.folder} have no sample to train on",
+                f"latents in {latents.folder} have no training samples",
                 got=f"0 of {latents.count} rows in the train split",
                 expected="at least 1",
-                fix="give the data set more tiles or a larger `split.train`, then rerun its tiles stage",
+                fix="add tiles to the dataset or increase `split.train`, then rerun its tiles stage",
             )
         self._num_views = {"none": 1, "mirror": 2, "dihedral": NUM_VIEWS}[augment]
         if self._num_views > latents.num_views:
@@ -120,18 +120,18 @@ class Batches:
                 f"latents in {latents.folder} lack views for `augment: {augment}`",
                 got=f"{latents.num_views} views of each tile",
                 expected=f"{self._num_views}",
-                fix=f"set `views: {self._num_views}` of the data set, then rerun its latents stage",
+                fix=f"set `views: {self._num_views}` of the dataset, then rerun its latents stage",
             )
         self.latents, self.seed, self.global_batch = latents, seed, global_batch
         self.label_dropout, self.times = label_dropout, times
         self.order = Order(rows, seed=seed)
 
     def epoch(self, step: int) -> float:
-        """How many times the train rows have been seen before this step."""
+        """Return the number of passes over the train rows before this step."""
         return step * self.global_batch / len(self.order.rows)
 
     def batch(self, step: int, part: slice = slice(None)) -> Batch:
-        """The samples `part` (a slice of 0 to global_batch) of a step, steps counted from 0."""
+        """Return the samples `part` (a slice of 0 to global_batch) of a step, counted from 0."""
         inside = np.arange(*part.indices(self.global_batch), dtype=np.int64)
         epochs, rows = self.order.at(step * self.global_batch + inside)
         uniform, noise, posterior = self._draw(epochs, rows)
@@ -143,13 +143,13 @@ class Batches:
         return Batch(*(torch.from_numpy(array) for array in (x, labels, timesteps, noise)))
 
     def rows(self, step: int) -> Rows:
-        """The rows of the latents that the samples of a step are, (global_batch,)."""
+        """Return the latent rows of a step's samples, (global_batch,)."""
         return self.order.at(step * self.global_batch + np.arange(self.global_batch, dtype=np.int64))[1]
 
     def _draw(
         self, epochs: Rows, rows: Rows
     ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float32], npt.NDArray[np.float32]]:
-        """Uniforms (n, 3), noise and posterior noise (n, Z, h, w) each."""
+        """Return uniform draws (n, 3), noise and posterior noise (n, Z, h, w) each."""
         uniform = np.empty((len(rows), 3))
         normal = np.empty((2, len(rows), *self.latents.shape), np.float32)
         for place, (epoch, row) in enumerate(zip(epochs.tolist(), rows.tolist(), strict=True)):
@@ -161,7 +161,7 @@ class Batches:
         return uniform, normal[0], normal[1]
 
     def _views(self, uniform: npt.NDArray[np.float64]) -> Rows:
-        """The views that draws in [0, 1) stand for, (n,)."""
+        """Map draws in [0, 1) to views, (n,)."""
         if self._num_views == 2:
             return (uniform < 0.5).astype(np.int64)  # the lower half is the mirror image, view 1
         return (uniform * self._num_views).astype(np.int64)
@@ -170,7 +170,7 @@ class Batches:
 def sampled(
     latents: Latents, rows: Rows, *, views: Rows, posterior: npt.NDArray[np.float32]
 ) -> npt.NDArray[np.float32]:
-    """Scaled samples of the posteriors of rows, float32 (n, Z, h, w), with standard normal noise of that shape."""
+    """Return scaled posterior samples of rows, float32 (n, Z, h, w), from standard normal noise of that shape."""
     moments = (
         torch.from_numpy(latents.moments(rows, views=views)).float().numpy()
     )  # (n, M, h, w), faster than numpy's cast

@@ -1,4 +1,4 @@
-"""The latents stage: views of accepted tiles through the encoder into fp16 shards, resumable by shard.
+"""The latents stage: encoding of views of accepted tiles into fp16 shards, resumable by shard.
 
 Legend: N tiles, C bands, H, W tile; Z latent channels, h, w latent; M stored channels (2 Z, or Z without log-variance).
 """
@@ -22,7 +22,7 @@ from dithc.sealed import plain, seal, unseal
 INDEX_FILE = "index.json"
 SCHEMA_VERSION = 1
 COLUMNS = ("labels.npy", "splits.npy")
-STEMS = ("shard", "flip", *(f"turned{view}" for view in range(2, NUM_VIEWS)))  # of the files of each view
+STEMS = ("shard", "flip", *(f"turned{view}" for view in range(2, NUM_VIEWS)))  # file names of each view
 log = logger(__name__)
 
 
@@ -41,12 +41,12 @@ def encode_tiles(
     The codec encodes views of a tile, because an autoencoder is not equivariant.
 
     Args:
-        tiles: Data set.
-        codec: Encoder, whose `input` prepares tiles.
+        tiles: Dataset.
+        codec: Encoder; its `input` prepares tiles.
         folder: Folder of shards, labels, splits and index.json.
-        tiles_digest: Digest of the tiles' manifest; shards of other tiles are made again.
+        tiles_digest: Digest of the tiles' manifest; shards of other tiles are encoded again.
         views: 2 for tiles and mirror images, 8 with quarter turns; shards of 2 views are part of 8.
-        shard_size: Rows of a shard, the unit of resuming.
+        shard_size: Rows per shard, the unit of resumption.
         batch: Tiles per call of the codec.
 
     Returns the shape, moments, scale, mean and standard deviation per channel for the manifest.
@@ -56,7 +56,7 @@ def encode_tiles(
     """
     if not tiles.count:
         raise problem(
-            "the data set has no tiles to encode",
+            "the dataset has no tiles to encode",
             got="0 accepted tiles",
             expected="at least 1",
             fix="see the reasons of rejection in tiles.parquet, then change the section `tiles` or the source",
@@ -76,7 +76,7 @@ def encode_tiles(
         raise problem(
             f"latents could not be written to {folder}",
             got=error,
-            expected="a writable folder with room; finished shards are kept",
+            expected="a writable folder with free space; finished shards are kept",
             fix="free space, then start again",
         ) from error
     told = ("count", "z", "h", "w", "num_classes", "moments", "scale", "mean", "std")
@@ -85,7 +85,7 @@ def encode_tiles(
 
 @dataclass(frozen=True)
 class _Maker:
-    """Makes the files of one latents folder."""
+    """Encoder of the files of one latents folder."""
 
     tiles: Tiles
     codec: Codec
@@ -103,7 +103,7 @@ class _Maker:
         return [self.folder / name for name in names]
 
     def shards(self) -> list[dict[str, Any]]:
-        """Encodes what is not there yet; returns the entries of all shards, each with those of its other views."""
+        """Encode missing shards; return the entries of all shards, each with its other views."""
         entries = []
         with progress(total=len(self.stems) * self.tiles.count, label="latents", unit="tile") as bar:
             for number, start in enumerate(range(0, self.tiles.count, self.shard_size)):
@@ -117,7 +117,7 @@ class _Maker:
         return entries
 
     def _shard(self, stem: str, rows: Rows, *, view: int, bar: progress) -> dict[str, Any]:
-        """The entry of one shard file, made or taken over."""
+        """Encode one shard file or reuse it; return its entry."""
         path, sidecar = self.folder / f"{stem}.npy", self.folder / f"{stem}.json"
         origin = {
             "codec": self.codec.id,
@@ -127,10 +127,10 @@ class _Maker:
         }
         entry = _verified(path, sidecar, origin)
         if entry is not None:
-            log.info(f"{path.name} is there and verifies: not encoded again")
+            log.info(f"reusing {path.name}: its checksum matches")
             bar.update(len(rows))
             return entry
-        for stale in (self.folder / INDEX_FILE, sidecar):  # neither may speak of bytes that are being replaced
+        for stale in (self.folder / INDEX_FILE, sidecar):  # neither may describe bytes that are being replaced
             stale.unlink(missing_ok=True)
         with replacing(path) as temporary:
             self._encode(temporary, rows, path=path, view=view, bar=bar)
@@ -139,13 +139,13 @@ class _Maker:
         return entry
 
     def _encode(self, temporary: Path, rows: Rows, *, path: Path, view: int, bar: progress) -> None:
-        """Streams the latents of `rows` into one .npy file, so that memory holds a batch and not a shard."""
+        """Stream the latents of `rows` into one .npy file, so that memory holds a batch instead of a shard."""
         with temporary.open("wb") as file:
             for start in range(0, len(rows), self.batch):
                 chosen = rows[start : start + self.batch]
                 x = view_of(self.codec.input(self.tiles, chosen).numpy(), view)  # (n, C, H, W)
                 mean, logvar = self.codec.encode(torch.from_numpy(np.ascontiguousarray(x)))  # (n, Z, h, w) each
-                # By numpy: so small a sum costs PyTorch's threads more to share than to make.
+                # With numpy, because sharing this small sum among PyTorch's threads costs more than the sum.
                 parts = [part.numpy() for part in (mean, logvar) if part is not None]
                 moments = np.concatenate(parts, axis=1)  # (n, M, h, w)
                 _check(moments, chosen, path)
@@ -156,7 +156,7 @@ class _Maker:
                 bar.update(len(chosen))
 
     def columns(self) -> dict[str, Any]:
-        """Writes labels and splits; returns their entries."""
+        """Write labels and splits; return their entries."""
         splits = np.empty(self.tiles.count, np.uint8)
         order: tuple[Literal["train", "val", "test"], ...] = ("train", "val", "test")
         for split in order:
@@ -172,7 +172,7 @@ class _Maker:
 
 
 def _describe(tiles: Tiles, codec: Codec) -> dict[str, Any]:
-    """What the index says of the data set and the codec."""
+    """Return the index entries of the dataset and the codec."""
     classes = list(tiles.info["classes"])
     return {
         "schema_version": SCHEMA_VERSION,
@@ -190,20 +190,20 @@ def _entry(path: Path) -> dict[str, Any]:
 
 
 def _verified(path: Path, sidecar: Path, origin: dict[str, Any]) -> dict[str, Any] | None:
-    """The entry in a sidecar if it is of the same origin and the file has the bytes it tells of."""
+    """Return the entry of a sidecar if its origin and the checksum of its file match."""
     try:
         said = unseal(plain(sidecar).read_text())
         same = said["origin"] == origin and said["entry"] == _entry(path)
     except (OSError, ValueError, KeyError, TypeError):
         return None
     if not same:
-        log.info(f"{path.name} is of other tiles or another codec, or damaged: encoded again")
+        log.info(f"encoding {path.name} again: it has other tiles, another codec, or is damaged")
     return said["entry"] if same else None
 
 
 def _check(moments: npt.NDArray[np.float32], rows: Rows, path: Path) -> None:
-    """Refuses a tile whose latent fp16 cannot hold."""
-    largest = np.abs(moments).max(axis=(1, 2, 3))  # (n,), NaN where any number is
+    """Raise UserError for a latent that fp16 cannot represent."""
+    largest = np.abs(moments).max(axis=(1, 2, 3))  # (n,), NaN if any value is NaN
     bad = np.flatnonzero(~(largest < LARGEST_FP16))
     if len(bad):
         first = int(bad[0])
@@ -211,13 +211,13 @@ def _check(moments: npt.NDArray[np.float32], rows: Rows, path: Path) -> None:
             f"the latent of tile {rows[first]} for {path} cannot be stored",
             got=f"a largest magnitude of {float(largest[first])}",
             expected=f"finite numbers below {LARGEST_FP16:.0f} (fp16)",
-            fix="look at that row of the accepted tiles and at the codec's weights; retrain the codec if it diverged, or "
-            "give one of others another `scale`",
+            fix="check that row of the accepted tiles and the codec's weights; retrain the codec if it diverged, or "
+            "set another `scale` of an external codec",
         )
 
 
 def _statistics(folder: Path, shards: list[dict[str, Any]], train: Rows, *, has_logvar: bool) -> dict[str, Any]:
-    """Shape of a latent, and mean and standard deviation of each channel of sampled, scaled-by-nothing train latents.
+    """Return the shape of a latent, and mean and standard deviation of each channel of sampled, unscaled train latents.
 
     Streams in float64: variance of the means plus the mean of the posterior variances.
     """

@@ -1,4 +1,4 @@
-"""Held-out latents with noise that is the same for a seed, so that losses on them compare over steps and ranks.
+"""Held-out latents with seeded noise, so that their losses are comparable across steps and ranks.
 
 Legend: n tiles of a part, K draws of a tile; Z latent channels, h, w latent.
 """
@@ -16,7 +16,7 @@ MOST_TILES = 256
 class HeldOut:
     """Up to 256 tiles of the validation split, evenly spaced; `rows` are their int64 row numbers in the latents.
 
-    The posterior noise of a tile, then the noise of each of its `draws`, come from (seed, row) alone.
+    (seed, row) determines the posterior noise of a tile and then the noise of each of its `draws`.
     """
 
     def __init__(self, latents: Latents, *, seed: int, draws: int) -> None:
@@ -26,7 +26,7 @@ class HeldOut:
         self.latents, self.seed, self.draws = latents, seed, draws
 
     def batch(self, part: slice) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """The tiles `part`: x, scaled latents, float32 (n, Z, h, w); labels, int64 (n,); noise, float32 (K, n, Z, h, w)."""
+        """Return scaled latents, float32 (n, Z, h, w); labels, int64 (n,); noise, float32 (K, n, Z, h, w)."""
         rows, latents = self.rows[part], self.latents
         posterior = np.empty((len(rows), *latents.shape), np.float32)
         noise = np.empty((self.draws, *posterior.shape), np.float32)

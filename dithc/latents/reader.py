@@ -1,4 +1,4 @@
-"""The reader of latents: memory-mapped fp16 shards under one index, checked before the first number is used.
+"""Reader of latents: memory-mapped fp16 shards with one index, verified before use.
 
 Legend: N rows, Z latent channels, h, w latent; M stored channels (2 Z for mean and log-variance, Z for mean alone).
 """
@@ -23,23 +23,23 @@ Split = Literal["train", "val", "test", "all"]
 
 
 class Latents:
-    """The latents of a data set, in the order of its accepted tiles.
+    """Latents of a dataset, in the order of its accepted tiles.
 
-    Opening reads the index and compares sizes, which is cheap at any number of rows; a shard is mapped, and its bytes are
-    compared with what was written (SHA-256), when its first row is asked for; `verify` hashes every byte.
+    Opening reads the index and compares sizes, which is cheap for any number of rows. The first access to a shard maps
+    it and compares its SHA-256. `verify` hashes all files.
 
     Args:
-        folder: what `Latents.encode` wrote.
-        codec_id: id of the codec that will decode, if known.
-        tiles_digest: digest of the tiles' manifest, if known.
+        folder: Output folder of `Latents.encode`.
+        codec_id: Id of the decoding codec, if available.
+        tiles_digest: Digest of the tiles' manifest, if available.
 
     Attributes:
-        info: the content of index.json.
-        labels: int32 (N,), each at least 0 and below `num_classes`.
+        info: Content of index.json.
+        labels: int32 (N,), at least 0 and below `num_classes`.
 
     Raises:
-        UserError: the index is missing, a shard is missing or cut short, labels are out of range, or the latents are of
-            another codec or other tiles than expected.
+        UserError: The index is missing, a shard is missing or truncated, labels are out of range, or codec or tiles
+            differ from the expected ones.
     """
 
     encode = staticmethod(encode_tiles)
@@ -68,12 +68,12 @@ class Latents:
 
     @property
     def num_views(self) -> int:
-        """Encoded views of each tile: 2, or 8."""
+        """Encoded views per tile: 2 or 8."""
         return min((len(_views(shard)) for shard in self.info["shards"]), default=2)
 
     @property
     def num_classes(self) -> int:
-        """Classes of labels, the null class of guidance not counted."""
+        """Number of classes, without the null class of guidance."""
         return int(self.info["num_classes"])
 
     @property
@@ -83,11 +83,11 @@ class Latents:
 
     @property
     def has_logvar(self) -> bool:
-        """Whether a row holds mean and log-variance (an autoencoder) or the mean alone (pixels)."""
+        """True if a row holds mean and log-variance (an autoencoder), False for the mean only (pixels)."""
         return bool(self.info["moments"] == "mean_logvar")
 
     def rows(self, split: Split) -> Rows:
-        """Rows of a split in ascending order, int64."""
+        """Return the rows of a split in ascending order, int64."""
         if split == "all":
             return np.arange(self.count, dtype=np.int64)
         return np.flatnonzero(self._splits == Tiles.SPLITS.index(split)).astype(np.int64)
@@ -95,8 +95,8 @@ class Latents:
     def moments(self, rows: Rows, *, views: Rows | None = None) -> npt.NDArray[np.float16]:
         """Return stored rows (n,), float16 (n, M, h, w), in the requested order.
 
-        `views` (n,) selects the encoded view of each, by default 0. Odd views are mirror images, and view v is turned by v //
-        2 quarters after that.
+        `views` (n,) selects the encoded view of each, by default 0. Odd views are mirror images. View v is also rotated
+        by v // 2 quarter turns.
         """
         channels, height, width = self.shape
         out = np.empty((len(rows), channels * (1 + self.has_logvar), height, width), np.float16)
@@ -110,7 +110,7 @@ class Latents:
         return out
 
     def verify(self) -> list[str]:
-        """Hashes every file of the index; returns one sentence for each that differs from what was written."""
+        """Hash every file of the index; return one sentence per modified file."""
         entries = [view for shard in self.info["shards"] for view in _views(shard)]
         entries += [self.info["labels"], self.info["splits"]]
         paths = [(self.folder / entry["path"], entry["sha256"]) for entry in entries]
@@ -120,7 +120,7 @@ class Latents:
     # checks
 
     def _check_sizes(self) -> None:
-        """Looks at every file of the index, which opens none."""
+        """Check the size of every file in the index without opening it."""
         for view in (view for shard in self.info["shards"] for view in _views(shard)):
             try:
                 size = os.stat(self.folder / view["path"]).st_size
@@ -130,7 +130,7 @@ class Latents:
                 raise self._damaged(view["path"], f"{size} bytes", f"{view['bytes']} bytes")
 
     def _whole(self, shard: int, view: int) -> npt.NDArray[np.float16]:
-        """A file, by its shard and view, that was not asked for before: hashed, then mapped."""
+        """Return the file of a shard and view on first access: hashed, then mapped."""
         entry = _views(self.info["shards"][shard])[view]
         found = sha256_file(self.folder / entry["path"])
         if found != entry["sha256"]:
@@ -162,8 +162,8 @@ class Latents:
         return self._open(f"{name}.npy", (self.count,), dtype)
 
     def _open(self, name: str, shape: tuple[int, ...], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
-        """A mapped file, as a plain array: a row of numpy's own kind for mapped files takes twice the time of one."""
-        expected = f"{np.dtype(dtype)} {shape}, whole"
+        """Map a file as a plain array, because reading a row of numpy's memmap type takes twice as long."""
+        expected = f"{np.dtype(dtype)} {shape}, complete"
         try:
             array: npt.NDArray[Any] = np.asarray(np.load(self.folder / name, mmap_mode="r"))
         except FileNotFoundError:
@@ -191,5 +191,5 @@ class Latents:
 
 
 def _views(shard: dict[str, Any]) -> list[dict[str, Any]]:
-    """The entries of a shard's files, by view."""
+    """Return the entries of a shard's files, by view."""
     return [shard, shard["flip"], *shard.get("turned", [])]

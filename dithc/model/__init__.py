@@ -1,20 +1,22 @@
-"""The Diffusion Transformer of Peebles & Xie (2023) with adaLN-Zero, and with modern blocks, as single-process code.
+"""The Diffusion Transformer (DiT) of Peebles & Xie (2023), with original or modern blocks, as single-process code.
 
-What: `DiT` (`model(x, t, y)` predicts the noise, and its variance where sigma is learned), `PRESETS` and `DiTConfig`,
-`flops_per_image`, the surgery that makes a checkpoint fit another task: `official_state`, `adapt`, and the names that
-diffusers has for the weights: `diffusers_keys`.
-Why: everything else in dithc trains, samples or measures this one network.
+`DiT` maps `model(x, t, y)` to the noise, with its variance if sigma is learned. `DiTConfig` and `PRESETS` describe it,
+and `flops_per_image` counts its operations. `official_state` and `adapt` fit a checkpoint to another task, and
+`diffusers_keys` renames weights for diffusers.
+
 Invariants:
-- It knows the operators of `hcops` and nothing of ranks, threads, placement or files; those are applied from outside.
-- The forward pass draws no random numbers. Label dropout is done by the caller: `y` already holds `config.null_label`
-  where a label was dropped. Training draws are counters of (seed, epoch, sample), and a model with a generator of its own
-  would make them depend on batch and rank.
-- Names, shapes and meaning of the state dictionary are those of the released DiT checkpoints, to the parameter, where blocks are
-  of the original kind. Kinds do not mix: weights mean nothing in blocks of another one, and norms and rotations leave no trace in
-  names and shapes, so a kind stands in each checkpoint beside its weights and is compared.
+
+- The model uses the operators of `hcops` only. Callers apply ranks, threads, placement and files from outside.
+- The forward pass draws no random numbers. The caller drops labels: `y` already holds `config.null_label` for a dropped
+  label. Training draws are counters of (seed, epoch, sample). A generator in the model would make them depend on batch
+  and rank.
+- With original blocks, the state dictionary has the names, shapes and meaning of the released DiT checkpoints. Weights
+  of one block type are meaningless in another, and norms and rotations leave no trace in names and shapes. Each
+  checkpoint therefore stores its block type, and loading compares it.
 - Initial weights come from torch's global generator: seed it before construction.
-How to change it: a new size is a line of `training.SIZES`; a new field of `DiTConfig` needs its check there, its effect in
-`dit.py`, and its term in `flops.py`; a new difference that fine-tuning must bridge is a step in `surgery.py`.
+
+Extending: a new size is an entry of `training.SIZES`. A new field of `DiTConfig` needs its check there, its effect in
+`dit.py` and its term in `flops.py`. A new difference that fine-tuning must bridge is a step in `surgery.py`.
 """
 
 from dithc.model import diffusers_keys

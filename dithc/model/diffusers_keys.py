@@ -1,13 +1,13 @@
-"""The weights of a DiT under the names of diffusers' DiTTransformer2DModel, and the settings that class is built from.
+"""Conversion of DiT weights and settings to and from diffusers' DiTTransformer2DModel, without importing diffusers.
 
-The two networks are the same but for four things:
-- Each block of diffusers' class has embedders of its own for timestep and label; ours, like the official one, has one for
-  all. Exported, they are copies; imported, they have to be equal.
-- Its queries, keys and values are three layers; ours are one.
-- Its position embedding is computed and not among the weights.
-- Its frequencies of the timestep fall by i / 127, the official ones by i / 128 (`downscale_freq_shift` 1 instead of 0).
-  The weights do not tell for which they were trained, so neither direction changes them.
-No diffusers is needed here.
+The two networks differ in four points:
+
+- Each block of the diffusers class has its own timestep and label embedders. This model, like the official one, has one
+  of each. Export copies them; import requires equal copies.
+- Queries, keys and values are three layers in diffusers and one here.
+- The position embedding of diffusers is computed and is not part of the weights.
+- Timestep frequencies of diffusers fall by i / 127, official ones by i / 128 (`downscale_freq_shift` 1 instead of 0).
+  Weights do not record the value used in training, so neither direction changes them.
 """
 
 from collections.abc import Iterator, Mapping
@@ -23,13 +23,13 @@ from dithc.model.presets import DiTConfig
 from dithc.model.surgery import State, some
 
 CLASS = "DiTTransformer2DModel"
-CLASSES = (CLASS, "Transformer2DModel")  # the latter in files that are older than the former
+CLASSES = (CLASS, "Transformer2DModel")  # older files use the latter
 POSITIONS = "pos_embed"
 PATCH = "pos_embed.proj"
 BLOCK = "transformer_blocks."
 NORM_EPS = 1e-6  # of every norm of the official DiT
 
-# Our modules and theirs. All but the label table have a weight and a bias.
+# Names of modules here and in diffusers. Each has a weight and a bias, except the label table.
 AROUND = {"x_embedder.proj": PATCH, "final_layer.adaLN_modulation.1": "proj_out_1", "final_layer.linear": "proj_out_2"}
 IN_BLOCK = {
     "adaLN_modulation.1": ("norm1.linear",),
@@ -69,16 +69,12 @@ FIXED: dict[str, Any] = {
 
 
 def are_diffusers_keys(content: object) -> bool:
-    """Whether a file's content has the names of diffusers' class."""
+    """Return whether a file's content uses the names of the diffusers class."""
     return isinstance(content, Mapping) and f"{PATCH}.weight" in content
 
 
 def settings(config: DiTConfig) -> dict[str, Any]:
-    """The content of config.json for a model.
-
-    Raises:
-        UserError: the class cannot hold this model; the message says which property of it.
-    """
+    """Return the content of config.json; UserError names a property that the diffusers class cannot represent."""
     if config.size[0] != config.size[1]:
         raise _cannot_hold("an input that is not square", got=config.size, expected="(side, side)")
     if config.null_label is None:
@@ -86,9 +82,9 @@ def settings(config: DiTConfig) -> dict[str, Any]:
         raise _cannot_hold("a label table without a row for the null label", got=got, expected="label_dropout above 0")
     if config.block != training.BlockKind():
         fix = "export it as safetensors"
-        raise _cannot_hold("blocks of another kind", got=config.block, expected=training.BlockKind(), fix=fix)
+        raise _cannot_hold("blocks of another type", got=config.block, expected=training.BlockKind(), fix=fix)
     if config.mlp_width != 4 * config.hidden_size:
-        raise _cannot_hold("another width of the MLP", got=config.mlp_width, expected=4 * config.hidden_size)
+        raise _cannot_hold("another MLP width", got=config.mlp_width, expected=4 * config.hidden_size)
     return {
         "_class_name": CLASS,
         "num_attention_heads": config.num_heads,
@@ -105,11 +101,7 @@ def settings(config: DiTConfig) -> dict[str, Any]:
 
 
 def source_of(content: Mapping[str, Any]) -> DiTConfig:
-    """The model that a config.json describes.
-
-    Raises:
-        UserError: it is of another class, or describes a network that a DiT of ours cannot be.
-    """
+    """Return the model in a config.json; UserError for another class or a network that `DiT` cannot represent."""
     if content.get("_class_name", CLASS) not in CLASSES:
         raise _cannot_import("_class_name", got=content["_class_name"], expected=" or ".join(CLASSES))
     for key, value in FIXED.items():
@@ -120,7 +112,7 @@ def source_of(content: Mapping[str, Any]) -> DiTConfig:
     for key in (*sizes, "num_layers", "num_embeds_ada_norm"):
         most = MOST_CLASSES if key == "num_embeds_ada_norm" else MOST_SIDE
         if not isinstance(chosen[key], int) or isinstance(chosen[key], bool) or not 1 <= chosen[key] <= most:
-            raise _cannot_import(key, got=chosen[key], expected=f"a whole number from 1 to {most}")
+            raise _cannot_import(key, got=chosen[key], expected=f"an integer from 1 to {most}")
     heads, channels = chosen["num_attention_heads"], chosen["in_channels"]
     return DiTConfig(
         hidden_size=heads * chosen["attention_head_dim"],
@@ -135,10 +127,9 @@ def source_of(content: Mapping[str, Any]) -> DiTConfig:
 
 
 def to_diffusers(state: Mapping[str, Tensor], config: DiTConfig) -> State:
-    """Weights under the official names, renamed; no two of the result share memory, as safetensors demands.
+    """Rename official weights to diffusers names. No two results share memory, as safetensors requires.
 
-    Raises:
-        UserError: diffusers' class cannot hold this model.
+    Raises UserError if the diffusers class cannot represent this model.
     """
     settings(config)
     result: State = {}
@@ -150,25 +141,24 @@ def to_diffusers(state: Mapping[str, Tensor], config: DiTConfig) -> State:
 
 
 def from_diffusers(state: Mapping[str, Tensor], config: DiTConfig) -> State:
-    """Weights under diffusers' names, renamed to the official ones.
+    """Rename diffusers weights to official names.
 
     Args:
-        state: names to tensors.
-        config: the model they belong to; its width and size give the position embedding, which the files do not hold.
+        state: Tensors by name.
+        config: Model of the weights. Its width and size determine the position embedding, which the files lack.
 
     Raises:
-        UserError: names are missing or unknown, or the embedders of the blocks differ, so that no single one stands for
-            all of them.
+        UserError: Names are missing or unknown, or the embedders of the blocks differ.
     """
     table = list(_table(len({key.split(".")[1] for key in state if key.startswith(BLOCK)})))
     known = {name for _, theirs in table for name in theirs}
     missing, unknown = sorted(known - state.keys()), sorted(state.keys() - known)
     if missing or unknown:
         raise problem(
-            "names in the weights for diffusers",
+            "names of the diffusers weights",
             got=f"missing: {some(missing)}; unknown: {some(unknown)}",
             expected=f"the {len(known)} names of a {CLASS} of this depth",
-            fix="give the weights of its `transformer` whole, and as diffusers saves them",
+            fix="pass the complete weights of its `transformer`, as diffusers saves them",
         )
     result: State = {}
     for ours, theirs in table:
@@ -183,7 +173,7 @@ def from_diffusers(state: Mapping[str, Tensor], config: DiTConfig) -> State:
 
 
 def _table(depth: int) -> Iterator[tuple[str, list[str]]]:
-    """Each of our names but the position embedding's, and theirs: one, the three of a qkv, or a copy in each block."""
+    """Yield each official name except the position embedding, with its one or more diffusers names."""
     for kind in ("weight", "bias"):
         for ours, theirs in AROUND.items():
             yield f"{ours}.{kind}", [f"{theirs}.{kind}"]
@@ -201,9 +191,9 @@ def _refuse_different(copies: State) -> None:
             raise problem(
                 "embedders of the blocks differ",
                 got=f"{name} is not {first}",
-                expected="the same timestep and label embedders in every block: a DiT has one of each for all blocks",
-                fix=f"nothing can be done about weights that {CLASS} was trained to: train on the official network, or "
-                "start from weights converted from it",
+                expected="the same timestep and label embedders in every block: a DiT has one of each",
+                fix="train on the official network, or start from weights converted from it; weights trained as "
+                f"{CLASS} cannot be converted",
             )
 
 
@@ -214,5 +204,5 @@ def _cannot_hold(
 
 
 def _cannot_import(key: str, *, got: object, expected: object) -> UserError:
-    fix = f"give the folder of a {CLASS}: in a pipeline's folder the one named `transformer`"
+    fix = f"pass the folder of a {CLASS}: the subfolder `transformer` of a pipeline"
     return problem(f"{key} in config.json of the weights", got=got, expected=expected, fix=fix)

@@ -1,4 +1,4 @@
-"""The network: tokens through blocks with adaLN-Zero, and back to an image (Peebles & Xie 2023, figure 3).
+"""The DiT network: patch tokens, blocks with adaLN-Zero, and the final layer (Peebles & Xie 2023, figure 3).
 
 Legend: N batch, C channels, T tokens, D width, K head width, E width of the hidden layer of the MLP, p side of a patch.
 """
@@ -27,11 +27,7 @@ EMBEDDING_STD = 0.02
 
 
 class DiT(nn.Module):
-    """Predicts the noise in a noisy latent image, given the timestep and the label.
-
-    Attributes:
-        config: what it is made of.
-    """
+    """Network that predicts the noise in a noisy latent image from the timestep and the label, built from `config`."""
 
     def __init__(self, config: DiTConfig) -> None:
         super().__init__()
@@ -48,39 +44,34 @@ class DiT(nn.Module):
 
     @classmethod
     def from_preset(cls, name: str, **overrides: Any) -> Self:
-        """Builds a size of the paper, such as "DiT-S/2", with fields of `DiTConfig` changed by name.
-
-        Raises:
-            UserError: unknown preset or field (the message lists the known ones), or values that do not go together.
-        """
+        """Build a size of the paper, such as "DiT-S/2", with fields of `DiTConfig` overridden by name; see `preset`."""
         return cls(preset(name, overrides))
 
     def chain(self, *, to_patches: bool = False) -> Chain:
-        """The blocks in one callable, without gradients: for who calls them often. See `Chain`, also of weights that change.
+        """Return all blocks as one inference callable without autograd, with `to_patches` including the last layer.
 
-        Args:
-            to_patches: with the last layer behind them.
+        See `Chain` for changing weights.
         """
         return Chain(self.blocks, last=self.final_layer if to_patches else None)
 
     def forward(self, x: Tensor, t: Tensor, y: Tensor) -> Tensor:
-        """Predicts noise, and where sigma is learned the raw interpolation of its log variance behind it.
+        """Predict the noise, followed by the raw interpolation of its log variance if sigma is learned.
 
         Args:
-            x: (N, C, height, width), the noisy latents.
+            x: (N, C, height, width), noisy latents.
             t: (N), timesteps, int or float.
-            y: (N), int labels; `config.null_label` where there is none, or where the trainer dropped it.
+            y: (N), int labels; `config.null_label` for unlabeled images and labels dropped by the trainer.
 
         Returns:
             (N, C, height, width), or (N, 2C, height, width) with learned sigma.
 
         Raises:
-            UserError: x has other channels or another size than the model was built for.
+            UserError: The shape of x differs from the channels and size of the model.
         """
         if x.dim() != 4 or tuple(x.shape[1:]) != (self.config.in_channels, *self.config.size):
             expected = ("N", self.config.in_channels, *self.config.size)
             fix = "build the model with these in_channels and input_size, or cut the input to fit"
-            raise problem("input of the model", got=tuple(x.shape), expected=expected, fix=fix)
+            raise problem("shape of the model input", got=tuple(x.shape), expected=expected, fix=fix)
         tokens = self.x_embedder(x) + self.pos_embed  # (N, T, D)
         c = self.t_embedder(t) + self.y_embedder(y)  # (N, D)
         for block in self.blocks:
@@ -90,7 +81,7 @@ class DiT(nn.Module):
 
 
 class Block(nn.Module):
-    """Attention and MLP, each behind a norm shifted, scaled and gated by the condition c."""
+    """Attention and MLP, each after a norm that the condition c shifts, scales and gates."""
 
     def __init__(self, config: DiTConfig, rotary: Rotary = (None, None)) -> None:
         super().__init__()
@@ -102,7 +93,7 @@ class Block(nn.Module):
 
     @in_one_call
     def forward(self, x: Tensor, c: Tensor) -> Tensor:
-        """x (N, T, D), c (N, D)."""
+        """Transform tokens x (N, T, D) under conditions c (N, D)."""
         rms = self.kind.norm == "rms"
         modulation: Tensor = self.adaLN_modulation(c)  # (N, 6D)
         shift_a, scale_a, gate_a, shift_m, scale_m, gate_m = modulation.chunk(6, dim=1)  # (N, D) each
@@ -114,7 +105,7 @@ class Block(nn.Module):
 
 
 class FinalLayer(nn.Module):
-    """Norm shifted and scaled by the condition, then tokens to the pixels of their patches."""
+    """Norm shifted and scaled by the condition, then a projection of tokens to the pixels of their patches."""
 
     def __init__(self, width: int, out_features: int, *, rms: bool = False) -> None:
         super().__init__()
@@ -124,7 +115,7 @@ class FinalLayer(nn.Module):
 
     @in_one_pass
     def forward(self, x: Tensor, c: Tensor) -> Tensor:
-        """x (N, T, D), c (N, D)."""
+        """Project tokens x (N, T, D) under conditions c (N, D) to patches."""
         shift, scale = self.adaLN_modulation(c).chunk(2, dim=1)  # (N, D) each
         patches: Tensor = self.linear(hcops.vector.adaln(x, shift, scale, rms=self.rms))
         return patches  # (N, T, p*p*out)
@@ -132,10 +123,10 @@ class FinalLayer(nn.Module):
 
 @torch.no_grad()
 def initialise(model: DiT) -> None:
-    """Sets the weights a training starts from (Peebles & Xie, section 3.2 and appendix A).
+    """Set the initial weights of a training run (Peebles & Xie, section 3.2 and appendix A).
 
-    Xavier-uniform matrices and zero biases; normal embeddings of std 0.02; every modulation and the last layer zero, so
-    that each block begins as the identity and the network predicts 0.
+    Matrices are Xavier-uniform, biases zero, embeddings normal with std 0.02. Modulations and the last layer are zero,
+    so that each block starts as the identity and the network predicts 0.
     """
     for module in model.modules():
         if isinstance(module, nn.Linear):

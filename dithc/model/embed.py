@@ -1,4 +1,4 @@
-"""The ways into and out of the width D: patches, positions, timesteps, labels.
+"""Embeddings of patches, positions, timesteps and labels in width D.
 
 Legend: N batch, C channels, T tokens (T = rows * columns of patches), D width, p side of a patch.
 """
@@ -15,29 +15,29 @@ MAX_PERIOD = 10_000.0
 
 
 class Linear(nn.Linear):
-    """A linear layer served by `hcops`; a module of its own so that hooks and shardings from outside find it."""
+    """Linear layer computed by `hcops`. It is a module, so that external hooks and sharding can find it."""
 
     def forward(self, input: Tensor, *, gate: Tensor | None = None, residual: Tensor | None = None) -> Tensor:
-        """input (..., D); with gate (N, F) and residual (N, T, F) the gated branch is added to the residual stream."""
+        """Project input (..., D); with gate (N, F) and residual (N, T, F), return residual + gate * projection."""
         return hcops.linear(input, self.weight, self.bias, gate=gate, residual=residual)
 
 
 class LinearGelu(nn.Linear):
-    """A linear layer and the tanh GELU behind it, as one operator."""
+    """Linear layer followed by the tanh GELU, as one operator."""
 
     def forward(self, input: Tensor) -> Tensor:
         return hcops.linear(input, self.weight, self.bias, gelu=True)
 
 
 class Silu(nn.Module):
-    """SiLU served by `hcops`."""
+    """SiLU computed by `hcops`."""
 
     def forward(self, x: Tensor) -> Tensor:
         return hcops.vector.silu(x)
 
 
 class PatchProjection(nn.Conv2d):
-    """A convolution whose stride is its kernel, computed as the matrix product that it is."""
+    """Convolution with stride equal to its kernel size, computed as a matrix product."""
 
     def forward(self, input: Tensor) -> Tensor:
         patches = hcops.vector.patchify(input, self.kernel_size[0])  # (N, T, C*p*p)
@@ -45,27 +45,27 @@ class PatchProjection(nn.Conv2d):
 
 
 class PatchEmbedder(nn.Module):
-    """An image to tokens, one for each patch, row by row."""
+    """Embedding of an image as one token per patch, in row order."""
 
     def __init__(self, in_channels: int, hidden_size: int, patch_size: int) -> None:
         super().__init__()
         self.proj = PatchProjection(in_channels, hidden_size, kernel_size=patch_size, stride=patch_size)
 
     def forward(self, x: Tensor) -> Tensor:
-        """x (N, C, height, width)."""
+        """Embed images x (N, C, height, width)."""
         tokens: Tensor = self.proj(x)
         return tokens  # (N, T, D)
 
 
 class TimestepEmbedder(nn.Module):
-    """A timestep to a vector: sines and cosines, always in fp32, then an MLP."""
+    """Embedding of a timestep: sines and cosines, always in fp32, then an MLP."""
 
     def __init__(self, hidden_size: int) -> None:
         super().__init__()
         self.mlp = nn.Sequential(Linear(NUM_FREQUENCIES, hidden_size), Silu(), Linear(hidden_size, hidden_size))
 
     def forward(self, t: Tensor) -> Tensor:
-        """t (N), whole or fractional steps."""
+        """Embed integer or fractional timesteps t (N)."""
         weight = self.mlp[0].weight
         assert isinstance(weight, Tensor)
         embedding: Tensor = self.mlp(timestep_features(t).to(weight.dtype))
@@ -73,22 +73,22 @@ class TimestepEmbedder(nn.Module):
 
 
 class LabelEmbedder(nn.Module):
-    """A label to a vector; where labels are dropped in training the last row is the null label's."""
+    """Embedding of a label. If training drops labels, the last row is the null label's."""
 
     def __init__(self, num_rows: int, hidden_size: int) -> None:
         super().__init__()
         self.embedding_table = nn.Embedding(num_rows, hidden_size)
 
     def forward(self, y: Tensor) -> Tensor:
-        """y (N), whole numbers below the number of rows."""
+        """Embed labels y (N): integers below the number of rows."""
         vectors: Tensor = self.embedding_table(y)
         return vectors  # (N, D)
 
 
 def timestep_features(t: Tensor) -> Tensor:
-    """cos, then sin, of t at frequencies falling geometrically from 1 towards 1 / MAX_PERIOD; in fp32.
+    """Return cos, then sin, of t at frequencies falling geometrically from 1 towards 1 / MAX_PERIOD, in fp32.
 
-    The exponent is i / half for i < half, as in the released checkpoints (diffusers divides by half - 1 instead).
+    The exponent is i / half for i < half, as in the released checkpoints. diffusers divides by half - 1.
     """
     half = NUM_FREQUENCIES // 2
     exponents = torch.arange(half, dtype=torch.float32, device=t.device) / half
@@ -97,14 +97,12 @@ def timestep_features(t: Tensor) -> Tensor:
 
 
 def rotary_tables(head_width: int, grid: tuple[int, int]) -> tuple[Tensor, Tensor]:
-    """Cosines and sines by which queries and keys are rotated at each token of a grid of (rows, columns), from fp64.
+    """Return cosines and sines that rotate queries and keys at each token of a grid of (rows, columns), from fp64.
 
-    Of the K/2 pairs of a head the first half turns with the row and the second with the column (axial RoPE, as in EVA-02, Fang et
-    al. 2023, and LightningDiT, arXiv 2501.01423), each at K/4 frequencies falling geometrically from 1 radian a patch towards
-    1 / MAX_PERIOD: the frequencies of RoPE (Su et al. 2021, section 3.2.2), with the period that both papers keep.
-
-    Returns:
-        (T, K/2) each, fp32.
+    The first half of the K/2 pairs of a head rotates with the row, the second half with the column. This is the axial
+    RoPE of EVA-02 (Fang et al. 2023) and LightningDiT (arXiv 2501.01423). Each half has K/4 frequencies that fall
+    geometrically from 1 radian per patch towards 1 / MAX_PERIOD, as in RoPE (Su et al. 2021, section 3.2.2), with the
+    period of both papers. Both tables are (T, K/2), fp32.
     """
     quarter = head_width // 4
     frequencies = MAX_PERIOD ** (-torch.arange(quarter, dtype=torch.float64) / quarter)  # (K/4)
@@ -115,12 +113,9 @@ def rotary_tables(head_width: int, grid: tuple[int, int]) -> tuple[Tensor, Tenso
 
 
 def position_embedding(width: int, grid: tuple[int, int]) -> Tensor:
-    """The fixed 2-D sine-cosine embedding of a grid of (rows, columns), computed in fp64.
+    """Return the fixed 2-D sine-cosine embedding (1, T, D) of a grid of (rows, columns): fp32, computed in fp64.
 
     The first half of the width encodes the column and the second half the row, as in the released checkpoints.
-
-    Returns:
-        (1, T, D), fp32.
     """
     quarter = width // 4
     frequencies = MAX_PERIOD ** (-torch.arange(quarter, dtype=torch.float64) / quarter)  # (D/4)

@@ -1,4 +1,4 @@
-"""Arithmetic of one image, in the two conventions that the paper's figures mix.
+"""Operation counts per image, in both conventions used by the paper's figures.
 
 Legend: N batch, T tokens, D width, p side of a patch.
 """
@@ -9,30 +9,30 @@ from dithc.model.embed import NUM_FREQUENCIES
 from dithc.model.presets import DiTConfig
 
 FLOP_PER_MAC = 2  # a multiply-accumulate is two floating-point operations
-TRAINING_OVER_FORWARD = 3  # backward computes two products (input and weight gradients) for each one of forward
+TRAINING_OVER_FORWARD = 3  # backward computes two products, of input and weight gradients, per forward product
 
 
 class Flops(NamedTuple):
-    """Floating-point operations for one image; matrix products only, no recomputation counted."""
+    """Floating-point operations per image: matrix products only, without recomputation."""
 
     forward_linear: int
-    """Forward pass, linear layers alone."""
+    """Forward pass, linear layers only."""
     forward_total: int
-    """Forward pass, linear layers and the two products of attention."""
+    """Forward pass, linear layers and both products of attention."""
 
     @property
     def training_linear(self) -> int:
-        """Forward and backward, linear layers alone: the paper's section 5.6 (687 GFLOP for XL/2)."""
+        """Forward and backward pass, linear layers only: section 5.6 of the paper (687 GFLOP for XL/2)."""
         return TRAINING_OVER_FORWARD * self.forward_linear
 
     @property
     def training_total(self) -> int:
-        """Forward and backward, with attention (711.7 GFLOP for XL/2)."""
+        """Forward and backward pass, with attention (711.7 GFLOP for XL/2)."""
         return TRAINING_OVER_FORWARD * self.forward_total
 
 
 def flops_per_image(config: DiTConfig) -> Flops:
-    """Counts the matrix products of one image through the model that `config` describes."""
+    """Count the operations per image for the model described by `config`."""
     width, tokens, area = config.hidden_size, config.num_tokens, config.patch_size**2
     per_token = 4 * width * width + width * (config.mlp_rows + config.mlp_width)  # qkv and proj; both layers of the MLP
     block = tokens * per_token + 6 * width * width  # and adaLN

@@ -1,4 +1,4 @@
-"""What a block is made of: attention over the tokens, and an MLP, each with the gated residual connection behind it.
+"""Components of a block: attention over the tokens and MLPs, each with its gated residual connection.
 
 Legend: N batch, T tokens, D width, K head width, E width of the hidden layer of the MLP.
 """
@@ -10,11 +10,11 @@ from dithc import hcops
 from dithc.hcops import fused
 from dithc.model.embed import Linear, LinearGelu
 
-Rotary = tuple[Tensor | None, Tensor | None]  # cosines and sines (T, K/2), constants; or nothing
+Rotary = tuple[Tensor | None, Tensor | None]  # cosines and sines (T, K/2), constants; or None
 
 
 class Attention(nn.Module):
-    """Self-attention over all tokens of an image, and the gated residual connection behind it."""
+    """Self-attention over all tokens of an image, with the gated residual connection."""
 
     def __init__(self, width: int, num_heads: int, *, rotary: Rotary = (None, None), norm: bool = False) -> None:
         super().__init__()
@@ -25,7 +25,7 @@ class Attention(nn.Module):
         self.proj = Linear(width, width)
 
     def forward(self, x: Tensor, *, gate: Tensor, residual: Tensor) -> Tensor:
-        """residual + gate * (the mixed x); x and residual (N, T, D), gate (N, D)."""
+        """Return residual + gate * attention(x); x and residual (N, T, D), gate (N, D)."""
         qkv = self.qkv(x)  # (N, T, 3D)
         (cos, sin), (q_norm, k_norm) = self.rotary, (self.q_norm, self.k_norm)
         if cos is not None or q_norm is not None:
@@ -37,7 +37,7 @@ class Attention(nn.Module):
 
 
 class Mlp(nn.Module):
-    """Two linear layers with a tanh GELU between, and the gated residual connection behind them."""
+    """Two linear layers with a tanh GELU between them, and the gated residual connection."""
 
     def __init__(self, width: int, hidden: int) -> None:
         super().__init__()
@@ -46,11 +46,11 @@ class Mlp(nn.Module):
 
     @property
     def layers(self) -> tuple[nn.Linear, nn.Linear]:
-        """Both, in the order in which they run."""
+        """Both layers, in execution order."""
         return self.fc1, self.fc2
 
     def forward(self, x: Tensor, *, gate: Tensor, residual: Tensor) -> Tensor:
-        """residual + gate * (x through both layers); x and residual (N, T, D), gate (N, D)."""
+        """Return residual + gate * mlp(x); x and residual (N, T, D), gate (N, D)."""
         first, second = self.fc1, self.fc2
         if fused.is_plain(first, LinearGelu) and fused.is_plain(second, Linear):
             return fused.mlp(x, first.weight, first.bias, second.weight, second.bias, gate=gate, residual=residual)
@@ -59,20 +59,20 @@ class Mlp(nn.Module):
 
 
 class GatedMlp(nn.Module):
-    """Two linear layers with a SwiGLU between (Shazeer 2020), and the gated residual connection behind them."""
+    """Two linear layers with a SwiGLU between them (Shazeer 2020), and the gated residual connection."""
 
     def __init__(self, width: int, hidden: int) -> None:
         super().__init__()
-        self.gate_up = Linear(width, 2 * hidden)  # the rows whose SiLU gates, then those that are gated
+        self.gate_up = Linear(width, 2 * hidden)  # first the rows passed to SiLU, then the rows that they gate
         self.fc2 = Linear(hidden, width)
 
     @property
     def layers(self) -> tuple[nn.Linear, nn.Linear]:
-        """Both, in the order in which they run."""
+        """Both layers, in execution order."""
         return self.gate_up, self.fc2
 
     def forward(self, x: Tensor, *, gate: Tensor, residual: Tensor) -> Tensor:
-        """residual + gate * (x through both layers); x and residual (N, T, D), gate (N, D)."""
+        """Return residual + gate * mlp(x); x and residual (N, T, D), gate (N, D)."""
         hidden = hcops.vector.swiglu(self.gate_up(x))  # (N, T, E)
         out: Tensor = self.fc2(hidden, gate=gate, residual=residual)
         return out  # (N, T, D)

@@ -1,4 +1,4 @@
-"""What a DiT is made of, checked, and the sizes of the paper by name."""
+"""Validated configuration of a DiT, and the sizes of the paper by name."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
@@ -11,25 +11,25 @@ from dithc.log import UserError, problem
 
 @dataclass(frozen=True)
 class DiTConfig:
-    """The architecture of one DiT; everything that its parameter shapes and its forward pass depend on.
+    """Architecture of a DiT: all settings that determine parameter shapes and the forward pass.
 
     Attributes:
         hidden_size: D, the width of a token; divisible by 4 and by `num_heads`.
-        depth: number of blocks.
+        depth: Number of blocks.
         num_heads: H.
         patch_size: p, the side of a patch in latent pixels.
-        input_size: (height, width) of the latent image, each divisible by `patch_size`; an int stands for a square.
+        input_size: (height, width) of the latent image, each divisible by `patch_size`; an int means a square.
         in_channels: C, the channels of the latent image.
-        num_classes: classes with a label; 1 for unconditional data.
-        learn_sigma: whether the output holds a variance for each channel, 2C channels in all.
-        class_dropout_prob: the share of labels that the trainer drops, in [0, 1); above 0 the label table has one more
-            row, the null label.
-        mlp_ratio: width of the hidden layer of the MLP over `hidden_size`; of a SwiGLU, that of one with its arithmetic.
-        norm: before each modulation: LayerNorm, or RMSNorm (Zhang & Sennrich 2019), both without weights of their own.
-        mlp: two layers with a GELU between, or with a SwiGLU (Shazeer 2020).
-        position: the position embedding alone, or rotated queries and keys as well (`rotary_tables`), whose heads are then a
-            multiple of 4 wide.
-        qk_norm: whether queries and keys have RMS norms, each with weights (K) that all heads share.
+        num_classes: Number of labeled classes; 1 for unconditional data.
+        learn_sigma: Whether the output has a variance for each channel, 2C channels in total.
+        class_dropout_prob: Share of labels dropped by the trainer, in [0, 1). Above 0 the label table has an extra row,
+            the null label.
+        mlp_ratio: Hidden width of the MLP over `hidden_size`; for a SwiGLU, of the plain MLP with equal arithmetic.
+        norm: Norm before each modulation: LayerNorm, or RMSNorm (Zhang & Sennrich 2019), both without weights.
+        mlp: Two layers with a GELU between them, or with a SwiGLU (Shazeer 2020).
+        position: Position embedding only, or also rotated queries and keys (`rotary_tables`), which require a head
+            width divisible by 4.
+        qk_norm: Whether queries and keys have RMS norms, each with weights (K) shared by all heads.
     """
 
     hidden_size: int
@@ -53,7 +53,7 @@ class DiTConfig:
         object.__setattr__(self, "input_size", size)
         for name in ("hidden_size", "depth", "num_heads", "patch_size", "in_channels", "num_classes"):
             if not isinstance(getattr(self, name), int) or getattr(self, name) < 1:
-                raise _wrong(name, got=repr(getattr(self, name)), expected="a whole number of at least 1")
+                raise _wrong(name, got=repr(getattr(self, name)), expected="an integer of at least 1")
         if len(size) != 2 or any(not isinstance(side, int) or side < 1 or side % self.patch_size for side in size):
             raise _wrong("input_size", got=size, expected=f"(height, width), both multiples of patch {self.patch_size}")
         if self.hidden_size % self.num_heads or self.hidden_size % 4:
@@ -65,10 +65,8 @@ class DiTConfig:
         if not isinstance(self.qk_norm, bool):
             raise _wrong("qk_norm", got=repr(self.qk_norm), expected="True or False")
         if self.position == "rope" and self.head_width % 4:
-            expected = (
-                "a number that leaves each head a multiple of 4 wide, for pairs that turn with row and column (rope)"
-            )
-            raise _wrong("num_heads", got=f"{self.num_heads}, heads {self.head_width} wide", expected=expected)
+            expected = "a number that gives a head width divisible by 4, for rotations by row and column (rope)"
+            raise _wrong("num_heads", got=f"{self.num_heads}, head width {self.head_width}", expected=expected)
         if not 0 <= self.class_dropout_prob < 1:
             raise _wrong("class_dropout_prob", got=self.class_dropout_prob, expected="a share in [0, 1)")
         if self.mlp_width < 1:
@@ -97,23 +95,23 @@ class DiTConfig:
 
     @property
     def out_channels(self) -> int:
-        """C, or 2C with learned sigma."""
+        """Output channels: C, or 2C with learned sigma."""
         return self.in_channels * (2 if self.learn_sigma else 1)
 
     @property
     def mlp_width(self) -> int:
-        """E, the width of the hidden layer of the MLP."""
+        """E, the hidden width of the MLP."""
         width = int(self.hidden_size * self.mlp_ratio)
         return training.swiglu_width(width) if self.mlp == "swiglu" else width
 
     @property
     def mlp_rows(self) -> int:
-        """Of the first weight of the MLP: E, or 2E of a SwiGLU."""
+        """Rows of the first MLP weight: E, or 2E for a SwiGLU."""
         return self.mlp_width * (2 if self.mlp == "swiglu" else 1)
 
     @property
     def block(self) -> training.BlockKind:
-        """What the blocks consist of."""
+        """Block type."""
         return training.BlockKind(**{name: getattr(self, name) for name in training.BlockKind._fields})
 
     def described(self) -> dict[str, Any]:
@@ -122,7 +120,7 @@ class DiTConfig:
 
     @property
     def null_label(self) -> int | None:
-        """The label that means no class, or None where the table has no row for it (no label dropout)."""
+        """Label of the null class, or None if the table has no row for it (no label dropout)."""
         return self.num_classes if self.class_dropout_prob > 0 else None
 
 
@@ -141,13 +139,9 @@ PRESETS: Mapping[str, DiTConfig] = MappingProxyType(
 
 
 def preset(name: str, overrides: Mapping[str, Any]) -> DiTConfig:
-    """The preset `name` with `overrides` of its fields.
-
-    Raises:
-        UserError: no such preset, no such field, or values that do not go together.
-    """
+    """Return the preset `name` with overridden fields; UserError for unknown names or inconsistent values."""
     if name not in PRESETS:
-        fix = "name a preset, and change its fields by overrides"
+        fix = "name a preset and override its fields"
         raise problem("unknown model preset", got=repr(name), expected=" or ".join(PRESETS), fix=fix)
     known = [field.name for field in fields(DiTConfig)]
     unknown = [key for key in overrides if key not in known]

@@ -1,8 +1,8 @@
-"""Making a checkpoint fit a model that differs in classes, channels, size or learned sigma; each change said in words.
+"""Adaptation of a checkpoint to a model with other classes, channels, size or learned sigma; reports each change.
 
-Rules: a part that fits is kept. The class table is fresh where the number of classes differs, with the null row kept.
-Channels are matched in order: the first min(old, new) are kept, new ones start at zero (they neither disturb the tokens nor
-predict anything at first). The position embedding is recomputed. Width, depth, patch and MLP must agree.
+Matching parts are kept. If the number of classes differs, the class table is reinitialized and the null row kept.
+Channels match in order: the first min(old, new) are kept. New channels start at zero, so that they neither disturb the
+tokens nor predict anything at first. The position embedding is recomputed. Width, depth, patch and MLP must agree.
 
 Legend: C input channels, D width, T tokens, p side of a patch, R rows of the label table.
 """
@@ -31,7 +31,7 @@ MLP = "blocks.0.mlp.fc2.weight"
 
 @dataclass(frozen=True)
 class _Found:
-    """What a checkpoint was made for, read from its shapes."""
+    """Properties of a checkpoint's model, read from its shapes."""
 
     channels: int
     parts: int
@@ -41,20 +41,19 @@ class _Found:
 
 
 def adapt(state: Mapping[str, Tensor], model: DiT, *, source: DiTConfig | None = None) -> tuple[State, list[str]]:
-    """Makes the weights of a checkpoint fit `model`, changing neither of the two.
+    """Fit the weights of a checkpoint to `model`; modifies neither.
 
     Args:
-        state: weights of a DiT under the official names.
-        model: the model to fit; what is fresh in the result is taken from its own (initial) weights.
-        source: the configuration the checkpoint was trained with, where it is known. Without it the last row of the label
-            table is taken to be the null label and blocks to be of the original kind, as in the released checkpoints, and
-            num_heads goes unchecked.
+        state: Weights of a DiT under the official names.
+        model: Target model. New parts of the result are copies of its (initial) weights.
+        source: Configuration of the checkpoint, if available. Otherwise the last row of the label table is treated as
+            the null label and the blocks as original, as in the released checkpoints, and num_heads is not checked.
 
     Returns:
-        A state that `model.load_state_dict` accepts strictly, and a sentence for each change (empty: loaded as it is).
+        A state that `model.load_state_dict` accepts strictly, and one sentence per change (empty without changes).
 
     Raises:
-        UserError: the checkpoint differs in the kind of block, width, depth, patch, heads or MLP, or keys are missing or unknown.
+        UserError: The block type, width, depth, patch, heads or MLP differ, or keys are missing or unknown.
     """
     own = {key: value.detach() for key, value in model.state_dict().items()}
     _refuse_other_architecture(state, own, model.config, source)
@@ -70,20 +69,20 @@ def adapt(state: Mapping[str, Tensor], model: DiT, *, source: DiTConfig | None =
 
 
 def official_state(checkpoint: object, *, weights: Literal["ema", "model"] = "ema") -> State:
-    """Finds the weights in what a DiT checkpoint file holds: a training dictionary, or the bare state of a release.
+    """Return the weights in a DiT checkpoint: a training dictionary, or the bare state of a release.
 
     Args:
-        checkpoint: the loaded object: {"model", "ema", ...}, or a mapping of names to tensors.
-        weights: which of a training dictionary's weights to take.
+        checkpoint: The loaded object: {"model", "ema", ...}, or a mapping of names to tensors.
+        weights: Entry of a training dictionary to use.
 
     Returns:
-        Names to tensors, without the prefixes of wrappers such as DistributedDataParallel and torch.compile.
+        Tensors by name, without the prefixes of wrappers such as DistributedDataParallel and torch.compile.
 
     Raises:
-        UserError: there are no such weights in it.
+        UserError: The checkpoint lacks these weights.
     """
-    expected = f"a mapping with {weights!r} in it, or a mapping of parameter names to tensors"
-    fix = "give the weights file of a DiT, or name the other set of weights"
+    expected = f"a mapping with the key {weights!r}, or a mapping of parameter names to tensors"
+    fix = "pass the weights file of a DiT, or select the other set of weights"
     if not isinstance(checkpoint, Mapping):
         raise problem("checkpoint", got=type(checkpoint).__name__, expected=expected, fix=fix)
     nested = {name for name in ("ema", "model") if isinstance(checkpoint.get(name), Mapping)}
@@ -100,7 +99,7 @@ def official_state(checkpoint: object, *, weights: Literal["ema", "model"] = "em
 def _refuse_other_architecture(state: Mapping[str, Tensor], own: State, new: DiTConfig, old: DiTConfig | None) -> None:
     kind = training.BlockKind() if old is None else old.block
     if kind != new.block:
-        raise _misfit("kind of block", got=kind, expected=new.block)
+        raise _misfit("block type", got=kind, expected=new.block)
     if PATCH in state and state[PATCH].dim() == 4:
         if state[PATCH].shape[0] != new.hidden_size:
             raise _misfit("hidden_size", got=state[PATCH].shape[0], expected=new.hidden_size)
@@ -110,16 +109,16 @@ def _refuse_other_architecture(state: Mapping[str, Tensor], own: State, new: DiT
     if depth and depth != new.depth:
         raise _misfit("depth", got=depth, expected=new.depth)
     if MLP in state and state[MLP].shape[1] != new.mlp_width:
-        raise _misfit("width of the MLP", got=state[MLP].shape[1], expected=new.mlp_width)
+        raise _misfit("MLP width", got=state[MLP].shape[1], expected=new.mlp_width)
     if old is not None and old.num_heads != new.num_heads:
         raise _misfit("num_heads", got=old.num_heads, expected=new.num_heads)
     missing, unknown = sorted(own.keys() - state.keys()), sorted(state.keys() - own.keys())
     if missing or unknown:
         raise problem(
-            "names in the checkpoint",
+            "names of the checkpoint",
             got=f"missing: {some(missing)}; unknown: {some(unknown)}",
             expected=f"the {len(own)} names of the official DiT state dictionary",
-            fix="give the weights of a DiT; take them out of a wrapping dictionary by official_state",
+            fix="pass the weights of a DiT; extract them from a wrapping dictionary with official_state",
         )
 
 
@@ -139,14 +138,12 @@ def _labels(state: State, own: State, new: DiTConfig, had: _Found) -> list[str]:
     if had.num_classes == new.num_classes:
         result[: new.num_classes] = table[: new.num_classes]
     else:
-        changes.append(
-            f"class table re-initialised: {had.num_classes} classes in the checkpoint, {new.num_classes} now"
-        )
+        changes.append(f"class table reinitialized: {had.num_classes} classes in the checkpoint, {new.num_classes} now")
     if had.has_null and has_null:
         result[-1] = table[-1]
         changes.append("null label kept")
     elif has_null:
-        changes.append("null label initialised: the checkpoint has no row for it")
+        changes.append("null label initialized: the checkpoint has no row for it")
     elif had.has_null:
         changes.append("null label dropped: the model has no row for it")
     state[LABELS] = result
@@ -164,7 +161,7 @@ def _channels_in(state: State, own: State, new: DiTConfig, had: _Found) -> list[
 
 
 def _channels_out(state: State, own: State, new: DiTConfig, had: _Found) -> list[str]:
-    """Rearranges the rows of the head: they are ordered (place in the patch, noise or sigma, channel)."""
+    """Rearrange the rows of the head, which are ordered (place in the patch, noise or sigma, channel)."""
     area, parts = new.patch_size**2, new.out_channels // new.in_channels
     if (had.channels, had.parts) == (new.in_channels, parts):
         return []
@@ -179,7 +176,7 @@ def _channels_out(state: State, own: State, new: DiTConfig, had: _Found) -> list
     if had.channels != new.in_channels:
         changes.append(f"final layer: {_matched(kept, had.channels, new.in_channels)}")
     if had.parts != parts:
-        changes.append(f"final layer: sigma {'added at zero' if parts > had.parts else 'dropped'}")
+        changes.append(f"final layer: sigma {'initialized to zero' if parts > had.parts else 'dropped'}")
     return changes
 
 
@@ -192,16 +189,16 @@ def _positions(state: State, own: State, new: DiTConfig, had: _Found) -> list[st
 
 
 def _matched(kept: int, had: int, now: int) -> str:
-    rest = f"{now - kept} new at zero" if now > kept else f"{had - kept} dropped"
+    rest = f"{now - kept} initialized to zero" if now > kept else f"{had - kept} dropped"
     return f"first {kept} channels kept, {rest}"
 
 
 def _misfit(what: str, *, got: object, expected: object) -> UserError:
-    fix = "choose the preset and the overrides that the checkpoint was trained with"
+    fix = "use the preset and overrides of the checkpoint"
     return problem(f"checkpoint does not fit the model: {what}", got=got, expected=expected, fix=fix)
 
 
 def some(names: list[str], limit: int = 6) -> str:
-    """The first few of a list of names, and how many more there are."""
+    """Return the first `limit` names and the number of omitted names."""
     shown = ", ".join(names[:limit]) or "none"
     return shown if len(names) <= limit else f"{shown} and {len(names) - limit} more"

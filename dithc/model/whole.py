@@ -1,4 +1,4 @@
-"""Which blocks run as one call of the kernels, alone or all of them: those of whose parts nobody outside has to see the calls.
+"""Fusion of blocks into single kernel calls, if no external hook, wrapper or subclass must observe their submodules.
 
 Legend: N batch, T tokens, D width, F features of a patch.
 """
@@ -19,7 +19,7 @@ from dithc.model.parts import Attention, GatedMlp, Mlp
 
 
 class Parts(Protocol):
-    """A block: what it is made of, and by which kind."""
+    """Submodules and type of a block."""
 
     kind: training.BlockKind
     adaLN_modulation: nn.Sequential
@@ -28,7 +28,7 @@ class Parts(Protocol):
 
 
 class Last(Protocol):
-    """What is behind the last block: its parts."""
+    """Submodules of the final layer."""
 
     adaLN_modulation: nn.Sequential
     linear: Linear
@@ -38,7 +38,7 @@ Forward = Callable[[Any, Tensor, Tensor], Tensor]
 
 
 def in_one_call(forward: Forward) -> Forward:
-    """The forward pass of a block, part by part; in one call of the kernels, with the same bits, where these serve it whole."""
+    """Wrap a block's forward pass; run it as one kernel call if the kernels support it, with bitwise equal results."""
 
     @wraps(forward)
     def whole(block: Parts, x: Tensor, c: Tensor) -> Tensor:
@@ -52,7 +52,7 @@ def in_one_call(forward: Forward) -> Forward:
 
 
 def in_one_pass(forward: Forward) -> Forward:
-    """The forward pass of what is behind the last block, which does what `fused.last` does: it may be in a `Chain`'s call."""
+    """Mark a final layer's forward pass as equal to `fused.last`, so that a `Chain` may include it in its call."""
     forward.in_one_pass = True  # type: ignore[attr-defined]
     return forward
 
@@ -63,18 +63,17 @@ def _kind_of(block: Parts) -> fused.Kind:
     return fused.Kind(block.attn.num_heads, rms=rms, swiglu=swiglu, cos=cos, sin=sin)
 
 
-MOST_FLOP = 2e11  # of a pass that is one call: a second or two of a core, in which nothing interrupts it
+MOST_FLOP = 2e11  # limit of one call: a second or two on one core, during which it cannot be interrupted
 MOST_PROGRAMS = 4  # each holds the memory of a pass
 
 
 class Chain:
-    """Blocks one after the other, `(x (N, T, D), c (N, D)) -> (N, T, D)`, without gradients.
+    """Consecutive blocks, `(x (N, T, D), c (N, D)) -> (N, T, D)`, without gradients.
 
-    With what is behind the last block the result is its patches (N, T, F). The bits are those of the modules called one by one.
-    Where the C kernels serve all of them and a pass is short it is one call, recorded the first time and run again while all
-    weights stay where and what they are; a longer pass is several such calls. A weight whose change torch does not count (written
-    through `.data`, `.numpy()` or its address) is not seen to change: make another chain then. Hooks that come later are not
-    called.
+    With the final layer the result is patches (N, T, F). Results equal those of separate module calls bit for bit. If
+    the C kernels support all blocks, a short pass is one call: recorded first, then replayed while all weights keep
+    address and version. A longer pass is split into several calls. Writes that torch does not count (through `.data`,
+    `.numpy()` or an address) are not detected: create a new chain after them. Hooks registered later are not called.
     """
 
     def __init__(
@@ -92,7 +91,7 @@ class Chain:
         ]
         self._numbers = sum(weight.numel() for part in self._weighted() for weight in part.parameters())
         self._attentions = [block.attn for block in self._blocks]
-        self._state: tuple[tuple[int, int | None], ...] | None = None  # of the weights that the programs know
+        self._state: tuple[tuple[int, int | None], ...] | None = None  # address and version of each weight
         self._programs: dict[Hashable, program.Program] = {}
         self._parts: dict[tuple[int, int], Chain] = {}
 
@@ -102,11 +101,11 @@ class Chain:
             yield self._last
 
     def __len__(self) -> int:
-        """Of how many blocks."""
+        """Return the number of blocks."""
         return len(self._blocks)
 
     def __getitem__(self, part: slice) -> "Chain":
-        """Some of the blocks, with programs of their own, which stay here."""
+        """Return a slice of the blocks as a cached chain with separate programs."""
         first, stop, _ = part.indices(len(self))
         if (first, stop) not in self._parts:
             last = self._last if stop == len(self) else None
@@ -119,7 +118,7 @@ class Chain:
         if not fused.in_one_library():
             return self._one_by_one(x, c)
         across = part.part.across
-        tokens = x.shape[1] if across is None else across.most_tokens  # all who share an image decide alike
+        tokens = x.shape[1] if across is None else across.most_tokens  # equal on all ranks that share an image
         calls = -(-2 * self._numbers * x.shape[0] * tokens // MOST_FLOP)
         if calls > len(self):
             return self._one_by_one(x, c)
@@ -161,14 +160,14 @@ class Chain:
 
 
 def _weights_seen(block: nn.Module) -> fused.BlockWeights | None:
-    """As `_weights_of`, where nobody outside has to see the calls of the block either."""
+    """Return `_weights_of` the block if the call of the block itself needs no observer either."""
     if not fused.is_plain(block, type(block)) or not hasattr(type(block).forward, "in_one_call"):
         return None
     return _weights_of(block)  # type: ignore[arg-type]
 
 
 def _weights_of_last(layer: nn.Module) -> fused.LastWeights | None:
-    """As `_weights_seen`, of what is behind the last block."""
+    """Return the weights of the final layer under the conditions of `_weights_seen`."""
     if (
         not fused.is_plain(layer, type(layer))
         or not hasattr(type(layer).forward, "in_one_pass")
@@ -183,7 +182,7 @@ def _weights_of_last(layer: nn.Module) -> fused.LastWeights | None:
 
 
 def _is_condition(layers: nn.Sequential) -> bool:
-    """Whether nobody outside has to see the calls of a modulation: SiLU and a linear layer."""
+    """Return whether a modulation is a plain SiLU and linear layer without observers."""
     return (
         fused.is_plain(layers, nn.Sequential)
         and [type(part) for part in layers] == [Silu, Linear]
@@ -193,7 +192,7 @@ def _is_condition(layers: nn.Sequential) -> bool:
 
 
 def _weights_of(block: Parts) -> fused.BlockWeights | None:
-    """The parameters, where nobody outside has to see the calls of the parts."""
+    """Return the parameters of a block if its submodules are plain and have no observers."""
     is_plain = fused.is_plain
     if fused.all_are_seen():
         return None

@@ -1,21 +1,24 @@
-"""Sampling: a checkpoint and seeds made into images; who makes them does not matter.
+"""Sampling: reproducible generation of images from a checkpoint and seeds, on any number of ranks.
 
-What: `sample(job, group)` draws the images of an evaluation into resumable shards, a picture and a manifest; `search(job)` finds
-the timesteps at which few steps of its solver come nearest to many, `search_scaling(job)` how much more noise they should take
-out; `degrees_table(job, group)` says what ways there are to cut it among ranks, and how long each would take.
-Why: 10,000 images take hours on many dies; any rank must be able to make any of them, twice if need be, and always get the
-same picture.
+`sample(job, group)` draws the images of an evaluation into resumable shards, a preview image and a manifest.
+`search(job)` finds the timesteps at which a few steps of a solver come closest to many steps. `search_scaling(job)`
+finds the epsilon scaling. `degrees_table(job, group)` lists the valid parallel degrees with their predicted durations.
+Drawing 10,000 images takes hours on many dies. Any rank must therefore be able to compute any image, repeatedly if
+necessary, with the same result.
+
 Invariants:
-- Image i is decided by (seed, i): its label, its first noise and every later noise. Ranks, batches and order change only
-  how sums are rounded.
-- Labels are drawn uniformly from the classes that have train samples, as published scores of class-conditional models are
-  made; they are not balanced by index.
-- A shard is the unit of work and of resuming. It counts when its sidecar agrees with its bytes and with what is asked now;
-  else it is made again, and the log says why. Raising the number of images keeps the shards there are.
-- Both halves of guidance go through the network in one batch, where they are of one network.
-- Which weights, which step and which solver made the images stands in the manifest.
-How to change it: a solver enters through dithc.diffusion and its name in the configuration; what is stored of an image is
-in `shards.py`.
+
+- (seed, i) determines image i: its label, its initial noise and all later noise. Ranks, batches and order change only
+  the rounding of sums.
+- Labels are drawn uniformly from the classes with train samples, as for published scores of class-conditional models.
+  They are not balanced by index.
+- A shard is the unit of work and of resumption. It is valid if its sidecar matches its bytes and the current request.
+  Otherwise it is regenerated and the log gives the reason. A larger number of images keeps existing shards.
+- Both halves of guidance run in one batch if they use the same network.
+- The manifest records weights, step and solver.
+
+Extending: a solver is added in dithc.diffusion and by its name in the configuration. `shards.py` defines the stored
+data of an image.
 """
 
 from dithc.sample.compose import sample

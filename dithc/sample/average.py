@@ -1,4 +1,4 @@
-"""The average of any length, made of those that a run has stored (Karras et al. 2024, section 3.2).
+"""Averages of any length, combined from the stored averages of a run (Karras et al. 2024, section 3.2).
 
 Legend: K stored averages.
 """
@@ -15,39 +15,39 @@ from dithc.log import logger, problem
 from dithc.runs import Store
 from dithc.tensors import read_tensors
 
-NEGLIGIBLE = 2.0**-24  # a share of weights that changes none of them, as fp32 rounds
+NEGLIGIBLE = 2.0**-24  # smaller shares do not change any fp32 weight
 log = logger(__name__)
 
 
 def average_of(
     store: Store, checkpoint: Store.Checkpoint, *, length: float, snapshots: Sequence[int], manifest: Path
 ) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Average weights up to `checkpoint` as the sum of stored averages that is nearest to an average of relative length `length`.
+    """Combine stored averages up to `checkpoint` into the best approximation of an average of relative length `length`.
 
-    `snapshots` are the steps of summed checkpoints, if they are not later; `manifest` is the run's.
+    `snapshots` are the steps of the summed checkpoints, unless they are later; `manifest` is the run's.
 
     Returns:
         fp32 weights by name; and `ema`, `ema_misfit` (of the profile, relative) and `ema_snapshots`.
 
     Raises:
-        UserError: A checkpoint is missing or damaged, or holds no averages of lengths.
+        UserError: A checkpoint is missing or damaged, or has no averages of several lengths.
     """
     lengths = checkpoint.meta["ema"].get("lengths")
     if not lengths:
         raise problem(
-            f"the average of length {length} of the run in {store.folder}",
-            got="checkpoints without averages of lengths",
-            expected="two of them, as `ema.lengths` of the run says",
-            fix="pass the manifest of a run that has `ema.lengths`, or leave `ema` out of the evaluation",
+            f"average of length {length} is not available in {store.folder}",
+            got="checkpoints without averages of several lengths",
+            expected="two averages per checkpoint, as specified by `ema.lengths` of the run",
+            fix="pass the manifest of a run that has `ema.lengths`, or omit `ema` in the evaluation",
         )
     step = checkpoint.step
     steps = sorted({step, *(one for one in snapshots if one <= step)})
     if missing := sorted(set(steps) - set(store.steps())):
         raise problem(
-            f"the average of length {length} at step {step} is made of {len(steps)} checkpoints, and {len(missing)} lack",
+            f"average of length {length} at step {step}: {len(missing)} of {len(steps)} checkpoints are missing",
             got=f"checkpoints of steps {', '.join(map(str, store.steps())) or 'none'} in {store.folder}",
             expected=f"also {', '.join(map(str, missing[:10]))}{' and so on' if len(missing) > 10 else ''}",
-            fix="give the run the `keep_every` that it was trained with, leave `ema` out of the evaluation, or "
+            fix="restore the `keep_every` of the training run, omit `ema` in the evaluation, or "
             f"delete {manifest} and that folder to train again",
         )
     stored = [Profile(one, each) for one in steps for each in lengths]
@@ -57,21 +57,21 @@ def average_of(
         if abs(share) > NEGLIGIBLE:
             _add(sums, _weights(store, profile, manifest=manifest), share)
     log.info(
-        f"average of length {length} at step {step}, made of {lengths} in {len(steps)} checkpoint(s); its profile is missed by "
-        f"{found.misfit:.2g} of its norm"
+        f"average of length {length} at step {step}: combined {lengths} of {len(steps)} checkpoint(s), "
+        f"relative profile error {found.misfit:.2g}"
     )
     weights = {name: sums.pop(name).float() for name in list(sums)}
     return weights, {"ema": length, "ema_misfit": found.misfit, "ema_snapshots": len(steps)}
 
 
 def _weights(store: Store, profile: Profile, *, manifest: Path) -> Mapping[str, Tensor]:
-    """A stored average, its bytes verified."""
+    """Return a stored average after verification of its bytes."""
     file = Store.average_file(profile.length)
     return read_tensors(store.open(profile.step, manifest=manifest, files=[file]).folder / file)
 
 
 def _add(sums: dict[str, Tensor], weights: Mapping[str, Tensor], share: float) -> None:
-    """Adds a share of weights to sums in float64."""
+    """Add a share of weights to sums in float64."""
     for name, value in weights.items():
         if name in sums:
             sums[name].add_(value, alpha=share)

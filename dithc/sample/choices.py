@@ -1,4 +1,4 @@
-"""How the shards of a sampling are cut among ranks: the work, the rates of the ranks, and the degrees that are done first."""
+"""Choice of parallel degrees for a sampling run, from its work and the measured rates of the ranks."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -15,7 +15,7 @@ from dithc.sample.job import Job
 from dithc.sample.reconstruct import Reconstructions
 from dithc.sample.shards import SHARD_IMAGES
 
-DECODED = 16  # side of the part of a latent that is decoded to see how long it takes
+DECODED = 16  # side of the latent crop that is decoded to measure the decoding rate
 
 
 def chosen_degrees(
@@ -28,7 +28,7 @@ def chosen_degrees(
 ) -> choosing.Chosen:
     """Return all valid degrees by predicted seconds, equal on all ranks; a collective call that measures rates.
 
-    `shards` are the image counts to make. `layout` (nodes, ranks of each) describes other ranks, whose links are then those
+    `shards` are the numbers of images to draw. `layout` (nodes, ranks per node) describes other ranks, with the links
     of the machine's description. Raises UserError if given degrees do not match.
     """
     nodes = _nodes(group)
@@ -44,13 +44,13 @@ def chosen_degrees(
     fixed = dict(job.degrees) | (_stages(job, ranks=ranks) if shards else {})
     costs = choosing.Costs(work=work, rates=rates, ranks=ranks, ranks_a_node=ranks_a_node)
     chosen = choosing.choose(costs, fixed=fixed)
-    # The first rank's: processors may differ in the last bit of a prediction.
+    # Broadcast from the first rank, because processors may differ in the last bit of a prediction.
     sent: choosing.Chosen = group.broadcast_object(chosen if group.rank == 0 else None)
     return sent
 
 
 def work_of(images: Images | Reconstructions, shards: Sequence[int], *, job: Job) -> Work:
-    """What shards of so many images are made of."""
+    """Return the work of shards with the given numbers of images."""
     if not isinstance(images, Images):
         return Work(shards=shards)
     branches, staged = 1 if job.evaluation.guidance == 1.0 else 2, job.evaluation.pipefusion
@@ -73,7 +73,7 @@ def work_of(images: Images | Reconstructions, shards: Sequence[int], *, job: Job
 
 
 def _stages(job: Job, *, ranks: int) -> dict[str, int]:
-    """The degree of an evaluation's stages, where it has any; refuses fewer ranks."""
+    """Return the degree of an evaluation's stages, if configured; raise UserError with fewer ranks."""
     staged = job.evaluation.pipefusion
     if staged is None:
         return {}
@@ -90,7 +90,7 @@ def _stages(job: Job, *, ranks: int) -> dict[str, int]:
 
 
 def _nodes(group: Group) -> list[list[int]]:
-    """The ranks of each node, in order; each rank by itself where those of a node do not follow each other."""
+    """Return the ranks of each node in order, or single ranks if those of a node are not consecutive."""
     nodes = group.gather_objects(group.node)
     found: dict[str, list[int]] = {}
     for rank, node in enumerate(nodes):
@@ -102,7 +102,7 @@ def _nodes(group: Group) -> list[list[int]]:
 def _rates(
     images: Images | Reconstructions, work: Work, group: Group, nodes: Sequence[Sequence[int]]
 ) -> choosing.Rates:
-    if not isinstance(images, Images):  # images are dealt alone, whatever one takes
+    if not isinstance(images, Images):  # tiles are independent at any degree
         return choosing.Rates(flops=1.0, inside=None, between=None, copying=1.0, decoding=1.0)
     z, h, w = images.shape
     part = torch.zeros(1, z, min(h, DECODED), min(w, DECODED))
@@ -116,7 +116,7 @@ def _rates(
 
 
 def _elsewhere(rates: choosing.Rates, ranks_a_node: int) -> choosing.Rates:
-    """Measured rates with the links of the machine's description, where it has any."""
+    """Return measured rates with the links of the machine's description, if available."""
     machine = discover()
     if machine.network is None:
         return rates

@@ -1,4 +1,4 @@
-"""A sampling from its inputs to its manifest.
+"""A complete sampling run, from its inputs to its manifest.
 
 Legend: N images; C bands, H, W image.
 """
@@ -30,10 +30,10 @@ from dithc.sample.reconstruct import Reconstructions
 from dithc.sample.scenes import check_memory, check_room, free_bytes, picture, write_scene
 from dithc.sample.shards import SHARD_IMAGES, Shards, batches, grid
 
-NOT_IN_IDENTITY = {"images"}  # image i does not depend on how many there are
-# Ranks that share an image or a shard wait for each other at every step, and while one of them writes a shard.
+NOT_IN_IDENTITY = {"images"}  # image i does not depend on the number of images
+# Ranks that share an image or a shard wait for each other at every step, and while one rank writes a shard.
 MEETING_SECONDS, STOPPED_SECONDS = 1800.0, 10.0
-SHARD_GRACE, LEAVING_SECONDS = 1.3, 15.0  # of the slowest shard so far; and for leaving
+SHARD_GRACE, LEAVING_SECONDS = 1.3, 15.0  # multiple of the slowest shard so far; seconds to exit
 GRID_FILE = "grid.png"
 LABELS_NOTE = "uniform over the classes with train samples, from (seed, index)"
 log = logger(__name__)
@@ -95,12 +95,12 @@ def sample(job: Job, group: Group) -> dict[str, Any] | None:
         ).write(job.out)
         output.finish(stage="sample", name=job.name)
         log.info(f"{shards.total} images in {job.out.parent}, {len(missing)} of {shards.count} shards made now")
-    group.barrier()  # launchers kill the ranks that are left a while after the first has ended: rank 0 may still be writing
+    group.barrier()  # rank 0 may still be writing, and launchers kill the other ranks soon after the first has ended
     return numbers
 
 
 def inputs_of(job: Job) -> dict[str, str]:
-    """Digest of each input manifest, by path."""
+    """Return the digest of each input manifest, by path."""
     stages: dict[Path | None, str] = {
         job.checkpoint: "train",
         job.latents: "latents",
@@ -111,7 +111,7 @@ def inputs_of(job: Job) -> dict[str, str]:
 
 
 def _open_codec(job: Job) -> tuple[Reconstructions, dict[str, Any]]:
-    """Tiles and codec of an evaluation of the codec alone, and what the manifest says of them."""
+    """Return tiles and codec of a codec-only evaluation, and their manifest entries."""
     tiles = Tiles(job.tiles.parent)
     codec = open_codec(job.codec_settings, info=tiles.info, folder=job.codec.parent if job.codec else None)
     stretch = digest(tiles.info["display"])
@@ -120,7 +120,7 @@ def _open_codec(job: Job) -> tuple[Reconstructions, dict[str, Any]]:
 
 
 def open_images(job: Job, *, tiles_digest: str) -> tuple[Images, dict[str, Any]]:
-    """The network, the codec and the classes, checked against each other."""
+    """Return the network, the codec and the classes, checked for consistency."""
     guide = load_guide(job)
     model, meta = load_network(job)
     assert job.latents is not None
@@ -128,18 +128,18 @@ def open_images(job: Job, *, tiles_digest: str) -> tuple[Images, dict[str, Any]]
     codec = open_codec(job.codec_settings, info=tiles.info, folder=job.codec.parent if job.codec else None)
     if codec.id != meta["codec"]:
         raise problem(
-            f"codec of evaluation {job.name} is not the one the run was trained with",
+            f"codec of evaluation {job.name} differs from the codec of the training run",
             got=codec.id,
             expected=meta["codec"],
-            fix="sample with the codec of the run's latents, or train again on latents of this codec",
+            fix="sample with the codec of the run's latents, or retrain on latents of this codec",
         )
     latents = Latents(job.latents.parent, codec_id=codec.id, tiles_digest=tiles_digest)
     if latents.num_classes != meta["num_classes"]:
         raise problem(
-            f"latents {job.latents} are not those the run was trained on",
+            f"latents {job.latents} differ from those of the training run",
             got=f"{latents.num_classes} classes",
             expected=f"{meta['num_classes']} classes",
-            fix="pass the latents of the run's data set",
+            fix="pass the latents of the run's dataset",
         )
     classes = np.unique(latents.labels[latents.rows("train")]).astype(np.int64)
     objective = Objective.of(training.Objective(**meta["objective"]))
@@ -163,12 +163,12 @@ def open_images(job: Job, *, tiles_digest: str) -> tuple[Images, dict[str, Any]]
 
 
 def _scenes(images: Images | Reconstructions) -> Images | None:
-    """The images, where they are scenes: made one by one, by windows, and written by rows."""
+    """Return the images if they are scenes: drawn one by one in windows, and written by rows."""
     return images if isinstance(images, Images) and images.grid is not None else None
 
 
 def _check_scenes(images: Images, shards: Shards, missing: list[int], *, bands: int, group: Group) -> None:
-    """Refuses scenes for which memory or disk have no room, before any is begun; on all ranks alike."""
+    """Raise UserError on all ranks if scenes exceed memory or disk, before sampling starts."""
     each = [available // group.local_size for available in (available_bytes(),) if available is not None]
     free = [known for found in group.gather_objects(each) for known in found]
     if free:
@@ -178,21 +178,21 @@ def _check_scenes(images: Images, shards: Shards, missing: list[int], *, bands: 
 
 
 def _missing(shards: Shards) -> list[int]:
-    """Return the shards to make; log why an existing shard is not reused."""
+    """Return the missing shards; log the reason if an existing shard is invalid."""
     missing = []
     for shard in range(shards.count):
         fault = shards.fault(shard)
         if fault is not None:
             missing.append(shard)
         if fault:
-            log.warning(f"{shards.path(shard)} is made again: {fault}")
+            log.warning(f"regenerating {shards.path(shard)}: {fault}")
     return missing
 
 
 def _make(images: Images | Reconstructions, shards: Shards, missing: list[int], *, job: Job, group: Group) -> bool:
-    """Makes shards, each by a group of ranks; false where this one stopped because the job will be ended before the next is made.
+    """Draw shards, each by a group of ranks; return False if the walltime is too short for a further shard.
 
-    The first shard is begun in any case, so that a job that starts again and again gets on.
+    The first shard always starts, so that a repeatedly restarted job makes progress.
     """
     group.wait_at_most(MEETING_SECONDS, stopped_seconds=STOPPED_SECONDS)
     with group.meeting():
@@ -227,11 +227,11 @@ def _make(images: Images | Reconstructions, shards: Shards, missing: list[int], 
             begun, parts = time.monotonic(), []
             for part in batches(team.mine(shards.indices(shard)), batch):
                 on_step = _reporter(bar, images=len(part), made=made, total=total)
-                parts.append(make(part, on_step=on_step))  # (N, C, H, W), of a scene (1, Z, h, w)
+                parts.append(make(part, on_step=on_step))  # (N, C, H, W); scenes: (1, Z, h, w)
                 made += len(part)
             _write(images, shards, shard, parts, team=team, begun=begun)
             slowest = max(slowest, time.monotonic() - begun)
-    group.wait_at_most(None, stopped_seconds=STOPPED_SECONDS)  # the others may be at their last shard for hours
+    group.wait_at_most(None, stopped_seconds=STOPPED_SECONDS)  # other ranks may need hours for their last shard
     return is_whole
 
 
@@ -244,7 +244,7 @@ def _write(
     team: Team,
     begun: float,
 ) -> None:
-    """Collects a shard on the first rank of its group, which writes it."""
+    """Collect a shard on the first rank of its group, which writes it."""
     scenes = _scenes(images)
     if scenes is not None:
         (latent,) = parts[0]  # (Z, h, w)
@@ -274,7 +274,7 @@ def _reporter(bar: progress, *, images: int, made: int, total: int) -> Any:
 
 
 def _way(chosen: training.Evaluation, *, meta: dict[str, Any]) -> dict[str, Any]:
-    """How noise became images."""
+    """Return the manifest entries of the sampling settings."""
     kept = (
         "weights",
         "sampler",

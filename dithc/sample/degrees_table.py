@@ -1,4 +1,4 @@
-"""The table of choices: predicted seconds of every way to cut a sampling among ranks, and why others do not go."""
+"""Table of parallel degrees of a sampling run with predicted seconds, and the reasons for excluded degrees."""
 
 from collections.abc import Iterator
 
@@ -12,18 +12,18 @@ from dithc.sample.shards import Shards
 
 
 def degrees_table(job: Job, group: Group, *, layout: tuple[int, int] | None = None) -> str:
-    """Return lines of degrees, best first, for all images of an evaluation, equal on all ranks; nothing is sampled or written.
+    """Return lines of degrees, best first, for all images of an evaluation, equal on all ranks. No images are drawn.
 
-    This is a collective call, because rates are measured. `layout` (nodes, ranks of each) describes other ranks. Their links
-    are those of the machine's description (DITHC_MACHINE); without any, the table excludes degrees that need links and notes
-    it. Raises UserError as `sample`, and for an evaluation of a codec alone.
+    The call is collective, because it measures rates. `layout` (nodes, ranks per node) describes other ranks, with the
+    links of the machine's description (DITHC_MACHINE). Without a description the table excludes degrees that need links
+    and notes it. Raises UserError as `sample` does, and for a codec-only evaluation.
     """
     if job.evaluation.at == "codec":
         raise problem(
-            f"--degrees of evaluation {job.name}",
-            got="an evaluation of the codec alone",
-            expected="one with a network, whose calls are shared",
-            fix="start it on as many ranks as there are: its shards and their images are dealt, and nothing is exchanged",
+            f"--degrees does not apply to evaluation {job.name}",
+            got="a codec-only evaluation",
+            expected="an evaluation with a network",
+            fix="start it on all available ranks: they divide the shards and images and exchange no data",
         )
     if layout is None and group.size == 1:
         layout = (1, 1)
@@ -46,15 +46,15 @@ def degrees_table(job: Job, group: Group, *, layout: tuple[int, int] | None = No
 
 
 def _missing(rates: choosing.Rates, layout: tuple[int, int] | None) -> Iterator[str]:
-    """What is to be told of other ranks, whose links nobody knows."""
+    """Yield notes about other ranks with unknown links."""
     nodes, ranks_a_node = layout or (1, 1)
     unknown = [
-        *(["in a node"] if ranks_a_node > 1 and rates.inside is None else []),
+        *(["within a node"] if ranks_a_node > 1 and rates.inside is None else []),
         *(["between nodes"] if nodes > 1 and rates.between is None else []),
     ]
     if unknown:
         yield (
-            f"Ways in which ranks exchange are left out: messages {' and '.join(unknown)} are not known. To have them predicted, "
-            "set the environment variable DITHC_MACHINE to the description of a machine with a section `network`, such as "
+            f"Degrees with communication are excluded: the links {' and '.join(unknown)} are unknown. To predict them, "
+            "set the environment variable DITHC_MACHINE to a machine description with a section `network`, such as "
             "profiles/machines/lx2.yaml."
         )

@@ -1,4 +1,4 @@
-"""What a sampling is asked to do."""
+"""Inputs and settings of a sampling run."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -10,21 +10,22 @@ from dithc.config import codecs, training
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """The images of one evaluation.
+    """Images of one evaluation.
 
     Attributes:
-        name: the evaluation.
-        evaluation: its settings.
-        spec: the semantic settings that go into the manifest.
-        checkpoint: manifest of the run at the end of its training; None for an evaluation of the codec alone.
-        latents: manifest of the latents it was trained on, likewise; their classes give the labels.
-        tiles: manifest of the tiles; their scaling and display stretch are used.
-        codec_settings: the codec that decodes.
-        codec: manifest of that codec, where it was trained here.
-        snapshots: steps of the checkpoints of which `evaluation.ema` is made; empty where no length is asked for.
-        out: the manifest to write; shards stand beside it.
-        parallel_vae: whether all ranks that share an image decode it together (see `dithc.parallel.decode.Decoding`).
-        degrees: of how a shard is cut among ranks, those that are given (see `dithc.parallel.Degrees`).
+        name: Name of the evaluation.
+        evaluation: Its settings.
+        spec: Semantic settings for the manifest.
+        checkpoint: Manifest of the finished training run; None for a codec-only evaluation.
+        latents: Manifest of the training latents, which provide the classes of labels; None for a codec-only
+            evaluation.
+        tiles: Manifest of the tiles, which provide scaling and display stretch.
+        codec_settings: Settings of the decoding codec.
+        codec: Manifest of that codec, if it was trained here.
+        snapshots: Steps of the checkpoints combined into `evaluation.ema`; empty without a requested length.
+        out: Manifest to write; shards are in the same folder.
+        parallel_vae: Whether all ranks that share an image decode it together (see `dithc.parallel.decode.Decoding`).
+        degrees: Given degrees of the division of a shard among ranks (see `dithc.parallel.Degrees`).
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""The network that is sampled: trained, as it was before training, or never trained."""
+"""The sampled network: trained, at the start of training, or with untrained initial weights."""
 
 from dataclasses import replace
 from typing import Any
@@ -17,13 +17,11 @@ log = logger(__name__)
 
 
 def load_network(job: Job) -> tuple[DiT, dict[str, Any]]:
-    """The network an evaluation asks for, and what its checkpoint says of itself.
+    """Return the network of an evaluation and the metadata of its checkpoint.
 
-    `final` is the step of the run's manifest, `start` step 0 of the same training (for a fine-tuning: the pre-trained
-    weights, adapted), `untrained` the fresh initial weights from the run's seed, a number the step of that number.
-
-    Raises:
-        UserError: the checkpoint is missing or damaged.
+    `final` is the step of the run's manifest, `start` step 0 of the same training run (for fine-tuning: the adapted
+    pre-trained weights), `untrained` the initial weights from the run's seed, and a number the step of that number.
+    Raises UserError if the checkpoint is missing or damaged.
     """
     evaluation = job.evaluation
     assert job.checkpoint is not None
@@ -31,10 +29,10 @@ def load_network(job: Job) -> tuple[DiT, dict[str, Any]]:
     step = evaluation.at if isinstance(evaluation.at, int) else last if evaluation.at == "final" else 0
     if isinstance(evaluation.at, int) and step != last and step not in store.steps():
         raise problem(
-            f"evaluation {job.name} is of step {step}, whose checkpoint was not kept",
+            f"evaluation {job.name} needs step {step}, but its checkpoint was not kept",
             got=f"checkpoints of steps {', '.join(map(str, store.steps())) or 'none'} in {store.folder}",
-            expected=f"step {step} among them",
-            fix=f"evaluate one of these, or delete {job.checkpoint} and that folder to train again with `keep_every`",
+            expected=f"a checkpoint of step {step}",
+            fix=f"evaluate one of these, or delete {job.checkpoint} and that folder to retrain with `keep_every`",
         )
     checkpoint = store.open(step, manifest=job.checkpoint)
     meta = checkpoint.meta
@@ -53,30 +51,29 @@ def load_network(job: Job) -> tuple[DiT, dict[str, Any]]:
             model.load_state_dict(read_tensors(path) if averaged is None else averaged)
         except (UserError, RuntimeError) as error:
             raise problem(
-                f"weights {path} do not fit the model that their checkpoint describes",
+                f"weights {path} do not fit the model in their checkpoint.json",
                 got=error,
                 expected="the weights written together with checkpoint.json",
-                fix=f"delete {job.checkpoint} and the folder {store.folder}, then run the workflow again: it trains the "
-                "run anew",
+                fix=f"delete {job.checkpoint} and the folder {store.folder}, then rerun the workflow to retrain",
             ) from error
     log.info(f"sampling {describe(evaluation, step=checkpoint.step)} from {checkpoint.folder}")
     return model.eval(), meta
 
 
 def load_guide(job: Job) -> DiT | None:
-    """Return the network that guidance moves away from, if it is not the sampled one; UserError if its checkpoint is unusable."""
+    """Return the network that guidance moves away from, if it differs from the sampled network."""
     guide = job.evaluation.guide
     if guide is None:
         return None
-    log.info("two networks: the one that guidance moves away from, first")
+    log.info("sampling two networks; the first is the guide")
     return load_network(replace(job, evaluation=job.evaluation.model_copy(update={"at": guide, "ema": None})))[0]
 
 
 def describe(evaluation: training.Evaluation, *, step: int) -> str:
-    """Which weights are sampled, in words."""
+    """Return a description of the sampled weights."""
     if evaluation.at == "codec":
-        return "real tiles as the codec gives them back"
+        return "reconstructions of real tiles"
     if evaluation.at == "untrained":
-        return "fresh weights, never trained"
+        return "untrained initial weights"
     length = "" if evaluation.ema is None else f" (length {evaluation.ema})"
     return f"{'averaged' if evaluation.weights == 'ema' else 'raw'} weights{length} of step {step}"

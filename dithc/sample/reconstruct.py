@@ -1,4 +1,4 @@
-"""Real tiles as a codec gives them back: in the place of samples, they show what no samples of that codec can surpass.
+"""Codec reconstructions of real tiles instead of samples: an upper bound on the scores of samples with that codec.
 
 Legend: N images; C bands, H, W image.
 """
@@ -17,10 +17,10 @@ from dithc.sample.generate import ALONE, OnStep
 
 
 class Reconstructions:
-    """Encodes and decodes tiles of the evaluation's split, by index, from the posterior's mean.
+    """Reconstructions of tiles of the evaluation's split, by index, from the posterior's mean.
 
-    The evaluation's seed draws its number of images from the split. `rows` are tiles in the order of the images, `steps` the
-    steps of an image, and `team` is the ranks that make a shard together.
+    The evaluation's seed draws its number of images from the split. `rows` are tiles in the order of the images,
+    `steps` the steps of an image, and `team` is the group of ranks that processes a shard together.
     """
 
     steps = 1
@@ -32,11 +32,11 @@ class Reconstructions:
         self.count = len(self.rows)
 
     def labels(self, indices: Sequence[int]) -> list[int]:
-        """The label of each tile."""
+        """Return the label of each tile."""
         return [int(label) for label in self._tiles.labels[self.rows[list(indices)]]]
 
     def images(self, indices: Sequence[int], *, on_step: OnStep | None = None) -> Tensor:
-        """Reconstructions, float32 (N, C, H, W) in scaled units."""
+        """Return reconstructions, float32 (N, C, H, W) in scaled units."""
         mean, _ = self.codec.encode(self.codec.input(self._tiles, self.rows[list(indices)]))  # (N, Z, h, w)
         decoded = self.codec.decode(mean * self.codec.scale)
         if on_step is not None:
@@ -47,9 +47,9 @@ class Reconstructions:
 def _drawn(rows: Rows, evaluation: training.Evaluation) -> Rows:
     if len(rows) < 2:
         raise problem(
-            f"split {evaluation.real_split} is too small to judge the codec by",
+            f"split {evaluation.real_split} is too small to evaluate the codec",
             got=f"{len(rows)} tiles",
             expected="at least 2",
-            fix="name another split as `real_split`, or give it a larger share of the data set's `split`",
+            fix="set `real_split` to another split, or increase its share in the dataset's `split`",
         )
     return np.random.default_rng(evaluation.seed).permutation(rows)[: evaluation.images]

@@ -1,7 +1,7 @@
-"""What of a sampling's images is not exact, for the manifest; and what a cache across steps saved, kept beside each shard.
+"""Approximations of a sampling run for the manifest, and the savings of a cache across steps, stored in each sidecar.
 
-Legend: N images of a shard; saved seconds are of ranks: what the work left out would have taken at the measured pace of the work
-done, less what the cache itself took.
+Legend: N images of a shard. Saved seconds are rank seconds: the predicted time of the omitted work at the measured
+speed of the computed work, less the time of the cache itself.
 """
 
 from collections.abc import Iterable, Mapping
@@ -12,12 +12,12 @@ from torch import Tensor
 from dithc.config import training
 from dithc.parallel import Team
 
-KEY = "cache"  # of a shard's sidecar
+KEY = "cache"  # key of a shard's sidecar
 
 
 def of_shard(tally: Tensor, team: Team) -> dict[str, Any]:
     """Return a shard's sidecar entries from this rank's tally (4) (`parallel.cache.Cached`); collective over the shard's team."""
-    made, whole, seconds, beside = team.members.sum_(tally.float()).tolist()  # whole numbers below 2^24 are exact
+    made, whole, seconds, beside = team.members.sum_(tally.float()).tolist()  # integers below 2^24 are exact in fp32
     saved = seconds * (whole - made) / made - beside if made else 0.0
     return {KEY: {"blocks": [round(made), round(whole)], "seconds_saved": round(saved, 3)}}
 
@@ -38,11 +38,11 @@ def numbers(chosen: training.Evaluation, sidecars: Iterable[Mapping[str, Any]]) 
 
 
 def said(numbers: Mapping[str, Any]) -> str:
-    """Numbers of a sampling with a cache, in words."""
+    """Return a description of the savings of a cache."""
     made, whole = numbers["blocks"]
     saved, seconds = numbers["seconds_saved"], numbers["seconds"]
     times = (seconds + saved) / seconds if seconds else 1.0
     return (
-        f"{made:,} of {whole:,} runs of a block made ({made / whole:.0%}), {saved:.1f} s of ranks saved ({times:.2f} times as "
-        "fast); images are not exact"
+        f"computed {made:,} of {whole:,} block runs ({made / whole:.0%}), saved {saved:.1f} s of rank time "
+        f"({times:.2f} times as fast); images are not exact"
     )

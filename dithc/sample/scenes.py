@@ -1,4 +1,4 @@
-"""Scenes written as shards of one image, by rows: nothing as large as a scene is in memory.
+"""Scenes written by rows as shards of one image, so that no array of the size of a scene is in memory.
 
 Legend: Z latent channels, h, w latent; C bands, H, W image.
 """
@@ -21,10 +21,10 @@ from dithc.runs import replacing
 from dithc.sample.generate import Images
 from dithc.sample.shards import Shards, as_stored
 
-LATENTS_AT_ONCE = 6  # at least, as large as all latents of a scene; measured were 10 to 13
-SPARE_BYTES = 64 << 20  # for what stands beside the arrays
-LINES = 64  # of an image, turned into what is stored at once
-LOOKED_AT = 512  # pixels of a side of the picture of a scene
+LATENTS_AT_ONCE = 6  # minimum, in sizes of all latents of a scene; 10 to 13 were measured
+SPARE_BYTES = 64 << 20  # for files besides the arrays
+LINES = 64  # rows converted to the stored format at a time
+LOOKED_AT = 512  # maximum side in pixels of a scene's preview
 
 
 def check_memory(shape: tuple[int, int, int], *, free: int) -> None:
@@ -32,37 +32,37 @@ def check_memory(shape: tuple[int, int, int], *, free: int) -> None:
     latents = math.prod(shape) * torch.float32.itemsize
     if LATENTS_AT_ONCE * latents > free:
         raise problem(
-            f"a scene of {shape[0]} x {shape[1]} x {shape[2]} latents is larger than memory",
-            got=f"{refusal.gib(free)} free for a rank",
-            expected=f"{refusal.gib(LATENTS_AT_ONCE * latents)} at least: a sampler has {LATENTS_AT_ONCE} tensors or more of "
-            f"{refusal.gib(latents)} at once, on every rank",
-            fix="lower `size` of the evaluation, take a codec of fewer latents (`pixel` has one for every number), "
-            "start fewer ranks a node, or ask for more memory (`resources: {sample: {mem_mb}}`)",
+            f"a scene of {shape[0]} x {shape[1]} x {shape[2]} latents does not fit in memory",
+            got=f"{refusal.gib(free)} free per rank",
+            expected=f"at least {refusal.gib(LATENTS_AT_ONCE * latents)}: every rank holds {LATENTS_AT_ONCE} or more "
+            f"tensors of {refusal.gib(latents)}",
+            fix="lower `size` of the evaluation, use a codec with fewer latents (`pixel` has one per number), "
+            "start fewer ranks per node, or request more memory (`resources: {sample: {mem_mb}}`)",
         )
 
 
 def check_room(shards: Shards, missing: Sequence[int], *, shape: tuple[int, int, int], free: int) -> None:
-    """Raise UserError if the disk has less than the bytes of all missing scenes (C, H, W), one per shard."""
+    """Raise UserError if the disk cannot store all missing scenes (C, H, W), one per shard."""
     pixels = shape[1] * shape[2]
     needed = len(missing) * pixels * (shape[0] * np.dtype(np.float16).itemsize + 3)
     if missing and needed + SPARE_BYTES > free:
         raise problem(
             f"{len(missing)} scene(s) of {shape[0]} x {shape[1]} x {shape[2]} are larger than the disk of {shards.folder}",
             got=f"{free / 1e9:.2f} GB free",
-            expected=f"{(needed + SPARE_BYTES) / 1e9:.2f} GB: fp16, and the display as bytes",
-            fix="free space, choose another place, or lower `size` or `images` of the evaluation",
+            expected=f"{(needed + SPARE_BYTES) / 1e9:.2f} GB: fp16 data and an 8-bit display",
+            fix="free disk space, choose another folder, or lower `size` or `images` of the evaluation",
         )
 
 
 def free_bytes(folder: Path) -> int:
-    """What the disk of a folder has left, which need not be there yet."""
+    """Return the free bytes on the disk of a folder, which may not exist yet."""
     while not folder.exists():
         folder = folder.parent
     return shutil.disk_usage(folder).free
 
 
 def write_scene(shards: Shards, shard: int, images: Images, latent: Tensor, *, begun: float) -> None:
-    """Decode a scene's latent (Z, h, w), which every rank of the team has; the first rank writes the shard.
+    """Decode a scene's latent (Z, h, w), present on every rank of the team, and write the shard on the first rank.
 
     `begun` is the start by `time.monotonic`. Raises UserError if the scene is not finite or the disk is full.
     """
@@ -96,13 +96,13 @@ def write_scene(shards: Shards, shard: int, images: Images, latent: Tensor, *, b
 
 
 def _lines(parts: Iterator[Tensor]) -> Iterator[Tensor]:
-    """Fewer rows at once: what is made of them is several times as large for a while."""
+    """Split rows into smaller parts, because conversion temporarily needs several times their size."""
     for part in parts:
         yield from torch.split(part, LINES, dim=1)
 
 
 class _Rows:
-    """An array (1, C, H, W) in a file, written some rows at a time."""
+    """Array (1, C, H, W) in a file, written in groups of rows."""
 
     def __init__(self, file: IO[bytes], shape: tuple[int, int, int], dtype: Any) -> None:
         self._file, self._shape, self._dtype, self._done = file, shape, np.dtype(dtype), 0
@@ -111,7 +111,7 @@ class _Rows:
         self._start = file.tell()
 
     def append(self, rows: npt.NDArray[Any]) -> None:
-        """Writes the next rows (C, rows, W)."""
+        """Write the next rows (C, rows, W)."""
         _, height, width = self._shape
         for band, part in enumerate(rows):
             self._file.seek(self._start + (band * height + self._done) * width * self._dtype.itemsize)
@@ -126,7 +126,7 @@ def _rows_of(path: Path, shape: tuple[int, int, int], dtype: Any) -> Iterator[_R
 
 
 def picture(shards: Shards) -> npt.NDArray[np.uint8]:
-    """The display of the first scene (1, 3, h, w), thinned to at most `LOOKED_AT` pixels a side."""
+    """Return the display of the first scene (1, 3, h, w), subsampled to at most `LOOKED_AT` pixels per side."""
     rgb = np.load(shards.path(0, kind="rgb"), mmap_mode="r")
     every = -(-rgb.shape[-1] // LOOKED_AT)
     return np.array(rgb[..., ::every, ::every])

@@ -1,4 +1,4 @@
-"""Searches what a few steps of a solver do best with, on a network of the user's own: their timesteps, and epsilon scaling.
+"""Search of the timesteps and the epsilon scaling that suit a solver with few steps and the user's network.
 
 Legend: N latents or images, S timesteps.
 """
@@ -23,20 +23,20 @@ from dithc.sample.job import Job
 from dithc.sample.shards import batches
 
 SOLVERS, MOST_STEPS = ("dpm-solver", "unipc", *training.FLOW_SAMPLERS), 20
-SHARES = (0.5, 0.25, 0.125)  # of the distance to its neighbour that a timestep is moved, one after the other
+SHARES = (0.5, 0.25, 0.125)  # successive strides, relative to the distance of a timestep to its neighbor
 SCALINGS, SCALING_WITHIN, MOST_TRIALS = (-0.1, 0.2), 0.005, 12
-MOST_SWEEPS = 4  # over all timesteps, with one share
+MOST_SWEEPS = 4  # over all timesteps, per stride
 log = logger(__name__)
 
 Times = tuple[int, ...]
-"""Timesteps of the training, falling; of a flow, thousandths of its time."""
+"""Falling training timesteps; thousandths of the time for a flow."""
 
 
 def search(job: Job, *, latents: int, reference_steps: int) -> dict[str, Any]:
     """Optimize the timesteps of an evaluation's solver until its latents differ least from those of many steps.
 
-    The latents use seeds of the evaluation that it does not score. One half is for the search, the other for validation. The
-    search starts at the evaluation's `times`, or else at the solver's own spacing.
+    The latents use seeds of the evaluation that are not scored. One half is for the search, the other for validation.
+    The search starts at the evaluation's `times`, or at the solver's default spacing.
 
     Args:
         job: Evaluation with network, guidance, solver and number of steps.
@@ -45,7 +45,7 @@ def search(job: Job, *, latents: int, reference_steps: int) -> dict[str, Any]:
 
     Returns:
         `times`, settings of the search, and mean absolute differences from the reference (in units of scaled latents):
-        `searched` on the first half, `unseen` on the second; `before` with the solver's own spacing, `after` with `times`.
+        `searched` on the first half, `unseen` on the second; `before` with the default spacing, `after` with `times`.
 
     Raises:
         UserError: The sampler draws noise, has too many steps, or more than half of the reference's.
@@ -56,7 +56,7 @@ def search(job: Job, *, latents: int, reference_steps: int) -> dict[str, Any]:
         raise problem(
             f"evaluation {job.name} has no timesteps to search",
             got=f"{chosen.sampler} in {chosen.steps} steps, at {chosen.at}",
-            expected=f"{' or '.join(SOLVERS)} in 2 to {MOST_STEPS} steps (heun: 3 or more), of a network",
+            expected=f"{' or '.join(SOLVERS)} in 2 to {MOST_STEPS} steps (heun: 3 or more), with a network",
             fix="change `sampler`, `steps` or `at` of the evaluation",
         )
     if reference_steps < 2 * chosen.steps:
@@ -72,23 +72,19 @@ def search(job: Job, *, latents: int, reference_steps: int) -> dict[str, Any]:
     unseen = {"before": judge(spacing), "after": judge(times)}
     found = {"times": list(times), "searched": {"before": before, "after": after}, "unseen": unseen}
     if unseen["after"] >= unseen["before"]:
-        log.warning("on latents that were not searched on, these timesteps are no better: search on more of them")
+        log.warning("these timesteps do not improve unseen latents: search on more latents")
     settings = {"evaluation": job.name, "spec": job.spec, "inputs": inputs}
     made = {"latents": latents, "reference_steps": reference_steps, "trials": error.trials}
     return {**found, **settings, **made, "seconds": round(time.monotonic() - begun, 3)}
 
 
 class _Error:
-    """The mean absolute difference of latents from their reference, by timesteps; each is tried once.
-
-    Attributes:
-        trials: how many were tried.
-    """
+    """Mean absolute difference of latents from their reference, cached by timesteps; `trials` counts evaluations."""
 
     def __init__(self, images: Images, indices: Sequence[int], *, reference_steps: int) -> None:
         self._images, self._indices = images, indices
         self._known: dict[Times, float] = {}
-        log.info(f"{len(indices)} latents in {reference_steps} steps, from which the difference is taken")
+        log.info(f"computing {len(indices)} reference latents in {reference_steps} steps")
         is_flow = images.evaluation.sampler in training.FLOW_SAMPLERS
         best: dict[str, Any] = {"sampler": "heun"} if is_flow else {"sampler": "unipc", "order": 3}
         self._reference = self._latents(**best, cache=None, pipefusion=None, steps=reference_steps, times=None)
@@ -116,7 +112,7 @@ def _own_spacing(chosen: training.Evaluation) -> Times:
 
 
 def _even_times(chosen: training.Evaluation) -> Times:
-    """Where equal intervals begin, to a thousandth."""
+    """Return the starts of equal intervals, in thousandths."""
     count, start = chosen.num_times, training.FLOW_START
     return tuple(round(start * (count - index) / count) for index in range(count))
 
@@ -124,10 +120,11 @@ def _even_times(chosen: training.Evaluation) -> Times:
 def descend(
     error: Callable[[Times], float], times: Times, *, least: int = 0, report: Callable[[str], None] = lambda _: None
 ) -> tuple[Times, float]:
-    """Move single timesteps towards a neighbor while that lowers the error, with falling strides; return best times and error.
+    """Move single timesteps towards a neighbor while that lowers the error; return the best times and their error.
 
-    First, the other timesteps follow in proportion, because multistep solvers need strides of similar length; then each moves
-    alone. The first stays, because the path begins in noise. The last may move to `least`. `report` receives each sweep.
+    Strides fall. First, the other timesteps follow in proportion, because multistep solvers need strides of similar
+    length; then each moves alone. The first stays, because the path begins in noise. The last may move to `least`.
+    `report` receives each sweep.
     """
     lowest = error(times)
     for share, others_follow in ((share, follow) for follow in (True, False) for share in SHARES):
@@ -137,14 +134,14 @@ def descend(
                 for moved in _moved(times, index, share, least=least, others_follow=others_follow):
                     if (tried := error(moved)) < lowest:
                         times, lowest = moved, tried
-            report(f"moved by {share:g} of the distance: difference {before:.4g} -> {lowest:.4g}, {list(times)}")
+            report(f"stride {share:g} of the distance: difference {before:.4g} -> {lowest:.4g}, {list(times)}")
             if lowest == before:
                 break
     return times, lowest
 
 
 def _moved(times: Times, index: int, share: float, *, least: int, others_follow: bool) -> list[Times]:
-    """The timesteps with that of `index` nearer to either neighbour, where whole timesteps allow it."""
+    """Return timesteps with `index` moved towards either neighbor, if integer timesteps allow it."""
     here, first = times[index], times[0]
     result = []
     for neighbour in (times[index - 1], times[index + 1] if index + 1 < len(times) else least - 1):
@@ -162,11 +159,11 @@ def _moved(times: Times, index: int, share: float, *, least: int, others_follow:
 def search_scaling(job: Job, *, score: Callable[[npt.NDArray[np.uint8]], float], images: int) -> dict[str, Any]:
     """Search the epsilon scaling of an evaluation by a score of its images, with its other settings.
 
-    The images use seeds of the evaluation that it does not score. One half is for the search, always with the same noise, the
-    other for validation. Bounded scalar minimization (Brent 1973, section 5.8) is that of `scipy.optimize`.
+    The images use seeds of the evaluation that are not scored. One half is for the search, always with the same noise,
+    the other for validation. `scipy.optimize` provides the bounded scalar minimization (Brent 1973, section 5.8).
 
     Args:
-        job: Evaluation with network, guidance, solver and steps; its own `epsilon_scaling` is ignored.
+        job: Evaluation with network, guidance, solver and steps; its `epsilon_scaling` is ignored.
         score: Score of displayed images, uint8 (N, 3, H, W); lower is better.
         images: N of each half.
 
@@ -175,7 +172,7 @@ def search_scaling(job: Job, *, score: Callable[[npt.NDArray[np.uint8]], float],
         `unseen` on the second; `before` at 0, `after` with it.
 
     Raises:
-        UserError: The evaluation samples nothing.
+        UserError: The evaluation does not sample a network.
     """
     begun = time.monotonic()
     chosen = job.evaluation
@@ -184,7 +181,7 @@ def search_scaling(job: Job, *, score: Callable[[npt.NDArray[np.uint8]], float],
             f"evaluation {job.name} has no noise to scale",
             got="at: codec",
             expected="an evaluation that samples a network",
-            fix="name another evaluation",
+            fix="select another evaluation",
         )
     inputs = inputs_of(job)
     opened, _ = open_images(job, tiles_digest=inputs[str(job.tiles)])
@@ -196,7 +193,7 @@ def search_scaling(job: Job, *, score: Callable[[npt.NDArray[np.uint8]], float],
             for part in batches(indices, chosen.batch):
                 parts.append(changed.codec.to_rgb(changed.images(part)))
                 bar.update(len(part))
-        found = score(np.concatenate(parts))  # of uint8 (N, 3, H, W)
+        found = score(np.concatenate(parts))  # input uint8 (N, 3, H, W)
         log.info(f"epsilon scaling {scaling:.3f}: {found:.6g}")
         return found
 
@@ -206,7 +203,7 @@ def search_scaling(job: Job, *, score: Callable[[npt.NDArray[np.uint8]], float],
     scaling = round(float(best.x), 3) if best.fun < before else 0.0
     unseen = {"before": score_at(0.0, halves[1]), "after": score_at(scaling, halves[1])}
     if unseen["after"] > unseen["before"]:
-        log.warning("on images that were not searched on, this scaling is no better: search on more of them")
+        log.warning("this scaling does not improve unseen images: search on more images")
     return {
         "epsilon_scaling": scaling,
         "searched": {"before": before, "after": min(before, float(best.fun))},

@@ -1,4 +1,4 @@
-"""What makes image i itself: its label and its noise, from (seed, i) alone; of a scene, noise from (seed, i, place).
+"""Label and noise of image i from (seed, i) only; noise of a scene from (seed, i, place).
 
 Legend: N images, Z latent channels, h, w latent.
 """
@@ -11,30 +11,30 @@ import torch
 from torch import Tensor
 
 WORD = (1 << 64) - 1
-BLOCK = 32  # latent pixels of a side: what one generator draws
+BLOCK = 32  # side in latent pixels of the area of one generator
 
 
 def _words(seed: int, index: int) -> tuple[int, int]:
-    """Two independent 64-bit words for an image; numpy promises that SeedSequence never changes."""
+    """Return two independent 64-bit words for an image; numpy guarantees that SeedSequence never changes."""
     first, second = np.random.SeedSequence([seed & WORD, index]).generate_state(2, np.uint64)
     return int(first), int(second)
 
 
 def generator_of(seed: int, index: int) -> torch.Generator:
-    """The generator of all noise of image `index`."""
+    """Return the generator of all noise of image `index`."""
     return torch.Generator().manual_seed(_words(seed, index)[0])
 
 
 def label_of(seed: int, index: int, classes: npt.NDArray[np.int64]) -> int:
-    """The label of image `index`: one of `classes`, each as likely."""
+    """Draw the label of image `index` uniformly from `classes`."""
     return int(classes[_words(seed, index)[1] % len(classes)])
 
 
 def noise_by_place(seed: int, indices: Sequence[int], shape: tuple[int, int, int]) -> Callable[[int], Tensor]:
-    """Return noise of scenes as a function of the draw; (seed, image index, draw, place) decides each value.
+    """Return noise of scenes as a function of the draw; (seed, image index, draw, place) determines each value.
 
-    Each block of `BLOCK` x `BLOCK` places of (Z, h, w) has its own generator. A scene of another size has the same noise at
-    common places, and draws are independent of each other.
+    Each block of `BLOCK` x `BLOCK` places of (Z, h, w) has its own generator. A scene of another size has the same
+    noise at common places, and draws are independent of each other.
     """
     channels, height, width = shape
 

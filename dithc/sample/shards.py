@@ -1,4 +1,4 @@
-"""Shards of generated images on disk: two arrays, then a sidecar that says what they are; checked before they count.
+"""Shards of generated images on disk: two arrays and a sidecar that describes them, validated before use.
 
 Legend: n images of a shard; C bands, H, W image.
 """
@@ -15,20 +15,21 @@ from dithc.log import UserError, problem
 from dithc.runs import atomic_write, replacing, sha256_file
 from dithc.sealed import plain, seal, unseal
 
-# Small enough that ranks share a few hundred images evenly, and that a killed job loses minutes; 50,000 images are 782 shards.
+# Small enough that ranks share a few hundred images evenly and a killed job loses minutes; 50,000 images are 782
+# shards.
 SHARD_IMAGES = 64
 LARGEST_FP16 = 65504.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Shards:
-    """The shards of one sampling.
+    """Shards of one sampling run.
 
     Attributes:
-        folder: where they stand.
-        total: number of images.
-        identity: digest of everything that decides image i.
-        each: images of a shard; 1 of scenes.
+        folder: Folder of the shards.
+        total: Number of images.
+        identity: Digest of all settings that determine image i.
+        each: Images per shard; 1 for scenes.
     """
 
     folder: Path
@@ -42,31 +43,31 @@ class Shards:
         return -(-self.total // self.each)
 
     def indices(self, shard: int) -> range:
-        """Indices of the images of a shard."""
+        """Return the image indices of a shard."""
         return range(shard * self.each, min((shard + 1) * self.each, self.total))
 
     def path(self, shard: int, *, kind: str = "shard") -> Path:
-        """The array of a shard: `shard` holds scaled units, `rgb` the display."""
+        """Return the array path of a shard: `shard` holds scaled units, `rgb` the display."""
         return self.folder / f"{kind}-{shard:05d}.npy"
 
     def sidecar(self, shard: int) -> Path:
-        """What the shard says of itself."""
+        """Return the path of a shard's sidecar."""
         return self.path(shard).with_suffix(".json")
 
     def read_sidecar(self, shard: int) -> dict[str, Any]:
-        """The content of a shard's sidecar."""
+        """Return the content of a shard's sidecar."""
         return unseal(plain(self.sidecar(shard)).read_text())
 
     def fault(self, shard: int) -> str | None:
-        """Why a shard does not count; None where it does, "" where there is none yet."""
+        """Return the reason why a shard is invalid, "" if it does not exist, or None if it is valid."""
         if not self.sidecar(shard).exists():
             return "" if not self.path(shard).exists() else "it has no sidecar: its writing was interrupted"
         try:
             found = self.read_sidecar(shard)
             if found["identity"] != self.identity:
-                return "it was made with other settings, weights or tiles"
+                return "it has other settings, weights or tiles"
             if (found["first"], found["images"]) != (self.indices(shard).start, len(self.indices(shard))):
-                return f"it holds {found['images']} images from {found['first']}, another number is wanted"
+                return f"it holds {found['images']} images from {found['first']}, but another number is requested"
             for entry in found["files"]:
                 path = self.folder / entry["path"]
                 if not path.exists() or sha256_file(path) != entry["sha256"]:
@@ -87,7 +88,7 @@ class Shards:
     ) -> None:
         """Write images (n, C, H, W) in scaled units and their display (n, 3, H, W), then the sidecar with `seconds` and `more`.
 
-        Raises UserError if an image is not finite or the disk is full; finished shards are intact.
+        Raises UserError if an image is not finite or the disk is full; finished shards stay intact.
         """
         self.check(shard, images)
         try:
@@ -104,18 +105,18 @@ class Shards:
             raise self.unwritten(shard, error) from error
 
     def check(self, shard: int, images: npt.NDArray[np.float32]) -> None:
-        """Raises a UserError where images (n, C, rows, W) of a shard, or rows of them, are not finite."""
+        """Raise UserError if images (n, C, rows, W) of a shard, or rows of them, are not finite."""
         if not np.isfinite(images).all():
             bad = self.indices(shard)[int(np.argmin(np.isfinite(images).all(axis=(1, 2, 3))))]
             raise problem(
                 f"image {bad} is not finite",
                 got="NaN or infinity from the network or the decoder",
                 expected="finite numbers",
-                fix="sample more steps or with less guidance; look at the training's last losses",
+                fix="increase the steps or lower the guidance; check the last training losses",
             )
 
     def say(self, shard: int, *, shape: Sequence[int], labels: list[int], seconds: float, **more: Any) -> None:
-        """Writes the sidecar of a shard whose arrays are there: its images' shape (C, H, W), labels, and what more there is."""
+        """Write the sidecar of a shard with finished arrays: image shape (C, H, W), labels and further entries."""
         arrays = [self.path(shard), self.path(shard, kind="rgb")]
         said = {
             "identity": self.identity,
@@ -132,11 +133,11 @@ class Shards:
         atomic_write(self.sidecar(shard), seal(said))
 
     def unwritten(self, shard: int, error: OSError) -> UserError:
-        """The error of a shard that could not be written."""
+        """Return the error of a failed write."""
         return problem(
             f"shard {shard} could not be written to {self.folder}",
             got=error,
-            expected="a writable folder with room; finished shards are kept",
+            expected="a writable folder with free space; finished shards are kept",
             fix="free space, then start again",
         )
 
@@ -148,12 +149,12 @@ class Shards:
 
 
 def as_stored(images: npt.NDArray[np.float32]) -> npt.NDArray[np.float16]:
-    """Scaled units as a shard holds them."""
+    """Convert scaled units to the stored type."""
     return np.clip(images, -LARGEST_FP16, LARGEST_FP16).astype(np.float16)
 
 
 def grid(rgb: npt.NDArray[np.uint8], *, columns: int = 8, gap: int = 2) -> npt.NDArray[np.uint8]:
-    """Images (n, 3, H, W) side by side on white, `columns` a row: (rows, columns, 3) pixels."""
+    """Arrange images (n, 3, H, W) on white, `columns` per row: (rows, columns, 3) pixels."""
     count, _, height, width = rgb.shape
     columns = min(columns, count)
     rows = -(-count // columns)
@@ -166,5 +167,5 @@ def grid(rgb: npt.NDArray[np.uint8], *, columns: int = 8, gap: int = 2) -> npt.N
 
 
 def batches(indices: Sequence[int], size: int) -> list[Sequence[int]]:
-    """Consecutive parts of at most `size` indices."""
+    """Split indices into consecutive parts of at most `size`."""
     return [indices[start : start + size] for start in range(0, len(indices), size)]

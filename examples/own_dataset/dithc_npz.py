@@ -1,7 +1,8 @@
-"""Scenes in .npz files: `pixels` (C, H, W) uint16, and the `time` and `sun_elevation` (degrees) at which they were taken.
+"""Scenes in .npz files: `pixels` (C, H, W) uint16, with acquisition `time` and `sun_elevation` (degrees).
 
-A source lists its scenes and reads one; dithc does the rest: it reads by several processes, refuses what is no scene of the
-declared bands and says why, reads again only what changed, cuts and splits by place. `python dithc_npz.py FOLDER` writes some.
+A source lists its scenes and reads one scene. dithc does the rest: it reads in several processes, rejects scenes
+without the declared bands and reports why, rereads only changed files, and cuts and splits by place. `python
+dithc_npz.py FOLDER` writes sample scenes.
 """
 
 from argparse import ArgumentParser
@@ -18,18 +19,18 @@ from dithc.data.scene import Place
 
 
 class Npz(InstalledSource):
-    """Settings of `source: {kind: npz, path: ..., bands: [...]}`; `path` and `bands` are of every source."""
+    """Settings of `source: {kind: npz, path: ..., bands: [...]}`; every source has `path` and `bands`."""
 
     kind: Literal["npz"]
     gsd_m: float = Field(default=10.0, gt=0.0, le=1000.0)
-    """Side of a pixel in metres."""
+    """Side of a pixel in meters."""
 
     def scenes(self, folder: Path) -> list[Path]:
-        """The file of each scene, always in the same order."""
+        """Return the file of each scene, in a fixed order."""
         return sorted(folder.glob("*.npz"))
 
     def read(self, path: Path) -> Raster:
-        """One scene; 0 means no data here."""
+        """Read one scene; 0 marks missing data."""
         with np.load(path) as file:
             pixels, time, sun = file["pixels"], str(file["time"]), float(file["sun_elevation"])
         facts = {"sensing_time": time, "sun_elevation": sun}
@@ -39,17 +40,17 @@ class Npz(InstalledSource):
 
 
 class Airmass(InstalledConditions):
-    """A condition of each tile: how much air sunlight came through, 1 where the sun is above. `conditions: [{kind: airmass}]`."""
+    """Condition of each tile: relative air mass of the sunlight, 1 at zenith. `conditions: [{kind: airmass}]`."""
 
     kind: Literal["airmass"]
 
     def model(self) -> list[dict[str, Any]]:
-        """One column of the table, and what a model is given of it: (v - centre) / scale."""
+        """Return one table column, and the model input (v - centre) / scale."""
         of = {"name": "airmass", "column": "airmass", "unit": "", "map": "linear", "centre": 1.0, "scale": 1.0}
         return [of]
 
     def open(self) -> Callable[[Mapping[str, list[Any]]], Mapping[str, list[float | None]]]:
-        """A function of what is known of N tiles, such as `lon`, `lat`, `day_of_year`, `sun_elevation`; None is unknown."""
+        """Return a function of known values of N tiles, such as `lon`, `lat`, `day_of_year`, `sun_elevation`."""
 
         def airmass(known: Mapping[str, list[Any]]) -> dict[str, list[float | None]]:
             angles = known.get("sun_elevation", [None] * len(known["scene_id"]))
@@ -59,11 +60,11 @@ class Airmass(InstalledConditions):
 
 
 def write_scenes(folder: Path, *, count: int = 4, side: int = 160) -> None:
-    """Scenes of four bands: waves of random lengths, and noise."""
+    """Write scenes of four bands: waves of random lengths, and noise."""
     folder.mkdir(parents=True, exist_ok=True)
     for number in range(count):
         draws = np.random.default_rng(number)
-        waves = draws.normal(size=(6, 2)) / 8  # radians a pixel
+        waves = draws.normal(size=(6, 2)) / 8  # radians per pixel
         phases = np.tensordot(waves, np.mgrid[:side, :side], axes=1)  # (6, H, W)
         bands = np.tensordot(draws.normal(size=(4, 6)), np.cos(phases), axes=1)  # (4, H, W)
         pixels = np.clip(2000 + 300 * bands + 20 * draws.normal(size=bands.shape), 1, 10_000).astype(np.uint16)

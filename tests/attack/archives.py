@@ -1,6 +1,6 @@
-"""Hostile archives: zip files of Sentinel-2 products, and .tar.gz of Gaofen products of level 1A.
+"""Hostile archives: zip files of Sentinel-2 products, and .tar.gz files of Gaofen level 1A products.
 
-Entries that lead out, links, devices, bombs, duplicates, sizes that lie, passwords, and files that are cut short or damaged.
+They contain path traversal, links, devices, bombs, duplicates, false sizes, passwords, truncation and damage.
 """
 
 import gzip
@@ -33,7 +33,7 @@ LOCALS = {"flags": 6, "method": 8, "crc": 14, "packed": 18, "size": 22}
 
 
 def zip_damaged(draws: Draws, place: Place) -> Trial:
-    """A zip file cut short, with bytes that are others, or with something before or behind it."""
+    """Truncate a zip file, change bytes, or add bytes before or after it."""
     good = next(place.of("packed").glob("*.zip"))
     whole = good.read_bytes()
     how = draws.choice(["spoilt", "spoilt", "spoilt", "cut", "before", "behind", "empty", "no zip", "twice"])
@@ -53,7 +53,7 @@ def zip_damaged(draws: Draws, place: Place) -> Trial:
 
 
 def zip_directory(draws: Draws, place: Place) -> Trial:
-    """The directory of a zip file says of an entry what its own header does not, or both lie."""
+    """Make the directory and the header of a zip entry disagree, or falsify both."""
     good = next(place.of("packed").glob("*.zip"))
     content = bytearray(good.read_bytes())
     entries = []
@@ -88,7 +88,7 @@ def zip_directory(draws: Draws, place: Place) -> Trial:
 
 
 def zip_entry(draws: Draws, place: Place) -> Trial:
-    """One more entry that no product has, or one that it has in another way."""
+    """Add an entry that no product has, or a variant of an existing entry."""
     good = next(place.of("packed").glob("*.zip"))
     path = Path(shutil.copy(good, place.files))
     with zipfile.ZipFile(good) as archive:
@@ -139,7 +139,7 @@ def zip_entry(draws: Draws, place: Place) -> Trial:
         name, content, refused = draws.choice([f"{root}/MANIFEST.SAFE", f"{root}/HTML/x"]), b"other", False
     elif how == "nested":
         name, content, refused = draws.choice([f"{root}/x.zip", "y.zip", "S2A_y.zip"]), good.read_bytes(), False
-    elif how == "more":  # a second product
+    elif how == "more":  # adds a second product
         name = f"{draws.choice(['Z.SAFE', 'folder/Z.SAFE'])}/MTD_MSIL2A.xml"
     with warnings.catch_warnings(), zipfile.ZipFile(path, "a") as archive:
         warnings.simplefilter("ignore")
@@ -152,7 +152,7 @@ def zip_entry(draws: Draws, place: Place) -> Trial:
 
 
 def zip_other(draws: Draws, place: Place) -> Trial:
-    """What is named as a zip file of a product and holds none, or no whole one, or is no file."""
+    """Replace a zip file by an incomplete product, another type of file, or no file."""
     good = next(place.of("packed").glob("*.zip"))
     path = place.files / good.name
     how = draws.choice(["nothing", "text", "no root", "lacks", "special", "forbidden", "wrapped", "latin-1"])
@@ -171,7 +171,7 @@ def zip_other(draws: Draws, place: Place) -> Trial:
             name = entry.filename
             if how == "no root":
                 name = name.partition("/")[2]
-                refused = False  # the metadata file says that it is a product
+                refused = False  # the metadata file identifies a product
             elif how == "wrapped":
                 name, refused = f"folder/{name}", False
             if name and how not in ("nothing", "text") and not (how == "lacks" and name == left_out):
@@ -182,12 +182,12 @@ def zip_other(draws: Draws, place: Place) -> Trial:
 
 
 def raw_archive(place: Place) -> Path:
-    """The product that is delivered packed."""
+    """Return the product that is delivered packed."""
     return next((place.of("raw") / "products").glob("*.tar.gz"))
 
 
 def tar_damaged(draws: Draws, place: Place) -> Trial:
-    """A .tar.gz cut short, with bytes that are others, or with something behind it."""
+    """Truncate a .tar.gz, change bytes, or append bytes."""
     good = raw_archive(place)
     whole = good.read_bytes()
     how = draws.choice(["spoilt", "spoilt", "spoilt", "spoilt", "cut", "behind", "twice", "empty", "no gzip", "plain"])
@@ -196,7 +196,7 @@ def tar_damaged(draws: Draws, place: Place) -> Trial:
         content = whole[: draws.randrange(len(whole))]
     elif how == "behind":
         content = whole + draws.choice([bytes(4096), draws.randbytes(999)])
-    elif how == "twice":  # a second member of gzip's, behind the end of the archive: no entry of it counts
+    elif how == "twice":  # a second gzip member after the end of the archive: its entries do not count
         content = whole + whole
     elif how in ("empty", "no gzip", "plain"):
         content = {"empty": b"", "no gzip": draws.randbytes(999), "plain": gzip.decompress(whole)}[how]
@@ -207,7 +207,7 @@ def tar_damaged(draws: Draws, place: Place) -> Trial:
 
 
 def tar_header(draws: Draws, place: Place) -> Trial:
-    """A header of an entry that lies: its size, its kind, its name, its checksum; gzip's own checksum is right."""
+    """Falsify size, type, name or checksum in an entry header; gzip's checksum is correct."""
     good = raw_archive(place)
     content = bytearray(gzip.decompress(good.read_bytes()))
     with tarfile.open(fileobj=io.BytesIO(bytes(content))) as archive:
@@ -246,7 +246,7 @@ def tar_header(draws: Draws, place: Place) -> Trial:
 
 
 def tar_entry(draws: Draws, place: Place) -> Trial:
-    """One more entry that no product has, before or behind its own."""
+    """Add an entry that no product has, before or after the product's entries."""
     good = raw_archive(place)
     stem = good.name.removesuffix(".tar.gz")
     extra, content, refused = tarfile.TarInfo(f"{stem}-x.jpg"), b"", True
@@ -302,7 +302,7 @@ def tar_entry(draws: Draws, place: Place) -> Trial:
 
 
 def tar_other(draws: Draws, place: Place) -> Trial:
-    """What is named as a packed product and holds none, or no whole one, or is no file."""
+    """Replace a packed product by an incomplete product, another type of file, or no file."""
     good = raw_archive(place)
     stem, path = good.name.removesuffix(".tar.gz"), place.files / good.name
     how = draws.choice(

@@ -1,7 +1,8 @@
-"""Random calls of every function of the C door: wrong handles, no pointers, sizes that are negative or too large for any memory.
+"""Random calls of every function of the C API: wrong handles, NULL pointers, negative or excessive sizes.
 
-What a C function cannot know, it is not asked: addresses are of memory that is large enough, or NULL; a list is as long as it
-says. Started by a test as a process of its own, which a crash ends: `python -m tests.attack.c_door SEED CALLS`.
+Conditions that a C function cannot check always hold: addresses are NULL or point to enough memory, and lists have the
+given length. A test runs this module in a separate process, because a failure may be a crash: `python -m
+tests.attack.c_door SEED CALLS`.
 """
 
 import ctypes
@@ -27,11 +28,11 @@ FUNCTIONS = {
     )
 }
 HANDLES = ("hc_context", "hc_pool", "hc_copies", "hc_exchange")
-# They end a handle, or close it: each gets one of its own.
+# These functions end or close a handle: each call gets a separate handle.
 ENDING = ("_destroy", "_close", "_release", "_detach")
 LEAST, MOST = -(2**63), 2**63 - 1
 SIZES = (LEAST, -1, 0, 0, 1, 1, 2, 3, 5, 5, 2**62, MOST)
-FEW = (LEAST, -1, 0, 1, 3)  # of what a list has, of rounds, of nanoseconds
+FEW = (LEAST, -1, 0, 1, 3)  # sizes of lists, rounds and nanoseconds
 INTS = (-(2**31), -1, 0, 0, 0, 1, 1, 2, 3, 7, 2**31 - 1)
 NOT_CHECKED = ("stride", "timeout_nanoseconds", "rounds", "budget_bytes", "spin_nanoseconds")
 BUFFER_BYTES, BUFFERS, CANARY = 1 << 20, 32, b"\xa5" * 4096
@@ -75,13 +76,13 @@ STRUCTURES: dict[str, type[ctypes.Structure]] = {
 
 
 class Attack:
-    """One run: a library, handles of every kind, buffers with a canary on both sides, and calls drawn from a seed."""
+    """A run: a library, handles of every type, buffers with canaries on both sides, and seeded calls."""
 
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
         self.library = ctypes.CDLL(str(LIBRARY))
-        self.kept: list[Any] = []  # what the library may still write to
-        self.wrong = False  # the call has an argument that has to be refused
+        self.kept: list[Any] = []  # memory that the library may still write to
+        self.wrong = False  # the call has an argument that must be rejected
         self.plain = ctypes.create_string_buffer(bytes(self.random.randrange(256) for _ in range(4096)), 4096)
         self.buffers = [ctypes.create_string_buffer(BUFFER_BYTES + 2 * len(CANARY)) for _ in range(BUFFERS)]
         for buffer in self.buffers:
@@ -94,7 +95,7 @@ class Attack:
             self.handles[kind] = self.new(kind)
 
     def new(self, kind: str) -> int:
-        """A handle of that kind."""
+        """Return a new handle of that type."""
         made = c_void_p()
         if kind == "hc_context":
             machine = signatures.Machine(0, 2, None, 0, 0, 0, 1, 1, None)
@@ -114,7 +115,7 @@ class Attack:
         return made.value
 
     def handle(self, kind: str, function: str) -> int | None:
-        """Mostly one of the kind that is asked for; else none, another kind, one of no kind, or one that begins elsewhere."""
+        """Return a handle, usually of the required type; else none, another type, an invalid or a shifted handle."""
         if self.random.random() < 0.6:
             return self.new(kind) if function.endswith(ENDING) and function.startswith(kind) else self.handles[kind]
         self.wrong = True
@@ -122,19 +123,19 @@ class Attack:
         return self.random.choice([None, *others, ctypes.addressof(self.plain), self.handles[kind] + 1])
 
     def address(self, place: int) -> int | None:
-        """The middle of a buffer, or nothing."""
+        """Return the middle of a buffer, or NULL."""
         if self.random.random() < 0.1:
             return None
         return ctypes.addressof(self.buffers[place % BUFFERS]) + len(CANARY) + BUFFER_BYTES // 2
 
     def size(self, function: str, name: str) -> int:
-        """A number of elements, of bytes, of a distance."""
+        """Return a number of elements, bytes or distance."""
         if (
             name.startswith(("timeout", "rounds", "tensors", "num_words", "after_", "delay_"))
             or function == "hc_barrier_ceiling"
         ):
             drawn = self.random.choice(FEW)
-        elif function == "hc_copy" or name == "bytes":  # of memory that is there
+        elif function == "hc_copy" or name == "bytes":  # within the existing memory
             drawn = self.random.choice([LEAST, -1, 0, 1, 4096, 65536])
         elif name in ("slot_bytes", "multiple"):
             drawn = self.random.choice([*SIZES, 64, 4096])
@@ -145,7 +146,7 @@ class Attack:
         return drawn
 
     def argument(self, function: str, words: str, place: int) -> Any:
-        """Something for an argument as the header declares it."""
+        """Return a value for an argument as declared in the header."""
         kind, name = re.fullmatch(r"(.*?[ *])(\w+)", words).groups()  # type: ignore[union-attr]
         kind = kind.replace("const ", "").strip()
         if kind.endswith("*") and kind[:-1].strip() in HANDLES:
@@ -166,7 +167,7 @@ class Attack:
         return self.pointer(function, kind, name, place) if kind.endswith("*") else c_int(self.random.choice(INTS))
 
     def pointer(self, function: str, kind: str, name: str, place: int) -> Any:
-        """Memory of numbers, of texts or of other pointers."""
+        """Return memory of numbers, texts or pointers."""
         if function == "hc_pool_give" and name == "block" and self.random.random() < 0.5:
             return c_void_p(self.library_take())
         if kind == "char *":
@@ -186,7 +187,7 @@ class Attack:
         return c_void_p(self.address(place))
 
     def library_take(self) -> int | None:
-        """A block of the pool, or nothing where the pool has none left."""
+        """Return a block of the pool, or None if the pool is exhausted."""
         self.library.hc_pool_take.restype = c_void_p
         taken = self.library.hc_pool_take(
             c_void_p(self.handles["hc_pool"]), c_void_p(self.handles["hc_context"]), c_int64(100_000)
@@ -194,7 +195,7 @@ class Attack:
         return int(taken) if taken else None
 
     def structure(self, kind: type[ctypes.Structure], function: str) -> Any:
-        """A structure of which every field is drawn, or nothing."""
+        """Return a structure with random fields, or NULL."""
         if self.random.random() < 0.1:
             return None
         made = kind()
@@ -222,21 +223,21 @@ class Attack:
         return ctypes.byref(made)
 
     def next_pool(self, function: str) -> int | None:
-        """The pool below another one: mostly none, which is right."""
+        """Return the next lower pool: usually none, which is valid."""
         was_wrong = self.wrong
         drawn = self.handle("hc_pool", function) if self.random.random() < 0.3 else None
         self.wrong = was_wrong if drawn is None else self.wrong
         return drawn
 
     def steps(self) -> Any:
-        """Words of a sequence: numbers of steps with arguments of their functions, or numbers of none."""
+        """Return words of a sequence: valid step numbers with arguments of their functions, or invalid numbers."""
         words: list[int] = []
         for _ in range(8):
             wrong = self.wrong
             step = self.random.choice([1, 2, 3, 4, 5, 6, 7])
             name = f"hc_{STEP_NAMES[step]}"
             drawn = [self.argument(name, of, i) for i, of in enumerate(FUNCTIONS[name][1][1:], start=1)]
-            self.wrong = wrong  # a step that fails ends the sequence, which may be shorter
+            self.wrong = wrong  # a failing step ends the sequence, which may be shorter
             words += [step, *(self.word(value) for value in drawn)]
         words += [self.random.choice([LEAST, -1, 8, MOST])] * 64
         made = (c_int64 * len(words))(*words)
@@ -245,13 +246,13 @@ class Attack:
 
     @staticmethod
     def word(value: Any) -> int:
-        """An argument as a word of a sequence."""
+        """Convert an argument to a word of a sequence."""
         if isinstance(value, c_float):
             return int.from_bytes(bytes(c_double(value.value)), "little", signed=True)
         return int(value.value or 0)
 
     def call(self, name: str, say: Callable[[str], None]) -> None:
-        """One call of a function; what is wrong has to be refused, and nothing outside the buffers touched."""
+        """Call a function; errors must be rejected, and memory outside the buffers must stay unchanged."""
         self.wrong = False
         result, declared = FUNCTIONS[name]
         drawn = [self.argument(name, words, place) for place, words in enumerate(declared)]
@@ -261,20 +262,20 @@ class Attack:
         given = function(*drawn)
         if self.wrong and result == "int":
             refusals = (0,) if name == "hc_pool_holds" else range(-10, 0)
-            assert given in refusals, f"{name} took it: {given}"
+            assert given in refusals, f"{name} accepted it: {given}"
         if self.wrong and result.endswith("*"):
-            assert given is None, f"{name} took it"
+            assert given is None, f"{name} accepted it"
         for handle in HANDLES:
-            assert ctypes.string_at(self.handles[handle], 8) == self.tags[handle], f"{name} ended a handle of ours"
+            assert ctypes.string_at(self.handles[handle], 8) == self.tags[handle], f"{name} ended a handle of the test"
 
     def check_canaries(self) -> None:
-        """Nothing was written beside a buffer."""
+        """Assert that no byte outside a buffer was written."""
         for buffer in self.buffers:
             assert ctypes.string_at(buffer, len(CANARY)) == CANARY
             assert ctypes.string_at(ctypes.addressof(buffer) + len(CANARY) + BUFFER_BYTES, len(CANARY)) == CANARY
 
     def run(self, calls: int, say: Callable[[str], None]) -> None:
-        """Calls every function in turn until there were so many calls."""
+        """Call every function in turn, up to the given number of calls."""
         self.tags = {kind: ctypes.string_at(handle, 8) for kind, handle in self.handles.items()}
         names = sorted(FUNCTIONS)
         for number in range(calls):

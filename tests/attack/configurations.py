@@ -1,6 +1,6 @@
-"""Hostile configurations, drawn from a seed: a valid one in which one thing is wrong, as text of a file or as no file at all.
+"""Hostile configurations from a seed: valid content with one error, as text or as a special file.
 
-Every one has to be refused when it is read: in four lines that name the file and, where there is one, the line.
+Reading must reject each of them in four lines that name the file and, if applicable, the line.
 """
 
 import copy
@@ -18,7 +18,7 @@ from dithc.config import load
 
 ROOT = Path(__file__).parents[2]
 DEMO = ROOT / "config" / "experiments" / "demo.yaml"
-# A file of this name in the working folder says that something ran.
+# A file of this name in the working folder proves that a command ran.
 PWNED = "pwned"
 COMMANDS = (
     f"r$(touch {PWNED})",
@@ -100,12 +100,12 @@ SECTIONS = ("datasets", "codecs", "runs", "extractors", "evaluations")
 
 @dataclass(frozen=True)
 class Trial:
-    """What is wrong, and how the file is made.
+    """Description of the error and a factory of the file.
 
     Attributes:
-        what: in words.
-        make: makes what stands at a path.
-        has_line: whether the error has to name a line.
+        what: Description.
+        make: Creates the entry at a path.
+        has_line: Whether the error must name a line.
     """
 
     what: str
@@ -114,12 +114,12 @@ class Trial:
 
 
 def demo() -> dict[str, Any]:
-    """A valid configuration, with every default written out."""
+    """Return a valid configuration with all defaults written out."""
     return load(DEMO).model_dump(mode="json")
 
 
 def leaves(value: Any, place: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], Any]]:
-    """Every value that holds no others, and the keys that lead there."""
+    """Yield every scalar value and the keys that lead to it."""
     if isinstance(value, dict | list):
         for key, part in value.items() if isinstance(value, dict) else enumerate(value):
             yield from leaves(part, (*place, key))
@@ -128,7 +128,7 @@ def leaves(value: Any, place: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any,
 
 
 def changed(content: dict[str, Any], place: tuple[Any, ...], value: Any) -> dict[str, Any]:
-    """The content with another value at a place."""
+    """Return the content with another value at a place."""
     made = copy.deepcopy(content)
     part: Any = made
     for key in place[:-1]:
@@ -138,17 +138,17 @@ def changed(content: dict[str, Any], place: tuple[Any, ...], value: Any) -> dict
 
 
 def written(content: Any) -> Callable[[Path], None]:
-    """As a file of YAML."""
+    """Return a writer of a YAML file."""
     return lambda path: path.write_bytes(yaml.safe_dump(content, allow_unicode=False).encode())  # type: ignore[func-returns-value]
 
 
 def said(text: str | bytes) -> Callable[[Path], None]:
-    """As a file of this text."""
+    """Return a writer of a file with this text."""
     return lambda path: path.write_bytes(text if isinstance(text, bytes) else text.encode())  # type: ignore[func-returns-value]
 
 
 def trials(seed: int) -> Iterator[Trial]:
-    """One trial after the other, of all kinds in turn, without an end."""
+    """Yield trials of all types in turn, without end."""
     drawn = random.Random(seed)
     content, text = demo(), DEMO.read_text()
     kinds = (number, path, title, name, reference, unknown, line_of_text, unfolding, no_file, kind_of_value)
@@ -158,7 +158,7 @@ def trials(seed: int) -> Iterator[Trial]:
 
 
 def number(drawn: random.Random, content: dict[str, Any], text: str) -> Trial:
-    """A number out of every range."""
+    """Set a number out of range."""
     places = [
         place for place, value in leaves(content) if isinstance(value, int | float) and not isinstance(value, bool)
     ]
@@ -167,20 +167,20 @@ def number(drawn: random.Random, content: dict[str, Any], text: str) -> Trial:
 
 
 def path(drawn: random.Random, content: dict[str, Any], text: str) -> Trial:
-    """A path that is a command, a pattern, or of characters that nobody sees."""
+    """Set a path to a command, a pattern, or invisible characters."""
     place, value = drawn.choice(PATHS), drawn.choice((*COMMANDS, *ODD_TEXTS))
     return Trial(f"{place} is {value!r}", written(changed(content, place, value)))
 
 
 def title(drawn: random.Random, content: dict[str, Any], text: str) -> Trial:
-    """A title of more than a line, or of other things than text."""
+    """Set a title with several lines, or of another type."""
     place = drawn.choice([("title",), ("datasets", "sentinel2", "title")])
     value = drawn.choice(["a\nb", "a\x1b[31m", "a\u202eb", "a" * 501, 1, ["a"], {"a": "b"}, "a\ud800"])
     return Trial(f"{place} is {value!r}", written(changed(content, place, value)))
 
 
 def name(drawn: random.Random, content: dict[str, Any], text: str) -> Trial:
-    """A name of an experiment or of an entry that is no name of a file."""
+    """Set a name of an experiment or entry that is not a valid file name."""
     section, odd = drawn.choice(("name", *SECTIONS)), drawn.choice(ODD_NAMES)
     if section == "name":
         return Trial(f"name is {odd!r}", written(changed(content, ("name",), odd)))
@@ -190,7 +190,7 @@ def name(drawn: random.Random, content: dict[str, Any], text: str) -> Trial:
 
 
 def reference(drawn: random.Random, content: dict[str, Any], text: str) -> Trial:
-    """A name that refers to nothing, or to itself."""
+    """Set a dangling or circular reference."""
     places = [
         place
         for place, value in leaves(content)
@@ -202,17 +202,17 @@ def reference(drawn: random.Random, content: dict[str, Any], text: str) -> Trial
 
 
 def unknown(drawn: random.Random, content: dict[str, Any], text: str) -> Trial:
-    """A key that is none, anywhere; those of Snakemake's templates too."""
+    """Add an unknown key anywhere, including Snakemake template keys."""
     sections = [
         place[:-1] for place, _ in leaves(content) if not any(isinstance(key, int) for key in place) and len(place) != 2
     ]
     sections = [place for place in sections if place not in [(section,) for section in (*SECTIONS, "resources")]]
     place = (*drawn.choice(sections), drawn.choice(["learning_rate", "__use_yte__", "?os.system('touch pwned')", "<"]))
-    return Trial(f"{place} is there", written(changed(content, place, drawn.choice([True, 1, "a"]))))
+    return Trial(f"{place} exists", written(changed(content, place, drawn.choice([True, 1, "a"]))))
 
 
 def kind_of_value(drawn: random.Random, content: dict[str, Any], text: str) -> Trial:
-    """A section that is a text, a list, a number or nothing."""
+    """Replace a section by a text, list, number or null."""
     places = [(section,) for section in (*SECTIONS, "machine", "bench", "resources")]
     places += [
         ("runs", "pretrain"),
@@ -225,7 +225,7 @@ def kind_of_value(drawn: random.Random, content: dict[str, Any], text: str) -> T
 
 
 def line_of_text(drawn: random.Random, content: dict[str, Any], text: str) -> Trial:
-    """A text in which one place is wrong: a key twice, a tab, a byte that is no UTF-8, a tag, an end too soon."""
+    """Insert a text error: a duplicate key, a tab, invalid UTF-8, a tag, or an early end."""
     lines = text.splitlines()
     keys = [i for i, line in enumerate(lines) if line and line[0].isalpha() and line.rstrip().endswith(":")]
     at = drawn.choice(keys)
@@ -252,7 +252,7 @@ def line_of_text(drawn: random.Random, content: dict[str, Any], text: str) -> Tr
 
 
 def unfolding(drawn: random.Random, content: dict[str, Any], text: str) -> Trial:
-    """A small text of a large content, or a deep one."""
+    """Write a small text that expands to large or deep content."""
     of, width = drawn.randrange(5, 12), drawn.randrange(8, 12)
     laughs = ["a0: &a0 [ha, ha]", *(f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * width)}]" for i in range(1, of + 4))]
     maps = [
@@ -277,7 +277,7 @@ def unfolding(drawn: random.Random, content: dict[str, Any], text: str) -> Trial
 
 
 def no_file(drawn: random.Random, content: dict[str, Any], text: str) -> Trial:
-    """What is no file of text: folders, pipes, sockets, devices, nothing, and files that say nothing or too much."""
+    """Create an entry that is not a text file: folders, pipes, sockets, devices, or empty and oversized files."""
 
     def bound(path: Path) -> None:
         with socket.socket(socket.AF_UNIX) as server:

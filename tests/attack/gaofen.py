@@ -1,4 +1,4 @@
-"""Hostile Gaofen scenes: level 1A with its coefficients, metadata and heights, and images that lie on the ground already."""
+"""Hostile Gaofen scenes: level 1A with coefficients, metadata and heights, and georeferenced images."""
 
 import os
 import re
@@ -21,11 +21,11 @@ GROUND: dict[str, Any] = {"kind": "gaofen2"}
 NUMBER = r"[-+]?\d+\.?\d*(?:[eE][-+]?\d+)?"
 CORNERS = ("TopLeft", "TopRight", "BottomRight", "BottomLeft")
 FARTHEST = 0.15
-"""Of the image's side, as docs/data.md says: beyond, coefficients and metadata contradict each other."""
+"""Share of the image's side (docs/data.md) beyond which coefficients and metadata contradict each other."""
 
 
 def raw(place: Place) -> tuple[Path, str]:
-    """A copy of the good product of level 1A that is a folder, and where the good one stands."""
+    """Return a copy of the good level 1A product folder, and the path of the original."""
     source = next(path for path in (place.of("raw") / "products").iterdir() if path.is_dir())
     return Path(
         shutil.copytree(source, place.files / source.name, copy_function=os.link)
@@ -37,7 +37,7 @@ def one(root: Path, ending: str) -> Path:
 
 
 def data_of(path: Path) -> list[tuple[int, int]]:
-    """Where the coded pixels of a TIFF stand, as its first directory says: first byte, and the byte behind."""
+    """Return first and end byte of the coded pixels of a TIFF, from its first directory."""
     content = path.read_bytes()
     directory = int.from_bytes(content[4:8], "little")
     found: dict[int, list[int]] = {}
@@ -54,13 +54,13 @@ def data_of(path: Path) -> list[tuple[int, int]]:
 
 
 def numbers_of(text: str) -> dict[str, list[float]]:
-    """Numbers of an `.rpb` by name, read apart from what is attacked."""
+    """Return the numbers of an `.rpb` by name, with a parser independent of the tested code."""
     found = re.findall(r"(\w+)\s*=\s*\(?([^;()]*)\)?\s*;", text)
     return {name: [float(number) for number in re.findall(NUMBER, numbers)] for name, numbers in found}
 
 
 def project(rpc: dict[str, list[float]], longitude: float, latitude: float) -> npt.NDArray[np.float64]:
-    """Line and sample of a point at the height of the middle, by the formula of RPC00B."""
+    """Return line and sample of a point at the middle height, by the RPC00B formula."""
     x = (longitude - rpc["longOffset"][0]) / rpc["longScale"][0]
     y = (latitude - rpc["latOffset"][0]) / rpc["latScale"][0]
     flat = np.array([1, x, y, 0, x * y, 0, 0, x * x, y * y, 0, 0, x**3, x * y * y, 0, x * x * y, y**3, 0, 0, 0, 0])
@@ -76,7 +76,7 @@ def project(rpc: dict[str, list[float]], longitude: float, latitude: float) -> n
 
 
 def contradicts(text: str, xml: str, *, side: int) -> bool:
-    """Whether coefficients put the corners elsewhere than the metadata by more than hills can."""
+    """Return whether coefficients and metadata place the corners further apart than terrain can explain."""
     rpc = numbers_of(text)
     expected = [(0, 0), (0, side), (side, side), (side, 0)]
     with np.errstate(all="ignore"):
@@ -88,7 +88,7 @@ def contradicts(text: str, xml: str, *, side: int) -> bool:
 
 
 def raw_bytes(draws: Draws, place: Place) -> Trial:
-    """Damage of a file of an unpacked product: of pixels it is seen, of text and of an image's own words where it can be."""
+    """Damage a file of an unpacked product: detected in pixels, and in text and image headers if possible."""
     root, like = raw(place)
     sharpened = draws.random() < 0.3
     ending = draws.choice(
@@ -115,7 +115,7 @@ def raw_bytes(draws: Draws, place: Place) -> Trial:
 
 
 def raw_number(draws: Draws, place: Place) -> Trial:
-    """A number of the coefficients is another: refused where it can be known, by what cannot be and by the metadata."""
+    """Change a number of the coefficients; detectable changes and contradictions to the metadata are rejected."""
     root, like = raw(place)
     path = one(root, "-MSS1.rpb")
     text, xml = path.read_text(), one(root, "-MSS1.xml").read_text()
@@ -143,7 +143,7 @@ def raw_number(draws: Draws, place: Place) -> Trial:
 
 
 def raw_text(draws: Draws, place: Place) -> Trial:
-    """Coefficients that lack a part, have one twice, are another's, in another format, or in a file that is none."""
+    """Remove or repeat parts of the coefficients, or use those of another image, format or type of file."""
     root, like = raw(place)
     path = one(root, "-MSS1.rpb")
     text = path.read_text()
@@ -178,8 +178,8 @@ def raw_text(draws: Draws, place: Place) -> Trial:
         "special": (None, True),
         "forbidden": (None, True),
         "absent": (None, True),
-        "and another beside": (None, True),
-        "and the same beside": (None, False),
+        "and another copy": (None, True),
+        "and an equal copy": (None, False),
     }
     how = draws.choice(sorted(ways))
     content, refused = ways[how]
@@ -200,7 +200,7 @@ def raw_text(draws: Draws, place: Place) -> Trial:
 
 
 def raw_metadata(draws: Draws, place: Place) -> Trial:
-    """Metadata of another year, camera, satellite, sun or place, no document, or none, where a calibration asks for them."""
+    """Change year, camera, satellite, sun or place in the metadata, or remove it, if a calibration needs it."""
     root, like = raw(place)
     path = one(root, "-MSS1.xml")
     text = path.read_text()
@@ -254,7 +254,7 @@ def raw_metadata(draws: Draws, place: Place) -> Trial:
 
 
 def raw_image(draws: Draws, place: Place) -> Trial:
-    """An image of another type, number of bands, size or place than a product's, or no file."""
+    """Change type, number of bands, size or place of an image, or replace the file."""
     root, like = raw(place)
     sharpened = draws.random() < 0.4
     path = one(root, "-PAN1.tiff" if sharpened and draws.random() < 0.6 else "-MSS1.tiff")
@@ -291,7 +291,7 @@ def raw_image(draws: Draws, place: Place) -> Trial:
 
 
 def raw_names(draws: Draws, place: Place) -> Trial:
-    """Products with files of other products, twice there, or of odd names."""
+    """Mix files of products, repeat them, or use odd names."""
     root, like = raw(place)
     image = one(root, "-MSS1.tiff")
     sharpened = draws.random() < 0.5
@@ -326,7 +326,7 @@ def raw_names(draws: Draws, place: Place) -> Trial:
 
 
 def heights(draws: Draws, place: Place) -> Trial:
-    """A DEM that is damaged, of another unit, type or place, or no file: staging ends, or each product says so."""
+    """Damage a DEM, change its unit, type or place, or replace the file: staging stops, or each product reports it."""
     root, like = raw(place)
     good = place.of("raw") / "terrain" / f"{root.name}.tif"
     path = place.files.parent / "dem.tif"
@@ -396,7 +396,7 @@ def heights(draws: Draws, place: Place) -> Trial:
 
 
 def ground_image(draws: Draws, place: Place) -> Trial:
-    """An image on the ground of another type, number of bands, system or grid, or that is cut short."""
+    """Change type, number of bands, CRS or grid of a georeferenced image, or truncate it."""
     for good in place.of("gaofen").glob("GF2*"):
         shutil.copy(good, place.files)
     path = one(place.files, ".tiff")

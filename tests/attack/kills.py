@@ -1,9 +1,9 @@
 """Kills at random moments: `python -m tests.attack.kills --seed 1 --count 200 --json report.json`.
 
-A chain of starts of one small training, each of them struck at a moment drawn over its whole life, from the exec of the launcher
-to its end, until one comes through; then every checkpoint of the chain is compared with that of a training that nobody struck.
-Who is struck (a rank, its guard, mpiexec, hydra's proxy, `dithc launch`) and by which signal is drawn too; who is not there yet
-is struck as soon as it is.
+Each chain repeatedly starts a small training run. Each start is killed at a random moment of its lifetime, from the
+exec of the launcher to its end, until one start completes. All checkpoints of the chain are then compared with those
+from an undisturbed run. The target (a rank, its guard, mpiexec, hydra's proxy, `dithc launch`) and the signal are also
+random. A target that does not exist yet is killed as soon as it exists.
 """
 
 import argparse
@@ -30,15 +30,15 @@ from tests.train.conftest import small_run, write_latents
 STEPS, EVERY = 120, 4
 SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT)
 RANKS = (2, 4)
-MOST_IN_A_ROW = 4  # then the training is left in peace, and has to come through
-# What is asked: nothing is left 30 s after the launcher has ended. A launcher may itself work on: ranks that it lost at their
-# start are started again.
+MOST_IN_A_ROW = 4  # then the run is not disturbed and must complete
+# Requirement: no process remains 30 s after the end of the launcher. The launcher itself may continue, because it
+# restarts ranks lost during their start.
 LEFT_SECONDS, END_SECONDS = 30.0, 300.0
 
 
 @dataclass(frozen=True)
 class Kill:
-    """Who is struck, by what, and when: `moment` is the share of the life of a training that nobody strikes."""
+    """Target, signal and moment of a kill: `moment` is a share of the lifetime of an undisturbed run."""
 
     ranks: int
     victim: str
@@ -48,7 +48,7 @@ class Kill:
 
 
 def kills(seed: str) -> Iterator[Kill]:
-    """Kills without end, the same for the same seed."""
+    """Yield kills without end, reproducibly from the seed."""
     draws = random.Random(f"kills {seed}")
     while True:
         ranks = draws.choice(RANKS)
@@ -58,15 +58,15 @@ def kills(seed: str) -> Iterator[Kill]:
 
 @dataclass
 class Outcome:
-    """What came of a kill.
+    """Result of a kill.
 
     Attributes:
-        step: the newest checkpoint when it came.
-        began: seconds after which it came; None where the training had ended before.
-        ended: seconds from the kill to the end of the launcher.
-        left: seconds from then until nothing ran any more.
-        status: of the launcher.
-        fault: what is wrong; empty for nothing.
+        step: Newest checkpoint at the kill.
+        began: Seconds until the kill; None if the run had already ended.
+        ended: Seconds from the kill to the end of the launcher.
+        left: Seconds from then until the end of all processes.
+        status: Exit status of the launcher.
+        fault: Description of the failure; empty on success.
     """
 
     kill: Kill
@@ -79,7 +79,7 @@ class Outcome:
 
 
 class Campaign:
-    """Chains of killed trainings below a folder, one at a time for each number of ranks."""
+    """Chains of killed training runs below a folder, one at a time for each number of ranks."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -96,11 +96,11 @@ class Campaign:
         self._config.write_text(json.dumps(content))
         self._whole: dict[int, dict[str, str]] = {}
         self._life: dict[int, float] = {}
-        self._chain: dict[int, int] = {}  # kills of the present chain
+        self._chain: dict[int, int] = {}  # kills in the current chain
         self._number = 0
 
     def strike(self, kill: Kill) -> Outcome:
-        """One kill; where the training came through, or was struck often enough, the chain is ended and compared."""
+        """Execute one kill; end and compare the chain after a complete run or enough kills."""
         if kill.ranks not in self._whole:
             self._whole[kill.ranks] = self._in_peace(f"whole-{kill.ranks}", kill.ranks)
         name = f"chain-{kill.ranks}-{self._number}"
@@ -133,7 +133,7 @@ class Campaign:
         except subprocess.TimeoutExpired:
             outcome.fault = f"the launcher has not ended after {END_SECONDS:g} s:\n{_trees(training)}"
         outcome.ended = time.monotonic() - struck
-        if outcome.began is None:  # the machine is less busy than it was
+        if outcome.began is None:  # the machine is less busy than before
             self._life[kill.ranks] = min(self._life[kill.ranks], struck - begun)
         while not outcome.fault and training.alive():
             if time.monotonic() > struck + outcome.ended + LEFT_SECONDS:
@@ -160,7 +160,7 @@ class Campaign:
         return Training(self._config, self._latents, store, until=STEPS, ranks=ranks)
 
     def _compare(self, name: str, outcome: Outcome) -> None:
-        """Lets the chain come to its end, and compares its checkpoints: those of signals that stop are there too."""
+        """Complete the chain and compare its checkpoints, including those after stop signals."""
         ranks = outcome.kill.ranks
         del self._chain[ranks]
         try:
@@ -169,10 +169,10 @@ class Campaign:
             outcome.fault = f"the start after it: {error}"
             return
         if others := [file for file in sorted(whole) if whole[file] != found.get(file)]:
-            outcome.fault = f"{len(others)} files are not those of a training that nobody struck, such as {others[0]}"
+            outcome.fault = f"{len(others)} files differ from an undisturbed run, such as {others[0]}"
 
     def _in_peace(self, name: str, ranks: int) -> dict[str, str]:
-        """Trains to the end; returns the hash of every file of every checkpoint."""
+        """Train to the end without kills; return the hash of every file of every checkpoint."""
         begun = time.monotonic()
         with self._start(name, ranks) as training:
             status, said = training.end(most_seconds=END_SECONDS)
@@ -189,14 +189,14 @@ class Campaign:
 
 
 def _trees(training: Training) -> str:
-    """The processes of a training that run, as ps says."""
+    """Return the running processes of a training run, from ps."""
     shown = [str(pid) for pid in training.alive()]
     command = ["ps", "-o", "pid,ppid,stat,wchan:20,etimes,args", "-p", ",".join(shown)]
     return subprocess.run(command, capture_output=True, text=True, check=False).stdout
 
 
 def report(outcomes: list[Outcome]) -> dict[str, Any]:
-    """The numbers of a campaign."""
+    """Return the statistics of a campaign."""
     struck = [outcome for outcome in outcomes if outcome.began is not None]
     return {
         "kills": len(struck),
@@ -213,10 +213,10 @@ def report(outcomes: list[Outcome]) -> dict[str, Any]:
 
 
 def main() -> int:
-    """Strikes, says what came of each kill, and writes the report."""
+    """Execute the kills, print each result, and write the report."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--seed", default="0")
-    parser.add_argument("--skip", type=int, default=0, help="kills of this seed to leave out")
+    parser.add_argument("--skip", type=int, default=0, help="number of first kills to skip")
     parser.add_argument("--count", type=int, default=200)
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()

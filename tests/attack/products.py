@@ -1,8 +1,8 @@
-"""Hostile data files and products, drawn from a seed: each generator spoils a good input in a way of its own.
+"""Hostile data files and products from a seed; each generator damages a good input in a different way.
 
-A generator gets draws, the folder of good inputs and the folder to fill, and returns what the reader is told of it. What it makes
-must be refused with its reason, or read as the very pixels of the good input; links and paths out of it lead to pipes, so that
-whoever opens them waits for ever, and addresses to a socket that counts who comes.
+A generator receives random draws, the folder of good inputs and the folder to fill, and returns the settings for the
+reader. Its output must be rejected with a reason, or read with exactly the pixels of the good input. Links and paths
+out of it lead to pipes, so that opening them blocks forever. Addresses lead to a socket that counts connections.
 """
 
 import os
@@ -49,24 +49,25 @@ NUMBERS = [
     "-0",
 ]
 READ = re.compile(r"MTD_MSIL2A|_(B0[2348]_10m|(B0[1567]|B8A|B1[12]|SCL)_20m|B09_60m)\.jp2$")
-"""Files of a product that are read on the 10 m grid; of the others, damage is noted."""
+"""Files of a product that are read on the 10 m grid; damage of other files is noted."""
 KEPT = ("a.npy", "a.png")
-"""Good files beside a hostile one (`copied`)."""
+"""Good files next to a hostile file (`copied`)."""
 Draws = random.Random
 
 
 @dataclass(frozen=True, kw_only=True)
 class Trial:
-    """What the reader is told (`source`), what may come of it, and a word on what was done.
+    """Settings for the reader (`source`), the permitted results, and a description of the damage.
 
     Attributes:
-        refused: whether reading the good pixels would be wrong, too.
-        kept: names of scenes whose rows must be as ever.
-        like: the good input that what is accepted must equal, below the folder of good ones; that of the kind if empty.
-        truth: what the reader is told of that one, if that is something else than `source`.
-        note: a word that a scene must carry that is accepted.
-        altered: whether other pixels may come of it, as the file itself says others and has no checksum.
-        expected: judges the pixels (C, H, W) and the mask (H, W) of what is accepted, in the place of `like`.
+        refused: Whether reading the good pixels would also be wrong.
+        kept: Names of scenes with unchanged rows.
+        like: Good input that accepted pixels must equal, relative to the folder of good inputs; by default that of
+            `kind`.
+        truth: Settings for that input, if they differ from `source`.
+        note: Word that an accepted scene must carry.
+        altered: Whether other pixels are permitted, because the file itself is consistent and has no checksum.
+        expected: Check of accepted pixels (C, H, W) and mask (H, W) that replaces `like`.
     """
 
     source: dict[str, Any]
@@ -82,7 +83,7 @@ class Trial:
 
 @dataclass(frozen=True, kw_only=True)
 class Place:
-    """Folders of a trial, and the address that nobody may call."""
+    """Folders of a trial, and an address that must not be contacted."""
 
     good: Path
     files: Path
@@ -90,7 +91,7 @@ class Place:
     address: str
 
     def of(self, name: str) -> Path:
-        """The good input of this name, made when it is first asked for."""
+        """Return the good input of this name, created on first use."""
         folder = self.good / name
         if not folder.exists():
             MAKERS[name](folder)
@@ -98,7 +99,7 @@ class Place:
 
 
 def make_array(folder: Path) -> None:
-    """One land as an array and as rasters of several tiles."""
+    """Create one land area as an array and as rasters of several tiles."""
     draws = np.random.default_rng(0)
     land = (np.array([400, 600, 350, 2500])[:, None, None] * draws.uniform(0.5, 1.5, (4, 160, 144))).astype(np.uint16)
     folder.mkdir()
@@ -112,7 +113,7 @@ def make_array(folder: Path) -> None:
 
 
 def make_pictures(folder: Path) -> None:
-    """One picture in several formats."""
+    """Create one image in several formats."""
     folder.mkdir()
     picture = Image.fromarray(np.random.default_rng(1).integers(0, 256, (48, 40, 3), dtype=np.uint8))
     for name in ("good.png", "good.jpg", "good.webp", "good.tif", "good.bmp"):
@@ -120,7 +121,7 @@ def make_pictures(folder: Path) -> None:
 
 
 def make_packed(folder: Path) -> None:
-    """A product in a zip file."""
+    """Create a product in a zip file."""
     synthesize("sentinel2", folder, seed=3, scenes=1, size=96)
     source = next(folder.glob("*.SAFE"))
     shutil.make_archive(str(source.with_suffix("")), "zip", folder, source.name)
@@ -137,17 +138,17 @@ MAKERS: dict[str, Callable[[Path], object]] = {
     "gaofen": lambda folder: synthesize("gaofen2", folder, seed=5, scenes=1, size=48),
     "geotiff": lambda folder: write_raster(folder, size=48, seed=5),
 }
-"""Good inputs by name: products of every kind, arrays, rasters of several tiles, pictures."""
+"""Good inputs by name: products of every type, arrays, rasters of several tiles, images."""
 
 
 def replace(path: Path, content: bytes) -> None:
-    """Writes a file anew: the good one may be linked to it."""
+    """Replace a file by a new file, because it may be a hard link to the good input."""
     path.unlink()
     path.write_bytes(content)
 
 
 def product(place: Place, variant: str = "safe") -> Path:
-    """A copy of the good product."""
+    """Return a copy of the good product."""
     source = next(place.of(variant).glob("*.SAFE"))
     return Path(shutil.copytree(source, place.files / source.name, copy_function=os.link))
 
@@ -157,7 +158,7 @@ def file_of(draws: Draws, folder: Path, pattern: str = "*") -> Path:
 
 
 def copied(place: Place, name: str) -> bytes:
-    """The good array or picture of this name, beside which the hostile one will stand."""
+    """Copy the good array or image of this name next to the hostile file."""
     folder = next(folder for folder in (place.of("array"), place.of("pictures")) if (folder / name).exists())
     beside = Path("good.npy" if folder.name == "array" else "good.png")
     shutil.copy(folder / beside, place.files / "beside").rename(place.files / f"a{beside.suffix}")
@@ -165,7 +166,7 @@ def copied(place: Place, name: str) -> bytes:
 
 
 def spoilt(draws: Draws, content: bytes) -> tuple[bytes, str]:
-    """Bytes cut short, with a bit flipped, a hole, a tail of zeros, or something added."""
+    """Truncate bytes, flip a bit, zero a part, or append bytes."""
     at = draws.randrange(len(content))
     how = draws.choice(["cut", "bit", "hole", "zeros", "added"])
     changed = bytearray(content)
@@ -182,7 +183,7 @@ def spoilt(draws: Draws, content: bytes) -> tuple[bytes, str]:
 
 
 def special(draws: Draws, path: Path, place: Place) -> str:
-    """Puts something at `path` that is no file, or a link to what must not be opened."""
+    """Create a special file at `path`, or a link to a path that must not be opened."""
     pipe = place.outside / "pipe"
     targets = {"pipe": pipe, "zero": "/dev/zero", "passwd": "/etc/passwd", "dangling": "nowhere", "loop": path.name}
     how = draws.choice([*targets, "fifo", "folder"])
@@ -222,7 +223,7 @@ def safe_lacks(draws: Draws, place: Place) -> Trial:
 
 
 def safe_coarse(draws: Draws, place: Place) -> Trial:
-    """Only coarser files of some band are left, in a product that may lack whatever its manifest lists."""
+    """Keep only the coarser files of a band, in a product that may lack files of its manifest."""
     root = product(place)
     path = draws.choice(
         sorted([*root.rglob("*_B0[2348]_10m.jp2"), *root.rglob("*_B0[567]_20m.jp2"), *root.rglob("*_SCL_20m.jp2")])
@@ -238,11 +239,11 @@ def safe_special(draws: Draws, place: Place) -> Trial:
     how = special(draws, path, place)
     skip = path.name != "manifest.safe" and "_10m" in path.name and draws.random() < 0.5
     source = {**SAFE, **({"checksum": "skip"} if skip else {})}
-    return Trial(source=source, did=f"{path.name}: {how}", refused=not skip or "_B" in path.name)  # else it is no band
+    return Trial(source=source, did=f"{path.name}: {how}", refused=not skip or "_B" in path.name)  # else not a band
 
 
 def safe_folder(draws: Draws, place: Place) -> Trial:
-    """A folder of the product is a link that leads out of it."""
+    """Replace a folder of the product by a link that leads out of it."""
     root = product(place)
     path = draws.choice([root / "GRANULE", *(root / "GRANULE").iterdir(), *root.glob("GRANULE/*/IMG_DATA")])
     shutil.move(path, place.outside / "moved")
@@ -290,7 +291,7 @@ def safe_number(draws: Draws, place: Place) -> Trial:
 
 
 def safe_xml(draws: Draws, place: Place) -> Trial:
-    """Documents that name others, or grow when they are read."""
+    """Insert XML documents that reference others or expand when parsed."""
     path = product(place) / draws.choice(["manifest.safe", "MTD_MSIL2A.xml"])
     grow = "".join(f'<!ENTITY e{n} "{f"&e{n - 1};" * 10 if n else "grow"}">' for n in range(12))
     heads = [
@@ -306,7 +307,7 @@ def safe_xml(draws: Draws, place: Place) -> Trial:
 
 
 def raster_bytes(draws: Draws, place: Place) -> Trial:
-    """A JPEG 2000 file of several tiles cut short or with zeros from somewhere on, as an interrupted download leaves it."""
+    """Truncate or zero the end of a tiled JPEG 2000 file, as an interrupted download does."""
     content = copied(place, "good.jp2")
     at = draws.randrange(1, len(content))
     tail = draws.choice([b"", bytes(len(content) - at)])
@@ -333,7 +334,7 @@ def raster_georeference(draws: Draws, place: Place) -> Trial:
 
 
 def raster_network(draws: Draws, place: Place) -> Trial:
-    """Documents and neighbours that name servers and pipes; the pixels of a true GeoTIFF stay what they are."""
+    """Add documents and sidecar files that name servers and pipes; the pixels of a true GeoTIFF must not change."""
     target = draws.choice([place.address, f"/vsicurl/{place.address}", f"{place.outside}/pipe"])
     documents = [
         f"<GDAL_WMTS><GetCapabilitiesUrl>{target}</GetCapabilitiesUrl></GDAL_WMTS>",
@@ -413,7 +414,7 @@ def array_header(draws: Draws, place: Place) -> Trial:
 
 
 def array_other(draws: Draws, place: Place) -> Trial:
-    """Archives, objects, numbers that do not fit, and bytes too many or too few, under the name of an array."""
+    """Write archives, objects, mismatched numbers, or too many or too few bytes under the name of an array."""
     content, path = copied(place, "good.npy"), place.files / "b.npy"
     land = np.load(place.of("array") / "good.npy")
     how = draws.choice(["npz", "wrap", "objects", "cut", "added", "garbage"])
@@ -437,7 +438,7 @@ def array_other(draws: Draws, place: Place) -> Trial:
 
 
 def special_name(draws: Draws, place: Place) -> Trial:
-    """Pipes, devices and links with the suffix of a scene or a picture, and names that no table can hold."""
+    """Create pipes, devices and links with the suffix of a scene or image, and names that no table can store."""
     source = draws.choice([ARRAY, PICTURES])
     content = copied(place, "good.tif" if source is ARRAY else "good.jpg")
     suffix = draws.choice([".tif", ".npy", ".jp2"] if source is ARRAY else [".png", ".JPEG", ".webp"])
@@ -470,7 +471,7 @@ def picture_bytes(draws: Draws, place: Place) -> Trial:
 
 
 def picture_thin(draws: Draws, place: Place) -> Trial:
-    """A picture whose short side is one pixel: brought to 256 pixels, the long one takes more than the memory."""
+    """Write an image with a short side of one pixel: resampled to 256 pixels, the long side exceeds the memory."""
     copied(place, "good.png")
     Image.new("RGB", (draws.randrange(100_000, 400_000), 1)).save(place.files / "b.png")
     return Trial(source={**PICTURES, "size": 256}, did="thin", kept=KEPT)

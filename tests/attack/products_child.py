@@ -1,4 +1,4 @@
-"""Runs `dithc stage` for one hostile input after another, within limits of its own, and says what came of each as a JSON line."""
+"""Child process that runs `dithc stage` on hostile inputs within resource limits and prints a JSON line per result."""
 
 import contextlib
 import ctypes
@@ -16,7 +16,7 @@ CAPABILITIES_3, MAY_READ_WHAT_IT_MAY_NOT = 0x20080522, 0b110  # CAP_DAC_OVERRIDE
 
 
 def outcome(config: str, out: Path) -> dict[str, Any]:
-    """Status, what was printed, and of a stage that succeeded each scene's reason, or what it is (`staged`)."""
+    """Return status and output, and for a successful stage each scene's reason or content (`staged`)."""
     from dithc.cli import main
 
     said, told = io.StringIO(), io.StringIO()
@@ -33,7 +33,7 @@ def outcome(config: str, out: Path) -> dict[str, Any]:
 
 
 def staged(out: Path) -> dict[str, Any]:
-    """By scene why it was refused; or the hash of pixels and mask, its place, its notes, and where its pixels and mask stand."""
+    """Return by scene the rejection reason, or the hash of pixels and mask, place, notes, and paths of both."""
     import numpy as np
 
     from dithc.data.table import read_rows
@@ -47,7 +47,7 @@ def staged(out: Path) -> dict[str, Any]:
         else:
             entry = stacks[row["stack"]]
             pixels = np.load(out / entry["file"])[row["row"]]
-            whole = np.ones(pixels.shape[1:], np.uint8)  # a stack whose pixels are all valid has no mask
+            whole = np.ones(pixels.shape[1:], np.uint8)  # a fully valid stack has no mask
             mask = whole if entry["mask"] is None else np.load(out / entry["mask"])[row["row"]]
             found[row["scene_id"]] = {
                 "pixels": hashlib.sha256(pixels.tobytes() + mask.tobytes()).hexdigest(),
@@ -59,11 +59,11 @@ def staged(out: Path) -> dict[str, Any]:
 
 
 def obey_permissions() -> None:
-    """Takes from this process what lets the administrator read files that forbid it."""
+    """Drop the capabilities that let the administrator read protected files."""
     libc = ctypes.CDLL(None, use_errno=True)
     header, sets = (ctypes.c_uint32 * 2)(CAPABILITIES_3, 0), (ctypes.c_uint32 * 6)()
     assert libc.capget(header, sets) == 0
-    for place in (0, 1):  # effective and permitted, of the first 32
+    for place in (0, 1):  # effective and permitted sets, first 32 capabilities
         sets[place] &= ~MAY_READ_WHAT_IT_MAY_NOT
     assert libc.capset(header, sets) == 0
 

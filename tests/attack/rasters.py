@@ -1,4 +1,4 @@
-"""Hostile rasters of described sensors, arrays and pictures: values that are no numbers, other types and grids, odd folders."""
+"""Hostile rasters of described sensors, arrays and images: NaN values, other types and grids, odd folders."""
 
 import os
 import shutil
@@ -24,7 +24,7 @@ APART = {**LANDSAT, "suffixes": SUFFIXES}
 
 
 def good_raster(place: Place) -> tuple[npt.NDArray[Any], dict[str, Any]]:
-    """Pixels of the good raster, and what `write_geotiff` is told of its place."""
+    """Return the pixels of the good raster and its `write_geotiff` arguments."""
     with rasterio.open(next(place.of("geotiff").glob("*.tif"))) as raster:
         return raster.read(), {
             "transform": tuple(raster.transform)[:6],
@@ -34,7 +34,7 @@ def good_raster(place: Place) -> tuple[npt.NDArray[Any], dict[str, Any]]:
 
 
 def described(draws: Draws, place: Place) -> Trial:
-    """A raster of another type, number of bands, system or grid than was described."""
+    """Write a raster with another type, number of bands, CRS or grid than described."""
     pixels, here = good_raster(place)
     a, b, c, d, e, f = here["transform"]
     ways: dict[str, tuple[npt.NDArray[Any], dict[str, Any]]] = {
@@ -65,7 +65,7 @@ def described(draws: Draws, place: Place) -> Trial:
 
 
 def described_numbers(draws: Draws, place: Place) -> Trial:
-    """Single values that are no numbers: they are not valid, in any band, and all others are what they were."""
+    """Set single values to NaN or infinity: they must be invalid in all bands, and others unchanged."""
     pixels, here = good_raster(place)
     values = pixels.astype(draws.choice(["float32", "float64"]))
     odd = np.array([draws.choice([np.nan, np.inf, -np.inf]) for _ in range(20)])
@@ -83,7 +83,7 @@ def described_numbers(draws: Draws, place: Place) -> Trial:
 
 
 def described_bytes(draws: Draws, place: Place) -> Trial:
-    """Damage of a raster: of its pixels it is seen; of its few words on itself only where they cannot be."""
+    """Damage a raster: detected in pixels, but in its short header only if possible."""
     good = next(place.of("geotiff").glob("*.tif"))
     whole = good.read_bytes()
     content, did = spoilt(draws, whole)
@@ -99,7 +99,7 @@ def described_bytes(draws: Draws, place: Place) -> Trial:
 
 
 def bands_apart(draws: Draws, place: Place) -> Trial:
-    """Bands in files of their own: one absent, twice there in other letters, of another grid, type or scene, or no file."""
+    """Separate bands: one is missing, duplicated in another case, of another grid, type or scene, or not a file."""
     pixels, here = good_raster(place)
     a, b, c, d, e, f = here["transform"]
     for suffix, band in zip(SUFFIXES, pixels, strict=True):
@@ -139,7 +139,7 @@ def bands_apart(draws: Draws, place: Place) -> Trial:
 
 
 def array_numbers(draws: Draws, place: Place) -> Trial:
-    """Arrays of other types, orders and values: read as what they say, or refused, and what is no number is not valid."""
+    """Write arrays of other types, orders and values: read as declared or rejected, with NaN as invalid."""
     copied(place, "good.npy")
     land = np.load(place.of("array") / "good.npy")
     path = place.files / "b.npy"
@@ -177,13 +177,13 @@ def array_numbers(draws: Draws, place: Place) -> Trial:
 
 
 def picture_values(draws: Draws, place: Place) -> Trial:
-    """A picture with another bit somewhere: PNG has checksums, and shows it; of JPEG any picture may come."""
+    """Flip a bit of an image: detected by the checksums of PNG; a JPEG may show any image."""
     name = draws.choice(["good.png", "good.png", "good.jpg", "good.webp", "good.bmp"])
     content = bytearray(copied(place, name))
     at = draws.randrange(len(content))
     content[at] ^= 1 << draws.randrange(8)
     how = "bit"
-    if name == "good.png" and draws.random() < 0.3:  # a header that lies, with its checksum right
+    if name == "good.png" and draws.random() < 0.3:  # a false header with a valid checksum
         how = "header"
         struct.pack_into(
             ">II", content, 16, *draws.choice([(40, 47), (40, 49), (0, 48), (2**31, 1), (2**31 - 1, 2**31 - 1)])
@@ -200,7 +200,7 @@ def picture_values(draws: Draws, place: Place) -> Trial:
 
 
 def picture_folders(draws: Draws, place: Place) -> Trial:
-    """Class folders that are links, empty, forbidden, or of odd names; the good one beside keeps its label."""
+    """Create class folders that are links, empty, protected or oddly named; the good class keeps its label."""
     good = place.files / "a"
     good.mkdir()
     shutil.copy(place.of("pictures") / "good.png", good / "a.png")

@@ -1,4 +1,4 @@
-"""Hostile Sentinel-2 products of every level and baseline: files, metadata, names and permissions, and masks beside them."""
+"""Hostile Sentinel-2 products of every level and baseline: files, metadata, names, permissions, and user masks."""
 
 import os
 import re
@@ -20,7 +20,7 @@ BESIDE = {**SAFE, "clouds": {"mask": {}}}
 
 
 def read_of(granule: Path) -> set[Path]:
-    """The files of a granule that are read on the 10 m grid: the finest of each band."""
+    """Return the files of a granule that are read on the 10 m grid: the finest of each band."""
     finest: dict[str, tuple[int, Path]] = {}
     for path in granule.rglob("IMG_DATA/**/*.jp2"):
         if found := BAND.search(path.name):
@@ -35,12 +35,12 @@ def metadata_of(root: Path) -> Path:
 
 
 def truth_of(source: dict[str, Any]) -> dict[str, Any]:
-    """What the reader is told of the good product: nothing about files that are missing."""
+    """Return the settings for the good product, without those for missing files."""
     return {key: value for key, value in source.items() if key not in ("checksum", "may_lack")}
 
 
 def variant_bytes(draws: Draws, place: Place) -> Trial:
-    """Damage of a file of a product of any level: rejects it where it is read, is noted where it is not; each granule alone."""
+    """Damage a file of a product of any level: rejected if read, else noted; each granule separately."""
     variant = draws.choice(VARIANTS)
     root = product(place, variant)
     granules = sorted((root / "GRANULE").iterdir())
@@ -63,7 +63,7 @@ def variant_bytes(draws: Draws, place: Place) -> Trial:
 
 
 def variant_lacks(draws: Draws, place: Place) -> Trial:
-    """Bands that are absent, twice there, or named otherwise, in products that may lack what their manifest lists."""
+    """Remove, repeat or rename bands, in products that may lack files of their manifest."""
     variant = draws.choice(VARIANTS[:-1])
     root = product(place, variant)
     (granule,) = (root / "GRANULE").iterdir()
@@ -84,7 +84,7 @@ def variant_lacks(draws: Draws, place: Place) -> Trial:
         replace(other, content)
     sources = [{**SAFE, "may_lack": ["*"]}, {**SAFE, "checksum": "skip"}, SAFE]
     source = draws.choice(sources[2:] if how == "other band" else sources)
-    # Of a band that is coarser than the grid whatever is left is read, which is another file of the same product: other pixels.
+    # A band that is coarser than the grid is read from any remaining file, which may have other pixels.
     falls_back = bool(coarser) and "_10m" not in path.name and how in ("absent", "renamed") and source is not SAFE
     other_band = how == "other band"
     return Trial(
@@ -99,7 +99,7 @@ def variant_lacks(draws: Draws, place: Place) -> Trial:
 
 
 def band_file(draws: Draws, place: Place) -> Trial:
-    """A band's file that is well-formed and not what its name says, in a product whose files are trusted."""
+    """Replace a band's file by a well-formed file that contradicts its name, in a trusted product."""
     root = product(place)
     path = draws.choice(sorted(read_of(next((root / "GRANULE").iterdir()))))
     with rasterio.open(path) as raster:
@@ -139,7 +139,7 @@ def band_file(draws: Draws, place: Place) -> Trial:
 
 
 def mask_beside(draws: Draws, place: Place) -> Trial:
-    """A mask of the user's beside the product that is damaged, of another shape, type or place, absent or twice there."""
+    """Add a user mask that is damaged, of another shape, type or place, missing or duplicated."""
     root = product(place, "l1c-2")
     good = next(place.of("l1c-2").glob("*_mask.tif"))
     path = place.files / good.name
@@ -168,7 +168,7 @@ def mask_beside(draws: Draws, place: Place) -> Trial:
 
 
 def xml_value(draws: Draws, place: Place) -> Trial:
-    """Any value of the metadata is another one: its checksum says so."""
+    """Change any value of the metadata; its checksum reveals it."""
     variant = draws.choice(VARIANTS)
     path = metadata_of(product(place, variant))
     text = path.read_text()
@@ -184,7 +184,7 @@ def xml_value(draws: Draws, place: Place) -> Trial:
 
 
 def xml_bands(draws: Draws, place: Place) -> Trial:
-    """Offsets of bands that are absent, twice there or of no band, in files that are trusted."""
+    """Remove, repeat or misassign band offsets in trusted files."""
     variant = draws.choice(["safe", "l2a-5", "l1c"])
     path = metadata_of(product(place, variant))
     text = path.read_text()
@@ -214,7 +214,7 @@ def xml_bands(draws: Draws, place: Place) -> Trial:
 
 
 def xml_text(draws: Draws, place: Place) -> Trial:
-    """Metadata and manifests that are no well-formed documents, or in an encoding that they do not say."""
+    """Write metadata and manifests that are not well-formed, or in an undeclared encoding."""
     root = product(place)
     path = draws.choice([root / "manifest.safe", metadata_of(root)])
     text = path.read_text()
@@ -241,12 +241,12 @@ def xml_text(draws: Draws, place: Place) -> Trial:
         source={**SAFE, "checksum": "skip"} if skip else SAFE,
         truth=SAFE,
         did=f"{path.name}: {how}",
-        refused=how not in ("UTF-16 as UTF-8",),  # a byte order mark says it
+        refused=how not in ("UTF-16 as UTF-8",),  # the byte order mark identifies it
     )
 
 
 def names(draws: Draws, place: Place) -> Trial:
-    """Products, granules and files with other names, in odd encodings, within each other."""
+    """Rename or nest products, granules and files, also in odd encodings."""
     root = product(place)
     granule = next((root / "GRANULE").iterdir())
     latin = os.fsdecode(b"S2A_\xe9t\xe9.SAFE")
@@ -268,13 +268,13 @@ def names(draws: Draws, place: Place) -> Trial:
     how = draws.choice(sorted(ways))
     do, refused = ways[how]
     do()
-    # The granule that the manifest lists stays a scene, and that which it does not list is none.
+    # Only the granule that the manifest lists stays a scene.
     kept = (granule.relative_to(place.files).as_posix(),) if how == "a granule more" else ()
     return Trial(source=SAFE, did=how, refused=refused, kept=kept)
 
 
 def forbidden(draws: Draws, place: Place) -> Trial:
-    """A file or a folder that may not be read."""
+    """Remove the read permission of a file or folder."""
     variant = draws.choice(["safe", *VARIANTS[:-1]])
     root = product(place, variant)
     (granule,) = (root / "GRANULE").iterdir()
@@ -283,13 +283,13 @@ def forbidden(draws: Draws, place: Place) -> Trial:
         [*read, metadata_of(root), root / "manifest.safe", root, granule, granule / "IMG_DATA", root / "GRANULE"]
     )
     if path.is_file():
-        shutil.copy(path, place.files / "new").replace(path)  # the good one is linked to it
+        shutil.copy(path, place.files / "new").replace(path)  # replaces the hard link to the good input
     path.chmod(draws.choice([0, 0o200, 0o111 if path.is_file() else 0o000]))
     return Trial(source=SAFE, did=f"{variant}: {path.name}", like=variant)
 
 
 def in_its_place(draws: Draws, place: Place) -> Trial:
-    """Beside a good product something that is named as one: a file, a pipe, a device, a link, an empty folder."""
+    """Add an entry named like a product: a file, pipe, device, link or empty folder."""
     root = product(place)
     path = place.files / f"A_{root.name}"
     how = draws.choice(["special", "file", "empty", "only metadata"])

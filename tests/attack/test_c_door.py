@@ -1,4 +1,4 @@
-"""No call of the C door, however wrong, ends the process, hangs, or is taken: what can be seen to be wrong is refused."""
+"""Tests of the C API with wrong calls: no crash, no hang, and rejection of every detectable error."""
 
 import ctypes
 import subprocess
@@ -48,6 +48,6 @@ def test_what_is_no_handle_is_an_error_that_names_the_function() -> None:
     for name, arguments in calls.items():
         with pytest.raises(ValueError, match=f"{name}: an argument that it does not take"):
             getattr(library, name)(*arguments)
-    library.hc_pool_release(context)  # left alone
+    library.hc_pool_release(context)  # not released by the failed call
     library.hc_barrier_ceiling(context, 1)
     library.hc_pool_release(pool)

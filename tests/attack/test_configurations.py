@@ -1,4 +1,4 @@
-"""Every hostile configuration is refused when it is read, in four lines, with its line; nothing runs and nothing is written."""
+"""Tests of hostile configurations: rejected on reading, in four lines with a line number, without side effects."""
 
 import itertools
 import os
@@ -16,7 +16,7 @@ from dithc.log import UserError
 from tests.attack.configurations import COMMANDS, DEMO, PWNED, Trial, demo, trials, written
 from tests.workflow.conftest import make_project, snakemake
 
-SECONDS = 20  # for one; none takes a tenth of a second on a machine of its own
+SECONDS = 20  # per trial; each takes less than a tenth of a second on an idle machine
 
 
 def attack(trial: Trial, folder: Path) -> None:
@@ -137,7 +137,7 @@ def test_spaces_parentheses_and_titles_of_any_words_work_in_jobs(folder: Path) -
     done = snakemake(project, target, "--profile", "profiles/local", *files)
     assert done.returncode == 0, done.stdout[-4000:]
     assert (project / target).is_file()
-    planned = snakemake(project, "-n", "--profile", "profiles/local", *files)  # the report's title too
+    planned = snakemake(project, "-n", "--profile", "profiles/local", *files)  # also with the report's title
     assert planned.returncode == 0, planned.stdout[-4000:]
     assert not list(folder.rglob(PWNED))
 

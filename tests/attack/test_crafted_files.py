@@ -1,4 +1,4 @@
-"""Weights, manifests and checkpoints that somebody crafted: an error in four lines, no traceback, and nobody waits for a pipe."""
+"""Tests of crafted weights, manifests and checkpoints: errors in four lines, no traceback, no blocking on pipes."""
 
 import json
 import os
@@ -44,7 +44,7 @@ def file_of(header: Any, *, length: int | None = None, data: bytes = b"\0" * 40)
 
 
 def crafted(drawn: random.Random) -> tuple[str, bytes]:
-    """A safetensors file in which one thing is wrong."""
+    """Return a safetensors file with one error."""
     huge = drawn.choice([10**18, 2**63, 2**64 - 1, 10**9, 41])
     cut = {"name": "a", "shape": [4, 3], "dim": 0, "start": 0}
     odd: dict[str, Any] = {
@@ -91,9 +91,7 @@ def attack(seed: int, count: int, folder: Path) -> None:
         path.write_bytes(content)
         signal.alarm(SECONDS)
         try:
-            for name, value in read_tensors(
-                path
-            ).items():  # a crafted file may be valid: then it is what it says, within the file
+            for name, value in read_tensors(path).items():  # a crafted file may be valid
                 assert value.numel() * value.element_size() <= len(content), (what, name)
         except UserError as error:
             said = str(error)

@@ -1,4 +1,4 @@
-"""Trainings that are killed at random moments end, leave nothing, and go on to the same bytes."""
+"""Tests of training runs killed at random moments: they end, leave no processes, and resume to equal bytes."""
 
 import os
 import time
@@ -12,14 +12,14 @@ from tests.ranks import launcher, needs_launcher
 from tests.sampling import commit_of
 
 SEED = os.environ.get("DITHC_ATTACK_SEED") or commit_of("HEAD") or "0"
-SAMPLE_SECONDS = 10.0  # no kill is begun after that
+SAMPLE_SECONDS = 10.0  # no kill starts after this
 
 pytestmark = [pytest.mark.slow, pytest.mark.mpi, needs_launcher]
 
 
 def strike(folder: Path, count: int, *, seconds: float = float("inf")) -> None:
     if launcher().vendor != "mpich":
-        pytest.skip("mpiexec is not MPICH's: who is killed is found by the names of its processes")
+        pytest.skip("mpiexec is not MPICH: targets are identified by its process names")
     campaign, end = Campaign(folder), time.monotonic() + seconds
     outcomes = []
     for kill in islice(kills(SEED), count):

@@ -1,4 +1,4 @@
-"""Hostile data files and products: refused with a reason or read as they were, in bounded time and memory."""
+"""Tests of hostile data files and products: rejected or read unchanged, in bounded time and memory."""
 
 import json
 import os
@@ -30,12 +30,12 @@ LIKE = {
     "geotiff": "geotiff",
 }
 OWN = {"config.json", "log", "good", "trial", "outside", "room"}
-PATIENCE_SECONDS = 300  # a machine with other work; what hangs, hangs for ever
+PATIENCE_SECONDS = 300  # for a busy machine; a hang lasts forever
 Answer = dict[str, Any]
 
 
 class Child:
-    """A process that stages what it is told, kept for many trials and made again when one of them ended it."""
+    """Process that stages inputs; it serves many trials and is restarted after a crash."""
 
     def __init__(self, log: Path, *, room: Path) -> None:
         settings = {
@@ -76,7 +76,7 @@ class Child:
 
 
 class Range:
-    """Where trials take place: good inputs, a child, and a socket that counts who calls."""
+    """Environment of the trials: good inputs, a child process, and a socket that counts connections."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.good, self.room = folder, folder / "good", folder / "room" / "temporary"
@@ -89,7 +89,7 @@ class Range:
         self.outcomes: Counter[tuple[str, str]] = Counter()
 
     def truth(self, trial: Trial, place: Place) -> dict[str, Any]:
-        """What the good input gives, by scene."""
+        """Return the result of the good input, by scene."""
         source = trial.truth or trial.source
         name, _, below = (trial.like or LIKE[source["kind"]]).partition("/")
         key = json.dumps([name, below, source], sort_keys=True)
@@ -118,7 +118,7 @@ class Range:
         return self.child.ask(config, out)
 
     def place(self) -> Place:
-        """Folders for the next trial, empty."""
+        """Return empty folders for the next trial."""
         place = Place(
             good=self.good,
             files=self.folder / "trial" / "files",
@@ -126,7 +126,7 @@ class Range:
             address=f"http://127.0.0.1:{self.listener.getsockname()[1]}/x",
         )
         for folder in (place.files.parent, place.outside):
-            for path, folders, _ in os.walk(folder):  # what may not be read may not be removed
+            for path, folders, _ in os.walk(folder):  # unreadable folders cannot be removed
                 for name in folders:
                     if not os.path.islink(os.path.join(path, name)):
                         os.chmod(os.path.join(path, name), 0o700)
@@ -137,7 +137,7 @@ class Range:
         return place
 
     def try_one(self, generator: Callable[[Draws, Place], Trial], seed: str) -> str:
-        """Makes a hostile input, stages it, and judges what came of it: a word where that was wrong, else empty."""
+        """Stage a hostile input and check the result; return a description of the failure, or an empty string."""
         place = self.place()
         trial = generator(Draws(seed), place)
         truth = self.truth(trial, place)
@@ -156,16 +156,16 @@ class Range:
             return "it called the network"
         if answer["status"] == 2:
             lines = all(f"\n  {word}:" in answer["text"] for word in ("got", "expected", "fix"))
-            is_of_types = "wrong_dtype" in answer["text"]  # as many files of one data type as of another
+            is_of_types = "wrong_dtype" in answer["text"]  # equal numbers of files of two data types
             is_due = not trial.kept or is_of_types
             return "" if lines and is_due else "an error, not a row with a reason, or not in four lines"
         scenes = answer["scenes"]
         accepted = {name for name, found in scenes.items() if "refused" not in found}
         kept = {name for name in scenes if name in trial.kept}
         if kept - accepted:
-            return "the good file beside it was refused"
+            return "the good file was rejected"
         if trial.kept and len(kept) < min(1, len(trial.kept)):
-            return f"the good file beside it has no row: {scenes}"
+            return f"the good file has no row: {scenes}"
         if trial.refused and (accepted - kept or len(scenes) <= len(kept)):
             return f"it was used, or has no row: {scenes}"
         for name in accepted:
@@ -181,14 +181,14 @@ class Range:
         named: dict[str, Any] | None,
         all_of: list[dict[str, Any]],
     ) -> str:
-        """How an accepted scene is not what it must be; empty where it is."""
+        """Return the difference of an accepted scene from the expected scene; empty if there is no difference."""
         if trial.note and not kept and trial.note not in found["notes"].split():
-            return f"it does not say {trial.note}"
+            return f"it lacks the note {trial.note}"
         if trial.expected is not None and not kept:
             file, mask, row = found["at"]
             pixels = np.load(self.folder / "out" / file)[row]
             valid = np.ones(pixels.shape[1:], np.uint8) if mask is None else np.load(self.folder / "out" / mask)[row]
-            return "" if trial.expected(pixels, valid) else "it read other pixels than are expected"
+            return "" if trial.expected(pixels, valid) else "it read unexpected pixels"
         if trial.altered and not kept:
             return ""
         fitting = [named] if named is not None else all_of
@@ -196,7 +196,7 @@ class Range:
         return "" if same else "it read other pixels, or at another place"
 
     def left(self) -> str:
-        """What stands where nothing should; what an ended stage keeps for the next one is taken away."""
+        """Return unexpected files; remove files that an ended stage keeps for the next stage."""
         shutil.rmtree(self.folder / ".out.partial", ignore_errors=True)
         names = [path.name for path in self.folder.iterdir() if path.name not in OWN | {"out"}]
         names += [path.name for path in self.room.parent.rglob("*") if path != self.room]
@@ -210,7 +210,7 @@ class Range:
         return True
 
     def seen(self) -> dict[str, tuple[int, int]]:
-        """Size and time of change of all that a stage must leave as it is."""
+        """Return size and modification time of all files that a stage must not change."""
         found = {}
         for top in ("trial", "outside", "good"):
             for folder, _, names in os.walk(self.folder / top):
@@ -229,15 +229,15 @@ def shooting_range(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Range]:
 
 
 def came_of(trial: Trial, answer: Answer) -> str:
-    """What came of a trial in which nothing was wrong."""
+    """Return the category of a successful trial."""
     if answer["status"] == 2:
         return "error"
     scenes = {name: found for name, found in answer["scenes"].items() if name not in trial.kept}
     if not scenes or any("refused" in found for found in scenes.values()):
         return "rejected" if scenes else "left alone"
     if trial.altered:
-        return "as it says"
-    return "noted" if any(found["notes"] for found in scenes.values()) else "as it was"
+        return "as declared"
+    return "noted" if any(found["notes"] for found in scenes.values()) else "unchanged"
 
 
 def attack(shooting_range: Range, *, trials: int, seed: str) -> None:

@@ -1,4 +1,4 @@
-"""A training of several ranks under `dithc launch`, seen from outside: its processes, which of them is what, and its end."""
+"""A training run of several ranks under `dithc launch`, observed from outside: processes, roles and end."""
 
 import os
 import signal
@@ -15,12 +15,12 @@ from dithc.comm.launching import ending
 from dithc.runs import Manifest, Store
 
 MARK = "DITHC_TEST_MARK"
-MOST_SECONDS = 120.0  # an exchange waits longer for a rank that is gone
+MOST_SECONDS = 120.0  # an exchange waits longer for a lost rank
 DITHC = Path(sys.executable).parent / "dithc"
 
 
 class Training:
-    """A training under `dithc launch`, and every process that belongs to it; a context that leaves none."""
+    """Context of a training run under `dithc launch` and all of its processes; it leaves no processes."""
 
     def __init__(self, config: Path, latents: Path, store: Path, *, until: int, ranks: int = 2) -> None:
         self.store, self.mark = store, uuid.uuid4().hex
@@ -31,7 +31,7 @@ class Training:
         self.said = store.with_name(f"said-{self.mark}")
         with self.said.open("w") as said:
             environment = os.environ | {MARK: self.mark}
-            folder = store.parent  # where `dithc launch` notes that the ranks have met
+            folder = store.parent  # `dithc launch` records here that the ranks have connected
             self.process = subprocess.Popen(launch, env=environment, stdout=said, stderr=said, text=True, cwd=folder)
 
     def __enter__(self) -> "Training":
@@ -44,23 +44,23 @@ class Training:
         self.process.wait(timeout=600)
 
     def alive(self) -> list[int]:
-        """Processes of this training that are neither gone nor dead and not yet waited for."""
+        """Return the processes of this run that still exist and are not zombies."""
         return [pid for pid, _ in self._processes()]
 
     def rank(self, number: int) -> int:
-        """The process of a rank, which is the child of its guard."""
+        """Return the process of a rank, the child of its guard."""
         found = {pid: environment for pid, environment in self._processes() if told(environment, number)}
         (child,) = [pid for pid in found if parent_of(pid) in found]
         return child
 
     def guard(self, number: int) -> int:
-        """The process of a rank that the launcher started: its guard, once there is one."""
+        """Return the process of a rank that the launcher started: its guard, once it exists."""
         found = {pid: environment for pid, environment in self._processes() if told(environment, number)}
         (top,) = [pid for pid in found if parent_of(pid) not in found]
         return top
 
     def connecting(self, number: int) -> int:
-        """The process of a rank, as soon as there is one: it loads MPI then, and waits for the others."""
+        """Return the process of a rank as soon as it exists: it then loads MPI and waits for other ranks."""
         deadline = time.monotonic() + 600
         while True:
             assert time.monotonic() < deadline, self.said.read_text()
@@ -68,17 +68,17 @@ class Training:
                 return self.rank(number)
 
     def mpiexec(self) -> int:
-        """The process of the launcher."""
+        """Return the process of the launcher."""
         (found,) = [pid for pid in self.alive() if parent_of(pid) == self.process.pid]
         return found
 
     def proxy(self) -> int:
-        """The process of MPICH's that starts the ranks of this node."""
+        """Return MPICH's proxy process that starts the ranks of this node."""
         (found,) = [pid for pid in self.alive() if name_of(pid) == HYDRA_PROXY]
         return found
 
     def wait_for_progress(self) -> None:
-        """Returns when steps were made and there is a newer checkpoint than before."""
+        """Wait until there are new steps and a newer checkpoint."""
         before, deadline = newest(self.store), time.monotonic() + 600
         while newest(self.store) <= before:
             assert self.process.poll() is None, self.said.read_text()
@@ -86,7 +86,7 @@ class Training:
             time.sleep(0.02)
 
     def end(self, *, most_seconds: float = MOST_SECONDS) -> tuple[int, str]:
-        """Status and messages, when all processes have ended, in the time they have for that."""
+        """Wait for the end of all processes within a time limit; return status and messages."""
         deadline = time.monotonic() + most_seconds
         status = self.process.wait(timeout=most_seconds)
         while alive := self.alive():
@@ -106,33 +106,25 @@ class Training:
 
 
 def told(environment: list[str], number: int) -> bool:
-    """Whether a launcher, of whichever MPI, told a process with this environment that it is this rank."""
+    """Return whether a launcher of any MPI assigned this rank to a process with this environment."""
     return any(f"{name}={number}" in environment for name in ending.RANK_VARIABLES)
 
 
 def parent_of(pid: int) -> int:
-    """The process that started another one.
-
-    Raises:
-        OSError: that one is gone.
-    """
+    """Return the parent of a process; OSError if the process has ended."""
     return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
 
 def name_of(pid: int) -> str:
-    """What the kernel calls a process.
-
-    Raises:
-        OSError: it is gone.
-    """
+    """Return the kernel's name of a process; OSError if it has ended."""
     return Path(f"/proc/{pid}/comm").read_text().strip()
 
 
 def newest(store: Path) -> int:
-    """The step of the newest checkpoint; 0 where there is none."""
+    """Return the step of the newest checkpoint; 0 without a checkpoint."""
     return max((step for folder in store.glob("small-*") for step in Store(folder).steps()), default=0)
 
 
 def hashes(out: Path) -> dict[str, str]:
-    """The hash of every file of the checkpoint that a run's manifest names."""
+    """Return the hash of every file of the checkpoint in a run's manifest."""
     return {Path(entry["path"]).name: entry["sha256"] for entry in Manifest.read(out).files}

@@ -1,4 +1,4 @@
-"""Tiers for the tests of managed memory: after each test, with the models gone, nothing of them may be left in use."""
+"""Tiers for tests of managed memory; after each test, with the models gone, all tiers must be empty."""
 
 import gc
 from collections.abc import Callable, Iterator
@@ -14,7 +14,7 @@ from tests.automem.managed import loss_of, moving_plan, two_tiers, used_bytes
 
 @pytest.fixture
 def make_tiers(tmp_path: Path) -> Iterator[Callable[..., Tiers]]:
-    """`make_tiers(budget in MiB, file=False)`; asserts at the end that every tier is empty and its budget was kept."""
+    """Return `make_tiers(budget in MiB, file=False)`; at the end every tier must be empty and within its budget."""
     made: list[Tiers] = []
     before = hot_pool()
 
@@ -24,9 +24,9 @@ def make_tiers(tmp_path: Path) -> Iterator[Callable[..., Tiers]]:
 
     yield make
     gc.collect()
-    assert hot_pool() is before, "operators take their memory from a tier still"
+    assert hot_pool() is before, "operators still allocate from a tier"
     for tiers in made:
-        assert used_bytes(tiers) == [0] * len(tiers), "something is left in a tier"
+        assert used_bytes(tiers) == [0] * len(tiers), "tiers must be empty"
         budget = tiers.fast.spec.budget_bytes
         assert budget is not None
         assert tiers.fast.counters().peak_backed_bytes <= budget
@@ -35,7 +35,7 @@ def make_tiers(tmp_path: Path) -> Iterator[Callable[..., Tiers]]:
 
 @pytest.fixture
 def moving(make_tiers: Callable[..., Tiers]) -> Callable[..., nn.Module]:
-    """`moving(make)`: a managed model of its own, under a plan by which all that can move does from the second call on."""
+    """Return `moving(make)`: a managed model with a plan that moves all movable tensors from the second call on."""
 
     def build(
         make: Callable[[], nn.Module],
@@ -54,5 +54,5 @@ def moving(make_tiers: Callable[..., Tiers]) -> Callable[..., nn.Module]:
 
 @pytest.fixture(params=["memory", "file"])
 def tiers(request: pytest.FixtureRequest, make_tiers: Callable[..., Tiers]) -> Tiers:
-    """A fast tier of 24 MiB above ordinary memory, and above a file."""
+    """Return a fast tier of 24 MiB above ordinary memory, or above a file."""
     return make_tiers(24, file=request.param == "file")

@@ -1,4 +1,4 @@
-"""What the tests of managed memory share: models that are small but not below the floor, steps, and a comparison of two runs."""
+"""Helpers for tests of managed memory: small models above the size minimum, steps, and comparison of two runs."""
 
 import gc
 from collections.abc import Callable, Iterator, Sequence
@@ -37,15 +37,15 @@ class Mlps(nn.Module):
 
 
 def mlps(depth: int = 4) -> Mlps:
-    """The same weights at every call."""
+    """Return a model with equal weights at every call."""
     torch.manual_seed(3)
     return Mlps(depth)
 
 
 def dit(depth: int = 3) -> DiT:
-    """A small DiT, away from its zero head, so that every weight has a gradient; the same weights at every call.
+    """Return a small DiT with a nonzero head, so that every weight has a gradient; equal weights at every call.
 
-    Its matrices and, with 4 images, its activations are just large enough for the pool, which leaves less than 1 MiB to torch.
+    Its matrices and, with 4 images, its activations are just above 1 MiB, the minimum size of the pool.
     """
     torch.manual_seed(1)
     model = DiT.from_preset("DiT-S/2", hidden_size=256, num_heads=4, depth=depth, input_size=32, num_classes=10)
@@ -56,7 +56,7 @@ def dit(depth: int = 3) -> DiT:
 
 
 def loss_of(model: nn.Module, seed: int, *, images: int = 4, inner: nn.Module | None = None) -> Tensor:
-    """A loss of a batch that follows from the seed."""
+    """Return the loss of a seeded batch."""
     generator = torch.Generator().manual_seed(seed)
     if isinstance(inner or model, DiT):
         x = torch.randn(images, 4, 32, 32, generator=generator)
@@ -69,7 +69,7 @@ def loss_of(model: nn.Module, seed: int, *, images: int = 4, inner: nn.Module | 
 
 @dataclass
 class Run:
-    """What came out of some steps: compared bit by bit."""
+    """Results of some steps, compared bit by bit."""
 
     losses: list[float]
     gradients: list[Tensor | None]
@@ -92,7 +92,7 @@ def train(
     micro_batches: int = 1,
     before_step: Callable[[], None] | None = None,
 ) -> Run:
-    """AdamW steps; the gradients are those of the last one."""
+    """Run AdamW steps; the gradients are those of the last step."""
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     optimizer = torch.optim.AdamW(trained, lr=1e-3)
     losses = []
@@ -115,12 +115,12 @@ def train(
 
 @cache
 def unmanaged(make: Callable[[], nn.Module], steps: int = 3, micro_batches: int = 1) -> Run:
-    """What `train` gives for a model that nobody manages."""
+    """Return the results of `train` for an unmanaged model."""
     return train(make(), steps=steps, micro_batches=micro_batches)
 
 
 def two_tiers(budget_mib: float, *, folder: Path | None = None, file_mib: int = 256) -> Tiers:
-    """A fast tier with a budget above ordinary memory, or above a file in `folder`."""
+    """Return a fast tier with a budget above ordinary memory, or above a file in `folder`."""
     fast = TierSpec(name="fast", kind="ddr", budget_bytes=int(budget_mib * MIB))
     if folder is None:
         return Tiers([fast, TierSpec(name="slow", kind="ddr", budget_bytes=None)])
@@ -128,7 +128,7 @@ def two_tiers(budget_mib: float, *, folder: Path | None = None, file_mib: int = 
 
 
 def managed(model: nn.Module) -> Manager:
-    """The manager of a model that has one."""
+    """Return the manager of a managed model."""
     found = manager(model)
     assert found is not None
     return found
@@ -142,11 +142,11 @@ def moving_plan(
     recompute: str = "none",
     file: bool = False,
 ) -> Plan:
-    """A plan by which everything that can move does, whatever the planner thinks of it."""
+    """Return a plan that moves all movable tensors, regardless of the planner's choice."""
     with TemporaryDirectory() as folder:
         tiers = two_tiers(400, folder=Path(folder) if file else None)
         model = AutoMem(make(), recompute, tiers=tiers)  # type: ignore[arg-type]
-        for seed in range(3):  # two are the warm-up, the third has the plan
+        for seed in range(3):  # two warm-up steps, then a step under the plan
             loss(model, seed).backward()
             model.zero_grad()
         plan = managed(model).plan
@@ -169,17 +169,17 @@ def moving_plan(
 
 
 def assert_moved(model: nn.Module, *, offloaded: bool = True) -> None:
-    """Copies of weights were made and used; saved tensors left fast memory, unless the model saves none there."""
+    """Assert that weights were copied and saved tensors offloaded, unless the model saves no tensors there."""
     counters = managed(model).counters()
     assert min(counters.loaded_bytes, counters.hits) > 0, "no weight was copied"
     assert not offloaded or counters.offloaded_bytes > 0, "no saved tensor left"
 
 
 def used_bytes(tiers: Sequence[object]) -> list[int]:
-    """What each tier has in use."""
+    """Return the bytes in use per tier."""
     return [tier.counters().used_bytes for tier in tiers]  # type: ignore[attr-defined]
 
 
 def weights_in(model: nn.Module) -> Iterator[nn.Parameter]:
-    """Parameters large enough to be moved."""
+    """Yield the parameters that are large enough to move."""
     return (parameter for parameter in model.parameters() if parameter.nbytes >= 64 << 10)

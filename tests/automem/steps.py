@@ -1,8 +1,8 @@
-"""Training steps as data, drawn at random, and a player of plans that knows nothing of how they were made.
+"""Random training steps as data, and an independent simulator of plans.
 
-The player keeps a list of every object in fast memory, byte by byte. It starts and ends copies as the docstrings of
-`Decision` and `Trace` say, and lets each offload end as late as it can: only when the next turn needs the room
-(or, `eager`, as soon as it can).
+The simulator lists every object in fast memory, byte by byte. It starts and ends copies as specified in `Decision` and
+`Trace`. Each offload ends as late as possible: only when the next turn needs the memory (or, `eager`, as early as
+possible).
 """
 
 from collections import deque
@@ -18,7 +18,7 @@ from dithc.automem.trace import Saved, StateItem, Trace, Unit, Weight
 
 @dataclass
 class FastMemory:
-    """What lies in fast memory, and the most that ever did."""
+    """Content and peak use of fast memory."""
 
     objects: dict[Hashable, int] = field(default_factory=dict)
     peak: int = 0
@@ -28,7 +28,7 @@ class FastMemory:
         return sum(self.objects.values())
 
     def put(self, key: Hashable, num_bytes: int) -> None:
-        assert key not in self.objects, f"{key} is there already"
+        assert key not in self.objects, f"{key} already exists"
         self.objects[key] = num_bytes
         self.peak = max(self.peak, self.used)
 
@@ -38,7 +38,7 @@ class FastMemory:
 
 @dataclass
 class Played:
-    """A plan, played turn by turn; `peaks` has one entry for each of the 2 L + 1 phases."""
+    """Plan simulated turn by turn; `peaks` has one entry per phase (2 L + 1)."""
 
     trace: Trace
     plan: Plan
@@ -47,13 +47,13 @@ class Played:
     peaks: list[int] = field(default_factory=list)
     loaded_bytes: int = 0
     offloaded_bytes: int = 0
-    short_of_room: int = 0  # bytes that a turn's promised room was short of, with no offload left to wait for
+    short_of_room: int = 0  # missing bytes of a turn's promised memory after all offloads
     leaving: deque[tuple[Hashable, int]] = field(default_factory=deque)
 
     def __post_init__(self) -> None:
         self.num_units = len(self.trace.units)
         self.names = [unit.name for unit in self.trace.units]
-        self.shared: dict[str, int] = {}  # weight -> the unit whose backward pass comes first
+        self.shared: dict[str, int] = {}  # weight -> unit with the first backward pass
         for index, unit in enumerate(self.trace.units):
             self.shared.update(dict.fromkeys((weight.name for weight in unit.weights), index))
         self.begin()
@@ -85,7 +85,7 @@ class Played:
                         put(("gradient", weight.name), weight.resting_bytes)
 
     def starts(self, index: int) -> tuple[int, int]:
-        """Turns at which a unit's loads start, for forward and for backward."""
+        """Return the turns at which a unit's loads start, for forward and for backward."""
         decision = self.decision(index)
         forward, backward = index, 2 * self.num_units - 1 - index
         return max(0, forward - decision.forward_ahead), max(0, backward - decision.backward_ahead)
@@ -107,7 +107,7 @@ class Played:
                     yield index, tensor, first, offloaded
 
     def due(self, turn: int) -> list[tuple[Hashable, int]]:
-        """What has to start loading at a turn."""
+        """Return the loads that must start at a turn."""
         found: list[tuple[Hashable, int]] = []
         for index, unit in enumerate(self.trace.units):
             if self.decision(index).weights == "copied":
@@ -192,7 +192,7 @@ class Played:
 
 @strategies.composite
 def traces(draw: strategies.DrawFn) -> Trace:
-    """Steps of up to seven units: odd sizes, shared weights, tensors read by several units, frozen weights."""
+    """Draw steps of up to seven units: odd sizes, shared or frozen weights, tensors read by several units."""
     number = strategies.integers
     num_units = draw(number(1, 7))
     seconds = strategies.floats(0, 4)
@@ -247,7 +247,7 @@ def unit(
     seconds: tuple[float, float] = (1.0, 2.0),
     working: tuple[int, int] = (0, 0),
 ) -> Unit:
-    """A unit with at most one weight; `seconds` and `working` are of forward and backward."""
+    """Return a unit with at most one weight; `seconds` and `working` are for forward and backward."""
     return Unit(
         name=name,
         weights=(Weight(name=f"{name}.weight", bytes=weight),) if weight else (),
@@ -260,7 +260,7 @@ def unit(
 
 
 def blocks(num_blocks: int, *, weight: int = 10, saved: int = 30, seconds: tuple[float, float] = (1.0, 2.0)) -> Trace:
-    """Equal blocks, each with a weight and one saved tensor of its own making."""
+    """Return equal blocks, each with a weight and one saved tensor."""
     return Trace(
         units=tuple(
             unit(

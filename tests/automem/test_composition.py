@@ -1,4 +1,4 @@
-"""Managed memory beside what else is put around a model: recomputation, bf16, reducers, other back ends, other libraries."""
+"""Tests of managed memory with other wrappers: recomputation, bf16, reducers, other backends and libraries."""
 
 import gc
 from collections.abc import Callable
@@ -34,7 +34,7 @@ def assert_same(
     loss: Callable[[nn.Module, int], Tensor] = loss_of,
     **settings: object,
 ) -> None:
-    """A managed training, of the recorded step and one that follows the plan, is the same as without: and something moved."""
+    """Assert that a recorded step and a planned step equal an unmanaged run, and that tensors moved."""
     expected = unmanaged(make, 2) if loss is loss_of and not settings else train(make(), steps=2, loss=loss)
     train(model, steps=2, loss=loss, **settings).assert_same(expected)  # type: ignore[arg-type]
     assert_moved(model, offloaded=offloaded)
@@ -46,7 +46,7 @@ def test_recomputation_of_blocks(moving: Build) -> None:
     trace = managed(model).trace
     assert trace is not None
     blocks = [unit for unit in trace.units if unit.name.startswith("blocks")]
-    assert all(len(unit.saved) <= 2 for unit in blocks)  # its input and the condition, which is all that a block keeps
+    assert all(len(unit.saved) <= 2 for unit in blocks)  # a block keeps only its input and the condition
 
 
 def test_recomputation_by_the_plan(make_tiers: Callable[..., Tiers]) -> None:
@@ -61,7 +61,7 @@ def test_recomputation_by_the_plan(make_tiers: Callable[..., Tiers]) -> None:
 
 
 class Checkpointed(nn.Module):
-    """A model that recomputes by itself, in torch's two ways."""
+    """A model with built-in recomputation, in both modes of torch."""
 
     def __init__(self, *, reentrant: bool) -> None:
         super().__init__()
@@ -150,7 +150,7 @@ def test_distributed_data_parallel(moving: Build) -> None:
 
 
 def test_weights_that_others_move_and_fill_late(moving: Build) -> None:
-    """As shared weights do: all in one flat buffer, and values that arrive only when asked for."""
+    """Simulate shared weights: one flat buffer, with values that arrive on request."""
     waited: list[int] = []
     model = moving(small, before_load=lambda parameters: waited.append(len(parameters)))
     managing = managed(model)
@@ -183,7 +183,7 @@ def test_frozen_and_shared_parameters(moving: Build, file: bool) -> None:
 
 
 class Twice(nn.Module):
-    """Calls each of its blocks twice."""
+    """Model that calls each of its blocks twice."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -213,7 +213,7 @@ def test_other_back_ends(make_tiers: Callable[..., Tiers], use_backend: Callable
 
 
 def unet() -> nn.Module:
-    from diffusers import UNet2DModel  # which takes seconds to load
+    from diffusers import UNet2DModel  # slow import
 
     torch.manual_seed(5)
     return UNet2DModel(
@@ -249,7 +249,7 @@ def loss_of_unet(model: nn.Module, seed: int) -> Tensor:
 
 
 def loss_of_vit(model: nn.Module, seed: int) -> Tensor:
-    torch.manual_seed(seed)  # of its dropout
+    torch.manual_seed(seed)  # of the dropout
     x = torch.randn(2, 4, 32, 32)
     return model(x, timestep=torch.tensor([3, 700]), class_labels=torch.tensor([1, 2])).sample.pow(2).mean()
 

@@ -1,6 +1,6 @@
-"""Whatever fails or is done in an unusual order: an error, or the right result, and nothing is left in the tiers.
+"""Tests of failures and unusual call orders: an error or the correct result, with empty tiers at the end.
 
-Under a plan by which everything moves, and each test makes sure that it did.
+The plan moves all tensors, and each test asserts that it did.
 """
 
 import errno
@@ -30,15 +30,15 @@ def small() -> DiT:
 
 @pytest.fixture(params=["memory", "file"])
 def model(request: pytest.FixtureRequest, moving: Build) -> Iterator[nn.Module]:
-    """A model whose plan is made; it has to move something in the test, and is gone after it."""
+    """Yield a model with a plan; it must move tensors in the test, and is deleted afterwards."""
     found = [warm(moving(small, file=request.param == "file"))]
     yield found[0]
-    del request.node.funcargs["model"]  # pytest's own reference, which would outlive the tiers
+    del request.node.funcargs["model"]  # a reference of pytest that would outlive the tiers
     assert_moved(found.pop())
 
 
 def warm(model: nn.Module) -> nn.Module:
-    """The model, with its plan followed from the next call on; its weights and gradients are as before."""
+    """Return the model with its plan active from the next call on, and unchanged weights and gradients."""
     loss_of(model, 0).backward()
     model.zero_grad()
     return model
@@ -68,7 +68,7 @@ def of_seed(seed: int) -> list[Tensor | None]:
 
 
 def assert_right(model: nn.Module, *, seed: int = 2) -> None:
-    """A pass from here on gives the right gradients."""
+    """Assert that a new pass computes correct gradients."""
     model.zero_grad()
     loss_of(model, seed).backward()
     assert_equal(gradients(model), of_seed(seed))
@@ -134,7 +134,7 @@ def test_full_file_keeps_the_rest_in_memory(tmp_path: Path) -> None:
     fast = TierSpec(name="fast", kind="ddr", budget_bytes=16 * MIB)
     tiers = Tiers([fast, TierSpec(name="file", kind="file", budget_bytes=16 * MIB, folder=tmp_path)])
     model = AutoMem(dit(), tiers=tiers)
-    with pytest.raises(MemoryError, match="no memory"):  # both together are less than a step takes
+    with pytest.raises(MemoryError, match="no memory"):  # both together are smaller than a step
         train(model)
     del model
     gc.collect()
@@ -171,11 +171,11 @@ def test_folder_that_cannot_be_used_is_an_error_before_work(tmp_path: Path) -> N
 
 
 class Boom(Exception):
-    """Raised in the midst of a pass."""
+    """Error raised within a pass."""
 
 
 class FailBackward(torch.autograd.Function):
-    """The identity, whose gradient fails."""
+    """Identity with a failing gradient."""
 
     @staticmethod
     def forward(ctx: object, x: Tensor) -> Tensor:
@@ -206,7 +206,7 @@ def fail_backward(model: nn.Module) -> None:
 def test_exception_in_forward(model: nn.Module) -> None:
     fail_forward(model)
     fast = managed(model).tiers.fast
-    assert not any(fast.holds(parameter) for parameter in model.parameters()), "weights are at home"
+    assert not any(fast.holds(parameter) for parameter in model.parameters()), "weights must be at home"
     for _ in range(2):
         assert_right(model)
 
@@ -214,10 +214,10 @@ def test_exception_in_forward(model: nn.Module) -> None:
 def test_exception_in_backward(model: nn.Module) -> None:
     fail_backward(model)
     fast = managed(model).tiers.fast
-    assert not any(fast.holds(parameter) for parameter in model.parameters()), "weights are at home"
+    assert not any(fast.holds(parameter) for parameter in model.parameters()), "weights must be at home"
     model.zero_grad()
     gc.collect()
-    assert fast.counters().used_bytes == 0, "no copy is left"
+    assert fast.counters().used_bytes == 0, "all copies must be freed"
     for _ in range(2):
         assert_right(model)
 
@@ -281,16 +281,14 @@ def test_two_passes_while_the_step_is_recorded(moving: Build, order: Callable[[n
 
 @pytest.mark.parametrize("ahead", [False, True])
 def test_gradients_that_are_kept_keep_their_numbers(model: nn.Module, ahead: bool) -> None:
-    """Two tasks with a gradient each, as multi-task trainings have them: both forward passes first, or one after the other."""
+    """Compute a gradient per task, as in multi-task training, with both forward passes first or interleaved."""
     losses = [loss_of(model, seed) for seed in (1, 2)] if ahead else []
     kept = []
     for task, seed in enumerate((1, 2)):
         (losses[task] if ahead else loss_of(model, seed)).backward()
         kept.append([parameter.grad for parameter in model.parameters()])
         model.zero_grad()
-    assert any(hasattr(parameter, "flat_grad") for parameter in model.parameters()), (
-        "gradients have places of their own"
-    )
+    assert any(hasattr(parameter, "flat_grad") for parameter in model.parameters()), "gradients must not share memory"
     for seed in (1, 2):
         assert_equal(kept[seed - 1], of_seed(seed))
 
@@ -342,7 +340,7 @@ def test_unit_that_is_called_by_itself_or_left_out(model: nn.Module) -> None:
 
 @pytest.mark.parametrize("step_begins", [False, True])
 def test_weights_changed_before_a_call_are_the_ones_it_uses(model: nn.Module, step_begins: bool) -> None:
-    """In place or by other data. Through `.data`, which no version counts, only before the step begins."""
+    """Change weights in place or by new data; `.data`, which has no version counter, only before the step begins."""
     assert_right(model)
     plain = small()
     if step_begins:

@@ -1,4 +1,4 @@
-"""A management that ends, early, by an exception or in the midst of a pass, leaves torch and the model as it found them."""
+"""Tests of the end of management, also early, on errors or within a pass: torch and the model are restored."""
 
 import gc
 from collections.abc import Callable
@@ -13,7 +13,7 @@ from dithc.memory import Copies, Tiers, allocator
 from tests.automem.managed import dit, loss_of, train, unmanaged
 from tests.automem.test_faults import Boom, FailBackward
 
-LARGE = 1 << 20  # elements of fp32: 4 MiB, which a mode would serve
+LARGE = 1 << 20  # elements of fp32: 4 MiB, which the mode serves
 
 
 def managed(model: nn.Module) -> Manager:
@@ -36,7 +36,7 @@ def test_mode_of_torchs_allocator_ends_with_a_backward_pass_that_fails(make_tier
     model = AutoMem(dit(), tiers=tiers)
     before = allocator.counters().num_served
     fail_in_backward(model)
-    assert allocator.counters().num_served > before, "the mode was on in the pass"
+    assert allocator.counters().num_served > before, "the mode must be active in the pass"
     assert not allocator.is_on()
     assert tiers.tier_of(torch.empty(LARGE)) is None
     del model
@@ -73,7 +73,7 @@ def test_mode_lasts_as_long_as_the_outermost_backward_pass(make_tiers: Callable[
 
 @pytest.mark.slow
 def test_closed_management_leaves_a_model_that_trains_on(make_tiers: Callable[..., Tiers]) -> None:
-    """As at the end of a training: the manager first, then copies and tiers; the model is used afterwards."""
+    """Close the manager first, then copies and tiers, as at the end of training; then use the model."""
     tiers = make_tiers(24)
     copies = Copies(tiers, by="threads")
     model = AutoMem(dit(), tiers=tiers, copies=copies)
@@ -117,12 +117,12 @@ def test_plan_that_is_made_in_inference_mode_serves_training(make_tiers: Callabl
         loss_of(model, 8, images=1)
     assert managed(model).plan is not None
     with torch.inference_mode():
-        loss_of(model, 9, images=1)  # follows the plan, and renews places of gradients
+        loss_of(model, 9, images=1)  # follows the plan and renews gradient buffers
     train(model).assert_same(unmanaged(dit))
 
 
 def test_high_water_is_of_all_time(make_tiers: Callable[..., Tiers]) -> None:
-    """The warm-up, which watches each unit's peak, is the step that holds most."""
+    """The warm-up holds the most memory, because it records the peak of each unit."""
     tiers = make_tiers(400)
     model = AutoMem(dit(), tiers=tiers)
     loss_of(model, 0).backward()

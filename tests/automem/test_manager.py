@@ -1,4 +1,4 @@
-"""A managed training computes the same bits as an unmanaged one, within its budget, whatever moves."""
+"""Tests of managed training: bitwise equality with unmanaged training, within the budget, for all moves."""
 
 import copy
 import gc
@@ -99,7 +99,7 @@ def test_single_tier_has_nothing_to_move(caplog: pytest.LogCaptureFixture) -> No
 def test_steps_begin_the_warm_up_anew_and_count_from_zero(make_tiers: Callable[..., Tiers]) -> None:
     model = AutoMem(dit(), tiers=make_tiers(24))
     managing = managed(model)
-    loss_of(model, 0, images=1).backward()  # before the first step: not the warm-up
+    loss_of(model, 0, images=1).backward()  # a call before the first step is not the warm-up
     model.zero_grad()
     expected, moved = unmanaged(dit, 4), []
 
@@ -109,7 +109,7 @@ def test_steps_begin_the_warm_up_anew_and_count_from_zero(make_tiers: Callable[.
 
     train(model, steps=4, before_step=begin).assert_same(expected)
     assert managing.trace is not None
-    assert sum(saved.bytes for unit in managing.trace.units for saved in unit.saved) > 8 << 20  # four images, not one
+    assert sum(saved.bytes for unit in managing.trace.units for saved in unit.saved) > 8 << 20  # from four images
     assert moved[:3] == [0, 0, 0]
     assert moved[3] > 0
     assert managing.counters().loaded_bytes == moved[3]

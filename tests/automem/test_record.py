@@ -1,4 +1,4 @@
-"""The trace of a warm-up: what a step of a known model saves, weighs and takes."""
+"""Tests of the warm-up trace: saved tensors, bytes and times of a step of a known model."""
 
 import time
 from collections.abc import Callable
@@ -15,7 +15,7 @@ ROWS, WIDTH = 1024, 512  # 2 MiB of fp32 each
 
 
 class Layer(nn.Module):
-    """One linear layer of HCOps: keeps its input, makes its output."""
+    """Linear layer of HCOps: keeps its input and allocates its output."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -26,7 +26,7 @@ class Layer(nn.Module):
 
 
 class Skipping(nn.Module):
-    """Four layers; what the first one makes is read again by the last."""
+    """Four layers; the last layer also reads the output of the first."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -40,7 +40,7 @@ class Skipping(nn.Module):
 
 def traced(model: nn.Module, tiers: Tiers) -> Trace:
     AutoMem(model, tiers=tiers)
-    for _ in range(3):  # the plan and its trace come with the third call
+    for _ in range(3):  # the third call creates the plan and its trace
         model(torch.ones(ROWS, WIDTH)).sum().backward()
         model.zero_grad()
     found = manager(model)
@@ -53,7 +53,7 @@ def test_units_weights_and_saved_tensors_are_those_of_the_model(make_tiers: Call
     trace = traced(Skipping(), make_tiers(64))
     assert [unit.name for unit in trace.units] == [f"layers.{index}" for index in range(4)]
     assert [[weight.bytes for weight in unit.weights] for unit in trace.units] == [[WIDTH * WIDTH * 4]] * 4
-    # The first layer keeps the model's input, which is torch's own; `early` is listed where it was saved first.
+    # The first layer keeps the model's input, which torch owns; `early` is listed at the unit that saved it first.
     saved = [[(one.bytes, one.is_input, one.first, one.last_reader) for one in unit.saved] for unit in trace.units]
     tensor = ROWS * WIDTH * 4
     assert saved == [[], [(tensor, True, 0, 2)], [(tensor, True, 1, 1)], []]
@@ -82,7 +82,7 @@ def test_what_spills_in_the_warm_up_is_recorded_as_if_it_had_not(make_tiers: Cal
 
 
 class SlowAtFirst(nn.Module):
-    """A layer whose first pass takes a tenth of a second more."""
+    """Layer with a first pass that is a tenth of a second slower."""
 
     def __init__(self) -> None:
         super().__init__()

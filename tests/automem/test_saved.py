@@ -1,4 +1,4 @@
-"""Handles of saved tensors: the same values, geometry and errors as without hooks, one record for a storage."""
+"""Tests of saved tensor handles: values, geometry and errors as without hooks, one record per storage."""
 
 from collections.abc import Callable
 
@@ -26,7 +26,7 @@ def book(weight: nn.Parameter | None = None, told: list[str] | None = None) -> B
 
 
 def send_away(found: Book) -> None:
-    """Every record's bytes are elsewhere from now on, and the originals are gone."""
+    """Move every record's bytes elsewhere and release the originals."""
     for record in list(found.named.values()):
         assert record.here is not None
         record.away, record.here = record.here.clone(), None

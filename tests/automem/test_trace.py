@@ -1,4 +1,4 @@
-"""Traces: JSON both ways, and what they refuse."""
+"""Tests of traces: JSON conversion and validation."""
 
 import json
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Units: repeated blocks and modules that are called by themselves, in any tree of modules."""
+"""Tests of units: repeated blocks and separately called modules, in any tree of modules."""
 
 import torch
 from diffusers import UNet2DModel

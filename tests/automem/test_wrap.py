@@ -1,4 +1,4 @@
-"""Recomputation changes when activations live, and nothing else."""
+"""Tests of recomputation: it changes the lifetime of activations only."""
 
 import copy
 import logging
@@ -15,7 +15,7 @@ from dithc.model import DiT
 
 
 class Stack(nn.Module):
-    """A model of another kind: residual blocks with dropout in a ModuleList, a small list beside it."""
+    """Model of another type: residual blocks with dropout in a ModuleList, next to a small list."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -33,7 +33,7 @@ class Stack(nn.Module):
 def _dit() -> DiT:
     torch.manual_seed(1)
     model = DiT.from_preset("DiT-S/2", hidden_size=32, num_heads=2, depth=3, input_size=8, num_classes=3)
-    for parameter in model.parameters():  # away from the zero head, so that every weight has a gradient
+    for parameter in model.parameters():  # nonzero head, so that every weight has a gradient
         parameter.data += 0.02 * torch.randn_like(parameter)
     return model
 

@@ -1,4 +1,4 @@
-"""Samplers of a flow on data whose velocity is known in closed form, and beside diffusers' schedulers."""
+"""Tests of flow samplers on data with a known velocity, and against the schedulers of diffusers."""
 
 from collections.abc import Callable, Sequence
 from itertools import pairwise
@@ -17,7 +17,7 @@ START = torch.randn(4, *SHAPE, generator=torch.Generator().manual_seed(0), dtype
 
 
 def best_velocity(x: Tensor, timesteps: Tensor) -> Tensor:
-    """The expected noise - image in x for data of N(MEAN, STD^2); paths keep their distance from the mean in deviations."""
+    """Return the expected noise - image in x for data of N(MEAN, STD^2), with constant distances in deviations."""
     t = timesteps.to(x.dtype).reshape(-1, 1, 1, 1) / 1000
     variance = (1 - t) ** 2 * STD**2 + t**2
     return (t - (1 - t) * STD**2) / variance * (x - (1 - t) * MEAN) - MEAN
@@ -55,7 +55,7 @@ def test_euler_steps_are_those_of_diffusers() -> None:
 
 
 def test_a_scheduler_of_diffusers_told_of_a_flow_ends_at_the_same_images() -> None:
-    """As an exported network is said to be sampled; that scheduler rounds times to whole timesteps."""
+    """Sample as documented for exported networks; the scheduler rounds times to integer timesteps."""
     scheduler = DPMSolverMultistepScheduler(prediction_type="flow_prediction", use_flow_sigmas=True)
     scheduler.set_timesteps(100)
     x = START.float()
@@ -145,7 +145,7 @@ def test_given_times_are_where_intervals_begin(kind: str, steps: int, evaluated:
 
 @pytest.mark.parametrize("times", [[1000], [1000, 500, 200], [900, 500], [1000, 0], [1000, 1000]])
 def test_times_of_other_intervals_are_refused(times: list[int]) -> None:
-    with pytest.raises(UserError, match=r"times where intervals begin[\s\S]*2, falling from 1000 and above 0"):
+    with pytest.raises(UserError, match=r"start times of the intervals[\s\S]*2, falling from 1000 and above 0"):
         draw("heun", 4, times=times)
 
 
@@ -154,5 +154,5 @@ def test_bad_settings_are_refused() -> None:
         draw("ddim", 4)
     with pytest.raises(UserError, match="1 or more"):
         draw("euler", 0)
-    with pytest.raises(UserError, match=r"channels of the model's output[\s\S]*learns no sigma"):
+    with pytest.raises(UserError, match=r"channels of the model's output[\s\S]*without learned sigma"):
         draw("euler", 4, velocity=lambda x, t: torch.cat([x, x], dim=1))

@@ -1,4 +1,4 @@
-"""Guidance: what models are given, and what becomes of the two halves."""
+"""Tests of guidance: inputs of the models and combination of the two halves."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ NULL = 9
 
 
 class Model:
-    """Gives (label, then 10 * label for the variance) in every channel, and remembers its batches."""
+    """Model that returns (label, then 10 * label for the variance) in every channel and records its batches."""
 
     def __init__(self) -> None:
         self.batches: list[tuple[Tensor, Tensor, Tensor]] = []
@@ -109,7 +109,7 @@ def test_guidance_without_a_null_label_and_unknown_channels_are_refused() -> Non
 
 
 class Listens:
-    """Gives the mean of a condition of any shape in every channel, 7 for none, and remembers what it was asked."""
+    """Model that returns the mean of a condition in every channel, 7 without a condition, and records its inputs."""
 
     def __init__(self) -> None:
         self.asked: list[Any] = []

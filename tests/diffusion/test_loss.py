@@ -1,4 +1,4 @@
-"""The training loss against its published anchor and its formulas."""
+"""Tests of the training loss against a published value and its formulas."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""Solvers of several steps on paths that are known in closed form, and beside the same solvers of diffusers."""
+"""Tests of multistep solvers on paths in closed form, and against the same solvers of diffusers."""
 
 import itertools
 import math
@@ -22,7 +22,7 @@ CENTRE_STD = 0.5
 
 
 class Gaussian:
-    """The best denoiser of N(MEAN, STD^2), with the end of every path."""
+    """Optimal denoiser of N(MEAN, STD^2), with the end point of every path."""
 
     def __init__(self, schedule: Schedule) -> None:
         self.schedule = schedule
@@ -32,7 +32,7 @@ class Gaussian:
         return (1 - alpha_bar).sqrt() * (x - alpha_bar.sqrt() * MEAN) / (alpha_bar * STD**2 + 1 - alpha_bar)
 
     def end(self, start: Tensor) -> Tensor:
-        """The clean image predicted at the first timestep, on the exact path from `start` at the last."""
+        """Return the clean image at the first timestep on the exact path from `start` at the last timestep."""
         first, last = self.schedule.alpha_bar[0], self.schedule.alpha_bar[-1]
         spread = ((first * STD**2 + 1 - first) / (last * STD**2 + 1 - last)).sqrt()
         x = first.sqrt() * MEAN + spread * (start - last.sqrt() * MEAN)
@@ -41,7 +41,7 @@ class Gaussian:
 
 
 def mixture(x: Tensor, t: Tensor) -> Tensor:
-    """The best denoiser of five Gaussians of CENTRE_STD around CENTRES, each as likely."""
+    """Optimal denoiser of five equally likely Gaussians of CENTRE_STD around CENTRES."""
     alpha_bar = SCHEDULE.alpha_bar[t].to(x).reshape(-1, 1, 1, 1)
     variance = alpha_bar * CENTRE_STD**2 + 1 - alpha_bar
     away = x[:, None] - alpha_bar[:, None].sqrt() * CENTRES.to(x)  # (N, 5, C, h, w)
@@ -81,7 +81,7 @@ RATES = {("dpm-solver", 1): 1, ("dpm-solver", 2): 2, ("dpm-solver", 3): 3, ("uni
 
 @pytest.mark.parametrize(("kind", "order"), RATES)
 def test_error_falls_with_the_order_and_by_one_more_where_it_is_corrected(kind: str, order: int) -> None:
-    denoise = Gaussian(Schedule.linear(20_000))  # fine, so that whole timesteps hardly move the levels
+    denoise = Gaussian(Schedule.linear(20_000))  # fine, so that integer timesteps hardly move the levels
     start = noise(8)
     exact = denoise.end(start)
     coarse, fine = (
@@ -89,7 +89,7 @@ def test_error_falls_with_the_order_and_by_one_more_where_it_is_corrected(kind: 
     )
     rate = math.log2((coarse - exact).abs().max().item() / (fine - exact).abs().max().item())
     assert rate > RATES[kind, order] - 0.2
-    # Of third order more shows on this path: the only step of first order is its first, in noise, and nearly exact.
+    # Third order shows more: the only first-order step is the first, in noise, and nearly exact on this path.
     assert order == 3 or rate < RATES[kind, order] + 0.2
 
 
@@ -105,7 +105,7 @@ def test_few_steps_of_higher_order_are_nearer_to_many() -> None:
         assert errors[1] < 0.5 * errors[0]
         assert errors[2] < errors[1]
         assert (errors[1] < error(other, steps, 2)) == (kind == "unipc")
-    # Strides of so few are too long for a third value, and not for a second.
+    # With few steps, strides are too long for a third value but not for a second value.
     assert error("unipc", 5, 2) < 0.95 * error("ddim", 5)
     assert error("unipc", 15, 3) < 0.2 * error("ddim", 15)
 
@@ -133,7 +133,7 @@ def test_default_is_the_second_order_of_the_paper_to_the_bit(steps: int) -> None
 
 
 def diffusers_draw(scheduler: Any, steps: int, start: Tensor) -> Tensor:
-    """Samples by a scheduler of diffusers, at the timesteps and levels that are visited here."""
+    """Sample with a diffusers scheduler at the same timesteps and levels."""
     visited = SCHEDULE.respaced(steps, spacing="snr")
     scheduler.set_timesteps(steps)
     scheduler.sigmas = torch.cat([(1 / visited.alpha_bar - 1).sqrt().flip(0), torch.zeros(1, dtype=torch.float64)])
@@ -155,8 +155,8 @@ def test_solvers_agree_with_those_of_diffusers(kind: str, order: int, steps: int
     if kind == "dpm-solver" and order < 3:
         other = DPMSolverMultistepScheduler(solver_order=order, **betas)
     else:
-        # The third order of diffusers' DPMSolverMultistepScheduler halves the second derivative, and is of second order;
-        # UniPC's predictor alone is the exact one.
+        # The third order of diffusers' DPMSolverMultistepScheduler halves the second derivative and is therefore of
+        # second order. The predictor of UniPC is exact.
         uncorrected = list(range(steps)) if kind == "dpm-solver" else []
         other = UniPCMultistepScheduler(solver_order=order, disable_corrector=uncorrected, **betas)
     torch.testing.assert_close(

@@ -1,4 +1,4 @@
-"""What a network learns, against formulas in float64, diffusers' schedulers and distributions in closed form."""
+"""Tests of training objectives against float64 formulas, diffusers schedulers and distributions in closed form."""
 
 import math
 from statistics import NormalDist
@@ -24,14 +24,14 @@ def objective(**settings: object) -> Objective:
 
 
 def images(num: int = len(T), *, dtype: torch.dtype = torch.float64) -> tuple[Tensor, Tensor]:
-    """Clean images and noise."""
+    """Return clean images and noise."""
     generator = torch.Generator().manual_seed(2)
     x0, noise = torch.randn(2, num, 3, 4, 4, generator=generator, dtype=dtype)
     return x0, noise
 
 
 def scheduler() -> DDPMScheduler:
-    """The schedule of ours, as diffusers computes it (in fp32)."""
+    """Return the same schedule as computed by diffusers (in fp32)."""
     return DDPMScheduler(beta_start=1e-4, beta_end=2e-2, beta_schedule="linear", prediction_type="v_prediction")
 
 
@@ -66,7 +66,7 @@ def test_noise_is_read_back_from_what_is_predicted(predict: str) -> None:
 
 @pytest.mark.parametrize("predict", ["noise", "v", "flow"])
 def test_scaled_noise_counts_more_towards_the_image(predict: str) -> None:
-    """The noise and the clean image that samplers see still make the noisy one, and the noise is that of the formula."""
+    """Check that noise and clean image still combine to the noisy image, and that the noise follows the formula."""
     kind, (x0, noise) = objective(predict=predict), images()
     t = T.double() if predict == "flow" else T
     x_t = kind.noisy(x0, t, noise)
@@ -85,7 +85,7 @@ def test_noise_as_predicted_keeps_its_bits() -> None:
     output = torch.cat([x, 2 * x], dim=1)
     assert torch.equal(kind.sampled(lambda x, t: output)(x, T), output)
     walked = kind.sampled(lambda x, t: output, epsilon_scaling=0.1)(x, T)
-    assert torch.equal(walked[:, 3:], output[:, 3:])  # a learned variance is not noise
+    assert torch.equal(walked[:, 3:], output[:, 3:])  # a learned variance is unchanged
 
 
 def test_velocity_is_the_slope_of_the_path_from_image_to_noise() -> None:
@@ -112,7 +112,7 @@ def test_loss_is_the_mean_squared_error_of_the_target(predict: str) -> None:
 def test_min_snr_weights_are_those_of_the_paper(gamma: float) -> None:
     kept = np.cumprod(1 - np.linspace(1e-4, 2e-2, 1000))[T.numpy()]
     by_hand = torch.from_numpy(kept / (1 - kept))
-    for snr, tolerance in ((by_hand, 1e-6), (compute_snr(scheduler(), T).double(), 1e-3)):  # theirs is from fp32
+    for snr, tolerance in ((by_hand, 1e-6), (compute_snr(scheduler(), T).double(), 1e-3)):  # diffusers computes in fp32
         least = snr.clamp(max=gamma)
         for predict, weights in {"noise": least / snr, "v": least / (snr + 1)}.items():
             kind = objective(predict=predict, weight="min-snr", gamma=gamma)

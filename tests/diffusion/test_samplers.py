@@ -1,4 +1,4 @@
-"""Samplers on data whose best denoiser is known in closed form, and their promises on seeds, steps and bad input."""
+"""Tests of samplers on data with a known optimal denoiser, and of seeds, steps and invalid input."""
 
 import math
 
@@ -18,14 +18,14 @@ MEAN, STD = 1.5, 0.5
 
 
 def _best_noise(x: Tensor, t: Tensor) -> Tensor:
-    """The expected noise in x for data of N(MEAN, STD^2): the denoiser that a perfect training would find."""
+    """Return the expected noise in x for data of N(MEAN, STD^2), the output of an optimal denoiser."""
     alpha_bar = SCHEDULE.alpha_bar[t].float().reshape(-1, 1, 1, 1)
     variance = alpha_bar * STD**2 + 1 - alpha_bar
     return (1 - alpha_bar).sqrt() * (x - alpha_bar.sqrt() * MEAN) / variance
 
 
 def _with_variance(x: Tensor, t: Tensor) -> Tensor:
-    """The same from a model with learned sigma, at a variance between the bounds."""
+    """Return the same with learned sigma, at a variance between the bounds."""
     return torch.cat([_best_noise(x, t), torch.full_like(x, -0.4)], dim=1)
 
 
@@ -125,14 +125,14 @@ def test_denoiser_sees_the_timesteps_of_the_training_from_last_to_first(kind: st
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_network_of_v_samples_what_the_network_of_its_noise_does(kind: str, denoise: object) -> None:
     def network(x: Tensor, t: Tensor) -> Tensor:
-        """v = (noise - sigma x) / alpha."""
+        """Return v = (noise - sigma x) / alpha."""
         alpha, sigma = (part[t].float().reshape(-1, 1, 1, 1) for part in ALPHA_SIGMA)
         output = denoise(x, t)  # type: ignore[operator]
         return torch.cat([(output[:, :4] - sigma * x) / alpha, output[:, 4:]], dim=1)
 
     converted = Objective.of(training.Objective(predict="v")).sampled(network)
     images = [_draw(kind, 20, num=4, denoise=one) for one in (denoise, converted)]
-    # The first timestep's noise is divided by alpha, 1/157, and multiplied by it again.
+    # The noise of the first timestep is divided and multiplied by alpha, 1/157.
     torch.testing.assert_close(*images, rtol=1e-3, atol=1e-3)
 
 
@@ -146,7 +146,7 @@ def test_learned_variance_sets_the_noise_of_a_ddpm_step(raw: float) -> None:
     start = torch.zeros(1, *SHAPE)
 
     def draw(size: float) -> Tensor:
-        def denoise(x: Tensor, t: Tensor) -> Tensor:  # the second and last step then only rescales
+        def denoise(x: Tensor, t: Tensor) -> Tensor:  # the second and last step only rescales
             return torch.cat([torch.zeros_like(x), torch.full_like(x, raw)], dim=1)
 
         return _draw("ddpm", 2, denoise=denoise, noise=lambda step: start if step == 0 else start + size)

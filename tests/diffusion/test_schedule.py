@@ -1,4 +1,4 @@
-"""The tables of the schedule, and how respacing treats them."""
+"""Tests of the schedule's tables and of respacing."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""The trial of samplers passes those that sample normal data, and names what is wrong with others; samplers of one's own."""
+"""Tests of the sampler trial with correct and faulty samplers, and of custom samplers."""
 
 import math
 from typing import Any
@@ -50,7 +50,7 @@ def test_exact_noise_and_velocity_are_those_of_many_draws() -> None:
         (0.6 * x0 + 0.4 * noise, noise - x0, exact_velocity, 400),
     ):
         found = exact(torch.from_numpy(at).reshape(3, 1, 1, 1), torch.full((3,), t)).flatten().numpy()
-        # Given x it is the line of least squares through jointly normal draws, known to 0.004.
+        # Given x, the velocity is the least-squares line through jointly normal draws, accurate to 0.004.
         np.testing.assert_allclose(found, np.polynomial.Polynomial.fit(x, wanted, 1)(at), atol=0.02)
 
 
@@ -64,7 +64,7 @@ def test_samplers_of_ones_own_give_what_built_in_ones_of_the_same_rule_give() ->
 
 
 class Spoilt(Last):
-    """DDIM with one fault."""
+    """DDIM with one injected fault."""
 
     spoilt: str
 
@@ -94,8 +94,8 @@ class Spoilt(Last):
     ("spoilt", "said"),
     [
         ("raises", "KeyError: 'weights'"),
-        ("chance", "other images of the same noise"),
-        ("batch", "depends on the others"),
+        ("chance", "unequal images from equal noise"),
+        ("batch", "depends on its batch"),
         ("costs", "101 evaluations"),
         ("shape", r"\(8, 1, 16, 16\)"),
         ("tensor", "NoneType"),

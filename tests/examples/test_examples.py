@@ -1,4 +1,4 @@
-"""The examples run, do what they say, are short, and README names each."""
+"""Tests of the examples: they run, print the documented output, are short, and are listed in the README."""
 
 import importlib
 import runpy
@@ -69,9 +69,7 @@ def test_own_sampler_is_ddim_without_memory_and_nears_the_exact_path_with_it(mon
             noise=lambda _: start,
         )
 
-    kept = schedule.alpha_bar[
-        -1
-    ].item()  # along the path without noise normal data keep their place in the distribution
+    kept = schedule.alpha_bar[-1].item()  # without noise, normal data keep their quantile along the path
     exact = MEAN + DEVIATION * (start - kept**0.5 * MEAN) / (kept * DEVIATION**2 + 1 - kept) ** 0.5
     missed = [float((drawn(plms(kind="plms", memory=memory)) - exact).abs().mean()) for memory in (1, 2, 3)]
     assert missed[0] > 4 * missed[1] > 4 * missed[2]

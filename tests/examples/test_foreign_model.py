@@ -1,4 +1,4 @@
-"""A model that dithc does not know trains on two ranks, is stopped, and goes on."""
+"""Test of an external model that trains on two ranks, stops and resumes."""
 
 import re
 import subprocess
@@ -19,7 +19,7 @@ def launched(folder: Path, steps: int) -> "subprocess.CompletedProcess[str]":
 
 
 def losses(said: str) -> dict[int, str]:
-    """Loss and gradient in the lines of a script, by step."""
+    """Return loss and gradient in the lines of a script, by step."""
     return {int(step): rest for step, rest in re.findall(r"^step (\d+): (.*)$", said, re.MULTILINE)}
 
 
@@ -37,4 +37,4 @@ def test_foreign_model_learns_on_two_ranks_and_goes_on_where_it_ended(tmp_path: 
     assert sorted(found) == [20, 30]
     told = losses(whole.stdout)
     assert float(told[30].split()[1].rstrip(",")) < float(told[10].split()[1].rstrip(","))
-    assert "HCOps" in whole.stdout or {step: told[step] for step in found} == found  # who serves what is measured anew
+    assert "HCOps" in whole.stdout or {step: told[step] for step in found} == found  # backends are re-measured

@@ -1,4 +1,4 @@
-"""The loop of one's own goes on where it was stopped."""
+"""Test of a custom training loop that resumes after a stop."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""A stand-in for tiles that the tests of this room share."""
+"""Stand-in for tiles, shared by the tests of this package."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ BANDS = ("B02", "B03", "B04", "B08")
 
 
 class FakeTiles:
-    """The part of `Tiles` that codecs and latents use, over arrays in memory; physical values are 0 to 1."""
+    """The part of `Tiles` used by codecs and latents, over arrays in memory; physical values are 0 to 1."""
 
     def __init__(self, *, count: int, size: int, bands: tuple[str, ...], splits: str, classes: int) -> None:
         draws = np.random.default_rng(7)
@@ -46,7 +46,7 @@ class FakeTiles:
 
 @pytest.fixture
 def fake_tiles() -> Any:
-    """Makes a data set of tilted planes: `fake_tiles(count=10, size=16, bands=BANDS, splits="t", classes=2)`.
+    """Return a factory of tilted-plane datasets: `fake_tiles(count=10, size=16, bands=BANDS, splits="t", classes=2)`.
 
     `splits` is repeated over the tiles: t train, v val, e test.
     """

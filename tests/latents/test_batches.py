@@ -1,4 +1,4 @@
-"""Batches: a pure function of seed and step, whatever the number of ranks and wherever a run resumes."""
+"""Tests of batches: a pure function of seed and step for any number of ranks and resumption points."""
 
 import numpy as np
 import pytest
@@ -14,7 +14,7 @@ CLASSES = 3
 
 
 class FakeLatents:
-    """Posteriors with a mean that tells the row, the opposite sign in mirror images, and a quarter more for each turn."""
+    """Posteriors with a mean that encodes the row: negated in mirror images, plus a quarter per turn."""
 
     def __init__(self, *, count=30, train=None, logvar=0.0, shape=(2, 3, 3), scale=1.0, num_views=2):
         self.folder, self.count, self.shape, self.scale = "folder", count, shape, scale
@@ -37,7 +37,7 @@ class FakeLatents:
 
 
 def of_steps(count):
-    """Timesteps 0 to count - 1, all alike."""
+    """Return a uniform map to timesteps 0 to count - 1."""
     return lambda uniform: (uniform * count).astype(np.int64)
 
 
@@ -54,7 +54,7 @@ def batches(latents=None, **changes):
 
 
 def seen(source, step):
-    """Rows of a step's samples, read from the mean of latents without noise."""
+    """Return the rows of a step's samples, read from the mean of latents without noise."""
     return source.batch(step).x[:, 0, 0, 0].abs().floor().long().numpy() - 1
 
 
@@ -160,11 +160,11 @@ def test_all_eight_views_are_drawn_alike_by_the_draw_that_decides_the_mirror_ima
     latents = FakeLatents(logvar=None, num_views=8)
     one, other = (batches(latents, augment=augment, **chosen) for augment in ("dihedral", "mirror"))
     x = one.batch(0).x[:, 0, 0, 0]
-    views = 8 * (x.abs() - x.abs().floor()) + (x < 0)  # two for each quarter turn
+    views = 8 * (x.abs() - x.abs().floor()) + (x < 0)  # two per quarter turn
     counts = torch.bincount(views.round().long(), minlength=8).double()
     assert float(((counts - 500) ** 2 / 500).sum()) < 40.0  # chi-squared with 7 degrees of freedom
     is_mirrored = other.batch(0).x[:, 0, 0, 0] < 0
-    assert torch.equal(is_mirrored, views < 3.5)  # int(8 u), where u < 1/2 is the mirror image
+    assert torch.equal(is_mirrored, views < 3.5)  # int(8 u); u < 1/2 is the mirror image
     assert np.array_equal(seen(one, 0), seen(other, 0))
     assert torch.equal(one.batch(0).noise, other.batch(0).noise)
 
@@ -191,7 +191,7 @@ def test_other_times_leave_everything_else_as_it_was():
     assert torch.equal(one.y, other.y)
     assert torch.equal(one.noise, other.noise)
     assert other.t.dtype == torch.float32
-    assert torch.equal(other.t.long(), one.t)  # of the same draws
+    assert torch.equal(other.t.long(), one.t)  # from the same draws
 
 
 def test_empty_train_split_is_an_error():

@@ -1,4 +1,4 @@
-"""The latents stage and its reader: what is written is what was encoded, and nothing doubtful is read."""
+"""Tests of the latents stage and its reader: exact round trip, and rejection of damaged files."""
 
 import json
 import logging
@@ -173,7 +173,7 @@ def test_finished_shards_are_not_encoded_again(encoded, codec, monkeypatch, capl
     with caplog.at_level(logging.INFO, logger="dithc"):
         encode_tiles(tiles, codec, folder, tiles_digest=DIGEST, shard_size=4, batch=3)
     assert sum(encoded_tiles) == 4 + 2
-    assert "flip-00001.npy is of other tiles or another codec, or damaged" in caplog.text
+    assert "encoding flip-00001.npy again: it has other tiles, another codec, or is damaged" in caplog.text
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
 
 

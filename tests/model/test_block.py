@@ -1,4 +1,4 @@
-"""A block as one node of autograd: the bits of the operators called one by one, in three calls of the library."""
+"""Tests of a block as one autograd node: bitwise equality with separate operators, in three library calls."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -53,7 +53,7 @@ def _run(block: Block, x: Tensor, c: Tensor, *, autocast: bool = False) -> Tenso
 
 
 def _results(block: Block, mode: str) -> list[Tensor]:
-    """Output and all gradients."""
+    """Return the output and all gradients."""
     x, c = _inputs(torch.bfloat16 if mode == "bf16" else torch.float32)
     out = _run(block, x, c, autocast=mode == "autocast")
     out.float().square().sum().backward()
@@ -138,7 +138,7 @@ def _with_gaps(block: Block) -> None:
 
 
 class _Through(nn.Module):
-    """Stands for a part that somebody has replaced."""
+    """A user-defined replacement of a submodule."""
 
     def __init__(self, part: nn.Module) -> None:
         super().__init__()
@@ -238,7 +238,7 @@ def _flat(block: Block) -> list[nn.Parameter]:
 
 
 def _expected(*scales: float) -> list[Tensor]:
-    """Gradients of all parameters over several micro-batches."""
+    """Return the gradients of all parameters over several micro-batches."""
     block = _block()
     for scale in scales:
         x, c = _inputs()

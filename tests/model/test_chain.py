@@ -1,4 +1,4 @@
-"""Blocks in one call give what they give one by one, and what stands in their way is called one by one."""
+"""Tests of fused chains: equality with separate block calls, and fallback to them if observers are present."""
 
 from concurrent.futures import ThreadPoolExecutor
 from threading import get_ident
@@ -45,7 +45,7 @@ def one_by_one(model: DiT, x: torch.Tensor, c: torch.Tensor) -> torch.Tensor:
 
 @pytest.fixture
 def recorded(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How many programs were recorded: its length."""
+    """Return a list with one entry per recorded program."""
     found: list[int] = []
     record = Program.__init__
     monkeypatch.setattr(Program, "__init__", lambda *given, **more: (found.append(1), record(*given, **more))[1])
@@ -54,7 +54,7 @@ def recorded(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 @pytest.fixture
 def arranged(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How many weights were arranged for products to come: its length."""
+    """Return a list with one entry per packed weight."""
     found: list[int] = []
     library, pack = native.library(), native.library().hc_gemm_pack
     monkeypatch.setattr(library, "hc_gemm_pack", lambda *given: (found.append(1), pack(*given))[1])
@@ -74,9 +74,7 @@ def test_the_bits_are_those_of_the_blocks_one_by_one(kind: str, bf16: bool, reco
             assert torch.equal(x, kept[0])
             assert torch.equal(c, kept[1])
         first, second = (chain(*inputs(seed=seed)) for seed in range(2))
-    assert not torch.equal(
-        first, second
-    )  # the control; and the second pass has not overwritten what the first returned
+    assert not torch.equal(first, second)  # control; the second pass has not overwritten the result of the first
     assert len(recorded) == 1
 
 
@@ -88,7 +86,7 @@ def test_the_last_layer_is_part_of_the_pass(
     model = made(**KINDS[kind])
     chain, called = model.chain(to_patches=True), []
     numbers = sum(weight.numel() for part in (model.blocks, model.final_layer) for weight in part.parameters())
-    if not bf16:  # two calls: of one block, and of two with the last layer
+    if not bf16:  # two calls: one block, then two blocks with the last layer
         monkeypatch.setattr("dithc.model.whole.MOST_FLOP", 2 * numbers * 2 * 16 / 1.4)
     with torch.no_grad(), torch.autocast("cpu", dtype=torch.bfloat16, enabled=bf16), part_of(16):
         for seed in range(2):
@@ -105,7 +103,7 @@ def test_the_last_layer_is_part_of_the_pass(
         model.final_layer.linear.register_forward_hook(lambda *given: called.append(given))
         seen = model.chain(to_patches=True)
         assert torch.equal(seen(x, c), chain(x, c))
-        assert len(called) == 1, "somebody who looks on sees it"
+        assert len(called) == 1, "the observer must be called"
 
 
 def test_a_part_of_the_blocks_can_be_had() -> None:
@@ -127,7 +125,7 @@ def test_weights_may_change_and_may_move(recorded: list[int]) -> None:
     changed = chain(x, c)
     assert torch.equal(changed, one_by_one(model, x, c))
     assert not torch.equal(changed, before)
-    assert len(recorded) == 2  # what products read of it was arranged before
+    assert len(recorded) == 2  # its packed weights existed before
     model.blocks[2].attn.qkv.weight.data = model.blocks[2].attn.qkv.weight.data * 3
     moved = chain(x, c)
     assert torch.equal(moved, one_by_one(model, x, c))
@@ -145,7 +143,7 @@ def test_weights_are_arranged_once_for_all_shapes_and_parts(arranged: list[int])
         x, c = inputs(rows)
         assert torch.equal(chain(x, c), one_by_one(model, x, c))
         assert torch.equal(chain[1:](chain[:1](x, c), c), one_by_one(model, x, c))
-    assert len(arranged) == 3 * 4  # blocks, their products of tokens
+    assert len(arranged) == 3 * 4  # blocks, and their products over tokens
 
 
 def test_a_weight_written_past_torch_is_not_seen(arranged: list[int]) -> None:
@@ -154,7 +152,7 @@ def test_a_weight_written_past_torch_is_not_seen(arranged: list[int]) -> None:
     x, c = inputs(6)
     before = chain(x, c)
     model.blocks[1].attn.qkv.weight.detach().numpy()[:] = 0
-    assert torch.equal(chain(x, c), before)  # the control of what follows: what is read was arranged
+    assert torch.equal(chain(x, c), before)  # control for the following tests: packed weights are used
     assert arranged
     with torch.no_grad():
         model.blocks[1].attn.qkv.weight.zero_()
@@ -177,7 +175,7 @@ def test_weights_are_arranged_at_each_call_where_they_cannot_be_kept(
         for _ in range(2):
             assert torch.equal(chain(x, c), one_by_one(model, x, c))
     assert len(arranged) == 0
-    assert len([one for one in caplog.messages if "arranged at each call" in one]) == (short == "memory")
+    assert len([text for text in caplog.messages if "arranged at each call" in text]) == (short == "memory")
 
 
 def test_other_shapes_and_types_have_programs_of_their_own_and_few_are_kept(recorded: list[int]) -> None:
@@ -252,7 +250,7 @@ def test_its_memory_does_not_grow_with_depth() -> None:
 
 
 def test_programs_of_a_chain_share_memory_and_arranged_weights(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of parts of a long pass, and of shapes: one runs at a time."""
+    """Programs of parts and shapes run one at a time."""
     model = made()
     whole, parts = model.chain(), model.chain()
     given = [inputs(rows, seed=rows) for rows in (6, 3, 6)]

@@ -1,4 +1,4 @@
-"""A compiled model is one graph of the fast operators, and gives the numbers of the model."""
+"""Tests of a compiled model: one graph of the fast operators with equal results."""
 
 import copy
 from collections.abc import Callable, Iterator
@@ -12,7 +12,7 @@ from dithc.model import DiT
 
 @pytest.fixture(autouse=True)
 def _nothing_compiled() -> Iterator[None]:
-    """torch compiles one function at most 8 times in a process, over all tests."""
+    """Reset torch's compiler, which compiles a function at most 8 times per process."""
     torch._dynamo.reset()
     yield
     torch._dynamo.reset()

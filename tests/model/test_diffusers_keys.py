@@ -1,6 +1,6 @@
-"""Weights under diffusers' names: its own network computes what ours does, and back nothing has changed.
+"""Tests of diffusers weight names: equal outputs in diffusers and a lossless round trip.
 
-The truth is diffusers' DiTTransformer2DModel, built by diffusers and run by diffusers.
+The reference is the DiTTransformer2DModel of the installed diffusers.
 """
 
 import inspect
@@ -23,7 +23,7 @@ BANDS = ("DiT-S/4", {**SMALL, "in_channels": 13, "learn_sigma": False, "input_si
 
 
 def _model(name: str, overrides: dict[str, Any], seed: int = 0) -> DiT:
-    """A model with random numbers wherever the initial weights are zero, so that every layer has a say in the output."""
+    """Return a model without zero-initialized weights, so that every layer affects the output."""
     torch.manual_seed(seed)
     model = DiT.from_preset(name, **overrides)
     for key, value in model.named_parameters():
@@ -33,7 +33,7 @@ def _model(name: str, overrides: dict[str, Any], seed: int = 0) -> DiT:
 
 
 def _theirs(model: DiT) -> DiTTransformer2DModel:
-    """Diffusers' network with the weights of ours; its constructor and its strict loading judge settings and names."""
+    """Return the diffusers network with the model's weights; its strict loading validates settings and names."""
     content = diffusers_keys.settings(model.config)
     net = DiTTransformer2DModel.from_config(content)
     net.load_state_dict(diffusers_keys.to_diffusers(model.state_dict(), model.config), strict=True)
@@ -47,7 +47,7 @@ def _same_frequencies(net: DiTTransformer2DModel) -> DiTTransformer2DModel:
 
 
 def _inputs(model: DiT, count: int = 4) -> tuple[Tensor, Tensor, Tensor]:
-    """Noisy images, timesteps from both ends, and labels with the null label among them."""
+    """Return noisy images, timesteps from both ends, and labels including the null label."""
     torch.manual_seed(1)
     x = torch.randn(count, model.config.in_channels, *model.config.size)
     return x, torch.tensor([0, 999, 500, 37][:count]), torch.tensor([0, 1, model.config.num_classes, 3][:count])
@@ -55,7 +55,7 @@ def _inputs(model: DiT, count: int = 4) -> tuple[Tensor, Tensor, Tensor]:
 
 @torch.no_grad()
 def _difference(model: DiT, net: DiTTransformer2DModel) -> float:
-    """Norm of the difference of the two outputs, over the norm of ours."""
+    """Return the norm of the difference of both outputs, relative to the model's output."""
     x, t, y = _inputs(model)
     ours, theirs = model(x, t, y), net(x, timestep=t, class_labels=y, return_dict=False)[0]
     assert ours.shape == theirs.shape
@@ -70,7 +70,7 @@ def test_diffusers_own_network_computes_the_same(name: str, overrides: dict[str,
 
 
 def test_norms_have_the_same_epsilon() -> None:
-    """Tokens this small show it; beside the position embedding, of variance one half, it would drown."""
+    """Use tiny tokens, because the position embedding (variance one half) would hide the epsilon."""
     model = _model(*PRESET["small"])
     net = _same_frequencies(_theirs(model))
     for positions in (model.pos_embed.data, net.pos_embed.pos_embed):
@@ -82,7 +82,7 @@ def test_norms_have_the_same_epsilon() -> None:
 
 @pytest.mark.slow
 def test_as_it_comes_diffusers_differs_by_its_frequencies() -> None:
-    """By percents on random weights of this width; equal frequencies are all that it takes (the test above)."""
+    """The error on random weights is percents; the previous test shows that frequencies are the only cause."""
     model = _model(*PRESET["xl"])
     assert 1e-2 < _difference(model, _theirs(model)) < 1e-1
 
@@ -97,13 +97,13 @@ def test_frequencies_are_the_only_difference_of_the_timestep_features() -> None:
 
 @pytest.mark.slow
 def test_every_weight_has_a_say() -> None:
-    """A weight that no layer of theirs took up would leave the output as it was."""
+    """Check that each imported weight affects the output."""
     model = _model(*PRESET["small"])
     net = _same_frequencies(_theirs(model))
     untouched = []
     for name, value in net.named_parameters():
         if name.endswith("to_k.bias"):
-            continue  # a constant added to every score of a query changes no softmax
+            continue  # a constant added to all scores of a query does not change the softmax
         kept = value.data.clone()
         value.data += 0.1 * torch.randn_like(value)
         if _difference(model, net) < 1e-4:
@@ -148,7 +148,7 @@ def test_settings_that_a_config_does_not_hold_are_those_of_the_class() -> None:
     [
         ({"input_size": (8, 16)}, "not square"),
         ({"class_dropout_prob": 0.0}, "null label"),
-        ({"mlp_ratio": 2.0}, "width of the MLP"),
+        ({"mlp_ratio": 2.0}, "MLP width"),
     ],
 )
 def test_what_the_class_cannot_hold_is_refused(overrides: dict[str, Any], named: str) -> None:

@@ -1,4 +1,4 @@
-"""The network: exact sizes, official names, initial state, and what its output depends on."""
+"""Tests of the network: exact sizes, official names, initial state, and the inputs that affect its output."""
 
 import dataclasses
 import math
@@ -19,7 +19,7 @@ def _small(**overrides: object) -> DiT:
 
 
 def _shaken(**overrides: object) -> DiT:
-    """A small model away from its initial zeros."""
+    """Return a small model with nonzero weights."""
     model = _small(**overrides)
     for parameter in model.parameters():
         if parameter.requires_grad:
@@ -169,7 +169,7 @@ def test_output_depends_on_time_and_label_and_image_alone() -> None:
     model = _shaken()
     x, t, y = _inputs(model)
     out = model(x, t, y)
-    assert torch.equal(out, model(x, t, y))  # nothing random inside
+    assert torch.equal(out, model(x, t, y))  # the forward pass is deterministic
     assert not torch.allclose(out, model(x, t + 50, y))
     assert not torch.allclose(out, model(x, t, torch.full_like(y, 3)))
     torch.testing.assert_close(out[1:2], model(x[1:2], t[1:2], y[1:2]))
@@ -237,7 +237,7 @@ def test_impossible_settings_are_refused_by_name(overrides: dict[str, object], n
 
 @pytest.mark.parametrize("shape", [(2, 3, 8, 8), (2, 4, 8, 6), (4, 8, 8), (2, 8, 8, 4)])
 def test_input_of_another_shape_is_refused(shape: tuple[int, ...]) -> None:
-    with pytest.raises(UserError, match="input of the model"):
+    with pytest.raises(UserError, match="shape of the model input"):
         _small()(torch.randn(shape), torch.zeros(2), torch.zeros(2, dtype=torch.long))
 
 

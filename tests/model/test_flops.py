@@ -1,4 +1,4 @@
-"""Counted arithmetic against the paper's figures and against torch's own counter."""
+"""Tests of operation counts against the paper's figures and torch's counter."""
 
 import pytest
 import torch

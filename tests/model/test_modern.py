@@ -1,7 +1,7 @@
-"""Blocks of other kinds than the original: against an independent implementation in float64, and what refuses them.
+"""Tests of modern block types against an independent float64 implementation, and of their rejection by other formats.
 
-The truth below is written from the formulas alone, image by image and head by head: RMSNorm (Zhang & Sennrich 2019, equation 4),
-SwiGLU (Shazeer 2020, equation 6), rotations as products of complex numbers (Su et al. 2021, equation 12).
+The reference implements the formulas per image and head: RMSNorm (Zhang & Sennrich 2019, equation 4), SwiGLU (Shazeer
+2020, equation 6), rotations as complex products (Su et al. 2021, equation 12).
 Legend: T tokens, D width, H heads, K head width.
 """
 
@@ -34,7 +34,7 @@ NORM_EPS = 1e-6
 
 
 def shaken(dtype: torch.dtype = torch.float32, **overrides: Any) -> DiT:
-    """A small model away from its initial zeros and ones."""
+    """Return a small model with random weights instead of initial zeros and ones."""
     torch.manual_seed(0)
     model = DiT.from_preset("DiT-S/2", **{**SMALL, **overrides})
     for parameter in model.parameters():
@@ -44,13 +44,13 @@ def shaken(dtype: torch.dtype = torch.float32, **overrides: Any) -> DiT:
 
 
 def inputs(dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor, Tensor]:
-    """Timesteps are small: their sines are taken in fp32 by design."""
+    """Return inputs with small timesteps, because their sines are computed in fp32 by design."""
     x = torch.randn(3, 2, 4, 6, generator=torch.Generator().manual_seed(1))
     return x.to(dtype), torch.tensor([0.0, 0.5, 1.0], dtype=dtype), torch.tensor([0, 2, 3])
 
 
 class Truth:
-    """The network in float64, from its weights under their names."""
+    """Reference network in float64 from named weights."""
 
     def __init__(self, model: DiT) -> None:
         self.config = model.config
@@ -100,7 +100,7 @@ class Truth:
         return self.linear(f"{name}.proj", torch.cat(heads, dim=1))
 
     def turned(self, norm: str, head: Tensor) -> Tensor:
-        """(T, K), each token divided by its root mean square and turned by its place."""
+        """Normalize tokens (T, K) by their root mean square and rotate them by their place."""
         if self.config.qk_norm:
             head = head / ((head**2).mean(1, keepdim=True) + NORM_EPS).sqrt() * self.weights[norm]
         if self.config.position == "sincos":
@@ -125,7 +125,7 @@ class Truth:
 
 
 def gradients_of(out: Tensor, named: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Of a sum whose terms differ in sign and size."""
+    """Return gradients of a sum of terms with different signs and sizes."""
     weights = torch.linspace(-1, 1, out.numel(), dtype=out.dtype).view_as(out)
     names = [name for name in named if name != "pos_embed"]
     found = torch.autograd.grad((out * weights).sum(), [named[name] for name in names])
@@ -138,7 +138,7 @@ def gradients_of(out: Tensor, named: dict[str, Tensor]) -> dict[str, Tensor]:
     ids=str,
 )
 def test_network_and_its_gradients_are_those_of_the_formulas(kind, dtype, tolerance) -> None:
-    """In float64 what is left are timesteps and rotations, whose sines are in fp32; in fp32 the default back end serves."""
+    """In float64 the remaining error is in the fp32 sines; in fp32 the default backend runs."""
     model = shaken(dtype, **kind)
     truth = Truth(model)
     out, expected = model(*inputs(dtype)), truth(*inputs())
@@ -156,7 +156,7 @@ def test_scores_depend_on_differences_of_rows_and_of_columns_alone() -> None:
     head = torch.randn(16, generator=torch.Generator().manual_seed(2)).view(8, 2)
     scores = torch.einsum("p,rcp,p,sdp->rcsd", *_complex(head), pairs, *_complex(head.flip(0)), pairs.conj()).real
     torch.testing.assert_close(scores[:4, :3, :4, :3], scores[1:, 1:, 1:, 1:], rtol=1e-5, atol=1e-5)
-    assert not torch.allclose(scores[0, 0, 1, 0], scores[0, 0, 0, 1])  # a row is no column
+    assert not torch.allclose(scores[0, 0, 1, 0], scores[0, 0, 0, 1])  # rows and columns are not interchangeable
 
 
 def _complex(head: Tensor) -> list[Tensor]:
@@ -199,7 +199,7 @@ def test_settings_know_how_many_weights_the_blocks_have(kind: dict[str, Any]) ->
 
 
 def test_options_change_no_other_initial_weight_and_their_own_are_ones() -> None:
-    """A run that differs in a norm or a rotation alone starts from the same numbers."""
+    """Check that runs that differ in a norm or a rotation start from equal weights."""
     torch.manual_seed(0)
     original = DiT.from_preset("DiT-S/2", **SMALL).state_dict()
     torch.manual_seed(0)
@@ -227,15 +227,15 @@ def test_impossible_blocks_are_refused_by_name(overrides: dict[str, Any], named:
 
 @pytest.mark.parametrize("kind", KINDS[1:], ids=str)
 def test_weights_of_blocks_of_another_kind_are_refused(kind: dict[str, Any]) -> None:
-    """Norms and rotations leave no trace among names and shapes: weights of unknown origin are of the original kind."""
+    """Weights of unknown origin count as original, because norms and rotations leave no trace in names and shapes."""
     modern, original = shaken(**kind), shaken()
     for model, source in ((modern, original), (original, modern)):
-        with pytest.raises(UserError, match="kind of block"):
+        with pytest.raises(UserError, match="block type"):
             adapt(source.state_dict(), model, source=source.config)
-    with pytest.raises(UserError, match="kind of block"):
+    with pytest.raises(UserError, match="block type"):
         adapt(original.state_dict(), modern)
     assert adapt(modern.state_dict(), shaken(**kind), source=modern.config)[1] == []
-    with pytest.raises(UserError, match="blocks of another kind"):
+    with pytest.raises(UserError, match="blocks of another type"):
         diffusers_keys.settings(shaken(**{**SMALL, **kind, "input_size": 8}).config)
 
 
@@ -267,7 +267,7 @@ def test_blocks_are_one_node_each_of_the_bits_of_their_operators(kind: dict[str,
 
 
 def nodes_of(out: Tensor) -> list[str]:
-    """Names of the nodes of autograd behind a tensor."""
+    """Return the names of the autograd nodes behind a tensor."""
     found, ahead = {}, [out.grad_fn]
     while ahead:
         node = ahead.pop()

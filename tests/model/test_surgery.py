@@ -1,4 +1,4 @@
-"""Checkpoints made to fit: what is kept, what is fresh, what is said, what is refused."""
+"""Tests of checkpoint adaptation: kept and new parts, reported changes, and rejected checkpoints."""
 
 import pytest
 import torch
@@ -12,7 +12,7 @@ TABLE = "y_embedder.embedding_table.weight"
 
 
 def _model(seed: int = 0, **overrides: object) -> DiT:
-    """A small model with no zeros in it, so that what is kept can be told from what is fresh."""
+    """Return a small model without zeros, so that kept parts differ from new parts."""
     torch.manual_seed(seed)
     model = DiT.from_preset("DiT-S/2", **{**SMALL, **overrides})
     for parameter in model.parameters():
@@ -44,7 +44,7 @@ def test_other_classes_give_a_fresh_table_with_the_null_row_kept() -> None:
     old, new = _model(0), _model(1, num_classes=5)
     fresh = new.state_dict()[TABLE].clone()
     changes = _adapted(old, new)
-    assert changes == ["class table re-initialised: 3 classes in the checkpoint, 5 now", "null label kept"]
+    assert changes == ["class table reinitialized: 3 classes in the checkpoint, 5 now", "null label kept"]
     assert torch.equal(new.state_dict()[TABLE][:5], fresh[:5])
     assert torch.equal(new.state_dict()[TABLE][5], old.state_dict()[TABLE][3])
     x = torch.randn(2, 4, 8, 8)
@@ -58,7 +58,7 @@ def test_null_row_may_be_dropped_or_added() -> None:
     new = _model(2)
     fresh = new.state_dict()[TABLE][3].clone()
     changes = _adapted(without, new, source=without.config)
-    assert changes == ["null label initialised: the checkpoint has no row for it"]
+    assert changes == ["null label initialized: the checkpoint has no row for it"]
     assert torch.equal(new.state_dict()[TABLE][3], fresh)
     assert torch.equal(new.state_dict()[TABLE][:3], without.state_dict()[TABLE])
 
@@ -68,8 +68,8 @@ def test_more_channels_leave_the_old_predictions_as_they_were(learn_sigma: bool)
     old, new = _model(0, learn_sigma=learn_sigma), _model(1, in_channels=6, learn_sigma=learn_sigma)
     changes = _adapted(old, new)
     assert changes == [
-        "patch embedding: first 4 channels kept, 2 new at zero",
-        "final layer: first 4 channels kept, 2 new at zero",
+        "patch embedding: first 4 channels kept, 2 initialized to zero",
+        "final layer: first 4 channels kept, 2 initialized to zero",
     ]
     x = torch.randn(2, 6, 8, 8)
     before, after = _run(old, x[:, :4]), _run(new, x)
@@ -97,7 +97,7 @@ def test_sigma_is_added_at_zero_or_dropped() -> None:
     plain, learned = _model(0, learn_sigma=False), _model(1)
     x = torch.randn(2, 4, 8, 8)
     expected = _run(plain, x)
-    assert _adapted(plain, learned) == ["final layer: sigma added at zero"]
+    assert _adapted(plain, learned) == ["final layer: sigma initialized to zero"]
     torch.testing.assert_close(_run(learned, x)[:, :4], expected)
     assert not _run(learned, x)[:, 4:].any()
     again = _model(2, learn_sigma=False)
@@ -135,7 +135,7 @@ def test_surgery_changes_neither_checkpoint_nor_model() -> None:
         ({"depth": 3}, "depth"),
         ({"depth": 1}, "depth"),
         ({"patch_size": 4}, "patch_size"),
-        ({"mlp_ratio": 2.0}, "width of the MLP"),
+        ({"mlp_ratio": 2.0}, "MLP width"),
     ],
 )
 def test_other_architecture_is_refused_by_name(overrides: dict[str, object], named: str) -> None:

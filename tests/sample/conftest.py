@@ -1,4 +1,4 @@
-"""A small trained run on pixels, and samplings of it."""
+"""Fixtures: a small run trained on pixels, and its sampling jobs."""
 
 import json
 from collections.abc import Callable
@@ -24,7 +24,7 @@ TILES_DIGEST = TILES.digest
 
 
 def write_tiles(folder: Path) -> Path:
-    """The description of a data set; sampling asks nothing else of tiles."""
+    """Write a dataset description, the only part of the tiles that sampling reads."""
     folder.mkdir(parents=True)
     info = {
         "schema_version": 1,
@@ -43,7 +43,7 @@ def write_tiles(folder: Path) -> Path:
 
 
 def write_latents(folder: Path, *, classes: int = CLASSES, tiles_digest: str = TILES_DIGEST) -> Path:
-    """Pixels of `ROWS` tiles; class 1 is in the validation split only."""
+    """Write pixels of `ROWS` tiles; class 1 exists in the validation split only."""
     folder.mkdir(parents=True)
     labels = (np.arange(ROWS) % CLASSES).astype(np.int32)
     draws = np.random.default_rng(0)
@@ -83,7 +83,7 @@ def _one_thread():
 
 @pytest.fixture(scope="session")
 def trained(tmp_path_factory) -> dict[str, Path]:
-    """Manifests of tiles, latents and a run of 6 steps."""
+    """Return the manifests of tiles, latents and a run of 6 steps."""
     root = tmp_path_factory.mktemp("trained")
     tiles, latents = write_tiles(root / "tiles"), write_latents(root / "latents")
     model = {"preset": "DiT-S/2", "hidden_size": 32, "depth": 2, "num_heads": 2}
@@ -106,7 +106,7 @@ def make_latents() -> Callable[..., Path]:
 
 @pytest.fixture
 def job(tmp_path: Path, trained: dict[str, Path]) -> Callable[..., Job]:
-    """Makes samplings into the folder `where`; everything else is a field of `Job` or of the evaluation."""
+    """Return a factory of sampling jobs with output folder `where`; options are fields of `Job` or the evaluation."""
 
     def make(where: str = "samples", **changes: Any) -> Job:
         fields = {name: changes.pop(name) for name in list(changes) if name in Job.__dataclass_fields__}

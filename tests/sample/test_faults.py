@@ -1,4 +1,4 @@
-"""A rank that ends, stands still or runs out of memory in the middle of a step ends all, with its name."""
+"""Tests of a rank that exits, stops or runs out of memory in a step: all ranks end, and the error names it."""
 
 import re
 import time
@@ -63,7 +63,7 @@ def test_a_rank_that_fails_in_a_step_ends_all(fault: str, way: str, job: Callabl
     done = on_ranks(PROGRAM, ranks=2, given=(one, fault), folder=tmp_path)
     assert "it happens" in done.stderr
     assert done.returncode != 0
-    assert time.monotonic() - begun < 3 * LIMIT_SECONDS  # with the start of the ranks, on a busy machine
+    assert time.monotonic() - begun < 3 * LIMIT_SECONDS  # includes the start of the ranks on a busy machine
     assert "rank 1" in done.stderr
     if fault != "memory":
         lines = done.stderr.split("\n")

@@ -1,4 +1,4 @@
-"""The verb, at one rank and at two: the same images."""
+"""Tests of `dithc sample` on one and two ranks: equal images."""
 
 import json
 import os
@@ -15,7 +15,7 @@ from tests.ranks import needs_launcher, on_ranks, started
 
 @pytest.fixture
 def words(tmp_path, trained):
-    """The words of `dithc sample` into a folder."""
+    """Return a function that builds the `dithc sample` arguments for a folder."""
     dataset = {
         "title": "toy",
         "source": {"kind": "image-folder", "synthetic": {}},
@@ -62,7 +62,7 @@ def test_two_ranks_make_the_images_of_one(words, tmp_path):
     assert json.loads((two / "numbers.json").read_text())["ranks"] == 2
     for shard in range(3):
         name = f"shard-{shard:05d}.npy"
-        assert np.array_equal(np.load(one / name), np.load(two / name))  # the same batches: the same rounding
+        assert np.array_equal(np.load(one / name), np.load(two / name))  # equal batches give equal rounding
     assert "0 of 3 shards made now" in run(words(two))
 
 
@@ -167,7 +167,7 @@ def test_ranks_wait_for_each_other_for_days_while_they_sample(words, tmp_path, m
         ([], "one rank  <- chosen"),
         (
             ["2x2"],
-            "in a node and between nodes are not known. To have them predicted, set the environment variable DITHC_",
+            "within a node and between nodes are unknown. To predict them, set the environment variable DITHC_",
         ),
         (["0"], "sample: error: --degrees\n  got:      '0'\n"),
         (["20000x4"], "sample: error: --degrees\n  got:      '20000x4'\n"),
@@ -208,7 +208,7 @@ def test_two_ranks_measure_their_rates(words, tmp_path):
         text=True,
     )
     assert done.returncode == 0, done.stderr
-    assert done.stdout.count("<- chosen") == 1  # the first rank says it
+    assert done.stdout.count("<- chosen") == 1  # printed by the first rank only
     assert "measured on 2 rank(s)" in done.stdout
     assert "GB/s after" in done.stdout
     assert not (tmp_path / "x").exists()

@@ -1,4 +1,4 @@
-"""Samplings with a cache across steps: what their manifest says, and that ranks which share branches change nothing."""
+"""Tests of sampling with a cache across steps: manifest entries, and equality on ranks that share branches."""
 
 import logging
 
@@ -29,14 +29,14 @@ def test_manifest_says_what_was_not_computed(job, caplog) -> None:
         found = sample(one, Group())
     assert found is not None
     assert (found["cache"], found["exact"], found["network_evaluations"]) == (settings, False, 18)
-    assert found["blocks"] == [2 * 2 * 6 * 4, 2 * 2 * 6 * 9]  # blocks, branches, images; of 9 calls 0, 1, 4, 7
-    assert "96 of 216 runs of a block made (44%)" in caplog.text
+    assert found["blocks"] == [2 * 2 * 6 * 4, 2 * 2 * 6 * 9]  # blocks, branches, images; calls 0, 1, 4, 7 of 9
+    assert "computed 96 of 216 block runs (44%)" in caplog.text
     assert "not exact" in caplog.text
     assert np.abs(images(one).astype(float) - images(job("plain"))).max() > 0
     read = Manifest.read(one.out, stage="sample")
     assert read.numbers["blocks"] == [96, 216]
     assert read.numbers["seconds_saved"] == found["seconds_saved"]
-    assert "seconds_saved" not in one.out.read_text()  # a time: of one making, in the document beside it
+    assert "seconds_saved" not in one.out.read_text()  # specific to one execution, in the other document
     again = sample(one, Group())
     assert again is not None
     assert again["blocks"] == [96, 216]
@@ -88,5 +88,5 @@ def test_branches_on_two_ranks_give_the_images_of_one(tmp_path) -> None:
     assert [one[:2] for one in found] == [[True, True]] * 12
     shares = [made for _, _, made in found[:6]]
     assert shares[::3] == [0, 0]
-    assert shares[2::3] == [0.5, 0.5]  # of 8 calls 0, 1, 4, 7
+    assert shares[2::3] == [0.5, 0.5]  # calls 0, 1, 4, 7 of 8
     assert all(1 / 3 < made < 1 for made in shares[1::3])

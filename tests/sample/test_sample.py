@@ -1,4 +1,4 @@
-"""An image depends on its seed and index; whoever makes it, and however often, it is the same."""
+"""Tests of sampling: an image depends on its seed and index only, on any ranks and for repeated runs."""
 
 import json
 import shutil
@@ -57,7 +57,7 @@ def test_batches_change_an_image_by_rounding_only(job, sampler, channels):
     whole, parts = (job(f"b{batch}", batch=batch, sampler=sampler, guidance_channels=channels) for batch in (6, 1))
     for one in (whole, parts):
         sample(one, Group())
-    # Values are of magnitude 1 and stored as fp16 (unit roundoff 2^-11); fp32 rounding before that is far below.
+    # Values have magnitude 1 and are stored as fp16 (unit roundoff 2^-11); earlier fp32 rounding is far smaller.
     assert np.abs(images(whole).astype(np.float32) - images(parts).astype(np.float32)).max() <= 2 * 2**-11
 
 
@@ -66,7 +66,7 @@ def test_noise_and_label_come_from_seed_and_index_alone():
     assert torch.equal(torch.randn(5, generator=generator_of(1, 2)), torch.randn(5, generator=generator_of(1, 2)))
     draws = [tuple(torch.randn(3, generator=generator_of(seed, index)).tolist()) for seed in (0, 1) for index in (0, 1)]
     assert len(set(draws)) == 4
-    # Recorded once: they must never change, or an old sampling could not be continued.
+    # Recorded values. They must never change, because interrupted sampling runs must continue.
     assert [label_of(0, index, classes) for index in range(12)] == [7, 0, 5, 5, 7, 7, 0, 3, 6, 0, 3, 7]
     assert generator_of(-1, 0).initial_seed() == generator_of(2**64 - 1, 0).initial_seed()
 
@@ -110,11 +110,11 @@ def test_damaged_or_other_shard_is_made_again_with_the_reason(job, damage, caplo
         said = json.loads(sidecar.read_text())
         sidecar.write_text(json.dumps(said | {"identity": "other"}))
     sample(one, Group())
-    assert "is made again" in caplog.text
+    assert "regenerating" in caplog.text
     assert np.array_equal(images(one), expected)
     caplog.clear()
     sample(one, Group())
-    assert "is made again" not in caplog.text
+    assert "regenerating" not in caplog.text
 
 
 def test_untrained_and_start_are_the_weights_before_training(job, trained):
@@ -130,13 +130,13 @@ def test_a_step_that_is_kept_is_that_checkpoint(job, trained):
     last, _ = load_network(job())
     assert meta["step"] == 6
     assert all(torch.equal(left, right) for left, right in zip(model.parameters(), last.parameters(), strict=True))
-    with pytest.raises(UserError, match="step 3, whose checkpoint was not kept"):
+    with pytest.raises(UserError, match="step 3, but its checkpoint was not kept"):
         load_network(job(at=3))
 
 
 @pytest.fixture(scope="session")
 def lengthy(tmp_path_factory, trained) -> Path:
-    """Manifest of a run that keeps averages of two lengths in each of 12 checkpoints."""
+    """Return the manifest of a run with averages of two lengths in each of 12 checkpoints."""
     root = tmp_path_factory.mktemp("lengthy")
     settings = {"steps": 12, "checkpoint_every": 1, "keep_every": 1, "ema": {"lengths": [0.05, 0.1]}}
     model = {"preset": "DiT-S/2", "hidden_size": 32, "depth": 2, "num_heads": 2}
@@ -148,7 +148,7 @@ def lengthy(tmp_path_factory, trained) -> Path:
 
 
 def averaged(store: Store, length: float, *, until: int) -> dict[str, torch.Tensor]:
-    """The average of a length over the weights of every step, in float64."""
+    """Return the average of a length over the weights of every step, in float64."""
     average: dict[str, torch.Tensor] = {}
     for step in range(1, until + 1):
         for name, value in load_file(store.open(step).weights("raw")).items():
@@ -189,16 +189,16 @@ def test_length_is_named_with_the_images_and_only_then(job, lengthy):
 
 
 def test_average_of_a_length_says_what_it_lacks(job, lengthy, trained, tmp_path):
-    with pytest.raises(UserError, match=r"without averages of lengths[\s\S]*`ema.lengths`"):
+    with pytest.raises(UserError, match=r"without averages of several lengths[\s\S]*`ema.lengths`"):
         load_network(job(ema=0.07, snapshots=(6,)))
     store, _ = Store.of_run(lengthy)
     root = shutil.copytree(lengthy.parents[1], tmp_path / "copy")
     folder = root / "store" / store.folder.name
     own = {"checkpoint": root / "runs" / lengthy.name, "ema": 0.07}
     shutil.rmtree(folder / "step_0000004")
-    with pytest.raises(UserError, match=r"12 checkpoints, and 1 lack[\s\S]*also 4[\s\S]*keep_every"):
+    with pytest.raises(UserError, match=r"1 of 12 checkpoints are missing[\s\S]*also 4[\s\S]*keep_every"):
         load_network(job(snapshots=tuple(range(1, 13)), **own))
-    (folder / "step_0000008" / "optimizer.safetensors").write_bytes(b"")  # which nobody reads
+    (folder / "step_0000008" / "optimizer.safetensors").write_bytes(b"")  # not read
     load_network(job(snapshots=(8, 12), **own))
     (folder / "step_0000008" / "ema-0.1.safetensors").write_bytes(b"")
     with pytest.raises(UserError, match=r"step_0000008 is damaged[\s\S]*ema-0.1.safetensors is cut short"):
@@ -206,7 +206,7 @@ def test_average_of_a_length_says_what_it_lacks(job, lengthy, trained, tmp_path)
 
 
 class SomeTiles(Tiles):
-    """The data set of the description, with pixels of its own."""
+    """Tiles of the description with generated pixels."""
 
     labels = np.arange(9, dtype=np.int32)
 
@@ -225,7 +225,7 @@ def test_codec_alone_gives_back_the_tiles_of_the_split_in_an_order_of_the_seed(j
     tiles = SomeTiles(one.tiles.parent)
     drawn = np.random.default_rng(0).permutation(9)
     assert np.array_equal(images(one), tiles.scaled(drawn[:3]).astype(np.float16))
-    assert numbers["described"] == "real tiles as the codec gives them back"
+    assert numbers["described"] == "reconstructions of real tiles"
     assert "sampler" not in numbers
     assert sample(job("every", images=10**6, **alone), Group())["images"] == 9
     assert np.array_equal(images(job("every"))[:3], images(one))
@@ -246,7 +246,7 @@ def test_guidance_on_first_three_channels_leaves_the_fourth_to_the_labelled_half
     )
     for one in (plain, first3):
         sample(one, Group())
-    # One step of the reverse process: the fourth channel sees no guided value.
+    # One step of the reverse process: guidance does not affect the fourth channel.
     assert np.allclose(images(plain)[:, 3], images(first3)[:, 3], atol=2 * 2**-11)
     assert not np.allclose(images(plain)[:, :3], images(first3)[:, :3], atol=2 * 2**-11)
 
@@ -285,7 +285,7 @@ def test_network_evaluations_of_an_image_are_counted(job):
 
 
 def copy_of_run(trained, folder) -> tuple[Path, Path]:
-    """The manifest and the folder of a copy of the trained run's last checkpoint."""
+    """Return manifest and folder of a copy of the trained run's last checkpoint."""
     store, step = Store.of_run(trained["checkpoint"])
     copied = Path(shutil.copytree(store.path(step), Store(folder / "store").path(step)))
     out = folder / "runs" / "step_0000006.json"
@@ -300,7 +300,7 @@ def test_latents_and_codec_of_another_run_are_refused(job, trained, tmp_path):
     content = unseal((copied / "checkpoint.json").read_text())
     content["meta"]["codec"] = "kl-vae-of-somebody-else"
     (copied / "checkpoint.json").write_text(seal(content))
-    with pytest.raises(UserError, match="not the one the run was trained with"):
+    with pytest.raises(UserError, match="differs from the codec of the training run"):
         sample(job(checkpoint=out), Group())
 
 
@@ -310,7 +310,7 @@ def test_latents_of_other_classes_are_refused(job, make_latents, tmp_path):
 
 
 def test_tiles_that_the_latents_were_not_made_of_are_refused(job, make_latents, tmp_path):
-    other = make_latents(tmp_path / "other", tiles_digest="those of another data set")
+    other = make_latents(tmp_path / "other", tiles_digest="another dataset")
     with pytest.raises(UserError, match="made of other tiles"):
         sample(job(latents=other), Group())
 
@@ -350,7 +350,7 @@ def test_grid_places_images_row_by_row():
 
 @pytest.fixture(scope="session")
 def flow(trained, tmp_path_factory):
-    """Manifest of a run of 2 steps that predicts velocities."""
+    """Return the manifest of a run of 2 steps that predicts velocities."""
     root = tmp_path_factory.mktemp("flow")
     model = {"preset": "DiT-S/2", "hidden_size": 32, "depth": 2, "num_heads": 2, "learn_sigma": False}
     settings = {"dataset": "toy", "model": model, "steps": 2, "global_batch": 8, "lr": 1e-2}
@@ -369,7 +369,7 @@ def test_run_that_predicts_velocities_is_sampled_by_following_them(job, flow, sa
     x = torch.stack([torch.randn(4, 8, 8, generator=generator_of(0, index)) for index in range(6)])
 
     def velocity(x: torch.Tensor, time: float) -> torch.Tensor:
-        """Guided, and of the image as pixels can be."""
+        """Return the guided velocity of the image within the range of pixels."""
         halves = [model(x, torch.full((6,), 1000 * time), y) for y in (labels, torch.full((6,), 3))]
         guided = halves[1] + 1.5 * (halves[0] - halves[1])
         return (x - (x - time * guided).clamp(-1, 1)) / time
@@ -388,14 +388,14 @@ def test_run_that_predicts_velocities_is_sampled_by_following_them(job, flow, sa
 
 def test_flow_is_guided_in_an_interval_of_its_own_times_and_by_its_start(job, flow):
     kept = {"checkpoint": flow, "sampler": "euler", "steps": 4, "guidance": 1.5, "images": 2}
-    some = sample(job("some", **kept, guidance_interval=[0.5, 1.0]), Group())  # of times 1000, 750, 500, 250
+    some = sample(job("some", **kept, guidance_interval=[0.5, 1.0]), Group())  # at times 1000, 750, 500, 250
     assert some["network_evaluations"] == 7
     heun = sample(job("heun", **{**kept, "sampler": "heun", "steps": 3}, guide="start"), Group())
     assert heun["network_evaluations"] == 6
 
 
 def test_sampler_of_another_kind_of_network_is_refused(job, flow):
-    with pytest.raises(UserError, match=r"unknown sampler of a flow[\s\S]*euler or heun"):
+    with pytest.raises(UserError, match=r"unknown flow sampler[\s\S]*euler or heun"):
         sample(job(checkpoint=flow, sampler="ddim"), Group())
     with pytest.raises(UserError, match=r"unknown sampler[\s\S]*euler"):
         sample(job(sampler="euler"), Group())

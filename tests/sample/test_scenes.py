@@ -1,4 +1,4 @@
-"""Scenes: larger than the tiles of their network, made by windows and written by rows."""
+"""Tests of scenes: images larger than the tiles of their network, generated in windows and written by rows."""
 
 import numpy as np
 import pytest
@@ -22,7 +22,7 @@ SCENE = {"size": SIZE, "windows": {"overlap": 0.25}, "images": 2, "steps": 3}
 
 @pytest.fixture(autouse=True)
 def _heads(monkeypatch):
-    """Random heads and gates: those of a network that hardly trained are about zero, whose windows always agree."""
+    """Randomize heads and gates, which are near zero after little training, so that windows would always agree."""
     load = DiT.load_state_dict
 
     def loaded(self, state, *args, **kwargs):
@@ -52,14 +52,14 @@ def test_one_window_is_plain_sampling_to_the_bit(job, sampler, monkeypatch):
     monkeypatch.setattr("dithc.diffusion.samplers.image_noise", lambda generators, shape: noise)
     assert torch.equal(scene.latents(range(2)), plain.latents(range(2)))
     monkeypatch.setattr("dithc.sample.generate.noise_by_place", lambda *_: noise_by_place(1, range(2), plain.shape))
-    assert not torch.equal(scene.latents(range(2)), plain.latents(range(2)))  # the control: other noise
+    assert not torch.equal(scene.latents(range(2)), plain.latents(range(2)))  # control: other noise
 
 
 def test_noise_follows_from_seed_image_draw_and_place_alone():
     small, large = (3, BLOCK + 3, BLOCK - 5), (3, 2 * BLOCK + 7, 3 * BLOCK)
     draw, other = noise_by_place(7, [4, 2], large), noise_by_place(7, [2], small)
     values = draw(1)
-    assert torch.equal(other(1)[0], values[1, :, : small[1], : small[2]])  # of any size, asked for in any order
+    assert torch.equal(other(1)[0], values[1, :, : small[1], : small[2]])  # for any size, in any order
     assert torch.equal(draw(1), values)
     unlike = [
         draw(0),
@@ -130,7 +130,7 @@ def test_guide_goes_over_the_same_windows(job):
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"size": SIZE}, ["20 pixels, and a network of 8 x 8", "with `windows` a larger"]),
+        ({"size": SIZE}, ["20 pixels, with a network of 8 x 8", "with `windows` a larger"]),
         ({"size": 4, "windows": {"overlap": 0.5}}, ["4 pixels in windows"]),
     ],
 )
@@ -144,7 +144,7 @@ def test_size_that_the_network_does_not_make_is_refused_before_work(job, changes
 def test_scene_larger_than_the_disk_is_refused_before_work(job, monkeypatch):
     one = job("one", **SCENE)
     monkeypatch.setattr(compose, "free_bytes", lambda folder: 64_000_000)
-    monkeypatch.setattr("dithc.sample.generate.Images.latents", None)  # nothing is begun
+    monkeypatch.setattr("dithc.sample.generate.Images.latents", None)  # must not start
     with pytest.raises(UserError) as error:
         sample(one, Group())
     assert "2 scene(s) of 4 x 20 x 20 are larger than the disk" in str(error.value)
@@ -160,7 +160,7 @@ def test_full_disk_keeps_finished_scenes(job, monkeypatch):
 
     def full(self, rows):
         done.append(rows)
-        if len(done) > 2:  # the first scene is one strip of each of two files
+        if len(done) > 2:  # one strip of each of the two files of the first scene
             raise OSError(28, "No space left on device")
         append(self, rows)
 
@@ -194,22 +194,22 @@ def test_tiles_of_a_decoder_of_convolutions_give_the_whole_decode(blocks, tile):
         return torch.cat(list(decoded(codec, latent, tile=(tile, tile))), dim=1)
 
     assert (of(net.reach) - whole).abs().max() < 2e-6 * scale
-    assert (of(net.reach - 1) - whole).abs().max() > 1e-4 * scale  # the control: a place too few
+    assert (of(net.reach - 1) - whole).abs().max() > 1e-4 * scale  # control: a reach that is too small by one
 
 
 def test_tiles_of_any_other_decoder_fade_into_each_other():
-    def decode(latent):  # sees all of a tile
+    def decode(latent):  # depends on the entire tile
         return latent - latent.mean(dim=(2, 3), keepdim=True) / 2
 
     codec = type("Codec", (), {"factor": 1, "reach": None, "decode": staticmethod(decode)})
     image = torch.cat(list(decoded(codec, torch.ones(1, 13, 8), tile=(4, 4))), dim=1)
     assert image.shape == (1, 13, 8)
-    assert (image - 0.5).abs().max() < 1e-6  # of all tiles each pixel counts 1
+    assert (image - 0.5).abs().max() < 1e-6  # the weights of each pixel over all tiles sum to 1
     ramp = torch.arange(13.0).expand(1, 8, 13)
     steps = torch.cat(list(decoded(codec, ramp, tile=(4, 4))), dim=1).diff(dim=2)
     assert steps.min() > 0.0
     hard = torch.cat([decode(ramp[None, ..., first : first + 4])[0] for first in range(0, 12, 4)], dim=2)
-    assert hard.diff(dim=2).min() < -0.9  # the control: tiles side by side
+    assert hard.diff(dim=2).min() < -0.9  # control: tiles without blending
 
 
 def test_numbers_of_ordinary_samples_are_as_they_were(job):
@@ -226,8 +226,8 @@ def test_scene_that_memory_cannot_hold_is_refused_before_work_starts(job, monkey
         if free == need:
             assert sample(one, Group()) is not None
             continue
-        monkeypatch.setattr(compose, "_make", None)  # nothing is begun
-        with pytest.raises(UserError, match=r"a scene of 4 x 20 x 20 latents is larger than memory\n  got:") as refused:
+        monkeypatch.setattr(compose, "_make", None)  # must not start
+        with pytest.raises(UserError, match=r"4 x 20 x 20 latents does not fit in memory\n  got:") as refused:
             sample(one, Group())
         assert "STAGE" not in str(refused.value)
         assert "resources: {sample: {mem_mb}}" in str(refused.value)

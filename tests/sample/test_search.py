@@ -1,4 +1,4 @@
-"""Searched timesteps: the search itself on errors that are known, and on networks whose every path is known."""
+"""Tests of the timestep search on known errors, and on networks with known paths."""
 
 import json
 from contextlib import nullcontext
@@ -71,7 +71,7 @@ def test_searched_times_are_nearer_to_many_steps_on_paths_that_were_not_searched
 
 
 class Gaussian:
-    """A network that knows the velocity of data N(mean, std^2) by channel: paths keep their distance in deviations."""
+    """Network with the velocity of data N(mean, std^2) by channel: distances in deviations are constant."""
 
     config = SimpleNamespace(in_channels=3, size=(2, 2), null_label=1, num_tokens=1)
     means = torch.tensor([0.5, -1.0, 0.0]).reshape(3, 1, 1)
@@ -101,7 +101,7 @@ def test_searched_times_of_a_flow_are_nearer_to_the_exact_paths_of_unseen_noise(
     images = images_of(network, one.evaluation)
     monkeypatch.setitem(search.__globals__, "open_images", lambda job, tiles_digest: (images, {}))
     found = search(one, latents=8, reference_steps=400)
-    scored = range(one.evaluation.images)  # on which nothing was searched
+    scored = range(one.evaluation.images)  # not used by the search
     noise = torch.stack([torch.randn(3, 2, 2, generator=generator_of(0, index)) for index in scored])
 
     def error(times: list[int] | None) -> float:
@@ -113,7 +113,7 @@ def test_searched_times_of_a_flow_are_nearer_to_the_exact_paths_of_unseen_noise(
 
 
 class Short(Gaussian):
-    """A network that sees too little of the noise, the less the nearer to the image: what a scaling of 0.06 makes good."""
+    """Network that underestimates the noise, more so near the image, which a scaling of 0.06 corrects."""
 
     def __call__(self, x: Tensor, t: Tensor, y: Tensor) -> Tensor:
         velocity = super().__call__(x, t, y)

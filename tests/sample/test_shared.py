@@ -1,4 +1,4 @@
-"""Shards that a group of ranks makes: the images of one rank, however they share them."""
+"""Tests of shards drawn by a group of ranks: equality with the images of one rank for every division."""
 
 from collections.abc import Callable
 from pathlib import Path

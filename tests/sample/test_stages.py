@@ -1,4 +1,4 @@
-"""Samplings by patches and stages: what their manifest says, what is refused, and that ranks which are stages change nothing."""
+"""Tests of sampling with patches and stages: manifest entries, rejected settings, and equality across ranks."""
 
 import logging
 from collections.abc import Callable
@@ -19,7 +19,7 @@ WAY: dict[str, Any] = {"sampler": "ddim", "steps": 5, "guidance": 1.5}
 
 
 def staged(job: Callable[..., Job], where: str, *, stages: int = 1, patches: int = 4, **more: Any) -> Job:
-    """A sampling whose manifest says what decides it."""
+    """Return a sampling job with the settings in its manifest."""
     warm = {"warmup_steps": more.pop("warmup_steps", 1)}
     made = job(
         where,
@@ -86,7 +86,7 @@ def test_stages_are_in_the_table_of_choices(job, monkeypatch) -> None:
 @needs_launcher
 @pytest.mark.parametrize("ranks", [2, pytest.param(4, marks=MANY)])
 def test_ranks_that_are_stages_make_the_images_of_one(ranks: int, job: Callable[..., Job], tmp_path: Path) -> None:
-    """Four ranks are two stages in two branches of guidance, or of two images."""
+    """Use four ranks as two stages in two branches of guidance, or for two images."""
     ways: list[dict[str, Any]] = [
         {},
         {"patches": 5, "sampler": "dpm-solver", "guidance": 1.0},
@@ -107,4 +107,4 @@ def test_ranks_that_are_stages_make_the_images_of_one(ranks: int, job: Callable[
     for one, made in zip(alone, many, strict=True):
         assert np.array_equal(images_of(one), images_of(made)), made.evaluation.pipefusion
         assert Manifest.read(one.out).digest == Manifest.read(made.out).digest
-    assert not np.array_equal(images_of(alone[0]), images_of(alone[3]))  # the control: other patches, other bits
+    assert not np.array_equal(images_of(alone[0]), images_of(alone[3]))  # control: other patches change the bits

@@ -1,8 +1,11 @@
 """Planner: pure functions from a trace and memory levels to the placement at each turn.
 
-Contents: `plan` returns a `Plan` with a `Decision` per unit and a predicted timeline. It touches no tensor, so tests run
-anywhere. Invariants: a plan is the first rung of `ladder` that fits; equal traces and budgets give equal plans. Extending: the
-order of demotions is in `ladder.py`; predictions are in `timeline.py`.
+`plan` returns a `Plan` with a `Decision` per unit and a predicted timeline. It touches no tensor, so tests run
+anywhere.
+
+Invariants: a plan is the first rung of `ladder` that fits. Equal traces and budgets give equal plans.
+
+Extending: `ladder.py` holds the order of demotions, `timeline.py` the predictions.
 """
 
 from dithc.automem.planning.decision import Decision, Level

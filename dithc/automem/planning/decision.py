@@ -1,6 +1,6 @@
-"""What a plan says: one decision for each unit and each piece of state, and the timeline that it is expected to give.
+"""Content of a plan: a decision per unit and piece of state, and the predicted timeline, as plain JSON-compatible data.
 
-Plain data, JSON both ways. A plan is advice: a tensor lies somewhere valid with any plan or with none.
+A plan is advice: every tensor has a valid place with any plan or without a plan.
 """
 
 from collections.abc import Mapping
@@ -14,28 +14,28 @@ KINDS: tuple[Kind, ...] = ("outside", "state", "weights", "gradients", "saved", 
 
 @dataclass(frozen=True, kw_only=True)
 class Level:
-    """A level of memory, as far as a plan needs to know it."""
+    """Memory level as seen by the planner."""
 
     name: str
-    budget_bytes: int | None  # None: as much as is wanted
-    copy_bytes_per_second: float  # of copies into it
-    read_bytes_per_second: float | None = None  # of copies out of it; None: as of those into it
+    budget_bytes: int | None  # None: unlimited
+    copy_bytes_per_second: float  # write rate of copies
+    read_bytes_per_second: float | None = None  # read rate of copies; None: as the write rate
 
     @property
     def out_bytes_per_second(self) -> float:
-        """Of copies out of it."""
+        """Read rate of copies."""
         return self.copy_bytes_per_second if self.read_bytes_per_second is None else self.read_bytes_per_second
 
 
 class Rates(NamedTuple):
-    """Bytes a second that the copy streams between two levels carry, each on its own."""
+    """Bytes per second of each copy stream between two levels, one stream at a time."""
 
     load: float  # into fast memory
-    offload: float  # out of it
+    offload: float  # out of fast memory
 
 
 def rates_between(fast: Level, slow: Level) -> Rates:
-    """A byte moves at the slower rate of the level that it leaves and the level that it comes to."""
+    """Return copy rates: the lower of the source's read rate and the target's write rate."""
     return Rates(
         load=min(slow.out_bytes_per_second, fast.copy_bytes_per_second),
         offload=min(fast.out_bytes_per_second, slow.copy_bytes_per_second),
@@ -46,26 +46,26 @@ def rates_between(fast: Level, slow: Level) -> Rates:
 class Decision:
     """Decision for a unit.
 
-    Its loads are copies of its weights (if `weights` is "copied"), before forward and backward, and before backward the offloaded
-    saved tensors that it reads first. They start `forward_ahead` or `backward_ahead` turns early, from 0 (its own turn) to the
-    start of the step. During forward, only weights are loaded for backward. If that reaches back to the unit's own forward
-    turn, the forward copy is kept. The room is the fast memory required at the turn: the unit's use, and all loads that start
-    there.
+    Its loads are copies of its weights (if `weights` is "copied"), before forward and backward, and before backward the
+    offloaded saved tensors that it reads first. They start `forward_ahead` or `backward_ahead` turns early, from 0 (its
+    own turn) to the start of the step. During forward, only weights are loaded for backward. If that reaches back to
+    the unit's own forward turn, the forward copy is kept. The `room` is the fast memory required at the turn: the
+    unit's use, and all loads that start there.
     """
 
     weights: Literal["fast", "copied", "in place"]
-    gradients: Place  # where they rest from the unit's backward pass to the update
+    gradients: Place  # place from the unit's backward pass to the update
     saved: tuple[
         Literal["keep", "offload"], ...
-    ]  # by ordinal; of a recomputed unit all its inputs alike, the rest "keep"
-    recompute: bool = False  # saves its inputs only, and runs forward again before backward
+    ]  # by ordinal; a recomputed unit has one choice for all its inputs and "keep" for the rest
+    recompute: bool = False  # saves only its inputs and runs forward again before backward
     forward_ahead: int = 0
     backward_ahead: int = 0
     room_bytes: int = 0
     backward_room_bytes: int = 0
-    weight_bytes: int = 0  # sizes of what was decided on, for tables and pictures
+    weight_bytes: int = 0  # sizes for tables and figures
     kept_bytes: int = 0  # of saved tensors that stay
-    offloaded_bytes: int = 0  # of saved tensors that leave
+    offloaded_bytes: int = 0  # of offloaded saved tensors
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,9 +76,9 @@ class Phase:
     kind: Literal["forward", "backward", "update"]
     seconds: float
     stall_seconds: float
-    fast_bytes: int  # in use at the worst moment
+    fast_bytes: int  # peak use
     slow_bytes: int
-    fast_parts: Mapping[Kind, int]  # `fast_bytes` by what it is
+    fast_parts: Mapping[Kind, int]  # `fast_bytes` by content
     slow_parts: Mapping[Kind, int]
-    load_bytes: int  # of copies that start to run in this phase
+    load_bytes: int  # of copies that start in this phase
     offload_bytes: int

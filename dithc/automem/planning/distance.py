@@ -1,4 +1,4 @@
-"""How many turns ahead loads start so that they hide behind computing."""
+"""Prefetch distances in turns that hide loads behind computing."""
 
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
@@ -22,7 +22,7 @@ def compute_seconds(trace: Trace, decisions: Mapping[str, Decision] | None = Non
 
 
 def weight_loads(trace: Trace, decisions: Mapping[str, Decision] | None) -> list[int]:
-    """Bytes of weights that must be loaded before each of the 2 L turns; without decisions: that any decisions could ask for."""
+    """Return weight bytes to load before each of the 2 L turns; without decisions, the maximum over all decisions."""
     copied = [
         unit.weight_bytes if decisions is None or decisions[unit.name].weights == "copied" else 0
         for unit in trace.units
@@ -31,7 +31,7 @@ def weight_loads(trace: Trace, decisions: Mapping[str, Decision] | None) -> list
 
 
 def saved_loads(trace: Trace, decisions: Mapping[str, Decision] | None) -> list[int]:
-    """Bytes of saved tensors that must be loaded before each of the 2 L turns; without decisions: as of weights."""
+    """Return saved tensor bytes to load before each of the 2 L turns; without decisions, the maximum."""
     num_units = len(trace.units)
     bytes_at = [0] * (2 * num_units)
     for index, unit in enumerate(trace.units):
@@ -44,7 +44,7 @@ def saved_loads(trace: Trace, decisions: Mapping[str, Decision] | None) -> list[
 
 
 def loads(trace: Trace, decisions: Mapping[str, Decision] | None) -> list[int]:
-    """Bytes of both that must be loaded before each of the 2 L turns."""
+    """Return the bytes of weights and saved tensors to load before each of the 2 L turns."""
     return list(map(add, weight_loads(trace, decisions), saved_loads(trace, decisions)))
 
 
@@ -54,9 +54,9 @@ def hiding_distances(seconds: Sequence[float], bytes_at: Sequence[int], load_byt
     Loads share one stream. A load that cannot be hidden gets the distance with the least waiting.
     """
     loading = [num_bytes / load_bytes_per_second for num_bytes in bytes_at]
-    tolerance = 1e-12 * (sum(loading) + sum(seconds))  # of sums that should be equal
-    # `behind` is what was to be loaded up to a turn less what was computed before it: a load that starts at an earlier turn
-    # is waited for as long as this has grown from there. Marks: the turns after which it was nowhere as high, latest last.
+    tolerance = 1e-12 * (sum(loading) + sum(seconds))  # for sums that should be equal
+    # `behind` is the load time up to a turn less the compute time before it. A load that starts at an earlier turn
+    # waits for the growth of `behind` since then. `marks` are the turns after which it was never as high, latest last.
     behind = 0.0
     marks: list[tuple[float, int]] = []
     distances = []
@@ -65,7 +65,7 @@ def hiding_distances(seconds: Sequence[float], bytes_at: Sequence[int], load_byt
         best = 0
         if marks:
             place = bisect_right(marks, tolerance - behind, key=lambda mark: -mark[0]) - 1
-            mark, start = marks[max(0, place)]  # the latest that hides it all, or else the highest
+            mark, start = marks[max(0, place)]  # the latest turn that hides everything, or else the highest mark
             best = turn - start if max(0.0, behind - mark) < own - tolerance else 0
         distances.append(best)
         while marks and marks[-1][0] <= behind + tolerance:

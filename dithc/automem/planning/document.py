@@ -1,4 +1,4 @@
-"""A plan as a document: JSON both ways, and a table for a terminal, in which units that are treated alike share a line."""
+"""A plan as a document: JSON conversion, and a terminal table in which equal units share a line."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -20,15 +20,15 @@ class Plan(JsonText):
     units: Mapping[str, Decision]  # in forward order
     state: Mapping[str, Place]
     phases: tuple[Phase, ...]
-    fits: bool  # whether fast and slow memory hold it all
-    reasons: tuple[str, ...]  # of the decisions; if it does not fit: phase, missing bytes, fix
+    fits: bool  # whether fast and slow memory are large enough
+    reasons: tuple[str, ...]  # reasons of the decisions; if the plan does not fit: phase, missing bytes, fix
     fast: Level
     slow: Level
-    in_place_bytes: int = 0  # of weights that operators read from slow memory in a step, without a copy
+    in_place_bytes: int = 0  # weight bytes read from slow memory per step, without a copy
 
     @property
     def everything_resident(self) -> bool:
-        """Whether everything stays in fast memory."""
+        """True if everything stays in fast memory."""
         return all(place == "fast" for place in self.state.values()) and all(
             decision.weights == "fast"
             and decision.gradients == "fast"
@@ -54,7 +54,7 @@ class Plan(JsonText):
 
     @property
     def peak_fast_bytes(self) -> int:
-        """Most bytes in use in fast memory at any moment of the predicted step."""
+        """Peak use of fast memory in the predicted step."""
         return max((phase.fast_bytes for phase in self.phases), default=0)
 
     def describe(self) -> str:
@@ -74,7 +74,7 @@ class Plan(JsonText):
 
     @staticmethod
     def unreadable(got: str, expected: str) -> Exception:
-        return problem("memory plan", got=got, expected=expected, fix="let AutoMem make it again with this version")
+        return problem("memory plan", got=got, expected=expected, fix="recreate it by AutoMem with this version")
 
 
 def _table(plan: Plan) -> str:
@@ -102,7 +102,7 @@ def _rows(plan: Plan) -> Iterator[tuple[str, ...]]:
 
 
 def _cells(decision: Decision) -> tuple[str, ...]:
-    """All but the name; the distances as forward/backward turns."""
+    """Format a unit's cells except the name; distances as forward/backward turns."""
     has_weights = decision.weight_bytes > 0
     return (
         f"{decision.weights} {size(decision.weight_bytes)}" if has_weights else "-",
@@ -123,7 +123,7 @@ def _totals(plan: Plan) -> list[str]:
     budget = "no budget" if plan.fast.budget_bytes is None else f"budget {size(plan.fast.budget_bytes)}"
     peak_slow = max((phase.slow_bytes for phase in plan.phases), default=0)
     return [
-        f"moved in a step: {size(loaded)} loaded, {size(offloaded)} offloaded{in_place}",
-        f"predicted: {seconds:.3f} s a step, of which {plan.stall_seconds:.3f} s ({share:.1%}) are waiting",
+        f"moved per step: {size(loaded)} loaded, {size(offloaded)} offloaded{in_place}",
+        f"predicted: {seconds:.3f} s per step, including {plan.stall_seconds:.3f} s ({share:.1%}) of waiting",
         f"peak: {plan.fast.name} {size(plan.peak_fast_bytes)} ({budget}), {plan.slow.name} {size(peak_slow)}",
     ]

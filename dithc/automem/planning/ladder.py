@@ -16,12 +16,12 @@ class Rung:
     """A demotion: a piece of state, gradients or weights of units that share them, or a saved tensor."""
 
     kind: Literal["state", "gradients", "saved", "copied", "in place"]
-    name: str = ""  # of state
+    name: str = ""  # name of the state
     units: tuple[int, ...] = ()
-    ordinal: int = 0  # of a saved tensor of the one unit
+    ordinal: int = 0  # of a saved tensor of the single unit
 
 
-Keyed = list[tuple[float, Rung]]  # the largest key first
+Keyed = list[tuple[float, Rung]]  # largest key first
 
 
 def ladder(trace: Trace, rates: Rates) -> tuple[Rung, ...]:
@@ -46,13 +46,13 @@ def ladder(trace: Trace, rates: Rates) -> tuple[Rung, ...]:
     ]
     state: Keyed = [(item.bytes, Rung(kind="state", name=item.name)) for item in trace.state if item.bytes]
     parts: list[Keyed] = [state, gradients, hiding_saved, hiding_weights, late_saved, late_weights, in_place]
-    return tuple(rung for part in parts for _, rung in sorted(part, key=lambda item: -item[0]))  # stable
+    return tuple(rung for part in parts for _, rung in sorted(part, key=lambda item: -item[0]))  # sorted() is stable
 
 
 def _saved_rungs(trace: Trace, rates: Rates) -> tuple[Keyed, Keyed]:
     """Return saved tensors by idle seconds, with hidden copies and without."""
     clock, num_units = _Clock(trace), len(trace.units)
-    between: Counter[tuple[int, int]] = Counter()  # bytes that are idle from one turn to another
+    between: Counter[tuple[int, int]] = Counter()  # idle bytes by first and last turn
     tensors = [(index, tensor) for index, unit in enumerate(trace.units) for tensor in unit.saved]
     tensors = [(index, tensor) for index, tensor in tensors if tensor.bytes and is_offloadable(trace, index, tensor)]
     for index, tensor in tensors:

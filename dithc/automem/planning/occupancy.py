@@ -36,7 +36,7 @@ class Spans:
 def occupancy(
     trace: Trace, decisions: Mapping[str, Decision], state: Mapping[str, Place], turns: tuple[Turn, ...] | None = None
 ) -> tuple[Spans, Spans]:
-    """Bytes in fast and in slow memory at each of the 2 L + 1 turns."""
+    """Return the bytes in fast and in slow memory at each of the 2 L + 1 turns."""
     num_units = len(trace.units)
     turns = turns or turns_of(trace, decisions)
     end = 2 * num_units
@@ -81,7 +81,7 @@ def room(trace: Trace, decisions: Mapping[str, Decision], turns: tuple[Turn, ...
 
 
 def _starts(trace: Trace, turns: tuple[Turn, ...]) -> dict[tuple[str, object], int]:
-    """The turn at which each load starts: (unit, "forward" or "backward") of weights, (unit, ordinal) of saved tensors."""
+    """Return start turns of loads by (unit, "forward" or "backward") for weights, (unit, ordinal) for saved tensors."""
     index_of = {unit.name: index for index, unit in enumerate(trace.units)}
     starts: dict[tuple[str, object], int] = {}
     for turn, this in enumerate(turns):
@@ -99,7 +99,7 @@ def _add_weights(
     fast: Spans,
     slow: Spans,
 ) -> None:
-    """Weights at home, each once however many units use it; their copies; gradients at rest, from the first that has them."""
+    """Add weights at home, once if shared, their copies, and gradients at rest from the first unit that has them."""
     end = 2 * len(trace.units)
     seen: set[str] = set()
     for index in reversed(range(len(trace.units))):

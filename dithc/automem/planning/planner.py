@@ -35,18 +35,18 @@ def plan(trace: Trace, *, fast: Level, slow: Level, allow_recompute: bool = Fals
     """Plan the placement at each turn of a training step (paper section 4.2, Algorithm 1).
 
     Args:
-        trace: of one step, recorded with everything in fast memory.
-        fast: the level with the budget.
-        slow: the level below; a byte moves at the slower rate of both.
-        allow_recompute: allow units to run again where copies cannot hide.
-        copies_beside: copies run in the background; False: they block computing, so none starts early.
+        trace: Trace of one step, recorded with everything in fast memory.
+        fast: Level with the budget.
+        slow: Next lower level; a byte moves at the slower rate of both.
+        allow_recompute: Allow units to run again if copies cannot be hidden.
+        copies_beside: Whether copies run in the background. If False they block computing, so none starts early.
 
     Returns:
         The plan; if nothing fits, the plan with the least memory, reported in `fits` and `reasons`. Without recomputation, a
         larger `fast` budget never moves more bytes.
 
     Raises:
-        UserError: a rate that is not positive, or a negative budget.
+        UserError: A rate is not positive, or a budget is negative.
     """
     for level in (fast, slow):
         rates = level.copy_bytes_per_second, level.out_bytes_per_second
@@ -96,7 +96,7 @@ def _with_bytes(trace: Trace, decisions: Mapping[str, Decision]) -> dict[str, De
 
 @dataclass(frozen=True)
 class _Choice:
-    """A candidate: how many rungs down, how far ahead at each of the 2 L turns, which units run forward again."""
+    """Candidate plan: number of rungs, prefetch distance at each of the 2 L turns, and recomputed units."""
 
     num_rungs: int
     distances: tuple[int, ...]
@@ -110,7 +110,8 @@ class _Search:
         self.trace, self.fast, self.slow, self.copies_beside = trace, fast, slow, copies_beside
         self.rates = rates_between(fast, slow)
         self.rungs: Sequence[Rung] = ladder(trace, self.rates)
-        # Distances for all that might move: the same on every rung, so that each rung needs no more than the one above.
+        # Distances for all movable tensors. They are equal on every rung, so that each rung needs no more than the
+        # previous rung.
         self.farthest = tuple(self._hiding(compute_seconds(trace), loads(trace, None)))
         self.resident = _Choice(0, self.farthest)
 
@@ -124,11 +125,11 @@ class _Search:
         return with_distances(self.trace, decisions, choice.distances), state
 
     def fits_fast(self, choice: _Choice) -> bool:
-        """Whether fast memory holds every turn."""
+        """Return whether fast memory holds every turn."""
         return self.fast.budget_bytes is None or self._peaks(choice)[0] <= self.fast.budget_bytes
 
     def fits_slow(self, choice: _Choice) -> bool:
-        """Whether slow memory holds every turn."""
+        """Return whether slow memory holds every turn."""
         return self.slow.budget_bytes is None or self._peaks(choice)[1] <= self.slow.budget_bytes
 
     def play(self, choice: _Choice) -> tuple[Phase, ...]:
@@ -139,7 +140,7 @@ class _Search:
         )
 
     def first_fit(self) -> _Choice:
-        """The first rung that fits with its loads ahead; at the bottom, as far ahead as fits."""
+        """Return the first rung that fits with full prefetch distances, else the last rung with reduced distances."""
         bottom = len(self.rungs)
         if self.fits_fast(_Choice(bottom, self.farthest)):
             rung = _first(lambda rung: self.fits_fast(_Choice(rung, self.farthest)), bottom)
@@ -150,7 +151,7 @@ class _Search:
         return self.refine(capped) if self.fits_fast(capped) else capped
 
     def _capped(self, most: int) -> _Choice:
-        """The bottom rung, with no load further ahead than `most` turns: the nearer, the less it needs."""
+        """Return the last rung with distances of at most `most` turns; smaller distances need less memory."""
         return _Choice(len(self.rungs), tuple(min(distance, most) for distance in self.farthest))
 
     def refine(self, choice: _Choice) -> _Choice:
@@ -163,7 +164,7 @@ class _Search:
         for nearer in (True, False):
             for turn, distance in enumerate(wanted):
                 now = distances[turn]
-                to_forward = 2 * turn + 1 - num_turns  # turns back to where the unit's copy for forward was in use
+                to_forward = 2 * turn + 1 - num_turns  # turns since the unit's forward copy was in use
                 is_kept = 0 < to_forward <= now
                 limit = distance if turn < num_turns // 2 else min(distance, to_forward - 1)
                 if is_kept or limit == now or (limit < now) != nearer:
@@ -203,7 +204,7 @@ class _Search:
         return refined if self._seconds(refined) < self._seconds(chosen) else chosen
 
     def _gains(self, choice: _Choice) -> dict[int, float]:
-        """Seconds of copies that running a unit again spares, less its forward seconds, for units with offloaded tensors."""
+        """Return saved copy seconds less forward seconds of recomputation, for units with offloaded tensors."""
         decisions, _ = self.spell_out(choice)
         gains = {}
         for index, unit in enumerate(self.trace.units):

@@ -19,14 +19,14 @@ def reasons(
     slow: Level,
     fits: bool,
 ) -> tuple[str, ...]:
-    """Sentences about a plan; `everything` is the timeline with all of it in fast memory, for comparison."""
+    """Return sentences about a plan; `everything` is the timeline with all tensors in fast memory."""
     worst = max(everything, key=lambda phase: phase.fast_bytes)
     budget = "no budget" if fast.budget_bytes is None else f"budget {size(fast.budget_bytes)}"
     if fits and phases == everything:
         return (f"everything resident: {size(worst.fast_bytes)} in {fast.name} at most ({_turn(worst)}), {budget}",)
     share = f" ({(fast.budget_bytes or 0) / worst.fast_bytes:.0%})" if worst.fast_bytes else ""
     lines = [
-        f"{fast.name} has {budget}{share} of the {size(worst.fast_bytes)} that everything would take ({_turn(worst)})"
+        f"{fast.name} has {budget}{share} of the {size(worst.fast_bytes)} required for everything ({_turn(worst)})"
     ]
     moved = _moved(trace, decisions, state)
     if moved:
@@ -42,7 +42,7 @@ def reasons(
 
 
 def size(num_bytes: int) -> str:
-    """Bytes as people read them."""
+    """Format bytes with a binary unit."""
     for unit, name in UNITS:
         if num_bytes >= unit:
             return f"{num_bytes / unit:.2f} {name}"
@@ -59,8 +59,8 @@ def _moved(trace: Trace, decisions: Mapping[str, Decision], state: Mapping[str, 
     offloaded = [decision for decision in decisions.values() if decision.offloaded_bytes]
     if offloaded:
         num_bytes = sum(decision.offloaded_bytes for decision in offloaded)
-        parts.append(f"saved tensors of {len(offloaded)} units for a while ({size(num_bytes)})")
-    for kind, how in (("copied", "copied to where they are used"), ("in place", "used where they are")):
+        parts.append(f"saved tensors of {len(offloaded)} units temporarily ({size(num_bytes)})")
+    for kind, how in (("copied", "copied before use"), ("in place", "used in place")):
         units = [decision for decision in decisions.values() if decision.weights == kind]
         if units:
             num_bytes = sum(decision.weight_bytes for decision in units)

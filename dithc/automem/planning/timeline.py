@@ -1,7 +1,8 @@
 """Predicted timeline of a step: two copy streams next to computing, with waits for late copies.
 
-Each stream copies one tensor at a time. A turn waits for room, starts due loads, waits for its own, and runs. Gradients at rest
-count as offloaded in the backward turn that makes them, at no time, because the product writes them there.
+Each stream copies one tensor at a time. A turn waits for memory, starts due loads, waits for its own loads, and runs.
+Gradients at rest count as offloaded in the backward turn that produces them, at no time, because the product writes
+them there.
 """
 
 from collections import deque
@@ -129,15 +130,15 @@ class _Play:
 
     @property
     def all_have_left(self) -> float:
-        """When the last offload ends."""
+        """Return the end time of the last offload."""
         return max(self.now, self._offloads.free_at)
 
     def loads_by_phase(self, ends: list[float]) -> list[int]:
-        """Bytes of loads that began in each phase."""
+        """Return the bytes of loads that began in each phase."""
         return _by_phase(self._loads.begun, ends)
 
     def offloads_by_phase(self, ends: list[float]) -> list[int]:
-        """Bytes of offloads that began in each phase."""
+        """Return the bytes of offloads that began in each phase."""
         return _by_phase(self._offloads.begun, ends)
 
 

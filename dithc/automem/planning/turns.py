@@ -14,10 +14,10 @@ class Turn:
 
     unit: str
     kind: Literal["forward", "backward"]
-    load_weights: tuple[str, ...]  # units whose weights start to load at this turn
-    load_saved: tuple[tuple[str, int], ...]  # (unit that saved it first, ordinal) of saved tensors that start to load
-    offload_saved: tuple[tuple[str, int], ...]  # saved tensors that start to leave when this turn (forward) has ended
-    keep_weights: bool  # the unit's copy made for forward serves backward too: not released when this turn has ended
+    load_weights: tuple[str, ...]  # units with weight loads that start at this turn
+    load_saved: tuple[tuple[str, int], ...]  # saved tensors to load from this turn: (first saving unit, ordinal)
+    offload_saved: tuple[tuple[str, int], ...]  # saved tensors offloaded from the end of this (forward) turn
+    keep_weights: bool  # keep the unit's forward copy for backward after this turn
 
 
 def turns_of(trace: Trace, decisions: Mapping[str, Decision]) -> tuple[Turn, ...]:
@@ -64,5 +64,5 @@ def last_saver(trace: Trace, index: int, tensor: Saved) -> int:
 
 
 def is_offloaded(decision: Decision, ordinal: int) -> bool:
-    """Whether a plan sends this saved tensor away; a plan made for fewer ordinals keeps the rest."""
+    """Return whether a plan offloads this saved tensor; ordinals beyond the plan are kept."""
     return ordinal < len(decision.saved) and decision.saved[ordinal] == "offload"

@@ -1,8 +1,10 @@
-"""The training of a small autoencoder on a data set's own tiles.
+"""Training of a small autoencoder on the tiles of a dataset.
 
-What: `train_codec` trains, measures and writes a codec.
-Invariants: the same seed gives the same codec; it starts as the linear codec of its size.
-How to change it: what is learnt at a step is in `steps.py`, what is measured of the result in `measures.py`.
+`train_codec` trains, measures and writes a codec.
+
+Invariants: equal seeds give equal codecs. Training starts from the linear codec of the same size.
+
+Extending: `steps.py` defines the training step, `measures.py` the quality measures.
 """
 
 from dithc.latents.codec_training.training import train_codec

@@ -1,7 +1,7 @@
-"""Latents that are easier to generate: what some steps of a codec's training do to a latent before it is decoded.
+"""Regularization of latents for easier generation: changes of latents before decoding in some training steps.
 
-A latent that is turned or halved is to be that of the tile turned or halved (EQ-VAE, arXiv 2502.09509), and one that is noisy
-still of its tile (arXiv 2507.15856). Encoder and decoder both learn it.
+The latent of a rotated or halved tile must equal the rotated or halved latent (EQ-VAE, arXiv 2502.09509). A noisy
+latent must still decode to its tile (arXiv 2507.15856). Encoder and decoder are both trained.
 
 Legend: N batch, C bands, H, W crop; Z latent channels, h, w latent.
 """
@@ -20,15 +20,15 @@ from dithc.latents.batches import generator
 from dithc.latents.views import turned
 
 EASIER_STREAM = 4
-MOST_NOISE = 0.5  # of a channel's standard deviation: what a sampler leaves is far less, and from 1 on tiles would blur
+MOST_NOISE = 0.5  # relative to a channel's deviation; samplers leave far less noise, and 1 or more would blur tiles
 
 Kind = Literal["plain", "equivariant", "noisy"]
 
 
 def eased(z: Tensor, x: Tensor, settings: codecs.KlVae, *, seed: int, step: int) -> tuple[Kind, Tensor, Tensor]:
-    """Return the kind of a training step, the latents to decode, and the target of the result.
+    """Return the type of a training step, the latents to decode, and the target of the result.
 
-    (seed, step) alone decides: one turn or halving of z (N, Z, h, w) and crops x (N, C, H, W) (equivariant), noise on z
+    (seed, step) selects a rotation or halving of z (N, Z, h, w) and crops x (N, C, H, W) (equivariant), noise on z
     (noisy), or no change. `settings.equivariance` and `settings.latent_noise` are shares of the steps.
     """
     draws = generator(seed=seed, epoch=step, stream=EASIER_STREAM)
@@ -43,7 +43,7 @@ def eased(z: Tensor, x: Tensor, settings: codecs.KlVae, *, seed: int, step: int)
 
 
 def _changes(side: int, orientations: int) -> list[Callable[[Tensor], Tensor]]:
-    """The orientations that are learnt, but for the first, and halving, where half a latent of this side has orientations."""
+    """Return the trained orientations except the identity, and halving if half the side has orientations."""
     turns: list[Callable[[Tensor], Tensor]] = [partial(turned, view=view) for view in range(1, orientations)]
     return [*turns, _halved] if side % 2 == 0 and side >= 2 * codecs.LEAST_TURNED else turns
 
@@ -53,9 +53,9 @@ def _halved(images: Tensor) -> Tensor:
 
 
 def _noisy(z: Tensor, draws: np.random.Generator) -> Tensor:
-    """Adds noise of a strength between 0 and MOST_NOISE, one for each latent.
+    """Add noise of a random strength between 0 and MOST_NOISE to each latent.
 
-    Relative to what channels now have, with its gradient: no larger latent could drown the noise.
+    The noise is relative to the current deviation of the channels, with gradient. Larger latents cannot reduce it.
     """
     strength = MOST_NOISE * torch.from_numpy(draws.random((len(z), 1, 1, 1), dtype=np.float32))
     noise = torch.from_numpy(draws.standard_normal(tuple(z.shape), dtype=np.float32))  # (N, Z, h, w)

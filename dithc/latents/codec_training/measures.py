@@ -1,4 +1,4 @@
-"""How far reconstructions are from their tiles: by band, by structure, by spectrum.
+"""Quality measures of reconstructions: by band, by structure and by spectrum.
 
 Legend: N images, C bands, H, W image.
 """
@@ -11,17 +11,17 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-RANGE = 2.0  # of scaled units, [-1, 1]
+RANGE = 2.0  # width of the scaled range [-1, 1]
 SSIM_WINDOW = 7
 SSIM_CONSTANTS = (0.01, 0.03)
-VEGETATION = (("B08", "B04"), ("NIR", "R"))  # near infrared and red, as the readers name them
+VEGETATION = (("B08", "B04"), ("NIR", "R"))  # near infrared and red bands, as named by the readers
 
 Pairs = Iterable[tuple[Tensor, Tensor]]
-"""Batches of tiles and of what came back of them, each float32 (N, C, H, W) in [-1, 1]."""
+"""Batches of tiles and their reconstructions, each float32 (N, C, H, W) in [-1, 1]."""
 
 
 def measure(pairs: Pairs, *, bands: list[str], physical: Callable[[Tensor], Tensor]) -> dict[str, Any]:
-    """Measure reconstructions over all pixels of at least one image; `physical` maps scaled units (N, C, H, W) to physical ones.
+    """Measure reconstructions over all pixels of at least one image; `physical` converts scaled units (N, C, H, W).
 
     Returns:
         `psnr_db` (in dB over the range 2, all bands), `psnr_db_by_band`, `ssim` (mean of bands), `spectral_angle_deg` (mean
@@ -53,8 +53,8 @@ def measure(pairs: Pairs, *, bands: list[str], physical: Callable[[Tensor], Tens
 def ssim(x: Tensor, y: Tensor) -> Tensor:
     """Return structural similarity (N) of x and y (N, C, H, W) over a range of 2 (Wang et al. 2004, equation 13).
 
-    The mean is over bands and windows: uniform, 7 x 7 pixels (or the whole smaller image), inside the image; moments are
-    unbiased.
+    The mean is over bands and windows. Windows are uniform, 7 x 7 pixels (or the size of a smaller image) and inside
+    the image. Moments are unbiased.
     """
     side = min(SSIM_WINDOW, *x.shape[-2:])
     count = side * side
@@ -76,12 +76,12 @@ def _db(square: float) -> float:
 
 
 def _angles(x: Tensor, y: Tensor) -> Tensor:
-    """Angle in radians between the spectra of each pixel, (N, H, W) (Kruse et al. 1993)."""
+    """Return the angle in radians between the spectra of each pixel, (N, H, W) (Kruse et al. 1993)."""
     return torch.acos(functional.cosine_similarity(x, y, dim=1, eps=1e-12).clamp(-1.0, 1.0))
 
 
 def _index(x: Tensor, places: list[int]) -> Tensor:
-    """Normalised difference vegetation index, (N, H, W); 0 where both bands are about nothing."""
+    """Return the normalized difference vegetation index, (N, H, W); 0 if both bands are near zero."""
     infrared, red = (x[:, place].clamp(min=0.0) for place in places)
     total = infrared + red
     return torch.where(total > 1e-9, (infrared - red) / total.clamp(min=1e-9), torch.zeros_like(total))

@@ -1,4 +1,4 @@
-"""What all steps of a codec's training are made of: crops, learning rate, compute type, and that they stay finite.
+"""Common parts of codec training steps: crops, learning rate, compute type, and the check for finite losses.
 
 Legend: N batch, C bands, H, W crop.
 """
@@ -19,14 +19,14 @@ WARMUP_SHARE = 0.05
 
 
 class Crops:
-    """Crops of training tiles of any step, from the seed alone: in random orientations, corners on the grid of latents."""
+    """Seeded crops of training tiles for each step: random orientations, with corners on the grid of latents."""
 
     def __init__(self, settings: codecs.KlVae, tiles: Tiles, *, seed: int) -> None:
         self._settings, self._tiles, self._seed = settings, tiles, seed
         self._order = Order(tiles.rows("train"), seed=seed)
 
     def at(self, step: int) -> torch.Tensor:
-        """Those of a step, counted from 0: float32 (N, C, H, W)."""
+        """Return the crops of a step, counted from 0: float32 (N, C, H, W)."""
         size, factor = self._settings.batch, self._settings.factor
         epochs, rows = self._order.at(step * size + np.arange(size, dtype=np.int64))
         whole = self._tiles.scaled(rows)  # (N, C, tile, tile)
@@ -42,19 +42,19 @@ class Crops:
 
 
 def has_bf16() -> bool:
-    """Whether bf16 convolutions are native here (then 1.5 to 2 times as fast); emulated they are slower than fp32."""
+    """Return whether bf16 convolutions are native (1.5 to 2 times as fast); emulated bf16 is slower than fp32."""
     able = torch.cpu.get_capabilities()
     return any(able.get(name, False) for name in ("avx512_bf16", "amx_bf16", "arm_bf16", "bf16"))
 
 
 def schedule(step: int, steps: int) -> float:
-    """Factor on the learning rate: linear warm-up over a twentieth of the steps, then half a cosine to 0."""
+    """Return the learning rate factor: linear warm-up over a twentieth of the steps, then half a cosine to 0."""
     warmup = WARMUP_SHARE * steps + 1.0
     return min(1.0, (step + 1) / warmup) * 0.5 * (1.0 + math.cos(math.pi * step / steps))
 
 
 def check_finite(loss: float, *, lr: float, step: int) -> None:
-    """Raise UserError if the loss of a codec's training step is NaN or infinite."""
+    """Raise UserError if the loss of a codec training step is NaN or infinite."""
     if not math.isfinite(loss):
         raise problem(
             f"training of the codec diverged at step {step}",

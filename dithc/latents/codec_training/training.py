@@ -1,4 +1,4 @@
-"""Trains a small KL autoencoder on a data set's train tiles, in minutes on a few cores, the same from the same seed.
+"""Reproducible training of a small KL autoencoder on a dataset's train tiles, in minutes on a few cores.
 
 Legend: N batch, C bands, H, W tile or crop; Z latent channels, h, w latent.
 """
@@ -32,25 +32,25 @@ FILES = (
     GRID_FILE,
     BANDS_FILE,
     CODEC_FILE,
-)  # in the order of writing
+)  # in write order
 log = logger(__name__)
 
 
 def train_codec(settings: codecs.KlVae, tiles: Tiles, folder: Path, *, seed: int) -> dict[str, Any]:
     """Train, measure and write a codec: config.json, weights, grid.png and last codec.json.
 
-    The seed decides order, crops, views, noise and initial weights. Training starts from the linear codec of its size.
-    Afterwards, latent channels get mean 0 and standard deviation 1 on training tiles; `scale` is one over the standard
-    deviation measured then. Complete files replace those in `folder`; `metrics` in it receives the loss of every step,
-    without those of earlier runs.
+    The seed determines order, crops, views, noise and initial weights. Training starts from the linear codec of its
+    size. Afterwards, latent channels are normalized to mean 0 and standard deviation 1 on training tiles; `scale` is
+    one over the standard deviation measured then. Complete files replace those in `folder`. `metrics` in it receives
+    the loss of every step and drops earlier runs.
 
     Returns:
-        steps, loss, results of `measure` on `psnr_split` (validation, or training without one), the same PSNR of the linear
-        codec and on training tiles, parameters, scale, latent mean and std.
+        steps, loss, results of `measure` on `psnr_split` (validation, or training without one), the same PSNR of the
+        linear codec and on training tiles, parameters, scale, latent mean and std.
 
     Raises:
-        UserError: There are no training tiles, the factor does not divide the tile size, training diverged, or the disk is
-            full.
+        UserError: There are no training tiles, the factor does not divide the tile size, training diverged, or the disk
+            is full.
     """
     _check(settings, tiles)
     crops = Crops(settings, tiles, seed=seed)
@@ -61,7 +61,7 @@ def train_codec(settings: codecs.KlVae, tiles: Tiles, folder: Path, *, seed: int
         judged = val if len(val) else train
         net.start_linear(_images(tiles, train))
         linear = _measure(tiles, _given_back(net, tiles, judged, linear=True))
-        log.info(f"the linear codec of this size gives {linear['psnr_db']:.2f} dB; training starts there")
+        log.info(f"training starts from the linear codec of this size ({linear['psnr_db']:.2f} dB)")
         metrics = _start_output(folder)
         loss, compute = _optimise(net, settings, crops, metrics, seed=seed)
     net.eval().requires_grad_(False)
@@ -88,10 +88,10 @@ def train_codec(settings: codecs.KlVae, tiles: Tiles, folder: Path, *, seed: int
 def _check(settings: codecs.KlVae, tiles: Tiles) -> None:
     if not len(tiles.rows("train")):
         raise problem(
-            "the codec has nothing to learn from",
+            "the codec has no training tiles",
             got="0 tiles in the train split",
             expected="at least 1",
-            fix="give the data set more tiles or a larger `split.train`, then rerun its tiles stage",
+            fix="add tiles to the dataset or increase `split.train`, then rerun its tiles stage",
         )
     size, factor = int(tiles.info["size"]), settings.factor
     if size % factor:
@@ -99,7 +99,7 @@ def _check(settings: codecs.KlVae, tiles: Tiles) -> None:
             "the codec's factor does not divide the tiles",
             got=f"tiles of {size} pixels, factor {factor}",
             expected=f"a tile size that is a multiple of {factor}",
-            fix="change `tiles.size` of the data set, or the codec's `factor`",
+            fix="change `tiles.size` of the dataset, or the codec's `factor`",
         )
 
 
@@ -118,14 +118,14 @@ def _start_output(folder: Path) -> MetricsWriter:
 
 
 def _some(rows: Rows) -> Rows:
-    """At most MEASURED_TILES rows, evenly taken from all."""
+    """Return at most MEASURED_TILES rows, evenly spaced."""
     return rows[:: max(1, math.ceil(len(rows) / MEASURED_TILES))]
 
 
 def _optimise(
     net: autoencoder.Autoencoder, settings: codecs.KlVae, crops: Crops, metrics: MetricsWriter, *, seed: int
 ) -> tuple[float, str]:
-    """The training loop; returns the mean loss of the last tenth of the steps and the compute type."""
+    """Run the training loop; return the mean loss of the last tenth of the steps and the compute type."""
     bf16 = has_bf16()
     compute = "bf16" if bf16 else "fp32"
     log.info(f"codec computes in {compute}: this CPU {'has' if bf16 else 'lacks'} bf16 instructions")
@@ -161,7 +161,7 @@ def _optimise(
 
 @torch.no_grad()
 def _moments(net: autoencoder.Autoencoder, tiles: Tiles, rows: Rows) -> tuple[torch.Tensor, torch.Tensor]:
-    """Mean and standard deviation of each channel of sampled latents, (Z,) each."""
+    """Return mean and standard deviation of each channel of sampled latents, (Z,) each."""
     means, variances = [], []
     for x in _images(tiles, rows):
         mean, logvar = net.encode(x)  # (N, Z, h, w) each
@@ -173,14 +173,14 @@ def _moments(net: autoencoder.Autoencoder, tiles: Tiles, rows: Rows) -> tuple[to
 
 
 def _images(tiles: Tiles, rows: Rows) -> Iterator[torch.Tensor]:
-    """Scaled tiles, in batches (N, C, H, W)."""
+    """Yield scaled tiles in batches (N, C, H, W)."""
     for start in range(0, len(rows), MEASURED_BATCH):
         yield torch.from_numpy(tiles.scaled(rows[start : start + MEASURED_BATCH]))
 
 
 @torch.no_grad()
 def _given_back(net: autoencoder.Autoencoder, tiles: Tiles, rows: Rows, *, linear: bool = False) -> Pairs:
-    """Tiles and their reconstructions, from the posterior's mean or by the linear parts alone, within the range of tiles."""
+    """Yield tiles and clipped reconstructions, from the posterior's mean or by the linear parts only."""
     for x in _images(tiles, rows):
         yield x, (net.linear(x) if linear else net.decode(net.encode(x)[0])).clamp(-1.0, 1.0)
 
@@ -193,7 +193,7 @@ def _measure(tiles: Tiles, pairs: Pairs) -> dict[str, Any]:
 
 
 def _write(net: autoencoder.Autoencoder, tiles: Tiles, folder: Path, *, scale: float, numbers: dict[str, Any]) -> None:
-    """Writes all files beside their place, then renames them; codec.json last, which makes them a codec."""
+    """Write all files under temporary names and rename them; codec.json last, to mark the codec as complete."""
     bands = list(tiles.info["bands"])
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -225,14 +225,13 @@ def _write(net: autoencoder.Autoencoder, tiles: Tiles, folder: Path, *, scale: f
         raise problem(
             f"the codec could not be written to {folder}",
             got=error,
-            expected="a writable folder with room for it",
+            expected="a writable folder with enough free space",
             fix="free space, then start again",
         ) from error
 
 
 def _draw(codec: KlCodec, tiles: Tiles, folder: Path) -> None:
-    """Original tiles of the validation split (train, if there are none) in one row, their reconstructions below; and all bands of
-    the first, in grey, likewise."""
+    """Draw validation (or train) tiles above their reconstructions, and all bands of the first tile in gray."""
     rows = (tiles.rows("val") if len(tiles.rows("val")) else tiles.rows("train"))[:SHOWN_TILES]
     x = codec.input(tiles, rows)  # (N, C, H, W)
     back = codec.decode(codec.encode(x)[0] * codec.scale)  # (N, C, H, W)

@@ -1,9 +1,12 @@
-"""Codecs: what turns tiles into latents and back, ours and those of others, behind one interface.
+"""Codecs: conversion of tiles to latents and back by built-in and external networks, behind one interface.
 
-What: `open_codec` opens the one that a configuration names; `Codec` is what all have in common, `KlCodec` one of a network:
-`autoencoder` is ours, `DiffusersNetwork` one of diffusers.
-Invariants: an autoencoder of others is tried before any work; its latents are stored normalised; no weights are fetched.
-How to change it: a new codec is a model in dithc.config.codecs and a branch of `open_codec`.
+`open_codec` opens the configured codec. `Codec` is the common interface and `KlCodec` a codec with a network.
+`autoencoder` is the built-in network and `DiffusersNetwork` a network of diffusers.
+
+Invariants: an external autoencoder is tested before any work. Its latents are stored normalized. No weights are
+downloaded.
+
+Extending: a new codec is a model in dithc.config.codecs and a branch of `open_codec`.
 """
 
 from dithc.latents.codecs import autoencoder

@@ -1,8 +1,8 @@
-"""An autoencoder of tiles of any bands: the linear codec of its patches, exactly, and convolutions that add to it.
+"""Autoencoder for tiles of any bands: the exact linear codec of their patches, plus convolutional corrections.
 
-Both halves are a matrix, found by principal components (PCA) of the patches of all bands, plus a branch of convolutions whose
-last layer starts at zero: an untrained network is the best linear codec of its size, and training starts from there. All
-convolutions are at the latent's resolution, where they have many channels and few places; that is what CPUs are fast at.
+Encoder and decoder are each a matrix, from the principal components (PCA) of patches of all bands, plus a convolutional
+branch with a zero-initialized last layer. An untrained network is thus the best linear codec of its size, and training
+starts there. Convolutions run at latent resolution, with many channels and few places, which suits CPUs.
 
 Legend: N batch, C bands, H, W tile; f side of a patch, P = C f^2 numbers of a patch; Z, h, w latent, h = H / f, w = W / f.
 """
@@ -26,8 +26,8 @@ CONFIG_FILE, WEIGHTS_FILE = "config.json", "autoencoder.safetensors"
 FORMAT = "dithc autoencoder 1"
 INITIAL_LOGVAR = -6.0  # noise as strong as the signal would hide it for hundreds of steps
 LEAST_LOGVAR, MOST_LOGVAR = -30.0, 20.0
-SMALLEST_STD = 1e-4  # of a component of scaled patches: one that does not vary is not blown up
-NUMBERS_AT_ONCE = 1 << 24  # of the widest layer, of which a few are alive at a time
+SMALLEST_STD = 1e-4  # of a component of scaled patches; constant components are not amplified
+NUMBERS_AT_ONCE = 1 << 24  # in the widest layer; several such arrays exist at a time
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,12 +43,12 @@ class Sizes:
 
     @property
     def patch(self) -> int:
-        """Numbers of a patch (P)."""
+        """Values per patch (P)."""
         return self.bands * self.factor**2
 
 
 class Block(nn.Module):
-    """x + conv(silu(conv(silu(x)))), of 3 x 3 pixels each; the second starts at zero."""
+    """x + conv(silu(conv(silu(x)))) with 3 x 3 kernels; the second convolution starts at zero."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -61,7 +61,7 @@ class Block(nn.Module):
 
 
 class Autoencoder(nn.Module):
-    """Encoder and decoder; `start_linear` gives them their linear parts, `standardise` the scale of their latents."""
+    """Encoder and decoder; `start_linear` sets their linear parts, `standardise` the scale of their latents."""
 
     def __init__(self, sizes: Sizes) -> None:
         super().__init__()
@@ -95,7 +95,7 @@ class Autoencoder(nn.Module):
 
     @property
     def latent_channels(self) -> int:
-        """Channels of a latent."""
+        """Channels of a latent (Z)."""
         return self.sizes.latent_channels
 
     @property
@@ -105,13 +105,13 @@ class Autoencoder(nn.Module):
 
     @property
     def reach(self) -> int:
-        """Places of a latent on each side of one that its pixels depend on: the decoder has convolutions alone, and no norm."""
+        """Radius in latent pixels on which a decoded pixel depends; finite, because the decoder has no norm."""
         return 1 + 2 * self.sizes.decoder_blocks
 
-    # both ways
+    # both directions
 
     def encode(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Mean and log-variance of the posterior, float32 (N, Z, h, w) each, of x (N, C, H, W) in [-1, 1]."""
+        """Return mean and log-variance of the posterior, float32 (N, Z, h, w) each, of x (N, C, H, W) in [-1, 1]."""
         patches = self._patches(x)  # (N, P, h, w)
         added = self.encoder(patches).float()  # (N, 2 Z, h, w)
         mean, logvar = added.chunk(2, dim=1)
@@ -120,26 +120,26 @@ class Autoencoder(nn.Module):
         return (mean - _column(self.mean)) / _column(self.std), logvar - 2.0 * _column(self.std).log()
 
     def decode(self, z: Tensor) -> Tensor:
-        """The image of an unscaled latent: (N, Z, h, w) to float32 (N, C, H, W), about [-1, 1] but not clipped."""
+        """Decode unscaled latents (N, Z, h, w) to float32 images (N, C, H, W), about [-1, 1] and not clipped."""
         z = (z * _column(self.std) + _column(self.mean)).contiguous(memory_format=torch.channels_last)  # (N, Z, h, w)
         return functional.pixel_shuffle(self.decoder(z).float() + self._synthesised(z), self.factor)
 
     @property
     def decoder_parts(self) -> tuple[nn.Module, ...]:
-        """The modules that `decode` calls; all else that it does is by place."""
+        """Modules called by `decode`; its other operations are elementwise."""
         return (self.decoder,)
 
     def linear(self, x: Tensor) -> Tensor:
-        """What the linear parts alone give back of x (N, C, H, W)."""
+        """Return the reconstruction of x (N, C, H, W) by the linear parts only."""
         return functional.pixel_shuffle(self._synthesised(self._analysed(self._patches(x))), self.factor)
 
     def images_at_once(self, side: int) -> int:
-        """How many images of this side one pass may hold, so that activations stay within a GiB."""
+        """Return the number of images of this side per pass that keeps activations within a GiB."""
         widest = max(self.sizes.width, self.sizes.patch)
         return max(1, NUMBERS_AT_ONCE * self.factor**2 // (widest * side**2))
 
     def _patches(self, x: Tensor) -> Tensor:
-        """Patches (N, P, h, w), less their mean."""
+        """Return centered patches (N, P, h, w)."""
         patches = functional.pixel_unshuffle(x, self.factor).contiguous(memory_format=torch.channels_last)
         return patches - _column(self.centre)
 
@@ -149,7 +149,7 @@ class Autoencoder(nn.Module):
     def _synthesised(self, z: Tensor) -> Tensor:
         return functional.conv2d(z, self.synthesis[:, :, None, None]).float() + _column(self.centre)  # (N, P, h, w)
 
-    # what is not learnt by steps
+    # initialization and normalization
 
     @torch.no_grad()
     def start_linear(self, images: Iterable[Tensor]) -> None:
@@ -164,14 +164,14 @@ class Autoencoder(nn.Module):
             count, total, squares = count + len(rows), total + rows.sum(dim=0), squares + rows.T @ rows
         if not bool(squares.isfinite().all()):
             raise problem(
-                "tiles that the codec is to learn are not finite",
+                "training tiles of the codec are not finite",
                 got="NaN or infinity",
                 expected="finite numbers",
-                fix="look at the scenes: a tile of such numbers should not have been accepted",
+                fix="check the scenes: these tiles should have been rejected",
             )
         mean = total / count  # (P)
         variances, directions = torch.linalg.eigh(squares / count - torch.outer(mean, mean))  # ascending
-        directions = directions.flip(1)[:, : self.latent_channels]  # (P, Z or fewer, where patches have fewer numbers)
+        directions = directions.flip(1)[:, : self.latent_channels]  # (P, Z or fewer, if patches have fewer values)
         directions = directions * directions.gather(0, directions.abs().argmax(dim=0, keepdim=True)).sign()
         std = variances.flip(0)[: self.latent_channels].clamp(min=SMALLEST_STD**2).sqrt()
         self.centre.copy_(mean)
@@ -180,20 +180,20 @@ class Autoencoder(nn.Module):
 
     @torch.no_grad()
     def standardise(self, mean: Tensor, std: Tensor) -> None:
-        """Scale each latent channel from `mean` and `std` (Z,) to 0 and 1 without a change of any reconstruction."""
+        """Scale each latent channel from `mean` and `std` (Z,) to 0 and 1 without changing any reconstruction."""
         self.mean += mean * self.std
         self.std *= std
 
     # files
 
     def save(self, folder: Path) -> None:
-        """Write config.json and the weights to an existing folder; OSError if the disk is full or not writable."""
+        """Write config.json and the weights to an existing folder; OSError if the disk is full or read-only."""
         (folder / CONFIG_FILE).write_text(json.dumps({"format": FORMAT, **asdict(self.sizes)}, indent=1) + "\n")
         write_tensors(folder / WEIGHTS_FILE, {name: value.contiguous() for name, value in self.state_dict().items()})
 
     @classmethod
     def load(cls, folder: Path, *, fix: str) -> Self:
-        """Read what `save` wrote; UserError with `fix` if a file is missing, damaged or of another kind of network."""
+        """Read the output of `save`; UserError with `fix` if a file is missing, damaged or of another network."""
         try:
             said = parse(plain(folder / CONFIG_FILE).read_text())
             if said.pop("format", None) != FORMAT:
@@ -204,14 +204,14 @@ class Autoencoder(nn.Module):
             raise problem(
                 f"autoencoder in {folder} cannot be loaded",
                 got=str(error).partition("\n")[0] or type(error).__name__,
-                expected=f"{CONFIG_FILE} and {WEIGHTS_FILE} that `dithc codec` wrote",
+                expected=f"{CONFIG_FILE} and {WEIGHTS_FILE} written by `dithc codec`",
                 fix=fix,
             ) from error
         return net.eval().requires_grad_(False)
 
 
 def autoencoder_digest(folder: Path, *, scale: float) -> str:
-    """First 12 hex digits of the SHA-256 over weights, configuration and scale: what decides every latent."""
+    """Return 12 hex digits of the SHA-256 over weights, configuration and scale, which determine all latents."""
     found = hashlib.sha256(json.dumps({"scale": scale}).encode())
     for name in (CONFIG_FILE, WEIGHTS_FILE):
         found.update((folder / name).read_bytes())
@@ -226,5 +226,5 @@ def _zero(layer: nn.Conv2d) -> nn.Conv2d:
 
 
 def _column(values: Tensor) -> Tensor:
-    """Numbers of channels (Z), shaped to meet (N, Z, h, w)."""
+    """Reshape channel values (Z) for broadcasting with (N, Z, h, w)."""
     return values.view(1, -1, 1, 1)

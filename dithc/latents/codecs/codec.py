@@ -1,4 +1,4 @@
-"""Codecs: what turns tiles into latents and back, behind one interface, whatever network stands behind it.
+"""Common interface of codecs: conversion of tiles to latents and back with any network.
 
 Legend: N batch, C bands of the codec, H, W tile; Z latent channels, h, w latent (H, W divided by the factor).
 """
@@ -22,17 +22,17 @@ LARGEST_FP16 = 65504.0
 
 
 class Codec(ABC):
-    """Tiles to latents and back.
+    """Conversion of tiles to latents and back.
 
     Attributes:
-        id: kind and 12 hex digits of what decides every latent; recorded with latents and checkpoints.
-        bands: names of the bands that `input` gives and `decode` returns.
+        id: Type and 12 hex digits of all settings that affect latents; stored with latents and checkpoints.
+        bands: Names of the bands that `input` and `decode` return.
         latent_channels: Z.
-        factor: side of a tile over side of its latent.
-        scale: factor on latents that gives them about unit variance; `decode` takes scaled latents.
-        has_logvar: whether `encode` gives a log-variance.
-        bound: magnitude that no scaled latent exceeds; None where there is none.
-        reach: places of a latent on each side of one that its pixels depend on in `decode`; None for all of them.
+        factor: Side of a tile over side of its latent.
+        scale: Factor that gives latents about unit variance; `decode` expects scaled latents.
+        has_logvar: Whether `encode` returns a log-variance.
+        bound: Maximum magnitude of scaled latents; None if unbounded.
+        reach: Radius in latent pixels on which a decoded pixel depends; None for the entire latent.
     """
 
     id: str
@@ -49,33 +49,33 @@ class Codec(ABC):
         """Number of bands of the codec (C)."""
         return len(self.bands)
 
-    def look_at(self, tiles: Tiles) -> None:  # noqa: B027 (most have nothing to say)
-        """Called before a data set is encoded: warns of, or refuses, tiles that do not suit the codec."""
+    def look_at(self, tiles: Tiles) -> None:  # noqa: B027 (optional)
+        """Warn of, or reject, tiles that do not suit the codec; called before a dataset is encoded."""
 
     @abstractmethod
     def input(self, tiles: Tiles, rows: Rows) -> torch.Tensor:
-        """Accepted tiles as this codec sees them: float32 (N, C, H, W) in [-1, 1]."""
+        """Return accepted tiles as codec input: float32 (N, C, H, W) in [-1, 1]."""
 
     @abstractmethod
     def encode(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """Mean and log-variance (None without `has_logvar`), unscaled float32 (N, Z, h, w), of x (N, C, H, W)."""
+        """Return unscaled mean and log-variance (or None), float32 (N, Z, h, w) each, of x (N, C, H, W)."""
 
     @abstractmethod
     def decode(self, latent: torch.Tensor) -> torch.Tensor:
-        """Scaled latents (N, Z, h, w) to images, float32 (N, C, H, W), about [-1, 1] but not clipped."""
+        """Decode scaled latents (N, Z, h, w) to float32 images (N, C, H, W), about [-1, 1] and not clipped."""
 
     @property
     def decoder_parts(self) -> tuple[nn.Module, ...]:
-        """The modules that `decode` calls, of which all that it does beside them is by place; none where they are not known."""
+        """Modules called by `decode`, if its other operations are elementwise; empty if unknown."""
         return ()
 
     @abstractmethod
     def to_rgb(self, x: torch.Tensor) -> npt.NDArray[np.uint8]:
-        """Decoded images (N, C, H, W) as uint8 (N, 3, H, W), by the fixed display stretch real tiles are shown with."""
+        """Convert decoded images (N, C, H, W) to uint8 (N, 3, H, W) by the fixed display stretch of real tiles."""
 
 
 class PixelCodec(Codec):
-    """No codec: a latent is the scaled tile itself, which is clipped to [-1, 1]."""
+    """Identity codec: a latent is the scaled tile, clipped to [-1, 1]."""
 
     bound, reach = 1.0, 0
 
@@ -100,10 +100,10 @@ class PixelCodec(Codec):
 
 
 class Pictures(Codec):
-    """What sees, and gives, the three display bands as they are shown.
+    """Codec of the three display bands.
 
-    A tile goes through the display stretch to 8 bits, which become [-1, 1]; so a decoded image is a picture already and
-    the other bands cannot be had back.
+    The display stretch maps a tile to 8 bits, which become [-1, 1]. A decoded image is therefore a display image, and
+    other bands cannot be recovered.
     """
 
     def input(self, tiles: Tiles, rows: Rows) -> torch.Tensor:
@@ -115,7 +115,7 @@ class Pictures(Codec):
 
 
 class KlCodec(Codec):
-    """An autoencoder over all bands of the data set."""
+    """Autoencoder over all bands of the dataset."""
 
     has_logvar = True
 
@@ -141,7 +141,7 @@ class KlCodec(Codec):
         check_bands(x, self.in_bands)
         check_sides(self.id, self.factor, x.shape[-2], x.shape[-1])
         parts = [self.net.encode(part) for part in torch.split(x, self.net.images_at_once(x.shape[-1]))]
-        mean, logvar = (torch.cat(of) if len(of) > 1 else of[0] for of in zip(*parts, strict=True))  # one needs no copy
+        mean, logvar = (torch.cat(of) if len(of) > 1 else of[0] for of in zip(*parts, strict=True))  # avoids a copy
         return mean, logvar  # (N, Z, h, w) each
 
     @torch.no_grad()
@@ -159,20 +159,20 @@ class KlCodec(Codec):
 
 
 class SdCodec(Pictures, KlCodec):
-    """Stable Diffusion's autoencoder: it sees the three display bands as they are shown."""
+    """Stable Diffusion's autoencoder, applied to the three display bands."""
 
 
 def check_sides(codec: str, factor: int, height: int, width: int) -> None:
-    """Refuses tiles of which a codec makes no whole number of places."""
+    """Raise UserError for tile sizes that the codec's factor does not divide."""
     if height % factor or width % factor:
         raise problem(
             f"tiles do not fit codec {codec}",
             got=f"{height} x {width} pixels",
             expected=f"multiples of {factor}, its downsampling factor",
-            fix="change `tiles.size` of the data set, or use a codec of another `factor`",
+            fix="change `tiles.size` of the dataset, or use a codec with another `factor`",
         )
 
 
 def check_bands(x: torch.Tensor, bands: int) -> None:
-    """Asserts that images are of so many bands."""
+    """Assert the number of bands of images."""
     assert x.shape[1:2] == (bands,), f"expected (N, {bands}, H, W), got {tuple(x.shape)}"

@@ -1,4 +1,4 @@
-"""The one place diffusers enters: its autoencoders of images, read from local files only.
+"""Autoencoders of diffusers, read from local files only. No other module imports diffusers.
 
 Legend: N batch, C bands, H, W tile; Z latent channels, h, w latent (H, W divided by the factor).
 """
@@ -18,7 +18,7 @@ from dithc.weights import DIFFUSERS_FILE, digest_of_files, files_of
 CONFIG_FILE = "config.json"
 PIXELS_AT_ONCE = 1 << 20
 DISTRIBUTION = "latent_dist"
-# Classes of images, and the attribute in which `encode` of each gives its posterior, or its latents.
+# Image autoencoder classes, with the attribute of the `encode` result that holds the posterior or the latents.
 CLASSES = {
     "AutoencoderKL": DISTRIBUTION,
     "AsymmetricAutoencoderKL": DISTRIBUTION,
@@ -28,12 +28,12 @@ CLASSES = {
     "AutoencoderDC": "latent",
     "VQModel": "latents",
 }
-PLAIN = "AutoencoderKL", "AutoencoderKLFlux2"  # whose `decode` calls its decoder, after a convolution
+PLAIN = "AutoencoderKL", "AutoencoderKLFlux2"  # `decode` of these classes is a convolution and the decoder
 Numbers = list[float]
 
 
 class Normalisation(NamedTuple):
-    """What is taken off latents, and the factor on what is left: one number, or one a channel; None where nothing is known."""
+    """Shift subtracted from latents, then their factor: a number, or one per channel; None if unknown."""
 
     shift: Numbers
     scale: Numbers | None
@@ -41,7 +41,7 @@ class Normalisation(NamedTuple):
 
 @cache
 def _room() -> Any:
-    """Where diffusers has its autoencoders, imported on first use (seconds) and told first never to ask the network."""
+    """Return the autoencoder module of diffusers, imported on first use (seconds) in offline mode."""
     os.environ["HF_HUB_OFFLINE"] = "1"
     os.environ["HF_HUB_DISABLE_TELEMETRY"] = "1"
     import diffusers.models.autoencoders as room
@@ -52,11 +52,11 @@ def _room() -> Any:
 
 
 class DiffusersNetwork:
-    """An autoencoder of diffusers that gives the moments of its posterior instead of samples of it.
+    """Autoencoder of diffusers that returns the moments of its posterior instead of samples.
 
     Attributes:
-        net: the module of diffusers.
-        has_logvar: whether it has a posterior, and not latents alone.
+        net: Module of diffusers.
+        has_logvar: Whether it has a posterior rather than plain latents.
     """
 
     def __init__(self, net: Any, *, memory_format: torch.memory_format) -> None:
@@ -73,10 +73,10 @@ class DiffusersNetwork:
         classes: tuple[str, ...] = tuple(CLASSES),
         memory_format: torch.memory_format = torch.contiguous_format,
     ) -> Self:
-        """Read a folder in diffusers' layout; `classes` are the accepted ones of `CLASSES`.
+        """Read a folder in the diffusers layout; `classes` are the accepted members of `CLASSES`.
 
-        `memory_format` is the memory order of weights and images, which affects rounding. Raises UserError with `fix` if a
-        file is missing, damaged or of another kind of network.
+        `memory_format` is the memory order of weights and images, which affects rounding. Raises UserError with `fix`
+        if a file is missing, damaged or of another network.
         """
         kinds = f"an {classes[0]}" if len(classes) == 1 else f"one of {', '.join(classes)}"
         wanted = f"{CONFIG_FILE} and {DIFFUSERS_FILE}, or its shards, of {kinds} in diffusers' layout"
@@ -94,7 +94,7 @@ class DiffusersNetwork:
             if not hasattr(_room(), kind):
                 raise ValueError(f"the installed version of diffusers has no {kind}")
             net = getattr(_room(), kind).from_config(settings)
-            net._fix_state_dict_keys_on_load(state)  # names of attention before diffusers 0.12
+            net._fix_state_dict_keys_on_load(state)  # attention names before diffusers 0.12
             known = net.state_dict().keys()
             if wrong := sorted(known ^ state.keys()):
                 raise ValueError(f"{len(wrong)} missing or unexpected weights, such as {wrong[0]}")
@@ -118,14 +118,15 @@ class DiffusersNetwork:
 
     @property
     def factor(self) -> int:
-        """Side of a tile over side of its latent, of an AutoencoderKL."""
+        """Side of a tile over side of its latent, for an AutoencoderKL."""
         return int(2 ** (len(self.net.config.block_out_channels) - 1))
 
     @property
     def normalisation(self) -> Normalisation:
-        """How pipelines of diffusers normalise latents of this network.
+        """Normalization of latents in the diffusers pipelines of this network.
 
-        FLUX.2's has running statistics of patches of latents in its batch norm, from which follow those of each channel.
+        The batch norm of FLUX.2 has running statistics of latent patches, which determine the statistics of each
+        channel.
         """
         said = self.net.config
         if said.get("batch_norm_eps") is not None:
@@ -152,29 +153,29 @@ class DiffusersNetwork:
         return (given.mean.float(), given.logvar.float()) if self.has_logvar else (given.float(), None)
 
     def decode(self, z: torch.Tensor) -> torch.Tensor:
-        """The image of an unscaled latent: (N, Z, h, w) to float32 (N, C, H, W), about [-1, 1] but not clipped."""
+        """Decode unscaled latents (N, Z, h, w) to float32 images (N, C, H, W), about [-1, 1] and not clipped."""
         out: torch.Tensor = self.net.decode(z.contiguous(memory_format=self._memory_format)).sample  # (N, C, H, W)
         return out.float()
 
     @property
     def decoder_parts(self) -> tuple[torch.nn.Module, ...]:
-        """The modules that `decode` calls, where it does no more than that."""
+        """Modules called by `decode`, if it has no other operations."""
         if type(self.net).__name__ not in PLAIN:
             return ()
         return tuple(part for part in (self.net.post_quant_conv, self.net.decoder) if part is not None)
 
     def images_at_once(self, side: int) -> int:
-        """How many images of this side one pass may hold, so that activations stay within a few GiB."""
+        """Return the number of images of this side per pass that keeps activations within a few GiB."""
         return max(1, PIXELS_AT_ONCE // side**2)
 
 
 def files_of_network(folder: Path) -> list[Path]:
-    """Return settings and weights in a folder of diffusers; OSError for missing files, ValueError for a wrong index."""
+    """Return settings and weights in a diffusers folder; OSError for missing files, ValueError for an invalid index."""
     if not folder.is_dir():
         raise FileNotFoundError("no such folder")
     return [plain(folder / CONFIG_FILE), *files_of(folder)]
 
 
 def digest_of(files: list[Path], *, settings: object) -> str:
-    """Return 12 hex digits of the SHA-256 over settings and the bytes of files: all that decides the latents."""
+    """Return 12 hex digits of the SHA-256 over settings and file contents, which determine all latents."""
     return digest_of_files(files, settings=settings)[:12]

@@ -1,7 +1,7 @@
-"""Autoencoders that others trained, of any latent depth and range, and of all bands though they know three.
+"""External autoencoders of any latent depth and range, applied to all bands even if the network has three.
 
-One is tried on noise when it is opened (`trial`), and looked at on real tiles before a data set is encoded. Latents are
-normalised, (z - shift) scale by channel, before they are stored: fp16 holds them, and the diffusion model sees them as they are.
+Opening a codec tests it on noise (`trial`). Encoding a dataset first checks it on real tiles. Latents are stored
+normalized, (z - shift) scale by channel, so that fp16 can represent them and the diffusion model uses them unchanged.
 
 Legend: N batch, C bands of the data set, b of a group, G groups, H, W tile; Z channels of the network, h, w latent.
 """
@@ -23,17 +23,17 @@ from dithc.latents.codecs.scripted import ScriptedNetwork, files_of
 from dithc.latents.codecs.trial import Network, try_network
 from dithc.log import logger, problem
 
-LOOKED_AT = 16  # tiles
-LEAST_CHANNEL_STD = 1e-4  # of a channel that does not vary, which no `scale` helps
-LARGEST_MEAN, LEAST_STD, LARGEST_STD = 1.0, 0.5, 2.0  # of all channels together, beyond which it is said
+LOOKED_AT = 16  # number of tiles
+LEAST_CHANNEL_STD = 1e-4  # minimum deviation of a channel for a suggested `scale`
+LARGEST_MEAN, LEAST_STD, LARGEST_STD = 1.0, 0.5, 2.0  # over all channels; beyond these bounds a warning is logged
 log = logger(__name__)
 
 
 class ForeignCodec(Codec):
     """Autoencoder of another program; stored latents are normalized, so `scale` is 1.
 
-    `bands` are the C names of its input. `shift` and `scales` are one number, one per channel of the network, or one per
-    channel of the latents (G Z).
+    `bands` are the C names of its input. `shift` and `scales` are one number, one per channel of the network, or one
+    per channel of the latents (G Z).
     """
 
     scale = 1.0
@@ -65,7 +65,7 @@ class ForeignCodec(Codec):
 
     @torch.no_grad()
     def encode(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Mean and log-variance, normalised: float32 (N, G Z, h, w) each, of x (N, C, H, W)."""
+        """Return normalized mean and log-variance, float32 (N, G Z, h, w) each, of x (N, C, H, W)."""
         check_bands(x, self.in_bands)
         check_sides(self.id, self.factor, x.shape[-2], x.shape[-1])
         seen = x[:, self._groups].flatten(0, 1)  # (N G, b, H, W)
@@ -88,48 +88,44 @@ class ForeignCodec(Codec):
         return self.net.decoder_parts if isinstance(self.net, DiffusersNetwork) else ()
 
     def look_at(self, tiles: Tiles) -> None:
-        """Refuses tiles whose latents fp16 cannot hold; of those that are far from mean 0 and deviation 1, says what helps.
-
-        Raises:
-            UserError: latents of a few tiles are not finite, or too large.
-        """
+        """Raise UserError if latents of a few tiles exceed fp16; warn if they are far from mean 0 and deviation 1."""
         every = tiles.rows("train") if len(tiles.rows("train")) else tiles.rows("all")
         count = min(len(every), LOOKED_AT)
         mean, logvar = self.encode(self.input(tiles, every[np.arange(count) * len(every) // count]))
         largest = float(mean.abs().max())
         middle, variance = mean.double().mean(dim=(0, 2, 3)), mean.double().var(dim=(0, 2, 3), correction=0)  # (G Z)
         if logvar is not None:
-            largest = largest + 0.0 * float(logvar.sum())  # NaN and infinity of it too
+            largest = largest + 0.0 * float(logvar.sum())  # propagates NaN and infinity of the log-variance
             variance += logvar.double().exp().mean(dim=(0, 2, 3))
         scales = self._scales.double().flatten()
         shift, wanted = (
             self._shift.double().flatten() + middle / scales,
             scales / variance.sqrt().clamp(min=LEAST_CHANNEL_STD),
         )
-        suits = "look whether `bands` are what it knows"
+        suits = "check that `bands` match the network"
         fix = f"set the codec's `shift: {_listed(shift)}` and `scale: {_listed(wanted)}`, or {suits}"
         if not largest < LARGEST_FP16:
             raise problem(
                 f"latents of codec {self.id} cannot be stored",
                 got=f"a largest magnitude of {largest} among {count} tiles",
                 expected=f"finite numbers below {LARGEST_FP16:.0f} (fp16)",
-                fix=fix if math.isfinite(largest) else f"look at the codec's weights, or {suits}",
+                fix=fix if math.isfinite(largest) else f"check the codec's weights, or {suits}",
             )
         off, spread = float(middle.square().mean().sqrt()), float(variance.mean().sqrt())
         if off > LARGEST_MEAN or not LEAST_STD <= spread <= LARGEST_STD:
             log.warning(
-                f"latents of codec {self.id} are far from mean 0 and standard deviation 1, which diffusion starts from: mean "
+                f"latents of codec {self.id} are far from mean 0 and standard deviation 1, as diffusion assumes: mean "
                 f"{off:.3g} and deviation {spread:.3g}, root mean squares of all channels over {count} tiles; {fix}"
             )
 
     def _column(self, values: list[float]) -> Tensor:
-        """One number, one a channel of the network or one a channel of the latents, as (G Z, 1, 1)."""
+        """Reshape one number, or numbers per channel of the network or the latents, to (G Z, 1, 1)."""
         channels = self.latent_channels // len(self._groups)
         if len(values) not in (1, channels, self.latent_channels):
             raise problem(
-                f"numbers that normalise latents of codec {self.id} do not fit them",
+                f"normalization of codec {self.id} does not match its latents",
                 got=f"{len(values)} numbers",
-                expected=f"1, or one for each of {channels} channels",
+                expected=f"1, or one per channel ({channels})",
                 fix="set the codec's `shift` and `scale`",
             )
         return torch.tensor(values, dtype=torch.float32).repeat(self.latent_channels // len(values)).view(-1, 1, 1)
@@ -143,11 +139,11 @@ class ForeignCodec(Codec):
 
 
 class ForeignPictures(Pictures, ForeignCodec):
-    """Likewise, of the three display bands as they are shown."""
+    """External autoencoder applied to the three display bands."""
 
 
 def open_foreign(settings: codecs.Foreign, info: dict[str, Any]) -> Codec:
-    """Return the codec of a section `diffusers`, `torchscript` or of an installed package, after a trial; `info` is dataset.json.
+    """Return a `diffusers`, `torchscript` or installed codec after a trial; `info` is the content of dataset.json.
 
     Raises UserError if files are missing or damaged, the scale of latents is unknown, or the codec contradicts the
     configuration.
@@ -157,10 +153,10 @@ def open_foreign(settings: codecs.Foreign, info: dict[str, Any]) -> Codec:
         settings.check_bands(known, "codec")
     except ValueError as error:
         raise problem(
-            f"codec {settings.named} is of other bands than the data set",
+            f"bands of codec {settings.named} are not in the dataset",
             got=error,
             expected=f"groups of {', '.join(known)}",
-            fix="change the codec's `bands`, or give the data set another codec",
+            fix="change the codec's `bands`, or use another codec",
         ) from error
     bands = tuple(info["display"]["bands"] if settings.sees_display else known)
     net: Network
@@ -195,19 +191,19 @@ def open_foreign(settings: codecs.Foreign, info: dict[str, Any]) -> Codec:
 
 
 def _numbers(given: float | list[float] | None, known: list[float] | None, *, named: str) -> list[float]:
-    """What the configuration says, or else the network."""
+    """Return the numbers of the configuration, or else of the network."""
     if given is not None:
         return given if isinstance(given, list) else [given]
     if known is None:
         raise problem(
-            f"nobody says how latents of autoencoder {named} are scaled",
+            f"scale of the latents of autoencoder {named} is unknown",
             got="a config.json without scaling_factor and latents_std",
             expected="a factor that gives them about unit variance",
-            fix="set the codec's `scale`; begin with 1, and `dithc latents` says what it should be for your tiles",
+            fix="set the codec's `scale`; start with 1, and `dithc latents` logs the value for your tiles",
         )
     return known
 
 
 def _listed(values: Tensor) -> str:
-    """Numbers as a configuration has them."""
+    """Format numbers as in a configuration."""
     return f"[{', '.join(f'{value:.4g}' for value in values.tolist())}]"

@@ -1,4 +1,4 @@
-"""Opens the codec that a configuration names, after a look at its files."""
+"""Opening of the configured codec after a check of its files."""
 
 from pathlib import Path
 from typing import Any
@@ -18,9 +18,9 @@ log = logger(__name__)
 
 
 def open_codec(settings: codecs.Codec, *, info: dict[str, Any], folder: Path | None = None) -> Codec:
-    """Return the configured codec for one data set, with `info` from dataset.json; a `kl-vae` is in `folder` of `train_codec`.
+    """Return the configured codec for one dataset, with `info` from dataset.json and `folder` from `train_codec`.
 
-    Raises UserError if files are missing or damaged, or the codec has other bands than the data set.
+    Raises UserError if files are missing or damaged, or the bands of the codec differ from the dataset's.
     """
     if isinstance(settings, codecs.PixelCodec):
         return PixelCodec(info)
@@ -41,13 +41,13 @@ def _open_sd(settings: codecs.SdVae, info: dict[str, Any]) -> Codec:
     net = DiffusersNetwork.load(folder, fix=fix, classes=("AutoencoderKL",), memory_format=torch.channels_last)
     if any(net.normalisation.shift):
         raise problem(
-            f"latents of the autoencoder in {folder} are to be shifted, which a codec of kind sd-vae does not do",
+            f"autoencoder in {folder} requires a latent shift, which `kind: sd-vae` does not support",
             got=f"a shift of {net.normalisation.shift}",
-            expected="Stable Diffusion's autoencoder, whose latents are scaled alone",
-            fix="take `kind: diffusers` for it",
+            expected="Stable Diffusion's autoencoder, without a latent shift",
+            fix="use `kind: diffusers`",
         )
     if net.bands != 3:
-        raise problem(f"autoencoder in {folder} is no RGB autoencoder", got=f"{net.bands} bands", expected=3, fix=fix)
+        raise problem(f"autoencoder in {folder} is not for RGB", got=f"{net.bands} bands", expected=3, fix=fix)
     identity = f"sd-vae-{digest_of(files_of_network(folder), settings={'scale': settings.scale})}"
     return SdCodec(net, info, id=identity, scale=settings.scale, bands=tuple(info["display"]["bands"]))
 
@@ -62,12 +62,12 @@ def _open_kl(folder: Path, info: dict[str, Any]) -> Codec:
         identity, scale, bands, sha256 = str(said["id"]), float(said["scale"]), tuple(said["bands"]), said["sha256"]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise problem(
-            f"{folder / CODEC_FILE} cannot be read", got=repr(error), expected="what `dithc codec` wrote", fix=fix
+            f"{folder / CODEC_FILE} cannot be read", got=repr(error), expected="the output of `dithc codec`", fix=fix
         ) from error
     found = sha256_file(folder / WEIGHTS_FILE)
     if found != sha256 or identity != f"kl-vae-{autoencoder_digest(folder, scale=scale)}":
         raise problem(
-            f"codec in {folder} is not the one {CODEC_FILE} describes",
+            f"codec in {folder} does not match its {CODEC_FILE}",
             got=f"weights with SHA-256 {found[:12]}... (or an edited {CODEC_FILE})",
             expected=f"{sha256[:12]}... and id {identity}",
             fix=fix,
@@ -75,11 +75,11 @@ def _open_kl(folder: Path, info: dict[str, Any]) -> Codec:
     wanted = tuple(info["bands"])
     if len(bands) != len(wanted):
         raise problem(
-            f"codec in {folder} is of another number of bands than the data set",
+            f"number of bands of the codec in {folder} differs from the dataset",
             got=f"{len(bands)} ({', '.join(bands)})",
             expected=f"{len(wanted)} ({', '.join(wanted)})",
-            fix="give the data set a codec trained on tiles with the same bands",
+            fix="use a codec trained on tiles with the same bands",
         )
     if bands != wanted:
-        log.warning(f"codec {identity} was trained on bands {', '.join(bands)} and is used for {', '.join(wanted)}")
+        log.warning(f"codec {identity} was trained on bands {', '.join(bands)} but is applied to {', '.join(wanted)}")
     return KlCodec(net, info, id=identity, scale=scale, bands=wanted)

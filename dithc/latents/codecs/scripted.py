@@ -1,11 +1,11 @@
-"""Autoencoders as programs: TorchScript, or graphs that torch.export wrote.
+"""Autoencoders as programs: TorchScript files, or graphs written by torch.export.
 
-Contract of the files: `encode` takes float32 tiles (N, C, H, W) between `low` and `high` and returns latents (N, Z, h, w); with
-`moments: mean-logvar` mean and log-variance, as a pair or as (N, 2 Z, h, w). `decode` takes latents (N, Z, h, w) and returns
-tiles of that range. Both are deterministic, and the same in batches of any size.
+Contract of the files: `encode` maps float32 tiles (N, C, H, W) between `low` and `high` to latents (N, Z, h, w). With
+`moments: mean-logvar` it returns mean and log-variance, as a pair or as (N, 2 Z, h, w). `decode` maps latents (N, Z, h,
+w) to tiles of that range. Both are deterministic and independent of the batch size.
 
-Such a file is a program: opening it, and every batch, runs what is in it with the user's rights. The configuration is not read
-before it says that the user trusts it.
+These files are programs: opening them, and each batch, executes their code with the user's rights. The configuration is
+rejected unless it states that the user trusts the file.
 
 Legend: N batch, C bands, H, W tile; Z latent channels, h, w latent.
 """
@@ -25,17 +25,17 @@ from dithc.weights import content_of, unreadable
 PAIRS = ("encoder.pt", "decoder.pt"), ("encoder.pt2", "decoder.pt2")
 CONTRACT = (
     "a TorchScript file with methods `encode` and `decode`, or a folder with encoder.pt and decoder.pt (TorchScript) or "
-    "encoder.pt2 and decoder.pt2 (torch.export), whose `forward` does the one or the other"
+    "encoder.pt2 and decoder.pt2 (torch.export), each with its function as `forward`"
 )
-FIX = "write the files so from the network in evaluation mode, and set the codec's `path`; nothing is downloaded"
+FIX = "export the files in this form in evaluation mode, and set the codec's `path`; nothing is downloaded"
 
 
 class ScriptedNetwork:
-    """The two halves of a program, for tiles in [-1, 1].
+    """Encoder and decoder of a program, for tiles in [-1, 1].
 
     Attributes:
-        has_logvar: whether it gives a log-variance.
-        bands: None; a program does not say what it takes.
+        has_logvar: Whether it returns a log-variance.
+        bands: None, because a program does not declare its input bands.
     """
 
     bands = None
@@ -46,7 +46,7 @@ class ScriptedNetwork:
         self._encode, self._decode = _halves(Path(settings.path))
 
     def encode(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Mean and log-variance, float32 (N, Z, h, w), of x (N, C, H, W) in [-1, 1]; latents and None without `has_logvar`."""
+        """Return mean and log-variance, or latents and None, float32 (N, Z, h, w), of x (N, C, H, W) in [-1, 1]."""
         if (self._low, self._high) != (-1.0, 1.0):
             x = (x + 1.0) / 2.0 * (self._high - self._low) + self._low
         given = self._encode(x)
@@ -56,7 +56,7 @@ class ScriptedNetwork:
         return mean.float(), logvar.float()
 
     def decode(self, z: Tensor) -> Tensor:
-        """The image of an unscaled latent: (N, Z, h, w) to float32 (N, C, H, W), about [-1, 1] but not clipped."""
+        """Decode unscaled latents (N, Z, h, w) to float32 images (N, C, H, W), about [-1, 1] and not clipped."""
         out: Tensor = self._decode(z).float()  # (N, C, H, W)
         if (self._low, self._high) != (-1.0, 1.0):
             out = (out - self._low) / (self._high - self._low) * 2.0 - 1.0
@@ -64,18 +64,18 @@ class ScriptedNetwork:
 
 
 def files_of(path: Path) -> list[Path]:
-    """Return the files of a program: itself, or the two in a folder; raise UserError if they do not exist."""
+    """Return the files of a program: the file itself, or both in a folder; raise UserError if they do not exist."""
     if path.is_file():
         return [path]
     for pair in PAIRS:
         if all((path / name).is_file() for name in pair):
             return [path / name for name in pair]
-    got = "a folder without such files" if path.is_dir() else "no such file or folder"
+    got = "a folder without these files" if path.is_dir() else "no such file or folder"
     raise problem(f"autoencoder {path} is missing", got=got, expected=CONTRACT, fix=FIX)
 
 
 def _halves(path: Path) -> tuple[Callable[[Tensor], Any], Callable[[Tensor], Any]]:
-    """What encodes and what decodes."""
+    """Return the encode and decode functions."""
     programs = [_load(one) for one in files_of(path)]
     if len(programs) == 2:
         return programs[0], programs[1]
@@ -91,16 +91,16 @@ def _load(path: Path) -> Any:
         if content_of(path).fix:
             raise ValueError("no program")
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # newer PyTorch versions announce the end of TorchScript here
+            warnings.simplefilter("ignore")  # newer PyTorch versions warn of the end of TorchScript here
             if path.suffix == ".pt2":
                 return torch.export.load(path).module()
             return torch.jit.load(str(path), map_location="cpu").eval()  # type: ignore[no-untyped-call]
-    except Exception as error:  # a damaged archive raises a dozen types
+    except Exception as error:  # a damaged archive raises many types
         what = f"autoencoder {path} cannot be read"
         raise unreadable(what, path, expected=CONTRACT, fix="copy or export the file again", error=error) from None
 
 
 def cause(error: Exception) -> str:
-    """The last line of a program's error is the cause; the ones before are its own stack."""
+    """Return the last line of a program's error, which is its cause; earlier lines are its stack."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return lines[-1] if lines else type(error).__name__

@@ -1,6 +1,6 @@
-"""A look at an autoencoder of others before any work: is it what the configuration says, and does it behave?
+"""Trial of an external autoencoder before any work: agreement with the configuration and reproducibility.
 
-Legend: n images, b bands that it sees, H, W tile; Z channels of the network, h, w latent.
+Legend: n images, b input bands, H, W tile; Z channels of the network, h, w latent.
 """
 
 from typing import Protocol
@@ -14,41 +14,41 @@ from dithc.latents.codecs.diffusers_networks import DiffusersNetwork
 from dithc.latents.codecs.scripted import cause
 from dithc.log import UserError, problem
 
-PROBE_PLACES = 4  # side of the latents on which a network of convolutions is tried
-SAME = 1e-3  # of the largest magnitude: rounding alone makes a batch of one differ from one of two
+PROBE_PLACES = 4  # side of the latents for the trial of a convolutional network
+SAME = 1e-3  # relative to the largest magnitude; rounding differs between batches of one and two
 
 
 class Network(Protocol):
-    """What stands behind a codec: ours of diffusers and of programs, or one of an installed package."""
+    """Interface of a codec's network: of diffusers, of a program, or of an installed package."""
 
     @property
     def bands(self) -> int | None:
-        """b that it takes; None where it takes any number."""
+        """Number of input bands (b); None for any number."""
 
     @property
     def has_logvar(self) -> bool:
-        """Whether encoding gives a log-variance."""
+        """True if encoding returns a log-variance."""
 
     def encode(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Mean and log-variance, float32 (n, Z, h, w), of tiles (n, b, H, W) in [-1, 1]."""
+        """Return mean and log-variance, float32 (n, Z, h, w), of tiles (n, b, H, W) in [-1, 1]."""
 
     def decode(self, z: Tensor) -> Tensor:
-        """Tiles, float32 (n, b, H, W), of latents (n, Z, h, w)."""
+        """Decode latents (n, Z, h, w) to float32 tiles (n, b, H, W)."""
 
 
 @torch.no_grad()
 def try_network(net: Network, settings: codecs.Foreign, *, seen: int, side: int) -> None:
-    """Tries both halves on noise: sizes, finite numbers, and that a tile alone comes to what it comes to beside another."""
+    """Test both halves on noise: sizes, finite values, and equal results for a tile alone and in a batch."""
     path, factor, channels = settings.named, settings.factor, settings.latent_channels
     if net.bands not in (None, seen):
         raise problem(
-            f"autoencoder {path} is of another number of bands than it would see",
+            f"number of bands of autoencoder {path} differs from its input",
             got=f"{net.bands} bands",
             expected=f"{seen}, by `bands`",
-            fix="set the codec's `bands`: display for three, all for every band, or groups of as many as it has",
+            fix="set the codec's `bands`: display for three, all for every band, or groups of that size",
         )
     check_sides(path, factor, side, side)
-    if isinstance(net, DiffusersNetwork):  # of convolutions, so that a small tile tells
+    if isinstance(net, DiffusersNetwork):  # convolutional, so a small tile suffices
         side = min(side, PROBE_PLACES * factor)
     x = torch.rand(2, seen, side, side, generator=torch.Generator().manual_seed(0)) * 2.0 - 1.0  # (2, b, H, W)
     place = side // factor
@@ -58,7 +58,7 @@ def try_network(net: Network, settings: codecs.Foreign, *, seen: int, side: int)
         fits = [one.shape == (2, channels, place, place) for one in (mean, logvar) if one is not None]
         back = net.decode(mean) if all(fits) else None
         back_alone = net.decode(mean[:1]) if all(fits) else None
-    except Exception as error:  # whatever a program of others raises
+    except Exception as error:  # a program may raise anything
         raise _misfit(path, got=cause(error), expected=f"tiles {tuple(x.shape)} to be encoded and decoded") from error
     if back is None or back_alone is None:
         raise _misfit(
@@ -75,17 +75,17 @@ def try_network(net: Network, settings: codecs.Foreign, *, seen: int, side: int)
         if not difference <= SAME:
             raise problem(
                 f"{what} a tile with autoencoder {path} depends on the other tiles of its batch, on chance or on earlier calls",
-                got=f"{difference:.2g} of the largest magnitude between a tile alone and beside another",
+                got=f"{difference:.2g} of the largest magnitude between a tile alone and in a batch",
                 expected=f"at most {SAME}",
-                fix="write the file in evaluation mode, without dropout or statistics of the batch; let it give the mean of "
-                "the posterior (or `moments: mean-logvar`), no sample of it",
+                fix="export the file in evaluation mode, without dropout or batch statistics, and return the mean of "
+                "the posterior (or `moments: mean-logvar`) instead of a sample",
             )
 
 
 def _misfit(path: str, *, got: object, expected: object) -> UserError:
     return problem(
-        f"autoencoder {path} is not what the configuration says",
+        f"autoencoder {path} contradicts the configuration",
         got=got,
         expected=expected,
-        fix="set the codec's `latent_channels`, `factor` and `bands` to those of the network, or give it another file",
+        fix="set the codec's `latent_channels`, `factor` and `bands` to the network's values, or select another file",
     )

@@ -1,4 +1,4 @@
-"""Plans as data: JSON both ways, totals, and the printed table."""
+"""Tests of plans as data: JSON conversion, totals, and the printed table."""
 
 from dataclasses import replace
 
@@ -45,7 +45,7 @@ def test_the_table_has_a_line_for_each_way_of_treating_units() -> None:
     assert lines[0].split() == ["unit", "weights", "gradients", "saved", "kept", "offloaded", "recompute", "ahead"]
     assert any(line.startswith("block0 .. block") and "30 B" in line and "each" in line for line in lines)
     assert any(line.startswith("state: 0 B in hbm, 120 B in ddr") for line in lines)
-    assert any(line.startswith("moved in a step:") for line in lines)
+    assert any(line.startswith("moved per step:") for line in lines)
     assert any(line.startswith("peak: hbm 1") and "(budget 150 B)" in line for line in lines)
 
 

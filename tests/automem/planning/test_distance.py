@@ -1,4 +1,4 @@
-"""How far ahead loads start, against trying every distance."""
+"""Tests of prefetch distances against a search over all distances."""
 
 import pytest
 from hypothesis import given, settings
@@ -9,7 +9,7 @@ from tests.automem.steps import blocks
 
 
 def waited(turn: int, distance: int, seconds: list[float], bytes_at: list[int]) -> float:
-    """Seconds that a turn waits, if its load starts that far ahead on a stream that then has the loads in between before it."""
+    """Return the waiting seconds of a turn for a distance, with the loads in between before it on the stream."""
     copying = sum(bytes_at[turn - distance + 1 : turn + 1]) if distance else bytes_at[turn]
     return max(0.0, copying - sum(seconds[turn - distance : turn]))
 
@@ -39,5 +39,5 @@ def test_nothing_to_load_starts_nowhere() -> None:
 
 def test_without_decisions_all_that_could_move_is_counted() -> None:
     trace = blocks(3, weight=10, saved=30)
-    assert loads(trace, None) == [10, 10, 10, 10, 40, 40]  # the last block's tensor is read at once
+    assert loads(trace, None) == [10, 10, 10, 10, 40, 40]  # the last block's tensor is read immediately
     assert compute_seconds(trace) == pytest.approx([1, 1, 1, 2, 2, 2])

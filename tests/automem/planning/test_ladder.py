@@ -1,4 +1,4 @@
-"""The order in which things move to slow memory."""
+"""Tests of the order of demotions to slow memory."""
 
 from dataclasses import replace
 
@@ -22,15 +22,16 @@ def test_cheap_demotions_come_first_and_each_kind_in_its_order() -> None:
     assert rungs == [
         *("state large", "state small"),
         *("gradients 3", "gradients 2", "gradients 1", "gradients 0"),
-        *("saved 0", "saved 1", "saved 2"),  # the last block's is read at the next turn: it stays
+        *("saved 0", "saved 1", "saved 2"),  # the last block's tensor is read at the next turn: it stays
         *("copied 1", "copied 2"),
-        *("copied 0", "copied 3"),  # nothing runs before the first; no pause after the last
+        *("copied 0", "copied 3"),  # no turn before the first; no pause after the last
         *("in place 0", "in place 1", "in place 2", "in place 3"),
     ]
 
 
 def test_saved_tensors_whose_copies_cannot_hide_come_after_weights_whose_copies_can() -> None:
-    # Block 2 pauses for 3 seconds: 30 bytes out and back take 4 at 15 bytes a second, a load of 10 bytes less than 1.
+    # Block 2 pauses for 3 seconds. 30 bytes out and back need 4 s at 15 bytes per second; a load of 10 bytes needs less
+    # than 1 s.
     rungs = said(ladder(blocks(4), both(15.0)))
     assert rungs.index("saved 1") < rungs.index("copied 1") < rungs.index("saved 2") < rungs.index("copied 0")
 
@@ -45,7 +46,7 @@ def test_copies_between_the_same_turns_hide_together_or_not_at_all() -> None:
 
 
 def _num_hiding(trace: Trace, rungs: tuple[Rung, ...]) -> int:
-    """Saved tensors that come before the first weights."""
+    """Return the number of saved tensors before the first weights."""
     order = [rung.kind for rung in rungs]
     return order[: order.index("copied")].count("saved")
 

@@ -1,4 +1,4 @@
-"""The planner against a player that keeps account of every byte, and against steps small enough to plan by hand."""
+"""Tests of the planner against a simulator that tracks every byte, and against steps planned by hand."""
 
 from dataclasses import replace
 from itertools import pairwise
@@ -20,7 +20,7 @@ RATES = st.sampled_from([0.5, 10.0, 60.0, 1e3, 1e9])
 SLOW = Level(name="ddr", budget_bytes=None, copy_bytes_per_second=100.0)
 
 
-HEAVY_FIRST = Trace(  # a weight to load where there is room, and much to do where there is none left for it
+HEAVY_FIRST = Trace(  # a weight load with free memory, and long computation without
     units=(unit("a", weight=10, working=(1, 1)), unit("b"), unit("c", working=(10, 10))), outside_bytes=0
 )
 
@@ -33,7 +33,7 @@ def planned(
 
 
 def whole(trace: Trace) -> int:
-    """What the step takes with everything in fast memory."""
+    """Return the peak bytes of the step with everything in fast memory."""
     return planned(trace, None).peak_fast_bytes
 
 
@@ -123,7 +123,7 @@ def test_a_tensor_that_is_read_at_the_very_next_turn_never_leaves() -> None:
 
 
 def test_a_tensor_leaves_after_its_last_use_and_returns_for_its_first_reader() -> None:
-    # Made by the first unit and used by the second as well; a third runs in between.
+    # Created by the first unit and also used by the second; a third runs in between.
     shared = Saved(ordinal=0, bytes=50, last_reader=3, first_reader=2)
     units = (unit("a", saved=(shared,), working=(50, 0)), unit("b"), unit("c"), unit("d", working=(40, 40)))
     result = planned(Trace(units=units, outside_bytes=0), 60)
@@ -178,7 +178,7 @@ def test_loads_and_offloads_have_rates_of_their_own() -> None:
         unit("a", saved=(Saved(ordinal=0, bytes=50, last_reader=2),), working=(50, 0)),
         unit("b", working=(60, 60)),
     )
-    trace = Trace(units=(*units, unit("c")), outside_bytes=0)  # `b` needs the room of what `a` saved
+    trace = Trace(units=(*units, unit("c")), outside_bytes=0)  # `b` needs the memory of the tensor saved by `a`
 
     def stalls(**rates: float) -> list[float]:
         result = plan(trace, fast=fast, slow=Level(name="disk", budget_bytes=None, **rates))
@@ -207,7 +207,7 @@ def test_how_often_a_whole_step_is_played_hardly_grows_with_the_units(
         result = planned(blocks(num_blocks), 15 * num_blocks, rate=3.0, recompute=recompute)
         assert result.fits
         assert any(decision.recompute for decision in result.units.values()) == recompute
-    assert calls.count(256) <= calls.count(16) + 40  # one for each halving of what is tried, of rungs and of units
+    assert calls.count(256) <= calls.count(16) + 40  # one call per bisection step over rungs and units
 
 
 def test_copies_that_hide_make_nobody_wait() -> None:
@@ -312,7 +312,7 @@ def test_a_level_without_a_rate_or_below_zero_is_refused(rate: float, budget: in
 
 
 def xl_2(*, batch: int) -> Trace:
-    """DiT-XL/2 in fp32 by its shapes: 28 blocks of width 1152, 256 tokens; 150 GFLOP/s."""
+    """Return DiT-XL/2 in fp32 by its shapes: 28 blocks of width 1152, 256 tokens; 150 GFLOP/s."""
     width, row = 1152, batch * 256 * 1152 * 4
     weight, seconds = 18 * width * width * 4, 2 * batch * 256 * 12 * width * width / 150e9
     units = []

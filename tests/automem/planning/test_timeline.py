@@ -1,4 +1,4 @@
-"""The predicted timeline against steps worked out by hand."""
+"""Tests of the predicted timeline against steps computed by hand."""
 
 from dataclasses import replace
 
@@ -38,7 +38,7 @@ def test_loads_wait_for_each_other() -> None:
         "c": replace(STAYS, weights="copied", forward_ahead=2, backward_ahead=1),
     }
     phases = play(trace, None, **both)
-    # Loads of b and c run from 0.0 to 1.6; b runs from 1 on, and has no use for c's.
+    # Loads of b and c run from 0.0 to 1.6. b runs from 1.0 on and does not need the load of c.
     assert stalls(phases) == [0, 0, 0, 0, 0, 0, 0]
     slower = play(trace, None, rate=5.0, **both)  # 0.0 to 1.6 to 3.2
     assert stalls(slower)[:3] == [0, 0.6, 0.6]
@@ -49,12 +49,13 @@ def test_a_turn_waits_for_room_only_where_it_needs_it() -> None:
     units = (unit("a", saved=(saved,), working=(50, 5)), unit("b", working=(10, 10)), unit("c", working=(45, 45)))
     leaves = replace(STAYS, saved=("offload",), backward_ahead=1)
     phases = play(Trace(units=units, outside_bytes=0), 60, a=leaves)
-    # The tensor leaves from 1.0 to 6.0; b has room beside it, c (from 2.0 on) has not. It comes back while b runs.
+    # The tensor is offloaded from 1.0 to 6.0. It fits next to b but not next to c (from 2.0 on). It returns while b
+    # runs.
     assert stalls(phases) == [0, 0, 4.0, 0, 0, 3.0, 0]
     assert [phase.fast_parts["saved"] for phase in phases] == [0, 50, 0, 0, 50, 50, 0]
     assert [phase.slow_parts["saved"] for phase in phases] == [0, 50, 50, 50, 50, 50, 0]
     without_budget = play(Trace(units=units, outside_bytes=0), None, a=leaves)
-    assert stalls(without_budget) == [0, 0, 0, 0, 0, 4.0, 0]  # back from 6 to 11, wanted at 7
+    assert stalls(without_budget) == [0, 0, 0, 0, 0, 4.0, 0]  # loaded from 6 to 11, needed at 7
     assert without_budget[2].fast_parts["saved"] == 50
 
 

@@ -1,4 +1,4 @@
-"""What starts at which turn."""
+"""Tests of the loads and offloads that start at each turn."""
 
 from dithc.automem.planning.decision import Decision
 from dithc.automem.planning.turns import Turn, turns_of

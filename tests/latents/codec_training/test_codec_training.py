@@ -1,4 +1,4 @@
-"""Training of a small autoencoder: reproducible, measured, never half written."""
+"""Tests of codec training: reproducibility, measures, and complete output."""
 
 import json
 import resource
@@ -46,7 +46,7 @@ def trained_once(tmp_path_factory):
 
 @pytest.fixture
 def trained(trained_once, tmp_path):
-    """Tiles, the folder of a codec trained on them, which is the test's own, and its numbers."""
+    """Return tiles, a private copy of a codec folder trained on them, and its numbers."""
     folder, numbers = trained_once
     shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
     return planes(), tmp_path, numbers
@@ -81,7 +81,7 @@ def test_same_seed_gives_the_same_codec(tmp_path, fake_tiles):
     tiles = fake_tiles()
     ids = []
     for name, seed in [("a", 3), ("b", 3), ("c", 4)]:
-        torch.manual_seed(len(ids))  # the state of the caller's generator has no say
+        torch.manual_seed(len(ids))  # the state of the caller's generator must not matter
         train_codec(settings(), tiles, tmp_path / name, seed=seed)
         ids.append(json.loads((tmp_path / name / "codec.json").read_text())["id"])
     assert ids[0] == ids[1] != ids[2]
@@ -138,7 +138,7 @@ def test_mirror_images_alone_are_learnt_where_asked(fake_tiles):
 
 
 def test_empty_train_split_is_an_error(tmp_path, fake_tiles):
-    with pytest.raises(UserError, match="nothing to learn from"):
+    with pytest.raises(UserError, match="no training tiles"):
         train_codec(settings(), fake_tiles(splits="v"), tmp_path, seed=0)
 
 
@@ -190,7 +190,7 @@ def test_altered_weights_are_refused(trained):
     content = bytearray(path.read_bytes())
     content[-1] ^= 1
     path.write_bytes(content)
-    with pytest.raises(UserError, match=r"not the one codec\.json describes"):
+    with pytest.raises(UserError, match=r"does not match its codec\.json"):
         open_codec(settings(), info=tiles.info, folder=folder)
 
 
@@ -203,7 +203,7 @@ def test_missing_description_is_refused(trained):
 
 def test_codec_of_other_number_of_bands_is_refused(trained, fake_tiles):
     other = fake_tiles(bands=("R", "G", "B"))
-    with pytest.raises(UserError, match="another number of bands"):
+    with pytest.raises(UserError, match="number of bands of the codec"):
         open_codec(settings(), info=other.info, folder=trained[1])
 
 

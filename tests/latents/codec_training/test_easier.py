@@ -1,4 +1,4 @@
-"""Steps that make latents easier: turned, halved or noisy ones, in the shares asked for, and nothing else changed."""
+"""Tests of the steps that regularize latents: rotation, halving and noise, in the configured shares only."""
 
 import json
 import math
@@ -28,7 +28,7 @@ def numbers(*shape, seed=0):
 
 
 def start(*, factor, bands=3, channels=4):
-    """An autoencoder whose decoder is linear, a matrix for each place."""
+    """Return an autoencoder with a linear decoder, one matrix for all places."""
     sizes = Sizes(bands=bands, factor=factor, latent_channels=channels, width=8, encoder_blocks=0, decoder_blocks=1)
     return Autoencoder(sizes).requires_grad_(False)
 
@@ -114,13 +114,13 @@ def test_codec_of_places_alone_has_the_loss_of_the_changed_tile_on_every_changed
         if latent.shape != z.shape:
             expected = functional.mse_loss(functional.avg_pool2d(plain, 2), functional.avg_pool2d(x, 2))
         else:
-            expected = functional.mse_loss(plain, x)  # which no turn changes
+            expected = functional.mse_loss(plain, x)  # invariant under rotation
         torch.testing.assert_close(functional.mse_loss(out, tile), expected)
 
 
 def test_turns_of_latent_and_tile_are_one_where_patches_look_alike_from_all_sides_and_not_else():
     net = start(factor=2)
-    flat = numbers(3, 1, 4).expand(3, 4, 4).reshape(12, 4)  # (bands f^2, Z): the same at each pixel of a patch
+    flat = numbers(3, 1, 4).expand(3, 4, 4).reshape(12, 4)  # (bands f^2, Z): equal at each pixel of a patch
     z = numbers(2, 4, 4, 4)
     for synthesis, alike in [(flat, True), (numbers(12, 4, seed=2), False)]:
         net.synthesis.copy_(synthesis)
@@ -145,9 +145,9 @@ def test_noise_is_relative_to_each_channel_and_of_a_strength_between_none_and_mo
     assert tile is x
     added = (noisy - z) / z.std(dim=(0, 2, 3), correction=0, keepdim=True)
     variance = added.double().square().mean(dim=(0, 2, 3))
-    expected = MOST_NOISE**2 / 3  # of u n with u uniform in [0, most]
+    expected = MOST_NOISE**2 / 3  # for u n with u uniform in [0, most]
     torch.testing.assert_close(variance, torch.full((3,), expected, dtype=torch.float64), rtol=0.1, atol=0)
-    strengths = added.square().mean(dim=(1, 2, 3)).sqrt() / MOST_NOISE  # of each latent, over 192 numbers
+    strengths = added.square().mean(dim=(1, 2, 3)).sqrt() / MOST_NOISE  # per latent, over 192 values
     assert float(strengths.max()) < 1.3
     assert abs(float(strengths.median()) - 0.5) < 0.05
     assert abs(float((strengths < 0.25).float().mean()) - 0.25) < 0.05

@@ -1,4 +1,4 @@
-"""The autoencoder of any bands: linear before it is trained, and measured by independent truths."""
+"""Tests of the autoencoder for any bands: linear before training, and measured against independent references."""
 
 import numpy as np
 import pytest
@@ -16,7 +16,7 @@ def network(**changes) -> Autoencoder:
 
 
 def images(count: int = 6, bands: int = 3, side: int = 16) -> torch.Tensor:
-    """Smooth pictures with noise, so that patches have few strong directions and many weak ones."""
+    """Return smooth images with noise, so that patches have few strong directions and many weak ones."""
     draws = np.random.default_rng(0)
     y, x = np.mgrid[:side, :side] / side
     planes = draws.normal(size=(count, bands, 3)) @ np.stack([y, x, y * x]).reshape(3, -1)
@@ -31,7 +31,7 @@ def test_untrained_it_is_the_best_linear_codec_of_its_size(factor, channels):
     blocks = x.double().reshape(6, 3, 16 // factor, factor, 16 // factor, factor).permute(0, 2, 4, 1, 3, 5)
     rows = blocks.reshape(-1, 3 * factor**2).numpy()
     centred = rows - rows.mean(axis=0)
-    values = np.linalg.svd(centred, compute_uv=False)  # Eckart & Young: no linear codec of this size leaves less
+    values = np.linalg.svd(centred, compute_uv=False)  # Eckart & Young: the minimum of linear codecs of this size
     least = (values[channels:] ** 2).sum() / rows.size
     for back in (net.linear(x), net.decode(net.encode(x)[0])):
         assert float((back - x).double().square().mean()) == pytest.approx(least, rel=1e-3)
@@ -56,7 +56,7 @@ def test_standardised_latents_reconstruct_the_same():
         torch.nn.init.normal_(layer.bias)
     mean, logvar = net.encode(x)
     before = net.decode(mean)
-    for _ in range(2):  # once more changes nothing
+    for _ in range(2):  # a repetition must not change the result
         spread = mean.var(dim=(0, 2, 3), correction=0) + logvar.exp().mean(dim=(0, 2, 3))
         net.standardise(mean.mean(dim=(0, 2, 3)), spread.sqrt())
         mean, logvar = net.encode(x)

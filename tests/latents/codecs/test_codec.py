@@ -1,4 +1,4 @@
-"""Codecs: one interface over pixels, Stable Diffusion's autoencoder and our own."""
+"""Tests of codecs: one interface for pixels, Stable Diffusion's autoencoder and the built-in autoencoder."""
 
 import json
 
@@ -16,7 +16,7 @@ PIXEL = codecs.PixelCodec(kind="pixel")
 
 @pytest.fixture
 def sd_folder(tmp_path):
-    """A tiny RGB autoencoder in diffusers' layout, with attention in the middle as Stable Diffusion's has."""
+    """Return a tiny RGB autoencoder in the diffusers layout, with attention in the middle as in Stable Diffusion."""
     from diffusers.models.autoencoders.autoencoder_kl import AutoencoderKL
 
     torch.manual_seed(0)

@@ -1,4 +1,4 @@
-"""Autoencoders of others against direct calls of the libraries they are from, and what is refused before any work."""
+"""Tests of external autoencoders against direct calls of their libraries, and of errors before any work."""
 
 import re
 from pathlib import Path
@@ -35,7 +35,7 @@ DC |= {f"{half}_qkv_multiscales": ((), (5,)) for half in ("encoder", "decoder")}
 HUNYUAN = {"in_channels": 3, "out_channels": 3, "latent_channels": 8, "block_out_channels": (32, 32)}
 HUNYUAN |= {"layers_per_block": 1, "spatial_compression_ratio": 2, "sample_size": 16}
 
-# Class, what it is built of, latent channels, shift and scale that pipelines of diffusers use.
+# Class, settings, latent channels, and the shift and scale of the diffusers pipelines.
 NETWORKS: dict[str, tuple[str, dict[str, Any], int, Any, Any]] = {
     "as Stable Diffusion": ("AutoencoderKL", KL, 4, 0.0, 0.18215),
     "as FLUX": (
@@ -73,15 +73,15 @@ NETWORKS: dict[str, tuple[str, dict[str, Any], int, Any, Any]] = {
 
 
 def network(name: str, **settings: Any) -> Any:
-    """An autoencoder of diffusers with random weights, built by diffusers."""
+    """Return a diffusers autoencoder with random weights."""
     import diffusers
 
     torch.manual_seed(0)
-    return getattr(diffusers, name)(**settings).eval().requires_grad_(False)  # by which PyTorch chooses kernels, too
+    return getattr(diffusers, name)(**settings).eval().requires_grad_(False)  # also selects kernels
 
 
 def saved(folder: Path, name: str = "AutoencoderKL", **settings: Any) -> tuple[Any, Path]:
-    """The network and the folder it is in."""
+    """Return the network and its folder."""
     net = network(name, **(settings or KL))
     net.save_pretrained(folder / "net")
     return net, folder / "net"
@@ -94,7 +94,7 @@ def diffusers(path: Path, latent_channels: int = 4, factor: int = 2, **settings:
 
 
 def given(net: Any, x: Tensor) -> tuple[Tensor, Tensor | None]:
-    """Mean and log-variance as the library gives them."""
+    """Return mean and log-variance as computed by the library."""
     found = net.encode(x)
     if hasattr(found, "latent_dist"):
         return found.latent_dist.mean, found.latent_dist.logvar
@@ -114,7 +114,7 @@ def test_latents_and_images_are_those_of_diffusers_to_the_bit(fake_tiles, tmp_pa
     z, spread = given(net, RGB)
     assert torch.equal(mean, (z - shift) * torch.as_tensor(scale))
     assert codec.has_logvar == (logvar is not None) == (spread is not None)
-    if logvar is not None:  # the deviation is scaled as the mean is
+    if logvar is not None:  # the deviation is scaled like the mean
         torch.testing.assert_close(logvar.exp().sqrt(), spread.exp().sqrt() * scale, rtol=1e-5, atol=0)
     stored = (mean / torch.as_tensor(scale) + shift).contiguous()
     assert torch.equal(codec.decode(mean), net.decode(stored).sample)
@@ -127,7 +127,7 @@ def test_every_class_that_is_taken_is_compared() -> None:
 
 @torch.no_grad()
 def test_flux2_is_normalised_by_what_its_batch_norm_holds_of_each_channel(fake_tiles, tmp_path) -> None:
-    """Latents whose 2 x 2 patches have, at each of the four places, that mean and variance: all places of a channel together."""
+    """Use latents with these statistics at each of the four places of 2 x 2 patches, over all places of a channel."""
     net = network("AutoencoderKLFlux2", **KL, latent_channels=6, layers_per_block=1, batch_norm_eps=0.0)
     net.bn.running_mean.copy_(torch.randn(24, generator=FEW))
     net.bn.running_var.copy_(torch.rand(24, generator=FEW) + 0.5)
@@ -169,7 +169,7 @@ def test_groups_of_three_are_stacked_and_repeated_bands_are_averaged(fake_tiles,
     mean, logvar = codec.encode(X)
     one, other = X[:, [2, 1, 0]], X[:, [3, 2, 1]]
     z = torch.cat([given(net, part)[0] for part in (one, other)], dim=1) * 0.18215
-    torch.testing.assert_close(mean, z, rtol=1e-5, atol=1e-6)  # a batch of all groups is rounded otherwise than two
+    torch.testing.assert_close(mean, z, rtol=1e-5, atol=1e-6)  # a batch of all groups rounds differently
     assert logvar is not None
     assert (codec.latent_channels, mean.shape, logvar.shape) == (8, (3, 8, 8, 8), (3, 8, 8, 8))
     first, second = (net.decode(part / 0.18215).sample for part in mean.chunk(2, dim=1))  # (3, 3, 16, 16) each
@@ -201,7 +201,7 @@ def test_an_id_follows_what_decides_latents_and_not_where_files_are(fake_tiles, 
 
 
 class Halves(nn.Module):
-    """A small autoencoder of pictures in 0 to 1 with both methods, as others script theirs."""
+    """Small autoencoder of images in 0 to 1 with both methods, as in typical scripted models."""
 
     def __init__(self, *, fault: str = "", stacked: bool = False) -> None:
         super().__init__()
@@ -236,7 +236,7 @@ class Halves(nn.Module):
 
 
 class Half(nn.Module):
-    """One half, whose `forward` is a method of the whole."""
+    """One half, with a method of the complete autoencoder as `forward`."""
 
     def __init__(self, whole: Halves, *, encodes: bool) -> None:
         super().__init__()
@@ -254,7 +254,7 @@ def script(path: Path, latent_channels: int = 8, factor: int = 2, **settings: An
 
 
 def written(folder: Path, layout: str = "one", **settings: Any) -> tuple[Halves, Path]:
-    """The network and the file or folder of its program."""
+    """Return the network, and the file or folder of its program."""
     net = Halves(**settings).eval()
     if layout == "one":
         torch.jit.script(net).save(str(folder / "net.pt"))
@@ -315,7 +315,7 @@ def test_a_program_without_its_methods_or_damaged_or_absent_is_refused(fake_tile
         open_codec(script(tmp_path / "one.pt"), info=info)
     with pytest.raises(UserError, match="no such file or folder"):
         open_codec(script(tmp_path / "absent.pt"), info=info)
-    with pytest.raises(UserError, match="a folder without such files"):
+    with pytest.raises(UserError, match="a folder without these files"):
         open_codec(script(tmp_path), info=info)
     for name in ("encoder", "decoder"):
         (tmp_path / f"{name}.pt2").write_bytes(b"PK\x03\x04 no archive")
@@ -323,7 +323,7 @@ def test_a_program_without_its_methods_or_damaged_or_absent_is_refused(fake_tile
         open_codec(script(tmp_path), info=info)
 
 
-# refused
+# rejected settings
 
 
 @pytest.mark.parametrize(
@@ -346,7 +346,7 @@ def test_what_the_configuration_says_otherwise_is_refused_before_work(fake_tiles
 
 def test_latents_that_nobody_says_how_to_scale_are_refused(fake_tiles, tmp_path) -> None:
     path = saved(tmp_path, "AutoencoderKLHunyuanImage", **HUNYUAN)[1]
-    with pytest.raises(UserError, match=r"nobody says how[\s\S]*set the codec's `scale`"):
+    with pytest.raises(UserError, match=r"is unknown[\s\S]*set the codec's `scale`"):
         open_codec(diffusers(path, 8), info=fake_tiles().info)
     assert open_codec(diffusers(path, 8, scale=0.75), info=fake_tiles().info).latent_channels == 8
 
@@ -392,7 +392,7 @@ def test_a_program_needs_trust_a_scale_and_a_range(tmp_path) -> None:
             script(tmp_path, **settings)
 
 
-# data sets
+# datasets
 
 
 def test_a_data_set_of_latents_without_variance_is_what_the_codec_gives(fake_tiles, tmp_path) -> None:

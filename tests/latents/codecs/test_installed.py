@@ -1,4 +1,4 @@
-"""A codec of an installed package encodes and decodes as its own network does, and is tried before any work."""
+"""Tests of a codec of an installed package: results of its network, and a trial before any work."""
 
 from pathlib import Path
 from typing import Any

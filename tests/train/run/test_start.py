@@ -55,7 +55,7 @@ def test_finetuning_of_other_blocks_starts_from_them_and_from_no_others(job):
     assert train(tuned, Group()) == DONE
     expected = load_file(Store.of_run(before.out)[0].open(2).weights("ema"))
     assert all(torch.equal(value, expected[name]) for name, value in initial(tuned).items())
-    with pytest.raises(UserError, match="kind of block"):
+    with pytest.raises(UserError, match="block type"):
         train(job("other", until=1, init=before.out, run=tune_run(job)), Group())
 
 

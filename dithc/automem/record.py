@@ -36,7 +36,7 @@ class _Row:
     backward_start: int | None = None
     backward_peak: int = 0
     backward_seconds: float = 0.0
-    saved: list[tuple[int, bool]] = field(default_factory=list)  # bytes, and whether it is an input of the unit
+    saved: list[tuple[int, bool]] = field(default_factory=list)  # bytes, and whether another unit created it
     readers: list[set[int]] = field(default_factory=list)  # units that read each saved tensor
 
 

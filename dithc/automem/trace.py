@@ -84,7 +84,7 @@ class Trace(JsonText):
     """One training step: units in forward order, and memory outside of units; validates names, ordinals, readers and signs."""
 
     units: tuple[Unit, ...]
-    outside_bytes: int  # in use in fast memory at the start, except weights of units and state
+    outside_bytes: int  # in use in fast memory when the step starts, except weights of units and state
     state: tuple[StateItem, ...] = ()
     update_seconds: float = 0.0
     gradients_persist: bool = False  # gradients exist when the step starts: micro-batches, or zeroed in place

@@ -19,7 +19,7 @@ from dithc.diffusion.schedule import Schedule, Spacing
 from dithc.diffusion.trial import exact_noise, try_sampler
 from dithc.log import problem
 
-ORDERS, DEFAULT_ORDER = (1, 2, 3), 2  # default of the extrapolating solvers
+ORDERS, DEFAULT_ORDER = (1, 2, 3), 2  # orders of the extrapolating solvers, and the default
 
 OnStep = Callable[[int, int], None]
 """Callback after each step, with the number of finished steps and the total."""

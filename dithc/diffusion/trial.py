@@ -16,7 +16,7 @@ from dithc.log import UserError, problem
 
 MEAN, DEVIATION = 0.5, 0.5
 STEPS, IMAGES, SHAPE = 100, 8, (4, 16, 16)
-# Relative to m and s. Built-in first-order samplers miss s by up to 7% in this number of steps; chance adds up to 2%.
+# Relative to m and s. Built-in first-order samplers miss s by up to 7% in `STEPS` steps; chance adds up to 2%.
 WITHIN = 0.1
 SAME = 1e-4  # between an image alone and in a batch: rounding only
 

@@ -70,7 +70,7 @@ class Order:
 
     def _epoch(self, epoch: int) -> Rows:
         if epoch not in self._epochs:
-            while len(self._epochs) >= 2:  # a batch usually spans one or two epochs
+            while len(self._epochs) >= 2:  # keep two epochs, because a batch rarely spans more
                 del self._epochs[next(iter(self._epochs))]
             draws = generator(seed=self.seed, epoch=epoch, stream=ORDER_STREAM)
             self._epochs[epoch] = draws.permutation(self.rows)

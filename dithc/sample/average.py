@@ -57,7 +57,7 @@ def average_of(
         if abs(share) > NEGLIGIBLE:
             _add(sums, _weights(store, profile, manifest=manifest), share)
     log.info(
-        f"average of length {length} at step {step}: combined {lengths} of {len(steps)} checkpoint(s), "
+        f"average of length {length} at step {step}: lengths {lengths} of {len(steps)} checkpoint(s), "
         f"relative profile error {found.misfit:.2g}"
     )
     weights = {name: sums.pop(name).float() for name in list(sums)}

@@ -102,7 +102,7 @@ def _nodes(group: Group) -> list[list[int]]:
 def _rates(
     images: Images | Reconstructions, work: Work, group: Group, nodes: Sequence[Sequence[int]]
 ) -> choosing.Rates:
-    if not isinstance(images, Images):  # tiles are independent at any degree
+    if not isinstance(images, Images):  # only tiles are distributed, so no rates are needed
         return choosing.Rates(flops=1.0, inside=None, between=None, copying=1.0, decoding=1.0)
     z, h, w = images.shape
     part = torch.zeros(1, z, min(h, DECODED), min(w, DECODED))

@@ -30,8 +30,8 @@ Predictor = Callable[[Tensor, Tensor, Tensor], Tensor]
 """(x (N, Z, h, w), timesteps (N), labels (N)) -> output (N, Z or 2Z, h, w) fp32."""
 
 ALONE = Team()
-# In latent pixels, for codecs of limited reach: the side of the tiles by which a scene is decoded, a row of tiles, and
-# the minimum number of rows.
+# In latent pixels, for codecs of limited reach: maximum side of the tiles by which a scene is decoded, maximum area of
+# a row of tiles, and minimum number of rows.
 TILE, TILE_ROWS, LEAST_ROWS = 64, 1 << 14, 8
 
 
@@ -118,7 +118,7 @@ class Images:
             else [generator_of(seed, index) for index in indices],
             shape=self.shape,
             on_step=on_step,
-            both=ALONE.both if is_scene else self.team.both,  # ranks share a scene by windows
+            both=ALONE.both if is_scene else self.team.both,  # scenes: ranks share each network's windows
         )
         for network in (model, guide):
             if isinstance(network, Denoiser):

@@ -143,7 +143,7 @@ def raw_number(draws: Draws, place: Place) -> Trial:
 
 
 def raw_text(draws: Draws, place: Place) -> Trial:
-    """Remove or repeat parts of the coefficients, or use those of another image, format or type of file."""
+    """Remove or repeat parts of the coefficients, or take them from another image, format or type of file."""
     root, like = raw(place)
     path = one(root, "-MSS1.rpb")
     text = path.read_text()

@@ -92,7 +92,7 @@ def train(
     micro_batches: int = 1,
     before_step: Callable[[], None] | None = None,
 ) -> Run:
-    """Run AdamW steps; the gradients are those of the last step."""
+    """Run AdamW steps; the gradients come from the last step."""
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     optimizer = torch.optim.AdamW(trained, lr=1e-3)
     losses = []

@@ -58,7 +58,7 @@ CACHES = (None, {"kind": "first-block", "threshold": 1.4}, {"kind": "taylor", "w
 with ranks(2) as group:
     codec = SimpleNamespace(bound=1.0, decode=lambda x: x)
     degrees = Degrees(cfg=2)
-    said = []
+    results = []
     for guide in (None, "start"):
         for cache in CACHES:
             settings = {"run": "a", "extractor": "x", "sampler": "ddim", "steps": 8, "guidance": 1.5}
@@ -71,10 +71,10 @@ with ranks(2) as group:
             one.team, one.tally = Team.of(group, degrees, groups_of(degrees, ranks=2)), torch.zeros(4).double()
             exact = torch.equal(one.latents(range(3)), alone)
             counts = one.team.members.sum_(one.tally.float())[:2].tolist()
-            said.append([exact, counts == made[:2].tolist(), made[0].item() / max(1, made[1].item())])
-    everybody = group.gather_objects(said)
+            results.append([exact, counts == made[:2].tolist(), made[0].item() / max(1, made[1].item())])
+    gathered = group.gather_objects(results)
     if group.rank == 0:
-        print("said " + json.dumps([found for said in everybody for found in said]))
+        print("said " + json.dumps([found for rank in gathered for found in rank]))
 """
 )
 

@@ -105,7 +105,7 @@ class Autoencoder(nn.Module):
 
     @property
     def reach(self) -> int:
-        """Radius in latent pixels on which a decoded pixel depends; finite, because the decoder has no norm."""
+        """Radius in latent pixels on which a decoded pixel depends; finite, because there are only convolutions."""
         return 1 + 2 * self.sizes.decoder_blocks
 
     # both directions
@@ -126,7 +126,7 @@ class Autoencoder(nn.Module):
 
     @property
     def decoder_parts(self) -> tuple[nn.Module, ...]:
-        """Modules called by `decode`; its other operations are elementwise."""
+        """Modules called by `decode`; its other operations are pointwise."""
         return (self.decoder,)
 
     def linear(self, x: Tensor) -> Tensor:

@@ -66,7 +66,7 @@ class Codec(ABC):
 
     @property
     def decoder_parts(self) -> tuple[nn.Module, ...]:
-        """Modules called by `decode`, if its other operations are elementwise; empty if unknown."""
+        """Modules called by `decode`, if its other operations are pointwise; empty if unknown."""
         return ()
 
     @abstractmethod

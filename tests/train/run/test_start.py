@@ -73,7 +73,7 @@ def test_changed_channels_and_codec_are_reported(job, base, make_latents, tmp_pa
     tuned = job("tuned", until=1, init=base.out, run=tune_run(job), latents=other)
     train(tuned, Group())
     assert "trained on latents of codec test-codec, these are of another-codec" in caplog.text
-    assert "patch embedding: first 4 channels kept, 1 new at zero" in caplog.text
+    assert "patch embedding: first 4 channels kept, 1 initialized to zero" in caplog.text
 
 
 def test_finetuning_without_its_start_is_refused(job):

@@ -112,14 +112,13 @@ class Lease:
             ours.unlink(missing_ok=True)
 
     def _sweep(self, *, now: float) -> None:
-        """Delete temporary files of leases that killed processes left. Earlier versions began their names with two dots."""
-        for pattern in (".lease.*", "..lease.*"):
-            for path in self.path.parent.glob(pattern):
-                with contextlib.suppress(OSError):
-                    owner, age = self._look(path, now=now)
-                    is_ours = owner["host"] != UNKNOWN["host"] and owner["id"] is not None
-                    if is_ours and (age is None or age > EXPIRES_SECONDS):
-                        path.unlink()
+        """Delete temporary files of leases that killed processes left."""
+        for path in self.path.parent.glob(".lease.*"):
+            with contextlib.suppress(OSError):
+                owner, age = self._look(path, now=now)
+                is_ours = owner["host"] != UNKNOWN["host"] and owner["id"] is not None
+                if is_ours and (age is None or age > EXPIRES_SECONDS):
+                    path.unlink()
 
     def _look(self, path: Path, *, now: float) -> tuple[dict[str, Any], float | None]:
         """Who holds the lease, and its age, None where that is a dead process; `now` is by the clock of its file system."""

@@ -140,13 +140,8 @@ class Tiles:
 
     @cached_property
     def _columns(self) -> dict[str, npt.NDArray[Any]]:
-        """Split (index in `SPLITS`) and label of accepted tiles, mapped; read from the table where an older version wrote it."""
-        if "columns" in self.info:
-            return {name: self.column(name) for name in ("split", "label")}
-        columns = self.accepted("split", "label")
-        numbers = {name: number for number, name in enumerate(SPLITS)}
-        splits = [numbers[split] for split in columns["split"]]
-        return {"split": np.array(splits, np.uint8), "label": np.array(columns["label"], np.int32)}
+        """Split (index in `SPLITS`) and label of accepted tiles, memory-mapped."""
+        return {name: self.column(name) for name in ("split", "label")}
 
     def column(self, name: str) -> npt.NDArray[Any]:
         """What a file of its own has for each accepted tile, mapped: `split`, `label`, or `conditions` where they are known."""

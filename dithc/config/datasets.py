@@ -7,6 +7,7 @@ from typing import Annotated, Literal, get_args
 from pydantic import Field, SerializeAsAny, model_validator
 
 from dithc.config.base import Address, Band, Fraction, Metres, Name, Place, Positive, Settings, Size, Title
+from dithc.config.installed import REGISTERED as REGISTERED
 from dithc.config.installed import Installed as Installed
 from dithc.config.installed import InstalledConditions as InstalledConditions
 from dithc.config.installed import InstalledSource as InstalledSource

@@ -81,7 +81,7 @@ def test_what_an_entry_point_names_has_to_be_of_its_group() -> None:
 def test_whatever_a_check_of_a_package_raises_is_a_fault_of_the_package() -> None:
     refused(
         "'raising' of mine 1.0",
-        "fails where it checks its settings",
+        "fails in a validator of its settings",
         "KeyError: 0.5",
         sampler={"kind": "raising", "share": 0.5},
     )

@@ -128,5 +128,5 @@ class InstalledReader:
 
 
 def _refused(what: str, *, got: object, expected: object) -> Refused:
-    fix = "mend the package that reads it, or take the file out of the folder; docs/extending.md says what is expected"
+    fix = "correct the package that reads it, or remove the file from the folder; see docs/extending.md"
     return Refused(Reason.READ_ERROR, f"of an installed source: {what}", got=got, expected=expected, fix=fix)

@@ -1,7 +1,4 @@
-# The entry of the workflow: configuration, one rule file per stage, target rules.
-
-
-configfile: "config/defaults.yaml"
+# The entry of the workflow: one rule file per stage, target rules.
 
 
 include: "workflow/rules/common.smk"

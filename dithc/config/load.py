@@ -158,9 +158,7 @@ def experiment_of(
         log.info(line)
     config = {key: config[key] for key in config if key != "seal"}  # which is none of those of a file that dithc wrote
     if not any(config.get(name) for name in SECTIONS):
-        plain = Experiment().model_dump(mode="json")
-        changed = {key: value for key, value in config.items() if key not in plain or value != plain[key]}
-        config = {**read(DEMO).values, **changed}
+        config = {**read(DEMO).values, **config}
     # What the engine takes for its own in these files (templates, which run code) is not in what it hands on.
     taken = {key: value for text in texts for key, value in text.values.items() if key not in Experiment.model_fields}
     return _checked({**config, **taken}, origin="the configuration", texts=texts)

@@ -6,7 +6,7 @@ import pytest
 
 from dithc.config import load
 from dithc.config.experiment import Experiment
-from dithc.config.nearest import ELSEWHERE, WORDS, places_of
+from dithc.config.nearest import ELSEWHERE, WORDS, sections
 from dithc.log import UserError
 
 TEXT = """\
@@ -89,7 +89,7 @@ def test_nothing_is_suggested_where_nothing_is_near(tmp_path: Path) -> None:
 
 
 def test_what_others_call_a_key_is_a_key_here_and_no_key_is_taken_for_another() -> None:
-    known = {place.rpartition(".")[2] for place in places_of(Experiment)}
+    known = {name for section in sections(Experiment) for name in section.model.model_fields}
     assert set(ELSEWHERE.values()) <= known
     assert not set(ELSEWHERE) & {"lr", "steps", "kind", "path", "codec", "dtype", "clip"}
     assert not set(WORDS) & set(WORDS.values())

@@ -1,4 +1,5 @@
-"""Write docs/config.md and the JSON schema for editors; `python -m dithc.config.generate --schema` writes only the schema."""
+"""Write docs/config.md and the JSON schema for editors; `python -m dithc.config.generate --schema` writes only the
+schema."""
 
 import json
 import sys

@@ -63,7 +63,8 @@ def installed(group: Group) -> list[Extension]:
 
 
 def find(group: Group, name: str, *, built_in: Collection[str] = ()) -> Extension:
-    """Return the extension with a name that is not built in; raises UserError unless exactly one package provides it."""
+    """Return the extension with a name that is not built in; raises UserError unless exactly one package provides
+    it."""
     known = installed(group)
     found = [one for one in known if one.name == name]
     if len(found) == 1:

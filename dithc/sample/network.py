@@ -56,8 +56,8 @@ def load_network(job: Job) -> tuple[DiT, dict[str, Any]]:
                 f"weights {path} do not fit the model that their checkpoint describes",
                 got=error,
                 expected="the weights written together with checkpoint.json",
-                fix=f"delete {job.checkpoint} and the folder {store.folder}, then run the workflow again: it trains the "
-                "run anew",
+                fix=f"delete {job.checkpoint} and the folder {store.folder}, then rerun the workflow: it restarts "
+                "the run",
             ) from error
     log.info(f"sampling {describe(evaluation, step=checkpoint.step)} from {checkpoint.folder}")
     return model.eval(), meta

@@ -1,4 +1,4 @@
-"""Settings of installed packages are read, refused and counted as those that are built in."""
+"""Settings of installed packages are read, rejected and hashed like built-in settings."""
 
 import sys
 from pathlib import Path
@@ -105,11 +105,11 @@ def test_sampler_has_to_solve_for_what_the_network_predicts() -> None:
 def test_bad_combinations_with_other_settings_are_refused() -> None:
     given = content()
     given["evaluations"]["e"]["order"] = 2
-    with pytest.raises(UserError, match="`order` is of the samplers"):
+    with pytest.raises(UserError, match="`order` applies to the samplers"):
         load(given)
     given = content()
     given["evaluations"]["e"]["times"] = [999]
-    with pytest.raises(UserError, match="give last 10"):
+    with pytest.raises(UserError, match="last needs 10"):
         load(given)
 
 

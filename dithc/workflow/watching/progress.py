@@ -174,7 +174,7 @@ class Progress:
                 raise problem(
                     f"{path} was changed after it was written",
                     got=error,
-                    expected="the bytes that dithc wrote under its seal",
+                    expected="the bytes that dithc wrote",
                     fix="delete it and start the experiment again, which writes it",
                 ) from None
             self._text, self._matrix = text, Matrix(content)

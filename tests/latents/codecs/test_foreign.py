@@ -375,8 +375,8 @@ def test_shifted_latents_are_not_for_the_sd_vae(fake_tiles, tmp_path) -> None:
     ("settings", "said"),
     [
         ({"bands": [["B02", "B03", "B04"], ["B08"]]}, "groups of 1 and 3 bands"),
-        ({"scale": [1.0, 2.0]}, "`scale` has 2 numbers: give one, or 4, one a channel"),
-        ({"shift": [0.0] * 5, "bands": [["B02"], ["B03"]]}, "`shift` has 5 numbers: give one, or 4 or 8"),
+        ({"scale": [1.0, 2.0]}, "`scale` has 2 numbers: set one, or 4, one per channel"),
+        ({"shift": [0.0] * 5, "bands": [["B02"], ["B03"]]}, "`shift` has 5 numbers: set one, or 4 or 8"),
         ({"scale": 0.0}, "greater than or equal to"),
     ],
     ids=str,

@@ -224,7 +224,7 @@ def test_every_nth_checkpoint_is_kept(job):
     one = job(until=12, steps=12, checkpoint_every=2, keep_last=1, keep_every=6)
     train(one, Group())
     assert store_of(one).steps() == [0, 6, 12]
-    with pytest.raises(ValueError, match="no multiple of `checkpoint_every`"):
+    with pytest.raises(ValueError, match="not a multiple of `checkpoint_every`"):
         job(checkpoint_every=2, keep_every=3)
 
 

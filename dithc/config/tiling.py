@@ -10,7 +10,7 @@ Shown = Annotated[float, Field(ge=-(10.0**9), le=10.0**9)]
 
 
 class Tiles(Settings):
-    """Cutting of scenes into tiles."""
+    """Size, distance and rejection of tiles."""
 
     size: Size = 256
     """Side of a tile in pixels of the common grid."""

@@ -132,7 +132,7 @@ ONE_CLASS: list[dict[str, Any]] = [
         ),
         (
             {"runs": {"a": {"dataset": "landscape", "model": {"norm": "rms"}, "init_file": "DiT.pt"}}},
-            ["runs.a", "original blocks", "norm rms, mlp gelu", "a run by `init`"],
+            ["runs.a", "original blocks", "norm rms, mlp gelu", "a start run by `init`"],
         ),
         (
             {
@@ -144,7 +144,7 @@ ONE_CLASS: list[dict[str, Any]] = [
             [
                 "runs.b.model has blocks of norm rms, mlp swiglu",
                 "runs.a, its `init`, of norm layer",
-                "give both the same",
+                "use the same settings",
             ],
         ),
         (
@@ -252,12 +252,12 @@ ONE_CLASS: list[dict[str, Any]] = [
         (judged(sampler="unipc", order=4), ["evaluations.x.order", "1, 2 or 3"]),
         (
             judged(steps=2, times=[1000, 5], sampler="heun"),
-            ["evaluations.x", "2 timesteps", "`steps` is 2", "give heun 1"],
+            ["evaluations.x", "2 timesteps", "`steps` is 2", "heun needs 1"],
         ),
         (judged(steps=2, times=[999, 5], sampler="euler"), ["evaluations.x", "euler must start at 1000"]),
         (judged(steps=2, times=[1000, 0], sampler="euler"), ["evaluations.x", "end above 0"]),
         (judged(steps=2, times=[1001, 5], sampler="euler"), ["evaluations.x.times", "less than or equal to 1000"]),
-        (judged(steps=3, times=[999, 5]), ["evaluations.x", "`times` are 2 timesteps and `steps` is 3"]),
+        (judged(steps=3, times=[999, 5]), ["evaluations.x", "`times` has 2 timesteps and `steps` is 3"]),
         (judged(steps=3, times=[999, 5, 5]), ["evaluations.x", "`times` are not descending"]),
         (judged(steps=2, times=[1000, 5]), ["evaluations.x", "must be at most 999"]),
         (judged(guidance=2, guidance_interval=[0.6, 0.2]), ["starts at 0.6 and ends at 0.2"]),
@@ -298,11 +298,11 @@ ONE_CLASS: list[dict[str, Any]] = [
         (judged(size=2048, windows={}, metrics=["bands"]), ["evaluations.x", "a scene (`windows`) has no score"]),
         (
             judged(sampler="euler", pipefusion={"pipefusion_parallel_degree": 7}),
-            ["evaluations.x.pipefusion.pipefusion_parallel_degree is 7", "the network has 6 blocks", "take 6"],
+            ["evaluations.x.pipefusion.pipefusion_parallel_degree is 7", "the network has 6 blocks", "at most 6"],
         ),
         (
             judged(sampler="euler", pipefusion={"num_pipeline_patch": 65}),
-            ["evaluations.x.pipefusion.num_pipeline_patch is 65", "an image has 64 tokens", "take 64"],
+            ["evaluations.x.pipefusion.num_pipeline_patch is 65", "an image has 64 tokens", "at most 64"],
         ),
         (
             judged(sampler="euler", pipefusion={"pipefusion_parallel_degree": 4})
@@ -313,7 +313,7 @@ ONE_CLASS: list[dict[str, Any]] = [
                 "`num_pipeline_patch: 4`",
             ],
         ),
-        (judged(pipefusion={}), ["evaluations.x.pipefusion", "cuts nothing"]),
+        (judged(pipefusion={}), ["evaluations.x.pipefusion", "has no effect"]),
         (judged(pipefusion={"num_pipeline_patch": 2}, at="codec"), ["evaluations.x", "`at` is codec"]),
         (judged(ema=0.07, weights="raw"), ["evaluations.x", "`weights` is raw"]),
         (judged(ema=0.07, at="start"), ["evaluations.x", "`at` is start"]),
@@ -324,7 +324,7 @@ ONE_CLASS: list[dict[str, Any]] = [
         ),
         ({"runs": {"a": {"dataset": "landscape", "ema": {"lengths": [0.1]}}}}, ["runs.a.ema.lengths", "at least 2"]),
         ({"seed": -1}, ["seed", "greater than or equal to 0"]),
-        ({"results": "r$(touch pwned)"}, ["results", "has $"]),
+        ({"results": "r$(touch pwned)"}, ["results", "contains $"]),
         ({"store": ""}, ["store", "at least 1 character"]),
         ({"title": "a\nb"}, ["title", "one line"]),
         ({"__use_yte__": True}, ["__use_yte__", "unknown key"]),
@@ -362,8 +362,8 @@ def test_guide_needs_a_fine_tuning_of_what_saw_dropped_labels() -> None:
     load({**demo(), "runs": runs, "evaluations": {"x": {**evaluation, "run": "after-seen"}}})
     for run, words in {
         "seen": "requires a fine-tuning run",
-        "after-unseen": "never learnt",
-        "forgot": "never learnt",
+        "after-unseen": "only then this is learned",
+        "forgot": "only then this is learned",
     }.items():
         with pytest.raises(UserError, match=words):
             load({**demo(), "runs": runs, "evaluations": {"x": {**evaluation, "run": run}}})
@@ -401,7 +401,7 @@ def test_memory_of_a_run_counts_its_averages() -> None:
 
 def test_runs_that_start_from_each_other_are_refused() -> None:
     runs = {"a": {"dataset": "landscape", "init": "b"}, "b": {"dataset": "landscape", "init": "a"}}
-    with pytest.raises(UserError, match="circle"):
+    with pytest.raises(UserError, match="circular"):
         load({**demo(), "runs": runs, "evaluations": {}})
 
 
@@ -459,7 +459,7 @@ def test_missing_broken_and_empty_files_are_clear_errors(tmp_path: Path) -> None
         load(tmp_path / "none.yaml")
     broken = tmp_path / "broken.yaml"
     broken.write_text("runs: [unclosed")
-    with pytest.raises(UserError, match="no YAML"):
+    with pytest.raises(UserError, match="invalid YAML"):
         load(broken)
     broken.write_text("")
     with pytest.raises(UserError, match="empty"):
@@ -476,7 +476,7 @@ def test_faults_are_said_with_the_line_of_the_file_that_has_them(tmp_path: Path)
     with pytest.raises(UserError, match=r"seed \(line 2, column 1 of configuration file .*other.yaml\)"):
         experiment_of([demo_file, one, other])
     other.write_text("seed: 1\nmachine:\n  nodes: 1\n  nodes: 2\n")
-    with pytest.raises(UserError, match=r"other.yaml, line 4, column 3 .*\n.*duplicate key `nodes`, first in line 3"):
+    with pytest.raises(UserError, match=r"other.yaml, line 4, column 3: .*\n.*duplicate key `nodes`, first in line 3"):
         load(other)
 
 

@@ -52,7 +52,7 @@ def test_damaged_checkpoint_is_passed_over_and_the_reason_kept(store, damage, ca
     else:
         (store.path(2) / "checkpoint.json").write_text("{")
     assert store.newest().step == 1
-    assert "passed over" in caplog.text
+    assert "skipping damaged checkpoint" in caplog.text
     assert "checkpoint passed over" in (store.folder / "events.jsonl").read_text()
 
 
@@ -71,10 +71,10 @@ def test_several_damaged_checkpoints_are_an_error_that_names_them_and_the_flag(s
     ):
         assert words in str(error.value)
     assert len(str(error.value).splitlines()) == 4
-    assert "passed over" not in caplog.text
+    assert "skipping damaged checkpoint" not in caplog.text
     assert store.newest(at_most=2).step == 1, "a single damaged checkpoint is skipped"
     assert store.newest(go_back=True).step == 1
-    assert caplog.text.count("passed over") == 3
+    assert caplog.text.count("skipping damaged checkpoint") == 3
 
 
 @pytest.mark.parametrize("step", [0, 1])

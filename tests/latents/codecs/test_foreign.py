@@ -334,7 +334,7 @@ def test_a_program_without_its_methods_or_damaged_or_absent_is_refused(fake_tile
         ({"factor": 3}, "multiples of 3"),
         ({"bands": "all"}, r"3 bands[\s\S]*4, by `bands`"),
         ({"bands": [["B02", "B03"], ["B04", "B08"]]}, r"3 bands[\s\S]*2, by `bands`"),
-        ({"bands": [["B02", "B03", "B04"]]}, r"leaves out B08[\s\S]*source.bands"),
+        ({"bands": [["B02", "B03", "B04"]]}, r"lacks B08[\s\S]*source.bands"),
         ({"bands": [["B02", "B03", "B04"], ["B08", "B12", "B11"]]}, "has B11, B12"),
     ],
     ids=str,

@@ -201,7 +201,7 @@ def test_average_of_a_length_says_what_it_lacks(job, lengthy, trained, tmp_path)
     (folder / "step_0000008" / "optimizer.safetensors").write_bytes(b"")  # which nobody reads
     load_network(job(snapshots=(8, 12), **own))
     (folder / "step_0000008" / "ema-0.1.safetensors").write_bytes(b"")
-    with pytest.raises(UserError, match=r"step_0000008 is damaged[\s\S]*ema-0.1.safetensors is cut short"):
+    with pytest.raises(UserError, match=r"step_0000008 is damaged[\s\S]*ema-0.1.safetensors is truncated"):
         load_network(job(snapshots=(8, 12), **own))
 
 

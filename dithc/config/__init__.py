@@ -1,11 +1,13 @@
 """Schema of the configuration: all settings of an experiment with documentation, defaults and checks.
 
 Purpose: one definition of each key for the workflow engine, the command line, the JSON schema and docs/config.md. Files
-in `config/` describe experiments; profiles in `profiles/` set the section `machine`. Contents: frozen models
-(`Experiment` and its sections) and `load`, which reads a YAML file or a mapping. Invariants: unknown keys are rejected,
-values are immutable, every field has a docstring. References to undefined names are rejected before the first job.
+in `config/` describe experiments; profiles in `profiles/` set the section `machine`.
+Contents: frozen models (`Experiment` and its sections) and `load`, which reads a YAML file or a mapping.
+Invariants: unknown keys are rejected, values are immutable, every field has a docstring. References to undefined names
+are rejected before the first job.
 Extending: add a field with a docstring and run `make generate`. A new kind of source, codec or extractor is a new model
-with a separate `kind`; export it here if another package dispatches on it."""
+with a separate `kind`; export it here if another package dispatches on it.
+"""
 
 from dithc.config import codecs, datasets, training
 from dithc.config.experiment import Experiment

@@ -135,9 +135,10 @@ def experiment_of(
     overridden values of section `machine` and of profiles.
 
     Args:
-        config: Merged configuration; or files, each of which overrides the files before it. files: Files of a merged
-        configuration. They are read again, because Snakemake silently uses the last of duplicate keys. above: Arguments
-        of the form `key=value` that override the files, by origin: each profile, then the command line.
+        config: Merged configuration; or files, each of which overrides the files before it.
+        files: Files of a merged configuration. They are read again, because Snakemake silently uses the last of
+            duplicate keys.
+        above: Arguments of the form `key=value` that override the files, by origin: each profile, then the command line.
 
     Raises:
         UserError: See `load`.

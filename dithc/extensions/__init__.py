@@ -9,9 +9,10 @@ in its pyproject.toml:
 Contents: `find` returns the extension with a group and name, `installed` lists the extensions of a group. An
 `Extension` loads the object of its entry point. `fault` builds the error of an extension that violates its contract.
 Invariants: only the named extension is imported, and only for a name that is not built in. An extension never replaces
-a built-in name. A name that two packages provide is rejected. Extending: a new group needs a name in `GROUPS` and a
-class of settings in dithc.config.installed. The package that uses the group defines and tests its contract;
-docs/extending.md documents all contracts. """
+a built-in name. A name that two packages provide is rejected.
+Extending: a new group needs a name in `GROUPS` and a class of settings in dithc.config.installed. The package that uses
+the group defines and tests its contract; docs/extending.md documents all contracts.
+"""
 
 from dithc.extensions.finding import FIX, GROUPS, Extension, Group, fault, find, installed
 

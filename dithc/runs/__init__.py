@@ -3,10 +3,12 @@
 Purpose: Snakemake deletes outputs of failed jobs, reruns stages after cosmetic edits and does not handle walltimes. It
 therefore owns only JSON manifests. Checkpoints are in a store folder named by a digest of the semantic settings.
 Contents: `Manifest`, `outcome` (the numbers of each stage), `digest`, `Store`, `Lease`, `outputs` (ownership of files)
-and atomic file functions. Invariants: a file with its final name is complete. A manifest is written last. A checkpoint
-exists only with its commit file. At most one training run holds the lease of a store folder. Digests are independent of
-ranks, nodes and paths. Extending: a new stage writes a `Manifest` and declares its numbers in `outcome`. A new file of
-a checkpoint is written between `Store.begin` and `Store.commit`. Replace and delete files only through `outputs`."""
+and atomic file functions.
+Invariants: a file with its final name is complete. A manifest is written last. A checkpoint exists only with its commit
+file. At most one training run holds the lease of a store folder. Digests are independent of ranks, nodes and paths.
+Extending: a new stage writes a `Manifest` and declares its numbers in `outcome`. A new file of a checkpoint is written
+between `Store.begin` and `Store.commit`. Replace and delete files only through `outputs`.
+"""
 
 from dithc.runs import outcome, outputs
 from dithc.runs.files import atomic_write, replacing, sha256_file

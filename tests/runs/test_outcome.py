@@ -56,7 +56,9 @@ def test_numbers_of_a_stage_are_read_as_written(stage: str, tmp_path: Path) -> N
 def test_missing_number_is_named(stage: str, key: str, tmp_path: Path) -> None:
     numbers = {name: value for name, value in GOOD[stage][0].items() if name != key}
     Manifest(stage=stage, name="a", spec={}, numbers=numbers).write(tmp_path / "manifest.json")
-    with pytest.raises(UserError, match=rf"{tmp_path}/manifest.json: invalid `numbers\.{key}`[\s\S]*no such key[\s\S]*fix"):
+    with pytest.raises(
+        UserError, match=rf"{tmp_path}/manifest.json: invalid `numbers\.{key}`[\s\S]*no such key[\s\S]*fix"
+    ):
         Manifest.read(tmp_path / "manifest.json")
 
 

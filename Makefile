@@ -30,7 +30,7 @@ help:
 	@echo "make lint      ruff, mypy, import layers, snakefmt, snakemake --lint"
 	@echo "make format    format Python and rule files"
 	@echo "make docs      build the documentation site in build/docs"
-	@echo "make generate  rewrite config/defaults.yaml and workflow/schemas/config.schema.json"
+	@echo "make generate  rewrite docs/config.md, and the schema for editors, workflow/schemas/config.schema.json"
 	@echo "make lock      rewrite requirements.lock from what .venv holds"
 	@echo "make clean     remove .venv and caches (results and store stay)"
 
@@ -80,6 +80,7 @@ $(BIN)/.installed: requirements.lock pyproject.toml $(wildcard setup.py) $(wildc
 	  "fix: make wheelhouse on such a machine or with PLATFORM= and TARGET_PYTHON= of this one"; exit 1; })
 	@$(PIP) install $(PIP_FLAGS) $(PIP_SOURCE) --no-deps --no-build-isolation -e .
 	@$(BIN)/python -m compileall -qq -j 0 .venv/lib >/dev/null || true  # on all cores, where pip would use one; what cannot be compiled runs as text
+	@$(BIN)/python -m dithc.config.generate --schema
 	@touch $@
 
 demo: EXPERIMENT := config/experiments/demo.yaml

@@ -1,12 +1,12 @@
-"""The only schema: every setting of an experiment, documented, with its default, checked before the first job.
+"""Schema of the configuration: all settings of an experiment with documentation, defaults and checks.
 
-What: frozen models (`Experiment` and the sections in it) and `load`, which reads a YAML file or a mapping.
-Why: one place decides what a key means; the workflow engine, the command line, the JSON schema and the defaults file all
-come from it. Science is in `config/`, the machine in `profiles/` (it sets the section `machine`).
-Invariants: unknown keys are refused; values never change; every field has a docstring; a name that refers to nothing is
-an error here, not in hour three.
-How to change it: add a field with its docstring, run `make generate`, use it. A new kind of source, codec or extractor is
-a new model with its own `kind` (export it here if a room dispatches on it).
+Purpose: one definition of each key for the workflow engine, the command line, the JSON schema and docs/config.md. Files
+in `config/` describe experiments; profiles in `profiles/` set the section `machine`.
+Contents: frozen models (`Experiment` and its sections) and `load`, which reads a YAML file or a mapping.
+Invariants: unknown keys are rejected, values are immutable, every field has a docstring. References to undefined names
+are rejected before the first job.
+Extending: add a field with a docstring and run `make generate`. A new kind of source, codec or extractor is a new model
+with a separate `kind`; export it here if another package dispatches on it.
 """
 
 from dithc.config import codecs, datasets, training

@@ -1,6 +1,6 @@
-"""The base of every configuration model, and the kinds of its values, each with the range in which it means something.
+"""Base class of the configuration models, and value types with their valid ranges.
 
-Unknown keys are refused, values do not change, every field is documented; no number is infinite, NaN, or true or false.
+Models reject unknown keys and are immutable. Numbers are finite, and booleans are not accepted as numbers.
 """
 
 import unicodedata
@@ -10,53 +10,51 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
-MOST_SEED = 2**63 - 1  # seeds are kept in signed words of 64 bits
-LONGEST_PART = 200  # bytes of a folder's name; file systems take 255
-# What a shell takes for its own inside of quotes or to end them, begin a command or send text elsewhere, and what patterns of
-# file names and format strings take. Our own commands quote; a site's scripts, and a person who copies a line of a log, may not.
+MOST_SEED = 2**63 - 1  # seeds are stored as signed 64-bit integers
+LONGEST_PART = 200  # bytes of a name in a path; file systems accept 255
+# Characters with a meaning in shells, glob patterns and format strings. dithc quotes paths in its commands; scripts of a site
+# and lines copied from a log may not.
 NOT_IN_PATHS = "\"'`$\\;&|<>{}[]*?"
 
 
 def _one_line(text: str) -> str:
     odd = next((letter for letter in text if unicodedata.category(letter) in ("Cc", "Cf", "Cs", "Zl", "Zp")), None)
     if odd is not None:
-        raise ValueError(
-            f"a text of one line is expected, without characters that are not seen: there is U+{ord(odd):04X}"
-        )
+        raise ValueError(f"expected one line of text without invisible characters; it contains U+{ord(odd):04X}")
     return text
 
 
 def _path(text: str) -> str:
     odd = next((letter for letter in _one_line(text) if letter in NOT_IN_PATHS), None)
     if odd is not None:
-        raise ValueError(f"{text!r} has {odd}, and a path may have none of {NOT_IN_PATHS}: rename it, or link to it")
+        raise ValueError(f"{text!r} contains {odd}; a path must not contain {NOT_IN_PATHS}: rename it or link to it")
     if text != text.strip() or text.startswith(("-", "~")):
-        raise ValueError(f"{text!r} begins or ends with a space, or begins with - or ~, which is not expanded here")
+        raise ValueError(f"{text!r} starts or ends with a space, or starts with - or ~, which dithc does not expand")
     if any(len(part.encode()) > LONGEST_PART for part in text.split("/")):
-        raise ValueError(f"a part of this path is longer than {LONGEST_PART} bytes")
+        raise ValueError(f"a name in this path is longer than {LONGEST_PART} bytes")
     return text
 
 
 def _address(text: str) -> str:
     parts = urlsplit(_one_line(text))
     if parts.scheme not in ("https", "http") or not parts.hostname or " " in text:
-        raise ValueError("an address such as https://HOST/PATH is expected")
+        raise ValueError("expected an address such as https://HOST/PATH")
     if parts.username is not None or parts.query or parts.fragment:
         raise ValueError(
-            "the address has a user, password, query or fragment, which would stand in every manifest: leave it out, a token "
-            "goes into the variable DITHC_STAC_TOKEN"
+            "the address has a user, password, query or fragment, which every manifest would contain: remove it, and set a "
+            "token in the variable DITHC_STAC_TOKEN"
         )
     return text
 
 
 Count = Annotated[int, Field(ge=0, le=10**9)]
 Positive = Annotated[int, Field(ge=1, le=10**9)]
-Size = Annotated[int, Field(ge=1, le=65_536)]  # of a side, a width, a batch
+Size = Annotated[int, Field(ge=1, le=65_536)]  # side, width or batch
 Seed = Annotated[int, Field(ge=0, le=MOST_SEED)]
 Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
 Metres = Annotated[float, Field(gt=0.0, le=100_000.0)]
 Gib = Annotated[float, Field(gt=0.0, le=10.0**6)]
-Rate = Annotated[float, Field(gt=0.0, le=1.0)]  # of learning
+Rate = Annotated[float, Field(gt=0.0, le=1.0)]  # learning rate
 Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]*$", max_length=64)]  # part of file names
 Preset = Annotated[str, Field(pattern=r"^(Modern)?DiT-(S|B|L|XL)/[248]$")]
 Band = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]*$", max_length=32)]
@@ -70,17 +68,18 @@ def _is_truth(annotation: object) -> bool:
 
 
 class Settings(BaseModel):
-    """A section of the configuration; each field's docstring is its documentation in the generated files."""
+    """Base class of a section. The docstrings of its fields are their documentation in docs/config.md and the JSON
+    schema."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True, allow_inf_nan=False)
 
     @model_validator(mode="before")
     @classmethod
     def _truth_is_no_number(cls, content: Any) -> Any:
-        """To Python, true is 1: `steps: yes` would be one step."""
+        """Reject booleans in number fields: Python treats true as 1, so `steps: yes` would be one step."""
         for name, value in content.items() if isinstance(content, Mapping) else ():
             field = cls.model_fields.get(name) if isinstance(name, str) else None
             values = value if isinstance(value, list) else [value]
             if field is not None and not _is_truth(field.annotation) and any(isinstance(one, bool) for one in values):
-                raise ValueError(f"`{name}` is {value!r}, where neither true nor false is expected")
+                raise ValueError(f"`{name}` is {value!r}; true and false are not allowed here")
         return content

@@ -1,4 +1,4 @@
-"""Settings of measurements that the report shows."""
+"""Settings of the benchmarks in the report."""
 
 from typing import Annotated, Literal
 
@@ -8,139 +8,145 @@ from dithc.config.base import Gib, Place, Positive, Preset, Settings, Size
 
 
 class Strategies(Settings):
-    """Trainings under cftp, dp and dp+tp, shown in the report beside the paper's table 2."""
+    """Training runs with the strategies cftp, dp and dp+tp. The report compares them with table 2 of the paper."""
 
     models: list[Preset] = Field(default=[], max_length=64)
-    """Presets to compare; none for no comparison."""
+    """Presets to compare; an empty list disables the comparison."""
     batches: list[Positive] = Field(default=[8, 16], max_length=64)
-    """Images a step over all ranks."""
+    """Images per step over all ranks."""
     dtype: Literal["fp32", "bf16"] = "fp32"
     """Compute type."""
     rounds: Positive = 2
-    """Runs of each strategy, in turns."""
+    """Runs of each strategy, interleaved."""
     memory_limit_gib: Gib | None = None
-    """Memory of all ranks of a run together, beyond which it is out of memory; none for what is available."""
+    """Total memory of all ranks of a run. A run that exceeds it is reported as out of memory; the available memory if
+    unset."""
 
 
 class Scaling(Settings):
-    """A training on more and more ranks, shown in the report beside the paper's figures 10 and 11."""
+    """Training runs on increasing numbers of ranks. The report compares them with figures 10 and 11 of the paper."""
 
     models: list[Preset] = Field(default=[], max_length=64)
-    """Presets to measure; none for no measurement."""
+    """Presets to measure; an empty list disables the measurement."""
     ranks: list[Positive] = Field(default=[1, 2], max_length=64)
-    """Counts of ranks, ascending, each a training."""
+    """Numbers of ranks, ascending; one training run each."""
     batch: Size = 8
-    """Images a step: of each rank in weak scaling, of all ranks in strong scaling."""
+    """Images per step: per rank for weak scaling, over all ranks for strong scaling."""
     dtype: Literal["fp32", "bf16"] = "fp32"
     """Compute type."""
     rounds: Positive = 2
-    """Runs of each count, in turns."""
+    """Runs of each number of ranks, interleaved."""
     without_communication: bool = True
-    """Also times the same steps with nothing exchanged."""
+    """Also measure the same steps without communication."""
 
 
 class Simulate(Settings):
-    """Training steps played on a described machine of many nodes, shown in the report as simulated."""
+    """Simulation of training steps on a described machine with many nodes. The report marks the results as
+    simulated."""
 
     machine: Place | None = None
-    """Description of the machine, such as profiles/machines/lx2.yaml; none for no simulation."""
+    """Description of the machine, such as profiles/machines/lx2.yaml; no simulation if unset."""
     models: list[Preset] = Field(default=["DiT-XL/2"], min_length=1, max_length=64)
-    """Presets, curves of each; the paper's experiments are of DiT-XL/2 alone."""
+    """Presets, with separate curves. The experiments of the paper use DiT-XL/2 only."""
     step: Place | None = None
-    """JSON file of `dithc bench step` or `dithc bench scaling` that has a step of these models on one node, for weak and strong
-    scaling; none for the published steps, on the paper's machine."""
+    """JSON file of `dithc bench step` or `dithc bench scaling` with a step of these models on one node, for weak and
+    strong scaling. If unset, the published steps on the machine of the paper."""
     nodes: list[Positive] = Field(default=[1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024], max_length=64)
-    """Counts of nodes."""
+    """Numbers of nodes."""
     of: list[Literal["paper", "weak", "strong"]] = ["paper"]
-    """What to play: the paper's experiments, as it made them and as dithc would; or weak and strong scaling of dithc alone."""
+    """Simulated experiments. paper: the experiments of the paper, as published and with dithc; weak, strong: scaling of
+    dithc."""
 
 
 class Stepwise(Settings):
-    """A training that gets one of dithc's parts after the other, shown in the report beside the paper's figure 9."""
+    """Training runs that enable one component of dithc after another. The report compares them with figure 9 of the
+    paper."""
 
     model: Preset | None = None
-    """Preset to measure; none for no measurement."""
+    """Preset to measure; no measurement if unset."""
     batch: Size = 8
-    """Images a step over all ranks."""
+    """Images per step over all ranks."""
     dtype: Literal["fp32", "bf16"] = "fp32"
     """Compute type."""
     ranks: Positive = 2
     """Ranks on this machine."""
     tune: bool = True
-    """Searches the matrix products first, as `dithc tune` does, for the last stage."""
+    """Tune the matrix products as `dithc tune` does, for the last stage."""
     rounds: Positive = 3
-    """Runs of each stage, in turns."""
+    """Runs of each stage, interleaved."""
 
 
 class AutoMemBench(Settings):
-    """What AutoMem and its tiers of memory give, shown in the report."""
+    """Measurements of AutoMem and its memory tiers."""
 
     model: Preset | None = None
-    """Preset to train; none for no measurement."""
+    """Preset to train; no measurement if unset."""
     batch: Size = 8
-    """Images a step."""
+    """Images per step."""
     dtype: Literal["fp32", "bf16"] = "fp32"
     """Compute type."""
     only: list[Literal["budget", "file", "largest-batch", "pool", "resident"]] = ["budget", "pool", "resident"]
-    """Parts: a budget of the fastest tier, a limit on the process with a file tier, the largest batch under a limit; steps with
-    and without the pool, and with and without AutoMem where nothing moves."""
+    """Measurements. budget: with a budget of the fastest tier; file: a limit on the process, with a file tier;
+    largest-batch: the largest batch under a limit; pool: steps with and without the pool; resident: steps with and
+    without AutoMem if no data moves."""
     budget: float = Field(default=0.4, gt=0, lt=1)
-    """Of the fastest tier, as a share of what the training takes unmanaged."""
+    """Budget of the fastest tier, as a share of the memory that training uses without AutoMem."""
     folder: Place = "."
-    """Of the file tier, on a local disk."""
+    """Folder of the file tier, on a local disk."""
     file_gib: Gib = 16.0
-    """GiB of the file tier."""
+    """Size of the file tier in GiB."""
     memory_gib: Gib | None = None
-    """GiB of a process when the largest batch is searched."""
+    """Memory limit of a process in GiB for `largest-batch`."""
     rounds: Positive = 2
-    """Runs of each contender, in turns."""
+    """Runs of each variant, interleaved."""
 
 
 class SamplingBench(Settings):
-    """One image by one rank and by several, shown in the report with the images and their differences."""
+    """Sampling of one image with one rank and with several. The report shows the images and their differences."""
 
     model: Preset | None = None
-    """Preset to sample with, its weights random; none for no measurement."""
+    """Preset to sample, with random weights; no measurement if unset."""
     tokens: list[Size] = Field(default=[256, 1024, 4096], min_length=1, max_length=64)
-    """Tokens of an image, square numbers."""
+    """Tokens per image, square numbers."""
     dtypes: list[Literal["fp32", "bf16"]] = Field(default=["fp32", "bf16"], min_length=1, max_length=2)
     """Compute types."""
     guidance: list[Annotated[float, Field(ge=1, le=100)]] = Field(default=[4.0, 1.0], min_length=1, max_length=16)
-    """Scales; 1 is a call of the network alone."""
+    """Guidance scales; 1 is a single evaluation of the network per step."""
     ranks: Annotated[int, Field(ge=2, le=1024)] = 2
     """Ranks on this machine, each with an equal share of its cores."""
     steps: Annotated[int, Field(ge=1, le=1000)] = 30
-    """Steps of the images that are drawn; caches save little in few."""
+    """Steps of the images in the report. Caches save little if there are only a few steps."""
     decode_size: Annotated[int, Field(ge=0, le=65536, multiple_of=8)] = 1024
-    """Side in pixels of the image that is decoded by one rank and by all; 0 for none."""
+    """Side in pixels of the image that one rank and all ranks decode; 0 disables the measurement."""
     decode_width: Size = 32
-    """Channels of the decoders, a power of two; Stable Diffusion's has 128, and takes about ten times as long."""
+    """Channels of the decoders, a power of two. The decoder of Stable Diffusion has 128 and is about ten times
+    slower."""
     diffusers: bool = True
-    """Also diffusers' pipeline with the same weights, where it is installed."""
+    """Also measure the pipeline of diffusers with the same weights, if it is installed."""
     rounds: Positive = 3
-    """Turns of each contender."""
+    """Runs of each variant, interleaved."""
 
 
 class Bench(Settings):
-    """Timing of a training step, shown in the report."""
+    """Benchmarks in the report; the keys of this section time a training step."""
 
     model: Preset | None = None
-    """Preset to time; null for no bench."""
+    """Preset to time; no measurement if unset."""
     batch: Size = 16
-    """Images a step."""
+    """Images per step."""
     dtype: Literal["fp32", "bf16"] = "fp32"
     """Compute type."""
     compare: list[Literal["eager", "compile"]] = ["eager"]
-    """Contenders."""
+    """PyTorch variants to compare with."""
     strategies: Strategies = Strategies()
     """Comparison of strategies."""
     scaling: Scaling = Scaling()
     """Measured scaling."""
     stepwise: Stepwise = Stepwise()
-    """What each part adds."""
+    """Speedup of each component."""
     automem: AutoMemBench = AutoMemBench()
-    """What AutoMem gives."""
+    """Measurements of AutoMem."""
     sampling: SamplingBench = SamplingBench()
-    """One image by one rank and by several."""
+    """Sampling with one rank and with several."""
     simulate: Simulate = Simulate()
     """Simulated scaling."""

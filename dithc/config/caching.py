@@ -1,4 +1,4 @@
-"""Settings of caches across the steps of a sampling, which change its images."""
+"""Settings of caches across sampling steps. Caches change the images."""
 
 from typing import Annotated, Literal
 
@@ -8,32 +8,33 @@ from dithc.config.base import Settings
 
 
 class FirstBlock(Settings):
-    """The first block is always run; where it adds nearly what it added when all were run last, what the others added then is
-    used again. Decided for each image, and for each branch of its guidance, by itself."""
+    """Reuse of the residual of all other blocks while the residual of the first block changes little. The first block
+    always runs. The decision is separate for each image and each guidance branch."""
 
     kind: Literal["first-block"]
-    """first-block: by how much the first block's part has changed."""
+    """Selects this cache."""
     threshold: float = Field(default=0.05, ge=0.0, le=10.0)
-    """The others are run again from this change on: the mean magnitude of the difference, as a share of that of the part. 0 runs
-    them always."""
+    """Relative change of the first block's residual from which the other blocks run again: mean magnitude of the
+    difference over mean magnitude of the residual. 0 runs all blocks always."""
 
     def __str__(self) -> str:
         return f"{self.kind} cache, threshold {self.threshold:g}"
 
 
 class Taylor(Settings):
-    """The blocks are run at some of the calls; in between, what they add is extrapolated from these over the timesteps."""
+    """Extrapolation of the residual of the blocks over the timesteps, between evaluations that run the blocks."""
 
     kind: Literal["taylor"]
-    """taylor: by a polynomial through what the blocks added, in the manner of TaylorSeer (arXiv 2503.06923)."""
+    """Selects this cache: a polynomial through previous residuals, like TaylorSeer (arXiv 2503.06923)."""
     interval: int = Field(default=3, ge=1, le=100)
-    """Calls from one that runs the blocks to the next: 3 runs them at every third. 1 runs them always."""
+    """Distance of evaluations that run the blocks: 3 runs them in every third evaluation, 1 always."""
     order: int = Field(default=1, ge=0, le=4)
-    """Degree of the polynomial; 0 uses the last part again. 2 suits samplers that add no noise, such as ddim, in 30 steps and
-    more; of ddpm, 1 at most. Each degree keeps a stream of tokens more for each image."""
+    """Degree of the polynomial; 0 repeats the last residual. Use 2 for samplers that add no noise, such as ddim, with
+    30 or more steps, and at most 1 for ddpm. Each degree stores one more stream of tokens per image."""
     warmup_steps: int = Field(default=6, ge=1, le=1000)
-    """First calls, all of which run the blocks: near noise, what they add changes fastest. In 30 steps of a flow (Sentinel-2,
-    euler, interval 3) FID was 4 % worse with 3, and within the noise of seeds with 6, which ran 47 % of the blocks."""
+    """First evaluations, which all run the blocks, because residuals change fastest near pure noise. In 30 steps of a
+    flow (Sentinel-2, euler, interval 3), FID was 4% worse with 3. With 6 it was within the noise of seeds, and 47% of
+    the blocks ran."""
 
     def __str__(self) -> str:
         return f"{self.kind} cache, interval {self.interval}, order {self.order}"

@@ -7,6 +7,7 @@ from typing import Annotated, Literal, get_args
 from pydantic import Field, SerializeAsAny, model_validator
 
 from dithc.config.base import Address, Band, Fraction, Metres, Name, Place, Positive, Settings, Size, Title
+from dithc.config.installed import REGISTERED as REGISTERED
 from dithc.config.installed import Installed as Installed
 from dithc.config.installed import InstalledConditions as InstalledConditions
 from dithc.config.installed import InstalledSource as InstalledSource
@@ -17,7 +18,7 @@ from dithc.config.tiling import Scaling
 from dithc.config.tiling import Split as Split
 from dithc.config.tiling import Tiles as Tiles
 
-# In the units of the data set, digital numbers or reflectances: far beyond both, and far from what fp32 cannot tell apart.
+# Limits in digital numbers or reflectance: far beyond valid values, and small enough for exact differences in fp32.
 Coefficient = Annotated[float, Field(ge=-(10.0**6), le=10.0**6)]
 Above0 = Annotated[float, Field(gt=0.0, le=10.0**6)]
 Pattern = Annotated[str, Field(min_length=1, max_length=500)]
@@ -29,7 +30,7 @@ SHARPENED_GSD_M = 2.0  # half of a multispectral pixel of Gaofen-2 and more: not
 
 Sentinel2Band = Literal["B01", "B02", "B03", "B04", "B05", "B06", "B07", "B08", "B8A", "B09", "B10", "B11", "B12"]
 SENTINEL2_BANDS = get_args(Sentinel2Band)
-NOT_OF_LEVEL_2A = "B10"  # cirrus, which that level has used up
+NOT_OF_LEVEL_2A = "B10"  # cirrus band, which level 2A does not contain
 
 
 class Synthetic(Settings):
@@ -38,8 +39,8 @@ class Synthetic(Settings):
     scenes: Positive = 2
     """Number of scenes; for an image folder, images per class."""
     size: Size = 768
-    """Side of a scene in pixels at its finest resolution, a multiple of 6 for Sentinel-2; for an image folder, an image's
-    typical side."""
+    """Side of a scene in pixels at its finest resolution, a multiple of 6 for Sentinel-2; for an image folder, an
+    image's typical side."""
     classes: Size = 4
     """Classes of an image folder; ignored by satellite scenes."""
 
@@ -50,8 +51,9 @@ class _Source(Settings):
     synthetic: Synthetic | None = None
     """Generate the input instead: data of the same structure for machines without data."""
     include: list[Pattern] = Field(default=[], max_length=1000)
-    """Patterns of names, or of paths below `path`. Only matching files, products and folders are read: `*_SR_*.tif`, `2023/*`.
-    Case does not matter, and `*` also matches `/`. Masks become scenes only if a pattern names a mask (`*_udm2.tif`)."""
+    """Patterns of names, or of paths below `path`. Only matching files, products and folders are read: `*_SR_*.tif`,
+    `2023/*`. Case does not matter, and `*` also matches `/`. Masks become scenes only if a pattern names a mask
+    (`*_udm2.tif`)."""
     exclude: list[Pattern] = Field(default=[], max_length=1000)
     """Patterns, as in `include`, of files, products and folders that are not read."""
 
@@ -66,14 +68,15 @@ class MaskFile(Settings):
     """A mask raster in the folder of each scene, on the pixels of the scene, as `.tif`, `.jp2` or `.npy`."""
 
     names: Annotated[Pattern, Field(pattern=r"\*")] = "*_mask.*"
-    """Pattern of the names of masks, such as `*_udm2*.tif` or `*_QA_PIXEL.TIF`. The first `*` matches the start of the scene's
-    name. Each scene must have one mask."""
+    """Pattern of the names of masks, such as `*_udm2*.tif` or `*_QA_PIXEL.TIF`. The first `*` matches the start of the
+    scene's name. Each scene must have one mask."""
     band: Positive = 1
     """Band of the mask, counted from 1."""
     clear: list[MaskValue] = Field(default=[0], max_length=1000)
     """Values of clear pixels: `[1]` for band 1 of PlanetScope's udm2."""
     cloud: list[MaskValue] | Literal["others"] = Field(default=[1, 1024, 2048, 3072])
-    """Values of cloudy or unusable pixels, by default 1 and QA60. `others` means all values outside `clear` and `no_data`."""
+    """Values of cloudy or unusable pixels, by default 1 and QA60. `others` means all values outside `clear` and
+    `no_data`."""
     no_data: list[MaskValue] = Field(default=[255], max_length=1000)
     """Values of pixels without data. A value in none of the three lists rejects the scene."""
 
@@ -90,8 +93,8 @@ class Clouds(Settings):
     """Selection of cloudy pixels in a scene. `tiles.max_cloud` limits their share in a tile."""
 
     mask: MaskFile | None = None
-    """Mask rasters next to scenes. `{}` selects `NAME_mask.tif` or `NAME_mask.npy` with 0 clear, 255 no data, and 1 or QA60
-    cloud."""
+    """Mask rasters next to scenes. `{}` selects `NAME_mask.tif` or `NAME_mask.npy` with 0 clear, 255 no data, and 1 or
+    QA60 cloud."""
     buffer_m: float = Field(default=0.0, ge=0.0, le=10_000.0)
     """Meters around each cloudy pixel, to all four sides and corners, that also count as cloud."""
 
@@ -100,8 +103,8 @@ class ProductClouds(Clouds):
     """Selection of cloudy pixels in a product, by the product's masks or a mask raster of the user."""
 
     classes: list[Annotated[int, Field(ge=2, le=11)]] = Field(default=[3, 8, 9, 10], max_length=10)
-    """Classes of the scene classification (SCL, L2A) that count as cloud. The default is cloud shadow (3), clouds of medium and
-    high probability (8, 9) and thin cirrus (10). 2 is dark ground, 11 snow."""
+    """Classes of the scene classification (SCL, L2A) that count as cloud. The default is cloud shadow (3), clouds of
+    medium and high probability (8, 9) and thin cirrus (10). 2 is dark ground, 11 snow."""
     probability: int | None = Field(default=None, ge=1, le=100)
     """Lowest cloud probability (MSK_CLDPRB, L2A) in percent that counts as cloud. If unset, the mask is not read."""
     classi: bool = False
@@ -121,8 +124,9 @@ class _Files(_Source):
 
 class _Sentinel2Bands(_Source):
     gsd_m: Metres = 10.0
-    """Pixel size of the common grid in meters. If a product has a band at several sizes, the file of this size is read, or else
-    the next finer file. A band is resampled to a finer grid only from its native pixel size, never from a coarser copy."""
+    """Pixel size of the common grid in meters. If a product has a band at several sizes, the file of this size is read,
+    or else the next finer file. A band is resampled to a finer grid only from its native pixel size, never from a
+    coarser copy."""
     bands: list[Sentinel2Band] | None = Field(default=None, min_length=1, max_length=13)
     """Bands to read, in this order. If unset, all bands of the product's level in the order B01 to B12."""
     clouds: ProductClouds = ProductClouds()
@@ -143,16 +147,16 @@ class Sentinel2(_Sentinel2Bands):
     checksum: Literal["verify", "skip"] = "verify"
     """Compare every file with the checksum in manifest.safe. `skip` trusts the disk."""
     may_lack: list[Title] = Field(default=[], max_length=1000)
-    """Optional files of manifest.safe, as patterns of their paths in the product: `*/QI_DATA/*`, or `*` for partially downloaded
-    products. The file of a band's native pixel size is always required."""
+    """Optional files of manifest.safe, as patterns of their paths in the product: `*/QI_DATA/*`, or `*` for partially
+    downloaded products. The file of a band's native pixel size is always required."""
 
     @model_validator(mode="after")
     def _grids_end_together(self) -> "Sentinel2":
         if self.synthetic is not None and (side := self.synthetic.size) % 6:
             below = side // 6 * 6
             raise ValueError(
-                f"`synthetic.size` is {side}, no multiple of 6, in which the grids of 10 m, 20 m and 60 m end together: "
-                f"use {below} or {below + 6}"
+                f"`synthetic.size` is {side}, which is not a multiple of 6, so the grids of 10 m, 20 m and 60 m have different "
+                f"extents: use {below} or {below + 6}"
             )
         return self
 
@@ -188,8 +192,8 @@ class Search(Settings):
             west, south, east, north = self.bbox
             if not (-180 <= west < east <= 180 and -90 <= south < north <= 90):
                 raise ValueError(
-                    f"`bbox` {list(self.bbox)} is not west, south, east, north in degrees, each pair rising; an area across "
-                    "180 degrees of longitude takes an `area` of two polygons"
+                    f"`bbox` {list(self.bbox)} is not west, south, east, north in degrees, each pair ascending; use an `area` of "
+                    "two polygons for an area across 180 degrees of longitude"
                 )
         if self.first_day > self.last_day:
             raise ValueError(f"`first_day` {self.first_day} is after `last_day` {self.last_day}")
@@ -216,7 +220,7 @@ class Sentinel2Stac(_Sentinel2Bands):
         if self.synthetic is not None:
             raise ValueError("`synthetic` is not available for sentinel2-stac; use kind sentinel2, or give `path`")
         if self.clouds.classi:
-            raise ValueError("`clouds.classi` has no effect: catalogues do not have MSK_CLASSI as a file")
+            raise ValueError("`clouds.classi` has no effect, because catalogs do not provide MSK_CLASSI as a file")
         return self
 
 
@@ -230,10 +234,11 @@ class Sentinel2Array(_Files):
     units: Literal["dn", "reflectance"]
     """Unit of stored numbers: a digital number, or reflectance 0 to 1."""
     offset: float | None = Field(default=None, ge=-(10.0**6), le=10.0**6)
-    """Value added to a digital number before the division by `quantification`: -1000 from processing baseline 04.00, 0 before.
-    Required for `units: dn`, because the files do not contain it and a guess would be silently wrong."""
+    """Value added to a digital number before the division by `quantification`: -1000 from processing baseline 04.00, 0
+    before. Required for `units: dn`, because the files do not contain it and a guess would be silently wrong."""
     check_offset: bool = True
-    """Reject a file if its values contradict the declared offset. Disable this check for scenes that are truly that bright."""
+    """Reject a file if its values contradict the declared offset. Disable this check for scenes that are truly that
+    bright."""
     quantification: float = Field(default=10000.0, gt=0.0, le=10.0**9)
     """Digital numbers per unit of reflectance."""
     layout: Literal["chw", "hwc"] = "chw"
@@ -268,8 +273,8 @@ class Coefficients(Settings):
     offset: list[Coefficient] | None = Field(default=None, min_length=1, max_length=64)
     """Radiance of the digital number 0; 0 if unset."""
     irradiance: list[Above0] | None = Field(default=None, min_length=1, max_length=64)
-    """Solar irradiance at the top of the atmosphere at one astronomical unit (W m-2 um-1), for reflectance. If unset, the
-    published values are used."""
+    """Solar irradiance at the top of the atmosphere at one astronomical unit (W m-2 um-1), for reflectance. If unset,
+    the published values are used."""
 
 
 class Gaofen2(_Source):
@@ -284,19 +289,22 @@ class Gaofen2(_Source):
     layout: Literal["chw", "hwc"] = "chw"
     """Order of axes in .npy files; GeoTIFF is always chw."""
     gsd_m: Metres = 4.0
-    """Pixel size in meters of files without georeference, and of the grid for products of level 1A; recorded with every tile."""
+    """Pixel size in meters of files without georeference, and of the grid for products of level 1A; recorded with every
+    tile."""
     height_m: float | None = Field(default=None, ge=-1000.0, le=9000.0)
-    """Read products of level 1A, folders or .tar.gz with their .rpb, and orthorectify them at this height in meters above the
-    WGS84 ellipsoid. If `dem` is also set, this value is added to its heights (most DEMs count from the geoid)."""
+    """Read products of level 1A, folders or .tar.gz with their .rpb, and orthorectify them at this height in meters
+    above the WGS84 ellipsoid. If `dem` is also set, this value is added to its heights (most DEMs count from the
+    geoid)."""
     dem: Place | None = None
     """Read products of level 1A and orthorectify them with this GeoTIFF of heights in meters."""
     calibrate: Literal["none", "radiance", "reflectance"] = "none"
-    """Stored quantity: unchanged digital numbers, radiance (W m-2 sr-1 um-1), or top-of-atmosphere reflectance. The conversion
-    uses the coefficients that the producer published for satellite, camera and year."""
+    """Stored quantity: unchanged digital numbers, radiance (W m-2 sr-1 um-1), or top-of-atmosphere reflectance. The
+    conversion uses the coefficients that the producer published for satellite, camera and year."""
     coefficients: Coefficients | None = None
     """Calibration instead of the published calibration."""
     pansharpen: Literal["none", "gsa"] = "none"
-    """`gsa`: sharpen the bands of a product of level 1A with its panchromatic image, at `gsd_m` (adaptive Gram-Schmidt)."""
+    """`gsa`: sharpen the bands of a product of level 1A with its panchromatic image, at `gsd_m` (adaptive
+    Gram-Schmidt)."""
     max_shift: float = Field(default=1.0, gt=0.0, le=100.0)
     """Largest shift of the panchromatic image, in pixels of the multispectral image. Products with a larger shift are
     rejected."""
@@ -337,9 +345,11 @@ class Gaofen2(_Source):
         if self.pansharpen == "none":
             return self
         if not self.takes_raw:
-            raise ValueError("`pansharpen` takes products of level 1A: say how high the ground is (`height_m`, `dem`)")
+            raise ValueError(
+                "`pansharpen` requires products of level 1A: set the height of the ground (`height_m`, `dem`)"
+            )
         if self.units != "dn":
-            raise ValueError("`pansharpen` takes products of level 1A, whose numbers are `units: dn`")
+            raise ValueError("`pansharpen` requires products of level 1A, which have `units: dn`")
         if self.gsd_m > SHARPENED_GSD_M:
             raise ValueError(
                 f"`pansharpen` has no effect at `gsd_m: {self.gsd_m:g}`: choose {SHARPENED_GSD_M:g} or less, "
@@ -358,19 +368,21 @@ class GeoTiff(_Files):
     bands: list[Band] = Field(min_length=1, max_length=64)
     """Names of the bands in the files' order."""
     suffixes: list[Title] | None = Field(default=None, min_length=1, max_length=64)
-    """Ends of the file names in the order of `bands`, if each band is a separate file: `_SR_B4.TIF`. The rest of the name is the
-    scene."""
+    """Ends of the file names in the order of `bands`, if each band is a separate file: `_SR_B4.TIF`. The rest of the
+    name is the scene."""
     wavelengths_nm: list[Wavelength] | None = Field(default=None, min_length=1, max_length=64)
     """Central wavelength of each band in nanometers, for the table of scenes."""
     units: Literal["dn", "byte", "reflectance", "radiance"]
-    """Unit of a number after `scale` and `offset`: a digital number (uint16 only), a byte (uint8 only), reflectance 0 to 1, or
-    radiance (W m-2 sr-1 um-1)."""
+    """Unit of a number after `scale` and `offset`: a digital number (uint16 only), a byte (uint8 only), reflectance 0
+    to 1, or radiance (W m-2 sr-1 um-1)."""
     scale: Coefficient | list[Coefficient] = 1.0
-    """Reflectance or radiance per step of the stored numbers; one value, or one per band. 2.75e-5 for Landsat's Collection 2."""
+    """Reflectance or radiance per step of the stored numbers; one value, or one per band. 2.75e-5 for Landsat's
+    Collection 2."""
     offset: Coefficient | list[Coefficient] = 0.0
     """Reflectance or radiance of the stored number 0; one value, or one per band. -0.2 for Landsat's Collection 2."""
     nodata: float | None = None
-    """Stored value of pixels without data. It replaces the no-data value of a file; a mask or an alpha band still applies."""
+    """Stored value of pixels without data. It replaces the no-data value of a file; a mask or an alpha band still
+    applies."""
     gsd_m: Metres | None = None
     """Pixel size in meters of files without georeference. If unset, these files are rejected."""
 
@@ -396,7 +408,7 @@ class GeoTiff(_Files):
             )
         steps = self.scale if isinstance(self.scale, list) else [self.scale]
         if 0.0 in steps:
-            raise ValueError("`scale` is 0, which leaves nothing of the numbers")
+            raise ValueError("`scale` is 0, which maps all numbers to `offset`: set another number")
         return self
 
 
@@ -408,11 +420,11 @@ class ImageFolder(_Source):
     size: Size = 256
     """Side of the center crop in pixels. Smaller images are enlarged and counted."""
     classes: Literal["folders", "one"] = "folders"
-    """`folders`: each sub-folder, or archive in an archive, is a class, in sorted order; shards contain their labels. `one`: all
-    images have one class, and labels are ignored."""
+    """`folders`: each sub-folder, or archive in an archive, is a class, in sorted order; shards contain their labels.
+    `one`: all images have one class, and labels are ignored."""
     layout: Literal["auto", "folders", "tar", "webdataset", "parquet"] = "auto"
-    """Packing of the images: class folders, tar archives of classes (ImageNet's archive, or a folder of class archives),
-    WebDataset or parquet shards. `auto` detects it and rejects ambiguous folders. Nothing is unpacked."""
+    """Packing of the images: class folders, tar archives of classes (ImageNet's archive, or a folder of class
+    archives), WebDataset or parquet shards. `auto` detects it and rejects ambiguous folders. Nothing is unpacked."""
 
 
 BuiltInSource = Annotated[
@@ -442,19 +454,21 @@ class Dataset(Settings):
     codec: Name
     """Name of the codec (section `codecs`) that encodes the tiles."""
     conditions: list[Conditions] = Field(default=[], max_length=64)
-    """Conditions from installed packages, computed for each tile in addition to the built-in conditions (place, day, sun)."""
+    """Conditions from installed packages, computed for each tile in addition to the built-in conditions (place, day,
+    sun)."""
     views: Literal[2, 8] = 2
-    """Number of encoded views of a tile. 2: the tile and its mirror image. 8: all quarter turns of both, required for `augment:
-    dihedral` of a run, with four times the disk space. Existing 2 views are not encoded again. If this value changes, finished
-    runs of this dataset are trained again."""
+    """Number of encoded views of a tile. 2: the tile and its mirror image. 8: all quarter turns of both, required for
+    `augment:
+    dihedral` of a run, with four times the disk space. Existing 2 views are not encoded again. If this value changes,
+    finished runs of this dataset are trained again."""
     max_rejected: Fraction = 0.5
-    """Largest share of unusable scene files. Staging fails if the share is larger, or if any file contradicts a declared
-    offset."""
+    """Largest share of unusable scene files. Staging fails if the share is larger, or if any file contradicts a
+    declared offset."""
 
     @model_validator(mode="after")
     def _cells_have_places(self) -> "Dataset":
         if self.split.cell_m is not None and self.source.kind == "image-folder":
-            raise ValueError("`split.cell_m` has no effect on an image-folder, whose pictures have no place")
+            raise ValueError("`split.cell_m` has no effect on an image-folder, because its images have no location")
         return self
 
     @property
@@ -468,7 +482,8 @@ class Dataset(Settings):
 
     @property
     def one_class(self) -> bool:
-        """True if all tiles have one class, as far as known before a scene is read. Only image folders have several classes."""
+        """True if all tiles have one class, as far as known before a scene is read. Only image folders have several
+        classes."""
         source = self.source
         if isinstance(source, InstalledSource):
             return not source.labelled

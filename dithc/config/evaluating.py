@@ -11,10 +11,10 @@ from dithc.config.learning import Length
 from dithc.config.scenes import LARGEST_SCENE, Windows, check_scene
 from dithc.config.staging import Pipefusion
 
-MOST_STEPS = 9_999_999  # of a training: file names have seven digits for them
+MOST_STEPS = 9_999_999  # training steps; file names have seven digits
 
 FLOW_SAMPLERS = ("euler", "heun")
-FLOW_START, LAST_TIMESTEP = 1000, 999  # the times of pure noise: of a flow, and of a noise schedule
+FLOW_START, LAST_TIMESTEP = 1000, 999  # time of pure noise in a flow and in a noise schedule
 
 Metric = Literal["precision-recall", "density-coverage", "interval", "bands", "indices", "spectra"]
 OF_PIXELS = {"bands", "indices", "spectra"}
@@ -33,54 +33,58 @@ class Evaluation(Settings):
     run: Name
     """Run that provides the weights for sampling."""
     at: Literal["final", "start", "untrained", "codec"] | Annotated[int, Field(ge=1, le=MOST_STEPS)] = "final"
-    """Time of the weights. final: after the last step; start: before the first step (for fine-tuning: the pre-trained weights);
-    untrained: freshly initialized; a number: after this step, if its checkpoint is kept. codec: real tiles decoded by the codec
-    instead of samples, which is the best quality that its samples can reach."""
+    """Time of the weights. final: after the last step; start: before the first step (for fine-tuning: the pre-trained
+    weights); untrained: freshly initialized; a number: after this step, if its checkpoint is kept. codec: real tiles
+    decoded by the codec instead of samples, which is the best quality that its samples can reach."""
     weights: Literal["ema", "raw"] = "ema"
     """Averaged or raw weights; recorded with the score."""
     ema: Length | None = None
-    """Length of the average, such as 0.07, computed from the two averages of the run (`ema.lengths`) in all its kept checkpoints
-    up to this step; none for the average of `ema.decay`."""
+    """Length of the average, such as 0.07, computed from the two averages of the run (`ema.lengths`) in all its kept
+    checkpoints up to this step; none for the average of `ema.decay`."""
     images: int = Field(default=10000, ge=1, le=10**8)
-    """Number of generated images: at least one for a scene (`windows`), else at least two, because a score compares images."""
+    """Number of generated images: at least one for a scene (`windows`), else at least two, because a score compares
+    images."""
     size: int | None = Field(default=None, ge=1, le=LARGEST_SCENE)
-    """Pixels of a side of an image, such as 4096; the size of the dataset's tiles if unset. A larger image needs `windows`, or a
-    run on tiles of that size. Must be a multiple of the codec's `factor`."""
+    """Pixels of a side of an image, such as 4096; the size of the dataset's tiles if unset. A larger image needs
+    `windows`, or a run on tiles of that size. Must be a multiple of the codec's `factor`."""
     windows: Windows | None = None
-    """Sampling of a scene larger than the network's tiles; none for images of the tile size. A scene and its GeoTIFF (`dithc
-    export`) are written separately, by rows. A scene has no score, because FID compares images as large as tiles."""
+    """Sampling of a scene larger than the network's tiles; none for images of the tile size. A scene and its GeoTIFF
+    (`dithc export`) are written separately, by rows. A scene has no score, because FID compares images as large as
+    tiles."""
     sampler: Sampler = "ddpm"
-    """Solver of the reverse process: euler and heun for runs with `objective.predict: flow`, the others for all other runs.
-    Select a sampler of an installed package by its name, or with settings: `{kind: NAME, ...}`."""
+    """Solver of the reverse process: euler and heun for runs with `objective.predict: flow`, the others for all other
+    runs. Select a sampler of an installed package by its name, or with settings: `{kind: NAME, ...}`."""
     order: Literal[1, 2, 3] | None = None
     """Order of dpm-solver or unipc, 2 if unset. Order 3 is better only from ten steps on."""
     steps: int = Field(default=250, ge=1, le=1000)
-    """Network evaluations per image (before guidance), all of which are used. heun uses two per interval, and with an odd number
-    one for the last interval."""
+    """Network evaluations per image (before guidance), all of which are used. heun uses two per interval, and with an
+    odd number one for the last interval."""
     times: list[Annotated[int, Field(ge=0, le=FLOW_START)]] | None = Field(default=None, min_length=1, max_length=1000)
-    """Training timesteps to visit, in falling order, as many as `steps`; `dithc search-sampler` finds them. For euler and heun:
-    thousandths of time at which intervals begin, from 1000, as many as `steps`, for heun half of that. If unset, spread as suits
-    the sampler."""
+    """Training timesteps to visit, in falling order, as many as `steps`; `dithc search-sampler` finds them. For euler
+    and heun:
+    thousandths of time at which intervals begin, from 1000, as many as `steps`, for heun half of that. If unset, spread
+    as suits the sampler."""
     epsilon_scaling: float = Field(default=0.0, ge=-0.5, le=0.5)
-    """Additional share of noise to remove: the predicted noise is multiplied by 1 + this x (1 - time), where time is 1 at pure
-    noise and 0 at the image. `dithc search-sampler --epsilon-scaling` finds the value for your network, some hundredths. Values
-    below 0 remove less noise, as Ning et al. (2024) do for networks that receive too much noise."""
+    """Additional share of noise to remove: the predicted noise is multiplied by 1 + this x (1 - time), where time is 1
+    at pure noise and 0 at the image. `dithc search-sampler --epsilon-scaling` finds the value for your network, some
+    hundredths. Values below 0 remove less noise, as Ning et al. (2024) do for networks that receive too much noise."""
     guidance: float = Field(default=1.0, ge=0.0, le=1000.0)
     """Classifier-free guidance scale; 1 for no guidance."""
     guidance_channels: Literal["all", "first3"] = "all"
     """Guide all latent channels, or the first three, as in the published DiT samples."""
     guidance_interval: list[Fraction] | None = Field(default=None, min_length=2, max_length=2)
-    """Guide only between these two timesteps, as shares of the training timesteps: 0 is the least noise, 1 the most. Other steps
-    cost half; none to guide all steps."""
+    """Guide only between these two timesteps, as shares of the training timesteps: 0 is the least noise, 1 the most.
+    Other steps cost half; none to guide all steps."""
     guide: Literal["start"] | None = None
-    """Prediction from which guidance moves away. start: the prediction without a label by the run's weights before its first step
-    (for fine-tuning: the pre-trained weights); none: the prediction without a label by the sampled weights."""
+    """Prediction from which guidance moves away. start: the prediction without a label by the run's weights before its
+    first step (for fine-tuning: the pre-trained weights); none: the prediction without a label by the sampled
+    weights."""
     cache: Cache | None = None
-    """Parts of a network evaluation that later evaluations reuse instead of computing them. Images are then not exact, which is
-    noted with their score. none computes everything."""
+    """Parts of a network evaluation that later evaluations reuse instead of computing them. Images are then not exact,
+    which is noted with their score. none computes everything."""
     pipefusion: Pipefusion | None = None
-    """Sample an image patch by patch, so that ranks that are stages of the network work simultaneously. Images are then not
-    exact, which is noted with their score. none samples complete images."""
+    """Sample an image patch by patch, so that ranks that are stages of the network work simultaneously. Images are then
+    not exact, which is noted with their score. none samples complete images."""
     batch: Size = 32
     """Images per batch of one rank."""
     extractor: Name
@@ -90,13 +94,13 @@ class Evaluation(Settings):
     real_images: int | None = Field(default=None, ge=2, le=10**8)
     """Number of real tiles, chosen by the experiment's seed; all tiles of the split if unset."""
     metrics: list[Metric] = Field(default=[], max_length=len(get_args(Metric)))
-    """Metrics in addition to FID and KID. From features: precision-recall (3 neighbors), density-coverage (5), interval (95%, of
-    FID). From pixels in the units of the dataset: bands (distance of each band's distribution, spectral angle, correlations),
-    indices (NDVI and NDWI), spectra (radial power of each band)."""
+    """Metrics in addition to FID and KID. From features: precision-recall (3 neighbors), density-coverage (5), interval
+    (95%, of FID). From pixels in the units of the dataset: bands (distance of each band's distribution, spectral angle,
+    correlations), indices (NDVI and NDWI), spectra (radial power of each band)."""
     triplets: list[tuple[Band, Band, Band]] = Field(default=[], max_length=16)
-    """FID and KID of other bands than the display bands, passed to the extractor as red, green and blue, such as [B12, B11, B04].
-    Each band is scaled from its low to its high of `scaling`, on both sides. Each triplet takes as long as the features of the
-    dataset."""
+    """FID and KID of other bands than the display bands, passed to the extractor as red, green and blue, such as [B12,
+    B11, B04]. Each band is scaled from its low to its high of `scaling`, on both sides. Each triplet takes as long as
+    the features of the dataset."""
     seed: Seed = 0
     """Seed of the images. Image i depends on (seed, i) only, not on the number of ranks."""
 
@@ -147,85 +151,82 @@ class Evaluation(Settings):
 
     @model_validator(mode="after")
     def _has_effect(self) -> "Evaluation":
-        if self.order is not None and self.sampler not in (
-            "dpm-solver",
-            "unipc",
-        ):  # nor of an installed one, which has settings
-            raise ValueError(f"`order` is of the samplers dpm-solver and unipc; `sampler` is {self.sampler}")
+        if self.order is not None and self.sampler not in ("dpm-solver", "unipc"):
+            raise ValueError(f"`order` applies to the samplers dpm-solver and unipc; `sampler` is {self.sampler}")
         if self.times is not None:
             self._visits(self.times)
         if self.ema is not None and self.weights == "raw":
             raise ValueError("`ema` is the length of an average, and `weights` is raw: leave one of both out")
         if self.ema is not None and self.at in ("start", "untrained", "codec"):
-            raise ValueError(f"`ema` is of weights while they were trained, and `at` is {self.at}: leave it out")
+            raise ValueError(f"`ema` requires weights during or after training, and `at` is {self.at}: leave it out")
         if self.epsilon_scaling and self.at == "codec":
-            raise ValueError("`epsilon_scaling` is of predicted noise, and `at` is codec: leave it out")
+            raise ValueError("`epsilon_scaling` applies to predicted noise, and `at` is codec: leave it out")
         if self.guidance_interval is not None:
             low, high = self.guidance_interval
             if low > high:
-                raise ValueError(f"`guidance_interval` begins at {low} and ends before, at {high}")
+                raise ValueError(f"`guidance_interval` is not ascending: it starts at {low} and ends at {high}")
             if self.guidance == 1.0:
-                raise ValueError("`guidance_interval` needs `guidance` other than 1: there is none to confine")
+                raise ValueError("`guidance_interval` requires a `guidance` other than 1")
         self._check_cache()
         self._check_pipefusion()
         if self.guide is not None:
             if self.guidance <= 1.0:
                 raise ValueError(
-                    f"`guide` needs `guidance` above 1, it is {self.guidance}: nothing is moved away from it"
+                    f"`guide` requires `guidance` above 1; with {self.guidance}, predictions do not move away from it"
                 )
             if self.at in ("start", "untrained", "codec"):
-                raise ValueError(f"`guide: {self.guide}` needs weights that were trained since; `at` is {self.at}")
+                raise ValueError(f"`guide: {self.guide}` requires weights after the first step; `at` is {self.at}")
         return self
 
     def _check_cache(self) -> None:
         if self.cache is None:
             return
         if self.at == "codec":
-            raise ValueError("`cache` is of calls of a network, and `at` is codec: leave it out")
+            raise ValueError("`cache` applies to evaluations of a network, and `at` is codec: leave it out")
         if self.windows is not None:
             raise ValueError(
-                "`cache` compares each call with the ones before, and those of `windows` differ: leave one out"
+                "`cache` compares consecutive evaluations, which have different input with `windows`: leave one out"
             )
         if self.guidance_interval is not None:
             raise ValueError(
-                "`cache` compares each call with the ones before, and with `guidance_interval` some have no branch without a "
-                "label: leave one of both out"
+                "`cache` compares consecutive evaluations, and with `guidance_interval` some have no branch without a label: "
+                "leave one of both out"
             )
         if isinstance(self.cache, Taylor) and self.sampler == "heun":
             raise ValueError(
-                "`cache` taylor extrapolates over timesteps, and heun is twice at each: take `kind: first-block`, or euler"
+                "`cache` taylor extrapolates over timesteps, and heun evaluates each timestep twice: use `kind: first-block`, "
+                "or euler"
             )
 
     def _check_pipefusion(self) -> None:
         if self.pipefusion is None:
             return
         if self.at == "codec":
-            raise ValueError("`pipefusion` is of calls of a network, and `at` is codec: leave it out")
+            raise ValueError("`pipefusion` applies to evaluations of a network, and `at` is codec: leave it out")
         if self.windows is not None:
             raise ValueError(
-                "`pipefusion` keeps keys and values from call to call, and the calls of `windows` differ: leave one out"
+                "`pipefusion` keeps keys and values between evaluations, which have different input with `windows`: leave one "
+                "out"
             )
         if self.cache is not None:
-            raise ValueError("`pipefusion` and `cache` both take what is old, of blocks and within them: leave one out")
+            raise ValueError("`pipefusion` and `cache` both reuse values of previous evaluations: leave one out")
         if self.guidance_interval is not None:
             raise ValueError(
-                "`pipefusion` keeps keys and values from call to call, and with `guidance_interval` some calls have no branch "
-                "without a label: leave one of both out"
+                "`pipefusion` keeps keys and values between evaluations, and with `guidance_interval` some evaluations have no "
+                "branch without a label: leave one of both out"
             )
 
     def _visits(self, times: list[int]) -> None:
         """Check that the sampler supports these times."""
         if len(times) != self.num_times:
             raise ValueError(
-                f"`times` are {len(times)} timesteps and `steps` is {self.steps}: give {self.sampler} {self.num_times}"
+                f"`times` has {len(times)} timesteps and `steps` is {self.steps}: {self.sampler} needs {self.num_times}"
             )
         if times != sorted(set(times), reverse=True):
-            raise ValueError(f"`times` do not fall: {times}")
+            raise ValueError(f"`times` are not descending: {times}")
         if self.solves_flow and (times[0] != FLOW_START or times[-1] == 0):
             raise ValueError(
-                f"`times` of {self.sampler} begin at {FLOW_START}, which is noise, and end above 0: {times}; correct them"
+                f"`times` of {self.sampler} must start at {FLOW_START}, which is pure noise, and end above 0: {times}"
             )
         if not self.solves_flow and times[0] > LAST_TIMESTEP:
-            raise ValueError(
-                f"`times` of {self.sampler} are less than or equal to {LAST_TIMESTEP}: {times}; correct them"
-            )
+            raise ValueError(f"`times` of {self.sampler} must be at most {LAST_TIMESTEP}: {times}")

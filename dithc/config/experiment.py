@@ -1,4 +1,4 @@
-"""The whole configuration: one experiment, every reference in it checked before the first job starts."""
+"""The complete configuration of an experiment. All references in it are checked before the first job starts."""
 
 from typing import Literal, Self
 
@@ -37,43 +37,43 @@ Stage = Literal[
 
 
 class Resources(Settings):
-    """What a job asks of the scheduler, where it is not what follows from its work."""
+    """Resources that a job requests from the scheduler, instead of the computed values."""
 
     mem_mb: Positive | None = None
-    """Memory of a node in MB; from model, batch and data if not given."""
+    """Memory per node in MB; computed from model, batch and data if unset."""
     runtime: Positive | None = None
-    """Walltime in minutes; from the work and `machine.gflops_per_core` if not given."""
+    """Walltime in minutes; computed from the work and `machine.gflops_per_core` if unset."""
     cpus: Positive | None = None
-    """Cores of a job that computes; those of a node if not given."""
+    """Cores of a compute job; all cores of a node if unset."""
 
 
 class Experiment(Settings):
-    """What is trained on what, and how it is judged."""
+    """An experiment: datasets, training runs and their evaluation."""
 
     name: Name = "demo"
-    """Name of the experiment: its outputs stand in `results/<name>`."""
+    """Name of the experiment; its outputs are in `results/<name>`."""
     title: Title = "dithc"
     """Title of the report."""
     seed: Seed = 0
-    """Seed of everything random."""
+    """Seed of all random draws."""
     results: Place = "results"
     """Folder of all outputs."""
     store: Place = "store"
     """Folder of checkpoints, owned by the trainer and shared by experiments."""
     machine: Machine = Machine()
-    """How ranks are started; set by a profile."""
+    """Launch of ranks; set by a profile."""
     resources: dict[Stage, Resources] = {}
-    """What jobs ask, by stage, in place of what follows from their work; `default` for stages not named."""
+    """Requested resources by stage, instead of the computed values; `default` applies to all other stages."""
     bench: Bench = Bench()
-    """Timing of a step."""
+    """Benchmarks in the report."""
     paper: Paper = Paper()
-    """The paper's tables and figures."""
+    """Tables and figures of the paper."""
     datasets: dict[Name, Dataset] = {}
-    """Data sets."""
+    """Datasets."""
     codecs: dict[Name, Codec] = {}
     """Codecs."""
     runs: dict[Name, Run] = {}
-    """Trainings."""
+    """Training runs."""
     extractors: dict[Name, AnyExtractor] = {}
     """Feature extractors."""
     evaluations: dict[Name, Evaluation] = {}
@@ -109,8 +109,8 @@ class Experiment(Settings):
             self._known(f"evaluations.{name}.extractor", evaluation.extractor, self.extractors)
             if isinstance(evaluation.at, int) and not self.runs[evaluation.run].keeps(evaluation.at):
                 raise ValueError(
-                    f"evaluations.{name}.at is step {evaluation.at}, whose checkpoint runs.{evaluation.run} does not keep: it "
-                    "keeps multiples of `segment` and of `keep_every`, and the last step"
+                    f"evaluations.{name}.at is step {evaluation.at}, but runs.{evaluation.run} does not keep this checkpoint: "
+                    "it keeps multiples of `segment` and of `keep_every`, and the last step"
                 )
             self._guided(name, evaluation)
             self._solved(name, evaluation)
@@ -121,17 +121,19 @@ class Experiment(Settings):
             )
             self._staged(name, evaluation)
         if self.machine.launcher == "srun" and self.machine.ranks_per_node is None:
-            raise ValueError("machine.launcher `srun` needs machine.ranks_per_node: its nodes are elsewhere")
+            raise ValueError(
+                "machine.launcher `srun` requires machine.ranks_per_node, because its nodes are other machines"
+            )
         if self.machine.launcher == "none" and self.machine.ranks is not None and self.machine.ranks > 1:
-            raise ValueError(f"machine.launcher `none` starts one rank, {self.machine.ranks} are asked for")
+            raise ValueError(f"machine.launcher `none` starts one rank, {self.machine.ranks} are requested")
         return self
 
     def _guided(self, name: str, evaluation: Evaluation) -> None:
-        """Guidance is of something that was learnt, and once."""
+        """Check that the run supports the guidance of an evaluation, and that guidance is applied once."""
         run = self.runs[evaluation.run]
         if evaluation.guide is not None and run.init is None and run.init_file is None:
             raise ValueError(
-                f"evaluations.{name}.guide is {evaluation.guide}, which needs a fine-tuning: "
+                f"evaluations.{name}.guide is {evaluation.guide}, which requires a fine-tuning run: "
                 f"runs.{evaluation.run} has neither `init` nor `init_file`"
             )
         if evaluation.guidance != 1.0 and run.guide is not None:
@@ -143,16 +145,16 @@ class Experiment(Settings):
         if evaluation.guide is not None and not (run.label_dropout and started.label_dropout):
             raise ValueError(
                 f"evaluations.{name}.guide is {evaluation.guide}, which predicts without a label: `label_dropout` of "
-                f"runs.{evaluation.run} and of the run it starts from must be above 0, or that was never learnt"
+                f"runs.{evaluation.run} and of its start run must be above 0, because only then this is learned"
             )
         if evaluation.guidance != 1.0 and evaluation.guide is None and run.label_dropout == 0.0:
             raise ValueError(
-                f"evaluations.{name}.guidance {evaluation.guidance} needs a run that saw dropped labels; "
+                f"evaluations.{name}.guidance {evaluation.guidance} requires a run with dropped labels; "
                 f"runs.{evaluation.run}.label_dropout is 0"
             )
 
     def _staged(self, name: str, evaluation: Evaluation) -> None:
-        """Stages and patches are no more than there are blocks, ranks and tokens."""
+        """Check stages and patches of PipeFusion against blocks, ranks and tokens."""
         if evaluation.pipefusion is None:
             return
         run = self.runs[evaluation.run]
@@ -163,7 +165,7 @@ class Experiment(Settings):
             evaluation.pipefusion,
             tokens=side**2,
             depth=run.model.shape[1],
-            ranks=self.machine.ranks if self.machine.launcher != "none" else None,  # which may be started by hand
+            ranks=self.machine.ranks if self.machine.launcher != "none" else None,  # users may start ranks by hand
         )
 
     def _known(self, key: str, name: str, section: object) -> None:
@@ -178,13 +180,13 @@ class Experiment(Settings):
         return self
 
     def _has_bands(self, name: str, evaluation: Evaluation) -> None:
-        """The bands that are measured are there, in generated images too."""
+        """Check that real and generated images contain the measured bands."""
         dataset = self.runs[evaluation.run].dataset
         settings = self.datasets[dataset]
         if (evaluation.triplets or evaluation.sees_pixels) and self.codecs[settings.codec].sees_display:
             raise ValueError(
-                f"evaluations.{name}: `triplets` and the metrics of pixels need all bands, and codecs.{settings.codec} gives "
-                "those that are rendered alone, as 8-bit pictures: leave them out"
+                f"evaluations.{name}: `triplets` and the metrics of pixels require all bands, but codecs.{settings.codec} "
+                "decodes only the display bands, as 8-bit images: leave them out"
             )
         known = settings.band_names or SENTINEL2_BANDS
         for triplet in evaluation.triplets:
@@ -194,7 +196,7 @@ class Experiment(Settings):
                 )
 
     def _rendered(self, name: str, dataset: Dataset) -> None:
-        """Bands that are named, by the rendering or by the codec, are those of the source, where that says them."""
+        """Check that the source has the bands of rendering and codec, if the configuration defines its bands."""
         known = dataset.band_names
         if not set(dataset.rendering.bands) <= set(known or SENTINEL2_BANDS):
             raise ValueError(
@@ -206,106 +208,106 @@ class Experiment(Settings):
             codec.check_bands(known, f"codecs.{dataset.codec}")
 
     def _told_apart(self, name: str, extractor: Extractor, dataset: Dataset) -> None:
-        """A classifier has something to tell apart; how many classes a user's folders are is only known once they are read."""
+        """Check that a classifier has several classes; the number of class folders is unknown before they are read."""
         if dataset.one_class and not extractor.defects:
             raise ValueError(
-                f"extractors.{name} tells classes apart, and tiles of datasets.{extractor.trained_on} all have one: set "
-                "`defects: true`, which one class is enough for, or train it on an image folder of two classes or more"
+                f"extractors.{name} classifies tiles, but all tiles of datasets.{extractor.trained_on} have one class: set "
+                "`defects: true`, which works with one class, or train it on an image folder of two or more classes"
             )
 
     def _fits(self, name: str, run: Run) -> None:
-        """A tile becomes a whole number of patches."""
+        """Check that the latent of a tile consists of complete patches."""
         dataset = self.datasets[run.dataset]
         factor = self.codecs[dataset.codec].factor
         patch = int(run.model.preset.rpartition("/")[2])
         if dataset.tiles.size % (factor * patch):
             raise ValueError(
-                f"datasets.{run.dataset}.tiles.size {dataset.tiles.size} is no multiple of {factor * patch}: the codec "
-                f"shrinks by {factor} and runs.{name} cuts patches of {patch}"
+                f"datasets.{run.dataset}.tiles.size {dataset.tiles.size} is not a multiple of {factor * patch}: the codec "
+                f"shrinks by {factor}, and the patches of runs.{name} have {patch} latent pixels"
             )
 
     def _learns(self, name: str, run: Run) -> None:
-        """What the initial weights have learnt is what the run goes on to learn."""
+        """Check that the start run has the same prediction target and blocks, and supports `guide`."""
         before = self.runs[run.init] if run.init is not None else run
         if before.objective.predict != run.objective.predict:
             raise ValueError(
                 f"runs.{name}.objective.predict is {run.objective.predict}, and runs.{run.init}, its `init`, predicts "
-                f"{before.objective.predict}: give both the same"
+                f"{before.objective.predict}: set both to the same value"
             )
         if before.model.block != run.model.block:
             raise ValueError(
                 f"runs.{name}.model has blocks of {run.model.block}, and runs.{run.init}, its `init`, of {before.model.block}: "
-                "weights mean something in blocks of their kind alone; give both the same"
+                "weights are valid only in the same type of block; use the same settings"
             )
         if run.guide is not None and run.guide.by == "start" and before.label_dropout == 0.0:
             raise ValueError(
-                f"runs.{name}.guide.by: start moves away from what runs.{run.init} predicts without a label, and its "
-                "`label_dropout` is 0: train it with one, or set `by: self`"
+                f"runs.{name}.guide.by: start moves away from the prediction of runs.{run.init} without a label, and its "
+                "`label_dropout` is 0: train it with `label_dropout`, or set `by: self`"
             )
         if run.guide is not None and run.guide.by == "self" and self.datasets[run.dataset].one_class:
             raise ValueError(
-                f"runs.{name}.guide.by: self moves labels apart, and tiles of datasets.{run.dataset} all have one: set "
-                "`by: start` in a fine-tuning, or leave `guide` out"
+                f"runs.{name}.guide.by: self separates labels, and all tiles of datasets.{run.dataset} have one label: set "
+                "`by: start` in a fine-tuning run, or leave `guide` out"
             )
 
     def _sees(self, name: str, run: Run) -> None:
-        """The views that are learnt are encoded."""
+        """Check that the dataset has the views that `augment` requires."""
         views = self.datasets[run.dataset].views
         if run.augment == "dihedral" and views != 8:
             raise ValueError(
-                f"runs.{name}.augment dihedral needs 8 views of a tile, and datasets.{run.dataset}.views is {views}: set that to "
-                "8, or `augment: mirror`"
+                f"runs.{name}.augment dihedral requires 8 views of a tile, and datasets.{run.dataset}.views is {views}: set it "
+                "to 8, or set `augment: mirror`"
             )
 
     def _solved(self, name: str, evaluation: Evaluation) -> None:
-        """The sampler solves for what the network predicts."""
+        """Check that the sampler fits the prediction target of the network."""
         predict = self.runs[evaluation.run].objective.predict
         if evaluation.at != "codec" and evaluation.solves_flow != (predict == "flow"):
-            fitting = "euler or heun" if predict == "flow" else "one of the others"
+            fitting = "euler or heun" if predict == "flow" else "another sampler"
             raise ValueError(
-                f"evaluations.{name}.sampler {evaluation.sampler} does not fit runs.{evaluation.run}, whose objective.predict is "
-                f"{predict}: choose {fitting}"
+                f"evaluations.{name}.sampler {evaluation.sampler} does not fit objective.predict of runs.{evaluation.run}, which "
+                f"is {predict}: choose {fitting}"
             )
 
     @property
     def scored(self) -> list[str]:
-        """Evaluations that are compared with real tiles: all but scenes."""
+        """Evaluations with scores; scenes are not compared with real tiles."""
         return [name for name, evaluation in self.evaluations.items() if evaluation.windows is None]
 
     def _averaged(self, name: str, evaluation: Evaluation) -> None:
-        """The average of another length can be made of what the run keeps."""
+        """Check that the kept checkpoints of the run are sufficient for the average of another length."""
         run = self.runs[evaluation.run]
         if evaluation.ema is None:
             return
         if run.ema.lengths is None:
             raise ValueError(
-                f"evaluations.{name}.ema {evaluation.ema} is made of averages that runs.{evaluation.run} does not keep: set its "
-                "`ema.lengths`, such as [0.05, 0.1] (it is then trained anew), or leave `ema` out"
+                f"evaluations.{name}.ema {evaluation.ema} requires averages that runs.{evaluation.run} does not keep: set its "
+                "`ema.lengths`, such as [0.05, 0.1] (which restarts its training), or leave `ema` out"
             )
         until = self._step_of(evaluation)
         if (count := until // (run.keep_every or until)) > MOST_SNAPSHOTS:
             raise ValueError(
-                f"evaluations.{name}.ema is made of all kept checkpoints, of which runs.{evaluation.run} has {count} until then: "
-                f"{MOST_SNAPSHOTS} are the most; keep fewer (`keep_every`)"
+                f"evaluations.{name}.ema reads all kept checkpoints, and runs.{evaluation.run} has {count} up to this step: at "
+                f"most {MOST_SNAPSHOTS} are supported; keep fewer (`keep_every`)"
             )
         stored = [Profile(step, length) for step in self.snapshots_of(evaluation) for length in run.ema.lengths]
         misfit = combine(Profile(until, evaluation.ema), stored).misfit
         if misfit > LARGEST_MISFIT:
             raise ValueError(
-                f"evaluations.{name}.ema {evaluation.ema} cannot be made of `ema.lengths` {run.ema.lengths} in the "
-                f"{len(stored) // 2} kept checkpoint(s) of runs.{evaluation.run}: its profile would be missed by {misfit:.2f} of "
-                f"its norm, {LARGEST_MISFIT} is the most. Keep more checkpoints (`keep_every`; 8 do for 0.03 to 0.25, 16 for "
-                "0.02), or take a length nearer to those"
+                f"evaluations.{name}.ema {evaluation.ema} cannot be computed from `ema.lengths` {run.ema.lengths} in the "
+                f"{len(stored) // 2} kept checkpoint(s) of runs.{evaluation.run}: the error of its profile is {misfit:.2f} of "
+                f"the norm, the limit {LARGEST_MISFIT}. Keep more checkpoints (`keep_every`; 8 suffice for 0.03 to 0.25, 16 for "
+                "0.02), or choose a length closer to `ema.lengths`"
             )
 
     def _step_of(self, evaluation: Evaluation) -> int:
-        """The last step of the weights that are sampled."""
+        """Return the training step of the sampled weights."""
         return evaluation.at if isinstance(evaluation.at, int) else self.runs[evaluation.run].steps
 
     def snapshots_of(self, evaluation: Evaluation) -> list[int]:
-        """Steps of the checkpoints of which the average of another length is made; empty where none is asked for.
+        """Return the steps of the checkpoints for the average of another length; empty without `ema`.
 
-        Those at the ends of segments are not among them: where a training is cut into jobs decides no result.
+        Checkpoints at the ends of segments are excluded, because segments must not affect results.
         """
         if evaluation.ema is None:
             return []
@@ -317,15 +319,15 @@ class Experiment(Settings):
         while (before := self.runs[seen[-1]].init) is not None:
             self._known(f"runs.{seen[-1]}.init", before, self.runs)
             if before in seen:
-                raise ValueError(f"runs.{name}.init goes in a circle: {' <- '.join([*seen, before])}")
+                raise ValueError(f"runs.{name}.init is circular: {' <- '.join([*seen, before])}")
             seen.append(before)
 
     def seed_of(self, run: str) -> int:
-        """The seed of a run."""
+        """Return the seed of a run."""
         own = self.runs[run].seed
         return self.seed if own is None else own
 
     def resources_of(self, stage: str) -> Resources:
-        """Resources of a stage."""
+        """Return the resources of a stage."""
         known = {str(name): asked for name, asked in self.resources.items()}
         return known.get(stage) or known.get("default") or Resources()

@@ -1,8 +1,7 @@
-"""Settings that installed packages bring: the classes that theirs are subclasses of, and how a configuration takes them.
+"""Base classes for settings of installed packages, and their validation in a configuration.
 
-A subclass adds its settings as fields, with ranges and docstrings as all models here, and does what its base leaves open. What it
-needs for that (torch, a library) it imports when it is called, since configurations are read in every job.
-"""
+A subclass adds its settings as fields with ranges and docstrings, and implements the open methods of its base. It
+imports libraries such as torch inside these methods, because every job reads the configuration."""
 
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
@@ -19,7 +18,7 @@ T = TypeVar("T")
 
 
 class Installed(Settings):
-    """What all have: the name in the configuration, and the package that stands behind it."""
+    """Settings common to all installed extensions."""
 
     kind: Name
     """Name of the entry point."""
@@ -27,40 +26,30 @@ class Installed(Settings):
 
     @property
     def extension(self) -> dict[str, str]:
-        """Package and version, part of what decides a result."""
+        """Package and version, which are part of the settings that determine a result."""
         found = extensions.find(self.group, self.kind)
         return {"package": found.package, "version": found.version}
 
     @property
     def words(self) -> str:
-        """Its name, and the settings that differ from their defaults."""
+        """Name, and the settings that differ from their defaults."""
         changed = self.model_dump(mode="json", exclude={"kind"}, exclude_defaults=True)
         return " ".join([self.kind, *(f"{name} {value}" for name, value in changed.items())])
 
     @property
     def files(self) -> list[Path]:
-        """Files whose bytes decide, beside the settings: what stands at `path`, where it has one.
-
-        Raises:
-            UserError: there is nothing.
-        """
+        """Files at `path`, whose bytes determine results; empty without `path`. Raises UserError if none exists."""
         path: str | None = getattr(self, "path", None)
         if path is None:
             return []
         found = [Path(path)] if Path(path).is_file() else sorted(one for one in Path(path).rglob("*") if one.is_file())
         if not found:
-            fix = "put it there, or set `path`; nothing is downloaded"
-            raise problem(
-                f"`path` of {self.kind}", got=f"{path}, where no file is", expected="a file or a folder", fix=fix
-            )
+            fix = "copy it there, or set `path`; dithc does not download it"
+            raise problem(f"`path` of {self.kind}", got=f"{path}, no such file", expected="a file or folder", fix=fix)
         return found
 
     def called(self, work: Callable[..., T], *given: Any) -> T:
-        """What the package's code gives; whatever it raises is told as a fault of the package.
-
-        Raises:
-            UserError: it raised something.
-        """
+        """Call code of the package; raises UserError for any exception."""
         try:
             return work(*given)
         except UserError:
@@ -73,143 +62,124 @@ class Installed(Settings):
             ) from error
 
     def fault(self, what: str, *, got: object, expected: object) -> UserError:
-        """The error of an extension that does not keep its contract."""
-        return problem(
-            f"{self.kind!r} of dithc.{self.group} ({type(self).__module__}.{type(self).__qualname__}) {what}",
-            got=got,
-            expected=expected,
-            fix="mend it, or install another version of its package; docs/extending.md says what is expected",
-        )
-
-    @classmethod
-    def of(cls, given: Mapping[str, Any], *, built_in: Collection[str] = ()) -> Self:
-        """The settings of an installed extension, read by its own class.
-
-        Raises:
-            UserError: no package brings it, or what it brings is none.
-            ValidationError: a setting is wrong.
-        """
-        found = extensions.find(cls.group, str(given["kind"]), built_in=built_in)
-        brought = cls.brought(found)
-        try:
-            return brought.model_validate(dict(given))
-        except (UserError, ValidationError):
-            raise
-        except (
-            Exception
-        ) as error:  # of a check that the package makes: pydantic takes ValueError and AssertionError for faults
-            told = f"{type(error).__name__}: {error}"
-            raise found.fault(
-                "fails where it checks its settings", got=told, expected="a ValueError, or none"
-            ) from error
+        """Build the error of an extension that violates its contract."""
+        named = f"{self.kind!r} of dithc.{self.group} ({type(self).__module__}.{type(self).__qualname__})"
+        return extensions.fault(f"{named} {what}", got=got, expected=expected)
 
     @classmethod
     def brought(cls, found: extensions.Extension) -> type[Self]:
-        """The class that an entry point names.
-
-        Raises:
-            UserError: it cannot be loaded, or is no subclass of this one.
-        """
+        """Return the class of an entry point; raises UserError unless it is a valid subclass of this class."""
         loaded = found.load()
         if not (isinstance(loaded, type) and issubclass(loaded, cls)):
-            raise found.fault("is none", got=loaded, expected=f"a subclass of dithc's {cls.__name__}")
+            raise found.fault("has the wrong type", got=loaded, expected=f"a subclass of dithc's {cls.__name__}")
         if taken := [name for name in loaded.model_fields if name not in cls.model_fields and hasattr(cls, name)]:
-            raise found.fault("has settings of names that are taken", got=", ".join(taken), expected="other names")
+            raise found.fault("has settings with reserved names", got=", ".join(taken), expected="other names")
         return loaded
 
 
 class InstalledSampler(Installed):
-    """A sampler of an installed package (docs/extending.md); its `run(walk)` goes from noise to images."""
+    """A sampler of an installed package (docs/extending.md); its `run(walk)` turns noise into images."""
 
     group: ClassVar[extensions.Group] = "samplers"
     predicts: ClassVar[Literal["noise", "flow"]] = "noise"
-    """noise: for networks that predict noise or v; flow: for those of `objective.predict: flow`."""
+    """noise: for networks that predict noise or v; flow: for networks with `objective.predict: flow`."""
     spacing: ClassVar[Literal["time", "snr"]] = "time"
-    """How the timesteps of a noise schedule are spread."""
+    """Spacing of the timesteps of a noise schedule."""
     orders: ClassVar[tuple[int, ...]] = ()
 
     def __str__(self) -> str:
         return self.words
 
     def run(self, walk: Any) -> Any:
-        """Images (N, C, h, w) of `walk.noise(0)`, by `walk.steps` evaluations of the network."""
+        """Return images (N, C, h, w) from the noise `walk.noise(0)`, with `walk.steps` evaluations of the network."""
         raise NotImplementedError(f"{type(self).__name__} has no `run(walk)`")
 
 
 class InstalledSource(Installed):
-    """A source of an installed package (docs/extending.md); its `scenes(folder)` lists files, `read(path)` reads one."""
+    """A source of an installed package (docs/extending.md); `scenes(folder)` lists files, `read(path)` reads one
+    file."""
 
     group: ClassVar[extensions.Group] = "sources"
     synthetic: ClassVar[None] = None
     labelled: ClassVar[bool] = False
-    """Whether its scenes are of more than one class."""
+    """True if the scenes have more than one class."""
     path: Place
     """Folder with the user's files, relative to the working folder."""
     bands: list[Band] = Field(min_length=1, max_length=64)
-    """Names of the bands that its scenes have, in this order."""
+    """Names of the bands of its scenes, in this order."""
 
     def scenes(self, folder: Path) -> list[Path]:
-        """The file (or folder) of each scene, in an order that is always the same."""
+        """Return the file or folder of each scene, always in the same order."""
         raise NotImplementedError(f"{type(self).__name__} has no `scenes(folder)`")
 
     def classes(self, folder: Path) -> list[str]:
-        """Names of the classes that labels index."""
+        """Return the names of the classes that labels index."""
         return [self.kind]
 
     def inputs(self, path: Path) -> list[Path]:
-        """All files that decide what is read of a scene: while they are as they were, it is not read again."""
+        """Return all files that determine a scene; the scene is reread if one of them changes."""
         return [path]
 
     def read(self, path: Path) -> Any:
-        """A `Raster` of dithc/data/readers/installed.py. Raises OSError or ValueError where it cannot be read."""
+        """Return a `Raster` of dithc/data/readers/installed.py; raise OSError or ValueError for an unreadable file."""
         raise NotImplementedError(f"{type(self).__name__} has no `read(path)`")
 
 
 class InstalledExtractor(Installed):
-    """A feature extractor of an installed package (docs/extending.md); its `network()` makes features of pictures."""
+    """A feature extractor of an installed package (docs/extending.md); its `network()` computes features of images."""
 
     group: ClassVar[extensions.Group] = "extractors"
     trained_on: ClassVar[None] = None
     path: Place | None = None
-    """File or folder that it reads, if it does; its bytes are part of what features are compared by."""
+    """File or folder that the extractor reads, if any; its bytes are part of the identity of the features."""
     resize: ClassVar[str] = "none"
 
     def network(self) -> Callable[[Any], Any]:
-        """Takes float32 RGB (N, 3, H, W), 0 to 255, of any size from 32 up; gives floating features (N, d)."""
+        """Return a function from float32 RGB (N, 3, H, W), 0 to 255, H and W from 32 up, to floating features (N,
+        d)."""
         raise NotImplementedError(f"{type(self).__name__} has no `network()`")
 
 
 class InstalledConditions(Installed):
-    """Conditions of tiles of an installed package (docs/extending.md); what its `open()` gives computes them."""
+    """Conditions of tiles from an installed package (docs/extending.md); the function of its `open()` computes them."""
 
     group: ClassVar[extensions.Group] = "conditions"
     path: Place | None = None
-    """File that it reads, if it does; its bytes count where a rule is to run again."""
+    """File that the package reads, if any. A rule runs again if its bytes change."""
 
     def model(self) -> list[dict[str, Any]]:
-        """How columns become numbers for a model: entries as those of `MODEL` in dithc/data/tiles/conditions.py."""
+        """Return the map of each column to numbers for a model: entries like `MODEL` in
+        dithc/data/tiles/conditions.py."""
         raise NotImplementedError(f"{type(self).__name__} has no `model()`")
 
     def open(self) -> Callable[[Mapping[str, list[Any]]], Mapping[str, list[float | None]]]:
-        """A function from the conditions of N tiles (and `scene_id`, `x`, `y`) to columns of N numbers, None where unknown."""
+        """Return a function from the conditions of N tiles to columns of N numbers.
+
+        The input also has `scene_id`, `x` and `y`. None is an unknown number.
+        """
         raise NotImplementedError(f"{type(self).__name__} has no `open()`")
 
 
+REGISTERED: dict[extensions.Group, tuple[type[Installed], tuple[str, ...]]] = {}
+"""Base class and built-in names of each group, as passed to `taking`."""
+
+
 def kinds_of(models: Any) -> tuple[str, ...]:
-    """The `kind` of each model of a union that is told apart by it."""
+    """Return the `kind` of each model of a discriminated union."""
     union, *_ = get_args(models)
     return tuple(get_args(model.model_fields["kind"].annotation)[0] for model in get_args(union))
 
 
 def taking(base: type[Installed], built_in: Collection[str], models: Any, *, bare: bool = False) -> WrapValidator:
-    """Lets a setting be one of the built-in kinds, or of an installed package's; faults are told as of the built-in ones.
+    """Return a validator that accepts the built-in kinds of a setting and those of installed packages.
 
     Args:
-        base: class of the installed ones.
-        built_in: names of those that are not.
-        models: type of those.
-        bare: whether a name alone stands for one: `sampler: ddim`.
+        base: Base class of the installed settings.
+        built_in: Names of the built-in kinds.
+        models: Type of the built-in settings.
+        bare: Accept a name without settings, such as `sampler: ddim`.
     """
+    REGISTERED[base.group] = base, tuple(built_in)
     known: TypeAdapter[Any] = TypeAdapter(models)
 
     def take(value: Any, _: ValidatorFunctionWrapHandler) -> Any:
@@ -220,10 +190,22 @@ def taking(base: type[Installed], built_in: Collection[str], models: Any, *, bar
         if not isinstance(name, str) or name in built_in:
             return known.validate_python(value)
         try:
-            return base.of(given, built_in=built_in)
+            found = extensions.find(base.group, name, built_in=built_in)
+            return _validated(base.brought(found), given, found)
         except UserError as error:
-            told = "; ".join(" ".join(line.split()) for line in str(error).splitlines())
+            text = "; ".join(" ".join(line.split()) for line in str(error).splitlines())
             is_known = any(one.name == name for one in extensions.installed(base.group))
-            raise ValueError(told + ("" if is_known else word_meant(name, list(built_in)))) from error
+            raise ValueError(text + ("" if is_known else word_meant(name, list(built_in)))) from error
 
     return WrapValidator(take)
+
+
+def _validated(model: type[Installed], given: Mapping[str, Any], found: extensions.Extension) -> Installed:
+    """Validate settings with the class of a package; raises UserError if a validator of the package fails."""
+    try:
+        return model.model_validate(dict(given))
+    except (UserError, ValidationError):
+        raise
+    except Exception as error:  # pydantic reports only ValueError and AssertionError as faults of a value
+        got = f"{type(error).__name__}: {error}"
+        raise found.fault("fails in a validator of its settings", got=got, expected="ValueError or success") from error

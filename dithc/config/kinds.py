@@ -1,16 +1,16 @@
-"""Faults of values in words of the configuration; of one that may be of several kinds, `auto` or a number, say, one fault."""
+"""Validation errors of pydantic in terms of the configuration, with one error per value also for union types."""
 
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-# How pydantic names the kind that it tried: a word in the place of a fault that no configuration has.
+# Names of union members in pydantic's locations. They are not keys of the configuration.
 KIND = re.compile(r"(literal|list|tuple|dict|function-\w+)\[.*\]|constrained-\w+|int|float|bool|str", re.DOTALL)
-OF_NO_KIND = "of_no_kind"  # the type of a fault of a value that is of none of its kinds
+OF_NO_KIND = "of_no_kind"  # error type of a value that matches no member of a union
 WORDS = {
-    "int_parsing": "a whole number",
-    "int_type": "a whole number",
-    "int_from_float": "a whole number",
+    "int_parsing": "an integer",
+    "int_type": "an integer",
+    "int_from_float": "an integer",
     "float_parsing": "a number",
     "float_type": "a number",
     "bool_parsing": "true or false",
@@ -34,28 +34,26 @@ RANGES = {
 
 
 def of_keys(faults: Sequence[Any], content: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The faults; of a value that may be of several kinds those in it, where it is of a kind, else one of itself."""
+    """Return the errors; those of a union are merged into errors inside the value, or one error of the value."""
     found: dict[Any, list[tuple[dict[str, Any], bool]]] = {}
     for number, fault in enumerate(faults):
         first, place = _place(tuple(fault["loc"]), content)
         is_inside = first is not None and len(place) > first
         found.setdefault(number if first is None else place[:first], []).append(({**fault, "loc": place}, is_inside))
-    return [told for same in found.values() for told in _of_one(same)]
+    return [fault for same in found.values() for fault in _of_one(same)]
 
 
 def _of_one(faults: Sequence[tuple[dict[str, Any], bool]]) -> list[dict[str, Any]]:
-    """Of what each kind would have of one value, and whether that is of a part of it: what is to be told."""
-    inside = {told["loc"]: told for told, is_inside in reversed(faults) if is_inside}
+    """Merge the errors of one value; each has a flag, true for errors inside the value."""
+    inside = {fault["loc"]: fault for fault, is_inside in reversed(faults) if is_inside}
     if inside:
         return [*inside.values()][::-1]
-    first, said = faults[0][0], list(dict.fromkeys(_said(told) for told, _ in faults))
-    return (
-        [first] if len(faults) == 1 else [{**first, "type": OF_NO_KIND, "msg": f"Input should be {' or '.join(said)}"}]
-    )
+    first, expected = faults[0][0], " or ".join(dict.fromkeys(_expected(fault) for fault, _ in faults))
+    return [first] if len(faults) == 1 else [{**first, "type": OF_NO_KIND, "msg": f"Input should be {expected}"}]
 
 
 def _place(words: tuple[Any, ...], content: Any) -> tuple[int | None, tuple[Any, ...]]:
-    """A place without the kinds that were tried there, and how many of its words stand before the first of these."""
+    """Return a location without union members, and the position of the first union member."""
     first: int | None = None
     place: list[Any] = []
     for word in words:
@@ -71,23 +69,22 @@ def _place(words: tuple[Any, ...], content: Any) -> tuple[int | None, tuple[Any,
 
 
 def in_words(fault: Mapping[str, Any]) -> str:
-    """What is wrong with a value, as a sentence of a few words."""
+    """Return the error of a value as a short sentence."""
     if fault["type"] == "string_pattern_mismatch" and fault["loc"][-1:] == ("[key]",):
-        return "Names have small letters, digits and - only"
+        return "Names may contain only lower-case letters, digits and -"
     if fault["type"] in WORDS:
-        return f"Input should be {_said(fault)}"
+        return f"Input should be {_expected(fault)}"
     return str(fault["msg"]).removeprefix("Value error, ")
 
 
 def shown(value: object) -> str:
-    """A value as a configuration has it."""
+    """Return a value in YAML notation."""
     if value is None:
         return "nothing"
     return repr(value).lower() if isinstance(value, bool) else repr(value)
 
 
-def _said(fault: Mapping[str, Any]) -> str:
-    """What one kind would have been."""
+def _expected(fault: Mapping[str, Any]) -> str:
     if words := (WORDS | RANGES).get(fault["type"]):
         return words.format(**fault.get("ctx", {}))
     return str(fault["msg"]).removeprefix("Value error, ").removeprefix("Input should be ")

@@ -1,4 +1,4 @@
-"""Settings of several origins, one laid over the other key by key, and what one says in the place of another."""
+"""Merging of settings from several origins key by key, and a list of the overridden values."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -7,23 +7,14 @@ from dithc.config.reading import parse
 
 
 class Layer(NamedTuple):
-    """What one origin says.
-
-    Attributes:
-        origin: how messages call it.
-        values: the settings.
-    """
+    """Settings of one origin; `origin` is its name in messages."""
 
     origin: str
     values: Mapping[str, Any]
 
 
 def of_words(origin: str, words: Sequence[str]) -> Layer:
-    """What words of the form `key=value` say; a value in braces is YAML.
-
-    Raises:
-        UserError: a value in braces is no YAML.
-    """
+    """Parse arguments of the form `key=value`; a value in braces is YAML. Raises UserError for invalid YAML."""
     values: dict[str, Any] = {}
     for word in words:
         key, _, text = word.partition("=")
@@ -34,13 +25,13 @@ def of_words(origin: str, words: Sequence[str]) -> Layer:
 
 
 def _without_quotes(text: str) -> str:
-    """As Snakemake reads it, a text in quotes is what stands between them."""
+    """Remove quotes around a value, as Snakemake does."""
     bare = text.strip()
     return bare[1:-1] if len(bare) > 1 and bare[0] == bare[-1] and bare[0] in "'\"" else text
 
 
 def laid_over(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings with others over them, key by key; a list, and what is no mapping, is replaced."""
+    """Merge mappings key by key; values of `above` replace lists and scalars."""
     merged = dict(below)
     for key, value in above.items():
         under = merged.get(key)
@@ -49,14 +40,14 @@ def laid_over(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, A
 
 
 def overridden(layers: Sequence[Layer], sections: set[str]) -> list[str]:
-    """A sentence for each key of these sections that a layer sets to another value than a layer below it."""
+    """Return a sentence for each key of these sections with different values in two layers."""
     seen: dict[str, tuple[str, str]] = {}
     found: dict[str, str] = {}
     for layer in layers:
         for key, value in _leaves({name: part for name, part in layer.values.items() if name in sections}):
             before, origin = seen.get(key, (value, layer.origin))
             if before != value:
-                found[key] = f"{key}: {value} ({layer.origin}) in the place of {before} ({origin})"
+                found[key] = f"{key}: {value} ({layer.origin}) overrides {before} ({origin})"
             seen[key] = value, layer.origin
     return list(found.values())
 

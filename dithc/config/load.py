@@ -1,4 +1,4 @@
-"""Reads a configuration from files or mappings, with errors that name the key."""
+"""Loading of a configuration from files or mappings, with errors that name key, line and column."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -15,9 +15,9 @@ from dithc.config.reading import Text, read
 from dithc.log import logger, problem
 
 T = TypeVar("T")
-SECTIONS = ("datasets", "codecs", "runs", "extractors", "evaluations")  # without one of them there is nothing to do
-BELOW = f"\n{' ' * len('  got:      ')}"  # where the next of several faults stands
-MOST_SHOWN = 200  # characters of a value that is refused
+SECTIONS = ("datasets", "codecs", "runs", "extractors", "evaluations")
+BELOW = f"\n{' ' * len('  got:      ')}"  # indentation of the second and later faults
+MOST_SHOWN = 200  # characters of a rejected value
 DEMO = Path("config/experiments/demo.yaml")
 QUOTED = re.compile(r"'([^']*)'")
 NAMED = re.compile(r"[a-z_]+(\.[A-Za-z0-9_-]+)+")
@@ -25,10 +25,11 @@ log = logger("dithc.workflow")
 
 
 def load(source: Path | Mapping[str, Any]) -> Experiment:
-    """The experiment described by a YAML (or JSON) file or by a mapping; what it does not say has its default.
+    """Load an experiment from a YAML or JSON file, or from a mapping.
 
     Raises:
-        UserError: a key is unknown, a value is wrong, or a name refers to nothing; each fault is named with its key.
+        UserError: A key is unknown, a value is invalid or a name is undefined. The message lists all faults with their
+        keys.
     """
     if isinstance(source, Path):
         text = read(source)
@@ -41,49 +42,51 @@ def _checked(content: Mapping[str, Any], *, origin: str, texts: Sequence[Text]) 
         return Experiment.model_validate(content)
     except ValidationError as error:
         is_named = len(texts) == 1 and texts[0].origin.endswith(origin)
-        faults = [_told(fault, texts, is_named=is_named) for fault in of_keys(error.errors(), content)]
+        faults = [_line(fault, texts, is_named=is_named) for fault in of_keys(error.errors(), content)]
         raise problem(
             f"{origin} has {len(faults)} fault{'s' * (len(faults) > 1)}",
             got=BELOW.join(faults),
-            expected="keys and values as docs/config.md says",
-            fix="correct what is named above",
+            expected="keys and values of docs/config.md",
+            fix="correct the keys above",
         ) from None
 
 
 def named(section: Mapping[str, T], name: str, *, key: str) -> T:
-    """The entry `name` of a section of the configuration.
+    """Return an entry of a section of the configuration.
 
     Args:
-        section: such as `experiment.datasets`.
-        name: what a person asked for.
-        key: the section's name, for the message.
+        section: Section such as `experiment.datasets`.
+        name: Name that the user requested.
+        key: Name of the section, for the message.
 
     Raises:
-        UserError: there is none of that name; those that are there are listed.
+        UserError: The section does not contain the name; the message lists its names.
     """
     if name not in section:
         raise problem(
-            f"there is no {name!r} in the section `{key}` of the configuration",
+            f"section `{key}` of the configuration does not contain {name!r}",
             got=name,
-            expected=f"one of {', '.join(section) or 'none: the section is empty'}",
+            expected=f"one of {', '.join(section)}" if section else "a name in this section, which is empty",
             fix="correct the name, or add it to the configuration",
         )
     return section[name]
 
 
-def _told(fault: Any, texts: Sequence[Text], *, is_named: bool) -> str:
-    """A fault in one line: its key, where that stands (without the file, where that is named already), and what is wrong."""
-    place, said = tuple(fault["loc"]), _said(fault)
-    if not place and (named := NAMED.match(said)):  # of several keys together: the message begins with one of them
-        return f"{named.group(0)}{_stands(tuple(named.group(0).split('.')), texts, is_named=is_named)}{said[named.end() :]}"
-    return f"{'.'.join(map(str, place)) or 'experiment'}{_stands(tuple(map(str, place)), texts, is_named=is_named)}: {said}"
+def _line(fault: Any, texts: Sequence[Text], *, is_named: bool) -> str:
+    """Return a fault in one line: key, position and reason; `is_named` omits the file from the position."""
+    place, reason = tuple(fault["loc"]), _reason(fault)
+    if not place and (named := NAMED.match(reason)):  # a check of several keys: its message starts with one key
+        keys = tuple(named.group(0).split("."))
+        return f"{named.group(0)}{_position(keys, texts, is_named=is_named)}{reason[named.end() :]}"
+    words = tuple(map(str, place))
+    return f"{'.'.join(words) or 'experiment'}{_position(words, texts, is_named=is_named)}: {reason}"
 
 
-def _stands(words: tuple[str, ...], texts: Sequence[Text], *, is_named: bool) -> str:
-    """Where a key stands, or, where it is missing, the section that lacks it; the last of several files counts."""
+def _position(words: tuple[str, ...], texts: Sequence[Text], *, is_named: bool) -> str:
+    """Return line and column of a key in the last file that has it; for a missing key, of the section that lacks it."""
     for depth in range(len(words), 0, -1):
         for text in reversed(texts):
-            # Of a source, codec or extractor, the kind that was chosen is among the words, which no file says.
+            # Locations of pydantic contain the kind of a source, codec or extractor, which is not a key of a file.
             upper = words[:depth]
             for known in [upper, *(upper[:i] + upper[i + 1 :] for i in range(len(upper)))]:
                 if known and (at := text.places.get(known)) is not None:
@@ -91,15 +94,15 @@ def _stands(words: tuple[str, ...], texts: Sequence[Text], *, is_named: bool) ->
     return ""
 
 
-def _said(fault: Any) -> str:
+def _reason(fault: Any) -> str:
     text, context = in_words(fault), fault.get("ctx", {})
     if fault["type"] == "extra_forbidden":
         return "unknown key" + key_meant(Experiment, fault["loc"])
     if fault["type"] == "union_tag_not_found":
-        return "`kind` is missing, which says of what kind it is"
+        return "`kind` is missing"
     if fault["type"] == "union_tag_invalid":
         known = QUOTED.findall(context["expected_tags"])
-        return f"`kind` is {context['tag']!r}, which is none of {', '.join(known)}{word_meant(context['tag'], known)}"
+        return f"`kind` is {context['tag']!r}, expected one of {', '.join(known)}{word_meant(context['tag'], known)}"
     if isinstance(fault["input"], Mapping) or fault["type"] == "value_error":
         return text
     value = shown(fault["input"])
@@ -109,18 +112,15 @@ def _said(fault: Any) -> str:
 
 
 def read_profile(folder: Path) -> tuple[dict[str, Any], Any]:
-    """A profile of the workflow engine, and the section `machine` of the configuration that it sets.
-
-    Raises:
-        UserError: the profile is missing, or is no YAML.
-    """
+    """Return a profile of Snakemake, and its settings of section `machine`; UserError if it is missing or invalid
+    YAML."""
     path = folder / "config.yaml"
     content = read(path).values
-    said = content.get("config") or []
-    if not isinstance(said, Mapping):
-        words = said if isinstance(said, list) else [said]
-        said = of_words(str(path), [str(word) for word in words]).values
-    return content, said.get("machine", {})
+    settings = content.get("config") or []
+    if not isinstance(settings, Mapping):
+        words = settings if isinstance(settings, list) else [settings]
+        settings = of_words(str(path), [str(word) for word in words]).values
+    return content, settings.get("machine", {})
 
 
 def experiment_of(
@@ -129,19 +129,19 @@ def experiment_of(
     files: Sequence[Path] = (),
     above: Sequence[tuple[str, Sequence[str]]] = (),
 ) -> Experiment:
-    """The experiment of a workflow engine's merged configuration; the demo, with what was changed, where it defines nothing.
+    """Load the experiment of a configuration that Snakemake merged; the demo with changes if it defines no sections.
 
-    Settings are laid one over the other key by key: defaults, the files in their order, profiles, the command line. What a
-    setting of the machine, or one of a profile, stands in the place of is said in the log.
+    Settings override each other key by key: defaults, files in their order, profiles, command line. The log lists
+    overridden values of section `machine` and of profiles.
 
     Args:
-        config: the configuration, or files of which each is laid over those before it, as the engine does.
-        files: those that a merged configuration is from. The engine reads them too, and of a key that is there twice takes the
-            last, silently.
-        above: words of the form `key=value` that are laid over the files, by their origin: each profile, then the command line.
+        config: Merged configuration; or files, each of which overrides the files before it.
+        files: Files of a merged configuration. They are read again, because Snakemake silently uses the last of
+            duplicate keys.
+        above: Arguments of the form `key=value` that override the files, by origin: each profile, then the command line.
 
     Raises:
-        UserError: as `load`.
+        UserError: See `load`.
     """
     texts = [read(path) for path in (files if isinstance(config, Mapping) else config)]
     if not isinstance(config, Mapping):
@@ -153,19 +153,19 @@ def experiment_of(
     for layer in layers:
         config = laid_over(config, layer.values)
     profiled = {key for layer in layers[:-1] for key in layer.values}
-    told = [Layer(_plain(text.origin), text.values) for text in texts] if len(layers) > 1 else []
-    for line in overridden([*told, *layers], {*profiled, "machine"}):
+    named_files = [Layer(_plain(text.origin), text.values) for text in texts] if len(layers) > 1 else []
+    for line in overridden([*named_files, *layers], {*profiled, "machine"}):
         log.info(line)
-    config = {key: config[key] for key in config if key != "seal"}  # which is none of those of a file that dithc wrote
+    config = {
+        key: config[key] for key in config if key != "seal"
+    }  # the seal of a file that dithc wrote is not a setting
     if not any(config.get(name) for name in SECTIONS):
-        plain = Experiment().model_dump(mode="json")
-        changed = {key: value for key, value in config.items() if key not in plain or value != plain[key]}
-        config = {**read(DEMO).values, **changed}
-    # What the engine takes for its own in these files (templates, which run code) is not in what it hands on.
-    taken = {key: value for text in texts for key, value in text.values.items() if key not in Experiment.model_fields}
-    return _checked({**config, **taken}, origin="the configuration", texts=texts)
+        config = {**read(DEMO).values, **config}
+    # Snakemake removes its own keys, such as templates, which run code. Include them, so that they are rejected.
+    removed = {key: value for text in texts for key, value in text.values.items() if key not in Experiment.model_fields}
+    return _checked({**config, **removed}, origin="the configuration", texts=texts)
 
 
 def _plain(origin: str) -> str:
-    """The name of a file as a person writes it: relative, where it is below the working folder."""
+    """Return the name of a file, relative if it is below the working folder."""
     return origin.removeprefix("configuration file ").replace(f"{Path.cwd()}/", "")

@@ -1,4 +1,4 @@
-"""How ranks are started, and how they share their work: what a profile says of the machine."""
+"""Settings of the machine in a profile: launch of ranks and distribution of their work."""
 
 from pathlib import Path
 from typing import Any, Literal, Self
@@ -11,72 +11,80 @@ from dithc.config.training import CheckpointPath, GradientPath, Memory, Sharding
 
 
 class Machine(Settings):
-    """How ranks are started; set by a profile, never by an experiment, and without effect on results."""
+    """Launch of ranks. A profile sets this section, not an experiment; it has no effect on results."""
 
     launcher: Literal["none", "mpiexec", "srun"] = "none"
-    """What starts the ranks of a training or sampling; `none` for one rank."""
+    """Launcher of the ranks of a training or sampling run; `none` for one rank."""
     nodes: Positive = 1
-    """Nodes of a training."""
+    """Nodes of a training run."""
     strategy: StrategyName = "cftp"
-    """How ranks share a training. cftp: a rank a die, whose clusters share every operation inside the process; dp: a rank
-    a cluster, with a replica of everything; dp+tp: a rank a cluster, those of a die share every layer (tensor parallelism)."""
+    """Parallel strategy of a training run. cftp: one rank per die; its core clusters share every operation inside the
+    process; dp: one rank per core cluster, each with a replica; dp+tp: one rank per core cluster; the ranks of a die
+    share every layer (tensor parallelism)."""
     ranks_per_node: Positive | None = None
-    """Ranks on a node; if not given, its dies (cftp) or its clusters (dp, dp+tp), counted where the ranks are started."""
+    """Ranks per node. If unset, the number of dies (cftp) or core clusters (dp, dp+tp) of the machine that starts the
+    ranks."""
     cpus_per_rank: Positive | None = None
-    """Cores of a rank; the cores the workflow was given, shared by the ranks of a node, if not given."""
+    """Cores per rank. If unset, the cores of the workflow divided by the ranks of a node."""
     gradients: GradientPath = "overlapped"
-    """Who sums gradients over ranks: dithc's reducer while the backward pass runs, or PyTorch's DistributedDataParallel."""
+    """Gradient reduction over ranks. overlapped: dithc's reducer during the backward pass; ddp: PyTorch's
+    DistributedDataParallel."""
     sharding: Sharding = "none"
-    """What ranks with a replica of the weights keep of the optimizer's state: none shares nothing, each keeps all of it; zero1:
-    moments and averages of a share of the weights each (strategies cftp and dp, gradients overlapped)."""
+    """Sharding of the optimizer state over ranks with a replica of the weights. none: each rank keeps the complete
+    state; zero1:
+    each rank keeps moments and averages of its share of the weights (strategies cftp and dp, gradients overlapped)."""
     collectives: Literal["hierarchical", "iallreduce", "blocking"] = "hierarchical"
-    """How sums over ranks are made: in shared memory within a node and by MPI between nodes; by MPI's own all-reduce, posted and
-    polled; or by its blocking one."""
+    """Implementation of sums over ranks. hierarchical: shared memory within a node and MPI between nodes; iallreduce:
+    MPI's nonblocking all-reduce, posted and polled; blocking: MPI's blocking all-reduce."""
     wire: Literal["fp32", "bf16"] = "fp32"
-    """Type in which hierarchical sums move numbers between ranks; they are summed in fp32 either way."""
+    """Type of the numbers that hierarchical sums transfer between ranks. The sums are computed in fp32."""
     weights_wire: Literal["fp32", "bf16"] = "fp32"
-    """Type in which weights travel under sharding: zero1. With bf16 all ranks compute with weights rounded to it; the exact ones
-    are kept, updated and saved once, each by the rank that has it in its share."""
+    """Type of the weights that `sharding: zero1` transfers. With bf16, all ranks compute with rounded weights; each
+    rank keeps, updates and saves the exact weights of its share."""
     trace_step: Positive | None = None
-    """Optimizer step of which each rank writes a trace (operators, phases, communication) into the store; none for no trace."""
+    """Optimizer step of which each rank writes a trace (operators, phases, communication) to the store; no trace if
+    unset."""
     checkpoints: CheckpointPath = "async"
-    """async: training goes on while checkpoints are written, from a copy of the state, which is memory beside it; blocking: it
-    waits."""
+    """async: training continues while checkpoints are written from a copy of the state, which needs additional memory;
+    blocking:
+    training waits."""
     go_back: bool = False
-    """Where several of the newest checkpoints are damaged: continue from the next older that is whole, or begin anew, instead of
-    stopping."""
+    """If several of the newest checkpoints are damaged, continue from the newest intact checkpoint, or restart, instead
+    of stopping."""
     memory: Memory = Memory()
-    """How a rank uses the memories of its machine."""
+    """Use of memory tiers by a rank."""
     sampling: Sampling = Sampling()
-    """How ranks share a sampling."""
+    """Parallelism of a sampling run."""
     walltime: bool = False
-    """Jobs are ended at their `runtime`: a training or sampling then saves and stops before, to be run again."""
+    """Jobs end at their `runtime`. A training or sampling run then saves and stops in time, to be continued by the next
+    job."""
     inputs: Literal["here", "nodes"] = "here"
-    """Where the user's files are seen. here: on the machine that starts the workflow too, which looks whether they are there
-    before the first job; nodes: perhaps on nodes alone, so that only a job finds out."""
+    """Location of the user's files. here: visible to the machine that starts the workflow, which checks them before the
+    first job; nodes: possibly visible to nodes only, so that the first job detects a missing file."""
     scheduler: Literal["none", "slurm", "generic"] = "none"
-    """Who runs the jobs. slurm: a job that stopped before its walltime puts itself back into the queue; generic: the scripts
-    of that profile do it; none: this machine."""
+    """Scheduler of the jobs. slurm: a job that stops before its walltime requeues itself; generic: the scripts of this
+    profile resubmit it; none: jobs run on this machine."""
     srun_mpi: str = Field(default="auto", pattern=r"^[a-z0-9_]+$")
-    """How srun's ranks find each other: hydra, MPICH's own launcher, which srun starts on the nodes; or an interface that
-    `srun --mpi=list` names. auto: hydra where the MPI is MPICH, else pmix."""
+    """Process management interface of srun: hydra, MPICH's launcher, which srun starts on the nodes; or a name in the
+    output of `srun --mpi=list`. auto: hydra with MPICH, pmix otherwise."""
     node_cores: Positive | None = None
-    """Cores that a job may ask of a node; those of this machine where no scheduler runs the jobs."""
+    """Cores per node that a job may request; without a scheduler, the cores of this machine."""
     node_memory_mb: Positive | None = None
-    """Memory in MB that a job may ask of a node; none for no limit."""
+    """Memory in MB per node that a job may request; no limit if unset."""
     max_minutes: Positive | None = None
-    """The longest walltime that a job may ask, in minutes; none for no limit."""
+    """Longest walltime in minutes that a job may request; no limit if unset."""
     prologue: Place | None = None
-    """File of shell lines that run before the command of every rule, such as `module load`; one that fails ends the job."""
+    """File with shell commands, such as `module load`, that run before the command of every rule. A failing command
+    ends the job."""
     gflops_per_core: float = Field(default=10.0, ge=1e-6, le=10.0**6)
-    """What a core does in training, in GFLOP/s, from which walltimes follow; low, so that a job seldom ends early."""
+    """Training speed of a core in GFLOP/s, for estimates of walltimes. A low value avoids jobs that end early."""
 
     @model_validator(mode="after")
     def _scheduled(self) -> Self:
         if self.scheduler != "none" and (self.node_cores is None or self.cpus_per_rank is None):
             raise ValueError(
-                f"machine.scheduler `{self.scheduler}` needs machine.node_cores and machine.cpus_per_rank: nodes are elsewhere, "
-                "and what a job asks must not depend on where it is read; `dithc doctor --write-profile` measures both"
+                f"machine.scheduler `{self.scheduler}` requires machine.node_cores and machine.cpus_per_rank, because the "
+                "request of a job must not depend on the machine that reads it; `dithc doctor --write-profile` measures both"
             )
         if self.node_cores is not None and (self.launched_per_node or 1) * (self.cpus_per_rank or 1) > self.node_cores:
             raise ValueError(
@@ -87,11 +95,8 @@ class Machine(Settings):
 
     @classmethod
     def of_profile(cls, folder: Path) -> "tuple[Machine, dict[str, Any]]":
-        """What a profile of the workflow engine says of the machine, and everything that it says.
-
-        Raises:
-            UserError: there is no such profile, or it cannot be read; a setting of `machine` is wrong.
-        """
+        """Return the section `machine` of a Snakemake profile, and the complete profile; UserError if one is
+        invalid."""
         from dithc.config.load import load, read_profile
 
         content, machine = read_profile(folder)
@@ -99,14 +104,14 @@ class Machine(Settings):
 
     @property
     def ranks(self) -> int | None:
-        """Ranks over all nodes; None where the machine decides."""
+        """Ranks over all nodes; None if the number depends on the machine."""
         return None if self.launched_per_node is None else self.nodes * self.launched_per_node
 
     @property
     def launched_per_node(self) -> int | None:
-        """Ranks on a node, 1 without a launcher; None where the machine decides."""
+        """Ranks per node, 1 without a launcher; None if the number depends on the machine."""
         return 1 if self.ranks_per_node is None and self.launcher == "none" else self.ranks_per_node
 
     def ranks_on(self, *, num_dies: int, num_clusters: int) -> int:
-        """Ranks on a node with so many dies and clusters, where nobody has given their number."""
+        """Return the default number of ranks on a node with these numbers of dies and core clusters."""
         return num_dies if self.strategy == "cftp" else num_clusters

@@ -1,13 +1,13 @@
-"""What was probably meant: the key or word of the schema that is nearest to one that it does not have."""
+"""Sections of the schema, and suggestions for unknown keys and values."""
 
 from collections.abc import Iterator, Sequence
 from difflib import get_close_matches
 from types import NoneType, UnionType
-from typing import Annotated, Any, Union, get_args, get_origin
+from typing import Annotated, Any, NamedTuple, Union, get_args, get_origin
 
 from pydantic import BaseModel
 
-# What other programs call it.
+MOST_LISTED = 12
 ELSEWHERE = {
     "learning_rate": "lr",
     "batch_size": "global_batch",
@@ -40,10 +40,44 @@ WORDS = {
     "epsilon": "noise",
     "eps": "noise",
 }
+"""Names of keys and values in other programs, with the names in dithc."""
+
+
+class Section(NamedTuple):
+    """A section of the configuration.
+
+    Attributes:
+        place: Path of the section, with NAME for chosen names.
+        model: Model of its keys.
+        within: Kind of the section that contains it; empty without kinds.
+    """
+
+    place: str
+    model: type[BaseModel]
+    within: str = ""
+
+
+def sections(model: type[BaseModel], place: str = "", within: str = "") -> Iterator[Section]:
+    """Yield every section, each before the sections that it contains."""
+    yield Section(place, model, within)
+    for name, field in model.model_fields.items():
+        below = f"{place}.{name}" if place else name
+        for part in parts_of(field.annotation):
+            if get_origin(part) is dict:
+                part, below = get_args(part)[1], f"{below}.NAME"
+            for one in parts_of(part):
+                if isinstance(one, type) and issubclass(one, BaseModel):
+                    yield from sections(one, below, " or ".join(kinds(model)))
+
+
+def kinds(model: type[BaseModel]) -> list[str]:
+    """Return the values of `kind` that select a model; empty for the only model of a section."""
+    field = model.model_fields.get("kind")
+    return [str(word) for word in get_args(field.annotation)] if field is not None and field.is_required() else []
 
 
 def parts_of(annotation: Any) -> Iterator[Any]:
-    """The kinds that an annotation names, without what wraps them."""
+    """Yield the types in an annotation, without Annotated, unions and None."""
     origin = get_origin(annotation)
     if origin is Annotated:
         yield from parts_of(get_args(annotation)[0])
@@ -55,7 +89,7 @@ def parts_of(annotation: Any) -> Iterator[Any]:
 
 
 def models_at(model: type[BaseModel], place: Sequence[int | str]) -> list[type[BaseModel]]:
-    """The sections that may stand at a place of a configuration, given as pydantic names it: keys, positions, chosen kinds."""
+    """Return the models of a section at a location of pydantic, which consists of keys, positions and chosen kinds."""
     found: list[Any] = [model]
     for word in place:
         found = [part for one in found for part in _below(one, word)]
@@ -67,41 +101,29 @@ def _below(kind: Any, word: int | str) -> Iterator[Any]:
         if word in kind.model_fields:
             yield from parts_of(kind.model_fields[str(word)].annotation)
         elif "kind" in kind.model_fields and word in get_args(kind.model_fields["kind"].annotation):
-            yield kind  # which pydantic names when it has chosen it
+            yield kind  # pydantic's location contains the kind that it selected
     elif get_origin(kind) in (dict, list, tuple):
         yield from parts_of(get_args(kind)[-1])
 
 
 def key_meant(model: type[BaseModel], place: Sequence[int | str]) -> str:
-    """Words on an unknown key at a place: the nearest that is known there, or where it belongs; empty where nothing is near."""
+    """Return a suggestion for an unknown key: a similar key, sections that have the key, or all keys; may be empty."""
     *above, word = place
     known = [name for one in models_at(model, above) for name in one.model_fields]
     if (same := ELSEWHERE.get(str(word).lower())) in known:
         return f"; did you mean `{same}`?"
     if near := get_close_matches(str(word).lower(), known, n=1):
         return f"; did you mean `{near[0]}`?"
-    if places := dict.fromkeys(one for one in places_of(model) if one.rpartition(".")[2] == word):
+    if places := dict.fromkeys(
+        f"{one.place}.{word}".lstrip(".") for one in sections(model) if word in one.model.model_fields
+    ):
         return f"; keys of that name: {', '.join(list(places)[:3])}"
-    return f"; there are: {', '.join(known)}" if 0 < len(known) <= 12 else ""
+    return f"; there are: {', '.join(known)}" if 0 < len(known) <= MOST_LISTED else ""
 
 
 def word_meant(word: object, known: Sequence[str]) -> str:
-    """Words on a value that is none of those known; empty where none is near."""
+    """Return a suggestion for an unknown value; empty if no known value is similar."""
     if (same := WORDS.get(str(word).lower())) in known:
         return f"; did you mean `{same}`?"
     near = get_close_matches(str(word).lower(), known, n=1, cutoff=0.5)
     return f"; did you mean `{near[0]}`?" if near else ""
-
-
-def places_of(model: type[BaseModel], prefix: str = "") -> Iterator[str]:
-    """Every key of the schema with dots, NAME for names that a person chooses; the shallow ones first."""
-    deeper: list[tuple[Any, str]] = []
-    for name, field in model.model_fields.items():
-        yield prefix + name
-        deeper += [(part, prefix + name) for part in parts_of(field.annotation)]
-    for part, above in deeper:
-        while get_origin(part) is dict:
-            part, above = get_args(part)[1], f"{above}.NAME"
-        for one in parts_of(part):
-            if isinstance(one, type) and issubclass(one, BaseModel):
-                yield from places_of(one, f"{above}.")

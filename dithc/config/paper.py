@@ -1,4 +1,4 @@
-"""Settings of the tables and figures of the paper, made again."""
+"""Settings of the reproduced tables and figures of the paper."""
 
 from typing import Literal
 
@@ -10,27 +10,30 @@ Target = Literal["table1", "table2", "table3", "table4", "fig7", "fig8", "fig9",
 
 
 class Paper(Settings):
-    """The tables and figures of the paper, as targets of the workflow; all that they run follows from `scale`."""
+    """Tables and figures of the paper as targets of the workflow. `scale` determines their settings."""
 
     scale: Literal["ci", "node", "paper"] = "ci"
-    """How large. ci: minutes on 2 cores, all small, which only proves the path; node: what one node measures in `hours`, models,
-    batches and ranks by its memory and cores; paper: the published settings."""
+    """Size of the measurements. ci: minutes on 2 cores, which only tests that everything works; node: measurements of
+    one node in `hours`, with models, batches and ranks according to its memory and cores; paper: the published
+    settings."""
     targets: list[Target] = Field(
         default=["table1", "table2", "table3", "table4", "fig7", "fig8", "fig9", "fig10", "fig11", "sec56"],
         min_length=1,
         max_length=16,
     )
-    """What the target `paper` makes; at scale node also the order in which the hours are given out."""
+    """Contents of the target `paper`; at scale node also the order in which the hours are allocated."""
     hours: float = Field(default=10.0, gt=0, le=1000)
-    """Of measuring, at scale node; what is predicted to need more than is left is skipped, with the reason."""
+    """Hours of measurements at scale node. Measurements with a predicted time beyond the remaining hours are
+    skipped."""
     gflops_per_core: float = Field(default=40.0, ge=1e-3, le=10.0**6)
-    """What a core does in a training step in fp32, in GFLOP/s, from which the seconds of each cell are predicted."""
+    """Speed of a core in an fp32 training step in GFLOP/s, for predictions of the time of each measurement."""
     memory_gib: Gib | None = None
-    """GiB that all ranks of a strategy may have together, a limit of the kernel's beyond which table 2 says out of memory; none
-    for 1.5 at scale ci and for what is free otherwise."""
+    """Memory limit in GiB of all ranks of a strategy, enforced by the kernel. Table 2 reports a run that exceeds it as
+    out of memory. If unset, 1.5 at scale ci and the free memory otherwise."""
     seeds: Positive = 3
-    """Trainings of each platform in figure 7, by seed: what differs between them is the noise that platforms are judged by."""
+    """Training runs per platform in figure 7, one per seed. Their spread is the noise level for the comparison of
+    platforms."""
     curve_steps: Positive | None = None
-    """Steps of figure 7; none for 20 at scale ci, 200 at node and 1,000 at paper."""
+    """Steps in figure 7. If unset, 20 at scale ci, 200 at node and 1,000 at paper."""
     machine: Place = "profiles/machines/lx2.yaml"
-    """Description of the machine on which many nodes are simulated."""
+    """Description of the machine for simulations of many nodes."""

@@ -1,8 +1,8 @@
-"""YAML as a person writes it: a plain file of text, keys that are there once, and where each of them stands.
+"""Reading of YAML files with the line and column of every key.
 
-Refused with file and line: what is no YAML, no UTF-8, a key twice (YAML takes the last and says nothing), texts that unfold to
-more than any configuration is (names for parts that hold names for parts ...), and tags, by which other programs make objects.
-"""
+Rejects invalid YAML, text other than UTF-8, duplicate keys (PyYAML silently uses the last), tags that construct
+objects, and aliases that expand to a huge document. The parser is PyYAML, because Snakemake reads the same files with
+it: YAML 1.2 parsers such as ruamel.yaml read `yes`, `on` and `010` differently."""
 
 import stat
 from collections.abc import Hashable, Mapping
@@ -17,8 +17,8 @@ from dithc.sealed import has_seal, unseal
 
 MOST_BYTES = 1 << 20
 KINDS = {type(None): "nothing", list: "a list"}
-MOST_DEPTH = 32  # the schema has 6
-MOST_NODES = 100_000  # with every name of a part (&, *) written out
+MOST_DEPTH = 32  # the schema has 6 levels
+MOST_NODES = 100_000  # after the expansion of aliases
 TAGS = {
     f"tag:yaml.org,2002:{name}" for name in ("null", "bool", "int", "float", "str", "seq", "map", "timestamp", "merge")
 }
@@ -26,12 +26,12 @@ TAGS = {
 
 @dataclass(frozen=True)
 class Text:
-    """What a file says.
+    """Content of a file.
 
     Attributes:
-        origin: how messages call the file.
-        values: its content.
-        places: line and column of each key, by the keys and positions that lead to it.
+        origin: Name of the file in messages.
+        values: Parsed content.
+        places: Line and column of each key, by its path of keys and positions.
     """
 
     origin: str
@@ -40,21 +40,17 @@ class Text:
 
 
 def read(path: Path) -> Text:
-    """Reads a file of YAML (or JSON) that is a mapping.
-
-    Raises:
-        UserError: there is no such file, it is none that can be read to its end, or what it says is refused.
-    """
+    """Read a YAML or JSON file that contains a mapping; raises UserError if it is missing, unreadable or rejected."""
     content = _bytes(path)
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
         raise problem(
-            f"configuration file {path}, line {line} is no UTF-8",
+            f"configuration file {path}, line {line} is not valid UTF-8",
             got=f"byte 0x{content[error.start]:02x}",
             expected="text in UTF-8",
-            fix=f"save it as UTF-8, for instance: iconv -f latin1 -t utf-8 {path}",
+            fix=f"save it as UTF-8, for example: iconv -f latin1 -t utf-8 {path}",
         ) from None
     if has_seal(text):
         return _sealed(text, path)
@@ -69,17 +65,13 @@ def _sealed(text: str, path: Path) -> Text:
         raise problem(
             f"configuration file {path} was changed after it was written",
             got=error,
-            expected="the bytes that dithc wrote under its seal",
-            fix="delete it: the next run writes it again; edit your own configuration file, or a copy without the key `seal`",
+            expected="the bytes that dithc wrote",
+            fix="delete it, the next run rewrites it; edit your configuration file, or a copy without the key `seal`",
         ) from None
 
 
 def parse(text: str, *, origin: str) -> Text:
-    """What a text of YAML says; `origin` is how messages call it.
-
-    Raises:
-        UserError: as `read`.
-    """
+    """Parse YAML text; `origin` is its name in messages. Raises UserError if it is rejected."""
     try:
         loader = _Loader(text)
         node = loader.get_single_node()
@@ -90,13 +82,13 @@ def parse(text: str, *, origin: str) -> Text:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         place = f", line {mark.line + 1}, column {mark.column + 1}" if mark else ""
-        raise _no_yaml(origin + place, error.problem or error.context or "") from None
+        raise _invalid(origin + place, error.problem or error.context or "") from None
     except yaml.YAMLError as error:
         line = text.count("\n", 0, getattr(error, "position", 0)) + 1
-        raise _no_yaml(f"{origin}, line {line}", getattr(error, "reason", str(error))) from None
+        raise _invalid(f"{origin}, line {line}", getattr(error, "reason", str(error))) from None
     if not isinstance(values, dict):
         raise problem(
-            f"{origin} is empty or no mapping",
+            f"{origin} does not contain a mapping",
             got=KINDS.get(type(values), "a single value"),
             expected="keys such as `datasets:` and `runs:`",
             fix="start from config/experiments/demo.yaml",
@@ -104,17 +96,17 @@ def parse(text: str, *, origin: str) -> Text:
     return Text(origin, values, places)
 
 
-def _no_yaml(place: str, said: str) -> UserError:
+def _invalid(place: str, reason: str) -> UserError:
     return problem(
-        f"{place} is no YAML that is read here",
-        got=" ".join(said.split()),
-        expected="YAML as in config/experiments/demo.yaml: spaces before keys, no tabs; every key once",
-        fix="correct that line",
+        f"{place}: invalid YAML",
+        got=" ".join(reason.split()),
+        expected="spaces for indentation, unique keys",
+        fix="correct this line; config/experiments/demo.yaml is an example",
     )
 
 
 def _bytes(path: Path) -> bytes:
-    """All of a plain file; a pipe or a device is not opened, as nobody may ever write there, or somebody for ever."""
+    """Read a plain file. Pipes and devices are not opened, because reading them may block or never end."""
     try:
         kind = path.stat().st_mode
         if stat.S_ISREG(kind):
@@ -122,50 +114,50 @@ def _bytes(path: Path) -> bytes:
                 content = file.read(MOST_BYTES + 1)
             if len(content) <= MOST_BYTES:
                 return content
-        said = ((stat.S_ISREG, f"more than {MOST_BYTES} bytes"), (stat.S_ISDIR, "a folder"), (stat.S_ISFIFO, "a pipe"))
-        got = next((words for is_kind, words in said if is_kind(kind)), "a device or a socket")
+        types = ((stat.S_ISREG, f"more than {MOST_BYTES} bytes"), (stat.S_ISDIR, "a folder"), (stat.S_ISFIFO, "a pipe"))
+        got = next((words for is_type, words in types if is_type(kind)), "a device or a socket")
     except FileNotFoundError:
         raise problem(
             f"configuration file {path} does not exist",
             got="no such file",
             expected="a YAML file such as config/experiments/demo.yaml",
-            fix="check the path; it is relative to the working folder",
+            fix="correct the path, which is relative to the working folder",
         ) from None
-    except (OSError, ValueError) as error:  # ValueError: a name with a NUL
+    except (OSError, ValueError) as error:  # ValueError: a NUL in the name
         got = getattr(error, "strerror", None) or str(error)
     raise problem(
         f"configuration file {path} cannot be read",
         got=got,
         expected=f"a plain file of at most {MOST_BYTES} bytes, such as config/experiments/demo.yaml",
-        fix="name the file itself, readable; what a program writes, write into a file first",
+        fix="name a readable file; redirect the output of a program into a file first",
     )
 
 
 class _Loader(yaml.SafeLoader):
-    """PyYAML's safe loader, which measures what it reads while it reads."""
+    """PyYAML's safe loader with limits on depth and expanded size."""
 
     def __init__(self, text: str) -> None:
         super().__init__(text)
         self._depth = 0
-        self._measures: dict[int, tuple[int, int]] = {}  # nodes and depth of a part, written out
+        self._measures: dict[int, tuple[int, int]] = {}  # number of nodes and depth after expansion, by id of the node
 
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
-        """As the base; ends at a part that is too deep, too large, or holds itself."""
+        """Compose a node; raises ComposerError if it is too deep, too large or recursive."""
         mark = self.peek_event().start_mark  # type: ignore[no-untyped-call]
         if self._depth > MOST_DEPTH:
-            raise yaml.composer.ComposerError(None, None, f"parts within parts, more than {MOST_DEPTH} deep", mark)
+            raise yaml.composer.ComposerError(None, None, f"more than {MOST_DEPTH} nested levels", mark)
         self._depth += 1
         node = super().compose_node(parent, index)
         self._depth -= 1
         if node is not None:
             measure = self._measures.get(id(node))
             if measure is None:
-                if self._depth and node.end_mark is None:  # a name for a part that is not complete: it holds itself
-                    raise yaml.composer.ComposerError(None, None, "a part that holds itself", mark)
+                if self._depth and node.end_mark is None:  # an alias to an incomplete node
+                    raise yaml.composer.ComposerError(None, None, "a recursive alias", mark)
                 measure = self._measures[id(node)] = self._measure(node)
             if measure[0] > MOST_NODES or measure[1] + self._depth > MOST_DEPTH:
-                said = f"names of parts (&, *) that unfold to more than {MOST_NODES} values or {MOST_DEPTH} levels"
-                raise yaml.composer.ComposerError(None, None, said, mark)
+                reason = f"aliases (*) that expand to more than {MOST_NODES} values or {MOST_DEPTH} levels"
+                raise yaml.composer.ComposerError(None, None, reason, mark)
         return node
 
     def _measure(self, node: yaml.Node) -> tuple[int, int]:
@@ -176,7 +168,7 @@ class _Loader(yaml.SafeLoader):
         return 1 + sum(nodes for nodes, _ in measures), 1 + max((depth for _, depth in measures), default=0)
 
     def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
-        """As the base; a value that its tag does not take is a fault of its line."""
+        """Construct an object; raises ConstructorError with its line for other tags and invalid values."""
         if node.tag not in TAGS:
             raise yaml.constructor.ConstructorError(None, None, f"the tag {node.tag}", node.start_mark)
         try:
@@ -186,20 +178,16 @@ class _Loader(yaml.SafeLoader):
 
 
 def _find_places(node: yaml.Node, place: tuple[str, ...], places: dict[tuple[str, ...], tuple[int, int]]) -> None:
-    """Notes line and column of every key.
-
-    Raises:
-        ConstructorError: a key is there twice.
-    """
+    """Record line and column of every key; raises ConstructorError for a duplicate key."""
     if isinstance(node, yaml.MappingNode):
         seen: dict[Hashable, int] = {}
         for key, value in node.value:
             name, line = str(key.value), key.start_mark.line + 1
             if not isinstance(key, yaml.ScalarNode):
-                raise yaml.constructor.ConstructorError(None, None, "a key that is no text", key.start_mark)
+                raise yaml.constructor.ConstructorError(None, None, "a key that is not a scalar", key.start_mark)
             if name in seen:
-                said = f"key `{name}` is there twice, first in line {seen[name]}"
-                raise yaml.constructor.ConstructorError(None, None, said, key.start_mark)
+                reason = f"duplicate key `{name}`, first in line {seen[name]}"
+                raise yaml.constructor.ConstructorError(None, None, reason, key.start_mark)
             seen[name], places[(*place, name)] = line, (line, key.start_mark.column + 1)
             _find_places(value, (*place, name), places)
     elif isinstance(node, yaml.SequenceNode):

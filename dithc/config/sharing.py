@@ -1,4 +1,4 @@
-"""How ranks share a sampling."""
+"""Settings of parallel sampling."""
 
 from typing import Literal, Self
 
@@ -10,31 +10,34 @@ Degree = Literal["auto"] | Positive
 
 
 class Sampling(Settings):
-    """How ranks share a sampling: decides its time, never its images. auto: what is done first, by seconds that are
-    predicted from rates measured at the start, for all that is left to be made (`dithc sample --degrees` shows them)."""
+    """Parallelism of a sampling run; it affects the time, not the images. auto selects the fastest combination for the
+    remaining images, predicted from rates measured at the start (`dithc sample --degrees` lists them)."""
 
     data_parallel_degree: Degree = "auto"
-    """Ranks that share the images of a shard (64 of them); they exchange nothing until these are made."""
+    """Ranks that divide the images of a shard (64). They communicate only after these images are finished."""
     cfg_parallel: Literal["auto"] | bool = "auto"
-    """Whether the two branches of guidance are made by two ranks, or two sets of ranks."""
+    """Compute the two branches of guidance on two ranks, or two sets of ranks."""
     shared_degree: Degree = "auto"
-    """Ranks of a node that share the tokens of an image, by keys and values in memory that all see. The same bits as one rank."""
+    """Ranks of a node that divide the tokens of an image, with keys and values in shared memory. Bit-identical to one
+    rank."""
     ulysses_degree: Degree = "auto"
-    """Ranks that share them by messages, each with all tokens for some heads; divides the heads. The same bits."""
+    """Ranks that divide the tokens of an image by messages; each rank has all tokens for some heads. Must divide the
+    number of heads. Bit-identical to one rank."""
     ring_degree: Degree = "auto"
-    """Ranks, or sets of `ulysses_degree` ranks, that pass keys and values on. Sums are rounded otherwise than on one rank, in
-    the seventh digit; auto takes it only where it saves more than a tenth of the time."""
+    """Ranks, or sets of `ulysses_degree` ranks, that pass keys and values in a ring. Results differ from one rank in
+    the seventh digit, because sums are rounded differently. auto selects a ring only if it saves more than 10% of the
+    time."""
     windows_degree: Degree = "auto"
-    """Ranks that share the windows of a scene, at each step. The same bits."""
+    """Ranks that divide the windows of a scene in each step. Bit-identical to one rank."""
     parallel_vae: Literal["auto"] | bool = False
-    """Whether ranks that make an image together also decode it together, each some of its rows: sums are rounded otherwise than
-    on one rank, in the seventh digit, and a rank needs less memory. false: whole images are dealt to them, with the same bits.
-    auto: those that are left when each has had as many whole ones are decoded together. Codecs kl-vae, sd-vae, and diffusers of
-    the same structure (AutoencoderKL); of others whole images are dealt."""
+    """Decode an image on all ranks that sample it, each with some of its rows. Results differ from one rank in the
+    seventh digit, and a rank needs less memory. false: each image is decoded on one rank, with identical bits. auto:
+    each rank decodes the same number of images, and the remaining images are decoded by all ranks. For the codecs
+    kl-vae, sd-vae and diffusers (AutoencoderKL); other codecs always decode each image on one rank."""
 
     @property
     def given(self) -> dict[str, int]:
-        """The degrees that are not auto, by the names of `dithc.parallel.Degrees`."""
+        """Degrees other than auto, by the names of `dithc.parallel.Degrees`."""
         named = {
             "data": self.data_parallel_degree,
             "cfg": self.cfg_parallel if self.cfg_parallel == "auto" else 1 + self.cfg_parallel,
@@ -50,7 +53,7 @@ class Sampling(Settings):
         messages = {self.ulysses_degree, self.ring_degree} - {"auto", 1}
         if self.shared_degree not in ("auto", 1) and messages:
             raise ValueError(
-                "machine.sampling shares tokens in memory (shared_degree) or by messages (ulysses_degree, ring_degree): "
+                "machine.sampling divides tokens in shared memory (shared_degree) or by messages (ulysses_degree, ring_degree): "
                 "leave one of both out"
             )
         return self

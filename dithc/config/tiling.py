@@ -1,4 +1,4 @@
-"""How scenes become tiles: their grid, their splits, and the numbers and pictures that are made of their pixels."""
+"""Settings of tiles: grid, splits, scaling and rendering."""
 
 from typing import Annotated, Literal
 
@@ -10,39 +10,39 @@ Shown = Annotated[float, Field(ge=-(10.0**9), le=10.0**9)]
 
 
 class Tiles(Settings):
-    """How scenes are cut."""
+    """Size, distance and rejection of tiles."""
 
     size: Size = 256
     """Side of a tile in pixels of the common grid."""
     stride: Size | None = None
-    """Distance of neighbouring tiles in pixels; the tile size if not given (no overlap). Smaller for more, shifted tiles; no
-    pixel of a place is in tiles of two splits."""
+    """Distance of neighboring tiles in pixels; the tile size if unset (no overlap). A smaller stride gives more,
+    overlapping tiles. Tiles of two splits never share a location."""
     min_valid: Fraction = 0.95
-    """A tile with a smaller valid share is rejected."""
+    """Smallest share of valid pixels. Other tiles are rejected."""
     max_cloud: Fraction = 0.1
-    """A tile with a larger cloudy share is rejected, where the product has a cloud mask."""
+    """Largest share of cloudy pixels, if the product has a cloud mask. Other tiles are rejected."""
     min_std: float = Field(default=0.0, ge=0.0, le=10.0**9)
-    """A tile none of whose bands varies by more than this (in stored units) is rejected as constant."""
+    """Smallest standard deviation in stored units. A tile is rejected as constant if no band exceeds it."""
 
 
 class Split(Settings):
-    """How tiles are split by place: all dates and overlaps of a place go together."""
+    """Assignment of tiles to splits by location. All dates and overlapping tiles of a location are in one split."""
 
     train: Fraction = 0.9
     """Share of cells for training."""
     val: Fraction = 0.05
-    """Share of cells for validation; the rest is for test."""
+    """Share of cells for validation; the remaining cells are for test."""
     cell_tiles: Size = 4
-    """Side of a geographic cell in tiles; a cell is never split, a tile across two splits is rejected. With `cell_m`, of scenes
-    without georeference alone."""
+    """Side of a geographic cell in tiles. A cell belongs to one split; a tile across two splits is rejected. With
+    `cell_m`, this applies to scenes without georeference only."""
     cell_m: float | None = Field(default=None, ge=10.0, le=1_000_000.0)
-    """Side of a geographic cell in metres. Cells are then those of one grid over the Earth, the same for all zones, pixel sizes
-    and dates, and a tile across two splits is moved, by half its side at most, to where it is in one."""
+    """Side of a geographic cell in meters. The cells then form one grid over the Earth for all zones, pixel sizes and
+    dates. A tile across two splits is moved into one of them, by at most half its side."""
     buffer_m: float = Field(default=0.0, ge=0.0, le=100_000.0)
-    """Metres that lie between tiles of two splits, at least; needs `cell_m`."""
+    """Smallest distance in meters between tiles of two splits; requires `cell_m`."""
     duplicates: Literal["exact", "near"] = "exact"
-    """Tiles that go to one split wherever they are: of the same pixels, or also those that look the same, brighter or compressed
-    otherwise; with `near`, the cells of such tiles are joined."""
+    """Tiles that are assigned to one split at any location. exact: tiles with the same pixels; near: also tiles that
+    differ in brightness or compression. With `near`, the cells of these tiles are merged."""
 
     @model_validator(mode="after")
     def _at_most_all(self) -> "Split":
@@ -53,12 +53,12 @@ class Split(Settings):
     @model_validator(mode="after")
     def _buffer_in_metres(self) -> "Split":
         if self.buffer_m and self.cell_m is None:
-            raise ValueError("`buffer_m` has no effect without cells in metres: set `cell_m` too")
+            raise ValueError("`buffer_m` has no effect without cells in meters: set `cell_m` too")
         return self
 
 
 class Scaling(Settings):
-    """The fixed affine map of each band to [-1, 1] that the codec sees; from train tiles only, never per image."""
+    """Fixed affine map of each band to [-1, 1] for the codec, computed from the train tiles only, never per image."""
 
     low_percentile: float = Field(default=1.0, ge=0.0, lt=50.0)
     """Percentile of the band that becomes -1."""
@@ -67,16 +67,16 @@ class Scaling(Settings):
 
 
 class Rendering(Settings):
-    """The fixed stretch to 8-bit RGB, of real and generated images alike. Scores are of images that are rendered so: other bands
-    or ends are another FID, of the same images."""
+    """Fixed stretch to 8-bit RGB for real and generated images. Scores use rendered images, so other bands or limits
+    change the FID of the same images."""
 
     bands: tuple[Band, Band, Band]
-    """Bands shown as red, green and blue."""
+    """Bands displayed as red, green and blue."""
     low: Shown | tuple[Shown, Shown, Shown]
-    """Value (in the units of the data set) that becomes 0; one, or one for each of red, green and blue."""
+    """Value in the units of the dataset that becomes 0; one, or one for each of red, green and blue."""
     high: Shown | tuple[Shown, Shown, Shown]
-    """Value that becomes 255; one, or one for each of red, green and blue. What is above it is cut off, in pictures and
-    in all that is scored (`clipped` of a score says how much): another `high` is another FID of the same images."""
+    """Value that becomes 255; one, or one for each of red, green and blue. Higher values are clipped in images and
+    scores (`clipped` of a score is their share), so another `high` changes the FID of the same images."""
 
     @model_validator(mode="after")
     def _rises(self) -> "Rendering":

@@ -44,22 +44,22 @@ Recompute = Literal["none", "block"]
 Augment = Literal["none", "mirror", "dihedral"]
 
 MOST_SEGMENTS = 10_000  # each is a job, and a manifest
-MOST_SNAPSHOTS = 100  # whose averages are summed up: each is read whole
+MOST_SNAPSHOTS = 100  # checkpoints that are combined into one average; each is read completely
 
-# Of a weight: itself, its gradient, two moments, the average (fp32); a copy in bf16 counts as a half more.
+# Bytes per weight: weight, gradient, two moments and average in fp32; a copy in bf16.
 STATE_BYTES, BF16_COPY_BYTES = 20, 2
-# What an asynchronous checkpoint copies of a weight: weight, two moments, average.
+# Bytes per weight that an asynchronous checkpoint copies: weight, two moments, average.
 SNAPSHOT_BYTES = 16
-MOMENT_BYTES = 4  # of these, which muon needs one of for a matrix
-LENGTH_BYTES = 4  # more of both for each of `ema.lengths`
+MOMENT_BYTES = 4  # of one moment; muon needs only one for matrices
+LENGTH_BYTES = 4  # additional bytes of state and snapshot for each of `ema.lengths`
 
 
 class Memory(Settings):
     """Use of the machine's memories by a rank of a training run; no effect on results."""
 
     automem: AutoMemChoice = "auto"
-    """Move weights, activations and optimizer state between memories. auto: if the machine has two tiers, or a setting below adds
-    a second tier; on: as auto, but an error if only one tier exists; off: never."""
+    """Move weights, activations and optimizer state between memories. auto: if the machine has two tiers, or a setting
+    below adds a second tier; on: as auto, but an error if only one tier exists; off: never."""
     fast_budget_gib: Gib | None = None
     """Hard limit in GiB for the data of a rank in the fastest tier; none for its share of that tier's capacity."""
     file_folder: Place | None = None
@@ -67,7 +67,8 @@ class Memory(Settings):
     file_gib: Gib | None = None
     """GiB of that file, per rank; allocated before the training run begins."""
     allow_recompute: bool = False
-    """Allow the plan to recompute activations in the backward pass if this is cheaper than moving them. Results are the same."""
+    """Allow the plan to recompute activations in the backward pass if this is cheaper than moving them. Results are the
+    same."""
 
     @model_validator(mode="after")
     def _consistent(self) -> "Memory":
@@ -86,8 +87,8 @@ class Run(Settings):
     init: Name | None = None
     """Run that provides its final weights as the start; makes this run a fine-tuning."""
     init_file: Place | None = None
-    """File or folder with the initial weights instead: an official DiT .pt, safetensors, or a folder of diffusers' transformer;
-    makes this run a fine-tuning."""
+    """File or folder with the initial weights instead: an official DiT .pt, safetensors, or a folder of diffusers'
+    transformer; makes this run a fine-tuning."""
     init_weights: Literal["ema", "raw"] = "ema"
     """Weights of the initial run to start from."""
     seed: Seed | None = None
@@ -105,8 +106,9 @@ class Run(Settings):
     warmup_steps: Count = 0
     """Steps over which the learning rate rises linearly from 0."""
     lr_schedule: Literal["constant", "cosine", "trapezoid"] = "constant"
-    """Learning rate after the warm-up. constant; cosine: half a cosine to 0 at the last of `steps`; trapezoid: constant, then
-    linearly to 0 over the last steps. With cosine and trapezoid, `steps` affects the result and cannot be raised later."""
+    """Learning rate after the warm-up. constant; cosine: half a cosine to 0 at the last of `steps`; trapezoid:
+    constant, then linearly to 0 over the last steps. With cosine and trapezoid, `steps` affects the result and cannot
+    be raised later."""
     decay_share: float = Field(default=0.2, gt=0.0, le=1.0)
     """Share of `steps` over which trapezoid falls to 0."""
     optimizer: Optimizer = Optimizer()
@@ -120,17 +122,18 @@ class Run(Settings):
     dtype: Literal["fp32", "bf16"] = "fp32"
     """Compute type; master weights and optimizer state are always fp32."""
     backend: Literal["auto", "numba", "reference"] = "auto"
-    """Implementation of the operators. auto: the fastest available implementation; numba: dithc's operators without a C compiler;
-    reference: PyTorch's operators, for comparison. Results differ by rounding."""
+    """Implementation of the operators. auto: the fastest available implementation; numba: dithc's operators without a C
+    compiler; reference: PyTorch's operators, for comparison. Results differ by rounding."""
     recompute: Recompute = "none"
-    """Recompute activations of each block in the backward pass: less memory, the same results, about a third more time."""
+    """Recompute activations of each block in the backward pass: less memory, the same results, about a third more
+    time."""
     guide: Guide | None = None
-    """Guidance trained into the network; none for no guidance. `loss` and `mse` in the metrics then refer to the moved target.
-    The loss on held-out tiles (`validate_every`) refers to the plain target."""
+    """Guidance trained into the network; none for no guidance. `loss` and `mse` in the metrics then refer to the moved
+    target. The loss on held-out tiles (`validate_every`) refers to the plain target."""
     nonfinite: NonFinite = "stop"
-    """Reaction to a step with a loss or gradient that is not finite. stop: fail with an error that names the step; skip: omit its
-    update and continue; rollback: the same from the newest checkpoint, which also repairs weights that are not finite. May be
-    changed later. The checkpoints and the manifest list the omitted steps."""
+    """Reaction to a step with a loss or gradient that is not finite. stop: fail with an error that names the step;
+    skip: omit its update and continue; rollback: the same from the newest checkpoint, which also repairs weights that
+    are not finite. May be changed later. The checkpoints and the manifest list the omitted steps."""
     ema: Ema = Ema()
     """Settings of the averaged weights."""
     objective: Objective = Objective()
@@ -138,18 +141,18 @@ class Run(Settings):
     label_dropout: float = Field(default=0.1, ge=0.0, lt=1.0)
     """Share of labels replaced by the null label, for classifier-free guidance."""
     augment: Augment = "mirror"
-    """Encoded views of a tile used for training, each equally often. none: the tile itself; mirror: also its mirror image;
-    dihedral: all quarter turns of both, for a dataset with `views: 8`."""
+    """Encoded views of a tile used for training, each equally often. none: the tile itself; mirror: also its mirror
+    image; dihedral: all quarter turns of both, for a dataset with `views: 8`."""
     checkpoint_every: Positive = 100
     """Steps between checkpoints."""
     keep_last: Positive = 2
     """Number of checkpoints kept in addition to those at the ends of segments."""
     keep_every: Positive | None = None
-    """Also keep checkpoints at multiples of this number of steps. Must be a multiple of `checkpoint_every`; none to keep no
-    others."""
+    """Also keep checkpoints at multiples of this number of steps. Must be a multiple of `checkpoint_every`; none to
+    keep no others."""
     validate_every: Positive | None = None
-    """Steps between measurements of the loss on up to 256 tiles of the split val (raw weights, 8 times, always the same noise),
-    with one more at the end of each job; none for no measurements. No effect on training."""
+    """Steps between measurements of the loss on up to 256 tiles of the split val (raw weights, 8 times, always the same
+    noise), with one more at the end of each job; none for no measurements. No effect on training."""
     log_every: Positive = 10
     """Steps between lines in the log; metrics are written every step."""
 
@@ -163,8 +166,8 @@ class Run(Settings):
             raise ValueError(f"`segment` {self.segment} cuts `steps` {self.steps} into more than {MOST_SEGMENTS} jobs")
         if self.keep_every is not None and self.keep_every % self.checkpoint_every:
             raise ValueError(
-                f"`keep_every` {self.keep_every} is no multiple of `checkpoint_every` {self.checkpoint_every}: most of its steps "
-                "have no checkpoint"
+                f"`keep_every` {self.keep_every} is not a multiple of `checkpoint_every` {self.checkpoint_every}: most of its "
+                "steps have no checkpoint"
             )
         self._check_objective()
         self._check_schedule()
@@ -176,39 +179,37 @@ class Run(Settings):
             return
         if self.label_dropout == 0.0:
             raise ValueError(
-                "`guide` moves away from a prediction without a label, and with `label_dropout` 0 there is none: set it to 0.1, "
-                "say, or leave `guide` out"
+                "`guide` requires predictions without a label, which are not trained with `label_dropout` 0: set it to 0.1, for "
+                "example, or leave `guide` out"
             )
         if self.guide.by == "start" and self.init is None and self.init_file is None:
-            raise ValueError(
-                "`guide.by: start` needs weights to start from: give `init` or `init_file`, or set `by: self`"
-            )
+            raise ValueError("`guide.by: start` requires initial weights: set `init` or `init_file`, or set `by: self`")
 
     def _check_objective(self) -> None:
         predict = self.objective.predict
         if predict == "flow" and self.model.learn_sigma:
-            raise ValueError("`objective.predict` flow knows no variance: set `model.learn_sigma: false`")
+            raise ValueError("`objective.predict` flow does not predict a variance: set `model.learn_sigma: false`")
         if predict != "noise" and self.init_file is not None:
             raise ValueError(
-                f"`init_file` holds a network that predicts noise, and `objective.predict` is {predict}: set it to noise, or "
+                f"`init_file` contains a network that predicts noise, and `objective.predict` is {predict}: set it to noise, or "
                 "leave `init_file` out"
             )
         if self.init_file is not None and self.model.block != BlockKind():
             raise ValueError(
-                f"`init_file` holds a network of the original blocks ({BlockKind()}), and `model` has others "
-                f"({self.model.block}), in which its weights mean nothing: take a preset DiT-..., or start from a run by `init`"
+                f"`init_file` contains a network with the original blocks ({BlockKind()}), and `model` has different blocks "
+                f"({self.model.block}), for which its weights are invalid: use a preset DiT-..., or a start run by `init`"
             )
 
     def _check_schedule(self) -> None:
         if self.lr_schedule != "trapezoid" and self.decay_share != type(self).model_fields["decay_share"].default:
             raise ValueError(
-                f"`decay_share` is of no effect: it belongs to `lr_schedule: trapezoid`, not {self.lr_schedule}"
+                f"`decay_share` has no effect: it belongs to `lr_schedule: trapezoid`, not {self.lr_schedule}"
             )
         decay = {"constant": 0.0, "cosine": 1.0, "trapezoid": self.decay_share * self.steps}[self.lr_schedule]
         if decay and self.warmup_steps + decay > self.steps:
             raise ValueError(
-                f"`warmup_steps` {self.warmup_steps} and the fall of `lr_schedule` {self.lr_schedule} ({decay:g} steps at least) "
-                f"are more than `steps` {self.steps}"
+                f"`warmup_steps` {self.warmup_steps} and the decay of `lr_schedule` {self.lr_schedule} ({decay:g} steps at "
+                f"least) exceed `steps` {self.steps}"
             )
 
     @property
@@ -233,7 +234,8 @@ class Run(Settings):
 
     @property
     def state_bytes(self) -> int:
-        """Bytes of weights, gradients, moments and averages of a rank without sharding, and of the start weights for guidance."""
+        """Bytes of weights, gradients, moments and averages of a rank without sharding, and of the start weights for
+        guidance."""
         each = STATE_BYTES + (BF16_COPY_BYTES if self.dtype == "bf16" else 0)
         if self.guide is not None and self.guide.by == "start":
             each += 2 if self.dtype == "bf16" else 4
@@ -248,15 +250,16 @@ class Run(Settings):
     def update_flops(self) -> int:
         """Operations of an update besides the element-wise operations: products of Newton-Schulz, over all ranks."""
         width, depth, _ = self.model.shape
-        # An iteration on (R, C), R <= C, takes 2 R^2 C + R^3 multiply-adds: 3 D^3 for each of 4 matrices, and those of the MLP, 2
-        # or with a gate 3 of (D, E).
+        # An iteration on (R, C), R <= C, takes 2 R^2 C + R^3 multiply-adds: 3 D^3 for each of 4 matrices, and the same formula
+        # for the 2 matrices (D, E) of the MLP, or 3 with a gate.
         of_mlp = (3 if self.model.block.mlp == "swiglu" else 2) * (2 * self.model.mlp_width + width) * width**2
         adds = depth * (12 * width**3 + of_mlp) * self.optimizer.iterations
         return 2 * adds if self.optimizer.kind == "muon" else 0
 
     @property
     def guided_share(self) -> float:
-        """Expected share of the images of a step with a second forward pass for `guide`. Labels and times are random."""
+        """Expected share of the images of a step with a second forward pass for `guide`. Labels and times are
+        random."""
         if self.guide is None:
             return 0.0
         low, high = self.guide.interval or (0.0, 1.0)

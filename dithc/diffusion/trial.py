@@ -10,9 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from dithc import extensions
 from dithc.diffusion.noise import Noise
 from dithc.diffusion.schedule import Schedule, pick
-from dithc.log import UserError, problem
+from dithc.log import UserError
 
 MEAN, DEVIATION = 0.5, 0.5
 STEPS, IMAGES, SHAPE = 100, 8, (4, 16, 16)
@@ -83,5 +84,4 @@ def try_sampler(named: object, run: Callable[[Predict, Noise, int], Any], predic
 
 
 def _fault(named: object, *, got: object, expected: object) -> UserError:
-    fix = "fix it, or install another version of its package; docs/extending.md lists the requirements"
-    return problem(f"sampler {named} fails its trial on normal data", got=got, expected=expected, fix=fix)
+    return extensions.fault(f"sampler {named} fails its trial on normal data", got=got, expected=expected)

@@ -1,18 +1,19 @@
-"""What installed packages add to dithc: found by their entry points, loaded when a configuration names them.
+"""Plugins of dithc: entry points of installed packages, loaded when a configuration names them.
 
-What: `find` gives the extension of a group and a name, `installed` lists those of a group; an `Extension` knows its package and
-version and loads what its entry point names. A package says in its pyproject.toml
+Purpose: a package adds samplers, sources, codecs, extractors or conditions without changes to dithc. It declares them
+in its pyproject.toml:
 
     [project.entry-points."dithc.samplers"]
     name = "package.module:Class"
 
-Why: a sampler, source, codec, extractor or condition of one's own is used like a built-in one, and this package stays as it is.
-Invariants: nothing is read before a name is asked for that is not built in, and then only the one that bears it is imported; what
-is built in is never replaced; a name that two packages bring is refused. What an entry point must name, and how that is tried, is
-the business of the room that asks (dithc.config for settings; docs/extending.md has all contracts).
-How to change it: a new group is a name in `GROUPS`, a class of settings in dithc.config, and the room that asks for it.
+Contents: `find` returns the extension with a group and name, `installed` lists the extensions of a group. An
+`Extension` loads the object of its entry point. `fault` builds the error of an extension that violates its contract.
+Invariants: only the named extension is imported, and only for a name that is not built in. An extension never replaces
+a built-in name. A name that two packages provide is rejected.
+Extending: a new group needs a name in `GROUPS` and a class of settings in dithc.config.installed. The package that uses
+the group defines and tests its contract; docs/extending.md documents all contracts.
 """
 
-from dithc.extensions.finding import GROUPS, Extension, Group, find, installed
+from dithc.extensions.finding import FIX, GROUPS, Extension, Group, fault, find, installed
 
-__all__ = ["GROUPS", "Extension", "Group", "find", "installed"]
+__all__ = ["FIX", "GROUPS", "Extension", "Group", "fault", "find", "installed"]

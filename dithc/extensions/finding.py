@@ -1,4 +1,4 @@
-"""Entry points of installed packages: which there are, of whom, and what they name."""
+"""Entry points of installed packages, by group and name."""
 
 import sys
 from collections.abc import Collection
@@ -11,17 +11,18 @@ from dithc.log import UserError, problem
 
 Group = Literal["samplers", "sources", "codecs", "extractors", "conditions"]
 GROUPS: tuple[Group, ...] = get_args(Group)
+FIX = "correct the package or install another version; docs/extending.md defines the contract"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Extension:
-    """One thing that a package adds.
+    """An entry point of an installed package.
 
     Attributes:
-        group: what it is.
-        name: the `kind` under which configurations name it.
-        package, version: who brings it.
-        target: module and name of what it is in the package, as the entry point says.
+        group: Group without the prefix `dithc.`.
+        name: Value of `kind` in configurations.
+        package, version: Package that provides it.
+        target: Module and object, as written in the entry point.
     """
 
     group: Group
@@ -35,11 +36,7 @@ class Extension:
         return f"{self.name} ({self.package} {self.version})"
 
     def load(self) -> Any:
-        """Imports it.
-
-        Raises:
-            UserError: it cannot be imported, for whatever reason.
-        """
+        """Import the object; raises UserError if the import fails for any reason."""
         try:
             return self.point.load()
         except (Exception, SystemExit) as error:
@@ -50,49 +47,46 @@ class Extension:
             ) from error
 
     def fault(self, what: str, *, got: object, expected: object) -> UserError:
-        """The error of an extension that does not keep its contract."""
-        return problem(
-            f"{self.name!r} of {self.package} {self.version} (entry point dithc.{self.group}) {what}",
-            got=got,
-            expected=expected,
-            fix=f"mend {self.package}, or install another version of it; docs/extending.md says what is expected",
-        )
+        """Build the error of an extension that violates its contract."""
+        named = f"{self.name!r} of {self.package} {self.version} (entry point dithc.{self.group})"
+        return fault(f"{named} {what}", got=got, expected=expected)
+
+
+def fault(what: str, *, got: object, expected: object) -> UserError:
+    """Build the error of a package that violates its contract."""
+    return problem(what, got=got, expected=expected, fix=FIX)
 
 
 def installed(group: Group) -> list[Extension]:
-    """What installed packages bring of a group, in the order of names; nothing of it is imported."""
+    """Return the extensions of a group in the order of their names, without importing them."""
     return list(_read(tuple(sys.path), group))
 
 
 def find(group: Group, name: str, *, built_in: Collection[str] = ()) -> Extension:
-    """The extension of a name that is not built in.
-
-    Raises:
-        UserError: no installed package brings it, or several do.
-    """
+    """Return the extension with a name that is not built in; raises UserError unless exactly one package provides
+    it."""
     known = installed(group)
     found = [one for one in known if one.name == name]
     if len(found) == 1:
         return found[0]
     if found:
         raise problem(
-            f"{name!r} of dithc.{group} is brought by several packages",
+            f"several packages provide {name!r} of dithc.{group}",
             got=", ".join(f"{one.package} {one.version}" for one in found),
-            expected="one",
-            fix="uninstall the others (pip uninstall)",
+            expected="one package",
+            fix="uninstall the other packages (pip uninstall)",
         )
-    brought = ", ".join(map(str, known)) or "none"
     raise problem(
-        f"{name!r} is neither built in nor of an installed package",
-        got=f"dithc.{group} of installed packages: {brought}",
-        expected=f"one of these, or of {', '.join(built_in)}" if built_in else "one of these",
-        fix=f"correct the name, or pip install the package that brings it into this environment ({sys.prefix})",
+        f"{name!r} is neither built in nor provided by an installed package",
+        got=f"dithc.{group} of installed packages: {', '.join(map(str, known)) or 'none'}",
+        expected=f"one of these or of {', '.join(built_in)}" if built_in else "one of these",
+        fix=f"correct the name, or pip install the package that provides it into this environment ({sys.prefix})",
     )
 
 
 @cache
 def _read(_: tuple[str, ...], group: Group) -> tuple[Extension, ...]:
-    """The entry points of a group, for what sys.path is now; several packages of one name stay several."""
+    """Read the entry points of a group for the given sys.path; keeps equal names of several packages."""
     found = {}
     for point in entry_points(group=f"dithc.{group}"):
         package, version = (point.dist.name, point.dist.version) if point.dist is not None else ("unknown", "unknown")

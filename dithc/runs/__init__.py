@@ -1,11 +1,13 @@
-"""What a run is, and what it leaves: digests, manifests, atomic files, and the store that owns checkpoint bytes.
+"""Outputs of stages: digests of settings, manifests, atomic files, leases, and the store of checkpoints.
 
-Why: the workflow engine removes the outputs of failed jobs, reruns on cosmetic edits and knows nothing of walltimes. So it
-owns only small JSON manifests; the bytes of a training live in a store folder named by a digest of the semantic settings.
-Invariants: a file with its final name is complete; a manifest is written last; a checkpoint without its commit file does
-not exist; at most one trainer holds the lease of a store folder; the digest does not depend on ranks, nodes or paths.
-How to change it: a new stage writes a `Manifest`, whose numbers `outcome` declares; a new kind of bytes in a checkpoint is
-one more file between `Store.begin` and `Store.commit`. Files are replaced and deleted through `outputs` only.
+Purpose: Snakemake deletes outputs of failed jobs, reruns stages after cosmetic edits and does not handle walltimes. It
+therefore owns only JSON manifests. Checkpoints are in a store folder named by a digest of the semantic settings.
+Contents: `Manifest`, `outcome` (the numbers of each stage), `digest`, `Store`, `Lease`, `outputs` (ownership of files)
+and atomic file functions.
+Invariants: a file with its final name is complete. A manifest is written last. A checkpoint exists only with its commit
+file. At most one training run holds the lease of a store folder. Digests are independent of ranks, nodes and paths.
+Extending: a new stage writes a `Manifest` and declares its numbers in `outcome`. A new file of a checkpoint is written
+between `Store.begin` and `Store.commit`. Replace and delete files only through `outputs`.
 """
 
 from dithc.runs import outcome, outputs

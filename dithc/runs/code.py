@@ -1,4 +1,4 @@
-"""Which code produced a result: the version, and a hash of the source that ran."""
+"""Identification of the code that produces a result: version, source hash and commit."""
 
 import hashlib
 from functools import cache
@@ -11,7 +11,7 @@ PACKAGE = Path(__file__).parent.parent
 
 @cache
 def source_hash() -> str:
-    """First 12 hex digits of a SHA-256 over every Python file of the package, in path order."""
+    """Return the first 12 hex digits of the SHA-256 over all Python files of the package, in path order."""
     digest = hashlib.sha256()
     for path in sorted(PACKAGE.rglob("*.py")):
         digest.update(str(path.relative_to(PACKAGE)).encode() + b"\0" + path.read_bytes())
@@ -20,13 +20,13 @@ def source_hash() -> str:
 
 @cache
 def commit() -> str:
-    """The commit that is checked out where the package stands, as git's own files name it; empty where it is no checkout.
+    """Return the checked-out commit from git's files; empty outside a checkout.
 
-    The source may differ from it: what ran is told by `source_hash`.
-    """
+    The source may differ from the commit; `source_hash` identifies the source. git is not called, because processes of
+    MPI should not fork."""
     try:
         folder = PACKAGE.parent / ".git"
-        if folder.is_file():  # of a linked work tree, which names its folder
+        if folder.is_file():  # a linked work tree contains the path of its folder
             folder = PACKAGE.parent / folder.read_text().removeprefix("gitdir:").strip()
         head = (folder / "HEAD").read_text().strip()
         if not head.startswith("ref:"):
@@ -43,7 +43,7 @@ def commit() -> str:
 
 
 def code_version() -> dict[str, str]:
-    """Version of the installed package and the hash of its source: results of the same are made by the same code."""
+    """Return the version of the installed package and the hash of its source."""
     try:
         number = version("dithc")
     except PackageNotFoundError:
@@ -52,5 +52,5 @@ def code_version() -> dict[str, str]:
 
 
 def made_by() -> dict[str, str]:
-    """The code version, and the commit where it is known, for people who look for the code."""
+    """Return the code version, and the commit if it is known."""
     return code_version() | ({"commit": commit()} if commit() else {})

@@ -1,4 +1,4 @@
-"""Files that are either wholly there or not there: atomic writes, flushed to disk, and their hashes."""
+"""Atomic, durable writes of files, and their hashes."""
 
 import errno
 import hashlib
@@ -14,13 +14,13 @@ from tempfile import TemporaryDirectory
 from dithc.sealed import plain
 
 BLOCK_BYTES = 1 << 20
-MOST_LINKS = 40  # as many as the kernel follows
+MOST_LINKS = 40  # limit of the kernel
 NO_LINKS = {errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK}
 """Errors of file systems without hard links."""
 
 
 def sha256_file(path: Path) -> str:
-    """SHA-256 of a file's bytes, as hexadecimal text."""
+    """Return the SHA-256 of a file as hexadecimal text."""
     digest = hashlib.sha256()
     with plain(path).open("rb") as file:
         while block := file.read(BLOCK_BYTES):
@@ -29,7 +29,7 @@ def sha256_file(path: Path) -> str:
 
 
 def flush(path: Path) -> None:
-    """Forces a file or a folder's entries to disk (fsync)."""
+    """Flush a file or the entries of a folder to disk (fsync)."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -41,17 +41,17 @@ def flush(path: Path) -> None:
 def replacing(
     path: Path, *, is_new: bool = False, before: Callable[[Path], object] = lambda temporary: None
 ) -> Iterator[Path]:
-    """Yield a temporary path for a file that takes the place of `path` when the body succeeds.
+    """Yield a temporary path for a file that replaces `path` if the body succeeds.
 
-    A symbolic link keeps its place: the file behind it is replaced. A device, a pipe or a terminal is written to.
+    A symbolic link remains: the target file is replaced. The content is written to a device, pipe or terminal directly.
 
     Args:
-        path: file to write.
-        is_new: a file that another process has put there meanwhile is an error, and not replaced.
-        before: called with the temporary path before the file has its name; not for devices and pipes.
+        path: File to write.
+        is_new: Raise FileExistsError, without replacing the file, if another process has created it.
+        before: Called with the temporary path before the file gets its name; not for devices and pipes.
 
     Raises:
-        OSError: the disk is full or not writable, or `path` is a folder; the earlier content of `path` is intact.
+        OSError: The disk is full or not writable, or `path` is a folder; the earlier content of `path` is intact.
     """
     stream = is_stream(path)
     if not stream:
@@ -74,7 +74,7 @@ def replacing(
 
 
 def _rename(temporary: Path, path: Path, *, is_new: bool) -> None:
-    """Give a temporary file its name; FileExistsError if it must be new and is not."""
+    """Rename a temporary file; raises FileExistsError if `is_new` is set and the name exists."""
     if is_new:
         try:
             os.link(temporary, path)
@@ -88,7 +88,7 @@ def _rename(temporary: Path, path: Path, *, is_new: bool) -> None:
 
 
 def is_stream(path: Path) -> bool:
-    """Return whether a path leads to a device, a pipe, or an open file of a process."""
+    """Return True if a path leads to a device, a pipe, or an open file of a process."""
     if not os.path.lexists(path):
         return False
     through = [Path(os.path.abspath(path))]
@@ -104,11 +104,8 @@ def is_stream(path: Path) -> bool:
 
 
 def beside(path: Path) -> Path:
-    """Return a temporary name of this process in the folder of `path`, which is created; nothing stands under the name.
-
-    Raises:
-        OSError: the folder is not writable.
-    """
+    """Return an unused temporary name of this process next to `path`, and create the folder; OSError if it is not
+    writable."""
     path.parent.mkdir(parents=True, exist_ok=True)
     for number in ("", *map(str, range(10))):
         temporary = path.with_name(f".{path.name}.tmp.{socket.gethostname()}.{os.getpid()}{number}")
@@ -119,6 +116,6 @@ def beside(path: Path) -> Path:
 
 
 def atomic_write(path: Path, content: str | bytes) -> None:
-    """Writes a small file so that a reader sees the old content or the new, never a part."""
+    """Write a small file atomically: readers get the old or the new content."""
     with replacing(path) as temporary:
         temporary.write_bytes(content.encode() if isinstance(content, str) else content)

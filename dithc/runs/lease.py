@@ -1,4 +1,4 @@
-"""The lease: at most one process writes to a folder, and a dead one does not block the next."""
+"""Leases: at most one process writes to a folder, and a dead process does not block the next."""
 
 import contextlib
 import json
@@ -15,7 +15,7 @@ from dithc.sealed import parse, plain
 
 HEARTBEAT_SECONDS = 5.0
 EXPIRES_SECONDS = 45.0
-# A lease that has expired by the clocks, or was renewed in the future, may be one whose clock was set: it is watched for so long.
+# Observation time for a lease that has expired by the clocks, or was renewed in the future, because clocks may be wrong.
 WATCHED_SECONDS = 12.0
 LEASE_FILE = "lease.json"
 UNKNOWN: dict[str, Any] = {"host": "an unknown host", "boot": None, "pid": "?", "start": None, "id": None}
@@ -23,13 +23,13 @@ log = logger(__name__)
 
 
 class LeaseHeld(UserError):
-    """Another process works on this folder."""
+    """Another process holds the lease of a folder."""
 
     status = 76
 
 
 def _boot() -> str | None:
-    """Which boot of which kernel, and which numbers of processes: tells containers and machines of the same name apart."""
+    """Return boot and PID namespace, which distinguish containers and machines with the same name."""
     try:
         return f"{Path('/proc/sys/kernel/random/boot_id').read_text().strip()} {os.readlink('/proc/self/ns/pid')}"
     except OSError:
@@ -37,24 +37,24 @@ def _boot() -> str | None:
 
 
 def _start_time(pid: int) -> str | None:
-    """Start time of a process of this host in clock ticks (field 22 of /proc/pid/stat), None if it is gone."""
+    """Return the start time of a local process in clock ticks (field 22 of /proc/pid/stat); None if it has ended."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except (OSError, ValueError):  # ValueError: a holder whose number is none
+    except (OSError, ValueError):  # ValueError: an invalid PID in the lease
         return None
     return None if fields[0] == "Z" else fields[19]
 
 
 class Lease:
-    """Holds `folder/lease.json` while a `with` block runs, renewed every 5 seconds by a thread.
+    """Lease on a folder: holds `folder/lease.json` during a `with` block; a thread renews it every 5 seconds.
 
-    A lease is free when its holder is a dead process of this host, or when it was seen not to change: for 45 seconds of the
-    watcher's own time, or for 12 where the clocks say that it is that old. Clocks alone decide nothing; they may be set.
-    `wait_seconds` is how long to wait for a lease to become free; one that looks old, or of the future, is watched in any case.
-    Taking it is one atomic link, so that of two starters one has it.
+    A lease is free if its holder is a dead process of this host, or if the file does not change during observation. The
+    observation takes 45 seconds, or 12 if the lease is older than 45 seconds by the clocks. Clocks alone do not decide,
+    because they may be wrong. `wait_seconds` limits the wait for a free lease; old leases and leases from the future
+    are always observed. A lease is taken by one atomic link, so only one of two processes succeeds.
 
     Raises:
-        Lease.Held: somebody else holds it and went on renewing it.
+        Lease.Held: Another process holds the lease and renews it.
     """
 
     Held = LeaseHeld
@@ -76,7 +76,8 @@ class Lease:
 
     @classmethod
     def beside(cls, folder: Path, *, wait_seconds: float = 2 * HEARTBEAT_SECONDS) -> Self:
-        """The lease of a folder that may be replaced as a whole: the file stands beside it; in it where that cannot be."""
+        """Return the lease of a folder that may be replaced: its file is next to the folder, or inside if that is
+        impossible."""
         lease = cls(folder, wait_seconds=wait_seconds)
         real = folder.resolve()
         home = real if real.is_dir() and not os.access(real.parent, os.W_OK) else real.parent
@@ -85,7 +86,8 @@ class Lease:
 
     @classmethod
     def below(cls, folder: Path) -> list[Self]:
-        """Those whose files lie in a folder or below, held or left behind; for who changes what several write."""
+        """Return all leases in a folder and below it, held or abandoned; for commands that change outputs of several
+        stages."""
         leases = []
         for path in sorted(folder.rglob(f"*{LEASE_FILE}")):
             leases.append(cls(path.parent, wait_seconds=0.0))
@@ -93,12 +95,12 @@ class Lease:
         return leases
 
     def _take(self) -> dict[str, Any] | None:
-        """Takes the lease if it is free; otherwise says who holds it."""
+        """Take the lease if it is free; otherwise return its holder."""
         ours = self.path.with_name(f".lease.{self.mine['host']}.{self.mine['pid']}.{self.mine['id']}")
         ours.parent.mkdir(parents=True, exist_ok=True)
         try:
-            ours.write_text(json.dumps(self.mine))  # no other process reads the name
-            for _ in range(2):  # once more after a stale lease was put away
+            ours.write_text(json.dumps(self.mine))  # no other process reads this name
+            for _ in range(2):  # the second attempt follows the removal of a stale lease
                 with contextlib.suppress(FileExistsError):
                     os.link(ours, self.path)
                     self._sweep(now=ours.stat().st_mtime)
@@ -112,17 +114,16 @@ class Lease:
             ours.unlink(missing_ok=True)
 
     def _sweep(self, *, now: float) -> None:
-        """Delete temporary files of leases that killed processes left. Earlier versions began their names with two dots."""
-        for pattern in (".lease.*", "..lease.*"):
-            for path in self.path.parent.glob(pattern):
-                with contextlib.suppress(OSError):
-                    owner, age = self._look(path, now=now)
-                    is_ours = owner["host"] != UNKNOWN["host"] and owner["id"] is not None
-                    if is_ours and (age is None or age > EXPIRES_SECONDS):
-                        path.unlink()
+        """Delete temporary files of leases that killed processes left."""
+        for path in self.path.parent.glob(".lease.*"):
+            with contextlib.suppress(OSError):
+                owner, age = self._look(path, now=now)
+                is_ours = owner["host"] != UNKNOWN["host"] and owner["id"] is not None
+                if is_ours and (age is None or age > EXPIRES_SECONDS):
+                    path.unlink()
 
     def _look(self, path: Path, *, now: float) -> tuple[dict[str, Any], float | None]:
-        """Who holds the lease, and its age, None where that is a dead process; `now` is by the clock of its file system."""
+        """Return the holder and the age of a lease; None for a dead holder. `now` is a time of its file system."""
         try:
             text, stat = plain(path).read_text(errors="replace"), path.stat()
         except FileNotFoundError:
@@ -138,14 +139,14 @@ class Lease:
         return content, None if dead else now - stat.st_mtime
 
     def _is_free(self, age: float | None) -> bool:
-        """Whether a lease of this age may be taken, after what was seen of it."""
+        """Return True if a lease of this age may be taken, given its observation."""
         if age is None:
             return True
         unchanged = time.monotonic() - self._seen[1]
         return unchanged > (WATCHED_SECONDS if age > EXPIRES_SECONDS else EXPIRES_SECONDS)
 
     def _put_away(self, holder: dict[str, Any], *, aside: Path) -> bool:
-        """Moves a stale lease aside; gives it back if it is a fresh one that another starter has just taken."""
+        """Move a stale lease aside; restore it if another process has just taken it."""
         try:
             os.rename(self.path, aside)
         except FileNotFoundError:
@@ -161,9 +162,9 @@ class Lease:
             aside.unlink(missing_ok=True)
 
     def holder(self) -> dict[str, Any] | None:
-        """Who holds the lease now (`host`, `pid`, `id`: when it was taken, in ns since 1970); None where it is free.
+        """Return the holder (`host`, `pid`, `id`: time of acquisition in ns since 1970); None if the lease is free.
 
-        Nothing is written, and nothing watched: the lease's age is by the clock of this machine.
+        Neither writes nor observes: the age is computed with the clock of this machine.
         """
         if not self.path.exists():
             return None
@@ -171,7 +172,7 @@ class Lease:
         return None if age is None or abs(age) > EXPIRES_SECONDS else content
 
     def holds(self) -> bool:
-        """Whether the lease is still ours; asked before every checkpoint (fencing)."""
+        """Return True if this process still holds the lease; called before every checkpoint (fencing)."""
         try:
             return bool(parse(plain(self.path).read_text())["id"] == self.mine["id"])
         except (OSError, ValueError, KeyError, TypeError):
@@ -179,7 +180,7 @@ class Lease:
 
     def _renew(self) -> None:
         while not self._stop.wait(HEARTBEAT_SECONDS):
-            with contextlib.suppress(OSError):  # a file system that hiccups must not end the thread
+            with contextlib.suppress(OSError):  # a temporary error of the file system must not end the thread
                 if self.holds():
                     os.utime(self.path)
 
@@ -191,8 +192,8 @@ class Lease:
                 raise LeaseHeld(
                     problem(
                         f"process {holder['pid']} on {holder['host']} works on {self.folder}",
-                        got=f"a lease that is renewed ({self.path})",
-                        expected="no other process that writes to the same folder",
+                        got=f"an active lease ({self.path})",
+                        expected="no other process that writes to this folder",
                         fix="wait for it, or stop it; then start again",
                     )
                 )

@@ -1,4 +1,4 @@
-"""The manifest: the small JSON document that says a stage has finished, with what, and what it gave."""
+"""Manifest: JSON document of a finished stage with its settings, inputs, numbers and files."""
 
 import os
 import platform
@@ -21,7 +21,7 @@ from dithc.sealed import plain, seal, unseal
 
 HASHED_AT_ONCE = 4
 UNCOUNTED = (".png", ".json", "turned.npy", ".column.npy")
-MADE = ".made"  # hidden beside a manifest: how, when and where it was made, which decides nothing
+MADE = ".made"  # suffix of the hidden document with code, host and times, which do not affect results
 OF_MAKING = ("code", "host", "seconds", "written")
 TIME = "%Y-%m-%dT%H:%M:%SZ"
 
@@ -33,24 +33,24 @@ def _host() -> dict[str, Any]:
 
 @dataclass(frozen=True, kw_only=True)
 class Manifest:
-    """What a finished stage leaves for the next one and for the report: two documents, each sealed.
+    """Result of a finished stage for later stages and the report, in two sealed documents.
 
-    The manifest itself has what follows from settings and inputs alone: a result that is made again has the same bytes, and the
-    workflow engine sees that nothing has changed. What is of one making is in a document beside it (`MADE`): code, host and
-    times, numbers that measure it, files that tell of it.
+    The manifest contains only data that follow from settings and inputs, so a rebuilt result has the same bytes and
+    Snakemake detects no change. A second document next to it (`MADE`) contains data of this execution: code, host,
+    times, measured numbers, and files with measurements.
 
-    Whoever reads a manifest may go on to read its files: `whole` compares each with what was written before it is used.
+    After a manifest was read, `whole` compares its files with the listed hashes before use.
 
     Attributes:
-        stage: name of the stage, such as `tiles`.
-        name: name of the data set, run or evaluation it worked on.
-        spec: the semantic settings that decided the result.
-        numbers: what it gave (counts, scores, seconds), one of `outcome`; JSON values only.
-        files: one entry per file it owns: {"path" (relative to the manifest's folder), "sha256", "bytes"}.
-        inputs: digest of each input manifest by path.
-        code: version of dithc, the hash of its source, and its commit where it is known.
-        host: the machine it ran on, and the most memory that the process took there.
-        seconds: wall time of the stage.
+        stage: Name of the stage, such as `tiles`.
+        name: Name of the dataset, run or evaluation.
+        spec: Semantic settings that determine the result.
+        numbers: Results (counts, scores, seconds), a type of `outcome`; JSON values only.
+        files: One entry per file: {"path" (relative to the manifest's folder), "sha256", "bytes"}.
+        inputs: Digest of each input manifest, by path.
+        code: Version of dithc, hash of its source, and commit if it is known.
+        host: Machine, and peak memory of the process.
+        seconds: Wall time of the stage.
     """
 
     stage: str
@@ -64,23 +64,22 @@ class Manifest:
     seconds: float = 0.0
     written: str = field(default_factory=lambda: time.strftime(TIME, time.gmtime()))
 
-    # Files that the manifests which this process read or wrote list, by absolute path: manifest and entry.
+    # Manifest and entry of each file in the manifests that this process has read or written, by absolute path.
     _listed: ClassVar[dict[str, tuple[Path, dict[str, Any]]]] = {}
-    _compared: ClassVar[dict[str, tuple[int, ...]]] = {}  # those found whole, with size, times and number of the file
+    _compared: ClassVar[dict[str, tuple[int, ...]]] = {}  # verified files, with size, times and inode
 
     @property
     def digest(self) -> str:
-        """Digest of the result: the settings, the inputs and the bytes of the files; not of times, hosts and folders.
+        """Digest of settings, inputs and file contents, independent of times, hosts and folders.
 
-        Pictures (.png), descriptions (.json), the features of turned images and columns of a table (.column.npy) do not count:
-        they show what the rest decides.
-        """
+        Excludes images (.png), descriptions (.json), features of rotated images and columns of a table (.column.npy),
+        because they follow from the other files."""
         counted = [entry for entry in self.files if not entry["path"].endswith(UNCOUNTED)]
         files = [[Path(entry["path"]).name, entry["sha256"]] for entry in counted]
         return digest({"spec": self.spec, "inputs": sorted(self.inputs.values()), "files": files})
 
     def write(self, path: Path) -> None:
-        """Writes the manifest, last of all of a stage's files."""
+        """Write the manifest, after all other files of the stage."""
         result: dict[str, Any] = {**asdict(self), "digest": self.digest}
         making: dict[str, Any] = {"digest": self.digest}
         making |= {key: result.pop(key) for key in OF_MAKING}
@@ -94,49 +93,45 @@ class Manifest:
         self._remember(path)
 
     def _tells_times(self, entry: dict[str, Any]) -> bool:
-        """Whether another making of a file has other bytes: the records beside the shards of a sampling say how long it took."""
+        """Return True if a rebuilt file differs: records of sampling shards contain times."""
         return self.stage == "sample" and Path(entry["path"]).match("shard-*.json")
 
     @staticmethod
     def making_of(path: Path) -> Path:
-        """Where the document on the making of a manifest stands."""
+        """Return the path of the second document of a manifest."""
         return path.with_name(f".{path.stem}{MADE}")
 
     @staticmethod
     def joined(result: dict[str, Any], making: dict[str, Any]) -> dict[str, Any]:
-        """The content of both documents.
-
-        Raises:
-            ValueError: they are not of one result.
-        """
+        """Return the content of both documents; raises ValueError if they belong to different results."""
         if making.get("digest") != result.get("digest"):
-            raise ValueError(f"the document of its making ({MADE}) is of another result, {making.get('digest')}")
+            raise ValueError(f"its document {MADE} belongs to another result, {making.get('digest')}")
         numbers, files = {**result["numbers"], **making["numbers"]}, [*result["files"], *making["files"]]
         return {**result, **making, "numbers": numbers, "files": files}
 
     @staticmethod
     def spec_of(experiment: Experiment, stage: str, name: str, *, of_rule: bool = False) -> dict[str, Any]:
-        """The semantic settings of a stage, for the manifest's `spec`; `of_rule` is that of `stage_spec`."""
+        """Return the semantic settings of a stage for `spec`; see `stage_spec`."""
         return stage_spec(experiment, stage, name, of_rule=of_rule)
 
     @staticmethod
     def code_here() -> dict[str, str]:
-        """Version and hash of the code that runs, as in `code`."""
+        """Return version and source hash of the running code, as in `code`."""
         return code_version()
 
     @staticmethod
     def entries(folder: Path, paths: Iterable[Path]) -> list[dict[str, Any]]:
-        """The `files` of a manifest that will stand in `folder`."""
+        """Return the `files` of a manifest in `folder`."""
         with ThreadPoolExecutor(HASHED_AT_ONCE) as pool:
             return list(pool.map(lambda path: file_entry(path, relative_to=folder), paths))
 
     @classmethod
     def read(cls, path: Path, *, stage: str | None = None) -> Self:
-        """Reads a manifest.
+        """Read a manifest.
 
         Raises:
-            UserError: the file is missing, is altered or no manifest, is of another stage than `stage`, or holds numbers that
-                its stage cannot have written.
+            UserError: The file is missing, altered, not a manifest, of another stage than `stage`, or has invalid
+            numbers.
         """
         wanted = f"the manifest of stage {stage!r}" if stage else "a manifest written by dithc"
         try:
@@ -148,7 +143,7 @@ class Manifest:
                 raise ValueError(f"it is altered: its content has digest {manifest.digest}, {written} was written")
         except FileNotFoundError as error:
             raise problem(
-                f"manifest {path} is missing" if not path.exists() else f"manifest {path} lacks a part",
+                f"manifest {path} is missing" if not path.exists() else f"manifest {path} is incomplete",
                 got=f"no such file: {error.filename}",
                 expected=wanted,
                 fix="run the earlier stage first"
@@ -164,7 +159,7 @@ class Manifest:
                 f"manifest {path} is of another stage",
                 got=manifest.stage,
                 expected=stage,
-                fix="pass the manifest of that stage",
+                fix="pass the manifest of this stage",
             )
         check(manifest.numbers, stage=manifest.stage, path=path)
         manifest._remember(path)
@@ -172,25 +167,21 @@ class Manifest:
 
     @classmethod
     def _making(cls, path: Path) -> dict[str, Any]:
-        """The document on the making of a manifest.
-
-        Raises:
-            ValueError: it is altered.
-            FileNotFoundError: it is missing.
-        """
+        """Return the second document of a manifest; raises ValueError if it is altered, FileNotFoundError if
+        missing."""
         making = cls.making_of(path)
         try:
             return unseal(plain(making).read_text())
         except ValueError as error:
-            raise ValueError(f"of the document of its making, {making.name}: {error}") from error
+            raise ValueError(f"document {making.name}: {error}") from error
 
     def _check_kinds(self) -> None:
-        """Raises a ValueError where a field is not of its kind, which a document sealed by others may have."""
+        """Raise ValueError for a field of the wrong type, as in a document that another program has sealed."""
         texts = [self.stage, self.name, *self.inputs.values(), *(entry["path"] for entry in self.files)]
         texts += [entry["sha256"] for entry in self.files]
         tables = (self.spec, self.numbers, self.code, self.host)
         if not all(isinstance(text, str) for text in texts) or not all(isinstance(one, dict) for one in tables):
-            raise ValueError("its fields are of other kinds than those of a manifest")
+            raise ValueError("fields have the wrong types")
         if not 0 <= self.seconds < float("inf"):
             raise ValueError(f"its wall time is {self.seconds!r}")
         time.strptime(self.written, TIME)
@@ -201,16 +192,14 @@ class Manifest:
 
     @classmethod
     def whole(cls, path: Path) -> Path:
-        """A file that is about to be read, once its bytes were found to be those that a manifest lists.
+        """Return a file after a comparison of its bytes with its manifest.
 
-        Only manifests that this process has read or written count: a stage reads those of its inputs first of all. A file that
-        none of them lists is given back as it is. What was compared once is not read again while it is the same file.
-
-        Args:
-            path: of the file.
+        Uses the manifests that this process has read or written; a stage reads the manifests of its inputs first.
+        Returns a file without manifest unchecked. A verified file is not read again while size, times and inode are the
+        same.
 
         Raises:
-            UserError: it is missing, cut short or altered.
+            UserError: The file is missing, truncated or altered.
         """
         name = os.path.normpath(path.absolute())
         if name not in cls._listed:
@@ -222,7 +211,7 @@ class Manifest:
                 f"{path} was changed after it was written" if path.exists() else f"{path} is missing",
                 got=fault,
                 expected=f"the {entry['bytes']} bytes that {manifest} lists (SHA-256)",
-                fix="delete it and run the workflow again, which makes it again (or `dithc verify --repair`)",
+                fix="delete it and rerun the workflow, which rebuilds it (or `dithc verify --repair`)",
             )
         cls._compared[name] = _state(path)
         return path
@@ -231,13 +220,13 @@ class Manifest:
     def fault(
         path: Path, entry: dict[str, Any], *, hashes: bool = True, known: tuple[int, ...] | None = None
     ) -> str | None:
-        """What is wrong with a file, as a sentence of which it is the subject; None where nothing is.
+        """Return the fault of a file as a predicate, such as `is missing`; None for an intact file.
 
         Args:
-            path: of the file.
-            entry: of `file_entry`; one without `bytes` says nothing of the size.
-            hashes: whether it is read and hashed; otherwise only its size is compared.
-            known: state in which it was found whole before; in the same state it is not read again.
+            path: File.
+            entry: Entry of `file_entry`; `bytes` is optional.
+            hashes: Read and hash the file; otherwise compare only its size.
+            known: State at the last verification; a file in the same state is not read again.
         """
         try:
             state = _state(path)
@@ -254,11 +243,11 @@ class Manifest:
         return None
 
     def verify(self, folder: Path, *, hashes: bool = True) -> list[str]:
-        """Looks at every file it lists; returns one sentence per file that is missing or altered.
+        """Verify every listed file; returns one sentence per missing or altered file.
 
         Args:
-            folder: the folder of the manifest, to which the files' paths are relative.
-            hashes: whether files are read and re-hashed; otherwise only their sizes are compared.
+            folder: Folder of the manifest; paths of files are relative to it.
+            hashes: Read and hash the files; otherwise compare only their sizes.
         """
         faults = []
         for entry in self.files:
@@ -276,7 +265,7 @@ def _state(path: Path) -> tuple[int, ...]:
 
 
 def file_entry(path: Path, *, relative_to: Path) -> dict[str, Any]:
-    """The entry of one file in a list of files: path relative to a folder, SHA-256, bytes."""
+    """Return the entry of a file in a manifest: path relative to a folder, SHA-256, bytes."""
     return {
         "path": os.path.relpath(path, relative_to),
         "sha256": sha256_file(path),

@@ -1,6 +1,6 @@
-"""What each stage gives: the `numbers` of its manifest, by kind, checked where one is read; and constants of both sides.
+"""Types of the `numbers` in the manifest of each stage, their validation, and shared constants.
 
-A key that is not `Required` may be missing. Undeclared keys are ignored.
+Keys that are not `Required` may be missing. Undeclared keys are ignored.
 """
 
 import json
@@ -15,9 +15,9 @@ from dithc.log import problem
 
 Count = Annotated[int, Field(ge=0, lt=2**63)]
 Interval = Annotated[list[float], Field(min_length=2, max_length=2)]
-NORMAL_95 = 1.959964  # standard errors on either side that hold 95 % of a normal distribution
-PULLS_FILE = "kid.json"  # beside a score's manifest: what each image adds to KID, of which intervals are made
-# Numbers that another making of the same result has otherwise: its times, memory, ranks, and what it found done.
+NORMAL_95 = 1.959964  # half width of the 95% interval of a normal distribution, in standard errors
+PULLS_FILE = "kid.json"  # contribution of each image to KID, for intervals; next to the manifest of a score
+# Numbers of one execution: times, memory, ranks, and reused results.
 OF_ONE_MAKING = frozenset(
     {
         *("seconds", "training_seconds", "seconds_per_step_median", "exposed_seconds_median", "stall_seconds_median"),
@@ -25,9 +25,9 @@ OF_ONE_MAKING = frozenset(
         *("offloaded_bytes_median", "ranks", "threads", "extracted", "reused", "seconds_saved"),
     }
 )
-CURVES_FILE = "curves.json"  # likewise: spectra, histograms and correlations of both sides, which the report draws
-MOST_SHOWN = 60  # characters of a value that is of another kind
-BEGINS = "Input should be "  # how pydantic says what it expected
+CURVES_FILE = "curves.json"  # spectra, histograms and correlations for the report; next to the manifest of a score
+MOST_SHOWN = 60  # characters of an invalid value
+BEGINS = "Input should be "  # start of pydantic's messages
 
 
 class Synthesize(TypedDict, total=False):
@@ -177,7 +177,7 @@ class Extractor(TypedDict, total=False):
 
 
 class _Compared(TypedDict, total=False):
-    """What features are of, and what a distance of two sets of them says of both."""
+    """Extractor of features, common to features and scores."""
 
     num_features: Count
     extractor: Required[str]
@@ -246,19 +246,19 @@ STAGES: dict[str, type] = {
 
 @cache
 def _adapter(stage: str) -> TypeAdapter[Any]:
-    """The reader of a stage's numbers, made when the first of its manifests is read."""
+    """Return the validator of the numbers of a stage."""
     return TypeAdapter(with_config(ConfigDict(strict=True, allow_inf_nan=False))(STAGES[stage]))
 
 
 def check(numbers: object, *, stage: str, path: Path) -> None:
-    """Refuses numbers that the stage cannot have written, which a document that was sealed by others may hold.
+    """Reject numbers that the stage cannot have written, as in a document that another program has sealed.
 
     Args:
-        numbers: of the manifest at `path`, JSON values.
-        stage: that it is of; one that is not declared may hold anything.
+        numbers: Numbers of the manifest at `path`, JSON values.
+        stage: Stage of the manifest; numbers of undeclared stages are not checked.
 
     Raises:
-        UserError: a number is missing, or of another kind than declared; the message names file and key.
+        UserError: A number is missing or has the wrong type; the message names file and key.
     """
     if stage not in STAGES:
         return
@@ -267,13 +267,13 @@ def check(numbers: object, *, stage: str, path: Path) -> None:
     except ValidationError as error:
         first, *more = error.errors(include_url=False)
         key = ".".join(map(str, ("numbers", *first["loc"][:1])))
-        said = [one["msg"].removeprefix(BEGINS) for one in (first, *more) if one["loc"][:1] == first["loc"][:1]]
+        expected = [one["msg"].removeprefix(BEGINS) for one in (first, *more) if one["loc"][:1] == first["loc"][:1]]
         got = json.dumps(first["input"])
         if first["type"] == "missing":
-            got, said = "no such key", ["one that this stage always writes"]
+            got, expected = "no such key", ["a key that this stage always writes"]
         raise problem(
-            f"{path}: `{key}` is not what stage {stage!r} writes",
+            f"{path}: invalid `{key}` of stage {stage!r}",
             got=got if len(got) <= MOST_SHOWN else f"{got[:MOST_SHOWN]} ...",
-            expected=", or ".join(dict.fromkeys(said)),
-            fix="remove that manifest and rerun its stage (`dithc verify --repair` does both)",
+            expected=", or ".join(dict.fromkeys(expected)),
+            fix="remove this manifest and rerun its stage (`dithc verify --repair` does both)",
         ) from None

@@ -1,4 +1,4 @@
-"""What a result depends on: the semantic settings of each stage, and the digest that names them."""
+"""Semantic settings of each stage, which determine its result, and their digest."""
 
 import hashlib
 import json
@@ -11,34 +11,36 @@ DIGEST_LENGTH = 12
 RUN_WITHOUT_EFFECT = {
     *("steps", "segment", "micro_batch", "recompute", "checkpoint_every", "keep_last", "keep_every", "log_every"),
     "validate_every",
-    "nonfinite",  # decides only whether a training goes on after a bad step; one that stopped may be continued with another
+    "nonfinite",  # affects only the reaction to a bad step; a stopped run may continue with another value
 }
 COMPARISON = {"real_split", "real_images", "extractor", "metrics", "triplets"}
-"""Settings of an evaluation that decide its scores, and not its images."""
+"""Settings of an evaluation that determine its scores, but not its images."""
 REAL_TILES = {"at", "real_split", "images", "seed"}
-"""Settings of an evaluation that decide which tiles its codec restores."""
-# Where something stands, or whether it was checked, does not decide a result: the hashes of the bytes are in the manifests.
+"""Settings of an evaluation that determine the tiles that the codec decodes."""
+# Locations and checks of files do not affect results: the manifests contain the hashes of the files.
 PLACES = {"path", "search", "init_file", "dem", "checksum", "may_lack"}
-LOOKS = {"rendering"}  # of tiles; nothing that is learnt sees it, but for codecs of pictures, whose latents name it
+LOOKS = {
+    "rendering"
+}  # affects training only through codecs of display bands, and the spec of their latents contains it
 
 
 def digest(spec: object) -> str:
-    """First 12 hex digits of the SHA-256 of a JSON value written canonically (sorted keys, no spaces)."""
+    """Return the first 12 hex digits of the SHA-256 of a JSON value in canonical form (sorted keys, no spaces)."""
     text = json.dumps(spec, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()[:DIGEST_LENGTH]
 
 
 def stage_spec(experiment: Experiment, stage: str, name: str, *, of_rule: bool = False) -> dict[str, Any]:
-    """The settings of one stage that decide its result; its inputs' settings are in their own manifests.
+    """Return the settings that determine the result of a stage; the manifests of its inputs contain their settings.
 
-    Left out is what changes only speed, memory or looks (titles, segment lengths, micro-batches, ranks, resources), so
-    that editing it reruns nothing.
+    Excludes settings that affect only speed, memory or appearance (titles, segments, micro-batches, ranks, resources),
+    so that a change of them reruns no stage.
 
     Args:
-        experiment: the whole configuration.
-        stage: one of the keys of `SPECS`.
-        name: data set, codec, run, extractor or evaluation.
-        of_rule: with looks and the places of files: a rule runs again when it is pointed to other files.
+        experiment: Complete configuration.
+        stage: Key of `SPECS`.
+        name: Dataset, codec, run, extractor or evaluation.
+        of_rule: Include rendering and paths, because a rule runs again for other files.
     """
     spec = SPECS[stage](experiment, name)
     return spec if of_rule else _without(PLACES | LOOKS if stage == "tiles" else PLACES, spec)
@@ -46,13 +48,13 @@ def stage_spec(experiment: Experiment, stage: str, name: str, *, of_rule: bool =
 
 def _without(keys: set[str], value: Any) -> Any:
     if isinstance(value, dict):
-        keys = keys & {"path"} if "extension" in value else keys  # other names mean to a package what it likes
+        keys = keys & {"path"} if "extension" in value else keys  # a package defines the meaning of its other keys
         return {key: _without(keys, part) for key, part in value.items() if key not in keys}
     return value
 
 
 def _brought(settings: datasets.Installed) -> dict[str, Any]:
-    """Settings that an installed package brings, and which version of it."""
+    """Return the settings of an installed package with its name and version."""
     return settings.model_dump(mode="json") | {"extension": settings.extension}
 
 
@@ -84,8 +86,8 @@ def _tiles(experiment: Experiment, name: str) -> dict[str, Any]:
 def _run(experiment: Experiment, name: str) -> dict[str, Any]:
     run = experiment.runs[name]
     spec = {**run.model_dump(mode="json", exclude=RUN_WITHOUT_EFFECT), "seed": experiment.seed_of(name)}
-    spec["model"] |= run.model.block._asdict()  # with the defaults of the preset
-    return spec if run.lr_schedule == "constant" else spec | {"steps": run.steps}  # to which the others fall
+    spec["model"] |= run.model.block._asdict()  # resolves the defaults of the preset
+    return spec if run.lr_schedule == "constant" else spec | {"steps": run.steps}  # other schedules end at `steps`
 
 
 def _codec(experiment: Experiment, name: str) -> dict[str, Any]:

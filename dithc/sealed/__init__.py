@@ -1,12 +1,13 @@
-"""Small JSON documents and lines that show when a byte of them is not what was written.
+"""JSON documents and JSON lines with checksums that detect every changed byte.
 
-Why: a manifest's numbers, a checkpoint's list of files or a line of metrics decides or reports a result and is named by no
-other document whose hash could protect it.
-`plain` and `parse` are how such files are opened and read: a pipe is none, and what is no document is a ValueError.
-Invariants: a sealed document is plain JSON to any other reader; every byte of it is under its seal, white space and seal
-included. A seal finds damage, not malice: whoever rewrites a document can seal it anew.
-How to change it: every document that decides or reports a result is written with `seal` and read with
-`documents.read` or `unseal`.
+Purpose: manifests, lists of files of checkpoints and lines of metrics determine or report results, and no other
+document contains their hash.
+Contents: `seal` and `unseal` for documents, `seal_line` and `unseal_lines` for lines; `plain` rejects pipes and
+devices, `parse` reports invalid JSON as ValueError.
+Invariants: a sealed document is JSON for every other reader. The seal covers every byte, including white space and the
+seal. It detects damage, not manipulation: anyone can compute the seal of a changed document.
+Extending: write every document that determines or reports a result with `seal`; read it with `documents.read` or
+`unseal`.
 """
 
 from dithc.sealed.documents import content_of, has_seal, parse, plain, seal, unseal

@@ -1,4 +1,4 @@
-"""JSON documents whose last key is the SHA-256 of the preceding text; and a JSON parser without deep recursion."""
+"""JSON documents with the SHA-256 of the preceding text as last key, and a JSON parser that bounds recursion."""
 
 import errno
 import json
@@ -11,46 +11,39 @@ from typing import Any
 KEY = "seal"
 FORM = f',\n "{KEY}": "{"_" * 64}"\n}}\n'
 SEAL = re.compile(rf'"?{KEY}"?\s*:\s*["\']?[0-9a-f]{{32,}}')
-"""A seal at any place and in any layout, as an editor or another program may leave it."""
+"""A seal at any position and in any layout, for documents that an editor or another program has rewritten."""
 TAIL = re.compile(rf'(.*),\n "{KEY}": "([0-9a-f]{{64}})"\n}}\n', re.DOTALL)
 
 
 class Altered(ValueError):
-    """A document whose bytes are not the bytes that dithc wrote."""
+    """A document that was changed after dithc wrote it."""
 
 
 def plain(path: Path) -> Path:
-    """The path of a file that ends: nobody may ever write into a pipe, and a device has no end.
-
-    Raises:
-        OSError: it is another thing, or not there.
-    """
+    """Return the path of a plain file; raises OSError for other types, because pipes and devices may block or never
+    end."""
     if not stat.S_ISREG(path.stat().st_mode):
-        raise OSError(errno.EINVAL, "it is a folder, a pipe or a device, not a plain file", str(path))
+        raise OSError(errno.EINVAL, "a folder, a pipe or a device instead of a plain file", str(path))
     return path
 
 
 def parse(text: str | bytes) -> Any:
-    """The values of a JSON text.
-
-    Raises:
-        ValueError: it is no JSON, or has parts within parts deeper than the reader goes.
-    """
+    """Parse JSON; raises ValueError for invalid or too deeply nested text."""
     try:
         return json.loads(text)
     except RecursionError:
-        raise ValueError("parts within parts, deeper than any document is") from None
+        raise ValueError("too many nested levels") from None
 
 
 def seal(content: dict[str, Any], *, allow_nan: bool = False) -> str:
-    """The text of a document: `content`, which is not empty, and its seal.
+    """Return the text of a document with its seal.
 
     Args:
-        content: JSON values.
-        allow_nan: whether numbers that are not finite are written; JSON has no word for them, Python reads them.
+        content: JSON values; at least one key.
+        allow_nan: Write NaN and infinity, which are not valid JSON but readable by Python.
 
     Raises:
-        ValueError: a number is not finite, and that is not allowed.
+        ValueError: A number is not finite and `allow_nan` is false.
     """
     body = json.dumps(content, indent=1, allow_nan=allow_nan).removesuffix("\n}")
     return f'{body},\n "{KEY}": "{_of(body)}"\n}}\n'
@@ -60,7 +53,7 @@ def unseal(text: str) -> dict[str, Any]:
     """Return the content of a document that `seal` wrote.
 
     Raises:
-        Altered: a byte was changed, or the seal is missing.
+        Altered: A byte was changed, or the seal is missing.
     """
     found = TAIL.fullmatch(text)
     if found is None:
@@ -76,8 +69,8 @@ def read(path: Path, *, most: int | None = None) -> dict[str, Any]:
     """Return the content of the document in a file of at most `most` bytes.
 
     Raises:
-        Altered: a byte was changed, the seal is missing, or the file is larger.
-        OSError: the file cannot be read.
+        Altered: A byte was changed, the seal is missing, or the file is larger.
+        OSError: The file cannot be read.
     """
     with plain(path).open("rb") as file:
         content = file.read(-1 if most is None else most + 1)
@@ -90,16 +83,13 @@ def read(path: Path, *, most: int | None = None) -> dict[str, Any]:
 
 
 def content_of(text: str) -> Any:
-    """The content of a document that has a seal, or of one that never had one.
-
-    Raises:
-        ValueError: it is no JSON, or was sealed and changed.
-    """
+    """Return the content of a sealed document, or of JSON without a seal; raises ValueError if it is changed or
+    invalid."""
     return unseal(text) if has_seal(text) else parse(text)
 
 
 def has_seal(text: str) -> bool:
-    """Test whether a text contains a seal, or ends like a sealed document except for one character."""
+    """Return True if a text contains a seal, or ends like a sealed document except for one character."""
     tail = text[-len(FORM) :]
     is_near = len(tail) == len(FORM) and sum(a not in (b, "_") for a, b in zip(FORM, tail, strict=True)) <= 1
     return is_near or SEAL.search(text) is not None

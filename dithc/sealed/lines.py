@@ -1,4 +1,4 @@
-"""Lines of JSON, each with the CRC-32 of its own text as last key, for files that are appended to."""
+"""JSON lines with the CRC-32 of the line as last key, for files that grow."""
 
 import json
 import re
@@ -13,15 +13,15 @@ TAIL = re.compile(rf'(.*), "{KEY}": "([0-9a-f]{{8}})"}}')
 
 
 def seal_line(content: dict[str, Any]) -> str:
-    """The text of a line, its end included: `content`, which is not empty, and its sum."""
+    """Return a line with its checksum and line end; `content` has at least one key."""
     body = json.dumps(content, default=str).removesuffix("}")
     return f'{body}, "{KEY}": "{_of(body)}"}}\n'
 
 
 def unseal_lines(text: str) -> tuple[list[dict[str, Any]], list[int]]:
-    """Return the contents of the intact lines of a file, and the numbers, from 1, of altered lines.
+    """Return the contents of the intact lines of a file, and the numbers of altered lines, from 1.
 
-    A line that a killed process left half written is skipped.
+    Skips an incomplete line of a killed process.
     """
     rows, altered = list[dict[str, Any]](), list[int]()
     for number, line in enumerate(text.split("\n"), start=1):
@@ -38,6 +38,6 @@ def _of(body: str) -> str:
 
 
 def _is_nearly_sealed(line: str) -> bool:
-    """Whether a line ends like one with a sum, one character aside; a line without its last one is asked for what was its end."""
+    """Return True if a line ends like a line with a checksum except for one character."""
     tail = line[-len(FORM) :]
     return len(tail) == len(FORM) and sum(a not in (b, "_") for a, b in zip(FORM, tail, strict=True)) <= 1

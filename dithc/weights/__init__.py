@@ -1,10 +1,12 @@
-"""Files of weights from other programs: which files a path names, what they contain, and names without wrapper prefixes.
+"""Weight files of other programs: their paths, formats and tensor names.
 
-What: `files_of`, the files of a path, also of sharded folders; `content_of`, the format of a file by its bytes; `unwrapped`, a
-state dictionary without the prefixes of torch.compile, DDP, FSDP and checkpointing; `unreadable`, the error of all readers.
-Why: the plan of a workflow, trainings, codecs and extractors accept the same files and report the same faults.
-Invariants: no torch here, because the plan of a workflow imports this package. No message of torch or pickle reaches the user.
-How to change it: a new format is a line of `SIGNATURES`, a new wrapper an entry of `WRAPPERS`.
+Purpose: the workflow plan, training runs, codecs and extractors accept the same files and report the same errors.
+Contents: `files_of` returns the files of a path, including sharded folders; `content_of` the format of a file;
+`unwrapped` a state dictionary without the prefixes of torch.compile, DDP, FSDP and checkpointing; `unreadable` the
+error of all readers.
+Invariants: no import of torch, because the workflow plan imports this package. Users never get messages of torch or
+pickle.
+Extending: a new format is a line of `SIGNATURES`, a new wrapper an entry of `WRAPPERS`.
 """
 
 from dithc.weights.content import content_of, unreadable

@@ -1,4 +1,4 @@
-"""The content of a file of weights by its first bytes, and the error if it is not readable."""
+"""Format of a weight file by its first bytes, and the error for unreadable files."""
 
 import io
 import re
@@ -40,8 +40,8 @@ class Content(NamedTuple):
 
     Attributes:
         words: Description with an article.
-        format: safetensors, torch (torch.save), torchscript or export; empty for anything else.
-        fix: Fix if the file surely contains no weights; empty otherwise.
+        format: safetensors, torch (torch.save), torchscript or export; empty for other content.
+        fix: Fix if the file certainly contains no weights; empty otherwise.
     """
 
     words: str
@@ -87,7 +87,7 @@ def _of_text(head: bytes) -> Content:
     try:
         text = head.decode().strip()
     except UnicodeDecodeError as error:
-        if error.start < len(head) - 3:  # not a character that the block cuts
+        if error.start < len(head) - 3:  # not a character at the end of the block
             return Content("unknown binary data")
         text = head[: error.start].decode().strip()
     if not text.isprintable() and any(ord(letter) < ord(" ") and letter not in "\t\r\n\f" for letter in text):

@@ -1,4 +1,4 @@
-"""The files of weights that a path names, and the names in them without wrapper prefixes."""
+"""Paths of weight files, and tensor names without wrapper prefixes."""
 
 import hashlib
 import json
@@ -18,21 +18,23 @@ WRAPPERS = frozenset(
         *("_checkpoint_wrapped_module", "_forward_module", "_original_module"),
     }
 )
-"""Attributes under which DistributedDataParallel, torch.compile, FSDP, activation checkpointing and Fabric keep a module."""
-AVERAGED = "n_averaged"  # the counter that torch.optim.swa_utils.AveragedModel adds
+"""Attributes that hold a module in DistributedDataParallel, torch.compile, FSDP, activation checkpointing and
+Fabric."""
+AVERAGED = "n_averaged"  # counter of torch.optim.swa_utils.AveragedModel
 T = TypeVar("T")
 log = logger(__name__)
 
 
 def files_of(path: Path) -> list[Path]:
-    """Return the files of weights that a path names.
+    """Return the weight files of a path.
 
     Args:
-        path: A file; an index of shards (`*.index.json`); a name whose numbered shards exist (`x-00001-of-00002.safetensors`), or
-            one of these shards; or a folder in the layout of diffusers, with one file or with shards.
+        path: A file; an index of shards (`*.index.json`); a name with numbered shards (`x-00001-of-00002.safetensors`),
+        or one
+            of these shards; or a folder in the layout of diffusers, with one file or with shards.
 
     Raises:
-        OSError: There is no such file or folder, or a shard is missing.
+        OSError: The file, the folder or a shard does not exist.
         ValueError: An index is invalid.
     """
     if path.is_dir():
@@ -74,7 +76,7 @@ def _all(files: list[Path]) -> list[Path]:
 
 
 def unwrapped(state: Mapping[str, T], *, source: object) -> Mapping[str, T]:
-    """Return a state dictionary whose names have no attributes of wrappers, at any depth; logs a removal in one line.
+    """Remove the attributes of wrappers from all names of a state dictionary, at any depth; logs a removal in one line.
 
     Args:
         state: Names to values.

@@ -151,4 +151,4 @@ def test_a_key_that_is_twice_in_a_file_is_refused_by_the_workflow_too(folder: Pa
     )
     assert done.returncode != 0
     assert "twice.yaml, line 3" in done.stdout, done.stdout
-    assert "key `seed` is there twice, first in line 1" in done.stdout
+    assert "duplicate key `seed`, first in line 1" in done.stdout

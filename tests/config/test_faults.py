@@ -1,4 +1,4 @@
-"""A fault of a configuration says where it stands, and what was probably meant."""
+"""Errors of a configuration contain line and column, and suggest a correction."""
 
 from pathlib import Path
 
@@ -6,7 +6,7 @@ import pytest
 
 from dithc.config import load
 from dithc.config.experiment import Experiment
-from dithc.config.nearest import ELSEWHERE, WORDS, places_of
+from dithc.config.nearest import ELSEWHERE, WORDS, sections
 from dithc.log import UserError
 
 TEXT = """\
@@ -68,16 +68,16 @@ def fault(path: Path, old: str, new: str) -> str:
         (
             "  r: {",
             "  R R: {",
-            "runs.R R.[key] (line 10, column 3): Names have small letters, digits and - only, got 'R R'",
+            "runs.R R.[key] (line 10, column 3): Names may contain only lower-case letters, digits and -, got 'R R'",
         ),
-        ("dataset: a", "dataset: a, steps: 1e3", "Input should be a whole number, got '1e3'\n"),
+        ("dataset: a", "dataset: a, steps: 1e3", "Input should be an integer, got '1e3'\n"),
         (
             "name: x",
             "machine: {nodes: null}",
-            "machine.nodes (line 1, column 11): Input should be a whole number, got nothing\n",
+            "machine.nodes (line 1, column 11): Input should be an integer, got nothing\n",
         ),
-        ("codecs: {c", "codecs: [c", "line 8, column 26 is no YAML"),
-        ("  a:\n", "  a:\n\ttitle: B\n", "line 4, column 1 is no YAML"),
+        ("codecs: {c", "codecs: [c", "line 8, column 26: invalid YAML"),
+        ("  a:\n", "  a:\n\ttitle: B\n", "line 4, column 1: invalid YAML"),
     ],
 )
 def test_fault_is_named_with_its_place_and_what_was_meant(tmp_path: Path, old: str, new: str, said: str) -> None:
@@ -89,7 +89,7 @@ def test_nothing_is_suggested_where_nothing_is_near(tmp_path: Path) -> None:
 
 
 def test_what_others_call_a_key_is_a_key_here_and_no_key_is_taken_for_another() -> None:
-    known = {place.rpartition(".")[2] for place in places_of(Experiment)}
+    known = {name for section in sections(Experiment) for name in section.model.model_fields}
     assert set(ELSEWHERE.values()) <= known
     assert not set(ELSEWHERE) & {"lr", "steps", "kind", "path", "codec", "dtype", "clip"}
     assert not set(WORDS) & set(WORDS.values())
@@ -104,10 +104,10 @@ SAMPLING = "name: x\nmachine: {sampling: {%s}}"
         ("data_parallel_degree: 0", "data_parallel_degree (line 2, column 22): Input should be 'auto' or a number from 1, got 0"),
         (
             "ring_degree: atuo",
-            "ring_degree (line 2, column 22): Input should be 'auto' or a whole number, got 'atuo'; did you mean `auto`?",
+            "ring_degree (line 2, column 22): Input should be 'auto' or an integer, got 'atuo'; did you mean `auto`?",
         ),
-        ("shared_degree: many", "shared_degree (line 2, column 22): Input should be 'auto' or a whole number, got 'many'"),
-        ("ring_degree: 1.5", "ring_degree (line 2, column 22): Input should be 'auto' or a whole number, got 1.5"),
+        ("shared_degree: many", "shared_degree (line 2, column 22): Input should be 'auto' or an integer, got 'many'"),
+        ("ring_degree: 1.5", "ring_degree (line 2, column 22): Input should be 'auto' or an integer, got 1.5"),
         ("cfg_parallel: 3", "cfg_parallel (line 2, column 22): Input should be 'auto' or true or false, got 3"),
     ],
 )  # fmt: skip
@@ -139,5 +139,5 @@ def test_fault_inside_a_value_of_several_kinds_is_told_of_what_is_in_it(tmp_path
 @pytest.mark.parametrize(("text", "got"), [("", "nothing"), ("- a", "a list"), ("word", "a single value")])
 def test_file_that_is_no_mapping_is_told_in_words(tmp_path: Path, text: str, got: str) -> None:
     (tmp_path / "x.yaml").write_text(text)
-    with pytest.raises(UserError, match=rf"is empty or no mapping\n  got:      {got}\n"):
+    with pytest.raises(UserError, match=rf"does not contain a mapping\n  got:      {got}\n"):
         load(tmp_path / "x.yaml")

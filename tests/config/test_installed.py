@@ -1,4 +1,4 @@
-"""Settings of installed packages are read, refused and counted as those that are built in."""
+"""Settings of installed packages are read, rejected and hashed like built-in settings."""
 
 import sys
 from pathlib import Path
@@ -81,7 +81,7 @@ def test_what_an_entry_point_names_has_to_be_of_its_group() -> None:
 def test_whatever_a_check_of_a_package_raises_is_a_fault_of_the_package() -> None:
     refused(
         "'raising' of mine 1.0",
-        "fails where it checks its settings",
+        "fails in a validator of its settings",
         "KeyError: 0.5",
         sampler={"kind": "raising", "share": 0.5},
     )
@@ -105,11 +105,11 @@ def test_sampler_has_to_solve_for_what_the_network_predicts() -> None:
 def test_bad_combinations_with_other_settings_are_refused() -> None:
     given = content()
     given["evaluations"]["e"]["order"] = 2
-    with pytest.raises(UserError, match="`order` is of the samplers"):
+    with pytest.raises(UserError, match="`order` applies to the samplers"):
         load(given)
     given = content()
     given["evaluations"]["e"]["times"] = [999]
-    with pytest.raises(UserError, match="give last 10"):
+    with pytest.raises(UserError, match="last needs 10"):
         load(given)
 
 

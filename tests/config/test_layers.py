@@ -1,4 +1,4 @@
-"""Settings of files, profiles and the command line are laid one over the other key by key, and what won is said."""
+"""Settings of files, profiles and the command line override each other key by key, and the log lists overridden values."""
 
 import logging
 from pathlib import Path
@@ -46,8 +46,8 @@ def test_profile_lies_over_the_files_and_under_the_command_line_and_every_key_th
     assert (machine.cpus_per_rank, machine.ranks_per_node, machine.max_minutes) == (38, 2, 9)
     assert machine.memory.fast_budget_gib == 1
     assert sorted(record.getMessage().replace(f"{tmp_path}/", "") for record in caplog.records) == [
-        "machine.cpus_per_rank: 38 (cluster) in the place of 3 (two.yaml)",
-        "machine.ranks_per_node: 2 (the command line) in the place of 4 (cluster)",
+        "machine.cpus_per_rank: 38 (cluster) overrides 3 (two.yaml)",
+        "machine.ranks_per_node: 2 (the command line) overrides 4 (cluster)",
     ]
 
 

@@ -403,6 +403,6 @@ def test_extensions_are_listed_with_what_is_wrong_of_them(tmp_path: Path, monkey
         "folded (mine 1.0) of codecs cannot be used: several",
         "'lost' of other 1.0",
         "pixel (other 1.0) of codecs is never used",
-        "'last' of other 1.0 (entry point dithc.samplers) is none",
+        "'last' of other 1.0 (entry point dithc.samplers) has the wrong type",
     ):
         assert said in found.text

@@ -1,4 +1,4 @@
-"""What installed packages bring is found when it is asked for, and a broken package hurts nobody who does not name it."""
+"""Extensions of installed packages are found by name; a broken package affects only configurations that name it."""
 
 import subprocess
 import sys

@@ -204,7 +204,7 @@ def test_settings_that_do_not_go_with_a_cache_are_refused() -> None:
     assert made(cache=one).cache == training.Taylor(kind="taylor", interval=3, order=1, warmup_steps=6)
     assert made().cache is None
     for wrong, said in (
-        ({"cache": one, "sampler": "heun"}, "heun is twice at each"),
+        ({"cache": one, "sampler": "heun"}, "heun evaluates each timestep twice"),
         ({"cache": one, "at": "codec"}, "`at` is codec"),
         ({"cache": one, "guidance": 2.0, "guidance_interval": [0.1, 0.5]}, "`guidance_interval` some have no branch"),
         ({"cache": one | {"threshold": 0.1}}, "cache.taylor.threshold"),

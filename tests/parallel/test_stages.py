@@ -167,10 +167,10 @@ def test_settings_that_do_not_go_with_pipefusion_are_refused() -> None:
     assert made().pipefusion is None
     for wrong, said in (
         ({"at": "codec"}, "`at` is codec"),
-        ({"size": 512, "windows": {}, "images": 1}, "those? of `windows` differ|calls of `windows` differ"),
+        ({"size": 512, "windows": {}, "images": 1}, "different input with `windows`"),
         ({"cache": {"kind": "taylor"}}, "`pipefusion` and `cache`"),
-        ({"guidance": 2.0, "guidance_interval": [0.1, 0.5]}, "`guidance_interval` some calls"),
-        ({"pipefusion": {}}, "cuts nothing"),
+        ({"guidance": 2.0, "guidance_interval": [0.1, 0.5]}, "`guidance_interval` some evaluations"),
+        ({"pipefusion": {}}, "has no effect"),
         ({"pipefusion": two | {"warmup_steps": 0}}, "warmup_steps"),
         ({"pipefusion": two | {"num_pipeline_patch": 0}}, "num_pipeline_patch"),
     ):

@@ -1,4 +1,4 @@
-"""A manifest names the commit of the checkout, as git does, and nothing where there is none."""
+"""A manifest contains the commit of the checkout, and no commit outside a checkout."""
 
 import subprocess
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The manifest: what a stage leaves, its digest, and what can be wrong with it."""
+"""Manifests: content, digest and detection of damage."""
 
 import json
 from pathlib import Path

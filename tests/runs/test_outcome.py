@@ -1,4 +1,4 @@
-"""The numbers of manifests: what a stage cannot have written is refused wherever a manifest is read."""
+"""Numbers of manifests: invalid numbers are rejected by every reader."""
 
 import math
 from pathlib import Path
@@ -11,7 +11,7 @@ from dithc.log import UserError
 from dithc.runs import Manifest, outcome
 
 COMPARED = {"extractor": "own", "sha256": "a" * 64, "resize": "none", "comparable": False}
-# Of each stage numbers that it may write, and one of them that is a number with a point, if it has any.
+# Valid numbers of each stage, and the key of a floating-point number, if any.
 GOOD: dict[str, tuple[dict[str, Any], str | None]] = {
     "synthesize": ({"files": 3, "bytes": 2**40}, None),
     "stage": ({"scenes": 3, "accepted": 2, "rejected": {"too small": 1}, "notes": {}, "bands": ["B02"]}, None),
@@ -56,7 +56,9 @@ def test_numbers_of_a_stage_are_read_as_written(stage: str, tmp_path: Path) -> N
 def test_missing_number_is_named(stage: str, key: str, tmp_path: Path) -> None:
     numbers = {name: value for name, value in GOOD[stage][0].items() if name != key}
     Manifest(stage=stage, name="a", spec={}, numbers=numbers).write(tmp_path / "manifest.json")
-    with pytest.raises(UserError, match=rf"{tmp_path}/manifest.json: `numbers\.{key}`[\s\S]*no such key[\s\S]*fix"):
+    with pytest.raises(
+        UserError, match=rf"{tmp_path}/manifest.json: invalid `numbers\.{key}`[\s\S]*no such key[\s\S]*fix"
+    ):
         Manifest.read(tmp_path / "manifest.json")
 
 
@@ -65,7 +67,7 @@ def test_missing_number_is_named(stage: str, key: str, tmp_path: Path) -> None:
 )
 def test_number_of_another_kind_is_named(stage: str, wrong: dict[str, Any], tmp_path: Path) -> None:
     Manifest(stage=stage, name="a", spec={}, numbers=GOOD[stage][0] | wrong).write(tmp_path / "manifest.json")
-    with pytest.raises(UserError, match=rf"manifest.json: `numbers\.{next(iter(wrong))}` is not what stage '{stage}'"):
+    with pytest.raises(UserError, match=rf"manifest.json: invalid `numbers\.{next(iter(wrong))}` of stage '{stage}'"):
         Manifest.read(tmp_path / "manifest.json")
 
 
@@ -79,4 +81,4 @@ def test_number_that_is_not_finite_is_named(stage: str, key: str, value: float) 
 def test_verify_names_the_number(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     Manifest(stage="fid", name="a", spec={}, numbers=GOOD["fid"][0] | {"fid": "low"}).write(tmp_path / "manifest.json")
     assert main(["verify", str(tmp_path)]) == 1
-    assert "`numbers.fid` is not what stage 'fid' writes; got:      \"low\"" in capsys.readouterr().out
+    assert "invalid `numbers.fid` of stage 'fid'; got:      \"low\"" in capsys.readouterr().out

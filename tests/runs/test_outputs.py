@@ -37,7 +37,7 @@ def content(folder: Path) -> dict[str, bytes]:
 
 
 def refused(folder: Path, *, stage: str = "latents", name: str = "set") -> str:
-    """Return the error of each way into a folder, which must be the same and change no byte."""
+    """Return the error of every function that opens a folder; all must be equal and change no byte."""
     before = content(folder)
     output, errors = OutputFolder(folder), []
     for attempt in (output.check, output.claim):
@@ -267,7 +267,7 @@ def test_no_operation_changes_a_byte_of_the_user(
 
 
 def test_only_one_module_deletes_folders() -> None:
-    """Ownership is decided in one place, so `rmtree` occurs there alone."""
+    """Only one module may call `rmtree`, because it decides ownership."""
     package = Path(outputs.__file__).parents[2]
     assert [path.name for path in package.rglob("*.py") if "rmtree" in path.read_text()] == ["scratch.py"]
 

@@ -1,4 +1,4 @@
-"""The digest of a stage's settings: spelled defaults do not change it, and every setting that decides a result does."""
+"""Digests of settings: explicit defaults do not change them; every setting that affects a result does."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -15,7 +15,7 @@ STABLE = {"train": "bf6e1b256276", "latents": "0620e8cd9b81", "sample": "e87a5c7
 
 
 def experiment(*, views: int = 2, **run: Any) -> Experiment:
-    """A run on a data set of pictures."""
+    """Return a run on a dataset of images."""
     dataset = {
         "views": views,
         "title": "Toy",
@@ -30,7 +30,7 @@ def experiment(*, views: int = 2, **run: Any) -> Experiment:
 
 
 def spec(**settings: Any) -> dict[str, Any]:
-    """What decides the run's result."""
+    """Return the settings that determine the result of the run."""
     return stage_spec(experiment(**settings), "train", "a")
 
 
@@ -122,13 +122,13 @@ def test_samples_of_a_length_say_of_which_checkpoints_they_are_made() -> None:
     assert made(ema=0.07) == made() | {"ema": 0.07, "snapshots": [10, 20, 30, 40]}
     assert made(ema=0.07, at=20)["snapshots"] == [10, 20]
     assert "snapshots" not in made()
-    # A cache across steps decides images, with all of its settings; without one nothing is said of it.
+    # All settings of a cache affect images. Without a cache, the settings have no key for it.
     assert made(cache=None) == made()
     known = {"kind": "taylor", "interval": 3, "order": 1, "warmup_steps": 6}
     assert made(cache={"kind": "taylor"}) == made() | {"cache": known}
     assert made(cache={"kind": "first-block", "threshold": 0.2})["cache"] == {"kind": "first-block", "threshold": 0.2}
     assert made(at="untrained", cache={"kind": "taylor", "order": 2}) != made(at="untrained", cache={"kind": "taylor"})
-    # Patches and warm-up decide images; how many ranks are stages does not.
+    # Patches and warm-up affect images; the number of stages does not.
     assert made(pipefusion=None) == made()
     four = {"num_pipeline_patch": 4, "warmup_steps": 1}
     for degree in (1, 2, 4):
@@ -139,7 +139,7 @@ def test_samples_of_a_length_say_of_which_checkpoints_they_are_made() -> None:
 
 
 def codec_spec(stage: str, name: str, **settings: Any) -> dict[str, Any]:
-    """What decides a trained codec, or the latents it makes."""
+    """Return the settings that determine a trained codec, or its latents."""
     base = experiment().model_dump(exclude_unset=True)
     base["codecs"]["vae"] = {"kind": "kl-vae", "trained_on": "toy", **settings}
     base["datasets"]["toy"]["codec"] = "vae"
@@ -171,7 +171,7 @@ def test_what_an_autoencoder_of_others_sees_decides_latents_and_where_it_stands_
 
 
 def extractor_spec(stage: str, **settings: Any) -> dict[str, Any]:
-    """What decides a trained extractor, or its features."""
+    """Return the settings that determine a trained extractor, or its features."""
     base = experiment().model_dump(exclude_unset=True)
     base["extractors"] = {"x": {"kind": "classifier", "trained_on": "toy", **settings}}
     return stage_spec(load(base), stage, "x")
@@ -192,7 +192,7 @@ def stage_of(
     shown: Sequence[str] = ("B04", "B03", "B02"),
     **source: Any,
 ) -> dict[str, Any]:
-    """What decides the scenes of a source, or their tiles."""
+    """Return the settings that determine the scenes of a source, or their tiles."""
     dataset = {
         "title": "A",
         "codec": "pixel",
@@ -216,7 +216,7 @@ def test_cells_in_metres_and_duplicates_change_the_digest_of_tiles() -> None:
 
 
 def compared(stage: str, **settings: Any) -> str:
-    """Digest of a stage of an evaluation with these settings."""
+    """Return the digest of a stage of an evaluation with these settings."""
     content = {
         "datasets": {
             "d": {
@@ -241,7 +241,7 @@ def test_metrics_change_the_digest_of_the_comparison_alone(change: dict[str, Any
 
 
 def test_digests_of_the_demo_are_stable() -> None:
-    """A changed value here makes users recompute every stage: change it on purpose only."""
+    """Digests are stable. A changed value makes users recompute every stage."""
     demo = load(Path(__file__).parents[2] / "config" / "experiments" / "demo.yaml")
     found = {
         stage: digest(stage_spec(demo, stage, "sentinel2-after" if stage == "sample" else "sentinel2"))

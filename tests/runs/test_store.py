@@ -1,4 +1,4 @@
-"""The store: complete checkpoints or none, damaged ones passed over, the wanted ones kept."""
+"""Store: checkpoints are complete, damaged checkpoints are skipped, and pruning keeps the requested checkpoints."""
 
 import io
 import json
@@ -52,7 +52,7 @@ def test_damaged_checkpoint_is_passed_over_and_the_reason_kept(store, damage, ca
     else:
         (store.path(2) / "checkpoint.json").write_text("{")
     assert store.newest().step == 1
-    assert "passed over" in caplog.text
+    assert "skipping damaged checkpoint" in caplog.text
     assert "checkpoint passed over" in (store.folder / "events.jsonl").read_text()
 
 
@@ -64,17 +64,17 @@ def test_several_damaged_checkpoints_are_an_error_that_names_them_and_the_flag(s
     with pytest.raises(UserError, match=r"2 checkpoint.s. in .* are damaged") as error:
         store.newest()
     for words in (
-        "step 3 (model.safetensors is cut short or altered)",
+        "step 3 (model.safetensors is truncated or altered)",
         "step 2 (model.safetensors is missing)",
-        "goes on from step 1",
+        "continues from step 1",
         "--go-back",
     ):
         assert words in str(error.value)
     assert len(str(error.value).splitlines()) == 4
-    assert "passed over" not in caplog.text
-    assert store.newest(at_most=2).step == 1, "one alone is passed over"
+    assert "skipping damaged checkpoint" not in caplog.text
+    assert store.newest(at_most=2).step == 1, "a single damaged checkpoint is skipped"
     assert store.newest(go_back=True).step == 1
-    assert caplog.text.count("passed over") == 3
+    assert caplog.text.count("skipping damaged checkpoint") == 3
 
 
 @pytest.mark.parametrize("step", [0, 1])
@@ -84,7 +84,7 @@ def test_the_only_checkpoint_is_not_passed_over_where_steps_were_made(store, ste
     if step == 0:
         assert store.newest() is None
     else:
-        with pytest.raises(UserError, match="the training then begins anew"):
+        with pytest.raises(UserError, match="training then restarts"):
             store.newest()
     assert store.newest(go_back=True) is None
 
@@ -149,7 +149,7 @@ def test_checkpoint_that_cannot_be_read_is_an_error_and_not_passed_over(store, n
 
     monkeypatch.setattr(io, "open", refusing)
     for look in (store.newest, lambda: store.open(2)):
-        with pytest.raises(UserError, match=r"cannot be read[\s\S]*Permission denied[\s\S]*see to the file system"):
+        with pytest.raises(UserError, match=r"cannot be read[\s\S]*Permission denied[\s\S]*repair the file system"):
             look()
 
 
@@ -203,7 +203,7 @@ def test_pin_stays_when_its_checkpoint_is_written_again(store):
 @pytest.mark.parametrize("step", [0, 7])
 def test_fix_for_a_damaged_checkpoint_names_the_manifest_that_it_was_found_by(store, step):
     manifest = Path("results/runs/step_0000007.json")
-    with pytest.raises(UserError, match=rf"delete [\s\S]*folder[\s\S]*run the workflow again[\s\S]*{manifest}"):
+    with pytest.raises(UserError, match=rf"delete [\s\S]*folder[\s\S]*rerun the workflow[\s\S]*{manifest}"):
         store.open(step, manifest=manifest)
     with pytest.raises(UserError, match="training continues from the next older"):
         store.open(step)
@@ -230,7 +230,7 @@ def test_store_is_found_from_the_manifest_of_a_run(store, tmp_path):
 def test_manifest_without_a_checkpoint_is_refused(tmp_path):
     out = tmp_path / "manifest.json"
     Manifest(stage="train", name="run", spec={}, numbers={"step": 7, "seconds_per_step_median": 0.5}).write(out)
-    with pytest.raises(UserError, match="names no checkpoint"):
+    with pytest.raises(UserError, match="lists no checkpoint"):
         Store.of_run(out)
 
 

@@ -201,7 +201,7 @@ def test_average_of_a_length_says_what_it_lacks(job, lengthy, trained, tmp_path)
     (folder / "step_0000008" / "optimizer.safetensors").write_bytes(b"")  # not read
     load_network(job(snapshots=(8, 12), **own))
     (folder / "step_0000008" / "ema-0.1.safetensors").write_bytes(b"")
-    with pytest.raises(UserError, match=r"step_0000008 is damaged[\s\S]*ema-0.1.safetensors is cut short"):
+    with pytest.raises(UserError, match=r"step_0000008 is damaged[\s\S]*ema-0.1.safetensors is truncated"):
         load_network(job(snapshots=(8, 12), **own))
 
 
@@ -318,7 +318,7 @@ def test_tiles_that_the_latents_were_not_made_of_are_refused(job, make_latents, 
 def test_damaged_checkpoint_is_refused_with_the_manifest_to_delete(job, trained, tmp_path):
     out, copied = copy_of_run(trained, tmp_path)
     (copied / "ema.safetensors").write_bytes(b"")
-    with pytest.raises(UserError, match=rf"run the workflow again: it sees that {out} is not whole"):
+    with pytest.raises(UserError, match=rf"rerun the workflow: it detects that {out} is incomplete"):
         sample(job(checkpoint=out), Group())
 
 

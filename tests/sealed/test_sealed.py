@@ -1,4 +1,4 @@
-"""Documents and lines in which every altered byte is found."""
+"""Sealed documents and lines: every changed byte is detected."""
 
 import json
 from collections.abc import Callable
@@ -108,10 +108,10 @@ def test_number_that_is_not_finite_is_not_sealed() -> None:
 
 
 def test_every_flipped_bit_of_lines_is_found() -> None:
-    """Whatever a flip does to a line, its ends included, no row comes out that was not written, and the file is not whole."""
+    """A flipped bit, also in a line end, never yields a row that was not written, and is always reported."""
     rows = [{"step": step, "loss": 1.0 / step, "word": "J*j\n"} for step in range(1, 4)]
     text = "".join(map(seal_line, rows))
-    for bit in range(8 * len(text) - 8):  # all but the last end
+    for bit in range(8 * len(text) - 8):  # except the last line end
         found, altered = unseal_lines(flipped(text, bit))
         assert altered, f"bit {bit}"
         assert all(row in rows for row in found), f"bit {bit}"

@@ -28,7 +28,7 @@ def test_from_scenes_to_report_on_two_nodes(
     scene.start(settings=settings, words=["--config", "machine={gflops_per_core: 9}"])
     status, said = scene.finish(seconds=900.0)
     assert status == 0, said[-6000:]
-    assert "machine.max_minutes: 60 (cluster/config.yaml) in the place of 7 (more.yaml)" in said
+    assert "machine.max_minutes: 60 (cluster/config.yaml) overrides 7 (more.yaml)" in said
     results = scene.folder / "results" / "small"
     assert (results / "report.html").exists()
     machine = json.loads((results / "config.json").read_text())["machine"]

@@ -114,7 +114,7 @@ def test_checkpoint_cut_in_half_is_passed_over_with_its_reason(job, caplog):
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
     longer = job("cut", until=6)
     assert train(longer, Group()) == DONE
-    assert "model.safetensors is cut short or altered" in caplog.text
+    assert "model.safetensors is truncated or altered" in caplog.text
     assert hashes(longer) == hashes(whole)
 
 
@@ -155,7 +155,7 @@ def test_damaged_end_of_a_finished_run_is_trained_again_as_the_fix_says(job):
     train(one, Group())
     found, before = checkpoint(one), hashes(one)
     found.weights("ema").write_bytes(b"")
-    with pytest.raises(UserError, match=rf"delete that folder[\s\S]*{one.out}[\s\S]*trains that last part again"):
+    with pytest.raises(UserError, match=rf"delete this folder[\s\S]*{one.out}[\s\S]*repeats the last part"):
         export(one.out, weights="ema", layout="safetensors", out=one.out.parent / "weights.safetensors")
     shutil.rmtree(found.folder)
     assert train(one, Group()) == DONE

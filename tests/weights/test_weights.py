@@ -1,4 +1,4 @@
-"""Weights of other programs: shards, prefixes of wrappers, and files that contain something else, at plan and in every reader."""
+"""Weights of other programs: shards, wrapper prefixes, and files with other content, in the plan and in every reader."""
 
 import gzip
 import io
@@ -147,7 +147,7 @@ def test_weights_of_wrapped_modules_are_read_with_one_log_line(file, tmp_path, c
         found, _ = read_weights(tmp_path / file, CONFIG, weights="ema")
     assert set(found) == set(model.state_dict())
     lines = [record.message for record in caplog.records if "wrapper" in record.message]
-    assert len(lines) == (2 if file == "w.pt" else 1)  # one for each set of weights
+    assert len(lines) == (2 if file == "w.pt" else 1)  # one per set of weights
     assert all(one in lines[0] for one in ("module.", "_orig_mod.", "_fsdp_wrapped_module."))
     assert set(official_state(state)) == set(found)
 

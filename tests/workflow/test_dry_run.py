@@ -32,8 +32,8 @@ def test_profile_decides_ranks_and_no_result(project: Path) -> None:
     own = ["--configfile", DEMO, "mine.yaml", "--config", "machine={ranks_per_node: 2}"]
     done = snakemake(project, "--profile", "cluster", "-n", "-p", *own)
     assert "--launcher srun --nodes 1 --ranks 2 --cpus 38" in done.stdout
-    assert "machine.cpus_per_rank: 38 (cluster/config.yaml) in the place of 2 (mine.yaml)" in done.stdout
-    assert "machine.ranks_per_node: 2 (the command line) in the place of 4 (cluster/config.yaml)" in done.stdout
+    assert "machine.cpus_per_rank: 38 (cluster/config.yaml) overrides 2 (mine.yaml)" in done.stdout
+    assert "machine.ranks_per_node: 2 (the command line) overrides 4 (cluster/config.yaml)" in done.stdout
     assert done.returncode == 0
 
 

@@ -23,7 +23,7 @@ def test_strategy_decides_the_launch_and_no_parameter_of_a_rule(project: Path) -
 def test_ranks_of_another_machine_must_be_given(project: Path) -> None:
     done = snakemake(project, *LOCAL, "--config", "machine={launcher: srun, strategy: dp}")
     assert done.returncode != 0
-    assert "needs machine.ranks_per_node" in done.stdout
+    assert "requires machine.ranks_per_node" in done.stdout
 
 
 def test_comparison_is_a_target_and_part_of_the_report_where_asked_for(project: Path) -> None:

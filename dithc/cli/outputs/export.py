@@ -101,6 +101,6 @@ def _ro_crate(results: Path) -> int:
     from dithc.cli.experiment.init import project_folder
     from dithc.products.ro_crate import METADATA, write_ro_crate
 
-    count = write_ro_crate(results, workflow=project_folder() / "Snakefile")
+    count = write_ro_crate(results, workflow=project_folder() / "workflow/Snakefile")
     print(f"{results / METADATA}: {count} files")
     return 0

@@ -134,5 +134,5 @@ class InstalledReader:
 
 
 def _refused(what: str, *, got: object, expected: object) -> Refused:
-    fix = "correct the package that reads it (see docs/extending.md), or remove the file from the folder"
+    fix = "correct the package that reads it, or remove the file from the folder; see docs/extending.md"
     return Refused(Reason.READ_ERROR, f"of an installed source: {what}", got=got, expected=expected, fix=fix)

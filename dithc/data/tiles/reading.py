@@ -141,13 +141,8 @@ class Tiles:
 
     @cached_property
     def _columns(self) -> dict[str, npt.NDArray[Any]]:
-        """Split (index in `SPLITS`) and label of accepted tiles, mapped; older datasets have them in the table."""
-        if "columns" in self.info:
-            return {name: self.column(name) for name in ("split", "label")}
-        columns = self.accepted("split", "label")
-        numbers = {name: number for number, name in enumerate(SPLITS)}
-        splits = [numbers[split] for split in columns["split"]]
-        return {"split": np.array(splits, np.uint8), "label": np.array(columns["label"], np.int32)}
+        """Split (index in `SPLITS`) and label of accepted tiles, memory-mapped."""
+        return {name: self.column(name) for name in ("split", "label")}
 
     def column(self, name: str) -> npt.NDArray[Any]:
         """Return a column file of the accepted tiles, mapped: `split`, `label`, or `conditions` if available."""

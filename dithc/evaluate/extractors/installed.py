@@ -9,6 +9,7 @@ import json
 import torch
 from torch import Tensor
 
+from dithc import extensions
 from dithc.config import codecs
 from dithc.evaluate.extractors.extractor import Extractor
 from dithc.evaluate.extractors.scripted import probe, ramp
@@ -29,8 +30,7 @@ def load(settings: codecs.InstalledExtractor) -> Extractor:
         given: Tensor = network(images.float())
         return given
 
-    fix = "mend it, or install another version of its package; docs/extending.md says what is expected"
-    num_features = probe(features, named=f"extractor {settings.words}", fix=fix)
+    num_features = probe(features, named=f"extractor {settings.words}", fix=extensions.FIX)
     with torch.inference_mode():
         both, again, alone = features(ramp()), features(ramp()), features(ramp()[:1])
     difference = max(float((one - both[: len(one)]).abs().max()) for one in (again, alone))

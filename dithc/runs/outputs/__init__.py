@@ -1,10 +1,9 @@
 """Ownership of output folders: the files that a stage may replace or delete.
 
-A marker lists these files in the folder. It is a sealed document that exists before the first file does. Sizes are added when
-the stage ends; until then a size is null. All other files belong to the user: dithc neither replaces nor deletes them.
-How to change it: a stage that writes in place calls `claim`, `plan`, `prune` and `finish`; a stage that builds a folder uses
-`replaced`; a single file is written by `write` or
-`replacing`. Temporary folders come from `make_scratch`, and `remove` deletes them.
+A marker in the folder lists these files. It is a sealed document, written before the first file. A size is null until
+the stage ends. All other files belong to the user: dithc neither replaces nor deletes them.
+Extending: a stage that writes in place calls `claim`, `plan`, `prune` and `finish`. A stage that builds a folder uses
+`replaced`. Use `write` or `replacing` for a single file, `make_scratch` and `remove` for temporary folders.
 """
 
 from dithc.runs.outputs.folder import NO_SPACE, OutputFolder, check_file, owns, replacing, write

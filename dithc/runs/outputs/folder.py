@@ -29,14 +29,14 @@ class OutputFolder(FileList):
         """Reject a folder that holds files of the user or of another stage.
 
         Args:
-            stage: stage that is going to write; None accepts each.
-            name: name of the dataset, run or evaluation; None accepts each.
+            stage: Stage that will write; None accepts all.
+            name: Name of the dataset, run or evaluation; None accepts all.
 
         Returns:
-            The size of each file that may be replaced, by relative path; None for a size that is not fixed yet.
+            Size of each file that may be replaced, by relative path; None for an unknown size.
 
         Raises:
-            UserError: the folder has another owner, or holds a file that neither marker nor manifest lists.
+            UserError: The folder has another owner, or contains a file that neither marker nor manifest lists.
         """
         self.check_owner(stage=stage, name=name)
         owned = self._owned()
@@ -50,11 +50,7 @@ class OutputFolder(FileList):
         return owned
 
     def check_owner(self, *, stage: str | None, name: str | None) -> None:
-        """Reject a folder whose marker or manifest states another stage or name.
-
-        Raises:
-            UserError: the folder has another owner.
-        """
+        """Raise UserError if marker or manifest of the folder contain another stage or name."""
         owner = self._owner()
         for got, expected in zip(owner, (stage, name), strict=True):
             if None not in (got, expected) and got != expected:
@@ -66,12 +62,9 @@ class OutputFolder(FileList):
                 )
 
     def claim(self, *, stage: str, name: str) -> None:
-        """Check the folder, create it and write its marker.
+        """Check the folder, create it and write its marker; raises UserError as `check`.
 
-        Temporary files of killed processes are deleted, here and by `plan`.
-
-        Raises:
-            UserError: as `check`.
+        `claim` and `plan` delete temporary files of killed processes.
         """
         owned = self.check(stage=stage, name=name)
         self._remove_temporary(owned)
@@ -79,12 +72,12 @@ class OutputFolder(FileList):
         self._write(dict.fromkeys([*self._present(owned), *self._manifests()]), stage=stage, name=name)
 
     def plan(self, paths: Iterable[Path]) -> None:
-        """List files in the marker before they are written.
+        """Add files to the marker before they are written.
 
-        The marker is that of the nearest claimed folder above, or a new one in this folder.
+        Uses the marker of the nearest claimed folder above, or a new marker in this folder.
 
         Raises:
-            UserError: a file of this name exists and dithc did not write it.
+            UserError: A file with this name exists and dithc did not write it.
         """
         home, listed = self._home(), self._home()._listed()
         names = home._free(paths)
@@ -93,14 +86,14 @@ class OutputFolder(FileList):
             home._write(listed | dict.fromkeys(names))
 
     def prune(self, keep: Iterable[Path], *, prefix: str = "") -> None:
-        """Delete the files of earlier executions that have a prefix, except the manifest and `keep`."""
+        """Delete files of earlier executions with a prefix, except the manifest and `keep`."""
         home = self._home()
         start = home._relative(self.folder / "_").removesuffix("_") + prefix
         kept = {home._relative(path) for path in keep} | {*home._manifests()}
         home._delete(name for name in home._present(home._owned()) if name.startswith(start) and name not in kept)
 
     def finish(self, *, stage: str | None = None, name: str | None = None) -> None:
-        """Record the sizes of all files that are listed, after the last of them was written."""
+        """Record the sizes of all listed files, after the last of them was written."""
         names = [*self._present(self._owned()), *self._manifests()]
         written = [name for name in names if (self.folder / name).is_file()]
         sizes: dict[str, int | None] = {name: (self.folder / name).stat().st_size for name in written}
@@ -109,12 +102,13 @@ class OutputFolder(FileList):
 
     @contextmanager
     def replaced(self, *, stage: str | None = None, name: str | None = None) -> Iterator[Path]:
-        """Yield a temporary folder that takes the place of this one when the body succeeds.
+        """Yield a temporary folder that replaces this folder if the body succeeds.
 
-        After an error this folder is unchanged. Files that appeared in it meanwhile are moved into the new one.
+        After an error, this folder is unchanged and no temporary file remains. Files that appear in it meanwhile are
+        moved into the new folder.
 
         Raises:
-            UserError: as `check`; or the disk is full. No temporary file is left then.
+            UserError: See `check`; or the disk is full.
         """
         self._recover()
         self.check(stage=stage, name=name)
@@ -134,23 +128,19 @@ class OutputFolder(FileList):
             raise problem(
                 f"writing {self.folder} failed: {cause}",
                 got=error,
-                expected="room for the output; the earlier content is unchanged",
+                expected="sufficient space; the earlier content is unchanged",
                 fix="free space (or raise the quota), or set `results` to a larger file system; then start again",
             ) from error
 
     def _remove_temporary(self, names: Collection[str]) -> None:
-        """Delete the temporary forms of files that killed processes left."""
+        """Delete temporary files of killed processes."""
         for folder in {(self.folder / name).parent for name in names}:
             for path in [path for path in folder.glob(".*.tmp.*") if self._is_temporary(path, names)]:
                 log.info(f"removing {path}: its writer was killed")
                 path.unlink()
 
     def _free(self, paths: Iterable[Path]) -> list[str]:
-        """Return relative paths that this folder's stage may write.
-
-        Raises:
-            UserError: a file of this name exists and is not listed.
-        """
+        """Return the relative paths of files that may be written; raises UserError if an unlisted file exists."""
         owned, names = self._owned(), []
         for path in paths:
             names.append(self._relative(path))
@@ -176,10 +166,10 @@ class OutputFolder(FileList):
         new.move(self.folder)
 
     def move(self, target: Path) -> None:
-        """Give a complete temporary folder its final name; an earlier folder of this name is deleted afterwards.
+        """Rename a complete temporary folder to its final name, then delete the earlier folder with this name.
 
         Raises:
-            OSError: the folder is not writable; the earlier folder is intact.
+            OSError: The folder is not writable; the earlier folder is intact.
         """
         sizes: dict[str, int | None] = {self._relative(path): path.stat().st_size for path in files_of(self.folder)}
         self._write(self._listed() | sizes, scratch=None)
@@ -198,7 +188,7 @@ class OutputFolder(FileList):
             OutputFolder(target, manifest=self.manifest)._retire(aside)
 
     def _retire(self, aside: Path) -> None:
-        """Delete an earlier version of this folder; files of the user are moved into the present one."""
+        """Delete an earlier version of this folder; move files of the user into the current version."""
         earlier = OutputFolder(aside, manifest=self.manifest)
         earlier._remove_temporary(earlier._owned())
         earlier.delete()
@@ -216,11 +206,11 @@ class OutputFolder(FileList):
                 aside.rmdir()
         except OSError:
             log.warning(
-                f"{aside} holds files that dithc did not write and {self.folder} holds too: move them elsewhere"
+                f"{aside} contains files that dithc did not write and that also exist in {self.folder}: move them elsewhere"
             )
 
     def _recover(self) -> None:
-        """Undo or complete the replacement that a killed process began."""
+        """Undo or complete the replacement of a killed process."""
         siblings = sorted(self.folder.parent.glob(f".{glob.escape(self.folder.name)}.tmp.*"), reverse=True)
         for path in filter(lambda path: TEMPORARY.fullmatch(path.name.removesuffix(".replaced")), siblings):
             if not path.name.endswith(".replaced"):
@@ -235,7 +225,7 @@ class OutputFolder(FileList):
 
 
 def owns(path: Path) -> bool:
-    """Return whether dithc wrote a file: a marker or manifest lists it, or it has a seal, or it is empty."""
+    """Return True if dithc wrote a file: a marker or manifest lists it, or it has a seal, or it is empty."""
     if _is_empty(path):
         return True
     above = path.absolute().parents[: MARKER_DEPTH + 1]
@@ -245,13 +235,13 @@ def owns(path: Path) -> bool:
 
 
 def check_file(path: Path, *, stage: str | None = None, name: str | None = None) -> None:
-    """Reject an output file that exists and that dithc did not write.
+    """Reject an existing output file that dithc did not write.
 
-    A single file must stand in its marker. The manifest of a run, which shares its folder with other manifests, must have a
-    seal, and the same stage and name.
+    The marker of a single file must list it. The manifest of a run, which shares its folder with other manifests, must
+    have a seal, and the same stage and name.
 
     Raises:
-        UserError: the file is the user's, or of another stage.
+        UserError: The file belongs to the user or to another stage.
     """
     if is_stream(path) or not path.exists():
         return
@@ -263,13 +253,12 @@ def check_file(path: Path, *, stage: str | None = None, name: str | None = None)
 
 @contextmanager
 def replacing(path: Path, *, of: Path | None = None) -> Iterator[Path]:
-    """Yield a temporary path for a single file, such as that of `--json`; streams are written to.
+    """Yield a temporary path for a single file, such as the file of `--json`; streams are written directly.
 
-    A marker lists the file with its size before the file has its name. The marker is that of the file, or of the file `of`,
-    which `path` belongs to.
+    The marker lists the file with its size before the file gets its name. With `of`, the marker of that file is used.
 
     Raises:
-        UserError: a file of this name exists, or appears meanwhile, and dithc did not write it.
+        UserError: A file with this name exists, or appears meanwhile, and dithc did not write it.
     """
     if is_stream(path):
         with files.replacing(path) as temporary:
@@ -286,13 +275,13 @@ def replacing(path: Path, *, of: Path | None = None) -> Iterator[Path]:
         with files.replacing(path, is_new=not os.path.lexists(path), before=enlist) as temporary:
             yield temporary
     except FileExistsError as error:
-        if not os.path.lexists(path):  # a file is in place of a folder
+        if not os.path.lexists(path):  # a folder of the path is a file
             raise
         raise output._foreign(path) from error
 
 
 def write(path: Path, content: str | bytes, *, of: Path | None = None) -> None:
-    """Write a small single file as `replacing` does."""
+    """Write a small single file; see `replacing`."""
     with replacing(path, of=of) as temporary:
         temporary.write_bytes(content.encode() if isinstance(content, str) else content)
 

@@ -1,4 +1,4 @@
-"""List of the files of an output folder that dithc wrote, from the folder's marker and manifest."""
+"""Files of an output folder that dithc wrote, according to its marker and manifest."""
 
 import os
 import re
@@ -17,7 +17,7 @@ from dithc.sealed import plain, seal, unseal
 
 MARKER_FILE = ".dithc-output.json"
 VERSION_CONTROL = {".git", ".hg", ".svn", ".bzr", ".jj", ".datalad"}
-# Files and folders of the operating system, and leases. They are neither rejected nor deleted.
+# Leases, and files and folders of operating systems. They are neither rejected nor deleted.
 SYSTEM_FILES = (".nfs*", ".DS_Store", "._*", ".*lease.json", ".lease.*")
 TEMPORARY = re.compile(r"\.(.+)\.tmp\.[^/]+\.\d+")
 SCRATCH = "scratch"
@@ -43,21 +43,21 @@ class FileList:
 
     @classmethod
     def around(cls, file: Path) -> Self:
-        """Return the folder of a single file, such as a report, that other files surround; its marker has the file's name."""
+        """Return the folder of a single file, such as a report, among other files; the marker has the file's name."""
         return cls(file.parent, marker=f".{file.stem}{MARKER_FILE}")
 
     @property
     def is_scratch(self) -> bool:
-        """Whether dithc may delete all content, whatever it is."""
+        """True if dithc may delete all content."""
         return bool((self._read() or {}).get(SCRATCH))
 
     def delete(self) -> None:
-        """Delete all files that dithc wrote here, and the folder if no other file is in it."""
+        """Delete all files that dithc wrote, and the folder if it is then empty."""
         self._delete([*self._present(self._owned())])
         _remove_empty(self.folder)
 
     def _read(self) -> dict[str, Any] | None:
-        """Return the content of the marker; None without an intact one."""
+        """Return the content of the marker; None if it is missing or damaged."""
         with suppress(OSError, ValueError):
             content = unseal(plain(self.folder / self.marker).read_text())
             if isinstance(content.get("files"), dict):
@@ -81,9 +81,9 @@ class FileList:
         return dict((self._read() or {"files": {}})["files"])
 
     def _documents(self) -> list[dict[str, Any]]:
-        """Return the marker and both documents of the manifest, as far as these are intact.
+        """Return the intact documents among marker and both documents of the manifest.
 
-        `Manifest.read` would register files that are about to be replaced.
+        `Manifest.read` is not used, because it would register files that will be replaced.
         """
         found = [self._read()]
         for name in self._manifests():
@@ -92,12 +92,12 @@ class FileList:
         return [document for document in found if document]
 
     def _owner(self) -> tuple[str | None, str | None]:
-        """Return stage and name that marker or manifest state."""
+        """Return stage and name in marker or manifest."""
         stated = [document for document in self._documents() if document.get("stage")]
         return (stated[0]["stage"], stated[0].get("name")) if stated else (None, None)
 
     def _owned(self) -> dict[str, int | None]:
-        """Return the size of each file that marker or manifest list, by relative path."""
+        """Return the size of each file in marker or manifest, by relative path."""
         owned: dict[str, int | None] = {}
         for document in self._documents()[::-1]:
             files = document.get("files")
@@ -112,18 +112,17 @@ class FileList:
         return {name: size for name, size in owned.items() if not name.startswith(("..", "/"))}
 
     def _manifests(self) -> list[str]:
-        """Return the names of both documents of the manifest; a single file has none."""
+        """Return the names of both documents of the manifest; empty for a single file."""
         return [self.manifest, Manifest.making_of(Path(self.manifest)).name] if self.marker == MARKER_FILE else []
 
     def _present(self, owned: dict[str, int | None]) -> Iterator[str]:
         return (name for name, _ in owned.items() if self._is_owned(name, owned))
 
     def _is_owned(self, name: str, owned: dict[str, int | None]) -> bool:
-        """Return whether a file is listed.
+        """Return True if a file is listed.
 
-        A larger size than listed is another file. A smaller size is damage in a folder of a stage, which is then repaired;
-        of a single file it is an edit of the user.
-        """
+        A larger file than listed is another file. A smaller file in the folder of a stage is damaged and will be
+        repaired. A smaller single file is an edit of the user."""
         try:
             found = (self.folder / name).lstat()
         except OSError:
@@ -150,7 +149,7 @@ class FileList:
                     yield self._relative(path)
 
     def _is_temporary(self, path: Path, names: Collection[str]) -> bool:
-        """Return whether a file is the temporary form of a file that is listed, or of the marker."""
+        """Return True for the temporary file of a listed file or of the marker."""
         found = TEMPORARY.fullmatch(path.name)
         if found is None or not stat.S_ISREG(path.lstat().st_mode):
             return False
@@ -160,14 +159,14 @@ class FileList:
         return os.path.relpath(os.path.join(os.path.realpath(path.parent), path.name), self.folder)
 
     def _home(self) -> Self:
-        """Return the claimed folder that this one belongs to, or this one."""
+        """Return the claimed folder that contains this folder, or this folder."""
         if self.marker != MARKER_FILE:
             return self
         above = [type(self)(folder) for folder in [self.folder, *self.folder.parents][: MARKER_DEPTH + 1]]
         return next((one for one in above if one._read() is not None), self)
 
     def _delete(self, names: Iterable[str]) -> None:
-        """Delete files, then the folders that have become empty."""
+        """Delete files, then folders that are empty."""
         removed = [self.folder / name for name in names]
         for path in removed:
             path.unlink(missing_ok=True)
@@ -182,7 +181,7 @@ def files_of(folder: Path) -> list[Path]:
 
 
 def _remove_empty(folder: Path) -> None:
-    """Delete a folder that holds only markers."""
+    """Delete a folder that contains only markers."""
     with suppress(OSError):
         if all(path.name.endswith(MARKER_FILE) for path in folder.iterdir()):
             for marker in folder.iterdir():

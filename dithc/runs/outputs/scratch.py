@@ -1,4 +1,4 @@
-"""Scratch folders: folders whose content dithc may delete, whatever it is."""
+"""Scratch folders. dithc may delete all of their content."""
 
 import shutil
 from pathlib import Path
@@ -11,19 +11,15 @@ log = logger(__name__)
 
 
 def make_scratch(folder: Path) -> None:
-    """Create a folder whose content dithc may delete, whatever it is.
-
-    Raises:
-        UserError: the folder exists and holds files of the user.
-    """
+    """Create a scratch folder; raises UserError if it exists and contains files of the user."""
     output = FileList(folder)
     if output.is_scratch:
         return
     if unknown := next(output.unknown({}), None):
         raise problem(
-            f"{folder} is not a folder of temporary files of dithc",
+            f"{folder} is not a temporary folder of dithc",
             got=unknown,
-            expected="no folder of this name, or an empty one",
+            expected="no folder of this name, or an empty folder",
             fix="move the folder elsewhere, or choose another output folder",
         )
     folder.mkdir(parents=True, exist_ok=True)
@@ -31,12 +27,12 @@ def make_scratch(folder: Path) -> None:
 
 
 def remove(folder: Path, *, reason: str | None = None, manifest: str = "manifest.json") -> None:
-    """Delete a scratch folder or a folder inside one; of any other folder, the files that its marker or manifest lists.
+    """Delete a scratch folder or a folder inside it; of other folders, delete the files in their marker or manifest.
 
     Args:
-        folder: folder to delete; it may be missing.
-        reason: logged, if it is given.
-        manifest: name of the manifest in the folder.
+        folder: Folder to delete; may be missing.
+        reason: Reason for the log.
+        manifest: Name of the manifest in the folder.
     """
     if folder.is_symlink() or not folder.is_dir():
         return
@@ -47,4 +43,4 @@ def remove(folder: Path, *, reason: str | None = None, manifest: str = "manifest
     else:
         FileList(folder, manifest=manifest).delete()
     if folder.exists():
-        log.warning(f"{folder} is kept: it holds files that dithc did not write")
+        log.warning(f"{folder} is kept: it contains files that dithc did not write")

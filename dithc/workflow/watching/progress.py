@@ -174,8 +174,8 @@ class Progress:
                 raise problem(
                     f"{path} was changed after it was written",
                     got=error,
-                    expected="the sealed file as dithc wrote it",
-                    fix="delete the file and start the experiment again, which writes it",
+                    expected="the bytes that dithc wrote",
+                    fix="delete it and start the experiment again, which writes it",
                 ) from None
             self._text, self._matrix = text, Matrix(content)
         return self._matrix

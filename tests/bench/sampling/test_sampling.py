@@ -51,7 +51,10 @@ def test_two_ranks_give_the_image_of_one_and_the_ring_almost(
         assert not rows["ring"]["equal"]
         assert 0 < rows["ring"]["difference"] < 1e-5
         assert all(row["seconds"]["median"] > 0 for row in ok)
-    assert (alone["cfg"]["status"], alone["cfg"]["reason"]) == ("skipped", "without guidance the network has a single branch")
+    assert (alone["cfg"]["status"], alone["cfg"]["reason"]) == (
+        "skipped",
+        "without guidance the network has a single branch",
+    )
     assert guided["ulysses"]["sent"]["mpi_bytes"] != 0
     cuts = {"one-rank", "cfg", "shared-kv", "ulysses", "ring"}
     assert set(result["images"]["pictures"]) == {*cuts, "taylor-3", "first-block"}

@@ -423,27 +423,18 @@ def test_spoilt_data_set_is_refused_with_a_fix(
         use()
 
 
-def test_splits_and_labels_are_mapped_and_those_of_older_folders_read_from_the_table(
+def test_splits_and_labels_are_mapped_without_the_table(
     files: Path, tmp_path: Path, make: Callable[..., Tiles]
 ) -> None:
     for number in range(6):
         np.save(files / f"{number}.npy", scene(number))
     tiles = make(split={"train": 0.5, "val": 0.25, "cell_tiles": 1})
     accepted = [row for row in rows_of(tmp_path) if row["status"] == "accepted"]
-    (tmp_path / "tiles" / "tiles.parquet").rename(tmp_path / "table")  # not read
+    (tmp_path / "tiles" / "tiles.parquet").unlink()
     assert [tiles.SPLITS[number] for number in tiles.column("split")] == [row["split"] for row in accepted]
     found = {split: tiles.rows(split).tolist() for split in tiles.SPLITS}
     assert sorted(row for rows in found.values() for row in rows) == list(range(tiles.count))
     assert not tiles.labels.flags.owndata
-    (tmp_path / "table").rename(tmp_path / "tiles" / "tiles.parquet")
-    folder = (tmp_path / "tiles").rename(tmp_path / "older")
-    info = folder / "dataset.json"
-    info.write_text(
-        json.dumps({name: value for name, value in json.loads(info.read_text()).items() if name != "columns"})
-    )
-    older = Tiles(folder)
-    assert {split: older.rows(split).tolist() for split in older.SPLITS} == found
-    np.testing.assert_array_equal(older.labels, tiles.labels)
 
 
 def test_ranges_are_those_of_each_split_with_the_shares_that_are_clipped_or_invalid(

@@ -103,9 +103,9 @@ def test_a_program_runs_only_where_it_is_trusted(save: Callable[[nn.Module], Pat
 def test_a_configuration_has_to_trust_a_program_and_nothing_else() -> None:
     asked = {"kind": "torchscript", "path": "network.pt"}
     for extractor, words in {
-        "a": (asked, "set `trust: true` if you know where network.pt is from"),
-        "b": ({**asked, "trust": False}, "runs with your rights"),
-        "c": ({"kind": "squeezenet", "path": "x", "trust": True}, "`trust` is for `torchscript` files alone"),
+        "a": (asked, "set `trust: true` if you know the origin of network.pt"),
+        "b": ({**asked, "trust": False}, "runs with your permissions"),
+        "c": ({"kind": "squeezenet", "path": "x", "trust": True}, "`trust` applies to `torchscript` files only"),
     }.items():
         with pytest.raises(UserError, match=words[1]):
             load({"extractors": {extractor: words[0]}})

@@ -204,7 +204,7 @@ def test_damaged_start_is_refused_with_the_folder_to_delete(job, base):
     store, step = Store.of_run(base.out)
     shutil.rmtree(store.path(step))
     with pytest.raises(
-        UserError, match=rf"(?s)checkpoint {store.path(step)} is damaged.*delete that folder.*{base.out} is not whole"
+        UserError, match=rf"(?s)checkpoint {store.path(step)} is damaged.*delete this folder.*{base.out} is incomplete"
     ):
         train(job("tuned", until=1, init=base.out, run=tune_run(job)), Group())
 

@@ -202,7 +202,7 @@ def test_bundled_jobs_that_are_short_are_no_note_though_each_has_a_small_share_o
 
 
 def test_scheduler_without_the_size_of_its_nodes_is_refused() -> None:
-    with pytest.raises(UserError, match=r"needs machine\.node_cores"):
+    with pytest.raises(UserError, match=r"requires machine\.node_cores"):
         load({"machine": {"launcher": "srun", "ranks_per_node": 1, "scheduler": "slurm"}})
     with pytest.raises(UserError, match=r"is more than machine\.node_cores 4"):
         load({"machine": {**CLUSTER, "ranks_per_node": 4}})

@@ -69,7 +69,7 @@ def test_stage_whose_manifest_it_cannot_have_written_has_failed(folder: Path, nu
     status = Progress(folder).look()
     one = standing(status, "pretrain pretrain to step 20")
     assert one.state == "failed"
-    assert "is not what stage 'train' writes" in one.words
+    assert "of stage 'train'" in one.words
     assert main(["status", str(folder)]) == 1
 
 

@@ -3,7 +3,7 @@
 What: `collectives`, and the rooms `step` (one training step; losses on a platform), `operators`
 (each alone, and a search for the fastest blocking), `libraries` (products by others), `trainings` (strategies, scaling, what each
 part adds), `automem` (what tiers of memory give), `quality` and `sampling` (one image by one rank and by several) measure;
-`table` makes any of their results readable.
+`table` returns the text of any of their results, `summary` the tables of most.
 Why: a time alone says nothing on a shared machine; the contenders take turns inside one run, and the ceilings
 (multiply-adds in registers, a copy) are measured in the same minute.
 Invariants: warm-up is not counted; every number comes with its spread and repeats; the result holds the machine, the
@@ -12,6 +12,6 @@ How to change it: another way to run a step is a line of `step/variants.CONTENDE
 `operators/cases.py`; another measurement is a file like `collectives.py` that returns one JSON-ready dictionary.
 """
 
-from dithc.bench.tables import table
+from dithc.bench.tables import summary, table
 
-__all__ = ["automem", "collectives", "operators", "quality", "step", "table", "trainings"]
+__all__ = ["automem", "collectives", "operators", "quality", "step", "summary", "table", "trainings"]

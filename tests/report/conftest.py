@@ -13,6 +13,7 @@ import pytest
 
 from dithc.config import Experiment, load
 from dithc.data import write_png
+from dithc.papers import Measurement, Table
 from dithc.report import write_report
 from dithc.runs import Manifest, Store
 from dithc.sealed import seal_line
@@ -34,22 +35,11 @@ FID = {"untrained": 318.427, "start": 171.0853, "final": 48.2619}
 KID = {"untrained": 0.3412, "start": 0.1873, "final": 0.0312}
 
 REFERENCE = Path(__file__).parents[2] / "config" / "paper" / "reference.yaml"
-BENCH = {
-    "bench": "step",
-    "settings": {"model": "DiT-S/2", "batch": 16},
-    "contenders": [
-        {
-            "name": "eager",
-            "status": "ok",
-            "seconds": {"median": 1.2345, "mad": 0.01},
-            "images_per_second": 12.96,
-            "speedup_of_dithc": {"median": 1.37, "mad": 0.01, "rounds": [1.37]},
-            "share_of_gemm_ceiling": {"median": 0.42, "mad": 0.01, "rounds": [0.42]},
-        },
-        {"name": "compile", "status": "oom", "reason": "no room"},
-    ],
-    "ceilings": {"gemm_gflop_per_second": 190.5},
-}
+BENCH = Measurement(
+    title="DiT-S/2, medians of 5 rounds",
+    tables=[Table(title="Training step", head=["Variant", "s per step"], rows=[["eager", "1.234 ± 0.01"]])],
+    conditions={"isa": "isa c"},
+)
 
 
 def configuration() -> dict[str, Any]:
@@ -325,9 +315,9 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Tree:
 def out(tree: Tree) -> Path:
     """The page of the complete tree; its numbers and figures are beside it."""
     bench, path = tree.root / "bench.json", tree.root / "out" / "report.html"
-    bench.write_text(json.dumps(BENCH))
+    bench.write_text(json.dumps({"bench": "step", **BENCH.to_content()}))
     more: dict[str, Any] = {"machine": ["a <small> machine"], "config": Path("results/fake/config.json")}
-    write_report(tree.experiment, tree.paths, out=path, bench=bench, reference=REFERENCE, **more)
+    write_report(tree.experiment, tree.paths, out=path, benches={"step": bench}, reference=REFERENCE, **more)
     return path
 
 

@@ -9,11 +9,11 @@ import pytest
 
 from dithc.config import load
 from dithc.log import UserError
+from dithc.papers import Reference
 from dithc.report import write_report
 from dithc.report.collect.evaluations import _label
 from dithc.report.collect.experiment import collect
 from dithc.report.collect.gather import gather
-from dithc.report.engine.published import Reference
 from dithc.report.facts import Facts
 from dithc.runs import Manifest
 from tests.report.conftest import configuration
@@ -21,7 +21,7 @@ from tests.report.conftest import configuration
 
 def facts_of(tree: Any) -> Facts:
     """What the report would say of a tree."""
-    return collect(tree.experiment, gather(tree.experiment, tree.paths), Reference(), bench=None, machine=[])
+    return collect(tree.experiment, gather(tree.experiment, tree.paths), Reference())
 
 
 @pytest.fixture
@@ -69,13 +69,13 @@ def test_unreadable_picture_is_an_error(small: Any, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "said"), [("{", "cannot be read"), ("{}", "is no bench"), ("[1]", "cannot be read")]
+    ("content", "said"), [("{", "cannot be read"), ("{}", "is not a result of"), ("[1]", "cannot be read")]
 )
 def test_unreadable_bench_is_an_error(small: Any, tmp_path: Path, content: str, said: str) -> None:
     bench = tmp_path / "bench.json"
     bench.write_text(content)
     with pytest.raises(UserError, match=rf"bench\.json {said}"):
-        write_report(small.experiment, small.paths, out=tmp_path / "report.html", bench=bench)
+        write_report(small.experiment, small.paths, out=tmp_path / "report.html", benches={"step": bench})
 
 
 def test_results_of_other_settings_are_an_error(small: Any) -> None:
@@ -117,7 +117,7 @@ def test_mixed_code_versions_are_a_warning_on_the_page(small: Any, tmp_path: Pat
     small.change(small.paths[0], code={"version": "0.1.0", "source": "feedfeedfeed"})
     write_report(small.experiment, small.paths, out=tmp_path / "report.html")
     text = (tmp_path / "report.html").read_text()
-    assert "made by 2 different versions of the code" in text
+    assert "come from 2 different versions of the code" in text
     assert "feedfeedfeed: synthesize sentinel2" in text
 
 
@@ -127,7 +127,7 @@ def test_one_code_version_is_no_warning(tree: Any) -> None:
 
 def test_run_that_stands_before_its_end_is_a_warning(small: Any) -> None:
     small.paths.pop()
-    assert any("pretrain stands at step 200 of 400" in text for text in facts_of(small).warnings)
+    assert any("pretrain is at step 200 of 400" in text for text in facts_of(small).warnings)
 
 
 def test_time_of_stopped_jobs_is_counted(small: Any) -> None:

@@ -14,11 +14,10 @@ import pytest
 from jinja2 import DictLoader
 
 from dithc.log import UserError
+from dithc.papers import read_reference
 from dithc.report import FIGURES, write_report
 from dithc.report.collect import collect, gather
-from dithc.report.engine.published import read_reference
 from dithc.report.facts import EvaluationFacts, Facts
-from dithc.report.verdict import verdict
 from dithc.report.words import between, score
 from dithc.runs import Manifest
 
@@ -94,8 +93,8 @@ def test_every_number_of_the_fid_manifests_appears(tree: Any, page: Page) -> Non
             assert text in page.text
         assert numbers["sha256"][:12] in page.text
         assert all(warning in page.text for warning in numbers["warnings"])
-    assert page.text.count("copies 3.1 %") == 2  # of what was trained last, of each data set
-    assert page.text.count("not learnt 1.7 %") == 2
+    assert page.text.count("copies 3.1%") == 2  # of what was trained last, of each data set
+    assert page.text.count("held-out 1.7%") == 2
 
 
 def test_incomparable_scores_are_flagged_everywhere(page: Page) -> None:
@@ -116,7 +115,7 @@ def test_comparable_scores_are_not_flagged(plant: Any, tmp_path: Path) -> None:
 def collected(tree: Any) -> Facts:
     """What a report of the tree says."""
     results = gather(tree.experiment, tree.paths)
-    return collect(tree.experiment, results, read_reference(REFERENCE), bench=None, machine=[])
+    return collect(tree.experiment, results, read_reference(REFERENCE))
 
 
 def grown(facts: Facts, **numbers: Any) -> Facts:
@@ -128,14 +127,6 @@ def grown(facts: Facts, **numbers: Any) -> Facts:
 
 
 def test_kid_comes_first_where_sets_are_small(page: Page, out: Path) -> None:
-    course = (
-        "KID falls from 0.3412 [0.322, 0.361] (untrained) and 0.1873 [0.168, 0.207] (before fine-tuning) to 0.03120 "
-        "[0.0116, 0.0508] (after fine-tuning), of 256 generated and 1,234 real images."
-    )
-    fid = "FID falls from 318.4 (untrained) and 171.1 (before fine-tuning) to 48.26 (after fine-tuning); two halves of"
-    assert course in page.text
-    assert fid in page.text
-    assert "two halves of the real tiles are 11.87 apart, which is the floor." in page.text
     assert "Weights Sampler KID FID Floor of FID" in page.text
     assert json.loads(out.with_suffix(".json").read_text())["measure"] == "KID"
 
@@ -145,11 +136,7 @@ def test_fid_comes_first_from_2000_images_on(tree: Any) -> None:
     for n, measure in ((1999, "KID"), (2000, "FID")):
         assert grown(facts, n_real=5000, n_generated=n).measure == measure
         assert grown(facts, n_real=n, n_generated=5000).measure == measure
-    large = grown(facts, n_real=5000, n_generated=2000)
-    assert verdict(large, "sentinel2").startswith("FID falls from 318.4 (untrained)")
-    assert "KID" not in verdict(large, "sentinel2")
     assert grown(facts, kid=None).measure == "FID"  # as of statistics alone
-    assert "KID" not in verdict(grown(facts, kid=None), "sentinel2")
 
 
 def test_fall_since_the_start_is_told_with_what_the_same_tiles_and_noise_share(plant: Any, tmp_path: Path) -> None:
@@ -165,8 +152,6 @@ def test_fall_since_the_start_is_told_with_what_the_same_tiles_and_noise_share(p
     assert gains["sentinel2-final"].start == "sentinel2-start"
     assert gains["sentinel2-final"].interval == pytest.approx([0.1561 - 1.96 * 0.016, 0.1561 + 1.96 * 0.016], abs=1e-6)
     assert gains["gaofen2-final"].interval == pytest.approx([0.1561 * 1.25] * 2)  # every pull is shared
-    text = "KID after fine-tuning is clearly below KID before fine-tuning: it fell by 0.1561, and the 95 % interval of that,"
-    assert f"{text} [0.125, 0.187], excludes 0" in verdict(facts, "sentinel2")
 
 
 @pytest.mark.slow
@@ -207,22 +192,6 @@ def test_what_images_that_are_not_exact_cost_is_told_beside_those_that_are(plant
     assert text.count("which is exact") == 2
 
 
-@pytest.mark.parametrize(
-    ("interval", "words"),
-    [
-        ([-0.01, 0.2], ("is not clearly below KID before", "[-0.01, 0.2], contains 0")),
-        ([-0.2, -0.1], ("is clearly above KID before", "[-0.2, -0.1], excludes 0")),
-    ],
-)
-def test_fall_that_is_none_is_denied(tree: Any, interval: list[float], words: tuple[str, str]) -> None:
-    facts = collected(tree)
-    items = [
-        replace(item, gain=replace(item.gain, interval=interval)) if item.gain else item for item in facts.evaluations
-    ]
-    said = verdict(replace(facts, evaluations=items), "sentinel2")
-    assert all(text in said for text in words)
-
-
 def test_fall_is_not_told_across_other_tiles(plant: Any, tmp_path: Path) -> None:
     tree = plant(tmp_path).all()
     path = next(path for path in tree.paths if path.parts[-3:-1] == ("fid", "sentinel2-start"))
@@ -254,8 +223,6 @@ def test_codec_alone_is_no_sample(tree: Any) -> None:
     best = replace(final.score, fid=1.5, kid=-0.001, kid_interval=None)
     codec = replace(final, at="codec", label="the codec alone", score=best)
     both = replace(facts, evaluations=[codec, *facts.evaluations])
-    assert "to 48.26 (after fine-tuning); the codec alone has 1.500; two halves" in verdict(both, final.dataset)
-    assert "real images; the codec alone has -0.001000. KID after" in verdict(both, final.dataset)
     assert both.best(final.dataset) == final
     assert both.evaluations_of(final.dataset)[-1] == codec
 
@@ -297,12 +264,11 @@ def test_solver_and_guidance_are_said_in_full() -> None:
 @pytest.mark.parametrize(
     "texts",
     [
-        ("30.44", "28.51", "24.7", "24.97", "29.03", "22.61", "1156.37", "35.49", "8.2"),  # the paper's
         ("DiT-S/2", "33.0 M", "1.017", "0.9321", "0.1623", "0.2083", "0.7812", "40.96", "1.80 GiB", "step 130"),
         ("checksum mismatch", "less than 95 % valid", "across two splits", "train 1,100", "31.42 dB", "4 × 16 × 16"),
-        ("1.234 ± 0.01", "12.96", "oom no room", "190.5", "1.37", "42%"),  # of the step bench
+        ("eager", "1.234 ± 0.01", "medians of 5", "isa c"),  # of the step bench
     ],
-    ids=["paper", "training", "data", "bench"],
+    ids=["training", "data", "bench"],
 )
 def test_page_has_the_numbers_of_every_part(page: Page, texts: tuple[str, ...]) -> None:
     assert [text for text in texts if text not in page.text] == []

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from dithc.data import Tiles
+from dithc.papers import Reference
 from dithc.report.collect import collect, gather
-from dithc.report.engine.published import Reference
 from dithc.report.facts import EvaluationFacts, Facts
 from dithc.report.pictures import galleries
 from dithc.report.pictures.composites import composites
@@ -19,7 +19,7 @@ from dithc.report.pictures.nearest import nearest_tiles
 
 @pytest.fixture(scope="module")
 def facts(tree: Any) -> Facts:
-    return collect(tree.experiment, gather(tree.experiment, tree.paths), Reference(), bench=None, machine=[])
+    return collect(tree.experiment, gather(tree.experiment, tree.paths), Reference())
 
 
 def _evaluation(facts: Facts, name: str) -> EvaluationFacts:

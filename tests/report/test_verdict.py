@@ -8,11 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from dithc.papers import Reference
 from dithc.report.collect import collect, gather
-from dithc.report.engine.published import Reference
-from dithc.report.facts import Curve, EvaluationFacts, Facts
-from dithc.report.page.scores import beside_paper
-from dithc.report.verdict import judge, verdict
+from dithc.report.facts import Curve, Facts
+from dithc.report.verdict import judge
 from dithc.report.verdict.trained import held_out
 
 
@@ -20,7 +19,7 @@ from dithc.report.verdict.trained import held_out
 def facts(tree: Any) -> Facts:
     found = gather(tree.experiment, tree.paths)
     config = Path("results/fa ke/config.json")
-    return collect(tree.experiment, found, Reference(), bench=None, machine=[], config=config)
+    return collect(tree.experiment, found, Reference(), config=config)
 
 
 def with_losses(facts: Facts, run: str, values: list[float]) -> Facts:
@@ -107,34 +106,9 @@ def test_lines_can_be_pasted_and_name_the_configuration(facts: Facts) -> None:
 def test_model_of_own_size_is_not_called_by_its_preset(facts: Facts) -> None:
     run = facts.runs[0]
     assert run.model == "DiT-S/2"
-    assert replace(run, changes={"hidden_size": 160, "depth": 6}).model == "DiT, own size, width 160, depth 6, patch 2"
-
-
-def test_only_like_stands_beside_the_paper(facts: Facts, tree: Any) -> None:
-    from dithc.report.engine.published import read_reference
-
-    reference = read_reference(Path(__file__).parents[2] / "config" / "paper" / "reference.yaml")
-    papers = {"H100, batch 112": 24.97}
-    items: list[EvaluationFacts] = [replace(item, paper=papers) for item in facts.evaluations]
-    own = beside_paper(replace(facts, evaluations=items), reference)
-    assert own.table is None
-    assert any("not comparable" in reason for reason in own.reasons)
-    like = with_score(replace(facts, evaluations=items), "sentinel2-final", comparable=True)
-    table = beside_paper(like, reference).table
-    assert table is not None
-    assert [row[0].text for row in table.rows] == ["Sentinel-2"]
-
-
-def test_scores_of_other_networks_and_against_other_tiles_are_in_no_course(facts: Facts) -> None:
-    name = "sentinel2-final"
-    assert " from " in verdict(facts, "sentinel2"), "the start and the untrained network are told before it"
-    others = [
-        replace(one, real_split="test", score=one.score) if one.name == name else one for one in facts.evaluations
-    ]
-    for changed in (with_score(facts, name, sha256="f" * 64), replace(facts, evaluations=others)):
-        told = verdict(changed, "sentinel2")
-        assert " from " not in told
-        assert f"{facts.measure} is " in told
+    assert (
+        replace(run, changes={"hidden_size": 160, "depth": 6}).model == "DiT, custom size, width 160, depth 6, patch 2"
+    )
 
 
 def test_the_codec_is_asked_to_be_scored_against_the_tiles_of_the_score(facts: Facts) -> None:

@@ -2,7 +2,7 @@
 
 What: `bench_sampling` starts ranks and one process with the cores of all of them, and has `CONTENDERS` take turns on them for
 each `Cell` of `SamplingSettings`, those with a cache for images alone; then an image is decoded in several ways (`decoders`,
-`decoding`). `serve` is what these processes do; `sampling_table` makes the result readable.
+`decoding`). `serve` is what these processes do.
 Why: a speed-up of a cut says something only beside one rank in the same minute, beside one process with all the cores, which is
 what a user would start otherwise, and beside what the machine gives N processes that exchange nothing.
 Invariants: whose turn it is not sleeps at a socket, and takes no core from who is timed; the clock of a turn is that of its
@@ -16,7 +16,6 @@ How to change it: another way to sample is a line of `contenders.CONTENDERS`, an
 from dithc.bench.sampling.contenders import CONTENDERS
 from dithc.bench.sampling.measure import SamplingSettings, bench_sampling
 from dithc.bench.sampling.processes import serve
-from dithc.bench.sampling.tables import sampling_table
 from dithc.bench.sampling.ways import Cell
 
-__all__ = ["CONTENDERS", "Cell", "SamplingSettings", "bench_sampling", "sampling_table", "serve"]
+__all__ = ["CONTENDERS", "Cell", "SamplingSettings", "bench_sampling", "serve"]

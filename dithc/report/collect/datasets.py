@@ -4,10 +4,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from dithc.config import Experiment
+from dithc.papers.numbers import short
 from dithc.report.collect.gather import Result, Results
 from dithc.report.documents import read_json
 from dithc.report.facts import Band, CodecFacts, DatasetFacts
-from dithc.report.words import short
 
 SCENES_FILE = (
     "scenes.json"  # of the stage `stage`; staged scenes may be archived, and rejected tiles are then not shown

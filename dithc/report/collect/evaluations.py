@@ -8,7 +8,6 @@ from dithc.report.collect.gains import cost_of, gain_of
 from dithc.report.collect.gather import Result, Results
 from dithc.report.collect.runs import flat
 from dithc.report.documents import read_json
-from dithc.report.engine import published
 from dithc.report.facts import EvaluationFacts, SampleFiles, Score
 from dithc.runs import outcome
 
@@ -27,9 +26,8 @@ def _label(experiment: Experiment, evaluation: str) -> str:
     return words[chosen.at] + whose
 
 
-def evaluation_facts(
-    experiment: Experiment, results: Results, reference: published.Reference, name: str
-) -> EvaluationFacts:
+def evaluation_facts(experiment: Experiment, results: Results, name: str) -> EvaluationFacts:
+    """Collect an evaluation: its sampler, its score, and the files of its images."""
     settings = experiment.evaluations[name]
     dataset = experiment.runs[settings.run].dataset
     samples, compared = results.one("sample", name), results.one("fid", name)
@@ -46,7 +44,6 @@ def evaluation_facts(
         score=_score(compared) if compared else None,
         gain=gain_of(experiment, results, name),
         cost=cost_of(experiment, results, name),
-        paper=reference.fid_of(experiment.datasets[dataset].source.kind),
         grid=samples.file("grid.png") if samples else None,
         settings=flat(settings.model_dump(mode="json")),
         files=_files(experiment, results, name) if samples else None,

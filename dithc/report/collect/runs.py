@@ -45,7 +45,6 @@ def run_facts(experiment: Experiment, results: Results, name: str) -> RunFacts:
         weights_note=str(numbers.get("ema_note") or ""),
         segments=curve.segments if curve else [],
         resumes=curve.resumes if curve else [],
-        loss_steps_6_to_10=curve.mean_loss(6, 10) if curve else None,
         curve=curve,
         **{key: numbers.get(key) for key in same},
     )

@@ -7,7 +7,7 @@ Invariants: no text is cut or covers another; colours are told apart by colour-b
 How to change it: a new figure is a file with a function of (facts), and a line in `every.py`.
 """
 
-from dithc.report.figures import bands, canvas, quality, single, spectra, theme
+from dithc.report.figures import canvas, quality, single, spectra, theme
 from dithc.report.figures.every import FIGURES
 
-__all__ = ["FIGURES", "bands", "canvas", "quality", "single", "spectra", "theme"]
+__all__ = ["FIGURES", "canvas", "quality", "single", "spectra", "theme"]

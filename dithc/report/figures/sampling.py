@@ -23,9 +23,9 @@ HARDLY = 1e-12  # the least difference that a scale of colours ends at
 
 def draw_sampling(facts: Facts) -> bytes:
     """Draw the sampling benchmark of the report."""
-    if not facts.sampling:
-        return nothing("sampling on several ranks has not been measured")
-    found = facts.sampling
+    found = facts.benches.get("sampling")
+    if not found:
+        return nothing("sampling on several ranks: not run")
     ranks = found["ranks"]
     title = f"{found['settings']['model'].removeprefix('DiT-')}, {ranks['ranks']} ranks of {ranks['cpus']} thread(s)"
     return draw_ways(
@@ -110,5 +110,5 @@ def _difference(place: Any, one: sampling_rows.Picture, *, is_first: bool, what:
         return
     values = np.zeros(one.pixels.shape[:2]) if one.difference is None else one.difference
     place.imshow(values, cmap="inferno", vmin=0, vmax=max(float(values.max()), HARDLY), interpolation="nearest")
-    said = one.said if one.difference is None else f"at most {values.max():.1e}"
+    said = sampling_rows.EQUAL if one.difference is None else f"at most {values.max():.1e}"
     place.set_title(said, fontsize=7.5, fontweight="normal", color=theme.INK)

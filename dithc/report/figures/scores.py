@@ -7,10 +7,11 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
+from dithc.papers.numbers import short
 from dithc.report.facts import Facts, Measure
 from dithc.report.figures import theme
 from dithc.report.figures.canvas import as_png, canvas, nothing, styled
-from dithc.report.words import score, short
+from dithc.report.words import score
 
 
 @dataclass(frozen=True, kw_only=True)

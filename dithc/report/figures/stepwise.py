@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 from typing import Any
 
+from dithc.papers.numbers import rounded, short
 from dithc.report.engine import stepwise_stages
 from dithc.report.facts import Facts
 from dithc.report.figures import theme
 from dithc.report.figures.canvas import as_png, canvas, nothing, styled
-from dithc.report.words import rounded, short
 
 HALF = 0.36  # of the space between two stages: the height of a bar
 FIRST_LINE = 1.0  # the baseline
@@ -15,11 +15,12 @@ FIRST_LINE = 1.0  # the baseline
 
 def draw_stepwise(facts: Facts) -> bytes:
     """Draw the stages of the report's training."""
-    if not facts.stepwise:
-        return nothing("no training by stages has been measured")
-    settings = facts.stepwise["settings"]
+    found = facts.benches.get("stepwise")
+    if not found:
+        return nothing("training by stages: not run")
+    settings = found["settings"]
     title = f"{settings['model'].removeprefix('DiT-')}, batch {settings['batch']}, {settings['dtype']}"
-    return draw_stages(stepwise_stages.stage_bars(facts.stepwise, facts.stepwise_paper), title=title)
+    return draw_stages(stepwise_stages.stage_bars(found, facts.stepwise_paper), title=title)
 
 
 def draw_stages(bars: Sequence[stepwise_stages.StageBar], *, title: str) -> bytes:

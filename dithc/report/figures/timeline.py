@@ -3,11 +3,11 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from dithc.papers.numbers import rounded, short
 from dithc.report.engine import timelines
 from dithc.report.facts import Facts
 from dithc.report.figures import theme
 from dithc.report.figures.canvas import WIDTH_INCHES, as_png, drawing, nothing, styled
-from dithc.report.words import rounded, short
 
 GIB, MIB = 1 << 30, 1 << 20
 LABELS = {
@@ -24,10 +24,8 @@ NO_COPIES = "nothing moves during this step"
 
 def draw_memory(facts: Facts) -> bytes:
     """Draw the plan of the report's `dithc bench automem` result."""
-    found = timelines.timeline_of(facts.automem) if facts.automem else None
-    if found is None:
-        return nothing("no plan of memory has been measured")
-    return draw_timeline(found)
+    found = timelines.timeline_of(facts.benches.get("automem", {}))
+    return draw_timeline(found) if found else nothing("plan of memory: not run")
 
 
 def draw_timeline(timeline: timelines.Timeline) -> bytes:

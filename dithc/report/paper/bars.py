@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from dithc.papers import Cell, Document
+from dithc.papers.numbers import short
 from dithc.report.figures import canvas, theme
 from dithc.report.paper.frame import HATCH, Frame, cut, exact, filled, in_order, nothing, published_look, said
-from dithc.report.words import short
 
 BAR_INCHES, GAP_INCHES, PANEL_INCHES = 0.185, 0.15, 0.8
 FAR_APART = 25.0  # times, from which an axis is logarithmic

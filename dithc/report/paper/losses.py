@@ -8,10 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dithc.papers import Document, Series
+from dithc.papers.numbers import rounded, short
 from dithc.report.collect import smooth
 from dithc.report.figures import canvas, theme
 from dithc.report.paper.frame import Frame, cut, in_order, nothing
-from dithc.report.words import rounded, short
 
 LOSS_INCHES, DEVIATION_INCHES = 3.3, 2.1
 SEED = ", seed"

@@ -5,10 +5,10 @@ from pathlib import Path
 from typing import Any
 
 from dithc.papers import Cell, Document
+from dithc.papers.numbers import short
 from dithc.report.figures import canvas, theme
 from dithc.report.paper.bars import LEGEND_INCHES, draw_bars
 from dithc.report.paper.frame import Frame, cut, in_order, number, published_look, said
-from dithc.report.words import short
 
 MARKS = {"forward": "o", "grad_input": "s", "grad_weight": "^"}
 NAMES = {"forward": "forward", "grad_input": "gradient of the input", "grad_weight": "gradient of the weights"}

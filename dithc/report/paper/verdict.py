@@ -11,9 +11,9 @@ from itertools import pairwise
 import numpy as np
 
 from dithc.papers import STATUSES, Cell, Document, published
+from dithc.papers.numbers import rounded
 from dithc.report.paper.losses import Platform, deviation_of, groups_of
 from dithc.report.paper.scaling import BATCH
-from dithc.report.words import rounded
 
 SAME = 0.02  # of a ratio: two that are as near are alike
 CLOSE = 0.05  # of efficiency

@@ -7,12 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from dithc.papers import STATUSES, TARGETS, Cell, Document
+from dithc.papers.numbers import rounded
 from dithc.report import page
 from dithc.report.figures import canvas
 from dithc.report.paper import verdict
 from dithc.report.paper.figure import drawn
 from dithc.report.paper.table import machine_line
-from dithc.report.words import between, rounded, span
+from dithc.report.words import between, span
 from dithc.runs import outputs
 
 ROOM = "dithc.report.paper"

@@ -11,13 +11,12 @@ How to change it: a concern is a line in `concerns.py`, a fix one in `next_steps
 
 from dithc.report.facts import Facts
 from dithc.report.verdict.concerns import concerns
-from dithc.report.verdict.course import verdict
 from dithc.report.verdict.next_steps import next_steps
 from dithc.report.verdict.quality import last_scored, quality
 from dithc.report.verdict.said import Answer, Judgement
 from dithc.report.verdict.trained import trained
 
-__all__ = ["Answer", "Judgement", "judge", "last_scored", "verdict"]
+__all__ = ["Answer", "Judgement", "judge", "last_scored"]
 
 
 def judge(facts: Facts) -> list[Judgement]:

@@ -4,9 +4,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from dithc.papers.numbers import short
 from dithc.report.facts import Gain, RunFacts
 from dithc.report.verdict.said import Answer
-from dithc.report.words import between, short
+from dithc.report.words import between
 
 CLEAR = (
     0.02  # of a loss: what noise of held-out measurements stays below, on tens of tiles with the same noise each time

@@ -45,9 +45,7 @@ def _judging(facts: Facts, run: RunFacts, item: EvaluationFacts | None) -> Itera
     codec, floor = codec_of(facts, item), floor_of(item.score)
     dataset = facts.dataset(run.dataset)
     if codec is None:
-        same = {
-            name: item.settings[name] for name in ("real_split", "real_images") if item.settings.get(name) is not None
-        }
+        same = {name: item.settings[name] for name in ("real_split", "real_images") if item.settings.get(name)}
         asked = {
             "run": run.name,
             "at": "codec",

@@ -66,7 +66,7 @@ def test_each_way_of_training_is_a_column_and_no_two_are_the_same(tmp_path: Path
     }
     cells = scored(tmp_path, runs)
     assert [cell.column for cell in cells] == [
-        *("batch 8", "batch 28672, large", "batch 8, back end reference", "batch 28672, longer"),
+        *("batch 8", "batch 28672, large", "batch 8, backend reference", "batch 28672, longer"),
     ]
     assert (cells[0].low, cells[0].high) == (0.5, 1.5)
     assert {cell.published for cell in cells} == {None}

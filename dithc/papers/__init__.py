@@ -1,16 +1,15 @@
-"""Records between measuring and drawing: paper targets, benchmark summaries, and the numbers printed in the paper.
+"""Documents of the paper targets, and the numbers printed in the paper.
 
-Contents: `Document` holds the `Cell`, `Series` and `Picture` records of one table or figure (`TARGETS`) in a sealed JSON file.
-`Measurement` summarizes a benchmark as tables. `Reference` and `published` read the printed numbers.
+Contents: `Document` holds the `Cell`, `Series` and `Picture` records of one table or figure (`TARGETS`) in a sealed
+JSON file. `Reference` and `published` read the printed numbers.
 
-Invariants: only measured and simulated cells have a value. A cell without a value has a reason. The ratio to the printed number
-is computed. A document is validated when it is built and when it is read.
+Invariants: only measured and simulated cells have a value. A cell without a value has a reason. The ratio to the
+printed number is computed. A document is validated when it is built and when it is read.
 
 Extending: add a field to its class. Printed numbers go into `config/paper/reference.yaml`.
 """
 
 from dithc.papers.document import STATUSES, TARGETS, Cell, Document, Picture, Series
-from dithc.papers.measurement import Measurement, Table
 from dithc.papers.reference import Printed, Reference, published, read_reference
 
 __all__ = [
@@ -18,12 +17,10 @@ __all__ = [
     "TARGETS",
     "Cell",
     "Document",
-    "Measurement",
     "Picture",
     "Printed",
     "Reference",
     "Series",
-    "Table",
     "published",
     "read_reference",
 ]

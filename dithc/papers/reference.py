@@ -8,9 +8,8 @@ from typing import Any
 import yaml
 
 from dithc.log import problem
-from dithc.papers.measurement import Table
-from dithc.papers.numbers import ABSENT
 from dithc.sealed import plain
+from dithc.summaries import ABSENT, Table
 
 REFERENCE = Path("config/paper/reference.yaml")
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from dithc.papers.numbers import rounded, short
+from dithc.summaries import rounded, short
 
 
 def score(value: float) -> str:

@@ -1,4 +1,4 @@
-"""Documents of targets: what was written is read, what contradicts itself is refused."""
+"""Documents of targets survive a round trip; inconsistent documents are rejected."""
 
 from dataclasses import replace
 from pathlib import Path

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from dithc.log import UserError
-from dithc.papers import Measurement, Table
 from dithc.report import write_report
 from dithc.report.documents import read_bench
+from dithc.summaries import Measurement, Table
 
 REFERENCE = Path(__file__).parents[2] / "config" / "paper" / "reference.yaml"
 

@@ -1,4 +1,4 @@
-"""Smoothing, resumes and the paper's numbers."""
+"""Smoothing, resumes and the numbers of the paper."""
 
 from pathlib import Path
 
@@ -7,11 +7,11 @@ import pytest
 
 from dithc.log import UserError
 from dithc.papers import read_reference
-from dithc.papers.numbers import short
 from dithc.report import draw_loss
 from dithc.report.collect.curves import read_curve, read_resumes, smooth
 from dithc.report.words import score, span
 from dithc.sealed import seal_line
+from dithc.summaries import short
 
 
 def test_smooth_of_a_constant_is_the_constant() -> None:

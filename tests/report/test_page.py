@@ -1,4 +1,4 @@
-"""The page: it opens alone, says every number, and marks what must not be compared."""
+"""The page is self-contained, contains every number, and marks incomparable scores."""
 
 import html
 import json
@@ -49,7 +49,7 @@ class Page(HTMLParser):
 
     @property
     def text(self) -> str:
-        """All that can be read."""
+        """Visible text."""
         return " ".join(" ".join(self.words).split())
 
 
@@ -93,13 +93,13 @@ def test_every_number_of_the_fid_manifests_appears(tree: Any, page: Page) -> Non
             assert text in page.text
         assert numbers["sha256"][:12] in page.text
         assert all(warning in page.text for warning in numbers["warnings"])
-    assert page.text.count("copies 3.1%") == 2  # of what was trained last, of each data set
+    assert page.text.count("copies 3.1%") == 2  # of the last run of each dataset
     assert page.text.count("held-out 1.7%") == 2
 
 
 def test_incomparable_scores_are_flagged_everywhere(page: Page) -> None:
     assert "NOT COMPARABLE with published FID:" in page.text
-    assert page.text.count("NOT COMPARABLE") >= 2 + 2 + 1  # in the verdict, over each table, once over all
+    assert page.text.count("NOT COMPARABLE") >= 2 + 2 + 1  # in the verdict, above each table, once above all
 
 
 def test_comparable_scores_are_not_flagged(plant: Any, tmp_path: Path) -> None:
@@ -113,13 +113,13 @@ def test_comparable_scores_are_not_flagged(plant: Any, tmp_path: Path) -> None:
 
 
 def collected(tree: Any) -> Facts:
-    """What a report of the tree says."""
+    """Return the facts of a tree."""
     results = gather(tree.experiment, tree.paths)
     return collect(tree.experiment, results, read_reference(REFERENCE))
 
 
 def grown(facts: Facts, **numbers: Any) -> Facts:
-    """The same with other numbers in every score."""
+    """Return the facts with other numbers in every score."""
     evaluations = [
         replace(item, score=replace(item.score, **numbers) if item.score else None) for item in facts.evaluations
     ]
@@ -136,14 +136,14 @@ def test_fid_comes_first_from_2000_images_on(tree: Any) -> None:
     for n, measure in ((1999, "KID"), (2000, "FID")):
         assert grown(facts, n_real=5000, n_generated=n).measure == measure
         assert grown(facts, n_real=n, n_generated=5000).measure == measure
-    assert grown(facts, kid=None).measure == "FID"  # as of statistics alone
+    assert grown(facts, kid=None).measure == "FID"  # as for statistics alone
 
 
 def test_fall_since_the_start_is_told_with_what_the_same_tiles_and_noise_share(plant: Any, tmp_path: Path) -> None:
     tree = plant(tmp_path).all()
     path = next(path for path in tree.paths if path.parts[-3:-1] == ("fid", "sentinel2-start"))
     content = plant.pulls()
-    content["real"] = [-value for value in content["real"]]  # differs by 0.016 in all; what is generated cancels
+    content["real"] = [-value for value in content["real"]]  # differs by 0.016 in total; generated images cancel
     (path.parent / "kid.json").write_text(json.dumps(content))
     tree.change(path, files=Manifest.entries(path.parent, [path.parent / "kid.json"]))
     facts = collected(tree)
@@ -182,7 +182,7 @@ def test_what_images_that_are_not_exact_cost_is_told_beside_those_that_are(plant
         assert cost.fid == pytest.approx(fid - before["fid"])
         assert cost.kid == pytest.approx(0.2 - before["kid"])
         assert cost.interval == pytest.approx([cost.kid] * 2)  # every pull is shared
-    assert found["alone"].cost is None  # of other steps than what is exact
+    assert found["alone"].cost is None  # number of steps differs from the exact evaluation
     assert found["sentinel2-final"].cost is None
     assert found["staged"].solver.endswith(", pipefusion, 4 patches, 1 warm-up step (not exact)")
     assert found["alike"].solver.endswith(", pipefusion, 1 patch, 1 warm-up step")
@@ -197,7 +197,7 @@ def test_fall_is_not_told_across_other_tiles(plant: Any, tmp_path: Path) -> None
     path = next(path for path in tree.paths if path.parts[-3:-1] == ("fid", "sentinel2-start"))
     tree.change(path, numbers={**Manifest.read(path).numbers, "set_hash_real": "other"})
     gains = [item.name for item in collected(tree).evaluations if item.gain]
-    # of the two that are left for it, untrained is of the same tiles
+    # the untrained evaluation has the same tiles
     assert gains == ["sentinel2-final", "gaofen2-final"]
     facts = collected(tree)
     assert next(item.gain for item in facts.evaluations if item.gain).start == "sentinel2-untrained"
@@ -211,7 +211,7 @@ def test_pulls_that_are_not_of_these_images_are_refused(plant: Any, tmp_path: Pa
     if damage == "of others":
         tree.change(path, files=Manifest.entries(path.parent, [path.parent / "kid.json"]))
     with pytest.raises(
-        UserError, match="was changed after it was written" if damage == "altered" else "is not of these images"
+        UserError, match="was changed after it was written" if damage == "altered" else "belongs to other images"
     ):
         collected(tree)
 
@@ -266,7 +266,7 @@ def test_solver_and_guidance_are_said_in_full() -> None:
     [
         ("DiT-S/2", "33.0 M", "1.017", "0.9321", "0.1623", "0.2083", "0.7812", "40.96", "1.80 GiB", "step 130"),
         ("checksum mismatch", "less than 95 % valid", "across two splits", "train 1,100", "31.42 dB", "4 × 16 × 16"),
-        ("eager", "1.234 ± 0.01", "medians of 5", "isa c"),  # of the step bench
+        ("eager", "1.234 ± 0.01", "medians of 5", "isa c"),  # of `dithc bench step`
     ],
     ids=["training", "data", "bench"],
 )

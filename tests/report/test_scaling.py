@@ -1,4 +1,4 @@
-"""Figures 10 and 11 name every curve and say whether it was measured, published or simulated; what shares cores is no curve."""
+"""Figures 10 and 11 name every curve with its kind; oversubscribed points are not drawn."""
 
 import json
 from itertools import pairwise
@@ -139,6 +139,6 @@ def test_the_page_and_the_figures_show_all_three_kinds(plant: Any, tmp_path: Pat
         "measured", "simulated", "published",
     }  # fmt: skip
     assert (tmp_path / "figures" / "weak_scaling.png").read_bytes()[:4] == b"\x89PNG"
-    # Published numbers alone are no result of this experiment.
+    # Published numbers alone are not a result of this experiment.
     drawn = {mode: len(draw_scaling(facts, mode=mode)) for mode in ("weak", "strong")}
-    assert drawn["strong"] < drawn["weak"] / 4, "nothing of strong scaling was given, the figure says so in a line"
+    assert drawn["strong"] < drawn["weak"] / 4, "without strong scaling the figure is one line of text"

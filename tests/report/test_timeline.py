@@ -1,4 +1,4 @@
-"""The picture of a step in two tiers shows what a plan holds, and stands in the report beside what was measured."""
+"""The figure of a step in two memory tiers shows the content of a plan."""
 
 import json
 from pathlib import Path
@@ -8,9 +8,9 @@ import pytest
 
 from dithc.cli import main
 from dithc.log import UserError
-from dithc.papers import Measurement
 from dithc.report.engine.timelines import read_timeline, timeline_of
 from dithc.report.figures.timeline import draw_timeline
+from dithc.summaries import Measurement
 
 GIB = 1 << 30
 
@@ -88,5 +88,5 @@ def test_show_prints_and_draws_the_plan_of_a_training_and_of_a_bench(tmp_path: P
 def test_a_file_without_a_plan_is_an_error(tmp_path: Path) -> None:
     path = tmp_path / "automem.json"
     path.write_text(json.dumps({"bench": "automem", "parts": {}}))
-    with pytest.raises(UserError, match="no plan of memory"):
+    with pytest.raises(UserError, match="no memory plan"):
         read_timeline(path)

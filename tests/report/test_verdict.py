@@ -1,4 +1,4 @@
-"""The first screen: its words follow from the numbers, and its lines can be pasted."""
+"""The verdict follows from the numbers, and its commands are valid shell lines."""
 
 import shlex
 from dataclasses import replace
@@ -23,7 +23,7 @@ def facts(tree: Any) -> Facts:
 
 
 def with_losses(facts: Facts, run: str, values: list[float]) -> Facts:
-    """The same with other losses on held-out tiles, one each 10 steps."""
+    """Return the facts with other losses on held-out tiles, one every 10 steps."""
     steps = np.arange(1.0, 10 * len(values) + 1)
     held = np.full(len(steps), np.nan)
     held[9::10] = values
@@ -81,13 +81,11 @@ def test_score_is_held_against_floor_and_codec(facts: Facts, fid: float, words: 
     assert final.score is not None
     codec = replace(final, name="c", at="codec", label="the codec alone", score=replace(final.score, fid=190.0))
     with_codec = replace(other, evaluations=[*other.evaluations, codec])
-    assert of(with_codec, "finetune-sentinel2").quality.short.startswith("as good as"), "the codec is what limits it"
+    assert of(with_codec, "finetune-sentinel2").quality.short.startswith("as good as"), "the codec limits the samples"
     assert any("codec loses detail" in text for text in of(with_codec, "finetune-sentinel2").concerns)
     elsewhere = replace(codec, score=replace(final.score, fid=190.0, sha256="other"))
     apart = replace(other, evaluations=[*other.evaluations, elsewhere])
-    assert of(apart, "finetune-sentinel2").quality.short.startswith(words), (
-        "scores of other features are not held against it"
-    )
+    assert of(apart, "finetune-sentinel2").quality.short.startswith(words), "scores of other features are not compared"
 
 
 def test_lines_can_be_pasted_and_name_the_configuration(facts: Facts) -> None:
@@ -116,7 +114,9 @@ def test_the_codec_is_asked_to_be_scored_against_the_tiles_of_the_score(facts: F
         replace(one, settings={**one.settings, "real_split": "test", "real_images": 50}) for one in facts.evaluations
     ]
     (step,) = [
-        one for one in of(replace(facts, evaluations=items), "finetune-sentinel2").steps if "codec allows" in one.text
+        one
+        for one in of(replace(facts, evaluations=items), "finetune-sentinel2").steps
+        if "limit of the codec" in one.text
     ]
     assert "real_split: test, real_images: 50" in step.command
 
@@ -126,4 +126,4 @@ def test_kid_is_advised_only_where_there_is_one(facts: Facts) -> None:
     for kid, said in ((0.1, True), (None, False)):
         concerns = of(with_score(facts, "sentinel2-final", kid=kid, **few), "finetune-sentinel2").concerns
         (told,) = [text for text in concerns if text.startswith("Few images")]
-        assert ("trust KID" in told) == said
+        assert ("use KID" in told) == said

@@ -3,8 +3,7 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from dithc.papers import Measurement, Table
-from dithc.papers.numbers import ABSENT, gib, percent, rounded, with_deviation
+from dithc.summaries import ABSENT, Measurement, Table, gib, percent, rounded, with_deviation
 
 RUNS = [
     *("Variant", "s per step", "Slower by", "Stall", "Process peak", "Fast tier peak", "Budget", "Moved per step"),

@@ -3,12 +3,10 @@
 from collections.abc import Mapping
 from typing import Any
 
-from dithc.bench.sampling.contenders import BASE
-from dithc.bench.sampling.decoders import APART
-from dithc.papers import Measurement, Table
-from dithc.papers.numbers import ABSENT, rounded, with_deviation
+from dithc.summaries import ABSENT, Measurement, Table, rounded, with_deviation
 
 MIB = 1 << 20
+BASE, APART = "one-rank", "apart"  # variants in dithc.bench.sampling
 RATIOS = {
     "speedup": "Speedup over one rank",
     "over_side_by_side": "Of ranks without exchange",

@@ -3,8 +3,7 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from dithc.papers import Measurement, Table
-from dithc.papers.numbers import ABSENT, percent, rounded, short
+from dithc.summaries import ABSENT, Measurement, Table, percent, rounded, short
 
 TERA = 1e12
 HEAD = [

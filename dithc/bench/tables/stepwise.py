@@ -3,8 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from dithc.papers import Measurement, Table
-from dithc.papers.numbers import ABSENT, with_deviation
+from dithc.summaries import ABSENT, Measurement, Table, with_deviation
 
 HEAD = ["Stage", "Adds", "s per step", "Speedup", "Over the stage before", "Page faults per step"]
 

@@ -7,15 +7,14 @@ from dithc.bench.collectives import collectives_table
 from dithc.bench.patched import patch_table
 from dithc.bench.quality import quality_table
 from dithc.bench.record import GIGA
-from dithc.bench.step.curves import curves_table
+from dithc.bench.step import curves
 from dithc.bench.tables.automem import automem_summary
 from dithc.bench.tables.sampling import sampling_summary
 from dithc.bench.tables.scaling import scaling_summary
 from dithc.bench.tables.step import step_summary
 from dithc.bench.tables.stepwise import stepwise_summary
 from dithc.bench.tables.strategies import strategies_summary
-from dithc.papers import Measurement, Table
-from dithc.papers.numbers import percent, rounded, short, with_deviation
+from dithc.summaries import Measurement, Table, percent, rounded, short, with_deviation
 
 MIB, MICRO = 1 << 20, 1e-6
 
@@ -116,7 +115,7 @@ SUMMARIES: Mapping[str, Callable[[Mapping[str, Any]], Measurement]] = {
 }
 TEXTS: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
     "collectives": collectives_table,
-    "curves": curves_table,
+    "curves": curves.curves_table,
     "patch": patch_table,
     "quality": quality_table,
 }

@@ -112,7 +112,7 @@ def _document(path: Path) -> list[str]:
     if "plan" in content and "trace" in content:
         return _plan(path, content)
     if "bench" in content and "summary" in content:
-        from dithc.papers import Measurement
+        from dithc.summaries import Measurement
 
         return [f"measurement {path}", *Measurement.of(content).text().splitlines()]
     return [f"JSON {path}", *_values(content)]

@@ -1,6 +1,7 @@
 """Feature extractors of installed packages.
 
-Their network keeps the contract of `scripted.py`, and gives a picture the same features alone, beside others and again.
+Their network follows the contract of `scripted.py`. Its features of an image are repeatable and independent of the
+batch.
 """
 
 import hashlib
@@ -14,11 +15,15 @@ from dithc.evaluate.extractors.extractor import Extractor
 from dithc.evaluate.extractors.scripted import probe, ramp
 from dithc.runs import sha256_file
 
-SAME = 1e-4  # of the largest magnitude: rounding alone makes a batch of one differ from one of two
+SAME = 1e-4  # of the largest magnitude: rounding differs between batches of one and two images
 
 
 def load(settings: codecs.InstalledExtractor) -> Extractor:
-    """Open an installed extractor and find d with a small batch; UserError for a missing file or a violated contract."""
+    """Open an installed extractor and determine d with a small batch.
+
+    Raises:
+        UserError: a file is missing, or the network violates the contract.
+    """
     decides = settings.model_dump(mode="json", exclude={"path"}) | {"extension": settings.extension}
     digest = hashlib.sha256(json.dumps(decides, sort_keys=True).encode())
     for path in settings.files:
@@ -29,14 +34,14 @@ def load(settings: codecs.InstalledExtractor) -> Extractor:
         given: Tensor = network(images.float())
         return given
 
-    fix = "mend it, or install another version of its package; docs/extending.md says what is expected"
+    fix = "fix it, or install another version of its package; docs/extending.md specifies the contract"
     num_features = probe(features, named=f"extractor {settings.words}", fix=fix)
     with torch.inference_mode():
         both, again, alone = features(ramp()), features(ramp()), features(ramp()[:1])
     difference = max(float((one - both[: len(one)]).abs().max()) for one in (again, alone))
     if not difference <= SAME * float(both.abs().max().clamp(min=1e-12)):
         raise settings.fault(
-            "gives a picture other features alone, beside others or again",
+            "returns features that vary with the batch or between calls",
             got=f"a difference of {difference:.2g}",
             expected=f"at most {SAME} of the largest magnitude: evaluation mode, no dropout, no statistics of the batch",
         )

@@ -1,4 +1,4 @@
-"""The record of an evaluation: how it sampled, what its score says, and where its images are."""
+"""Facts on an evaluation: its sampler, its score, and the files of its images."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ from dithc.runs import outcome
 
 
 def _label(experiment: Experiment, evaluation: str) -> str:
-    """Describe the evaluated weights, with the run if the data set has several."""
+    """Describe the evaluated weights, with the run if the dataset has several."""
     chosen = experiment.evaluations[evaluation]
     run = experiment.runs[chosen.run]
     task = "fine-tuning" if run.init or run.init_file else "training"
@@ -63,21 +63,21 @@ def _files(experiment: Experiment, results: Results, name: str) -> SampleFiles |
     if samples is None:
         return None
     dataset = experiment.runs[chosen.run].dataset
-    real = f"{dataset}.{chosen.real_split}.{chosen.real_images or 'all'}.{chosen.extractor}"  # as rules name the set
+    real = f"{dataset}.{chosen.real_split}.{chosen.real_images or 'all'}.{chosen.extractor}"  # name of the set in the rules
     both = [results.one("features", found) for found in (name, real)]
-    generated, judge = (result.path if result else None for result in both)
-    return SampleFiles(samples=samples.path, features=generated, real_features=judge)
+    generated, real_features = (result.path if result else None for result in both)
+    return SampleFiles(samples=samples.path, features=generated, real_features=real_features)
 
 
 def _score(result: Result) -> Score:
     numbers = result.numbers
     always = ("fid", "n_real", "n_generated", "extractor", "sha256", "resize", "comparable")
-    younger = (
+    optional = (
         *("kid", "kid_interval", "floor", "floor_n", "copies", "copies_held_out"),
         *("fid_interval", "floor_at_n", "clipped_real", "clipped_generated"),
     )
     asked = ("precision", "recall", "density", "coverage", "triplets", "pixels")
-    known: dict[str, Any] = {key: numbers[key] for key in always} | {key: numbers.get(key) for key in younger}
+    known: dict[str, Any] = {key: numbers[key] for key in always} | {key: numbers.get(key) for key in optional}
     return Score(
         **known,
         note=numbers.get("note", ""),

@@ -5,8 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
 from dithc.log import problem
-from dithc.papers import Table
-from dithc.papers.numbers import percent, rounded
+from dithc.summaries import Table, percent, rounded
 
 Kind = Literal["measured", "published", "simulated"]
 Mode = Literal["weak", "strong"]

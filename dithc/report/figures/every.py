@@ -26,4 +26,4 @@ FIGURES: dict[str, Callable[[Facts], bytes]] = {
     "sampling": draw_sampling,
     "memory": draw_memory,
     "pixels": draw_pixels,
-}  # each is written as figures/<name>.png beside the page, whatever was run
+}  # each is always written as figures/<name>.png next to the page

@@ -1,10 +1,11 @@
 """The HTML page of facts, verdict, tables and figures. It requires no network and no other file.
 
-Contents: `render` fills `report.html` (with `macros.html`, `report.css`, `enlarge.js`). `texts` has the text alternatives of
-figures. `fill` renders a page of another package with the same parts.
+Contents: `render` fills `report.html` (with `macros.html`, `report.css`, `enlarge.js`). `texts` has the text
+alternatives of figures. `fill` renders a page of another package with the same parts.
 
-Invariants: nothing is loaded (a content policy forbids it). Every image has a text, every table a caption and heads with a scope.
-Only tables are wider than the screen, and scroll. Colors have a contrast of at least 4.5 on light and dark backgrounds.
+Invariants: nothing is loaded (a content policy forbids it). Every image has a text, every table a caption and heads
+with a scope. Only tables are wider than the screen, and scroll. Colors have a contrast of at least 4.5 on light and
+dark backgrounds.
 
 Extending: a table is data (`tables.py`), built in `scores.py`, `how.py` or `engine_parts.py`. Templates only loop.
 """

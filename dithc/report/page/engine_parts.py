@@ -2,10 +2,11 @@
 
 from dataclasses import dataclass, field
 
-from dithc.papers import Measurement, Reference
+from dithc.papers import Reference
 from dithc.report.engine import scaling_curves
 from dithc.report.facts import Facts
 from dithc.report.page.tables import Table, shown
+from dithc.summaries import Measurement
 
 TITLES = {
     "step": "Training step",
@@ -30,9 +31,7 @@ FIGURES = {
     "automem": ("memory", "Both memory tiers over one step as planned by AutoMem: occupancy, copies and stalls."),
 }
 PRINTED = {"strategies": "table2", "stepwise": "figure9"}
-OF_PAPER = (
-    "Compare ratios with the paper, not seconds: its machine, models and sizes differ. `dithc paper` compares them."
-)
+OF_PAPER = "Compare ratios with the paper, not seconds: its machine, models and sizes differ (see dithc paper)."
 SCALING_NOTE = (
     "Color: model. Line: measured here, published (printed in the paper or in the logs of its authors), or simulated. "
     "Efficiency is relative to the fewest ranks of the same curve. Ranks of the paper are dies, four per node, on its machine. "

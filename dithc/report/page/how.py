@@ -1,9 +1,9 @@
 """Tables of settings and provenance: runs, hyperparameters, datasets, codecs, manifests."""
 
-from dithc.papers.numbers import ABSENT, gib, percent, short, short_or_absent
 from dithc.report.facts import DatasetFacts, Facts, RunFacts
 from dithc.report.page.tables import Cell, Table, table
 from dithc.report.words import span
+from dithc.summaries import ABSENT, gib, percent, short, short_or_absent
 
 STATISTICS = ("min", "p1", "median", "p99", "max")
 SHARES = {"below": "clipped low", "above": "clipped high", "invalid": "no data"}

@@ -12,7 +12,6 @@ from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 
 from dithc.log import escaping
 from dithc.papers import Reference
-from dithc.papers.numbers import short
 from dithc.report.facts import Facts
 from dithc.report.figures import canvas
 from dithc.report.page import how, texts
@@ -21,6 +20,7 @@ from dithc.report.page.scores import SMALL_NOTE, measured_tables, score_tables
 from dithc.report.pictures import Gallery, Picture
 from dithc.report.verdict import judge, last_scored
 from dithc.report.words import score, span
+from dithc.summaries import short
 
 ROOM = "dithc.report.page"
 NOWHERE = {"base-uri": "'none'", "form-action": "'none'"}

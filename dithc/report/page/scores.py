@@ -4,10 +4,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from dithc.papers.numbers import ABSENT, percent, rounded
 from dithc.report.facts import SMALL, DatasetFacts, EvaluationFacts, Facts, Score
 from dithc.report.page.tables import Cell, Table, table
 from dithc.report.words import between, score
+from dithc.summaries import ABSENT, percent, rounded
 
 SMALL_NOTE = (
     f"KID comes first because a set has fewer than {SMALL:,} images. With n images FID has a bias that depends on n. KID is "

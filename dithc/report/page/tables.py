@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from dithc import papers
+from dithc import summaries
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,6 +34,6 @@ def table(caption: str, head: list[str], rows: list[list[str]], *, texts: int = 
     )
 
 
-def shown(given: papers.Table) -> Table:
+def shown(given: summaries.Table) -> Table:
     """Convert a table of a benchmark or of the paper."""
     return table(given.title, given.head, given.rows, texts=given.texts)

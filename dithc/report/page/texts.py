@@ -1,9 +1,9 @@
 """Text alternatives of the figures, with their numbers."""
 
-from dithc.papers.numbers import rounded, short
 from dithc.report.facts import DatasetFacts, Facts
 from dithc.report.figures import spectra as spectra_figure
 from dithc.report.words import score, span
+from dithc.summaries import rounded, short
 
 
 def loss(facts: Facts) -> str:

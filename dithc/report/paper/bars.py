@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from dithc.papers import Cell, Document
-from dithc.papers.numbers import short
 from dithc.report.figures import canvas, theme
 from dithc.report.paper.frame import Frame, cut, filled, in_order, nothing, published_look, text_of
+from dithc.summaries import short
 
 BAR_INCHES, GAP_INCHES, PANEL_INCHES, LEGEND_INCHES = 0.185, 0.15, 0.8, 0.3
 WIDE = 25.0  # ratio of the largest to the smallest number above which an axis is logarithmic

@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dithc.papers import Document, Series
-from dithc.papers.numbers import rounded, short
 from dithc.report.figures import canvas, theme
 from dithc.report.paper.frame import Frame, cut, in_order, nothing
+from dithc.summaries import rounded, short
 
 PANEL_INCHES, AROUND_INCHES, LEGEND_LINE = 2.9, 0.8, 0.18
 LABEL_LETTERS = 50

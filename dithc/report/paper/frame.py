@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from dithc.papers import Cell
-from dithc.papers.numbers import rounded
 from dithc.report.figures import theme
+from dithc.summaries import rounded
 
 MOST_LETTERS = 46  # of a label on a figure
 

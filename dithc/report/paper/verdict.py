@@ -1,7 +1,7 @@
 """Claims of the paper that hold on this machine, by order and direction.
 
-Seconds of another machine are not comparable. Conclusions are: the faster of two, the gain of a stage, the agreement of losses.
-Only measured cells count, except for figure 10 (256 nodes), which is simulated.
+Seconds of another machine are not comparable. Conclusions are: the faster of two, the gain of a stage, the agreement of
+losses. Only measured cells count, except for figure 10 (256 nodes), which is simulated.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from dithc.papers import STATUSES, Cell, Document, published
-from dithc.papers.numbers import rounded
 from dithc.report.paper.curves import BATCH
+from dithc.summaries import rounded
 
 SAME = 0.02  # relative difference below which two values count as equal
 CLOSE = 0.05  # difference of efficiency, and relative difference of FID

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from dithc.papers import STATUSES, TARGETS, Cell, Document
-from dithc.papers.numbers import rounded
 from dithc.report import page
 from dithc.report.figures import canvas
 from dithc.report.paper import verdict
@@ -17,6 +16,7 @@ from dithc.report.paper.figure import drawn, machine_line
 from dithc.report.paper.frame import unit_of
 from dithc.report.words import between, span
 from dithc.runs import outputs
+from dithc.summaries import rounded
 
 ROOM = "dithc.report.paper"
 REFERENCE = Path("config/paper/reference.yaml")

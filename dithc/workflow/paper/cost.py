@@ -1,8 +1,8 @@
 """Predicted cost of a cell: floating-point operations over a rate, and memory of a training run.
 
 Seconds: starts x START_SECONDS + steps x images x FLOP per image / (cores x `paper.gflops_per_core` x 1e9 / slowness).
-An image has three passes of 2 x 256 x (elements + depth x 2 x 256 x width) operations: products with weights, and attention.
-Memory: PROCESS_GIB and the state per replica, and the saved tensors per image.
+An image has three passes of 2 x 256 x (elements + depth x 2 x 256 x width) operations: products with weights, and
+attention. Memory: PROCESS_GIB and the state per replica, and the saved tensors per image.
 """
 
 from collections.abc import Mapping

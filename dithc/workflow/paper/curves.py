@@ -1,8 +1,8 @@
 """Figure 7: loss curves of platforms, and their largest deviation next to the noise of seeds.
 
 Curves are compared per step, relative to the reference, after smoothing with a centered mean over a tenth of the steps.
-Platforms are compared at equal seeds (same weights, images, noise), seeds on the reference only. A loss that is not finite
-exceeds the noise.
+Platforms are compared at equal seeds (same weights, images, noise), seeds on the reference only. A loss that is not
+finite exceeds the noise.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""Figures of targets: what is not measured never looks measured, and words stand where there is no number."""
+"""Figures of targets: unmeasured values look different, and missing numbers are words."""
 
 import re
 import xml.etree.ElementTree as ElementTree
@@ -20,12 +20,12 @@ ODD = "<b>&\"' $x_1$ ünï" + " very long name" * 12
 
 
 def figure_of(document: Document, folder: Path = Path()) -> Any:
-    """The framed figure."""
+    """Return the framed figure."""
     return drawn(document, folder=folder, is_framed=True)
 
 
 def words(figure: Any) -> str:
-    """All texts of a figure."""
+    """Return all texts of a figure."""
     found = figure.findobj(lambda one: hasattr(one, "get_text"))
     return "\n".join(one.get_text() for one in found if isinstance(one.get_text(), str))
 

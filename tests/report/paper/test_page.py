@@ -1,4 +1,4 @@
-"""The page of the paper's targets: every number leads to its file, nothing from outside is markup, the verdict counts right."""
+"""The page of the paper targets: numbers link to their files, external texts are escaped, claims are correct."""
 
 import csv
 import html
@@ -17,7 +17,7 @@ EVIL = '<script>alert("x")</script>&amp;\'"'
 
 
 class Seen(HTMLParser):
-    """Links, pictures, open tags."""
+    """Links, images and ids of a page."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -27,7 +27,7 @@ class Seen(HTMLParser):
         self.scripts = 0
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        """Remembers what the page refers to."""
+        """Record the references of the page."""
         told = dict(attrs)
         self.links += [told["href"] or ""] if tag == "a" else []
         self.pictures += [told] if tag == "img" else []
@@ -36,7 +36,7 @@ class Seen(HTMLParser):
 
 
 def seen(path: Path) -> Seen:
-    """The page, read."""
+    """Return the parsed page."""
     found = Seen()
     found.feed(path.read_text())
     return found
@@ -113,7 +113,7 @@ def test_csv_has_every_cell_with_its_ratio(tmp_path: Path) -> None:
 
 
 def texts(document: Document, *, holds: bool) -> str:
-    """Claims of a document that hold, or do not."""
+    """Return the claims of a document that hold, or do not hold."""
     return "\n".join(one.text for one in verdict.claims([document]) if one.holds == holds)
 
 

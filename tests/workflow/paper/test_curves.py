@@ -1,4 +1,4 @@
-"""Figure 7: what platforms change, beside what seeds change, of curves whose distance is known."""
+"""Figure 7: deviations of platforms and noise of seeds, for curves with known distances."""
 
 import math
 

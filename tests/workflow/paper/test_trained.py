@@ -1,4 +1,4 @@
-"""Table 1: what trainings left, a column for each way of training, seeds together."""
+"""Table 1: scores of runs, a column per training setting, the median over seeds."""
 
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ PAPER = {"comparable": True, "n_real": 10_000, "n_generated": 10_000}
 
 
 def scored(folder: Path, runs: dict[str, tuple[dict[str, Any], dict[str, Any]]]) -> list[Cell]:
-    """Cells of an experiment whose runs have these settings and these numbers."""
+    """Return cells of an experiment with these settings and numbers by run."""
     experiment = Experiment.model_validate(
         {
             "datasets": {"gf2": DATASET},

@@ -15,6 +15,6 @@ Extending: add a variant of a step to `step/variants.CONTENDERS`, an operator as
 a measurement as a file like `collectives.py` that returns one JSON-ready dictionary.
 """
 
-from dithc.bench.tables import table
+from dithc.bench.tables import summary, table
 
-__all__ = ["automem", "collectives", "operators", "quality", "step", "table", "trainings"]
+__all__ = ["automem", "collectives", "operators", "quality", "step", "summary", "table", "trainings"]

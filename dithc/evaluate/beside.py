@@ -1,4 +1,4 @@
-"""What an evaluation asks for beside FID, KID and copies (`metrics`), each of both sides' features or pixels."""
+"""Optional metrics of an evaluation besides FID, KID and copies, from the features or pixels of both sets."""
 
 from collections.abc import Collection, Sequence
 from pathlib import Path
@@ -18,11 +18,11 @@ OF_PIXELS = {
     "indices": multispectral.of_indices,
     "spectra": multispectral.of_spectra,
 }
-CURVES = ("power", "correlation", "histogram")  # many numbers, for a file beside the score
+CURVES = ("power", "correlation", "histogram")  # many numbers, for a separate file
 
 
 class Side(NamedTuple):
-    """A set of features: where it stands, and what is there: from a file of statistics nothing else."""
+    """A set of features: its folder and content; a file of statistics has no features."""
 
     folder: Path
     statistics: Statistics
@@ -36,35 +36,39 @@ class Side(NamedTuple):
 
     @property
     def origin(self) -> Origin:
-        """What they are features of."""
+        """Provenance of the features."""
         return self.statistics.origin
 
 
 def beside(real: Side, generated: Side, *, metrics: Collection[str], fid: float) -> dict[str, Any]:
-    """Return the values of these metrics, and `curves`; raise UserError if features or pixels are missing or a set is small."""
+    """Return the values of `metrics`, and `curves`.
+
+    Raises:
+        UserError: features or pixels are missing, or a set is too small.
+    """
     numbers: dict[str, Any] = {}
     if not metrics:
         return numbers
     if not (real.blocks and generated.blocks):
         raise problem(
-            f"metrics {', '.join(metrics)} cannot be had",
+            f"metrics {', '.join(metrics)} require features",
             got="statistics alone",
-            expected="two folders that the features stage wrote",
-            fix="pass the folders, or leave `metrics` out",
+            expected="two folders of the features stage",
+            fix="pass the folders, or remove `metrics`",
         )
     if "interval" in metrics:
         numbers["fid_interval"] = fid_interval(
             fid, real.statistics, real.blocks, generated.statistics, generated.blocks
         )
     if any(name in metrics for name in OF_NEIGHBOURS):
-        found = neighbours(real.blocks, generated.blocks)
+        shares = neighbours(real.blocks, generated.blocks)
         wanted = [name for metric, names in OF_NEIGHBOURS.items() if metric in metrics for name in names]
-        numbers |= {name: getattr(found, name) for name in wanted}
+        numbers |= {name: getattr(shares, name) for name in wanted}
     if any(name in metrics for name in OF_PIXELS):
         pixels = [file.read(side.folder) for side in (real, generated)]
-        told = {name: of(*pixels) for name, of in OF_PIXELS.items() if name in metrics}
-        numbers["pixels"] = {name: _without_curves(one) for name, one in told.items()}
-        numbers["curves"] = {"band_names": list(pixels[0].bands), **told}
+        found = {name: of(*pixels) for name, of in OF_PIXELS.items() if name in metrics}
+        numbers["pixels"] = {name: _without_curves(one) for name, one in found.items()}
+        numbers["curves"] = {"band_names": list(pixels[0].bands), **found}
     return numbers
 
 

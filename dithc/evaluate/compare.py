@@ -1,4 +1,4 @@
-"""The FID stage: two sets of features in, one document of scores out, with all that is needed to judge them."""
+"""The FID stage: scores of two sets of features, with the facts that qualify them."""
 
 from collections.abc import Collection, Sequence
 from pathlib import Path
@@ -19,9 +19,9 @@ log = logger(__name__)
 
 COPIES = ("copies", "copies_held_out", "copies_n")
 OF_TRIPLET = ("fid", "kid", "kid_interval", "floor", "floor_at_n", "clipped_real", "clipped_generated")
-NOT_TURNED = "copies were not searched: features of turned images are missing; run the features stage again (--turned)"
-LEAST_OF_FLOOR = 4  # images; the halves need a covariance each
-PUBLISHED_N = 10_000  # images a side in the papers whose figures stand beside ours; FID falls as n grows
+NOT_TURNED = "copies were not searched: features of turned images are missing; rerun the features stage with --turned"
+LEAST_OF_FLOOR = 4  # images; each half needs a covariance
+PUBLISHED_N = 10_000  # images per set in the published scores; FID falls as n grows
 
 
 def compare(
@@ -40,14 +40,14 @@ def compare(
         path_to_generated: Folder or file, as above.
         seed: Seed of the halves of the floor and the subsets of KID.
         is_train: (n_real,), true for training tiles; None if the set does not contain all of them.
-        metrics: Further metrics (`beside.py`).
-        triplets: Folders below both, with features of other bands that are compared separately.
+        metrics: Optional metrics (`beside.py`).
+        triplets: Folders below both, with features of other bands, compared separately.
 
     Returns:
-        Values for a manifest. kid has a 95 % interval, floor the n of its halves, and floor_at_n is the floor at the n of the
-        score. `copies` is the share of generated images that copy training tiles in any orientation, copies_held_out the same
-        for other real tiles, copies_n the sample size. kid_pulls (each image's pull on KID) and `curves` belong in separate
-        files. Values without their inputs are None.
+        Values for a manifest. kid has a 95% interval, floor the n of its halves, and floor_at_n is the floor at the n of
+        the score. `copies` is the share of generated images that copy training tiles in any orientation, copies_held_out
+        the same for other real tiles, copies_n the sample size. kid_pulls (the pull of each image on KID) and `curves`
+        belong in separate files. Values without inputs are None.
 
     Raises:
         UserError: A set is missing, incomplete or damaged, or the extractors differ.
@@ -96,19 +96,19 @@ def compare(
 
 
 def _triplet(real: Path, generated: Path, seed: int) -> dict[str, object]:
-    """The scores of three bands, of all numbers those that are not those of the set."""
+    """Return the scores of three bands, without the numbers of the complete set."""
     numbers = compare(real, generated, seed=seed)
     return {name: numbers[name] for name in OF_TRIPLET}
 
 
 def _copies(real: Side, generated: Side, *, is_train: NDArray[np.bool_]) -> dict[str, object]:
-    """The shares of copies, with how many images they are of; nothing where features of turned images are missing."""
+    """Return the shares of copies and their sample sizes; empty if features of turned images are missing."""
     if len(is_train) != real.n:
         raise problem(
-            "the real features are not of these tiles",
+            "the real features belong to other tiles",
             got=f"features of {real.n} tiles",
-            expected=f"{len(is_train)}, those of the split",
-            fix="run the features stage again",
+            expected=f"features of the {len(is_train)} tiles of the split",
+            fix="rerun the features stage",
         )
     queries = [(generated, evenly(np.arange(generated.n)))]
     if not all(is_train):
@@ -124,52 +124,54 @@ def _copies(real: Side, generated: Side, *, is_train: NDArray[np.bool_]) -> dict
 
 
 def _read(path: Path) -> Side:
-    """Statistics and, from a folder, the verified features themselves."""
+    """Read statistics and, from a folder, the verified features."""
     if path.is_dir():
         plan = read_plan(path)
         statistics = Statistics.load(Manifest.whole(path / STATISTICS_FILE))
         if statistics.origin != plan.origin or statistics.n != plan.total:
             raise problem(
-                f"{path / STATISTICS_FILE} does not belong to the features beside it",
+                f"{path / STATISTICS_FILE} does not belong to the features in its folder",
                 got=f"n = {statistics.n}, set {statistics.origin.set_hash!r}",
                 expected=f"n = {plan.total}, set {plan.origin.set_hash!r}",
-                fix="run the features stage again",
+                fix="rerun the features stage",
             )
         return Side(path, statistics, blocks(plan), clipped_share(plan))
     if not path.exists():
         raise problem(
             "features to compare are missing",
             got=f"{path} (no such file or folder)",
-            expected="a folder that the features stage wrote, or its stats.npz",
+            expected="a folder of the features stage, or its stats.npz",
             fix="run the features stage first",
         )
     return Side(path, Statistics.load(path))
 
 
 def _warnings(real: Side, generated: Side) -> list[str]:
-    """Return the limits of the score that a reader must consider before quoting it."""
+    """Return the limits of the score that must be stated with it."""
     texts = few_images(real.statistics, generated.statistics)
     if not real.origin.comparable:
         texts.append(real.origin.note or "the extractor is unknown: not comparable with published FID")
     elif min(real.n, generated.n) < PUBLISHED_N:
-        texts.append(f"fewer than {PUBLISHED_N} images on a side: the score is higher than one at that n would be")
+        texts.append(f"fewer than {PUBLISHED_N} images in a set: the score is higher than at that n")
     if real.origin.set_hash and real.origin.set_hash == generated.origin.set_hash:
         texts.append("real and generated images are the same set")
     if not (real.origin.stretch and generated.origin.stretch):
-        texts.append("the display stretch is not recorded on both sides: make sure that it was the same")
+        texts.append("the display stretch is not recorded for both sets: check that it was the same")
     if not real.blocks:
         texts.append(
-            "no real-half against real-half floor: it needs the folder of real features, not its statistics alone"
+            "no floor of real half against real half: it requires the folder of real features, not statistics alone"
         )
     elif real.n < LEAST_OF_FLOOR:
-        texts.append(f"no real-half against real-half floor: it needs {LEAST_OF_FLOOR} real images, there are {real.n}")
+        texts.append(
+            f"no floor of real half against real half: it requires {LEAST_OF_FLOOR} real images, the set has {real.n}"
+        )
     return texts
 
 
 def _sentence(score: float, real: Statistics, generated: Statistics, ground: Floor | None) -> str:
-    under = f"floor {ground.fid:.4g} ({ground.n_first} against {ground.n_second} real)" if ground else "no floor"
+    base = f"floor {ground.fid:.4g} ({ground.n_first} against {ground.n_second} real)" if ground else "no floor"
     origin = real.origin
     return (
-        f"FID {score:.6g}: {real.n} real, {generated.n} generated, {under}; {origin.kind} sha256 {origin.sha256[:12]}, "
+        f"FID {score:.6g}: {real.n} real, {generated.n} generated, {base}; {origin.kind} sha256 {origin.sha256[:12]}, "
         f"resize {origin.resize}"
     )

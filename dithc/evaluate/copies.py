@@ -1,7 +1,7 @@
-"""Copies of what was learnt: images that lie much nearer to one train tile than to any other (Yoon et al. 2023), however turned.
+"""Copies of train tiles: images much nearer to one train tile than to any other (Yoon et al. 2023), in any orientation.
 
-A picture of the ground is the same one in 8 orientations, of which features tell little. How far an image is from a train tile is
-therefore the least of the distances of its 8 orientations from that tile; tiles that were not learnt are measured alike.
+An image of the ground is equivalent in 8 orientations, but its features are not. The distance of an image to a train
+tile is therefore the least distance of its 8 orientations. Held-out tiles are measured in the same way.
 
 In float64. Legend: n queries, m train tiles, d features.
 """
@@ -13,24 +13,22 @@ from numpy.typing import NDArray
 
 from dithc.evaluate.statistics import FloatArray
 
-RATIO = (
-    1 / 3
-)  # of the distance to the nearest train tile and that to the second nearest, below which an image is a copy
-MOST_QUERIES = 2048  # of a set, taken evenly: the error of a share is below 0.011 then
-AT_ONCE = 1024  # train tiles, so that distances to them take tens of MB
+RATIO = 1 / 3  # of the distances to the nearest and second nearest train tile, below which an image is a copy
+MOST_QUERIES = 2048  # of a set, evenly spaced: the error of a share is then below 0.011
+AT_ONCE = 1024  # train tiles per block, so that their distances need tens of MB
 Blocks = Sequence[NDArray[np.floating]]
 Rows = NDArray[np.int64]
 
 
 def evenly(rows: Rows) -> Rows:
-    """At most MOST_QUERIES of them."""
+    """Return at most MOST_QUERIES rows, evenly spaced."""
     count = min(len(rows), MOST_QUERIES)
     chosen: Rows = rows[np.arange(count) * len(rows) // max(count, 1)]
     return chosen
 
 
 def take(blocks: Blocks, rows: Rows) -> NDArray[np.floating]:
-    """These rows, which rise, of consecutive blocks."""
+    """Return ascending rows of consecutive blocks."""
     starts = np.cumsum([0, *map(len, blocks)])
     edges = np.searchsorted(rows, starts)
     parts = [
@@ -50,7 +48,7 @@ def copied_share(views: Blocks, real: Blocks, is_train: NDArray[np.bool_]) -> fl
 
 
 def _train(real: Blocks, is_train: NDArray[np.bool_]) -> Iterator[NDArray[np.floating]]:
-    """The rows that were learnt, at most AT_ONCE at a time."""
+    """Yield the training rows, at most AT_ONCE at a time."""
     begin = 0
     for block in real:
         for start in range(0, len(block), AT_ONCE):
@@ -60,8 +58,8 @@ def _train(real: Blocks, is_train: NDArray[np.bool_]) -> Iterator[NDArray[np.flo
 
 
 def _two_nearest(views: Blocks, train: Iterator[NDArray[np.floating]]) -> FloatArray:
-    """Squared distances to the nearest and the second nearest train tile, (n, 2)."""
-    center = views[0].mean(axis=0, dtype=np.float64)  # lengths from there are small numbers, and differences round less
+    """Return squared distances to the nearest and second nearest train tile, (n, 2)."""
+    center = views[0].mean(axis=0, dtype=np.float64)  # small lengths reduce the rounding of differences
     lengths = [((view - center) ** 2).sum(axis=1)[:, None] for view in views]  # (n, 1) each
     best = np.full((len(views[0]), 2), np.inf)
     for block in train:

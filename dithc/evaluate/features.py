@@ -1,7 +1,7 @@
-"""The features stage: a set of images in, feature shards and statistics out, going on where an earlier run stopped.
+"""The features stage: feature shards and statistics of a set of images, resuming an interrupted run.
 
-Ranks share the images of a shard; the first one writes it. Images go through the network in the same groups however many ranks
-there are, so that features are the same.
+Ranks share the images of a shard; rank 0 writes it. Groups of images do not depend on the number of ranks, so that
+features are identical.
 
 Legend: n, N batch, H height, W width, d features.
 """
@@ -47,13 +47,14 @@ def extract(
 ) -> outcome.Features:
     """Extract the features of a set of images into shards and statistics; return values for a manifest on every rank.
 
-    A finished shard with the same hash, extractor, resize and set is reused, and its images are not read. Images always go
-    through the network in the same groups, so that interruptions and several ranks do not change the bytes.
+    A finished shard with the same hash, extractor, resize and set is reused without reading its images. Images pass the
+    network in fixed groups, so that interruptions and several ranks do not change the bytes.
 
     Args:
         images: Image set.
-        extractor: Network.
-        out_folder: Receives `shard-00000.npy` float32 (n, d), sidecars, `stats.npz`, `images.json`, and last `features.json`.
+        extractor: Feature extractor.
+        out_folder: Receives `shard-00000.npy` float32 (n, d), sidecars, `stats.npz`, `images.json`, and last
+            `features.json`.
         group: Ranks that share the work.
         batch: Images per call of the network.
         shard_size: Images per shard.
@@ -118,7 +119,7 @@ def _begin(plan: Plan) -> list[int]:
             continue
         wanted.append(shard)
         if plan.array(shard).exists():
-            log.warning(f"{plan.array(shard)} is extracted again: {reason}")
+            log.warning(f"extracting {plan.array(shard)} again: {reason}")
     if wanted:
         (plan.folder / INDEX_FILE).unlink(missing_ok=True)
     return wanted
@@ -127,7 +128,7 @@ def _begin(plan: Plan) -> list[int]:
 def _extract_shards(
     images: ImageSet, extractor: Extractor, plan: Plan, *, wanted: list[int], batch: int, group: Group
 ) -> None:
-    """Runs the network over the images of the wanted shards; the first rank writes each when all have done their part of it."""
+    """Extract the wanted shards; rank 0 writes a shard when all ranks have finished their part."""
     total = sum(plan.rows(shard) for shard in wanted)
     label = f"features {extractor.kind}"
     with progress(total=total, label=label, unit="image", quiet=group.rank > 0 or not wanted) as bar:
@@ -150,7 +151,7 @@ def _extract_shards(
 def _extract_turned(
     images: ImageSet, extractor: Extractor, plan: Plan, *, wanted: bool, batch: int, group: Group
 ) -> int:
-    """Extracts some images in the other orientations; returns how many."""
+    """Extract some images in the other orientations; return their number."""
     chosen = evenly(images.not_learnt if wanted else images.not_learnt[:0])
     if not len(chosen):
         if group.rank == 0:
@@ -173,7 +174,7 @@ def _extract_turned(
 
 
 def _end(images: ImageSet, plan: Plan) -> None:
-    """Writes what is made of all shards, last the document that makes the folder complete."""
+    """Write the files about all shards; the index, written last, marks the folder as complete."""
     kept = [path for shard in range(plan.num_shards) for path in plan.files(shard)]
     outputs.OutputFolder(plan.folder).prune(kept, prefix="shard-")
     statistics = Statistics(plan.num_features, origin=plan.origin)

@@ -1,4 +1,4 @@
-"""A set of images, each read by its number, and how the ranks share it.
+"""A set of images that are read by number, and its distribution over ranks.
 
 Legend: n images of all, C bands, H, W image.
 """
@@ -23,15 +23,15 @@ NONE: Rows = np.empty(0, np.int64)
 
 @dataclass(frozen=True, kw_only=True)
 class ImageSet:
-    """Images of one kind, in a fixed order.
+    """Images of one type in a fixed order.
 
     Attributes:
-        total: how many.
-        set_hash: of all that decides what they are; another one makes features stale.
-        stretch: name or hash of the fixed display stretch to uint8; two sets with different ones are not compared.
-        read: images by number: uint8 RGB (n, 3, H, W), as a network sees them, and how many of their pixels were clipped.
-        ids: what each is: the name of a real tile, or the seed's number of a generated image.
-        not_learnt: numbers, which rise, of those that no training saw.
+        total: number of images.
+        set_hash: hash of all settings that determine the images; another hash makes features stale.
+        stretch: name or hash of the fixed display stretch to uint8; sets with different stretches are not compared.
+        read: function from numbers to uint8 RGB images (n, 3, H, W) for a network, and the counts of clipped pixels.
+        ids: identity of each image: the name of a real tile, or the seed number of a generated image.
+        not_learnt: ascending numbers of held-out images.
     """
 
     total: int
@@ -43,14 +43,14 @@ class ImageSet:
 
 
 def write_ids(folder: Path, images: ImageSet) -> None:
-    """Writes what each image is, in the order of the features."""
+    """Write the identity of each image in the order of the features."""
     atomic_write(folder / IDS_FILE, seal({"set_hash": images.set_hash, "images": list(images.ids)}))
 
 
 def share(rows: Rows, *, batch: int, group: Group) -> Iterator[Rows]:
-    """The parts of at most `batch` rows that this rank works on: neighbours, as many for each rank, or one more.
+    """Yield the parts of at most `batch` rows of this rank: consecutive parts, balanced to within one part.
 
-    Parts begin at the same rows however many ranks there are, and those of all ranks, in their order, are all rows.
+    Parts begin at the same rows for any number of ranks. The parts of all ranks, in order of rank, are all rows.
     """
     count = -(-len(rows) // batch)
     first, last = (count * rank // group.size for rank in (group.rank, group.rank + 1))

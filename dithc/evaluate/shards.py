@@ -1,7 +1,7 @@
-"""Feature shards on disk: written whole, described by a sidecar written after them, checked before they are used again.
+"""Feature shards on disk: written atomically, described by a sidecar written afterwards, verified before reuse.
 
-A folder holds `shard-00000.npy` (float32 (n, d)) with its sidecar `shard-00000.json`, `stats.npz`, and `features.json`, which is
-written last of all.
+A folder contains `shard-00000.npy` (float32 (n, d)) with its sidecar `shard-00000.json`, `stats.npz`, and
+`features.json`, which is written last.
 """
 
 import json
@@ -22,13 +22,13 @@ INDEX_FILE = "features.json"
 STATISTICS_FILE = "stats.npz"
 SCHEMA_VERSION = 1
 Clipped = tuple[int, int]
-"""Of some images, how many pixels a band of which was beyond the ends of the stretch to uint8, and how many there are."""
+"""Number of pixels with a band beyond the ends of the stretch to uint8, and number of all pixels."""
 NOT_COUNTED: Clipped = (0, 0)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """Which rows go into which shard, and what every shard must say of itself."""
+    """Assignment of rows to shards, and the required identity of each shard."""
 
     folder: Path
     total: int
@@ -41,23 +41,23 @@ class Plan:
         return -(-self.total // self.shard_size)
 
     def rows(self, shard: int) -> int:
-        """Number of rows of a shard; the last one may be shorter."""
+        """Return the number of rows of a shard; the last shard may be shorter."""
         return min(self.shard_size, self.total - shard * self.shard_size)
 
     def array(self, shard: int) -> Path:
-        """Path of a shard's array."""
+        """Return the path of the array of a shard."""
         return self.folder / f"shard-{shard:05d}.npy"
 
     def sidecar(self, shard: int) -> Path:
-        """Path of a shard's description."""
+        """Return the path of the description of a shard."""
         return self.array(shard).with_suffix(".json")
 
     def files(self, shard: int) -> tuple[Path, Path]:
-        """Return the paths of a shard's array and of its description."""
+        """Return the paths of the array and of the description of a shard."""
         return self.array(shard), self.sidecar(shard)
 
     def identity(self, shard: int) -> dict[str, Any]:
-        """What the sidecar of a usable shard says, apart from the hash of the bytes."""
+        """Return the sidecar content of a valid shard, except the hash of the bytes."""
         origin = asdict(self.origin)
         return {
             "schema": SCHEMA_VERSION,
@@ -69,7 +69,7 @@ class Plan:
 
 
 def write_shard(plan: Plan, shard: int, features: NDArray[np.float32], *, clipped: Clipped = NOT_COUNTED) -> None:
-    """Writes an array, then its sidecar, which says too how many pixels were clipped."""
+    """Write an array, then its sidecar with the counts of clipped pixels."""
     plan.sidecar(shard).unlink(missing_ok=True)
     with replacing(plan.array(shard)) as temporary, temporary.open("wb") as file:
         np.save(file, features)
@@ -78,24 +78,24 @@ def write_shard(plan: Plan, shard: int, features: NDArray[np.float32], *, clippe
 
 
 def fault(plan: Plan, shard: int) -> str | None:
-    """Why a shard cannot be used as it lies there; None where it can."""
+    """Return the reason why a shard is unusable; None if it is valid."""
     array, sidecar = plan.array(shard), plan.sidecar(shard)
     if not sidecar.exists() or not array.exists():
-        return "it is not there" if not array.exists() else "it has no sidecar: its writing was interrupted"
+        return "it does not exist" if not array.exists() else "it has no sidecar: writing was interrupted"
     try:
         found = documents.read(sidecar)
     except ValueError:
         return "its sidecar is damaged"
     for name, wanted in plan.identity(shard).items():
         if found.get(name) != wanted:
-            return f"its {name} is {found.get(name)!r}, wanted {wanted!r}"
+            return f"its {name} is {found.get(name)!r}, expected {wanted!r}"
     if found.get("file_sha256") != sha256_file(array):
-        return "its bytes do not have the sha256 of its sidecar"
+        return "its bytes do not match the sha256 of its sidecar"
     return None
 
 
 def clipped_share(plan: Plan) -> float | None:
-    """The share of pixels that were clipped on the way to uint8, of all shards; None where one does not say it."""
+    """Return the share of pixels clipped by the conversion to uint8; None if a shard has no counts."""
     counts = [documents.read(plan.sidecar(shard)).get("clipped", NOT_COUNTED) for shard in range(plan.num_shards)]
     if not all(of for _, of in counts):
         return None
@@ -103,7 +103,7 @@ def clipped_share(plan: Plan) -> float | None:
 
 
 def write_index(plan: Plan) -> None:
-    """Writes the document that makes the folder complete."""
+    """Write the document that marks the folder as complete."""
     files = [documents.read(plan.sidecar(shard))["file_sha256"] for shard in range(plan.num_shards)]
     index = {
         "schema": SCHEMA_VERSION,
@@ -117,8 +117,12 @@ def write_index(plan: Plan) -> None:
 
 
 def read_plan(folder: Path) -> Plan:
-    """Return the plan of a folder after verification of every shard; raise UserError if the folder is incomplete or damaged."""
-    fix = "run the features stage again; it extracts only what is missing or damaged"
+    """Return the plan of a folder after verification of every shard.
+
+    Raises:
+        UserError: the folder is incomplete or damaged.
+    """
+    fix = "rerun the features stage; it extracts only missing or damaged shards"
     try:
         index = parse(Manifest.whole(folder / INDEX_FILE).read_text())
         plan = Plan(
@@ -130,7 +134,7 @@ def read_plan(folder: Path) -> Plan:
         )
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise problem(
-            f"feature folder {folder} is not complete",
+            f"feature folder {folder} is incomplete",
             got=f"{type(error).__name__}: {error}",
             expected=f"a readable {INDEX_FILE}, which is written last",
             fix=fix,
@@ -140,12 +144,12 @@ def read_plan(folder: Path) -> Plan:
             raise problem(
                 f"feature shard {plan.array(shard)} cannot be used",
                 got=reason,
-                expected="a whole shard of the set that features.json describes",
+                expected="an intact shard of the set in features.json",
                 fix=fix,
             )
     return plan
 
 
 def blocks(plan: Plan) -> Sequence[NDArray[np.float32]]:
-    """The shards as memory-mapped arrays (n, d), in order."""
+    """Return the shards as memory-mapped arrays (n, d), in order."""
     return [np.load(plan.array(shard), mmap_mode="r") for shard in range(plan.num_shards)]

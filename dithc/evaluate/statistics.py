@@ -1,6 +1,6 @@
-"""Mean and covariance of features, streamed in float64, kept in an npz file.
+"""Mean and covariance of features, streamed in float64, stored in an npz file.
 
-Legend: n rows seen, d features.
+Legend: n rows added, d features.
 """
 
 import zipfile
@@ -19,17 +19,17 @@ FloatArray = NDArray[np.float64]
 
 @dataclass(frozen=True, kw_only=True)
 class Origin:
-    """Where features come from: what must be equal before two sets may be compared, and what to print beside the result.
+    """Provenance of features: fields that must be equal in a comparison, and fields to print with the result.
 
     Attributes:
         extractor: name of the weights file.
-        kind: kind of extractor.
+        kind: type of extractor.
         sha256: hash of the weights file.
-        resize: how images were brought to the network's size.
-        comparable: whether the FID may stand beside published ones.
-        note: one sentence to print beside the scores.
+        resize: conversion of images to the input size of the network.
+        comparable: whether the FID is comparable with published FID.
+        note: one sentence to print with the scores.
         set_hash: hash of the set of images.
-        stretch: name or hash of the fixed display stretch to uint8, empty where unknown.
+        stretch: name or hash of the fixed display stretch to uint8, empty if unknown.
     """
 
     extractor: str = ""
@@ -48,8 +48,8 @@ NOWHERE = Origin()
 class Statistics:
     """n, sum(x - c) and sum((x - c)(x - c)^T) of feature vectors x, in float64.
 
-    The shift c is the mean of the first batch. It makes the sums of the size of the spread, not of the offset, so that the
-    covariance does not cancel where features lie far from zero.
+    The shift c is the mean of the first batch. It keeps the sums at the size of the spread, so that the covariance does
+    not suffer from cancellation if features are far from zero.
     """
 
     def __init__(self, num_features: int, *, origin: Origin = NOWHERE) -> None:
@@ -61,7 +61,11 @@ class Statistics:
         self._outer: FloatArray = np.zeros((num_features, num_features))  # (d, d)
 
     def update(self, features: NDArray[np.floating]) -> None:
-        """Add rows (n, d) of any floating dtype; UserError for another d, NaN or infinity leaves the sums unchanged."""
+        """Add rows (n, d) of any floating dtype.
+
+        Raises:
+            UserError: wrong d, NaN or infinity; the sums are unchanged.
+        """
         if features.ndim != 2 or features.shape[1] != self.num_features:
             raise problem(
                 "features have a wrong shape",
@@ -78,7 +82,7 @@ class Statistics:
                 "features are not finite",
                 got=f"NaN or infinity in {len(bad)} of {len(rows)} rows, first in row {bad[0]}",
                 expected="finite numbers",
-                fix="look at that image and at the extractor's weights",
+                fix="check that image and the weights of the extractor",
             )
         if not self.n:
             self._shift = rows.mean(axis=0)
@@ -88,12 +92,12 @@ class Statistics:
         self._outer += rows.T @ rows
 
     def mean(self) -> FloatArray:
-        """Mean (d,)."""
+        """Return the mean (d,)."""
         self._require(1)
         return self._shift + self._sum / self.n
 
     def covariance(self) -> FloatArray:
-        """Unbiased covariance (d, d), exactly symmetric, divided by n - 1."""
+        """Return the unbiased covariance (d, d), divided by n - 1 and exactly symmetric."""
         self._require(2)
         scatter = self._outer - np.outer(self._sum, self._sum) / self.n  # (d, d)
         return (scatter + scatter.T) / (2 * (self.n - 1))
@@ -104,18 +108,22 @@ class Statistics:
                 "too few features for a mean and a covariance",
                 got=f"n = {self.n}",
                 expected=f"n >= {least}",
-                fix="use more images; a FID wants many more images than features",
+                fix="use more images; FID requires many more images than features",
             )
 
     def save(self, path: Path) -> None:
-        """Writes {mu, sigma, n, extractor, resize, set_hash, ...}; pytorch-fid reads its mu and sigma."""
+        """Write {mu, sigma, n, extractor, resize, set_hash, ...}; pytorch-fid reads mu and sigma."""
         arrays: dict[str, Any] = {"mu": self.mean(), "sigma": self.covariance(), "n": np.int64(self.n)}
         with replacing(path) as temporary, temporary.open("wb") as file:
             np.savez(file, **arrays, **asdict(self.origin))
 
     @classmethod
     def load(cls, path: Path) -> Self:
-        """Read what `save` wrote, also to add rows; UserError if it is missing, damaged, not finite or incomplete."""
+        """Read a file of `save`; further rows can be added.
+
+        Raises:
+            UserError: the file is missing, damaged, not finite or incomplete.
+        """
         try:
             with np.load(path, allow_pickle=False) as file:
                 arrays = {name: file[name] for name in file.files}
@@ -124,16 +132,16 @@ class Statistics:
                 f"statistics file {path} cannot be read",
                 got=str(error) or type(error).__name__,
                 expected="an npz file with mu, sigma, n and the extractor",
-                fix="run the features stage again",
+                fix="rerun the features stage",
             ) from error
         names = [field.name for field in fields(Origin)]
         missing = [name for name in ("mu", "sigma", "n", *names) if name not in arrays]
         if missing:
             raise problem(
-                f"statistics file {path} does not say where it comes from",
+                f"statistics file {path} has no provenance",
                 got=f"without {', '.join(missing)}",
                 expected="mu, sigma, n, extractor, sha256, resize, set_hash",
-                fix="make it with the features stage: statistics of other suites must not be mixed with these",
+                fix="create it with the features stage: statistics of other suites must not be mixed with these",
             )
         return cls._restored(path, arrays, origin=Origin(**{name: arrays[name].item() for name in names}))
 
@@ -145,7 +153,7 @@ class Statistics:
                 f"statistics file {path} is inconsistent",
                 got=f"mu {mu.shape}, sigma {sigma.shape}, n = {n}",
                 expected="mu (d,), sigma (d, d), finite, n >= 2",
-                fix="run the features stage again",
+                fix="rerun the features stage",
             )
         statistics = cls(len(mu), origin=origin)
         statistics.n = n
@@ -155,7 +163,7 @@ class Statistics:
 
 
 def require_same(a: Statistics, b: Statistics) -> None:
-    """Refuses to compare statistics of different extractors, resize modes, stretches or sizes."""
+    """Reject statistics of different extractors, resize modes, stretches or sizes."""
     names = ["kind", "sha256", "resize"]
     if a.origin.stretch and b.origin.stretch:
         names.append("stretch")

@@ -1,6 +1,6 @@
-"""Features of some images of a set in the other 7 orientations, on disk beside its shards: what the search of copies needs more.
+"""Features of some images in the other 7 orientations, stored next to the shards for the search for copies.
 
-`turned.npy` is float32 (7, n, d); `turned.json`, written after it, says of which images of which set.
+`turned.npy` is float32 (7, n, d). `turned.json`, written after it, identifies the images and their set.
 """
 
 from dataclasses import asdict
@@ -21,7 +21,7 @@ TURNS = 7
 
 
 def write_turned(folder: Path, *, origin: Origin, rows: Rows, features: NDArray[np.float32]) -> None:
-    """Writes the array (7, n, d), then what it is of: images `rows` (n) of the set of `origin`."""
+    """Write the array (7, n, d), then its identity: images `rows` (n) of the set of `origin`."""
     (folder / SIDECAR_FILE).unlink(missing_ok=True)
     with replacing(folder / ARRAY_FILE) as temporary, temporary.open("wb") as file:
         np.save(file, features)
@@ -31,18 +31,18 @@ def write_turned(folder: Path, *, origin: Origin, rows: Rows, features: NDArray[
 
 
 def remove_turned(folder: Path) -> None:
-    """Removes what an earlier run left."""
+    """Remove the files of an earlier run."""
     for name in (SIDECAR_FILE, ARRAY_FILE):
         (folder / name).unlink(missing_ok=True)
 
 
 def turned_files(folder: Path) -> list[Path]:
-    """What there is."""
+    """Return the existing files."""
     return [path for path in (folder / ARRAY_FILE, folder / SIDECAR_FILE) if path.exists()]
 
 
 def has_turned(folder: Path, *, origin: Origin, rows: Rows) -> bool:
-    """Whether a run that was interrupted left just these, whole."""
+    """Test whether intact features of these images exist."""
     try:
         found = unseal(plain(folder / SIDECAR_FILE).read_text())
         return found.pop("file_sha256") == sha256_file(folder / ARRAY_FILE) and found == _identity(origin, rows)
@@ -51,7 +51,11 @@ def has_turned(folder: Path, *, origin: Origin, rows: Rows) -> bool:
 
 
 def read_turned(folder: Path, *, origin: Origin, rows: Rows) -> NDArray[np.float32] | None:
-    """Map the features (7, n, d) of images `rows`; None if there are none. Raise UserError if they are damaged or foreign."""
+    """Map the features (7, n, d) of images `rows`; None if they do not exist.
+
+    Raises:
+        UserError: the files are damaged or contain other images.
+    """
     if not turned_files(folder):
         return None
     for path in turned_files(folder):
@@ -59,14 +63,14 @@ def read_turned(folder: Path, *, origin: Origin, rows: Rows) -> NDArray[np.float
     if not has_turned(folder, origin=origin, rows=rows):
         raise problem(
             f"{folder / ARRAY_FILE} cannot be used",
-            got="features of other images than those in which copies are searched, or damaged ones",
-            expected=f"{len(rows)} images of the set beside it, each in {TURNS} orientations",
-            fix="run the features stage again",
+            got="damaged features, or features of other images",
+            expected=f"{len(rows)} images of the set in this folder, each in {TURNS} orientations",
+            fix="rerun the features stage",
         )
     found: NDArray[np.float32] = np.load(folder / ARRAY_FILE, mmap_mode="r")
     return found
 
 
 def _identity(origin: Origin, rows: Rows) -> dict[str, Any]:
-    said = asdict(origin)
-    return {"rows": rows.tolist(), **{name: said[name] for name in ("sha256", "resize", "set_hash", "stretch")}}
+    fields = asdict(origin)
+    return {"rows": rows.tolist(), **{name: fields[name] for name in ("sha256", "resize", "set_hash", "stretch")}}

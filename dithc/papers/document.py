@@ -1,4 +1,4 @@
-"""The document of a target: frozen, checked where it is made and where it is read, JSON between."""
+"""Document of a paper target: frozen records that are validated when built and when read, and their JSON."""
 
 import math
 from collections.abc import Mapping
@@ -36,13 +36,13 @@ class Cell:
     Attributes:
         id: unique within the target; the name of its file.
         row, column: position in the table or figure.
-        quantity: measured quantity, such as `seconds an iteration`.
+        quantity: measured quantity, such as `seconds per iteration`.
         unit: such as `s`, `GB`, `x`; empty for none.
         value: null unless measured or simulated; `low` and `high` bound its spread.
-        published: the paper's number; null if it prints none.
-        reason: why it is skipped or out of memory; the assumption of a simulation.
+        published: number printed in the paper; null for none.
+        reason: reason of a skipped or out-of-memory cell; assumption of a simulation.
         predicted_seconds: wall time predicted before the start.
-        command: command that makes this cell alone.
+        command: command that measures this cell alone.
         file: source of the number, relative to the page.
     """
 
@@ -67,17 +67,17 @@ class Cell:
         _known(where, "status", self.status, STATUSES)
         _finite(where, value=self.value, low=self.low, high=self.high, published=self.published)
         if (self.value is not None) != (self.status in VALUED):
-            raise ValueError(f"{where}: {self.status}, and its value is {self.value}: one of them is wrong")
+            raise ValueError(f"{where}: status {self.status} contradicts value {self.value}")
         if self.status in REASONED and not self.reason:
-            raise ValueError(f"{where}: {self.status}, and no reason is said")
+            raise ValueError(f"{where}: status {self.status} requires a reason")
         if self.status in VALUED and not self.file:
-            raise ValueError(f"{where}: {self.status}, and it does not lead to a file")
+            raise ValueError(f"{where}: status {self.status} requires a file")
         if self.low is not None and self.high is not None and self.low > self.high:
             raise ValueError(f"{where}: low {self.low} is above high {self.high}")
 
     @property
     def ratio(self) -> float | None:
-        """Return value over published; None if one is missing."""
+        """Value over published; None if one is missing."""
         return self.value / self.published if self.value is not None and self.published else None
 
 
@@ -86,11 +86,9 @@ class Series:
     """One curve of a figure.
 
     Attributes:
-        kind: measured, simulated or published; only measured curves are drawn solid.
+        kind: measured, simulated or published. Only measured curves are drawn solid.
         x, y: points; null in y marks a missing point.
-        low, high: spread at each point, or empty.
         smoothed: smoothed y, or empty.
-        unit: unit of y.
         file: source of the points, relative to the page.
     """
 
@@ -98,18 +96,15 @@ class Series:
     kind: Kind
     x: tuple[float, ...]
     y: tuple[float | None, ...]
-    low: tuple[float | None, ...] = ()
-    high: tuple[float | None, ...] = ()
     smoothed: tuple[float | None, ...] = ()
     x_label: str = ""
     y_label: str = ""
-    unit: str = ""
     file: str = ""
 
     def __post_init__(self) -> None:
         where = f"series {self.label!r}"
         _known(where, "kind", self.kind, get_args(Kind))
-        for name in ("x", "y", "low", "high", "smoothed"):
+        for name in ("x", "y", "smoothed"):
             values = tuple(getattr(self, name))
             object.__setattr__(self, name, values)
             if len(values) != len(self.x) and (values or name == "y"):
@@ -134,13 +129,13 @@ class Document:
 
     Attributes:
         target: one of `TARGETS`.
-        paper: the paper's heading, such as `Table 2`.
+        paper: heading in the paper, such as `Table 2`.
         scale: minutes on a small machine, one node in a night, or the published settings.
         machine: name, cores, memory_gib, isa and more.
         versions: versions of dithc, torch, Python, and the commit.
         command: command that reproduces it.
         digest: digest of settings and inputs.
-        notes: differences from the paper's setting, shown on the figure.
+        notes: differences from the setting of the paper, shown on the figure.
     """
 
     target: str
@@ -154,13 +149,12 @@ class Document:
     cells: tuple[Cell, ...] = ()
     series: tuple[Series, ...] = ()
     images: tuple[Picture, ...] = ()
-    findings: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         _known("document", "target", self.target, TARGETS)
         _known(self.target, "scale", self.scale, get_args(Scale))
-        for name in ("cells", "series", "images", "findings", "notes"):
+        for name in ("cells", "series", "images", "notes"):
             object.__setattr__(self, name, tuple(getattr(self, name)))
         ids = [cell.id for cell in self.cells]
         if twice := {one for one in ids if ids.count(one) > 1}:
@@ -169,8 +163,8 @@ class Document:
     def to_json(self) -> str:
         """Return the sealed text; cells include their ratio."""
         content = asdict(self)
-        for told, cell in zip(content["cells"], self.cells, strict=True):
-            told["ratio"] = cell.ratio
+        for record, cell in zip(content["cells"], self.cells, strict=True):
+            record["ratio"] = cell.ratio
         return seal(content)
 
     @classmethod
@@ -178,7 +172,7 @@ class Document:
         """Parse a document.
 
         Raises:
-            ValueError: a byte is not what was written, or it is no document of this form.
+            ValueError: a byte was altered, or the content has another form.
         """
         content = unseal(text)
         parts = {
@@ -192,7 +186,7 @@ class Document:
         """Read a document from a file.
 
         Raises:
-            UserError: it is not there, altered, or no document of a target.
+            UserError: the file is missing, altered, or not a document of a target.
         """
         try:
             return cls.from_json(plain(path).read_text(encoding="utf-8"))
@@ -200,8 +194,8 @@ class Document:
             raise problem(
                 f"the document of a target cannot be read from {path}",
                 got=f"{type(error).__name__}: {error}",
-                expected="a JSON document as `dithc paper` writes it",
-                fix="remove it and make the target again: the cells that are there are kept",
+                expected="a JSON document of `dithc paper`",
+                fix="remove it and rebuild the target: existing cells are kept",
             ) from error
 
 
@@ -212,6 +206,6 @@ def _of(kind: type[Any], content: Mapping[str, Any]) -> Any:
 
 def _fields(kind: type[Any], content: Mapping[str, Any]) -> dict[str, Any]:
     known = {one.name for one in fields(kind)}
-    if strange := sorted(content.keys() - known):
-        raise ValueError(f"{kind.__name__} has no field {', '.join(strange)}")
+    if unknown := sorted(content.keys() - known):
+        raise ValueError(f"{kind.__name__} has no field {', '.join(unknown)}")
     return dict(content)

@@ -1,4 +1,4 @@
-"""JSON documents that stand beside manifests, or that benches wrote."""
+"""JSON documents next to manifests, and results of benchmarks."""
 
 from pathlib import Path
 from typing import Any
@@ -8,7 +8,7 @@ from dithc.sealed import content_of, plain
 
 
 def read_json(path: Path | None) -> dict[str, Any]:
-    """Read a JSON mapping; empty for None."""
+    """Read a JSON mapping; return an empty one for None."""
     if path is None:
         return {}
     try:
@@ -20,18 +20,18 @@ def read_json(path: Path | None) -> dict[str, Any]:
         ) from error
 
 
-def read_bench(path: Path, kind: str, *, part: str, what: str, option: str = "") -> dict[str, Any]:
-    """Read the JSON that `dithc bench <kind> --json` wrote; `part` is a key that it must contain.
+def read_bench(path: Path, kind: str) -> dict[str, Any]:
+    """Read the file of `dithc bench KIND --json`.
 
     Raises:
-        UserError: the file is unreadable, or has another content than `what`.
+        UserError: the file is unreadable, or is not a result of this benchmark.
     """
     content = read_json(path)
-    if content.get("bench") != kind or part not in content:
+    if content.get("bench") != kind or "summary" not in content:
         raise problem(
-            f"{path} is no {what}",
+            f"{path} is not a result of `dithc bench {kind}`",
             got=f"keys {', '.join(content) or 'none'}",
-            expected=f"what `dithc bench {kind} --json` wrote, with `{part}`",
-            fix=f"run the bench again, or leave out --{option or kind}",
+            expected=f"the file of `dithc bench {kind} --json`",
+            fix=f"rerun the benchmark, or leave out --{'bench' if kind == 'step' else kind}",
         )
     return content

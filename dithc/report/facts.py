@@ -1,4 +1,4 @@
-"""What the report says: plain records of numbers and texts, taken from the manifests; pictures are only named."""
+"""Content of the report: plain records of numbers and texts from manifests. Images are paths."""
 
 import math
 from dataclasses import dataclass, field
@@ -8,7 +8,8 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from dithc.report.engine import published, scaling_curves
+from dithc.papers import Printed
+from dithc.report.engine import scaling_curves
 
 Values = NDArray[np.float64]
 
@@ -47,7 +48,7 @@ class CodecFacts:
 
 @dataclass(frozen=True, kw_only=True)
 class DatasetFacts:
-    """A data set from scenes to tiles; None and empty where a stage was not run. `rendering` describes its 8-bit RGB."""
+    """A dataset from scenes to tiles; None and empty if a stage was not run. `rendering` describes its 8-bit RGB."""
 
     name: str
     title: str
@@ -78,7 +79,7 @@ class Curve:
 
     Attributes:
         val_loss: squared error on held-out tiles.
-        segments: last steps of the run's jobs, without the final one.
+        segments: last steps of the jobs of the run, without the final one.
         resumes: steps at which the run resumed after an unplanned stop.
     """
 
@@ -91,17 +92,12 @@ class Curve:
     segments: list[int] = field(default_factory=list)
     resumes: list[int] = field(default_factory=list)
 
-    def mean_loss(self, first: int, last: int) -> float | None:
-        """Return the mean loss of steps `first` to `last`, inclusive; None if one is missing."""
-        chosen = self.loss[(self.steps >= first) & (self.steps <= last)]
-        return float(chosen.mean()) if len(chosen) == last - first + 1 and np.isfinite(chosen).all() else None
-
 
 @dataclass(frozen=True, kw_only=True)
 class RunFacts:
-    """A training: initialization, course and final loss.
+    """A training run: initialization, course and final loss.
 
-    `changes` lists differences from a plain DiT; `settings` lists all hyperparameters by dotted key.
+    `changes` lists differences from a plain DiT. `settings` lists all hyperparameters by dotted key.
     """
 
     name: str
@@ -121,7 +117,6 @@ class RunFacts:
     loss_first10: float | None = None
     loss_last100: float | None = None
     val_loss: float | None = None
-    loss_steps_6_to_10: float | None = None
     seconds: float = 0.0
     seconds_per_step: float | None = None
     images_per_second: float | None = None
@@ -133,17 +128,17 @@ class RunFacts:
 
     @property
     def model(self) -> str:
-        """Describe the network by preset, or by size if that differs."""
+        """Preset of the network, or its size if that differs from the preset."""
         size = [self.changes.get(key) for key in ("hidden_size", "depth", "num_heads")]
         if all(value is None for value in size):
             return self.preset
         family, _, patch = self.preset.partition("-")
-        said = zip(("width", "depth", "heads"), size, strict=True)
-        parts = [f"{name} {value}" for name, value in said if value is not None]
-        return ", ".join([f"{family}, own size", *parts, f"patch {patch.rpartition('/')[2]}"])
+        named = zip(("width", "depth", "heads"), size, strict=True)
+        parts = [f"{name} {value}" for name, value in named if value is not None]
+        return ", ".join([f"{family}, custom size", *parts, f"patch {patch.rpartition('/')[2]}"])
 
 
-# Images: of fewer, the bias of FID is of the size of what is told apart, and KID, which has none, comes first.
+# Number of images below which the bias of FID is as large as the differences of interest. KID is unbiased and comes first.
 SMALL = 2000
 Measure = Literal["KID", "FID"]
 
@@ -176,18 +171,18 @@ class Score:
 
     @property
     def n(self) -> int:
-        """Return the size of the smaller image set."""
+        """Size of the smaller image set."""
         return min(self.n_real, self.n_generated)
 
     def value(self, measure: str) -> float:
-        """Return the score by measure; infinite without KID, which then does not come first."""
+        """Return the score by measure; infinite without KID, so that it does not come first."""
         known = self.fid if measure == "FID" else self.kid
         return math.inf if known is None else known
 
 
 @dataclass(frozen=True, kw_only=True)
 class Gain:
-    """Fall of KID since the evaluation `start`, and its 95 % interval."""
+    """Fall of KID since the evaluation `start`, and its 95% interval."""
 
     start: str
     fall: float
@@ -196,7 +191,7 @@ class Gain:
 
 @dataclass(frozen=True, kw_only=True)
 class Cost:
-    """Score difference from the exact evaluation `exact` with the same noise and real tiles, and the 95 % interval of KID.
+    """Score difference from the exact evaluation `exact` with the same noise and real tiles, and the 95% interval of KID.
 
     `n` is the size of the smaller image set.
     """
@@ -219,7 +214,7 @@ class SampleFiles:
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluationFacts:
-    """Samples of a run and their score; None where a stage was not run."""
+    """Samples of a run and their score; None if a stage was not run."""
 
     name: str
     run: str
@@ -248,33 +243,28 @@ class EvaluationFacts:
     network_evaluations: int | None = None
     score: Score | None = None
     gain: Gain | None = None
-    paper: dict[str, float] = field(default_factory=dict)
     grid: Path | None = None
     curves: dict[str, Any] | None = None
     settings: dict[str, str] = field(default_factory=dict)
-    files: "SampleFiles | None" = None
+    files: SampleFiles | None = None
 
     @property
     def solver(self) -> str:
-        """Describe the sampler."""
+        """Description of the sampler, including cache or patches."""
         order = f", order {self.order}" if self.order is not None else ""
         times = ", chosen times" if self.times is not None else ""
         scaling = f", epsilon scaling {self.epsilon_scaling:g}" if self.epsilon_scaling else ""
-        return f"{self.sampler} {self.steps}{order}{times}{scaling}{self.reused}"
-
-    @property
-    def reused(self) -> str:
-        """Describe cache or patches; empty for exact sampling of whole images."""
+        reused = ""
         if self.pipefusion is not None:
-            return f", {self.pipefusion}{'' if self.is_exact else ' (not exact)'}"
-        if self.cache is None:
-            return ""
-        share = f", {self.blocks[0] / self.blocks[1]:.0%} of the blocks run" if self.blocks else ""
-        return f", {self.cache} (not exact{share})"
+            reused = f", {self.pipefusion}{'' if self.is_exact else ' (not exact)'}"
+        elif self.cache is not None:
+            share = f", {self.blocks[0] / self.blocks[1]:.0%} of the blocks run" if self.blocks else ""
+            reused = f", {self.cache} (not exact{share})"
+        return f"{self.sampler} {self.steps}{order}{times}{scaling}{reused}"
 
     @property
     def guided(self) -> str:
-        """Describe the guidance; empty without it."""
+        """Description of the guidance; empty without guidance."""
         if self.guidance == 1.0:
             return ""
         away = f", away from the {self.guide}" if self.guide is not None else ""
@@ -288,7 +278,7 @@ class EvaluationFacts:
 
 @dataclass(frozen=True, kw_only=True)
 class Timing:
-    """Wall time of a stage for one name and data set."""
+    """Wall time of a stage for one name and dataset."""
 
     stage: str
     name: str
@@ -316,8 +306,10 @@ class Facts:
     """All content of the report on an experiment.
 
     Attributes:
+        benches: results of `dithc bench KIND --json` by kind, except scaling.
+        stepwise_paper: figure 9 of the paper; None if unknown.
         seed: root seed of the experiment.
-        config: configuration file for pasted commands; None if unknown.
+        config: configuration file for commands; None if unknown.
         missing: expected results that were not run, by stage.
     """
 
@@ -332,31 +324,27 @@ class Facts:
     warnings: list[str]
     machine: list[str]
     versions: dict[str, str]
-    bench: dict[str, Any] | None
-    strategies: dict[str, Any] | None = None
+    benches: dict[str, dict[str, Any]] = field(default_factory=dict)
     scaling: list[scaling_curves.ScalingCurve] = field(default_factory=list)
-    stepwise: dict[str, Any] | None = None
-    stepwise_paper: published.Table | None = None
-    automem: dict[str, Any] | None = None
-    sampling: dict[str, Any] | None = None
+    stepwise_paper: Printed | None = None
     seed: int = 0
     config: Path | None = None
     missing: dict[str, list[str]] = field(default_factory=dict)
 
     @property
     def measure(self) -> Measure:
-        """Return the primary measure: KID if a set is small and KID is known for all, else FID."""
+        """Primary measure: KID if a set is small and all scores have KID, else FID."""
         scores = [item.score for item in self.evaluations if item.score]
         small = any(one.n < SMALL for one in scores)
         return "KID" if small and all(one.kid is not None for one in scores) else "FID"
 
     @property
     def seconds(self) -> float:
-        """Return the total wall time of all stages."""
+        """Total wall time of all stages."""
         return sum(timing.seconds for timing in self.timings)
 
     def evaluations_of(self, dataset: str) -> list[EvaluationFacts]:
-        """Return evaluations on a data set: untrained, before, during and after training, codec last."""
+        """Return evaluations on a dataset: untrained, before, during and after training, codec last."""
         order: dict[str | int, float] = {"untrained": -1.0, "start": 0.0, "final": math.inf}
         chosen = [item for item in self.evaluations if item.dataset == dataset]
         return sorted(
@@ -365,7 +353,7 @@ class Facts:
         )
 
     def best(self, dataset: str) -> EvaluationFacts | None:
-        """Return the best evaluation of samples of a data set, preferring published features; None without scores."""
+        """Return the best evaluation of samples of a dataset, preferring published features; None without scores."""
         scored = [item for item in self.evaluations_of(dataset) if item.score and item.at != "codec"]
 
         def rank(item: EvaluationFacts) -> tuple[bool, float]:
@@ -374,16 +362,16 @@ class Facts:
         return min(scored, key=rank, default=None)
 
     def dataset(self, name: str) -> DatasetFacts:
-        """Return the data set of a name."""
+        """Return a dataset by name."""
         return next(item for item in self.datasets if item.name == name)
 
     def chain(self, run: str) -> list[RunFacts]:
-        """Return a run and its ancestors, the first one first."""
+        """Return a run and its ancestors, the first ancestor first."""
         chosen = next(item for item in self.runs if item.name == run)
         return [*(self.chain(chosen.init) if chosen.init else []), chosen]
 
     @property
     def last_runs(self) -> list[RunFacts]:
-        """Return the runs from which no other run starts."""
+        """Runs that initialize no other run."""
         started = {item.init for item in self.runs}
         return [item for item in self.runs if item.name not in started]

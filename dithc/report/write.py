@@ -1,6 +1,6 @@
-"""The door's one act: manifests in; a page, its numbers as JSON, and its figures as files out."""
+"""Report of an experiment: manifests in; a page, its numbers as JSON, and its figures as files out."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -10,17 +10,17 @@ from numpy.typing import NDArray
 
 from dithc.config import Experiment
 from dithc.log import logger
+from dithc.papers import read_reference
 from dithc.report.collect import collect, gather, smooth
-from dithc.report.engine import published
 from dithc.report.facts import Curve, DatasetFacts, Facts
-from dithc.report.figures import FIGURES, bands, canvas, samples, single, spectra
+from dithc.report.figures import FIGURES, canvas, samples, single, spectra
 from dithc.report.page import Pictures, Shown, render, texts
 from dithc.report.pictures import FALSE_COLOURS, galleries, measure_spectra, strips
 from dithc.report.verdict import last_scored
 from dithc.runs import Manifest, outputs
 from dithc.sealed import seal
 
-NOT_INLINED = ("samples", "bands")  # the page has larger ones of each data set
+NOT_INLINED = "samples"  # the page has larger mosaics of each dataset
 CURVE_POINTS = 200
 log = logger(__name__)
 
@@ -30,42 +30,34 @@ def write_report(
     manifests: Iterable[Path],
     *,
     out: Path,
-    bench: Path | None = None,
-    strategies: Path | None = None,
+    benches: Mapping[str, Path | None] | None = None,
     scaling: Iterable[Path] = (),
-    stepwise: Path | None = None,
-    automem: Path | None = None,
-    sampling: Path | None = None,
     reference: Path | None = None,
     machine: Iterable[str] = (),
     config: Path | None = None,
 ) -> Facts:
-    """Write `out` (HTML), the same name with `.json`, and `figures/*.png` beside it; return the facts.
+    """Write `out` (HTML), its numbers as `.json`, and `figures/*.png` next to it; return the facts.
 
-    The benchmark files are those of `collect`. `reference` None omits the paper's numbers, `config` None the commands.
+    Args:
+        experiment: the experiment.
+        manifests: manifests of all stages.
+        out: page to write.
+        benches: JSON files of benchmarks by kind, see `collect`.
+        scaling: JSON files of measured or simulated scaling.
+        reference: numbers printed in the paper; None omits them.
+        machine: description of this machine in lines.
+        config: configuration file for commands in the report; None omits them.
 
     Raises:
         UserError: a manifest is missing or unreadable, or the results do not belong together.
     """
-    paper = published.read_reference(reference)
+    paper = read_reference(reference)
     results = gather(experiment, manifests)
-    facts = collect(
-        experiment,
-        results,
-        paper,
-        bench=bench,
-        machine=list(machine),
-        strategies=strategies,
-        scaling=scaling,
-        stepwise=stepwise,
-        automem=automem,
-        sampling=sampling,
-        config=config,
-    )
+    facts = collect(experiment, results, paper, benches=benches, scaling=scaling, machine=machine, config=config)
     for text in facts.warnings:
         log.warning(text)
     drawn = {name: draw(facts) for name, draw in FIGURES.items()}
-    pictures = _pictures(facts, {name: png for name, png in drawn.items() if name not in NOT_INLINED})
+    pictures = _pictures(facts, {name: png for name, png in drawn.items() if name != NOT_INLINED})
     drawn["composites"] = samples.draw_composites(list(_composites(facts, pictures)))
     page = render(facts, paper, pictures)
     contents = {out.parent / "figures" / f"{name}.png": content for name, content in drawn.items()} | {out: page}
@@ -77,22 +69,21 @@ def write_report(
 
 
 def _pictures(facts: Facts, figures: dict[str, bytes]) -> Pictures:
-    """Return the figures of the experiment and of each data set."""
-    judged = {run.dataset: item for run in facts.runs if (item := last_scored(facts, run.name))}
+    """Return the figures of the experiment and of each dataset."""
+    scored = {run.name: last_scored(facts, run.name) for run in facts.runs}
+    primary = {run.dataset: item for run in facts.runs if (item := scored[run.name])}
     drawn = {dataset.name: list(_drawn(facts, dataset)) for dataset in facts.datasets}
-    firsts = {run.name: last_scored(facts, run.name) for run in facts.last_runs}
+    firsts = {run.name: scored[run.name] for run in facts.last_runs}
     return Pictures(
         figures=figures | {one.name: png for shown in drawn.values() for one, png in shown},
-        galleries={
-            dataset.name: galleries(facts, dataset.name, judged.get(dataset.name)) for dataset in facts.datasets
-        },
+        galleries={name: galleries(facts, name, primary.get(name)) for name in drawn},
         drawn={name: [one for one, _ in shown] for name, shown in drawn.items()},
         strips={name: found for name, item in firsts.items() if item and (found := strips(facts, item))},
     )
 
 
 def _composites(facts: Facts, pictures: Pictures) -> Iterator[list[tuple[NDArray[np.uint8], str, str]]]:
-    """Yield titled false-color images of each data set."""
+    """Yield titled false-color images of each dataset."""
     for dataset in facts.datasets:
         for gallery in pictures.galleries[dataset.name]:
             if gallery.title == FALSE_COLOURS:
@@ -101,28 +92,20 @@ def _composites(facts: Facts, pictures: Pictures) -> Iterator[list[tuple[NDArray
 
 
 def _drawn(facts: Facts, dataset: DatasetFacts) -> Iterator[tuple[Shown, bytes]]:
-    """Yield figures of a data set: spectra, tile map, band statistics."""
+    """Yield figures of a dataset: spectra and tile map."""
     if measured := measure_spectra(facts, dataset.name):
         text = texts.spectra(dataset, measured)
-        caption = (
-            f"Of {measured.sides[0].count} real tiles and as many images; percentiles in the units of the data set"
-        )
+        count = measured.sides[0].count
+        caption = f"{count} real tiles and as many generated images; percentiles in the units of the dataset"
         shown = Shown(name=f"spectra {dataset.name}", title="Spectra", text=text, caption=caption)
         yield shown, spectra.draw_spectra(measured)
     if dataset.tiles_folder is not None:
-        caption = "Tiles by split: places over cells of the split, values of each band, examples of every fate with their masks"
-        text = texts.tiles(dataset)
-        shown = Shown(
-            name=f"tiles {dataset.name}", title="Tiles, what was taken and what not", text=text, caption=caption
-        )
-        yield shown, single.draw_tiles(dataset.tiles_folder, title="", scenes=dataset.scenes_folder)
-    if dataset.bands and not dataset.ranges:
-        untitled = [replace(dataset, title="")]
         caption = (
-            "Bands over the train tiles. Dot: mean; thick: one standard deviation; pale: the range that becomes −1 to 1"
+            "Tiles by split: locations over cells of the split, values of each band, examples of each fate with masks"
         )
-        shown = Shown(name=f"bands {dataset.name}", title="", text=texts.bands(dataset), caption=caption)
-        yield shown, bands.draw_bands(untitled)
+        text = texts.tiles(dataset)
+        shown = Shown(name=f"tiles {dataset.name}", title="Accepted and rejected tiles", text=text, caption=caption)
+        yield shown, single.draw_tiles(dataset.tiles_folder, title="", scenes=dataset.scenes_folder)
 
 
 def numbers(facts: Facts) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Fixtures of the evaluation tests: real data where it is, log lines, and a cheap extractor."""
+"""Fixtures of the evaluation tests: real data if present, log lines, and a cheap extractor."""
 
 import logging
 import os
@@ -15,7 +15,7 @@ from dithc.evaluate import Extractor, ImageSet
 
 
 def image_set(images: NDArray[np.uint8], set_hash: str = "set", *, stretch: str = "s", **changes: Any) -> ImageSet:
-    """A set of these images, whose numbers are their names."""
+    """Return a set of these images with numbers as names."""
     ids = list(range(len(images)))
     return ImageSet(
         **{
@@ -31,7 +31,7 @@ def image_set(images: NDArray[np.uint8], set_hash: str = "set", *, stretch: str 
 
 @pytest.fixture
 def shared_data() -> Path:
-    """The folder of real data, or a skip."""
+    """Return the folder of real data, or skip."""
     folder = Path(os.environ.get("DITHC_DATA", Path(__file__).parents[2] / ".." / "shared" / "data"))
     if not folder.is_dir():
         pytest.skip(f"real data is absent: {folder} (set DITHC_DATA)")
@@ -40,14 +40,14 @@ def shared_data() -> Path:
 
 @pytest.fixture
 def lines(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> pytest.LogCaptureFixture:
-    """Log lines of dithc, also where an earlier test has set up its own handler."""
+    """Log lines of dithc, even if an earlier test has installed a handler."""
     monkeypatch.setattr(logging.getLogger("dithc"), "propagate", True)
     caplog.set_level(logging.INFO, "dithc")
     return caplog
 
 
 class CountingNetwork:
-    """Mean and spread per channel (N, 6); remembers how many images it has seen."""
+    """Mean and spread per channel (N, 6), and a counter of images."""
 
     def __init__(self) -> None:
         self.seen = 0

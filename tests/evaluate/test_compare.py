@@ -1,4 +1,4 @@
-"""The comparison says everything needed to judge its number, and refuses sets that are not whole."""
+"""The comparison reports the facts that qualify its score, and rejects incomplete sets."""
 
 import json
 from dataclasses import replace
@@ -15,7 +15,7 @@ from tests.evaluate.conftest import image_set
 
 @pytest.fixture
 def folders(extractor: Extractor, images: np.ndarray, tmp_path: Path) -> tuple[Path, Path]:
-    """Features of 60 real images and of 40 darker ones."""
+    """Features of 60 real images and of 40 darker images."""
     real, generated = tmp_path / "real", tmp_path / "generated"
     extract(image_set(images, "r"), extractor, real, shard_size=16)
     extract(image_set(images[:40] // 2, "g"), extractor, generated)
@@ -52,7 +52,7 @@ def test_statistics_alone_give_the_same_distance_without_floor_and_kid(folders: 
     assert document["fid"] == pytest.approx(compare(real, generated)["fid"], rel=1e-12)
     assert [document[name] for name in ("kid", "kid_interval", "kid_pulls")] == [None] * 3
     assert document["floor"] is None
-    assert any("no real-half" in text for text in document["warnings"])
+    assert any("no floor of real half" in text for text in document["warnings"])
 
 
 @pytest.mark.parametrize("count", [2, 3, 4])
@@ -62,10 +62,12 @@ def test_a_missing_floor_has_its_true_reason(
     for name in "ab":
         extract(image_set(images[:count], name), extractor, tmp_path / name)
     document = compare(tmp_path / "a", tmp_path / "b")
-    reasons = [text for text in document["warnings"] if "no real-half" in text]
+    reasons = [text for text in document["warnings"] if "no floor of real half" in text]
     assert (document["floor"] is None) == (count < 4)
     assert reasons == (
-        [f"no real-half against real-half floor: it needs 4 real images, there are {count}"] if count < 4 else []
+        [f"no floor of real half against real half: it requires 4 real images, the set has {count}"]
+        if count < 4
+        else []
     )
 
 
@@ -103,7 +105,7 @@ def test_different_stretches_are_refused(folders: tuple[Path, Path], extractor: 
 
 def test_incomplete_folder_is_refused(folders: tuple[Path, Path]) -> None:
     (folders[1] / "features.json").unlink()
-    with pytest.raises(UserError, match="is not complete"):
+    with pytest.raises(UserError, match="is incomplete"):
         compare(*folders)
 
 
@@ -116,7 +118,7 @@ def test_damaged_shard_is_refused(folders: tuple[Path, Path]) -> None:
 
 def test_statistics_of_other_features_are_refused(folders: tuple[Path, Path]) -> None:
     (folders[0] / "stats.npz").write_bytes((folders[1] / "stats.npz").read_bytes())
-    with pytest.raises(UserError, match="does not belong to the features beside it"):
+    with pytest.raises(UserError, match="does not belong to the features in its folder"):
         compare(*folders)
 
 

@@ -1,4 +1,4 @@
-"""Copies of train tiles: found where they were planted, however turned, and nowhere else; what cannot be said is left open."""
+"""Planted copies of train tiles are found in any orientation, without false positives; unknown shares are None."""
 
 import tracemalloc
 from collections.abc import Callable
@@ -23,7 +23,7 @@ SHARES = ("copies", "copies_held_out", "copies_n")
 
 
 def planted(*, train: int, images: int, copies: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
-    """Train rows far from the origin, and images (8, n, d) of which `copies` are near to one of them in one of 8 views."""
+    """Return train rows far from the origin, and images (8, n, d) with `copies` near one of them in one of 8 views."""
     draws = np.random.default_rng(seed)
     rows = 1000 + draws.normal(size=(train, FEATURES))
     views = 1000 + draws.normal(size=(8, images, FEATURES))
@@ -63,7 +63,7 @@ def test_images_as_near_to_a_second_tile_are_no_copies():
     train = np.array([[0.0, 0], [0, 0], [10, 0], [13, 0]], np.float32)
     images = np.array([[0.1, 0], [0, 0], [10.74, 0], [10.76, 0], [12.3, 0]], np.float32)
     shares = [copied_share([images[i : i + 1]] * 8, [train], every(train)) for i in range(5)]
-    assert shares == [0, 0, 1, 0, 1]  # a tile that is there twice is no single one; a third of 2.26 is 0.753
+    assert shares == [0, 0, 1, 0, 1]  # a duplicate tile has no nearest single tile; a third of 2.26 is 0.753
 
 
 def test_an_image_that_is_near_to_two_tiles_in_two_orientations_is_no_copy():
@@ -98,13 +98,13 @@ def test_memory_does_not_grow_with_the_number_of_tiles(tmp_path):
 
 
 def turns(image: np.ndarray) -> list[np.ndarray]:
-    """The 8 orientations, by transposing and reversing."""
+    """Return the 8 orientations by transposing and reversing."""
     plain = [image, image[..., ::-1], image[..., ::-1, :], image[..., ::-1, ::-1]]
     return plain + [one.swapaxes(-1, -2) for one in plain]
 
 
 class Coarse:
-    """A network that sees which way up an image is: its pixels, four at a time."""
+    """A network that depends on orientation: its features are groups of four pixels."""
 
     num_features = 3 * 16
 
@@ -124,14 +124,14 @@ def coarse(extractor: Extractor) -> Extractor:
 
 @pytest.fixture
 def sets(images: np.ndarray) -> SimpleNamespace:
-    """60 real images, and 20 of which the first 16 are train images (of the first 30), two in each orientation."""
+    """Return 60 real images, and 20 images with 16 copies of train images (of the first 30), two per orientation."""
     copies = [turns(images[i])[i % 8] for i in range(COPIES)]
     return SimpleNamespace(real=images, generated=np.stack([*copies, *(images[30:34] // 2 + 60)]))
 
 
 @pytest.fixture
 def make(coarse: Extractor, sets: SimpleNamespace, tmp_path: Path) -> Callable[..., tuple[Path, Path]]:
-    """Extracts both sets into folders."""
+    """Extract both sets into folders."""
 
     def run(*, turned: bool = True) -> tuple[Path, Path]:
         for name, rows in (("real", np.arange(TRAIN, REAL)), ("generated", np.arange(GENERATED))):

@@ -1,4 +1,4 @@
-"""The features stage gives the same bytes however it is cut or interrupted, and does nothing twice."""
+"""The features stage writes the same bytes for any partition or interruption, and repeats no work."""
 
 import json
 from dataclasses import replace
@@ -20,7 +20,7 @@ def shards(folder: Path) -> dict[str, bytes]:
 
 
 def run(extractor: Extractor, images: np.ndarray, folder: Path, **changes: Any) -> dict[str, Any]:
-    """As image_set, extract and these settings have it; the images that were read are in `read`."""
+    """Extract `image_set` with these settings; `read` lists the images that were read."""
     settings: dict[str, Any] = {"batch": 7, "shard_size": 25}
     of_set = {name: changes.pop(name) for name in list(changes) if name not in ("batch", "shard_size", "group")}
     return dict(
@@ -85,7 +85,7 @@ def test_corrupted_shard_is_extracted_again_with_the_reason(
     run(extractor, images, tmp_path)
     assert network.seen - seen == 25
     assert shards(tmp_path) == good
-    assert "shard-00001.npy is extracted again: its bytes do not have the sha256" in lines.text
+    assert "shard-00001.npy again: its bytes do not match the sha256" in lines.text
 
 
 @pytest.mark.parametrize(
@@ -111,7 +111,7 @@ def test_shards_of_another_extractor_set_or_cut_are_not_used(
     else:
         numbers = run(extractor, images, tmp_path, **{change: 30 if change == "shard_size" else "another"})
     assert numbers["extracted"] == 60
-    wanted = {"sha256": "sha256", "shard_size": "its n is 25, wanted 30"}.get(change, change)
+    wanted = {"sha256": "sha256", "shard_size": "its n is 25, expected 30"}.get(change, change)
     assert wanted in lines.text
 
 

@@ -1,6 +1,6 @@
-"""Features and distances are those of pytorch-fid and clean-fid, image by image, where these packages are at hand.
+"""Features and distances equal pytorch-fid and clean-fid, image by image, if these packages are installed.
 
-Their Inception and ours get the same random weights: no published file is needed to compare the arithmetic.
+Both Inceptions get the same random weights, so that the comparison requires no published file.
 `pip install --target DIR --no-deps pytorch-fid clean-fid torchvision`, and DIR in PYTHONPATH, makes these tests run.
 """
 
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.slow
 
 
 def random_state() -> dict[str, torch.Tensor]:
-    """Weights with which features differ from image to image and are neither tiny nor huge."""
+    """Set weights that produce features of moderate size that differ between images."""
     generator, state = torch.Generator().manual_seed(0), {}
     for name, value in FIDInception().state_dict().items():
         if name.endswith(("running_var", "bn.weight")):
@@ -53,14 +53,14 @@ def network(weights: Path) -> torch.nn.Module:
 
 
 def pictures(seed: int, count: int) -> np.ndarray:
-    """Smooth noise with a texture that is another one for another seed, uint8 (N, 3, 64, 64)."""
+    """Return smooth noise with a texture by seed, uint8 (N, 3, 64, 64)."""
     rng = np.random.default_rng(seed)
     coarse = np.kron(rng.integers(0, 256, (count, 3, 8, 8)), np.ones((8, 8)))
     return np.clip(coarse + rng.normal(0, 10 + 20 * seed, coarse.shape), 0, 255).astype(np.uint8)
 
 
 def closest(ours: np.ndarray, other: np.ndarray) -> float:
-    """The largest difference of a feature, as a share of the features' spread over images."""
+    """Return the largest difference of a feature relative to the spread of features over images."""
     return float(np.abs(ours - other).max() / other.std(axis=0).max())
 
 
@@ -82,7 +82,7 @@ def test_features_of_clean_resize_are_those_of_clean_fid(weights: Path, network:
 
 def test_distance_is_that_of_pytorch_fid(weights: Path) -> None:
     extractor = load_extractor("inception", weights)
-    sets = [extractor(pictures(seed, 40))[:, ::128] for seed in (0, 1)]  # 16 features, so that 40 images are many
+    sets = [extractor(pictures(seed, 40))[:, ::128] for seed in (0, 1)]  # 16 features, fewer than the 40 images
     statistics = []
     for features in sets:
         statistics.append(Statistics(features.shape[1]))

@@ -1,4 +1,4 @@
-"""Streamed statistics equal the textbook ones, however the rows are cut, and say where they come from."""
+"""Streamed statistics equal textbook formulas for any blocks, and store their provenance."""
 
 from pathlib import Path
 
@@ -20,7 +20,7 @@ def stream(rows: np.ndarray, *cuts: int, origin: Origin = ORIGIN) -> Statistics:
 
 
 def covariance_bound(rows: np.ndarray) -> float:
-    """Rounding of n products of numbers of size max |x - mean| in float64, with a factor of 8."""
+    """Return a rounding bound of n products of numbers of size max |x - mean| in float64, with a factor of 8."""
     spread = np.abs(rows - rows.mean(axis=0)).max()
     return float(8 * len(rows) * np.finfo(np.float64).eps * spread**2)
 
@@ -107,5 +107,5 @@ def test_truncated_file_is_refused(tmp_path: Path) -> None:
 
 def test_statistics_of_another_suite_are_refused(tmp_path: Path) -> None:
     np.savez(tmp_path / "other.npz", mu=np.zeros(3), sigma=np.eye(3))
-    with pytest.raises(UserError, match="does not say where it comes from"):
+    with pytest.raises(UserError, match="has no provenance"):
         Statistics.load(tmp_path / "other.npz")

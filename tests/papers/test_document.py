@@ -1,4 +1,4 @@
-"""Documents of targets: what was written is read, what contradicts itself is refused."""
+"""Documents of targets survive a round trip; inconsistent documents are rejected."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -24,7 +24,6 @@ def test_document_is_read_as_it_was_written() -> None:
         cells=(CELL, replace(CELL, id="dp", status="skipped", value=None, reason="no room", file="")),
         series=(Series(label="a", kind="measured", x=(1.0, 2.0), y=(3.0, None)),),
         images=(Picture(label="p", path="p.png"),),
-        findings=("found",),
     )
     text = written.to_json()
     assert Document.from_json(text) == written
@@ -36,11 +35,11 @@ def test_document_is_read_as_it_was_written() -> None:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"status": "skipped", "reason": "r"}, "its value is 2.0"),
-        ({"value": None}, "its value is None"),
-        ({"status": "out of memory", "value": None}, "no reason"),
-        ({"status": "simulated"}, "no reason"),
-        ({"file": ""}, "lead to a file"),
+        ({"status": "skipped", "reason": "r"}, "contradicts value 2.0"),
+        ({"value": None}, "contradicts value None"),
+        ({"status": "out of memory", "value": None}, "requires a reason"),
+        ({"status": "simulated"}, "requires a reason"),
+        ({"file": ""}, "requires a file"),
         ({"value": float("nan")}, "finite"),
         ({"low": 3.0, "high": 2.0}, "above"),
         ({"status": "done"}, "expected one of"),
@@ -63,7 +62,7 @@ def test_document_of_two_equal_cells_or_uneven_curves_is_refused() -> None:
 def test_file_that_is_no_document_is_a_user_error(tmp_path: Path) -> None:
     for text in ("", "{}", "[1]"):
         (tmp_path / "a.json").write_text(text)
-        with pytest.raises(UserError, match="make the target again"):
+        with pytest.raises(UserError, match="rebuild the target"):
             Document.read(tmp_path / "a.json")
 
 

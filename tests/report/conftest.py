@@ -1,4 +1,4 @@
-"""A small results tree as the stages leave it: manifests, metrics, events and pictures, with numbers that look real."""
+"""A small results tree: manifests, metrics, events and images with realistic numbers."""
 
 import json
 import zlib
@@ -16,9 +16,10 @@ from dithc.data import write_png
 from dithc.report import write_report
 from dithc.runs import Manifest, Store
 from dithc.sealed import seal_line
+from dithc.summaries import Measurement, Table
 
 SHA = "b2f7" * 16
-TILES, SIDE = 10, 16  # of the data set that has pixels
+TILES, SIDE = 10, 16  # of the dataset with pixels
 SAMPLES = 4
 SOURCES: dict[str, dict[str, Any]] = {
     "landscape": {"kind": "image-folder", "synthetic": {"classes": 4}},
@@ -34,26 +35,15 @@ FID = {"untrained": 318.427, "start": 171.0853, "final": 48.2619}
 KID = {"untrained": 0.3412, "start": 0.1873, "final": 0.0312}
 
 REFERENCE = Path(__file__).parents[2] / "config" / "paper" / "reference.yaml"
-BENCH = {
-    "bench": "step",
-    "settings": {"model": "DiT-S/2", "batch": 16},
-    "contenders": [
-        {
-            "name": "eager",
-            "status": "ok",
-            "seconds": {"median": 1.2345, "mad": 0.01},
-            "images_per_second": 12.96,
-            "speedup_of_dithc": {"median": 1.37, "mad": 0.01, "rounds": [1.37]},
-            "share_of_gemm_ceiling": {"median": 0.42, "mad": 0.01, "rounds": [0.42]},
-        },
-        {"name": "compile", "status": "oom", "reason": "no room"},
-    ],
-    "ceilings": {"gemm_gflop_per_second": 190.5},
-}
+BENCH = Measurement(
+    title="DiT-S/2, medians of 5 rounds",
+    tables=[Table(title="Training step", head=["Variant", "s per step"], rows=[["eager", "1.234 ± 0.01"]])],
+    conditions={"isa": "isa c"},
+)
 
 
 def configuration() -> dict[str, Any]:
-    """Pre-training on pictures, two fine-tunings, each judged untrained, before and after."""
+    """Return pre-training on images and two fine-tuning runs, each scored untrained, before and after."""
     tuned = ("sentinel2", "gaofen2")
     return {
         "name": "fake",
@@ -89,7 +79,7 @@ def configuration() -> dict[str, Any]:
 
 
 def picture(path: Path, seed: int, *, roughness: float) -> None:
-    """Sixty-four patches of coloured noise, smooth or rough, in one grid of 256 x 256."""
+    """Write 64 patches of colored noise, smooth or rough, in a grid of 256 x 256."""
     generator = np.random.default_rng(seed)
     smooth = np.kron(generator.random((32, 32, 3)), np.ones((8, 8, 1)))
     pixels = (1 - roughness) * smooth + roughness * generator.random((256, 256, 3))
@@ -98,7 +88,7 @@ def picture(path: Path, seed: int, *, roughness: float) -> None:
 
 
 def score(at: str, run: str) -> dict[str, Any]:
-    """Numbers of a FID manifest; Gaofen-2's are a little higher."""
+    """Return the numbers of a FID manifest; Gaofen-2 has slightly higher scores."""
     factor = 1.25 if "gaofen2" in run else 1.0
     note = "the extractor was trained on these tiles: comparable with nothing"
     return {
@@ -122,12 +112,12 @@ def score(at: str, run: str) -> dict[str, Any]:
 
 
 def pulls() -> dict[str, list[float]]:
-    """Of 1,234 tiles and 256 images, which give every KID a standard error of 0.01."""
+    """Return pulls of 1,234 tiles and 256 images for a standard error of KID of 0.01."""
     return {"real": [0.008 / 1234**0.5] * 1234, "generated": [0.006 / 256**0.5] * 256}
 
 
-def write_tiles(folder: Path, bands: list[str], statistics: dict[str, list[float]]) -> dict[str, Any]:
-    """Tiles of smooth noise with their table; returns what dataset.json says of them besides."""
+def write_tiles(folder: Path, bands: list[str]) -> dict[str, Any]:
+    """Write tiles of smooth noise with their table; return further fields of dataset.json."""
     level = np.random.default_rng(7).uniform(0.03, 0.2, (TILES, len(bands), SIDE // 4, SIDE // 4))
     np.save(folder / "shard-00000.npy", (np.kron(level, np.ones((4, 4))) * 1e4).astype(np.int16))
     splits = ["train"] * 6 + ["val"] * 2 + ["test"] * 2
@@ -141,19 +131,16 @@ def write_tiles(folder: Path, bands: list[str], statistics: dict[str, list[float
     columns |= {"cell": ["a"] * TILES, "label": [0] * TILES, "tile_id": [f"t{row}" for row in range(TILES)]}
     columns |= {"lon": [10 + 0.01 * row for row in range(TILES)], "lat": [50.0] * TILES}
     pyarrow.parquet.write_table(pyarrow.table(columns), folder / "tiles.parquet")
-    records = [
-        {"band": band, **{key: values[place] for key, values in statistics.items()}} for place, band in enumerate(bands)
-    ]
     return {
         "schema_version": 1, "dtype": "int16", "scale": 1e-4, "offset": 0.0, "size": SIDE, "kind": "sentinel2",
-        "shards": [{"file": "shard-00000.npy", "count": TILES}], "statistics": records,
+        "shards": [{"file": "shard-00000.npy", "count": TILES}],
         "counts": {"accepted": TILES, "rejected": {}, "splits": {"train": 6, "val": 2, "test": 2}},
         "display": {"bands": ["B04", "B03", "B02"], "low": 0.0, "high": 0.3},
     }  # fmt: skip
 
 
 def write_samples(folder: Path) -> list[dict[str, Any]]:
-    """A few images, each of one value in every band."""
+    """Write a few images with one value in every band."""
     folder.mkdir(parents=True, exist_ok=True)
     values = np.linspace(-0.9, 0.9, SAMPLES)[:, None, None, None] * np.ones((1, 12, SIDE, SIDE))
     np.save(folder / "shard-00000.npy", values.astype(np.float16))
@@ -162,7 +149,7 @@ def write_samples(folder: Path) -> list[dict[str, Any]]:
 
 
 class Tree:
-    """Writes the manifests of the experiment under `root`; `paths` are those written."""
+    """Writer of the manifests of the experiment below `root`; `paths` lists them."""
 
     def __init__(self, root: Path, content: dict[str, Any] | None = None) -> None:
         self.root = root
@@ -176,17 +163,17 @@ class Tree:
 
     @staticmethod
     def change(path: Path, **fields: Any) -> None:
-        """Rewrites fields of a manifest."""
+        """Rewrite fields of a manifest."""
         replace(Manifest.read(path), **fields).write(path)
 
     def folder(self, stage: str, name: str) -> Path:
-        """Folder of a stage's result."""
+        """Return the folder of a result."""
         return self.root / "results" / "fake" / stage / name
 
     def write(
         self, stage: str, name: str, *, inputs: Sequence[Path] = (), file: str = "manifest.json", **known: Any
     ) -> Path:
-        """Writes the manifest of a stage and remembers its path."""
+        """Write the manifest of a stage and record its path."""
         spec_stage = {"inputs": "synthesize", "scenes": "stage", "codecs": "codec", "runs": "train"}.get(stage, stage)
         spec_stage = {"samples": "sample", "extractors": "extractor"}.get(spec_stage, spec_stage)
         spec_name = "own" if stage == "features" else name
@@ -202,23 +189,26 @@ class Tree:
         return path
 
     def dataset(self, name: str, *, pixels: bool = False) -> Path:
-        """Scenes, tiles with dataset.json and grid, latents; returns the manifest of the tiles. With pixels: and tiles."""
+        """Write scenes, tiles (with `pixels` also their arrays) and latents; return the manifest of the tiles."""
         if SOURCES[name].get("synthetic"):
             self.write("inputs", name, seconds=11.0)
         scenes = self.write("scenes", name, numbers={"scenes": 6, "accepted": 5, "rejected": {"checksum mismatch": 1}})
         folder, bands = self.folder("tiles", name), BANDS[name]
         picture(folder / "grid.png", zlib.crc32(name.encode()), roughness=0.15)
         level = np.linspace(0.06, 0.24, len(bands))
-        statistics = {"mean": level, "std": level / 3, "low": level / 5, "high": level * 2.2}
+        statistics = [
+            {"band": band, "mean": one, "std": one / 3, "low": one / 5, "high": one * 2.2}
+            for band, one in zip(bands, level.tolist(), strict=True)
+        ]
         info = {
             "bands": bands,
             "units": "reflectance",
             "gsd_m": 10.0,
             "classes": ["one"],
-            "statistics": {key: value.tolist() for key, value in statistics.items()},
+            "statistics": statistics,
         }
         if pixels:
-            info |= write_tiles(folder, bands, {key: value.tolist() for key, value in statistics.items()})
+            info |= write_tiles(folder, bands)
         (folder / "dataset.json").write_text(json.dumps(info))
         numbers = {
             "accepted": 1234,
@@ -232,13 +222,13 @@ class Tree:
         return tiles
 
     def codec(self, tiles: Path) -> None:
-        """The trained codec with its grid."""
+        """Write the trained codec with its grid."""
         picture(self.folder("codecs", "small") / "grid.png", 5, roughness=0.2)
         numbers = {"steps": 400, "loss": 0.0123, "psnr_db": 31.4159, "parameters": 812345}
         self.write("codecs", "small", numbers=numbers, inputs=[tiles], seconds=95.0)
 
     def run(self, name: str) -> Path:
-        """Metrics, events and the manifests of every segment; returns the last."""
+        """Write metrics, events and the manifests of every segment; return the last manifest."""
         settings, generator = self.experiment.runs[name], np.random.default_rng(len(name))
         folder = self.folder("runs", name)
         store = self.root / "store" / f"{name}-0123456789ab"
@@ -276,7 +266,7 @@ class Tree:
         return last
 
     def evaluation(self, name: str, run: Path) -> None:
-        """Samples with their grid, and the score."""
+        """Write samples with their grid, and the score."""
         settings = self.experiment.evaluations[name]
         quality = {"untrained": 1.0, "start": 0.5, "final": 0.2}[settings.at]
         picture(self.folder("samples", name) / "grid.png", 9, roughness=quality)
@@ -292,7 +282,7 @@ class Tree:
         self.write("fid", name, numbers=numbers, inputs=[features], seconds=1.0, files=files)
 
     def features(self, name: str, images: Path, *, rows: int = 0) -> Path:
-        """Features of tiles or samples: row i of tiles is at i, of samples at 2 i + 0.1."""
+        """Write features of tiles or samples: row i of tiles is at i, of samples at 2 i + 0.1."""
         numbers = {"extractor": "classifier.safetensors", "sha256": SHA, "resize": "none", "comparable": False}
         path, files = self.folder("features", name) / "shard-00000.npy", []
         if rows:
@@ -303,7 +293,7 @@ class Tree:
         return self.write("features", name, numbers=numbers, inputs=[images], seconds=7.0, files=files)
 
     def all(self) -> "Tree":
-        """Every stage."""
+        """Write every stage."""
         tiles = {name: self.dataset(name, pixels=name == "sentinel2") for name in self.experiment.datasets}
         self.codec(tiles["sentinel2"])
         self.write("extractors", "own", inputs=[tiles["landscape"]], seconds=25.0)
@@ -317,21 +307,21 @@ class Tree:
 
 @pytest.fixture(scope="session")
 def tree(tmp_path_factory: pytest.TempPathFactory) -> Tree:
-    """A complete results tree, which tests read and leave as it is."""
+    """A complete results tree, which tests only read."""
     return Tree(tmp_path_factory.mktemp("tree")).all()
 
 
 @pytest.fixture(scope="session")
 def out(tree: Tree) -> Path:
-    """The page of the complete tree; its numbers and figures are beside it."""
+    """The page of the complete tree, next to its numbers and figures."""
     bench, path = tree.root / "bench.json", tree.root / "out" / "report.html"
-    bench.write_text(json.dumps(BENCH))
+    bench.write_text(json.dumps({"bench": "step", **BENCH.to_content()}))
     more: dict[str, Any] = {"machine": ["a <small> machine"], "config": Path("results/fake/config.json")}
-    write_report(tree.experiment, tree.paths, out=path, bench=bench, reference=REFERENCE, **more)
+    write_report(tree.experiment, tree.paths, out=path, benches={"step": bench}, reference=REFERENCE, **more)
     return path
 
 
 @pytest.fixture(scope="session")
 def plant() -> type[Tree]:
-    """Makes trees: `plant(root, configuration)`."""
+    """Factory of trees: `plant(root, configuration)`."""
     return Tree

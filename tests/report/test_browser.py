@@ -1,4 +1,4 @@
-"""The page in a browser: nothing is wider than the screen, nothing is fetched, pictures have texts and are enlarged."""
+"""The page in a browser: it fits the screen, fetches no files, and its images have texts and can be enlarged."""
 
 import html
 import json
@@ -13,7 +13,7 @@ import pytest
 WIDTHS = (360, 768, 1400)
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 CSS = Path(__file__).parents[2] / "dithc" / "report" / "page" / "report.css"
-# Looks at the page, as it is, in frames of several widths; the answer stands in the document that the browser prints.
+# Inspect the page in frames of several widths. The result is in the document that the browser prints.
 LOOK = """<!doctype html><body>FRAMES<script>
 addEventListener("load", () => {
   const found = [];
@@ -42,14 +42,14 @@ addEventListener("load", () => {
 </script></body>"""
 
 
-@pytest.mark.skipif(BROWSER is None, reason="no chromium is installed: the page is not looked at in a browser")
+@pytest.mark.skipif(BROWSER is None, reason="chromium is not installed")
 @pytest.mark.slow
 def test_page_fits_every_screen_fetches_nothing_and_tells_every_picture(out: Path, tmp_path: Path) -> None:
     assert_fits(out, tmp_path)
 
 
 def assert_fits(out: Path, tmp_path: Path) -> None:
-    """A page is as wide as the screen at each width, fetches nothing, tells and enlarges its pictures."""
+    """Check width, fetched files, text alternatives and enlargement at each width."""
     frames = "".join(
         f'<iframe src="file://{out}" width="{width}" height="800" style="border:0"></iframe>' for width in WIDTHS
     )
@@ -74,18 +74,16 @@ def assert_fits(out: Path, tmp_path: Path) -> None:
     ):
         assert found["inner"] == width
         assert found["wide"] <= width, f"at {width} px the page is {found['wide']} px wide"
-        assert found["opened"] == [True] * 4, (
-            "opened, with its text; turned to the next; closed, the focus where it was"
-        )
+        assert found["opened"] == [True] * 4, "opened with its text, next image, closed, focus restored"
         assert (found["fetched"], found["silent"], found["untold"]) == ([], 0, 0)
         assert found["images"] > 8
         levels = found["heads"]
         assert levels[0] == 1
-        assert all(after <= before + 1 for before, after in pairwise(levels)), "no level is left out"
+        assert all(after <= before + 1 for before, after in pairwise(levels)), "no heading level is skipped"
 
 
 def luminance(colour: str) -> float:
-    """Of `#rrggbb`, as WCAG 2.2 defines it."""
+    """Return the relative luminance of `#rrggbb` by WCAG 2.2."""
     parts = [int(colour[place : place + 2], 16) / 255 for place in (1, 3, 5)]
     red, green, blue = (part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts)
     return 0.2126 * red + 0.7152 * green + 0.0722 * blue

@@ -1,4 +1,4 @@
-"""Smoothing, resumes and the paper's numbers."""
+"""Smoothing, resumes and the numbers of the paper."""
 
 from pathlib import Path
 
@@ -6,13 +6,12 @@ import numpy as np
 import pytest
 
 from dithc.log import UserError
+from dithc.papers import read_reference
 from dithc.report import draw_loss
 from dithc.report.collect.curves import read_curve, read_resumes, smooth
-from dithc.report.engine.published import Reference, read_reference
-from dithc.report.words import score, short, span
+from dithc.report.words import score, span
 from dithc.sealed import seal_line
-
-REFERENCE = Path(__file__).parents[2] / "config" / "paper" / "reference.yaml"
+from dithc.summaries import short
 
 
 def test_smooth_of_a_constant_is_the_constant() -> None:
@@ -54,28 +53,14 @@ def test_planned_segments_are_no_resumes(tmp_path: Path) -> None:
     assert curve is not None
     assert (curve.segments, curve.resumes) == ([5], [7])
     assert curve.images_per_second[0] == 16
-    assert curve.mean_loss(6, 10) == 1.0
     assert curve.val_loss[4] == 0.75
     assert np.isnan(np.delete(curve.val_loss, 4)).all()
-    assert curve.mean_loss(6, 11) is None
 
 
 def test_loss_of_a_run_without_steps_cannot_be_drawn(tmp_path: Path) -> None:
     (tmp_path / "metrics.jsonl").write_text("")
     with pytest.raises(UserError, match="no loss to draw"):
         draw_loss(tmp_path / "metrics.jsonl")
-
-
-def test_reference_holds_the_papers_table_1() -> None:
-    reference = read_reference(REFERENCE)
-    assert reference.fid_of("gaofen2") == {"H100, batch 112": 30.44, "LX2, batch 112": 28.51, "LX2, batch 28,672": 24.7}
-    assert list(reference.fid_of("sentinel2").values()) == [24.97, 29.03, 22.61]
-    assert reference.fid_of("image-folder") == {}
-    assert reference.loss["first_step"]["DiT-XL/2"] == 1.0175
-
-
-def test_no_reference_is_an_empty_one() -> None:
-    assert read_reference(None) == Reference()
 
 
 @pytest.mark.parametrize("content", ["", "tables: 3", "tables: {a: {title: t, columns: [x], rows: [[1, 2]]}}", "a: ["])

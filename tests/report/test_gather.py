@@ -1,6 +1,5 @@
-"""What the report refuses, and what it warns of."""
+"""Errors and warnings of the report."""
 
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,24 +8,24 @@ import pytest
 
 from dithc.config import load
 from dithc.log import UserError
+from dithc.papers import Reference
 from dithc.report import write_report
 from dithc.report.collect.evaluations import _label
 from dithc.report.collect.experiment import collect
 from dithc.report.collect.gather import gather
-from dithc.report.engine.published import Reference
 from dithc.report.facts import Facts
 from dithc.runs import Manifest
 from tests.report.conftest import configuration
 
 
 def facts_of(tree: Any) -> Facts:
-    """What the report would say of a tree."""
-    return collect(tree.experiment, gather(tree.experiment, tree.paths), Reference(), bench=None, machine=[])
+    """Return the facts of a tree."""
+    return collect(tree.experiment, gather(tree.experiment, tree.paths), Reference())
 
 
 @pytest.fixture
 def small(plant: Any, tmp_path: Path) -> Any:
-    """A data set, its codec and a run."""
+    """A dataset, its codec and a run."""
     tree = plant(tmp_path)
     tree.codec(tree.dataset("sentinel2"))
     tree.run("pretrain")
@@ -69,20 +68,20 @@ def test_unreadable_picture_is_an_error(small: Any, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "said"), [("{", "cannot be read"), ("{}", "is no bench"), ("[1]", "cannot be read")]
+    ("content", "said"), [("{", "cannot be read"), ("{}", "is not a result of"), ("[1]", "cannot be read")]
 )
 def test_unreadable_bench_is_an_error(small: Any, tmp_path: Path, content: str, said: str) -> None:
     bench = tmp_path / "bench.json"
     bench.write_text(content)
     with pytest.raises(UserError, match=rf"bench\.json {said}"):
-        write_report(small.experiment, small.paths, out=tmp_path / "report.html", bench=bench)
+        write_report(small.experiment, small.paths, out=tmp_path / "report.html", benches={"step": bench})
 
 
 def test_results_of_other_settings_are_an_error(small: Any) -> None:
     content = small.configuration()
     content["runs"]["pretrain"]["lr"] = 3e-4
     small.experiment = type(small)(small.root, content).experiment
-    with pytest.raises(UserError, match=r"made with lr = 0\.0001, the experiment says 0\.0003"):
+    with pytest.raises(UserError, match=r"made with lr = 0\.0001, the experiment has 0\.0003"):
         facts_of(small)
 
 
@@ -102,7 +101,7 @@ def test_result_of_another_experiment_is_an_error(small: Any) -> None:
 def test_input_replaced_since_is_an_error(small: Any) -> None:
     tiles = small.folder("tiles", "sentinel2") / "manifest.json"
     small.change(tiles, files=[{"path": "shard-00000.npy", "sha256": "0" * 64, "bytes": 1}])
-    with pytest.raises(UserError, match=r"what latents sentinel2 was made from"):
+    with pytest.raises(UserError, match=r"the input of latents sentinel2"):
         facts_of(small)
 
 
@@ -117,7 +116,7 @@ def test_mixed_code_versions_are_a_warning_on_the_page(small: Any, tmp_path: Pat
     small.change(small.paths[0], code={"version": "0.1.0", "source": "feedfeedfeed"})
     write_report(small.experiment, small.paths, out=tmp_path / "report.html")
     text = (tmp_path / "report.html").read_text()
-    assert "made by 2 different versions of the code" in text
+    assert "come from 2 different versions of the code" in text
     assert "feedfeedfeed: synthesize sentinel2" in text
 
 
@@ -127,7 +126,7 @@ def test_one_code_version_is_no_warning(tree: Any) -> None:
 
 def test_run_that_stands_before_its_end_is_a_warning(small: Any) -> None:
     small.paths.pop()
-    assert any("pretrain stands at step 200 of 400" in text for text in facts_of(small).warnings)
+    assert any("pretrain is at step 200 of 400" in text for text in facts_of(small).warnings)
 
 
 def test_time_of_stopped_jobs_is_counted(small: Any) -> None:
@@ -143,18 +142,6 @@ def test_fid_without_what_it_needs_is_an_error(plant: Any, tmp_path: Path) -> No
     tree.write("fid", "sentinel2-final", numbers={"fid": 3.0, "n_real": 10})
     with pytest.raises(UserError, match=r"`numbers.extractor` is not what stage 'fid' writes"):
         facts_of(tree)
-
-
-def test_statistics_by_band_and_by_name_are_the_same(small: Any) -> None:
-    path = small.folder("tiles", "sentinel2") / "dataset.json"
-    by_name = facts_of(small).datasets[1].bands
-    info = json.loads(path.read_text())
-    info["statistics"] = [
-        {key: values[place] for key, values in info["statistics"].items()} for place in range(len(info["bands"]))
-    ]
-    path.write_text(json.dumps(info))
-    assert facts_of(small).datasets[1].bands == by_name
-    assert len(by_name) == 12
 
 
 def test_pixel_codec_and_missing_metrics_are_no_faults(small: Any) -> None:

@@ -1,4 +1,4 @@
-"""Mosaics show the images they name, nearest tiles are the nearest, and power is that of the waves that are there."""
+"""Mosaics contain the named images, nearest tiles are nearest, and power matches known waves."""
 
 from dataclasses import replace
 from typing import Any
@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from dithc.data import Tiles
+from dithc.papers import Reference
 from dithc.report.collect import collect, gather
-from dithc.report.engine.published import Reference
 from dithc.report.facts import EvaluationFacts, Facts
 from dithc.report.pictures import galleries
 from dithc.report.pictures.composites import composites
@@ -19,7 +19,7 @@ from dithc.report.pictures.nearest import nearest_tiles
 
 @pytest.fixture(scope="module")
 def facts(tree: Any) -> Facts:
-    return collect(tree.experiment, gather(tree.experiment, tree.paths), Reference(), bench=None, machine=[])
+    return collect(tree.experiment, gather(tree.experiment, tree.paths), Reference())
 
 
 def _evaluation(facts: Facts, name: str) -> EvaluationFacts:
@@ -31,9 +31,9 @@ def test_nearest_tiles_are_those_of_the_nearest_features(facts: Facts) -> None:
     folder = facts.dataset("sentinel2").tiles_folder
     assert folder is not None
     found = nearest_tiles(item, Tiles(folder), seed=0, count=4)
-    np.testing.assert_array_equal(found, [0, 2, 4, 6])  # samples lie at 0.1, 2.1, ..., tiles at 0, 1, 2, ...
+    np.testing.assert_array_equal(found, [0, 2, 4, 6])  # samples are at 0.1, 2.1, ..., tiles at 0, 1, 2, ...
     other = _evaluation(facts, "sentinel2-start")
-    assert nearest_tiles(other, Tiles(folder), seed=0, count=4) == "the features of the images are not kept"
+    assert nearest_tiles(other, Tiles(folder), seed=0, count=4) == "the features of the images were not stored"
     assert item.files is not None
     none = replace(item, files=replace(item.files, real_features=None))
     assert "not among the results" in str(nearest_tiles(none, Tiles(folder), seed=0, count=4))
@@ -42,14 +42,14 @@ def test_nearest_tiles_are_those_of_the_nearest_features(facts: Facts) -> None:
 def test_galleries_of_a_data_set_have_texts_and_false_colours(facts: Facts) -> None:
     found = galleries(facts, "sentinel2", _evaluation(facts, "sentinel2-final"))
     pictures = [picture for gallery in found for picture in gallery.pictures]
-    assert [gallery.title for gallery in found][:2] == ["Generated beside real", "In false colours"]
+    assert [gallery.title for gallery in found][:2] == ["Generated and real", "False colors"]
     assert len(found[0].pictures) == 3
     assert len(found[1].pictures) == 4
     assert all(picture.text.endswith(".") and picture.webp[:4] == b"RIFF" for picture in pictures)
     assert galleries(facts, "landscape", None) == []
 
 
-@pytest.mark.parametrize(("bands", "names"), [("R G B", []), ("B G R NIR", ["colour infrared"]), ("B02 B03", [])])
+@pytest.mark.parametrize(("bands", "names"), [("R G B", []), ("B G R NIR", ["color infrared"]), ("B02 B03", [])])
 def test_composites_need_their_bands(bands: str, names: list[str]) -> None:
     assert [name for name, _, _ in composites(bands.split())] == names
 

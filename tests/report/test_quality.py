@@ -1,4 +1,4 @@
-"""The picture of `dithc bench quality` has room for any number of contenders: no text is cut or covers another."""
+"""The figure of `dithc bench quality` fits any number of variants: no text is cut or covers another."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -35,7 +35,7 @@ def ratio(values: list[float], bound: str) -> dict[str, Any]:
 
 
 def result(contenders: int, *, seeds: int, alike: bool = False, again: bool = True) -> dict[str, Any]:
-    """Contenders from much later to much sooner than the baseline, or all as soon; some names are as long as they can be."""
+    """Return variants from much slower to much faster than the baseline, or all equal; some with names of maximum length."""
     others = [f"{number}-{LONGEST}"[: 64 if number % 3 == 2 else 9] for number in range(contenders - 1)]
     speeds = {name: 1.0 if alike else 0.1 * 1.4**number for number, name in enumerate(others)}
     bounds = {name: "at least" if speed > 8 else "at most" if speed < 0.125 else "" for name, speed in speeds.items()}
@@ -97,7 +97,9 @@ def test_lanes_stand_from_the_best_mean_down_with_each_seed_and_bounds_as_triang
             ("D", pytest.approx(own["wall"])),
         ]
     (band,) = panel.patches
-    assert (band.get_x(), band.get_x() + band.get_width()) == pytest.approx((0.8, 1.25)), "as far as it is from itself"
+    assert (band.get_x(), band.get_x() + band.get_width()) == pytest.approx((0.8, 1.25)), (
+        "the spread of the baseline over seeds"
+    )
     assert not next(panels(result(6, seeds=1, again=False))).patches
 
 

@@ -1,4 +1,4 @@
-"""The report's samples: pictures in rows below titles that are legible whatever names they have."""
+"""Samples of the report: images in rows below legible titles of any length."""
 
 from types import SimpleNamespace
 
@@ -28,7 +28,7 @@ def test_lines_of_a_title_hold_its_words_in_order():
     lines = title_lines("one two three four five six", 1.0)
     assert (len(lines) > 1, " ".join(lines)) == (True, "one two three four five six")
     assert "".join(title_lines("x" * 40, 1.0)) == "x" * 40
-    assert title_lines("wide", 0.0) == list("wide"), "where not even a letter fits"
+    assert title_lines("wide", 0.0) == list("wide"), "too narrow for one letter"
 
 
 def test_evaluations_of_the_same_state_are_told_apart_by_their_names() -> None:

@@ -1,4 +1,4 @@
-"""Figures 10 and 11 name every curve and say whether it was measured, published or simulated; what shares cores is no curve."""
+"""Figures 10 and 11 name every curve with its kind; oversubscribed points are not drawn."""
 
 import json
 from itertools import pairwise
@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from dithc.log import UserError
+from dithc.papers import read_reference
 from dithc.report import write_report
 from dithc.report.collect.experiment import read_scaling
-from dithc.report.engine.published import read_reference
-from dithc.report.engine.scaling_curves import ScalingCurve, curves_of, scaling_parts, together
+from dithc.report.engine.scaling_curves import ScalingCurve, curves_of, points_table, together
 from dithc.report.figures.scaling import blend, draw_scaling, spaced
 
 REFERENCE = Path(__file__).parents[2] / "config" / "paper" / "reference.yaml"
@@ -60,16 +60,17 @@ def test_points_are_in_order_and_those_that_share_cores_are_not_drawn() -> None:
 
 
 def test_the_table_has_what_was_measured_and_says_what_is_for_correctness_only() -> None:
-    rows = scaling_parts([curve(), curve("simulated", mode="strong", points=[point(1024, 19.0, 0.9)])])["rows"]
-    first, second, shared = rows["weak"]
-    assert first[2:6] == ["1", "1", "1", "100.0 %"]
-    assert second[2:] == ["2", "1", "1.25 ± 0.02", "80.0 %", "0.05", "90.0 %", "0.25", "0.24", "1.04", "yes"]
+    curves = [curve(), curve("simulated", mode="strong", points=[point(1024, 19.0, 0.9)])]
+    first, second, shared = points_table(curves, "weak").rows
+    assert first[2:6] == ["1", "1", "1", "100.0%"]
+    assert second[1:] == ["yes", "2", "1", "1.25 ± 0.02", "80.0%", "0.05", "90.0%", "0.25", "0.24"]
     assert "correctness only" in shared[0]
-    assert rows["strong"][0][:6] == ["B/2, batch 8 (simulated)", "B/2", "1,024", "256", "19", "90.0 %"]
+    (simulated,) = points_table(curves, "strong").rows
+    assert simulated[:6] == ["B/2, batch 8 (simulated)", "", "1,024", "256", "19", "90.0%"]
 
 
 def test_the_papers_numbers_are_those_printed_and_its_efficiency_follows_from_its_seconds() -> None:
-    published = read_reference(REFERENCE).scaling
+    published = curves_of(read_reference(REFERENCE).scaling, origin="reference")
     assert {one.kind for one in published} == {"published"}
     for one in published:
         for each in one.points:
@@ -80,7 +81,7 @@ def test_the_papers_numbers_are_those_printed_and_its_efficiency_follows_from_it
 
 
 def test_published_curves_come_once_and_only_beside_ours() -> None:
-    published = read_reference(REFERENCE).scaling
+    published = curves_of(read_reference(REFERENCE).scaling, origin="reference")
     assert together([], published) == []
     brought = curve("published", model="DiT-XL/2", label="again")
     found = together([curve(), brought], published)
@@ -101,7 +102,7 @@ def test_published_curves_come_once_and_only_beside_ours() -> None:
 def test_another_file_is_an_error(tmp_path: Path, bad: str) -> None:
     path = tmp_path / "bench.json"
     path.write_text(bad)
-    with pytest.raises(UserError, match="has no curves of scaling"):
+    with pytest.raises(UserError, match="has no scaling curves"):
         read_scaling([path])
 
 
@@ -132,12 +133,12 @@ def test_the_page_and_the_figures_show_all_three_kinds(plant: Any, tmp_path: Pat
     path.write_text(json.dumps({"curves": [content(), played]}))
     facts = write_report(tree.experiment, tree.paths, out=out, scaling=[path], reference=REFERENCE)
     text = out.read_text()
-    for words in ("B/2 (measured)", "XL/2 dithc (simulated)", "XL/2 authors&#39; logs (published)", "4,096", "90.6 %"):
+    for words in ("B/2 (measured)", "XL/2 dithc (simulated)", "XL/2 authors&#39; logs (published)", "4,096", "90.6%"):
         assert words in text
     assert {each["kind"] for each in json.loads(out.with_suffix(".json").read_text())["scaling"]} == {
         "measured", "simulated", "published",
     }  # fmt: skip
     assert (tmp_path / "figures" / "weak_scaling.png").read_bytes()[:4] == b"\x89PNG"
-    # Published numbers alone are no result of this experiment.
+    # Published numbers alone are not a result of this experiment.
     drawn = {mode: len(draw_scaling(facts, mode=mode)) for mode in ("weak", "strong")}
-    assert drawn["strong"] < drawn["weak"] / 4, "nothing of strong scaling was given, the figure says so in a line"
+    assert drawn["strong"] < drawn["weak"] / 4, "without strong scaling the figure is one line of text"

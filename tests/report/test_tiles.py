@@ -1,4 +1,4 @@
-"""The picture of a data set of tiles: what is read for it, and that it is legible."""
+"""The figure of a dataset of tiles: its content, and its legibility."""
 
 import json
 from pathlib import Path
@@ -16,7 +16,7 @@ BANDS = ["B01", "B02", "B03", "B04", "B05", "B06", "B07", "B08", "B8A", "B09", "
 
 
 def tile_set(*, latitude: float, count: int = 40, ranges: bool = True) -> TileSet:
-    """A data set as it may be, of tiles around a place."""
+    """Return a tile set around a location."""
     random = np.random.default_rng(0)
     picture = random.integers(0, 255, (16, 16, 3), dtype=np.uint8)
     mask = random.integers(0, 3, (16, 16), dtype=np.uint8)

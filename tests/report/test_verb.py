@@ -1,4 +1,4 @@
-"""`dithc report` as the workflow calls it."""
+"""The command `dithc report` as called by the workflow."""
 
 import json
 from pathlib import Path
@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture
 def planted(plant: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """A data set and its run, with paths relative to the working folder, and the configuration beside them."""
+    """A dataset and its run with relative paths, and the configuration in the working folder."""
     monkeypatch.chdir(tmp_path)
     tree = plant(Path())
     tree.dataset("sentinel2")
@@ -40,7 +40,6 @@ def test_report_is_written_from_manifests_and_no_bench(planted: Any, capsys: pyt
     assert "FID 48.26" in said
     assert "NOT COMPARABLE" in said
     assert said.endswith(f"report: {Path('report.html').resolve()}\n")
-    assert "30.44" in Path("report.html").read_text()
     assert "resumed at step 130" in Path("report.html").read_text()
 
 

@@ -1,4 +1,4 @@
-"""What a figure writes where."""
+"""Positions of the texts of a figure."""
 
 from collections.abc import Callable
 from itertools import combinations
@@ -14,7 +14,7 @@ from dithc.report.figures.canvas import DPI, styled
 
 
 def written(made: Callable[[], Figure], monkeypatch: pytest.MonkeyPatch) -> tuple[Bbox, dict[Text, Bbox]]:
-    """The box of a figure that is made inside `styled`, and that of every text that is drawn on it, in its pixels."""
+    """Return the box of a figure built inside `styled`, and the boxes of its texts, in pixels."""
     seen: dict[Text, None] = {}
     draw = Text.draw
 
@@ -34,7 +34,7 @@ def written(made: Callable[[], Figure], monkeypatch: pytest.MonkeyPatch) -> tupl
 
 
 def assert_legible(page: Bbox, boxes: dict[Text, Bbox], *, apart_inches: float = 0.0) -> None:
-    """No text is cut or covers another, and so much is free between two beside each other."""
+    """Check that no text is cut or covers another, with a horizontal distance."""
     for text, box in boxes.items():
         assert page.x0 <= box.x0 < box.x1 <= page.x1, text.get_text()
         assert page.y0 <= box.y0 < box.y1 <= page.y1, text.get_text()

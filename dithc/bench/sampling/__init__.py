@@ -20,7 +20,6 @@ Add a decoder to `decoders.DECODERS`. Only `theirs.py` imports diffusers.
 from dithc.bench.sampling.contenders import CONTENDERS
 from dithc.bench.sampling.measure import SamplingSettings, bench_sampling
 from dithc.bench.sampling.processes import serve
-from dithc.bench.sampling.tables import sampling_table
 from dithc.bench.sampling.ways import Cell
 
-__all__ = ["CONTENDERS", "Cell", "SamplingSettings", "bench_sampling", "sampling_table", "serve"]
+__all__ = ["CONTENDERS", "Cell", "SamplingSettings", "bench_sampling", "serve"]

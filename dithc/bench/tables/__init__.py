@@ -1,10 +1,12 @@
-"""The results of this room's measurements as tables for a terminal.
+"""Summaries of benchmark results, shown on a terminal and in the report.
 
-What: `table` finds by what a result holds which measurement it is of, and writes it for a person.
-Invariants: nothing is measured or computed here but ratios of numbers that stand in the result.
-How to change it: another measurement is a file here, and a line of `tables.py`.
+Contents: `summary` returns the tables, notes and conditions of a result, and `table` its text.
+
+Invariants: summaries contain numbers of the result and ratios of them. They measure nothing.
+
+Extending: another benchmark is a function that returns a `Measurement`, and an entry of `tables.SUMMARIES`.
 """
 
-from dithc.bench.tables.tables import table
+from dithc.bench.tables.tables import summary, table
 
-__all__ = ["table"]
+__all__ = ["summary", "table"]

@@ -1,39 +1,33 @@
-"""The stages of a training that gets one part after the other, for a terminal."""
+"""Summary of `dithc bench stepwise`: a training run that gets one part of dithc after the other."""
 
 from collections.abc import Mapping
 from typing import Any
 
+from dithc.summaries import ABSENT, Measurement, Table, with_deviation
 
-def stepwise_table(result: Mapping[str, Any]) -> str:
-    """Format a line per stage, then what each adds and what failed."""
-    settings, ranks = result["settings"], result["ranks"]
-    lines = [
-        f"{settings['model']}, batch {settings['batch']}, {settings['dtype']}, {ranks['ranks']} rank(s) x {ranks['cpus']} "
-        f"thread(s), medians of {settings['rounds']} runs of {settings['steps']} steps, in turns",
-        f"{'stage':<16}{'s a step':>10}{'+- MAD':>9}{'speed-up':>10}{'+- MAD':>8}"
-        f"{'over last':>11}{'+- MAD':>8}{'faults a step':>15}",
-    ]
-    for row in result["stages"]:
-        if row["status"] != "ok":
-            lines.append(f"{row['label']:<16}{row['status']:>10}: {row['reason']}")
-            continue
-        seconds = row["seconds"]
-        lines.append(
-            f"{row['label']:<16}{seconds['median']:>10.4f}{seconds['mad']:>9.4f}{_ratio(row['speedup'], 10)}"
-            f"{_ratio(row['speedup_over_previous'], 11)}{row['page_faults']:>15,.0f}"
-        )
-    lines += [f"{row['label']}: {row['what']}" for row in result["stages"]]
-    measured = [row for row in result["stages"] if row["status"] == "ok"]
+HEAD = ["Stage", "Adds", "s per step", "Speedup", "Over the stage before", "Page faults per step"]
+
+
+def stepwise_summary(result: Mapping[str, Any]) -> Measurement:
+    """Summarize the stages, and the differences of their losses."""
+    settings, ranks, stages = result["settings"], result["ranks"], result["stages"]
+    measured = [row for row in stages if row["status"] == "ok"]
+    notes = [f"{row['label']}: {row['status']}: {row['reason']}" for row in stages if row["status"] != "ok"]
     if measured and all(row["speedup"] is None for row in measured):
-        lines.append("no speed-up: the baseline was left out, or failed")
+        notes.append("no speedup: the baseline was left out, or failed")
     found = [row["largest_difference_of_losses"] for row in measured if row["largest_difference_of_losses"] is not None]
     if found:
-        lines.append(f"losses differ by {max(found):.1e} of their size at most: other kernels, other roundings")
-    return "\n".join(lines)
+        notes.append(f"losses differ by at most {max(found):.1e} of their size, because kernels round differently")
+    return Measurement(
+        title=f"{settings['model']}, batch {settings['batch']}, {settings['dtype']}, {ranks['ranks']} rank(s) × {ranks['cpus']} "
+        f"thread(s), medians of {settings['rounds']} interleaved runs of {settings['steps']} steps",
+        tables=[Table(title="Speedup by stage", head=HEAD, rows=[_row(row) for row in stages], texts=2)],
+        notes=notes,
+    )
 
 
-def _ratio(numbers: Mapping[str, Any] | None, width: int) -> str:
-    """Format a ratio and its deviation; a dash if its base was not measured."""
-    if numbers is None:
-        return f"{'-':>{width}}{'':>8}"
-    return f"{numbers['median']:>{width}.3f}{numbers['mad']:>8.3f}"
+def _row(row: Mapping[str, Any]) -> list[str]:
+    if row["status"] != "ok":
+        return [row["label"], row["what"], row["status"], *[ABSENT] * (len(HEAD) - 3)]
+    numbers = (with_deviation(row[name]) for name in ("seconds", "speedup", "speedup_over_previous"))
+    return [row["label"], row["what"], *numbers, f"{row['page_faults']:,.0f}"]

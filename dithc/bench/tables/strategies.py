@@ -1,58 +1,80 @@
-"""The comparison of strategies as the paper's table 2 has it, for a terminal."""
+"""Summary of `dithc bench strategies`, in the form of table 2 of the paper."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
-GIB, MIB = 1 << 30, 1 << 20
+from dithc.summaries import ABSENT, Measurement, Table, rounded, with_deviation
+
+GB, MIB = 1e9, 1 << 20
+SENT = ("tcp_bytes", "mpi_bytes", "shared_bytes")
 
 
-def strategies_table(result: Mapping[str, Any]) -> str:
-    """Format a line per batch and model: seconds, memory and bytes; then cftp over the others."""
+def strategies_summary(result: Mapping[str, Any]) -> Measurement:
+    """Summarize time, memory and bytes of each strategy, and the ratios of cftp to the others."""
     settings, names = result["settings"], [contender["name"] for contender in result["contenders"]]
-    heads = [f"{name} {unit}" for unit in ("s", "GiB", "sent MiB") for name in names]
-    widths = [max(9, len(head) + 2) for head in heads]
-    lines = [
-        f"{settings['dtype']}, medians of {settings['rounds']} runs of {settings['steps']} steps; "
-        f"{', '.join(_how(contender) for contender in result['contenders'])}; {result['clusters']}",
-        f"{'batch':>5}  {'model':<9}" + "".join(f"{head:>{width}}" for head, width in zip(heads, widths, strict=True)),
+    units = {"s": _seconds, "GB": _memory, "MiB sent": _sent}
+    cells = [([str(cell["batch"]), cell["model"]], cell["strategies"]) for cell in result["cells"]]
+    tables = [
+        Table(
+            title="Time, memory and sent bytes by strategy",
+            head=["Batch", "Model", *(f"{name} {unit}" for unit in units for name in names)],
+            rows=[
+                [*known, *(value(rows[name]) for value in units.values() for name in names)] for known, rows in cells
+            ],
+            texts=2,
+        )
     ]
-    for cell in result["cells"]:
-        rows = [cell["strategies"][name] for name in names]
-        words = [value(row) for value in (_seconds, _memory, _sent) for row in rows]
-        line = "".join(f"{word:>{width}}" for word, width in zip(words, widths, strict=True))
-        lines.append(f"{cell['batch']:>5}  {cell['model']:<9}{line}")
-    for cell in result["cells"]:
-        for name, row in cell["strategies"].items():
-            if "cftp_seconds_over" in row:
-                ratio, memory = row["cftp_seconds_over"], row["cftp_memory_over"]
-                share = f"{memory:.3f}" if memory else "unknown"
-                lines.append(
-                    f"{cell['model']} {cell['batch']}: cftp / {name} {ratio['median']:.3f} +- {ratio['mad']:.3f} of its time, "
-                    f"{share} of its memory"
-                )
-            elif row["status"] == "failed":
-                lines.append(f"{cell['model']} {cell['batch']}: {name} failed: {row['reason']}")
-    lines.append("- is out of memory; sent: bytes of one step over TCP and MPI, all ranks together")
-    return "\n".join(lines)
-
-
-def _how(contender: Mapping[str, Any]) -> str:
-    return f"{contender['name']} {contender['ranks']} rank(s) x {contender['cpus']} thread(s)"
+    if ratios := [[*known, *ratio] for known, rows in cells for ratio in _ratios(rows)]:
+        head = ["Batch", "Model", "cftp over", "Time", "Memory"]
+        tables.append(Table(title="cftp over the other strategies", head=head, rows=ratios, texts=3))
+    return Measurement(
+        title=f"Strategies, {settings['dtype']}, medians of {settings['rounds']} runs of {settings['steps']} steps",
+        tables=tables,
+        notes=[
+            *(
+                f"{known[1]} {known[0]}: {name} failed: {row['reason']}"
+                for known, rows in cells
+                for name, row in rows.items()
+                if row["status"] == "failed"
+            ),
+            f"{ABSENT}: out of memory. Memory is the sum over the ranks of a node; shared pages count once. Sent are the bytes "
+            "of one step over all ranks.",
+        ],
+        conditions={
+            **{one["name"]: f"{one['ranks']} rank(s) of {one['cpus']} thread(s)" for one in result["contenders"]},
+            "clusters": result["clusters"],
+            "memory limit": _limit(result["memory_limit"]),
+            **result["counted"],
+        },
+    )
 
 
 def _seconds(row: Mapping[str, Any]) -> str:
-    return f"{row['seconds']['median']:.3f}" if row["status"] == "ok" else _absent(row)
+    return with_deviation(row["seconds"]) if row["status"] == "ok" else _absent(row)
 
 
 def _memory(row: Mapping[str, Any]) -> str:
-    return f"{row['peak_pss_bytes'] / GIB:.2f}" if row["status"] == "ok" and row["peak_pss_bytes"] else _absent(row)
+    return rounded(row["peak_pss_bytes"] / GB) if row["status"] == "ok" and row["peak_pss_bytes"] else _absent(row)
 
 
 def _sent(row: Mapping[str, Any]) -> str:
-    counted = [row.get(name) for name in ("tcp_bytes", "mpi_bytes", "shared_bytes")]
-    known = [value for value in counted if value is not None]
-    return f"{sum(known) / MIB:.1f}" if row["status"] == "ok" and known else _absent(row)
+    known = [row[name] for name in SENT if row.get(name) is not None]
+    return rounded(sum(known) / MIB) if row["status"] == "ok" and known else _absent(row)
 
 
 def _absent(row: Mapping[str, Any]) -> str:
-    return "failed" if row["status"] == "failed" else "-"
+    return "failed" if row["status"] == "failed" else ABSENT
+
+
+def _ratios(rows: Mapping[str, Mapping[str, Any]]) -> Iterator[list[str]]:
+    for name, row in rows.items():
+        if "cftp_seconds_over" in row:
+            yield [name, with_deviation(row["cftp_seconds_over"]), rounded(row["cftp_memory_over"])]
+
+
+def _limit(given: Mapping[str, Any]) -> str:
+    if given["bytes"] is None:
+        return "none"
+    origin = "as requested" if given["asked"] else "available at the start"
+    how = "; ".join(f"{name}: {text}" for name, text in given["how"].items())
+    return f"{rounded(given['bytes'] / GB)} GB for the ranks of a run, {origin} ({how})"

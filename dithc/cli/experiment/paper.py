@@ -92,8 +92,8 @@ def _document(args: argparse.Namespace, experiment: Any, jobs: Any) -> int:
     drawing.write_csv(document, args.out.with_suffix(".csv"))
     drawing.draw(document, args.out.with_suffix(""))
     outputs.write(args.out, document.to_json())
-    for line in document.findings:
-        print(line)
+    for one in drawing.claims([document]):
+        print(f"{'agrees' if one.holds else 'does not agree'} with the paper: {one.text}")
     states = [cell.status for cell in document.cells]
     told = ", ".join(f"{states.count(one)} {one}" for one in dict.fromkeys(states))
     print(f"{document.paper}: {told or 'no cells'}; {args.out}")

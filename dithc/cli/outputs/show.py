@@ -109,10 +109,10 @@ def _document(path: Path) -> list[str]:
         return _report(content)
     if "plan" in content and "trace" in content:
         return _plan(path, content)
-    if content.get("bench") == "automem":
-        from dithc.bench import table
+    if "bench" in content and "summary" in content:
+        from dithc.summaries import Measurement
 
-        return [f"measurement {path}", *table(content).splitlines()]
+        return [f"measurement {path}", *Measurement.of(content).text().splitlines()]
     return [f"JSON {path}", *_values(content)]
 
 

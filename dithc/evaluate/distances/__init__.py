@@ -1,8 +1,10 @@
-"""How far two sets of images are apart, by their features: FID and KID with floors and intervals, precision and recall.
+"""Distances of two sets of images by features: FID and KID with floors and intervals, precision and recall.
 
-What: pure functions of features or of their statistics, in float64.
-Invariants: no torch; a distance comes with what a finite number of images does to it.
-How to change it: another distance is a file here, asked for in `beside.py`.
+Contents: pure functions of features or of their statistics, in float64.
+
+Invariants: no torch. Each distance has an estimate of the effect of a finite number of images.
+
+Extending: another distance is a file here, and an optional metric in `beside.py`.
 """
 
 from dithc.evaluate.distances.frechet import Floor, few_images, fid, floor, floor_at

@@ -1,4 +1,4 @@
-"""The Fréchet distance between two sets of features (FID), and the floor that a finite real set puts under it.
+"""The Fréchet distance of two sets of features (FID), and its floor for a finite real set.
 
 Pure functions in float64. Legend: n rows, d features.
 """
@@ -27,7 +27,8 @@ class Floor:
 def fid(a: Statistics, b: Statistics) -> float:
     """Return the Fréchet inception distance of two sets (Heusel et al. 2017, equation 6).
 
-    Raises UserError if a set has fewer than two images, or extractor, resize, stretch or number of features differ.
+    Raises:
+        UserError: a set has fewer than two images, or extractor, resize, stretch or number of features differ.
     """
     require_same(a, b)
     for text in few_images(a, b):
@@ -36,7 +37,7 @@ def fid(a: Statistics, b: Statistics) -> float:
 
 
 def few_images(a: Statistics, b: Statistics) -> list[str]:
-    """What to say of sets that are too small for their number of features."""
+    """Return warnings on sets that are too small for their number of features."""
     return [
         f"n = {s.n} images for {s.num_features} features: the covariance is rank-deficient, the distance is inflated"
         for s in (a, b)
@@ -47,9 +48,9 @@ def few_images(a: Statistics, b: Statistics) -> list[str]:
 def frechet_distance(mu_a: FloatArray, sigma_a: FloatArray, mu_b: FloatArray, sigma_b: FloatArray) -> float:
     """Return |mu_a - mu_b|^2 + tr A + tr B - 2 tr (A B)^(1/2), at least 0, for means (d,) and covariances A and B (d, d).
 
-    With A = V diag(w) V^T and R = V diag(sqrt w), the non-zero eigenvalues of A B are those of the symmetric R^T B R. The
-    trace is then the sum of their square roots, from two symmetric eigenproblems. Directions in which A has no variance
-    beyond rounding are omitted: their square roots would turn rounding of 1e-16 into an error of 1e-8 each.
+    With A = V diag(w) V^T and R = V diag(sqrt w), the non-zero eigenvalues of A B are those of the symmetric R^T B R.
+    The trace is then the sum of their square roots, from two symmetric eigenproblems. Directions in which A has no
+    variance beyond rounding are omitted: their square roots would turn rounding of 1e-16 into an error of 1e-8 each.
     """
     w, v = np.linalg.eigh(sigma_a)  # (d,), (d, d)
     kept = w > max(w[-1], 0.0) * len(w) * np.finfo(np.float64).eps
@@ -63,14 +64,17 @@ def frechet_distance(mu_a: FloatArray, sigma_a: FloatArray, mu_b: FloatArray, si
 def floor(features: NDArray[np.floating] | Sequence[NDArray[np.floating]], *, seed: int = 0) -> Floor:
     """Return the FID of two random halves of a real set, features (n, d) or blocks of rows.
 
-    It is the best score of a generator at n / 2, somewhat above the distance of two new sets of the full size. A score near
-    or below it means that the sets cannot be distinguished at this n. Raises UserError for fewer than four rows.
+    It is the best score of a generator at n / 2, somewhat above the distance of two new sets of the full size. A score
+    near or below it means that the sets cannot be distinguished at this n.
+
+    Raises:
+        UserError: the set has fewer than four rows.
     """
     blocks = [features] if isinstance(features, np.ndarray) else list(features)
     n = sum(len(block) for block in blocks)
     if n < 4:
         raise problem(
-            "too few images for a real-half against real-half floor",
+            "too few images for a floor of real half against real half",
             got=f"n = {n}",
             expected="n >= 4",
             fix="use more real images",
@@ -88,10 +92,10 @@ def floor(features: NDArray[np.floating] | Sequence[NDArray[np.floating]], *, se
 
 
 def floor_at(ground: Floor, *, n_real: int, n_generated: int, num_features: int) -> float | None:
-    """What the floor would be at the n of a score, from that of the halves; None where they have no more images than features.
+    """Return the floor at the n of a score; None if a half has no more images than features.
 
-    The distance of two sets of one kind falls as 1/n + 1/m (Chong and Forsyth 2020, section 3), to first order, which needs more
-    images than features.
+    The distance of two sets of one distribution falls as 1/n + 1/m (Chong and Forsyth 2020, section 3) to first order,
+    which requires more images than features.
     """
     if min(ground.n_first, ground.n_second) <= num_features:
         return None

@@ -1,8 +1,8 @@
-"""How far a Fréchet distance would move with other images of the same kind: its 95 % interval, from the pull of each image on it.
+"""95% interval of a Fréchet distance, from the influence of each image.
 
-An image that weighs a little more than others moves the distance by its influence; the squares of all influences add up to the
-variance that resampling the images (the bootstrap) has to first order: the infinitesimal jackknife (Efron 1982, chapter 6).
-The distance's own bias at few images, of which the floor tells, is not in it.
+The influence is the change of the distance with the weight of an image. The sum of squared influences is the
+first-order variance of resampling the images (the bootstrap): the infinitesimal jackknife (Efron 1982, chapter 6). The
+interval does not contain the bias of the distance for few images, which the floor estimates.
 
 In float64. Legend: n rows of a set, d features.
 """
@@ -15,12 +15,12 @@ from numpy.typing import NDArray
 from dithc.evaluate.statistics import FloatArray, Statistics
 from dithc.runs import outcome
 
-AT_ONCE = 4096  # rows, so that copies of them take 64 MB each at 2,048 features
+AT_ONCE = 4096  # rows, so that each copy needs 64 MB with 2,048 features
 Blocks = Sequence[NDArray[np.floating]]
 
 
 def fid_interval(value: float, a: Statistics, blocks_a: Blocks, b: Statistics, blocks_b: Blocks) -> list[float] | None:
-    """Return the normal 95 % interval of the distance `value` from statistics and features (n, d) of both sets.
+    """Return the normal 95% interval of the distance `value` from statistics and features (n, d) of both sets.
 
     None if a set has no more images than features.
     """
@@ -32,10 +32,10 @@ def fid_interval(value: float, a: Statistics, blocks_a: Blocks, b: Statistics, b
 
 
 def _variance(own: Statistics, blocks: Blocks, other: Statistics) -> float:
-    """What the images of one set add to the variance of the distance.
+    """Return the contribution of one set to the variance of the distance.
 
-    The influence of row x, which is z from the mean, is 2 (mu - mu') z + z^T (1 - T) z less its mean: 1 - T is the derivative of
-    tr A + tr B - 2 tr (A B)^(1/2) by A, and T the linear map that takes the Gaussian of A to that of B.
+    With z = x - mean, the influence of row x is 2 (mu - mu') z + z^T (1 - T) z minus its mean. 1 - T is the derivative
+    of tr A + tr B - 2 tr (A B)^(1/2) by A. T is the linear map from the Gaussian of A to the Gaussian of B.
     """
     mean, apart = own.mean(), 2 * (own.mean() - other.mean())  # (d,)
     curved = np.eye(own.num_features) - _transport(own.covariance(), other.covariance())  # (d, d)
@@ -49,7 +49,7 @@ def _variance(own: Statistics, blocks: Blocks, other: Statistics) -> float:
 
 
 def _transport(a: FloatArray, b: FloatArray) -> FloatArray:
-    """T (d, d) with T A T = B on the directions in which A varies: A^(-1/2) (A^(1/2) B A^(1/2))^(1/2) A^(-1/2)."""
+    """Return T (d, d) with T A T = B on the directions in which A varies: A^(-1/2) (A^(1/2) B A^(1/2))^(1/2) A^(-1/2)."""
     w, v = np.linalg.eigh(a)  # (d,), (d, d)
     kept = w > max(w[-1], 0.0) * len(w) * np.finfo(np.float64).eps
     root, inverse = v[:, kept] * np.sqrt(w[kept]), v[:, kept] / np.sqrt(w[kept])  # (d, r)

@@ -1,4 +1,4 @@
-"""Kernel distance of two sets of features (KID), and how far each image pulls it, from which its interval follows.
+"""Kernel distance of two sets of features (KID), and the pull of each image on it, which determines its interval.
 
 Pure functions in float64. Legend: n and m rows, d features.
 """
@@ -21,9 +21,10 @@ SUBSETS = 50
 class Kid:
     """Kernel distance `value`, with the pulls of real (n,) and generated (m,) images on it.
 
-    A pull is the loss of the distance without that image. The squares of all pulls add up to the jackknife's variance
-    (Arvesen 1969, of U-statistics of several samples). The pulls of a difference of two scores with common images are the
-    differences of their pulls. A pull is 0 for an image in no subset. Pulls are empty if a set has fewer than three images.
+    A pull is the decrease of the distance without that image. The sum of squared pulls is the jackknife variance
+    (Arvesen 1969, for U-statistics of several samples). The pulls of a difference of two scores with common images are
+    the differences of their pulls. A pull is 0 for an image in no subset. Pulls are empty if a set has fewer than three
+    images.
     """
 
     value: float
@@ -32,10 +33,10 @@ class Kid:
 
     @property
     def interval(self) -> list[float] | None:
-        """95 % confidence, normal; None where a set has fewer than three images.
+        """Normal 95% confidence interval; None if a set has fewer than three images.
 
-        Of equal distributions the distance has no linear part, and the jackknife gives about twice its variance: the interval
-        is wide there rather than narrow (Efron and Stein 1981).
+        For equal distributions the distance has no linear part, and the jackknife returns about twice its variance: the
+        interval is then too wide, not too narrow (Efron and Stein 1981).
         """
         if not len(self.real):
             return None
@@ -44,7 +45,7 @@ class Kid:
 
     @property
     def pulls(self) -> dict[str, list[float]] | None:
-        """Six digits of each pull, `real` and `generated`; None where a set has fewer than three images."""
+        """Pulls in six digits, `real` and `generated`; None if a set has fewer than three images."""
         if not len(self.real):
             return None
         return {name: [float(f"{one:.6g}") for one in getattr(self, name)] for name in ("real", "generated")}
@@ -58,9 +59,11 @@ def kid(
 ) -> Kid:
     """Return the unbiased squared MMD of features (n, d) with the kernel (x . y / d + 1)^3 (Binkowski et al. 2018, section 4).
 
-    It is unbiased at small n, and may be slightly negative. Sets of up to 1,000 rows are used completely; for larger ones,
-    value and pulls are those of the mean over 50 random subsets of 1,000 rows. Raises UserError if a set has fewer than two
-    rows.
+    It is unbiased at small n, and may be slightly negative. Sets of up to 1,000 rows are used completely. For larger
+    sets, value and pulls are means over 50 random subsets of 1,000 rows.
+
+    Raises:
+        UserError: a set has fewer than two rows.
     """
     blocks_a, blocks_b = ([a] if isinstance(a, np.ndarray) else a), ([b] if isinstance(b, np.ndarray) else b)
     n_a, n_b = sum(map(len, blocks_a)), sum(map(len, blocks_b))
@@ -82,12 +85,12 @@ def kid(
 
 
 def _subset(n: int, generator: np.random.Generator) -> NDArray[np.int64]:
-    """Sorted indices of a random subset, all where there are few."""
+    """Return sorted indices of a random subset; all indices of a small set."""
     return np.sort(generator.permutation(n)[:SUBSET]).astype(np.int64)
 
 
 def _rows(blocks: Iterable[NDArray[np.floating]], indices: NDArray[np.int64]) -> FloatArray:
-    """The rows of the given sorted indices out of consecutive blocks."""
+    """Return the rows of sorted indices in consecutive blocks."""
     parts, start = [], 0
     for block in blocks:
         inside = indices[(indices >= start) & (indices < start + len(block))] - start
@@ -97,7 +100,7 @@ def _rows(blocks: Iterable[NDArray[np.floating]], indices: NDArray[np.int64]) ->
 
 
 def _kernels(x: FloatArray, y: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """Kernel of x with itself (n, n), of y with itself (m, m), of x with y (n, m)."""
+    """Return the kernels of x with x (n, n), y with y (m, m), and x with y (n, m)."""
     d = x.shape[1]
     k_xx, k_yy, k_xy = (_cube(p @ q.T / d + 1) for p, q in ((x, x), (y, y), (x, y)))
     return k_xx, k_yy, k_xy
@@ -111,10 +114,10 @@ def _mmd2(k_xx: FloatArray, k_yy: FloatArray, k_xy: FloatArray) -> float:
 
 
 def _pulls(within: FloatArray, between: FloatArray) -> FloatArray:
-    """Pulls of the rows of one set, (n,), from its kernel (n, n) and that with the other set (n, m).
+    """Return the pulls (n,) of the rows of one set from its kernel (n, n) and the kernel with the other set (n, m).
 
-    Without row i the mean over pairs is (sum - 2 row_i) / ((n - 1) (n - 2)), and that with the other set (sum - row_i) /
-    ((n - 1) m): what is lost are the multiples below of how far the row lies above the mean row.
+    Without row i the mean over pairs is (sum - 2 row_i) / ((n - 1) (n - 2)), and the mean with the other set (sum -
+    row_i) / ((n - 1) m). Both decrease by a multiple of the difference of the row from the mean row.
     """
     n, m = between.shape
     own, other = within.sum(axis=1) - np.diag(within), between.sum(axis=1)  # (n,)

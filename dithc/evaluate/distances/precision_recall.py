@@ -1,9 +1,9 @@
-"""Which of two sets of features lies among the other: precision and recall, density and coverage.
+"""Precision and recall, density and coverage of two sets of features.
 
-A set covers the space within the balls around its rows that reach to their k-th nearest other row of the set. Precision is the
-share of generated images within real balls, recall that of real ones within generated ones (Kynkäänniemi et al. 2019, section 2);
-density counts the real balls that an image is in, over k, and coverage is the share of real balls with a generated image in them
-(Naeem et al. 2020, section 3). Distances are made a block at a time, of two blocks of rows.
+A set covers the balls around its rows with the distance to the k-th nearest other row as radius. Precision is the share
+of generated images in real balls, recall the share of real images in generated balls (Kynkäänniemi et al. 2019, section
+2). Density is the number of real balls that contain an image, over k. Coverage is the share of real balls with a
+generated image (Naeem et al. 2020, section 3). Distances are computed for two blocks of rows at a time.
 
 In float64. Legend: n real and m generated rows, d features.
 """
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from dithc.evaluate.statistics import FloatArray
 from dithc.log import problem
 
-AT_ONCE = 1024  # rows of a block: distances of two take 8 MB, and 2,048 features of one 17 MB
+AT_ONCE = 1024  # rows per block: distances of two blocks need 8 MB, 2,048 features of a block 17 MB
 NEAREST_OF_PRECISION, NEAREST_OF_DENSITY = 3, 5  # k in both papers
 Blocks = Sequence[NDArray[np.floating]]
 
@@ -36,18 +36,21 @@ def neighbours(
 ) -> Neighbours:
     """Return precision, recall, density and coverage from blocks of real (n, d) and generated (m, d) features.
 
-    Neighbor `k` sets the radius of precision and recall, `k_density` that of density and coverage. A row at a radius is
-    inside, so equal sets give 1. Raises UserError if a set has no k-th neighbor.
+    Neighbor `k` sets the radius of precision and recall, `k_density` the radius of density and coverage. A row at the
+    radius is inside, so equal sets return 1.
+
+    Raises:
+        UserError: a set has no k-th neighbor.
     """
     n, m, most = sum(map(len, real)), sum(map(len, generated)), max(k, k_density)
     if min(n, m) <= most:
         raise problem(
             "too few images for precision, recall, density and coverage",
             got=f"n = {n} real and {m} generated",
-            expected=f"more than {most} of each, the neighbours that decide how far an image reaches",
-            fix="use more images, or leave these out of the `metrics` of the evaluation",
+            expected=f"more than {most} of each, the number of neighbors",
+            fix="use more images, or remove these from `metrics` of the evaluation",
         )
-    center = real[0].mean(axis=0, dtype=np.float64)  # lengths from there are small numbers, and differences round less
+    center = real[0].mean(axis=0, dtype=np.float64)  # small lengths reduce the rounding of differences
     of_real, of_generated = (_squared_radii(blocks, center, (k, k_density)) for blocks in (real, generated))
     is_precise, is_covered = np.zeros(m, bool), np.zeros(n, bool)
     is_recalled, inside = np.zeros(n, bool), 0
@@ -64,7 +67,7 @@ def neighbours(
 
 
 def _pieces(blocks: Blocks, center: FloatArray) -> Iterator[tuple[slice, FloatArray]]:
-    """At most AT_ONCE rows at a time, from the centre: which of all they are, and their features."""
+    """Yield at most AT_ONCE rows at a time: their positions, and their features relative to the center."""
     begin = 0
     for block in blocks:
         for start in range(0, len(block), AT_ONCE):
@@ -74,9 +77,9 @@ def _pieces(blocks: Blocks, center: FloatArray) -> Iterator[tuple[slice, FloatAr
 
 
 def _squared(x: FloatArray, y: FloatArray) -> FloatArray:
-    """Squared distances (rows of x, rows of y), from the lengths and the products of rows.
+    """Return squared distances (rows of x, rows of y) from the lengths and the products of rows.
 
-    What rounds to less than the products can resolve is none: rows that are equal have no distance, in either order.
+    Distances below the resolution of the products are 0, so that equal rows have distance 0 in either order.
     """
     lengths = (x**2).sum(axis=1)[:, None] + (y**2).sum(axis=1)  # (rows of x, rows of y)
     squared = lengths - 2 * (x @ y.T)
@@ -85,9 +88,9 @@ def _squared(x: FloatArray, y: FloatArray) -> FloatArray:
 
 
 def _squared_radii(blocks: Blocks, center: FloatArray, ranks: tuple[int, ...]) -> dict[int, FloatArray]:
-    """Squared distance of each row to its k-th nearest other row, for each k of `ranks`.
+    """Return the squared distance of each row to its k-th nearest other row, for each k of `ranks`.
 
-    A radius is widened by what two ways of making the same distance may differ by, so that a row on the edge is in the ball.
+    A slack for rounding widens the radius, so that a row at the edge is inside the ball.
     """
     most = max(ranks) + 1  # a row is its own nearest
     found = {k: np.empty(sum(map(len, blocks))) for k in ranks}

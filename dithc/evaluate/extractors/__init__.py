@@ -1,9 +1,11 @@
-"""Feature extractors: networks that turn images into the features that distances are made of.
+"""Feature extractors: networks that convert images into features for distances.
 
-What: `Extractor` is what all have in common, `load_extractor` opens the one that a configuration names, `train_classifier` trains
-one where no published network fits.
-Invariants: an extractor says what it is by the hash of its weights and how it resizes; no weights are fetched or guessed.
-How to change it: another extractor is a file here, its kind in `loading.py` and in the configuration.
+Contents: `Extractor` is the common record, `load_extractor` opens the extractor of a configuration, `train_classifier`
+trains one if no published network fits.
+
+Invariants: the hash of the weights and the resize mode identify an extractor. No weights are downloaded or substituted.
+
+Extending: another extractor is a file here, and its `kind` in `loading.py` and in the configuration.
 """
 
 from dithc.evaluate.extractors.classifier import train_classifier

@@ -1,7 +1,7 @@
-"""A small classifier that the workflow trains on its own tiles, as a feature extractor where no published network is at hand.
+"""A small classifier that the workflow trains on tiles, as a feature extractor without a published network.
 
-Its features tell the classes of one data set apart and, where it is asked for, defects of images; nothing more: distances in
-them rank models of one experiment, and are not comparable with published FID or with another classifier.
+Its features distinguish only the classes of one dataset and, on request, defects of images. Distances of them rank
+models of one experiment. They are not comparable with published FID or with another classifier.
 
 Legend: N batch, C channels, H height, W width, K classes, D defects, d features: 128, with defects 224.
 """
@@ -29,14 +29,14 @@ WIDTHS = (32, 64, 128)
 NUM_GROUPS = 8
 LEARNING_RATE = 2e-3
 WEIGHT_DECAY = 1e-2
-NOTE = "features of a small classifier trained on this experiment's own tiles: not comparable with published FID"
+NOTE = "features of a small classifier trained on the tiles of this experiment: not comparable with published FID"
 
 
 class Classifier(nn.Module):
-    """Three convolutions of stride 2 with group normalisation, averages over positions, one linear layer for the classes.
+    """Three convolutions of stride 2 with group normalization, averages over positions, one linear layer for the classes.
 
-    Group normalisation makes a feature independent of the other images of the batch. With defects there is a layer for their
-    levels, and features are the averages of all stages: textures are in the first ones.
+    Group normalization makes features independent of the other images in the batch. With defects, another layer
+    predicts their levels, and features are the averages of all stages, because the first stages contain textures.
     """
 
     def __init__(self, num_classes: int, num_defects: int = 0) -> None:
@@ -51,7 +51,7 @@ class Classifier(nn.Module):
         self.defects = nn.Linear(self.num_features, num_defects) if num_defects else None
 
     def features(self, images: Tensor) -> Tensor:
-        """Features (N, d) of pixels 0..255 (N, 3, H, W)."""
+        """Return features (N, d) of pixels 0..255 (N, 3, H, W)."""
         x = images.float() / 127.5 - 1  # (N, 3, H, W), -1..1
         stages: list[Tensor] = []
         for conv, norm in zip(self.convs, self.norms, strict=True):
@@ -82,14 +82,14 @@ def train_classifier(
         steps: Number of optimizer steps.
         seed: Seed of the initial weights, the order and the flips.
         batch: Images per step.
-        defects: Whether to add defects (`defects.py`) and learn kind and level beside the class; one class is enough then.
+        defects: Whether to add defects (`defects.py`) and learn their type and level; one class is then enough.
 
     Returns:
         path, sha256, classes, images, steps, loss, and train_accuracy (0..1) on all images; with defects, their names and
         `defects_told`, the share (0..1) of defects that the classifier recognizes.
 
     Raises:
-        UserError: Images are invalid, lengths differ, there is one class only, or training diverged.
+        UserError: Images are invalid, lengths differ, only one class exists, or training diverged.
         OSError: The disk is full or not writable; an earlier file at `path` is intact.
     """
     classes = _require_trainable(images, labels, least=1 if defects else 2)
@@ -139,20 +139,24 @@ def train_classifier(
 
 
 def load(path: Path) -> Extractor:
-    """Read a file of `train_classifier`; raise UserError if it is missing, damaged or of another program."""
-    require_file(path, kind="classifier", what_to_put="the file that `train_classifier` writes, about 0.4 MB")
+    """Read a file of `train_classifier`.
+
+    Raises:
+        UserError: the file is missing, damaged or from another program.
+    """
+    require_file(path, kind="classifier", what_to_put="the file of `train_classifier`, about 0.4 MB")
     state, metadata = read_state(path)
     kind = metadata.get("kind")
     if kind != KIND:
         raise problem(
-            f"weights file {path} is no classifier of dithc",
+            f"weights file {path} is not a classifier of dithc",
             got=f"kind {kind!r}",
             expected=f"kind {KIND!r} in the file's metadata",
-            fix="train one on the experiment's tiles, or name another kind of extractor",
+            fix="train one on the tiles of the experiment, or select another `kind` of extractor",
         )
     network = Classifier(len(metadata["classes"]), len(metadata.get("defects", ()))).eval()
     fill(network, state, path=path, hint="train the classifier again")
-    told = f", defects told {metadata['defects_told']:.3f}" if "defects" in metadata else ""
+    told = f", defects recognized {metadata['defects_told']:.3f}" if "defects" in metadata else ""
     return Extractor(
         name=path.name,
         kind="classifier",
@@ -169,18 +173,18 @@ def _require_trainable(images: NDArray[np.uint8], labels: NDArray[np.integer], *
     require_images(images)
     if labels.shape != (len(images),) or not np.issubdtype(labels.dtype, np.integer):
         raise problem(
-            "labels for the classifier do not fit the images",
+            "labels for the classifier do not match the images",
             got=f"{labels.dtype} {labels.shape}",
             expected=f"integers of shape {(len(images),)}",
-            fix="give one integer class per image",
+            fix="pass one integer class per image",
         )
     classes = np.unique(labels)
     if len(classes) < least:
         raise problem(
-            "the classifier has nothing to tell apart",
+            "the classifier requires two classes",
             got=f"{len(classes)} class(es) in {len(labels)} images",
             expected="at least two classes",
-            fix="let it learn defects too (`defects: true`), which one class is enough for, or use another extractor",
+            fix="set `defects: true`, which requires only one class, or use another extractor",
         )
     if min(images.shape[2:]) < 8:
         raise problem(
@@ -193,7 +197,7 @@ def _require_trainable(images: NDArray[np.uint8], labels: NDArray[np.integer], *
 
 
 def _loss(network: Classifier, pixels: Tensor, targets: Tensor, generator: torch.Generator) -> Tensor:
-    """Cross entropy of the classes (N,), and of the levels of defects, which it makes, summed over these."""
+    """Return the cross entropy of the classes (N,), plus the sum over levels of added defects."""
     if network.defects is None:
         return functional.cross_entropy(network(pixels), targets)
     pixels, levels = damaged(pixels.float(), generator)  # (N, 3, H, W), (N, D)
@@ -203,7 +207,7 @@ def _loss(network: Classifier, pixels: Tensor, targets: Tensor, generator: torch
 
 
 def _initial(num_classes: int, num_defects: int, generator: torch.Generator) -> Classifier:
-    """A network whose weights depend on the generator alone; the global random state stays as it was."""
+    """Return a network initialized from the generator alone; the global random state is unchanged."""
     with torch.random.fork_rng(devices=[]):
         network = Classifier(num_classes, num_defects)
     for conv in network.convs:
@@ -240,7 +244,7 @@ def _defects_told(network: Classifier, images: NDArray[np.uint8], generator: tor
 
 
 def _require_learnt(loss: float, accuracy: float, *, num_classes: int, numbers: dict[str, object]) -> None:
-    """Refuses a diverged training and warns of one that did not beat guessing."""
+    """Reject a diverged training run, and warn if it did not beat guessing."""
     if not math.isfinite(loss):
         raise problem(
             "training of the classifier diverged or did not run",
@@ -251,13 +255,13 @@ def _require_learnt(loss: float, accuracy: float, *, num_classes: int, numbers: 
     if accuracy < 2 / num_classes and num_classes > 2:
         log.warning(
             f"classifier: train accuracy {accuracy:.3f} with {num_classes} classes is close to guessing; "
-            "distances in its features will say little: train longer"
+            "distances of its features have little meaning: train longer"
         )
     else:
         log.info(f"classifier: train accuracy {accuracy:.3f} over {num_classes} classes, loss {loss:.3f}")
     told = numbers.get("defects_told")
     if isinstance(told, float) and told < 2 / len(DEFECTS):
         log.warning(
-            f"classifier: {told:.3f} of the defects are told rightly, of {len(DEFECTS)} kinds, which is close to guessing; "
-            "distances in its features will say little of them: train longer"
+            f"classifier: it recognizes {told:.3f} of the defects of {len(DEFECTS)} types, which is close to guessing; "
+            "distances of its features have little meaning for defects: train longer"
         )

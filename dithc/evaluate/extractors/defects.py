@@ -1,9 +1,9 @@
-"""Defects of images, made on purpose and of random level: what a judge learns to tell, whatever else it tells apart.
+"""Synthetic defects of images with random levels, which a classifier learns in addition to classes.
 
-Every defect is a function of whole images to wholly spoilt ones; its level is the share of the way there. To tell images apart by
-kind and level of a distortion teaches features of quality without an opinion of anyone (Madhusudana et al., Image Quality
-Assessment using Contrastive Learning, arXiv 2110.13266, section III). Blocks begin at the corner of an image, as a network's
-patches do.
+A defect maps intact images to fully degraded images. Its level interpolates between both. Predicting type and level of
+a distortion teaches features of quality without human ratings (Madhusudana et al., Image Quality Assessment using
+Contrastive Learning, arXiv 2110.13266, section III). Blocks begin at the corner of an image, like the patches of a
+network.
 
 Legend: N batch, C channels, H height, W width, D defects.
 """
@@ -14,8 +14,8 @@ import torch
 from torch import Generator, Tensor
 from torch.nn import functional
 
-SHARE = 0.8  # of images that get a defect
-STRENGTH = 64.0  # standard deviation of what is added to pixels of 0..255 at level 1
+SHARE = 0.8  # share of images with a defect
+STRENGTH = 64.0  # standard deviation of the change of pixels 0..255 at level 1
 LEAST_CONTRAST = 0.3
 
 Defect = Callable[[Tensor, Generator], Tensor]
@@ -35,37 +35,37 @@ def damaged(images: Tensor, generator: Generator) -> tuple[Tensor, Tensor]:
         chosen = torch.nonzero(kinds == number).flatten()
         if len(chosen):
             part = images[chosen]
-            wholly = defect(part, generator)
-            levels[chosen] *= (wholly != part).flatten(1).any(dim=1)  # as small tiles have no blocks to shuffle
-            spoilt[chosen] = torch.lerp(part, wholly, levels[chosen].view(-1, 1, 1, 1))
+            degraded = defect(part, generator)
+            levels[chosen] *= (degraded != part).flatten(1).any(dim=1)  # small tiles have no blocks to shuffle
+            spoilt[chosen] = torch.lerp(part, degraded, levels[chosen].view(-1, 1, 1, 1))
     return spoilt.clamp(0, 255), levels[:, None] * functional.one_hot(kinds, len(DEFECTS))
 
 
 def _another_display(images: Tensor, generator: Generator) -> Tensor:
-    """As displays of other data sets would show them: what is bright on one is dark on another."""
+    """Change brightness and contrast as displays of other datasets would."""
     share = LEAST_CONTRAST + (1 - LEAST_CONTRAST) * torch.rand(len(images), 1, 1, 1, generator=generator)
     grey = 255 * torch.rand(len(images), 1, 1, 1, generator=generator)
     return torch.lerp(grey, images, share)
 
 
 def _averages(images: Tensor, side: int) -> Tensor:
-    """Averages of blocks, at the far border of what is left there (N, C, H / side, W / side)."""
+    """Return averages of blocks, truncated at the far border (N, C, H / side, W / side)."""
     return functional.avg_pool2d(images, side, ceil_mode=True)
 
 
 def _spread(blocks: Tensor, side: int, like: Tensor) -> Tensor:
-    """One value over all pixels of a block (N, C, H, W)."""
+    """Repeat one value over all pixels of a block (N, C, H, W)."""
     wide = blocks.repeat_interleave(side, dim=2).repeat_interleave(side, dim=3)
     return wide[:, :, : like.shape[2], : like.shape[3]]
 
 
 def _mosaic(side: int) -> Defect:
-    """Blocks of one colour."""
+    """Return a defect with blocks of one color."""
     return lambda images, _: _spread(_averages(images, side), side, like=images)
 
 
 def _lattice(side: int) -> Defect:
-    """Blocks that do not fit each other: each is shifted in every channel."""
+    """Return a defect with blocks that are shifted in every channel."""
 
     def defect(images: Tensor, generator: Generator) -> Tensor:
         shifts = STRENGTH * torch.randn(_averages(images, side).shape, generator=generator)
@@ -75,7 +75,7 @@ def _lattice(side: int) -> Defect:
 
 
 def _shuffle(side: int) -> Defect:
-    """Whole blocks in another order: each is right, what they show together is not."""
+    """Return a defect with intact blocks in another order."""
 
     def defect(images: Tensor, generator: Generator) -> Tensor:
         count, channels, height, width = images.shape
@@ -94,7 +94,7 @@ def _shuffle(side: int) -> Defect:
 
 
 def _blur(side: int) -> Defect:
-    """What is smaller than a block is gone, without edges of blocks."""
+    """Return a defect without details smaller than a block, and without block edges."""
     return lambda images, _: functional.interpolate(
         _averages(images, side), size=images.shape[2:], mode="bilinear", align_corners=False
     )
@@ -105,7 +105,7 @@ def _noise(images: Tensor, generator: Generator) -> Tensor:
 
 
 def _ringing(images: Tensor, generator: Generator) -> Tensor:
-    """Edges overshoot."""
+    """Add overshoot at edges."""
     return images + 2 * (images - _blur(2)(images, generator))
 
 
@@ -117,4 +117,4 @@ DEFECTS: dict[str, Defect] = {
     "noise": _noise,
     "ringing": _ringing,
 }
-"""All of them, by name; the file of a judge names those that it learnt, in this order."""
+"""All defects by name. The file of a classifier lists the defects that it learned in this order."""

@@ -1,4 +1,4 @@
-"""What every feature extractor has in common: what it says of itself, what it takes, what it gives, and the two resizes.
+"""Common record of feature extractors: identity, inputs, outputs, and the two resize modes.
 
 Legend: N batch, H height, W width, d features.
 """
@@ -27,16 +27,15 @@ class Extractor:
     """A frozen network that turns images into feature vectors, and its identity.
 
     Attributes:
-        name: name of the weights file, or of what an installed package brings.
-        kind: which network, of `Kind` or of an installed package.
-        sha256: hash of the weights file, or of settings, version and files of an installed one.
+        name: name of the weights file, or of the extractor of an installed package.
+        kind: network type, of `Kind` or of an installed package.
+        sha256: hash of the weights file, or of settings, version and files of an installed package.
         num_features: d, the length of a feature vector.
-        resize: how images are brought to the network's size; `none` where the network takes them as they are.
-        comparable: whether its FID may stand beside published ones.
-        note: one sentence to print beside its scores.
-        network: float or uint8 images (N, 3, H, W) to features (N, d), under inference mode.
-        at_once: images of a thread that go through it together, so few that what it keeps of them stays in the caches; None for
-            the whole batch.
+        resize: conversion of images to the input size of the network; `none` if the network accepts any size.
+        comparable: whether its FID is comparable with published FID.
+        note: one sentence to print with its scores.
+        network: function from float or uint8 images (N, 3, H, W) to features (N, d), under inference mode.
+        at_once: images per thread in one call, few enough that activations stay in the caches; None for no limit.
     """
 
     name: str
@@ -52,7 +51,8 @@ class Extractor:
     def __call__(self, images: NDArray[np.uint8]) -> NDArray[np.float32]:
         """Return finite float32 features (N, d) of uint8 RGB images (N, 3, H, W).
 
-        Raises UserError for another dtype or layout, or if the network returns NaN, infinity or another shape.
+        Raises:
+            UserError: another dtype or layout, or the network returns NaN, infinity or another shape.
         """
         require_images(images)
         with torch.inference_mode():
@@ -72,12 +72,12 @@ class Extractor:
                 f"features of {self.kind} extractor {self.name} are not finite",
                 got=f"NaN or infinity for {len(bad)} of {len(images)} images, first at row {bad[0]} of the batch",
                 expected="finite numbers",
-                fix="check the weights file; a damaged or half-trained file gives this",
+                fix="check the weights file; it may be damaged or half-trained",
             )
         return np.asarray(features, dtype=np.float32)
 
     def origin(self, *, set_hash: str, stretch: str = "") -> Origin:
-        """The label that statistics and shards made with this extractor carry."""
+        """Return the provenance of statistics and shards of this extractor."""
         return Origin(
             extractor=self.name,
             kind=self.kind,
@@ -91,13 +91,13 @@ class Extractor:
 
 
 def require_images(images: NDArray[Any]) -> None:
-    """Refuses anything but a batch of uint8 RGB images (N, 3, H, W)."""
+    """Reject inputs other than a batch of uint8 RGB images (N, 3, H, W)."""
     if images.dtype != np.uint8:
         raise problem(
             "images for feature extraction have a wrong dtype",
             got=images.dtype,
             expected="uint8, 0..255, stretched the same way for real and generated images",
-            fix="apply the data set's fixed display stretch first",
+            fix="apply the fixed display stretch of the dataset first",
         )
     if images.ndim != 4 or images.shape[1] != 3:
         channels_last = images.ndim == 4 and images.shape[3] == 3
@@ -112,9 +112,9 @@ def require_images(images: NDArray[Any]) -> None:
 def resize_images(images: Tensor, *, size: int, mode: Resize) -> Tensor:
     """Resize images (N, 3, H, W) of any dtype in 0..255 to float32 (N, 3, size, size) without rounding to integers.
 
-    `legacy-pytorch` is bilinear without antialiasing, align_corners=False, as in the PyTorch port of the FID suite. `clean`
-    is antialiased bicubic per channel, clipped to 0..255 (Parmar et al., On Aliased Resizing and Surprising Subtleties in GAN
-    Evaluation, 2022). `none` keeps the size.
+    `legacy-pytorch` is bilinear without antialiasing, align_corners=False, as in the PyTorch port of the FID suite.
+    `clean` is antialiased bicubic per channel, clipped to 0..255 (Parmar et al., On Aliased Resizing and Surprising
+    Subtleties in GAN Evaluation, 2022). `none` keeps the size.
     """
     pixels = images.float()  # (N, 3, H, W)
     if mode == "none":

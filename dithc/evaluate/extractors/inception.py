@@ -1,9 +1,9 @@
-"""The Inception v3 of the FID, as the PyTorch port of the original TensorFlow graph names its weights.
+"""The Inception v3 of the FID, with the weight names of the PyTorch port of the original TensorFlow graph.
 
-It is not the usual ImageNet Inception: the final layer has 1008 classes, average pools do not count the padding, and the last
-block pools by maximum (Szegedy et al., Rethinking the Inception Architecture, 2016, sections 5 and 6, for the blocks; Heusel
-et al., GANs Trained by a Two Time-Scale Update Rule, 2017, for its use). Blocks are built from a table of branches; a child's
-name in the table is its name in the state dict.
+It differs from the usual ImageNet Inception: the final layer has 1008 classes, average pools exclude the padding, and
+the last block pools by maximum (Szegedy et al., Rethinking the Inception Architecture, 2016, sections 5 and 6, for the
+blocks; Heusel et al., GANs Trained by a Two Time-Scale Update Rule, 2017, for its use). Blocks are built from a table
+of branches. The name of a child in the table is its name in the state dict.
 
 Legend: N batch, C channels, H height, W width.
 """
@@ -25,11 +25,11 @@ from dithc.runs import sha256_file
 IMAGE_SIZE = 299
 NUM_FEATURES = 2048
 NUM_CLASSES = 1008
-AT_ONCE = 4  # three fifths of the time that 32 images take together
+AT_ONCE = 4  # 60% of the time of 32 images together
 WELL_KNOWN_NAME = "pt_inception-2015-12-05-6726825d.pth"
 WELL_KNOWN_SHA256_START = "6726825d"
 HINT = (
-    f"use the weights of the FID's own Inception, {WELL_KNOWN_NAME}; torchvision's Inception weights are NOT the FID weights "
+    f"use the weights of the FID Inception, {WELL_KNOWN_NAME}; torchvision's Inception weights are NOT the FID weights "
     "(they have 1000 classes and AuxLogits)"
 )
 
@@ -38,7 +38,7 @@ Pool = Literal["average", "max", "max-stride-2"]
 
 @dataclass(frozen=True)
 class Conv:
-    """One convolution of a branch: child name, channels out, kernel (rows, columns), stride; only stride 1 is padded."""
+    """A convolution of a branch: child name, output channels, kernel (rows, columns), stride; only stride 1 is padded."""
 
     name: str
     width: int
@@ -50,14 +50,14 @@ class Conv:
 
 @dataclass(frozen=True)
 class Branch:
-    """Convolutions one after the other, then, in the last blocks, two side by side on the same input."""
+    """A chain of convolutions, followed in the last blocks by two parallel convolutions (`fork`)."""
 
     chain: tuple[Conv, ...]
     fork: tuple[Conv, ...] = ()
 
 
 class BasicConv2d(nn.Module):
-    """Convolution without bias, batch normalisation with epsilon 0.001, ReLU."""
+    """Convolution without bias, batch normalization with epsilon 0.001, ReLU."""
 
     def __init__(self, width_in: int, conv: Conv) -> None:
         super().__init__()
@@ -99,7 +99,7 @@ class Block(nn.Module):
 
 
 def pool_3x3(x: Tensor, pool: Pool) -> Tensor:
-    """Pools 3x3 neighbourhoods; an average at the border is over the pixels inside, as in the original graph."""
+    """Pool 3x3 neighborhoods; averages at the border exclude the padding, as in the original graph."""
     if pool == "average":
         return functional.avg_pool2d(x, 3, stride=1, padding=1, count_include_pad=False)
     if pool == "max":
@@ -108,7 +108,7 @@ def pool_3x3(x: Tensor, pool: Pool) -> Tensor:
 
 
 def block_a(width_in: int, pool_width: int) -> Block:
-    """35x35: 1x1, 5x5 and two 3x3."""
+    """Return a block for 35x35: 1x1, 5x5 and two 3x3."""
     branches = [
         Branch((Conv("branch1x1", 64),)),
         Branch((Conv("branch5x5_1", 48), Conv("branch5x5_2", 64, 5, 5))),
@@ -118,13 +118,13 @@ def block_a(width_in: int, pool_width: int) -> Block:
 
 
 def block_b(width_in: int) -> Block:
-    """35x35 to 17x17."""
+    """Return the block from 35x35 to 17x17."""
     double = (Conv("branch3x3dbl_1", 64), Conv("branch3x3dbl_2", 96, 3, 3), Conv("branch3x3dbl_3", 96, 3, 3, 2))
     return Block(width_in, [Branch((Conv("branch3x3", 384, 3, 3, 2),)), Branch(double)], pool="max-stride-2")
 
 
 def block_c(width_in: int, width: int) -> Block:
-    """17x17: 7x7 convolutions factored into 1x7 and 7x1."""
+    """Return a block for 17x17: 7x7 convolutions factored into 1x7 and 7x1."""
     single = (Conv("branch7x7_1", width), Conv("branch7x7_2", width, 1, 7), Conv("branch7x7_3", 192, 7, 1))
     double = (
         Conv("branch7x7dbl_1", width),
@@ -138,7 +138,7 @@ def block_c(width_in: int, width: int) -> Block:
 
 
 def block_d(width_in: int) -> Block:
-    """17x17 to 8x8."""
+    """Return the block from 17x17 to 8x8."""
     single = (Conv("branch3x3_1", 192), Conv("branch3x3_2", 320, 3, 3, 2))
     seven = (
         Conv("branch7x7x3_1", 192),
@@ -150,7 +150,7 @@ def block_d(width_in: int) -> Block:
 
 
 def block_e(width_in: int, pool: Pool) -> Block:
-    """8x8: branches end in a 1x3 and a 3x1 convolution side by side."""
+    """Return a block for 8x8: branches end in parallel 1x3 and 3x1 convolutions."""
     single = Branch((Conv("branch3x3_1", 384),), (Conv("branch3x3_2a", 384, 1, 3), Conv("branch3x3_2b", 384, 3, 1)))
     double = Branch(
         (Conv("branch3x3dbl_1", 448), Conv("branch3x3dbl_2", 384, 3, 3)),
@@ -160,7 +160,7 @@ def block_e(width_in: int, pool: Pool) -> Block:
 
 
 class FIDInception(nn.Module):
-    """The network from pixels in [-1, 1] to 2048 features; `fc` is there because the weights file holds it."""
+    """Network from pixels in [-1, 1] to 2048 features; `fc` is unused, but part of the weights file."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -194,16 +194,20 @@ class FIDInception(nn.Module):
 
 
 def load(path: Path, *, resize: Resize | None) -> Extractor:
-    """Read the FID Inception; raise UserError if the file is missing, damaged, or has other keys or an unexpected hash."""
+    """Read the FID Inception.
+
+    Raises:
+        UserError: the file is missing, damaged, or has other keys or an unexpected hash.
+    """
     require_file(path, kind="inception", what_to_put=f"{WELL_KNOWN_NAME}, a state dict of about 92 MB")
     sha256 = sha256_file(path)
     published = sha256.startswith(WELL_KNOWN_SHA256_START)
     if path.name == WELL_KNOWN_NAME and not published:
         raise problem(
-            f"weights file {path} is not what its name says",
+            f"weights file {path} contradicts its name",
             got=f"sha256 {sha256}",
             expected=f"sha256 starting with {WELL_KNOWN_SHA256_START}",
-            fix="copy the file again; or, if you mean other weights, give them another name",
+            fix="copy the file again, or rename other weights",
         )
     with torch.device("meta"):
         network = FIDInception()

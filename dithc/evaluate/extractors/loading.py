@@ -1,4 +1,4 @@
-"""Opens the extractor that a configuration names; the table of all kinds."""
+"""Loading of the extractor in a configuration."""
 
 from pathlib import Path
 from typing import get_args
@@ -8,7 +8,7 @@ from dithc.evaluate.extractors import classifier, inception, installed, scripted
 from dithc.evaluate.extractors.extractor import Extractor, Kind, Resize
 from dithc.log import logger, problem
 
-NOWHERE = Path()  # of what needs no file
+NOWHERE = Path()  # for extractors without a file
 log = logger(__name__)
 
 
@@ -18,15 +18,16 @@ def load_extractor(
     """Read a feature extractor from a local file; nothing is downloaded.
 
     Args:
-        kind: `inception` (the FID's network), `squeezenet` (Caffe's v1.0), `torchscript` (a network with the contract in
+        kind: `inception` (network of the FID), `squeezenet` (Caffe's v1.0), `torchscript` (a network with the contract in
             `scripted.py`), `classifier` (trained by this workflow), or complete settings of an installed package.
         path: Weights file.
-        resize: `legacy-pytorch` or `clean`; None means `legacy-pytorch` for inception, `clean` for squeezenet. Others take
-            none.
-        trust: Whether to run the code in a `torchscript` file with the user's rights.
+        resize: `legacy-pytorch` or `clean`; None means `legacy-pytorch` for inception, `clean` for squeezenet. It has
+            no effect on the other extractors.
+        trust: Whether to run the code in a `torchscript` file with the rights of the user.
 
     Raises:
-        UserError: Kind or mode is unknown, a program is not trusted, or the file is missing, damaged or of another structure.
+        UserError: Type or mode is unknown, a program is not trusted, or the file is missing, damaged or has another
+            structure.
     """
     extractor = (
         installed.load(kind) if isinstance(kind, codecs.InstalledExtractor) else _of_kind(kind, path, resize, trust)
@@ -39,7 +40,7 @@ def load_extractor(
 
 
 def _of_kind(kind: Kind, path: Path, resize: Resize | None, trust: bool) -> Extractor:
-    _require_choice("kind of feature extractor", kind, get_args(Kind))
+    _require_choice("`kind` of the feature extractor", kind, get_args(Kind))
     if resize is not None:
         _require_choice("resize mode of the feature extractor", resize, get_args(Resize))
     if kind in ("inception", "squeezenet"):
@@ -48,17 +49,17 @@ def _of_kind(kind: Kind, path: Path, resize: Resize | None, trust: bool) -> Extr
                 f"resize mode of the {kind} extractor",
                 got="none",
                 expected="legacy-pytorch or clean",
-                fix="name one of the two: this network has a fixed input size",
+                fix="select one of the two: this network has a fixed input size",
             )
         fixed_size = inception.load if kind == "inception" else squeezenet.load
         extractor = fixed_size(path, resize=resize)
     else:
         extractor = scripted.load(path, trust=trust) if kind == "torchscript" else classifier.load(path)
         if resize not in (None, "none"):
-            log.info(f"resize {resize} has no effect: the {kind} extractor takes images as they are")
+            log.info(f"resize {resize} has no effect: the {kind} extractor accepts images of any size")
     return extractor
 
 
 def _require_choice(what: str, value: str, choices: tuple[str, ...]) -> None:
     if value not in choices:
-        raise problem(what, got=repr(value), expected=" | ".join(choices), fix="name one of these in the configuration")
+        raise problem(what, got=repr(value), expected=" | ".join(choices), fix="set one of these in the configuration")

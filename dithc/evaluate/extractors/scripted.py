@@ -1,10 +1,11 @@
-"""Any feature extractor as a TorchScript file, for networks that dithc does not know.
+"""Custom feature extractors as TorchScript files.
 
-Contract of the file: `torch.jit.load` opens it; its `forward` takes float32 RGB images (N, 3, H, W) in 0..255 of any size from
-32x32 up, resizes and normalises them itself, and returns floating features (N, d), one row per image, in evaluation mode.
+Contract of the file: `torch.jit.load` opens it. Its `forward` accepts float32 RGB images (N, 3, H, W) in 0..255 of any
+size from 32x32, resizes and normalizes them, and returns floating features (N, d), one row per image, in evaluation
+mode.
 
-Such a file is a program: opening it, and every batch, runs what is in it with the user's rights, and TorchScript can write files.
-Nothing of one is read before the user has said that it is trusted.
+A TorchScript file is a program: opening it and every batch run its code with the rights of the user, and it can write
+files. The file is not read before the user has marked it as trusted.
 """
 
 import math
@@ -24,20 +25,21 @@ from dithc.weights import unreadable
 
 PROBE_SHAPE = (2, 3, 64, 64)
 CONTRACT = "a network from float32 (N, 3, H, W) in 0..255 to finite floating features (N, d)"
-FIX = "script a wrapper that resizes and normalises inside and returns one feature vector per image"
+FIX = "script a wrapper that resizes, normalizes and returns one feature vector per image"
 
 
 def load(path: Path, *, trust: bool) -> Extractor:
-    """Read a TorchScript network and find d with a small batch.
+    """Read a TorchScript network and determine d with a small batch.
 
-    Raises UserError if the file is not trusted, missing or unreadable, or the network violates the contract.
+    Raises:
+        UserError: the file is not trusted, missing or unreadable, or the network violates the contract.
     """
     if not trust:
         raise problem(
-            f"TorchScript file {path} is a program, which runs with your rights, and is not trusted",
+            f"TorchScript file {path} is a program that runs with your rights, and is not trusted",
             got="trust: false",
-            expected="`trust: true` beside its `path` in the section `extractors`, from someone who knows where the file is from",
-            fix="ask who made it; then add `trust: true`, or take a kind that holds numbers alone, such as squeezenet",
+            expected="`trust: true` next to its `path` in the section `extractors`, if its origin is known",
+            fix="check its origin and add `trust: true`, or use a `kind` without code, such as squeezenet",
         )
     require_file(path, kind="torchscript", what_to_put=f"a file written by torch.jit.save: {CONTRACT}")
     try:
@@ -58,17 +60,21 @@ def load(path: Path, *, trust: bool) -> Extractor:
         num_features=probe(script, named=f"TorchScript file {path}", fix=FIX),
         resize="none",
         comparable=False,
-        note="TorchScript features of the user's file, resized by the file itself: not comparable with published FID",
+        note="features of a TorchScript file with its own resizing: not comparable with published FID",
         network=features,
     )
 
 
 def probe(network: Callable[[Tensor], Any], *, named: str, fix: str) -> int:
-    """Return the number of features for a fixed gray ramp; raise UserError if the network violates the contract."""
+    """Return the number of features for a fixed gray ramp.
+
+    Raises:
+        UserError: the network violates the contract.
+    """
     try:
         with torch.inference_mode():
             result = network(ramp())
-    except Exception as error:  # whatever a program of others raises
+    except Exception as error:  # an external program may raise anything
         got: object = _cause(error)
     else:
         if isinstance(result, Tensor) and result.ndim == 2 and len(result) == 2 and result.is_floating_point():
@@ -86,6 +92,6 @@ def ramp() -> Tensor:
 
 
 def _cause(error: Exception) -> str:
-    """The last line of a TorchScript error is the cause; the ones before are its own stack."""
+    """Return the last line of a TorchScript error, which is the cause; the lines before are a stack trace."""
     lines = [line for line in str(error).splitlines() if line.strip()]
     return lines[-1].strip() if lines else type(error).__name__

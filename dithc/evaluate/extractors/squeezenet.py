@@ -1,6 +1,7 @@
-"""SqueezeNet v1.0 as Caffe trained it on ImageNet: a small real feature extractor, not on the Inception FID's scale.
+"""SqueezeNet v1.0 trained by Caffe on ImageNet: a small feature extractor with distances that differ in scale from FID.
 
-Iandola et al., SqueezeNet: AlexNet-level accuracy with 50x fewer parameters, 2016, table 1. Weights keep their Caffe names.
+Iandola et al., SqueezeNet: AlexNet-level accuracy with 50x fewer parameters, 2016, table 1. Weights keep their Caffe
+names.
 
 Legend: N batch, C channels, H height, W width.
 """
@@ -16,10 +17,10 @@ from dithc.evaluate.extractors.weights import fill, read_state, require_file
 from dithc.runs import sha256_file
 
 IMAGE_SIZE = 227
-# Tiles are enlarged for it, and the kernel decides: bilinear instead of bicubic moves features of 64-px tiles by 12 %.
+# Tiles are enlarged, so the kernel matters: bilinear instead of bicubic changes features of 64-px tiles by 12%.
 RESIZE: Resize = "clean"
 NUM_FEATURES = 512
-# A third of the time that 64 images take together: what the first layers keep of an image is 5 MB.
+# A third of the time of 64 images together: activations of the first layers need 5 MB per image.
 AT_ONCE = 4
 NUM_CLASSES = 1000
 BGR_MEAN = (104.0, 117.0, 123.0)
@@ -47,7 +48,7 @@ class Fire(nn.Module):
 
 
 class SqueezeNet(nn.Module):
-    """RGB pixels 0..255 of 227x227 to the 512 feature maps of fire9; `conv_final` gives the class scores."""
+    """Network from RGB pixels 0..255 of 227x227 to the 512 feature maps of fire9; `conv_final` returns class scores."""
 
     mean: Tensor
 
@@ -56,12 +57,12 @@ class SqueezeNet(nn.Module):
         self.conv1 = nn.Conv2d(3, 96, 7, stride=2)
         for number, widths in FIRES.items():
             self.add_module(f"fire{number}", Fire(*widths))
-        # Padding 1 on a 1x1 kernel is Caffe's own: it adds a border of bias-only scores to the average over positions.
+        # Padding 1 on a 1x1 kernel is a property of Caffe: it adds a border of bias-only scores to the average over positions.
         self.conv_final = nn.Conv2d(NUM_FEATURES, NUM_CLASSES, 1, padding=1)
         self.register_buffer("mean", torch.tensor(BGR_MEAN).view(1, 3, 1, 1), persistent=False)
 
     def maps(self, pixels: Tensor) -> Tensor:
-        """Feature maps of fire9 (N, 512, 13, 13) of RGB pixels 0..255 (N, 3, 227, 227)."""
+        """Return feature maps of fire9 (N, 512, 13, 13) of RGB pixels 0..255 (N, 3, 227, 227)."""
         x = pixels.flip(1) - self.mean  # (N, 3, 227, 227), BGR
         x = _pool(functional.relu(self.conv1(x)))  # (N, 96, 55, 55)
         for number in FIRES:
@@ -73,7 +74,7 @@ class SqueezeNet(nn.Module):
         return self.maps(pixels).mean(dim=(2, 3))  # (N, 512)
 
     def scores(self, pixels: Tensor) -> Tensor:
-        """ImageNet class scores before softmax (N, 1000)."""
+        """Return ImageNet class scores before softmax (N, 1000)."""
         return functional.relu(self.conv_final(self.maps(pixels))).mean(dim=(2, 3))
 
 
@@ -83,7 +84,7 @@ def _pool(x: Tensor) -> Tensor:
 
 
 def load_network(path: Path) -> SqueezeNet:
-    """The whole network with weights from a safetensors file, ready for inference."""
+    """Return the network with weights of a safetensors file, in evaluation mode."""
     require_file(path, kind="squeezenet", what_to_put="a safetensors file of Caffe's SqueezeNet v1.0, about 5 MB")
     state, _ = read_state(path)
     network = SqueezeNet().eval()
@@ -93,7 +94,11 @@ def load_network(path: Path) -> SqueezeNet:
 
 
 def load(path: Path, *, resize: Resize | None) -> Extractor:
-    """Read SqueezeNet from a local file; raise UserError if it is missing, damaged or of another structure."""
+    """Read SqueezeNet from a local file.
+
+    Raises:
+        UserError: the file is missing, damaged or of another structure.
+    """
     network = load_network(path).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     mode = resize or RESIZE
 

@@ -1,4 +1,4 @@
-"""Reads weights files and says what is wrong with them; the only place of this room that opens one."""
+"""Reading and writing of weights files. Only this module of the package opens them."""
 
 import json
 import os
@@ -22,13 +22,13 @@ METADATA_KEY = "dithc"
 
 
 def require_file(path: Path, *, kind: str, what_to_put: str) -> None:
-    """Refuses a path that is no file, saying what belongs there."""
+    """Reject a path that is not a file; `what_to_put` describes the file."""
     if not path.is_file():
         raise problem(
             f"weights file of the {kind} feature extractor is missing",
             got=f"{path} ({'a folder' if path.is_dir() else 'no such file'})",
             expected=what_to_put,
-            fix="put that file there or name its path; nothing is downloaded and no other network takes its place",
+            fix="copy that file or correct its path; nothing is downloaded and no other network replaces it",
         )
 
 
@@ -36,15 +36,15 @@ def read_state(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Read a state dictionary from a safetensors file or a file of torch.save, without running code from it.
 
     Returns:
-        Names to tensors, and the metadata that `write_safetensors` stored (empty for files of other programs).
+        Tensors by name, and the metadata of `write_safetensors` (empty for files of other programs).
 
     Raises:
-        UserError: The file does not contain weights, or not a state dictionary alone.
+        UserError: The file does not contain weights, or more than a state dictionary.
     """
     state, said = read_external(path)
     if not isinstance(state, Mapping) or not all(isinstance(value, Tensor) for value in state.values()):
         raise problem(
-            f"weights file {path} holds no state dict",
+            f"weights file {path} does not contain a state dict",
             got=type(state).__name__,
             expected="a mapping of parameter names to tensors",
             fix="save the network's state_dict(), not the network or a training checkpoint",
@@ -52,30 +52,33 @@ def read_state(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     try:
         return dict(state), parse(said.get(METADATA_KEY, "{}"))
     except ValueError as error:
-        what, expected = f"metadata of {path} cannot be read", "JSON that dithc wrote"
+        what, expected = f"metadata of {path} cannot be read", "JSON of dithc"
         raise unreadable(what, path, expected=expected, error=error) from error
 
 
 def write_safetensors(path: Path, state: dict[str, Tensor], *, metadata: Mapping[str, object]) -> None:
-    """Write tensors with metadata (JSON values) atomically; OSError leaves an earlier file at `path` intact.
+    """Write tensors with metadata (JSON values) atomically; an OSError leaves an earlier file at `path` intact.
 
-    Equal content gives equal bytes: metadata is one sorted JSON text, because the library does not order keys.
+    Equal content produces equal bytes: metadata is one sorted JSON text, because the library does not order keys.
     """
     text = json.dumps(metadata, sort_keys=True)
     tensors = {name: value.contiguous() for name, value in state.items()}
     with replacing(path) as temporary:
         try:
             save_file(tensors, temporary, metadata={METADATA_KEY: text})
-        except SafetensorError as error:  # it wraps the system's error in its own
+        except SafetensorError as error:  # the library wraps the error of the system
             number = re.search(r"os error (\d+)", str(error))
             known = (int(number[1]), os.strerror(int(number[1])), str(path)) if number else (str(error),)
             raise OSError(*known) from error
 
 
 def fill(network: nn.Module, state: Mapping[str, Tensor], *, path: Path, hint: str) -> None:
-    """Copy a state dict into a network; raise UserError for missing or unknown names and other shapes.
+    """Copy a state dict into a network.
 
     Counters of batch normalization (`num_batches_tracked`) do not affect inference and may be absent.
+
+    Raises:
+        UserError: missing or unknown names, or other shapes.
     """
     wanted = {name: tuple(value.shape) for name, value in network.state_dict().items()}
     missing = [name for name in wanted if name not in state and not name.endswith("num_batches_tracked")]
@@ -88,7 +91,7 @@ def fill(network: nn.Module, state: Mapping[str, Tensor], *, path: Path, hint: s
     faults = [("missing", missing), ("unknown", unknown), ("wrong shape", shapes)]
     if any(names for _, names in faults):
         raise problem(
-            f"weights file {path} does not fit the network",
+            f"weights file {path} does not match the network",
             got="; ".join(f"{len(names)} {fault}: {_some(names)}" for fault, names in faults if names),
             expected=f"{len(wanted)} tensors such as {_some(list(wanted)[:2])}",
             fix=hint,

@@ -1,8 +1,10 @@
-"""The pixels of multispectral images beside each other: bands, indices, sums and spectra, in the units of the data set.
+"""Pixel statistics of multispectral images in the units of the dataset: bands, indices, sums and spectra.
 
-What: `measure` looks at a set of images, `file` keeps what was seen, `multispectral` compares two of them.
-Invariants: comparing needs no torch and no images, only the files.
-How to change it: another index is a line of `roles.py`.
+Contents: `measure` computes the statistics of a set of images, `file` stores them, `multispectral` compares two sets.
+
+Invariants: a comparison requires neither torch nor images, only the files.
+
+Extending: another index is a line of `roles.py`.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -18,7 +20,7 @@ __all__ = ["file", "measure", "multispectral"]
 def __getattr__(name: str) -> Any:
     if name != "measure":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from dithc.evaluate.pixels.measure import measure  # needs torch, which comparing does without
+    from dithc.evaluate.pixels.measure import measure  # needs torch, which comparisons do not need
 
     globals()[name] = measure
     return measure

@@ -1,4 +1,4 @@
-"""What is kept of the pixels of a set of images, in one file beside its features.
+"""Pixel statistics of a set of images, in one file next to its features.
 
 Legend: C bands, L classes, V stored values, I indices, R rings.
 """
@@ -17,30 +17,29 @@ from dithc.log import problem
 from dithc.runs import Manifest, outputs, replacing
 
 FILE = "pixels.npz"
-BINS = 2000  # of an index from -1 to 1
+BINS = 2000  # bins of an index from -1 to 1
 Counts = NDArray[np.int64]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Pixels:
-    """Of a set of images: physical = stored * scale + offset.
+    """Pixel statistics of a set of images; physical = stored * scale + offset.
 
     Attributes:
-        bands: their names (C).
-        units: of physical values.
-        scale: of each band (C,).
-        offset: of each band (C,).
-        first: the stored number of the first column of `counts`.
-        counts: pixels of each stored number (C, V).
-        classes: labels (L,), rising.
-        class_pixels: of each class (L,).
-        class_sums: of stored numbers (L, C).
+        bands: band names (C).
+        units: units of physical values.
+        scale, offset: conversion of each band (C,).
+        first: stored number of the first column of `counts`.
+        counts: pixels by stored number (C, V).
+        classes: ascending labels (L,).
+        class_pixels: pixels of each class (L,).
+        class_sums: sums of stored numbers (L, C).
         products: sums of products of stored numbers of two bands (C, C).
-        index_names: of the indices (I) whose bands there are.
-        indices: pixels of each part of [-1, 1] (I, BINS).
-        undefined: pixels of which an index is not defined (I,).
-        power: mean radial power of bands (C, R), physical units squared.
-        spectra: number of images that it is the mean of.
+        index_names: indices (I) with all bands present.
+        indices: pixels by bin of [-1, 1] (I, BINS).
+        undefined: pixels with an undefined index (I,).
+        power: mean radial power of bands (C, R), squared physical units.
+        spectra: number of images in `power`.
     """
 
     bands: tuple[str, ...]
@@ -61,7 +60,7 @@ class Pixels:
 
 
 def write(path: Path, pixels: Pixels, identity: dict[str, Any]) -> None:
-    """Writes them with what they are of."""
+    """Write the statistics with the identity of their images."""
     arrays: dict[str, Any] = {one.name: getattr(pixels, one.name) for one in fields(pixels)}
     outputs.OutputFolder(path.parent).plan([path])
     with replacing(path) as temporary, temporary.open("wb") as file:
@@ -69,7 +68,7 @@ def write(path: Path, pixels: Pixels, identity: dict[str, Any]) -> None:
 
 
 def is_of(path: Path, identity: dict[str, Any]) -> bool:
-    """Whether there are some of just these images."""
+    """Test whether a readable file of these images exists."""
     try:
         with np.load(path, allow_pickle=False) as file:
             return bool(
@@ -80,7 +79,11 @@ def is_of(path: Path, identity: dict[str, Any]) -> bool:
 
 
 def read(folder: Path) -> Pixels:
-    """Return the pixel statistics in a folder of features; raise UserError if they are missing or damaged."""
+    """Return the pixel statistics in a folder of features.
+
+    Raises:
+        UserError: the file is missing or damaged.
+    """
     path = Manifest.whole(folder / FILE)
     try:
         with np.load(path, allow_pickle=False) as file:
@@ -89,8 +92,8 @@ def read(folder: Path) -> Pixels:
         raise problem(
             f"pixels of {folder} cannot be compared",
             got=str(error) or type(error).__name__,
-            expected=f"{FILE}, which `dithc features --pixels` writes",
-            fix="run the features stage again, with --pixels",
+            expected=f"{FILE} of `dithc features --pixels`",
+            fix="rerun the features stage with --pixels",
         ) from error
     texts = {name: tuple(map(str, found.pop(name))) for name in ("bands", "index_names")}
     scalars: dict[str, Any] = {"units": str(found.pop("units"))} | {

@@ -1,7 +1,7 @@
-"""What the pixels of a set of multispectral images are like: distributions of bands and indices, their sums, radial spectra.
+"""Measurement of pixel statistics of multispectral images: distributions of bands and indices, sums, radial spectra.
 
-Everything is counted in the integers in which the data set is stored, to which generated images are rounded: sums are exact, so
-they are the same however many ranks share the images.
+Statistics use the stored integers of the dataset, to which generated images are rounded. Sums are therefore exact and
+independent of the number of ranks.
 
 Legend: n images, C bands, H, W image; L classes, V stored values, I indices, R rings.
 """
@@ -23,7 +23,7 @@ from dithc.evaluate.pixels.roles import INDICES, index_bands
 from dithc.evaluate.pixels.spectra import radial_power
 from dithc.log import progress
 
-BATCH = 16  # images read at once: of 13 bands and 256 pixels, 100 MB as floating-point numbers
+BATCH = 16  # images read together: 100 MB of floating-point numbers with 13 bands and 256 pixels
 Array = NDArray[Any]
 
 
@@ -38,7 +38,7 @@ def measure(
 ) -> None:
     """Write pixel statistics of a set of images to `pixels.npz`, unless it exists for this `set_hash`.
 
-    `stored` returns integers (n, C, H, W) by image numbers, with the meaning in `bands`. `labels` (n,) are classes. The ranks
+    `stored` returns integers (n, C, H, W) by image numbers, described by `bands`. `labels` (n,) are classes. The ranks
     of `group` share the work.
     """
     identity = {"set_hash": set_hash, "bands": list(bands.names), "wavelengths_nm": list(bands.wavelengths_nm)}
@@ -62,21 +62,21 @@ def measure(
 
 @dataclass(kw_only=True)
 class _Sums:
-    """What is added up over images."""
+    """Sums over images."""
 
     bands: products.Bands
     classes: NDArray[np.int64]  # (L,)
     counts: NDArray[np.int64]  # (C, V)
     class_pixels: NDArray[np.int64]  # (L,)
     class_sums: NDArray[np.int64]  # (L, C)
-    cross: Array  # (C, C), sums of products of two bands, Python's integers, which have no end
+    cross: Array  # (C, C), sums of products of two bands in unbounded Python integers
     indices: NDArray[np.int64]  # (I, BINS)
     undefined: NDArray[np.int64]  # (I,)
     power: dict[int, Array] = field(default_factory=dict)  # (C, R) by number of the image
 
     @classmethod
     def empty(cls, bands: products.Bands, classes: NDArray[np.integer]) -> "_Sums":
-        """Nothing yet."""
+        """Return sums of no images."""
         limits, count = np.iinfo(bands.dtype), len(bands.names)
         return cls(
             bands=bands,
@@ -90,7 +90,7 @@ class _Sums:
         )
 
     def add(self, image: Array, label: int, *, spectrum_of: int | None) -> None:
-        """Adds an image (C, H, W), whose spectrum counts as that of image `spectrum_of`."""
+        """Add an image (C, H, W) and its spectrum as image `spectrum_of`; None omits the spectrum."""
         low = int(np.iinfo(self.bands.dtype).min)
         flat = image.reshape(len(image), -1)  # (C, pixels)
         for band, values in enumerate(flat):
@@ -98,7 +98,7 @@ class _Sums:
         place = int(np.searchsorted(self.classes, label))
         self.class_pixels[place] += flat.shape[1]
         self.class_sums[place] += flat.sum(axis=1, dtype=np.int64)
-        exact = flat.astype(np.float64)  # sums of an image's products are whole numbers below 2^53
+        exact = flat.astype(np.float64)  # sums of products of one image are integers below 2^53
         self.cross += (exact @ exact.T).astype(np.int64).astype(object)
         physical = self.bands.physical(image)  # (C, H, W)
         for number, (name, _) in enumerate(INDICES.items()):
@@ -111,20 +111,20 @@ class _Sums:
             return
         first, second = (physical[band].astype(np.float64) for band in pair)
         total = first + second
-        is_known = total > 0  # nothing reflects less than nothing: calibration gave a negative number
+        is_known = total > 0  # a negative reflectance is an artifact of calibration
         values = (first[is_known] - second[is_known]) / total[is_known]
         places = np.clip(np.floor((values + 1) / 2 * BINS), 0, BINS - 1).astype(np.int64)
         self.indices[number] += np.bincount(places, minlength=BINS)
         self.undefined[number] += int((~is_known).sum())
 
     def join(self, other: "_Sums") -> None:
-        """Adds another rank's."""
+        """Add the sums of another rank."""
         for name in ("counts", "class_pixels", "class_sums", "cross", "indices", "undefined"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
         self.power |= other.power
 
     def result(self) -> Pixels:
-        """All of it, as it is kept."""
+        """Return the statistics for the file."""
         seen = np.flatnonzero(self.counts.any(axis=0))
         known = [index_bands(name, self.bands) is not None for name in INDICES]
         return Pixels(

@@ -1,4 +1,4 @@
-"""How far the pixels of generated images are from those of real ones, band by band, in the units of the data set.
+"""Distances of the pixels of generated and real images by band, in the units of the dataset.
 
 Pure functions of `Pixels`. Legend: C bands, V stored values, I indices, R rings.
 """
@@ -15,7 +15,7 @@ from dithc.evaluate.statistics import FloatArray
 from dithc.log import problem
 
 QUANTILES = (0.05, 0.5, 0.95)
-BARS = 100  # of a histogram that is drawn
+BARS = 100  # bars of a drawn histogram
 
 
 def wasserstein(a: NDArray[np.int64], b: NDArray[np.int64], *, step: float) -> float:
@@ -25,7 +25,7 @@ def wasserstein(a: NDArray[np.int64], b: NDArray[np.int64], *, step: float) -> f
 
 
 def spectral_angle(a: FloatArray, b: FloatArray) -> float | None:
-    """Angle between two spectra (C,) in degrees (Kruse et al. 1993); 0 of the same colour, however bright; None of black."""
+    """Return the angle of two spectra (C,) in degrees (Kruse et al. 1993), independent of brightness; None for black."""
     lengths = float(np.linalg.norm(a) * np.linalg.norm(b))
     if not lengths:
         return None
@@ -34,7 +34,7 @@ def spectral_angle(a: FloatArray, b: FloatArray) -> float | None:
 
 
 def correlation(pixels: Pixels) -> FloatArray:
-    """Correlation of bands over all pixels (C, C); NaN where a band does not vary."""
+    """Return the correlation of bands over all pixels (C, C); NaN for a constant band."""
     total, mean = pixels.class_pixels.sum(), pixels.class_sums.sum(axis=0) / pixels.class_pixels.sum()  # (C,)
     covariance = pixels.products / total - np.outer(mean, mean)
     spread = np.sqrt(np.maximum(np.diag(covariance), 0.0))
@@ -43,7 +43,7 @@ def correlation(pixels: Pixels) -> FloatArray:
 
 
 def of_bands(real: Pixels, generated: Pixels) -> dict[str, Any]:
-    """Distance of each band's distribution, of the correlations of bands, and the angle of mean spectra, of all and by class."""
+    """Return distances of band distributions and of band correlations, and angles of mean spectra in total and by class."""
     _require_same(real, generated)
     a, b = _together(real, generated)
     distances = {
@@ -52,7 +52,7 @@ def of_bands(real: Pixels, generated: Pixels) -> dict[str, Any]:
     }
     numbers: dict[str, Any] = {"units": real.units, "wasserstein": distances}
     if len(real.bands) < 2:
-        return numbers | {"absent": ["spectral angle and correlation: there is one band"]}
+        return numbers | {"absent": ["spectral angle and correlation: only one band"]}
     correlations = [correlation(one) for one in (real, generated)]
     apart = np.abs(correlations[0] - correlations[1])[np.triu_indices(len(real.bands), 1)]
     both = sorted(set(real.classes.tolist()) & set(generated.classes.tolist()))
@@ -68,7 +68,7 @@ def of_bands(real: Pixels, generated: Pixels) -> dict[str, Any]:
 
 
 def of_indices(real: Pixels, generated: Pixels) -> dict[str, Any]:
-    """Distance of the distribution of each index, with quantiles of both; of one whose bands are missing, why it is absent."""
+    """Return the distance of each index distribution and quantiles of both sets; reasons for indices without bands."""
     _require_same(real, generated)
     numbers: dict[str, Any] = {}
     for place, name in enumerate(real.index_names):
@@ -81,7 +81,7 @@ def of_indices(real: Pixels, generated: Pixels) -> dict[str, Any]:
             "histogram": {side: counts.reshape(BARS, -1).sum(axis=1).tolist() for side, (counts, _) in sides.items()},
         }
     absent = [
-        f"{name}: no band is {' and none '.join(_wanted(role) for role in roles)}, or it is not known which"
+        f"{name}: no band is {' and none '.join(_wanted(role) for role in roles)}, or wavelengths are unknown"
         for name, roles in INDICES.items()
         if name not in numbers
     ]
@@ -89,7 +89,7 @@ def of_indices(real: Pixels, generated: Pixels) -> dict[str, Any]:
 
 
 def of_spectra(real: Pixels, generated: Pixels) -> dict[str, Any]:
-    """Log-spectral distance of each band in decibels, and both spectra."""
+    """Return the log-spectral distance of each band in decibels, and both spectra."""
     _require_same(real, generated)
     distances = log_spectral_distance(real.power, generated.power)
     return {
@@ -100,7 +100,7 @@ def of_spectra(real: Pixels, generated: Pixels) -> dict[str, Any]:
 
 
 def _together(*sets: Pixels) -> list[NDArray[np.int64]]:
-    """Counts of each set (C, V) on one grid."""
+    """Return the counts of each set (C, V) on a common grid."""
     first = min(one.first for one in sets)
     last = max(one.first + one.counts.shape[1] for one in sets)
     wide = []
@@ -112,14 +112,14 @@ def _together(*sets: Pixels) -> list[NDArray[np.int64]]:
 
 
 def _mean(pixels: Pixels, label: int | None = None) -> FloatArray:
-    """Mean spectrum (C,) of all pixels, or of those of a class, in the units of the data set."""
+    """Return the mean spectrum (C,) of all pixels or of a class, in the units of the dataset."""
     chosen = slice(None) if label is None else pixels.classes == label
     stored = pixels.class_sums[chosen].sum(axis=0) / pixels.class_pixels[chosen].sum()  # (C,)
     return np.asarray(stored * pixels.scale + pixels.offset)
 
 
 def _quantiles(counts: NDArray[np.int64]) -> list[float] | None:
-    """The middle of the part of [-1, 1] in which each of QUANTILES lies."""
+    """Return the center of the bin of [-1, 1] that contains each of QUANTILES."""
     if not counts.any():
         return None
     places = np.searchsorted(np.cumsum(counts), np.array(QUANTILES) * counts.sum())
@@ -136,14 +136,14 @@ def _finite(value: float) -> float | None:
 
 
 def _require_same(real: Pixels, generated: Pixels) -> None:
-    """Refuses to compare sets of other bands, units or numbers."""
+    """Reject sets of different bands, units or conversions."""
     sides = [
         (one.bands, one.units, one.scale.tolist(), one.offset.tolist(), one.index_names) for one in (real, generated)
     ]
     if sides[0] != sides[1] or real.power.shape != generated.power.shape:
         raise problem(
-            "pixels of different data sets cannot be compared",
+            "pixels of different datasets cannot be compared",
             got=f"bands {', '.join(real.bands)} ({real.units}) and {', '.join(generated.bands)} ({generated.units})",
-            expected="images of the same bands, units and size",
-            fix="compare generated images with the data set that their network was trained on",
+            expected="images with the same bands, units and size",
+            fix="compare generated images with the training dataset of their network",
         )

@@ -1,16 +1,16 @@
-"""Which band is red, green or near infrared, by its wavelength, and the indices that are made of them."""
+"""Roles of bands (red, green, near infrared) by wavelength, and the indices of these roles."""
 
 from dithc.data import products
 
-# Middle of each colour and how far from it a band's may be, in nm. Near infrared excludes the red edge (705 to 783) and the water
-# vapour at 945.
+# Center of each role and the largest distance of a band, in nm. Near infrared excludes the red edge (705 to 783) and water vapor
+# (945).
 ROLES_NM = {"green": (560.0, 30.0), "red": (660.0, 30.0), "near infrared": (835.0, 45.0)}
 INDICES = {"NDVI": ("near infrared", "red"), "NDWI": ("green", "near infrared")}
-"""(first - second) / (first + second): of vegetation (Rouse et al. 1974), of open water (McFeeters 1996)."""
+"""(first - second) / (first + second): vegetation (Rouse et al. 1974), open water (McFeeters 1996)."""
 
 
 def band_of(role: str, bands: products.Bands) -> int | None:
-    """The band nearest to the middle of a colour; None where none is near enough or no wavelength is known."""
+    """Return the band nearest to the center of a role; None if it is too far or wavelengths are unknown."""
     middle, most = ROLES_NM[role]
     away = {place: abs(nm - middle) for place, nm in enumerate(bands.wavelengths_nm) if nm is not None}
     nearest = min(away, key=lambda place: away[place], default=None)
@@ -18,6 +18,6 @@ def band_of(role: str, bands: products.Bands) -> int | None:
 
 
 def index_bands(name: str, bands: products.Bands) -> tuple[int, int] | None:
-    """Both bands of an index; None where one is missing."""
+    """Return both bands of an index; None if a band is missing."""
     first, second = (band_of(role, bands) for role in INDICES[name])
     return None if first is None or second is None else (first, second)

@@ -1,4 +1,4 @@
-"""Radial power spectra: how much of an image is fine and how much is coarse, band by band.
+"""Radial power spectra of images by band.
 
 Legend: C bands, S side of an image in pixels, R = S // 2 rings.
 """
@@ -13,7 +13,7 @@ from dithc.evaluate.statistics import FloatArray
 
 
 class _Grid(NamedTuple):
-    """Of images of one size: the window, the ring of each frequency, and how often it counts in the half plane."""
+    """Window, ring of each frequency, and multiplicity in the half plane, for one image size."""
 
     window: FloatArray  # (H, W)
     ring: NDArray[np.int64]  # (H, W // 2 + 1)
@@ -24,7 +24,8 @@ def radial_power(image: NDArray[np.floating]) -> FloatArray:
     """Return the azimuthally averaged power (C, R) of each band of (C, H, W), in squared units per pixel.
 
     Column r - 1 is the mean over frequencies of r cycles along the shorter side, +-half a cycle. White noise gives its
-    variance in each ring. A Hann window suppresses the edges of the tile; the mean under the window is subtracted first.
+    variance in each ring. A Hann window suppresses the edges of the tile; the mean under the window is subtracted
+    first.
     """
     height, width = image.shape[1:]
     window, ring, times = _grid(height, width)
@@ -38,7 +39,7 @@ def radial_power(image: NDArray[np.floating]) -> FloatArray:
 
 
 def log_spectral_distance(a: FloatArray, b: FloatArray) -> FloatArray:
-    """Root mean square over rings of the ratio of two spectra (C, R) in decibels, by band (C,); NaN where one has no power."""
+    """Return the root mean square over rings of the ratio of two spectra (C, R) in decibels (C,); NaN without power."""
     with np.errstate(divide="ignore", invalid="ignore"):
         decibels = 10 * np.log10(a / b)  # (C, R)
     return np.asarray(np.sqrt((np.where(np.isfinite(decibels), decibels, np.nan) ** 2).mean(axis=1)))

@@ -1,4 +1,4 @@
-"""Curves of a training: loss and throughput by step, smoothed, with the places where it was interrupted."""
+"""Curves of a run: loss and throughput by step, smoothed, with its interruptions."""
 
 import math
 from pathlib import Path
@@ -13,13 +13,13 @@ log = logger(__name__)
 
 
 def read_curve(run: str, *, metrics: Path, store: Path | None, global_batch: int, segments: list[int]) -> Curve | None:
-    """Read the curve of a run; None if it wrote no metrics.
+    """Read the curve of a run; None without metrics.
 
     Args:
         metrics: metrics.jsonl or its folder.
         store: folder with events.jsonl, if known.
         global_batch: images per step, to derive throughput from step times.
-        segments: last steps of the run's jobs.
+        segments: last steps of the jobs of the run.
     """
     rows = read_metrics(metrics if metrics.is_dir() else metrics.parent)
     rows = [row for row in rows if "loss" in row]
@@ -53,7 +53,7 @@ def read_resumes(store: Path) -> list[int]:
     steps = set()
     events, altered = unseal_lines(plain(path).read_text(errors="replace"))
     if altered:
-        log.warning(f"{path}: {len(altered)} lines are not what was written, and are passed over: {altered[:8]}")
+        log.warning(f"{path}: ignoring {len(altered)} altered lines: {altered[:8]}")
     for event in events:
         if event.get("event") == "started" and event.get("step"):
             steps.add(int(event["step"]))

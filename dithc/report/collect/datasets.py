@@ -1,4 +1,4 @@
-"""The records of data sets and codecs, from the manifests of scenes, tiles, codecs and latents."""
+"""Facts on datasets and codecs, from the manifests of scenes, tiles, codecs and latents."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -7,15 +7,14 @@ from dithc.config import Experiment
 from dithc.report.collect.gather import Result, Results
 from dithc.report.documents import read_json
 from dithc.report.facts import Band, CodecFacts, DatasetFacts
-from dithc.report.words import short
+from dithc.summaries import short
 
-SCENES_FILE = (
-    "scenes.json"  # of the stage `stage`; staged scenes may be archived, and rejected tiles are then not shown
-)
+# File of the stage `stage`. Staged scenes may be archived; rejected tiles are then not shown.
+SCENES_FILE = "scenes.json"
 
 
 def dataset_facts(experiment: Experiment, results: Results, name: str) -> DatasetFacts:
-    """Collect a data set and its codec from the manifests of scenes, tiles, codec and latents."""
+    """Collect the facts on a dataset and its codec."""
     settings = experiment.datasets[name]
     scenes, tiles = results.one("stage", name), results.one("tiles", name)
     info = read_json(tiles.file("dataset.json")) if tiles else {}
@@ -47,32 +46,17 @@ def dataset_facts(experiment: Experiment, results: Results, name: str) -> Datase
 
 
 def rendering_of(display: Mapping[str, Any], units: str) -> str:
-    """Describe the stretch to 8-bit RGB: bands, and the values that become 0 and 255."""
+    """Describe the conversion to 8-bit RGB: bands, and the values that map to 0 and 255."""
     ends = [[end] * 3 if isinstance(end, int | float) else end for end in (display["low"], display["high"])]
     parts = [f"{band} {short(low)}–{short(high)}" for band, low, high in zip(display["bands"], *ends, strict=True)]
     return ", ".join(parts) + (f" ({units})" if units else "")
 
 
 def _bands(info: dict[str, Any]) -> list[Band]:
-    """Parse band statistics of a dataset.json: records by band, or lists of values by statistic."""
-    names, given = info.get("bands") or [], info.get("statistics") or {}
-    if isinstance(given, list):
-        records = given
-    elif all(name in given for name in names):
-        records = [given[name] for name in names]
-    else:
-        records = [
-            {
-                key: values[place]
-                for key, values in given.items()
-                if isinstance(values, list) and len(values) == len(names)
-            }
-            for place in range(len(names))
-        ]
     wanted = ("mean", "std", "low", "high")
     return [
-        Band(name=str(name), **{key: float(record[key]) for key in wanted})
-        for name, record in zip(names, records, strict=False)
+        Band(name=str(record["band"]), **{key: float(record[key]) for key in wanted})
+        for record in info.get("statistics") or []
         if all(record.get(key) is not None for key in wanted)
     ]
 
@@ -98,5 +82,5 @@ def _codec(experiment: Experiment, results: Results, dataset: str) -> CodecFacts
 
 
 def numbers_of(result: Result | None) -> Mapping[str, Any]:
-    """Return the numbers of a result; empty if it was not run."""
+    """Return the numbers of a result; empty without a result."""
     return result.numbers if result else {}

@@ -1,4 +1,4 @@
-"""The record of an evaluation: how it sampled, what its score says, and where its images are."""
+"""Facts on an evaluation: its sampler, its score, and the files of its images."""
 
 from typing import Any
 
@@ -8,13 +8,12 @@ from dithc.report.collect.gains import cost_of, gain_of
 from dithc.report.collect.gather import Result, Results
 from dithc.report.collect.runs import flat
 from dithc.report.documents import read_json
-from dithc.report.engine import published
 from dithc.report.facts import EvaluationFacts, SampleFiles, Score
 from dithc.runs import outcome
 
 
 def _label(experiment: Experiment, evaluation: str) -> str:
-    """Describe the evaluated weights, with the run if the data set has several."""
+    """Describe the evaluated weights, with the run if the dataset has several."""
     chosen = experiment.evaluations[evaluation]
     run = experiment.runs[chosen.run]
     task = "fine-tuning" if run.init or run.init_file else "training"
@@ -27,9 +26,8 @@ def _label(experiment: Experiment, evaluation: str) -> str:
     return words[chosen.at] + whose
 
 
-def evaluation_facts(
-    experiment: Experiment, results: Results, reference: published.Reference, name: str
-) -> EvaluationFacts:
+def evaluation_facts(experiment: Experiment, results: Results, name: str) -> EvaluationFacts:
+    """Collect an evaluation: its sampler, its score, and the files of its images."""
     settings = experiment.evaluations[name]
     dataset = experiment.runs[settings.run].dataset
     samples, compared = results.one("sample", name), results.one("fid", name)
@@ -46,7 +44,6 @@ def evaluation_facts(
         score=_score(compared) if compared else None,
         gain=gain_of(experiment, results, name),
         cost=cost_of(experiment, results, name),
-        paper=reference.fid_of(experiment.datasets[dataset].source.kind),
         grid=samples.file("grid.png") if samples else None,
         settings=flat(settings.model_dump(mode="json")),
         files=_files(experiment, results, name) if samples else None,
@@ -66,21 +63,21 @@ def _files(experiment: Experiment, results: Results, name: str) -> SampleFiles |
     if samples is None:
         return None
     dataset = experiment.runs[chosen.run].dataset
-    real = f"{dataset}.{chosen.real_split}.{chosen.real_images or 'all'}.{chosen.extractor}"  # as rules name the set
+    real = f"{dataset}.{chosen.real_split}.{chosen.real_images or 'all'}.{chosen.extractor}"  # name of the set in the rules
     both = [results.one("features", found) for found in (name, real)]
-    generated, judge = (result.path if result else None for result in both)
-    return SampleFiles(samples=samples.path, features=generated, real_features=judge)
+    generated, real_features = (result.path if result else None for result in both)
+    return SampleFiles(samples=samples.path, features=generated, real_features=real_features)
 
 
 def _score(result: Result) -> Score:
     numbers = result.numbers
     always = ("fid", "n_real", "n_generated", "extractor", "sha256", "resize", "comparable")
-    younger = (
+    optional = (
         *("kid", "kid_interval", "floor", "floor_n", "copies", "copies_held_out"),
         *("fid_interval", "floor_at_n", "clipped_real", "clipped_generated"),
     )
     asked = ("precision", "recall", "density", "coverage", "triplets", "pixels")
-    known: dict[str, Any] = {key: numbers[key] for key in always} | {key: numbers.get(key) for key in younger}
+    known: dict[str, Any] = {key: numbers[key] for key in always} | {key: numbers.get(key) for key in optional}
     return Score(
         **known,
         note=numbers.get("note", ""),

@@ -1,86 +1,67 @@
-"""Turns results into the report's records: one function per record, nothing is computed that a stage did not say."""
+"""Conversion of gathered results into the facts of the report."""
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from platform import platform, python_version
 
 from dithc.config import Experiment
-from dithc.log import logger
+from dithc.papers import Reference
 from dithc.report.collect.datasets import dataset_facts
 from dithc.report.collect.evaluations import evaluation_facts
 from dithc.report.collect.gather import STAGES, Result, Results
 from dithc.report.collect.runs import run_facts, run_seconds
-from dithc.report.documents import read_json
-from dithc.report.engine import (
-    automem_table,
-    published,
-    sampling_rows,
-    scaling_curves,
-    step_table,
-    stepwise_stages,
-    strategy_table,
-)
+from dithc.report.documents import read_bench, read_json
+from dithc.report.engine import scaling_curves
 from dithc.report.facts import Facts, Origin, Timing
 
-PACKAGES = (
-    "dithc",
-    "torch",
-    "numpy",
-    "snakemake",
-    "mpi4py",
-    "diffusers",
-    "safetensors",
-    "rasterio",
-    "scipy",
-    "matplotlib",
-)
-log = logger(__name__)
+PACKAGES = ("dithc", "torch", "numpy", "snakemake", "mpi4py", "diffusers", "safetensors", "rasterio", "scipy")
 
 
 def collect(
     experiment: Experiment,
     results: Results,
-    reference: published.Reference,
+    reference: Reference,
     *,
-    bench: Path | None,
-    machine: list[str],
-    strategies: Path | None = None,
+    benches: Mapping[str, Path | None] | None = None,
     scaling: Iterable[Path] = (),
-    stepwise: Path | None = None,
-    automem: Path | None = None,
-    sampling: Path | None = None,
+    machine: Iterable[str] = (),
     config: Path | None = None,
 ) -> Facts:
     """Collect the facts of the report from gathered results.
 
-    `bench`, `strategies`, `stepwise`, `automem` and `sampling` are JSON files of the benchmarks, None if not run; files of
-    `scaling` are measured or simulated.
+    Args:
+        experiment: the experiment.
+        results: its results.
+        reference: numbers printed in the paper.
+        benches: JSON files of benchmarks by kind (step, strategies, stepwise, automem, sampling); None if not run.
+        scaling: JSON files of measured or simulated scaling.
+        machine: description of this machine in lines.
+        config: configuration file for commands in the report.
 
     Raises:
         UserError: a file is unreadable.
     """
+    missing = _missing(experiment, results)
     return Facts(
         name=experiment.name,
         title=experiment.title,
         written=time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()),
         datasets=[dataset_facts(experiment, results, name) for name in experiment.datasets],
         runs=[run_facts(experiment, results, name) for name in experiment.runs],
-        evaluations=[evaluation_facts(experiment, results, reference, name) for name in experiment.scored],
+        evaluations=[evaluation_facts(experiment, results, name) for name in experiment.scored],
         timings=_timings(experiment, results),
         origins=[_origin(item) for item in results.items],
-        warnings=_warnings(experiment, results),
-        missing=_missing(experiment, results),
-        machine=machine,
+        warnings=_warnings(experiment, results, missing),
+        missing=missing,
+        machine=list(machine),
         versions=_versions() | {"code of the results": ", ".join(results.code) or "none"},
-        bench=step_table.read_step(bench) if bench else None,
-        strategies=strategy_table.read_strategies(strategies) if strategies else None,
-        scaling=scaling_curves.together(read_scaling(scaling), reference.scaling),
-        stepwise=stepwise_stages.read_stepwise(stepwise) if stepwise else None,
+        benches={kind: read_bench(path, kind) for kind, path in (benches or {}).items() if path},
+        scaling=scaling_curves.together(
+            read_scaling(scaling), scaling_curves.curves_of(reference.scaling, origin="the paper's numbers")
+        ),
         stepwise_paper=reference.tables.get("figure9"),
-        automem=automem_table.read_automem(automem) if automem else None,
-        sampling=sampling_rows.read_sampling(sampling) if sampling else None,
         seed=experiment.seed,
         config=config,
     )
@@ -90,7 +71,7 @@ def read_scaling(paths: Iterable[Path]) -> list[scaling_curves.ScalingCurve]:
     """Read curves written by `dithc bench scaling --json` or `dithc simulate --json`.
 
     Raises:
-        UserError: a file is unreadable, or something else.
+        UserError: a file is unreadable, or has no curves.
     """
     return [one for path in paths for one in scaling_curves.curves_of(read_json(path).get("curves"), origin=str(path))]
 
@@ -111,7 +92,7 @@ def _timings(experiment: Experiment, results: Results) -> list[Timing]:
 
 
 def _served(experiment: Experiment, stage: str, name: str) -> str:
-    """Return the data set of a result; empty for several."""
+    """Return the dataset of a result; empty if it serves several."""
     if stage == "train":
         return experiment.runs[name].dataset
     if name in experiment.evaluations and stage in ("sample", "features", "fid"):
@@ -119,7 +100,7 @@ def _served(experiment: Experiment, stage: str, name: str) -> str:
     if stage in ("codec", "extractor"):
         settings = experiment.codecs.get(name) if stage == "codec" else experiment.extractors.get(name)
         return getattr(settings, "trained_on", None) or ""
-    return name.split(".")[0]  # a data set, or real features as dataset.split.extractor
+    return name.split(".")[0]  # a dataset, or real features as dataset.split.extractor
 
 
 def _origin(item: Result) -> Origin:
@@ -138,39 +119,31 @@ def _origin(item: Result) -> Origin:
     )
 
 
-def _warnings(experiment: Experiment, results: Results) -> list[str]:
-    """Return the warnings about the experiment as a whole."""
+def _warnings(experiment: Experiment, results: Results, missing: Mapping[str, list[str]]) -> list[str]:
     texts = []
     if len(results.code) > 1:
-        said = "; ".join(f"{code}: {', '.join(made)}" for code, made in results.code.items())
-        texts.append(f"The results were made by {len(results.code)} different versions of the code. {said}")
-    if missing := _missing(experiment, results):
-        said = "; ".join(f"{stage} of {', '.join(names)}" for stage, names in missing.items())
-        texts.append(f"Not run: {said}")
+        versions = "; ".join(f"{code}: {', '.join(made)}" for code, made in results.code.items())
+        texts.append(f"The results come from {len(results.code)} different versions of the code. {versions}")
+    if missing:
+        absent = "; ".join(f"{stage} of {', '.join(names)}" for stage, names in missing.items())
+        texts.append(f"Not run: {absent}")
     for name, run in experiment.runs.items():
         reached = results.one("train", name)
         if reached and reached.numbers["step"] < run.steps:
-            texts.append(f"Run {name} stands at step {reached.numbers['step']} of {run.steps}")
+            texts.append(f"Run {name} is at step {reached.numbers['step']} of {run.steps}")
     return texts
 
 
 def _missing(experiment: Experiment, results: Results) -> dict[str, list[str]]:
-    """Return the names of missing results by stage."""
-    missing = {
-        stage: [name for name in names if results.one(stage, name) is None]
-        for stage, names in _wanted(experiment).items()
-    }
-    return {stage: names for stage, names in missing.items() if names}
-
-
-def _wanted(experiment: Experiment) -> dict[str, list[str]]:
-    """Yield the results of a complete report."""
-    return {
+    """Return the names of missing results of a complete report by stage."""
+    wanted = {
         "tiles": list(experiment.datasets),
         "train": list(experiment.runs),
         "sample": list(experiment.evaluations),
         "fid": experiment.scored,
     }
+    missing = {stage: [name for name in names if results.one(stage, name) is None] for stage, names in wanted.items()}
+    return {stage: names for stage, names in missing.items() if names}
 
 
 def _versions() -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""Fall of KID since the start of a training, and the score cost of inexact sampling, with intervals from the stored pulls."""
+"""Fall of KID since the start of a run, and the score cost of inexact sampling, with intervals from stored pulls."""
 
 from typing import Any
 
@@ -32,8 +32,8 @@ SAME_NUMBERS = ("set_hash_real", "n_real", "sha256", "resize", "stretch", "seed"
 def gain_of(experiment: Experiment, results: Results, name: str) -> Gain | None:
     """Return the fall of KID from the start of the run to an evaluation; None without a comparable start or without pulls.
 
-    Both scores share the real tiles, and equal image indices share the noise. The pull of the difference is therefore the
-    difference of pulls, image by image (a missing image pulls by 0). Independent images are treated correctly too.
+    Both scores share the real tiles, and equal image indices share the noise. The pull of the difference is therefore
+    the difference of pulls, image by image (a missing image pulls by 0). Independent images are treated correctly too.
 
     Raises:
         UserError: a file of pulls is altered or belongs to other images.
@@ -53,7 +53,7 @@ def gain_of(experiment: Experiment, results: Results, name: str) -> Gain | None:
 def cost_of(experiment: Experiment, results: Results, name: str) -> Cost | None:
     """Return the score cost of a cache or of pipefusion against the exact evaluation of the same weights and sampler.
 
-    Return None if the evaluation is exact, or if no exact one with the same real tiles and features was scored.
+    Return None if the evaluation is exact, or if no exact evaluation with the same real tiles and features has a score.
     """
     chosen = experiment.evaluations[name]
     if chosen.cache is None and chosen.pipefusion is None:
@@ -84,7 +84,7 @@ def _way(chosen: training.Evaluation) -> dict[str, Any]:
 
 
 def _alike(before: Result, after: Result) -> bool:
-    """Return whether two scores share the judge and the noise."""
+    """Test whether two scores share real tiles, features and noise."""
     return all(before.numbers.get(key) == after.numbers.get(key) for key in SAME_NUMBERS)
 
 
@@ -113,10 +113,10 @@ def _pulls(result: Result) -> tuple[NDArray[np.float64], NDArray[np.float64]] | 
             raise ValueError(f"pulls of {real.shape} real and {generated.shape} generated images")
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise problem(
-            f"{path} is not of these images",
+            f"{path} belongs to other images",
             got=f"{type(error).__name__}: {error}",
             expected=f"pulls of {counts[0]} real and {counts[1]} generated images",
-            fix="run `dithc fid` again",
+            fix="rerun `dithc fid`",
         ) from error
     return real, generated
 

@@ -1,4 +1,4 @@
-"""Reads the manifests a report is made of, and refuses a mixture of results that do not belong together."""
+"""Reading of the manifests of a report, and rejection of inconsistent results."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -22,23 +22,23 @@ class Result:
 
     @property
     def name(self) -> str:
-        """Return the data set, codec, run, extractor, feature set or evaluation of the result."""
+        """Dataset, codec, run, extractor, feature set or evaluation of the result."""
         return self.manifest.name
 
     @property
     def numbers(self) -> Mapping[str, Any]:
-        """Return the numbers of the stage."""
+        """Numbers of the stage."""
         return self.manifest.numbers
 
     def file(self, name: str) -> Path | None:
-        """Return a file beside the manifest after a check of its bytes; None if absent."""
+        """Return a file next to the manifest after a check of its bytes; None if absent."""
         path = self.path.parent / name
         return Manifest.whole(path) if path.is_file() else None
 
 
 @dataclass(frozen=True)
 class Results:
-    """All results of an experiment that exist."""
+    """All existing results of an experiment."""
 
     items: tuple[Result, ...]
 
@@ -47,13 +47,13 @@ class Results:
         return [item for item in self.items if item.stage == stage and name in (None, item.name)]
 
     def one(self, stage: str, name: str) -> Result | None:
-        """Return the result of a stage for a name; of several segments, the last."""
+        """Return the result of a stage for a name, or its last segment."""
         found = self.of(stage, name)
         return max(found, key=lambda item: item.numbers.get("step") or 0, default=None)
 
     @property
     def code(self) -> dict[str, list[str]]:
-        """Return stages and names by source hash; several keys mean mixed code."""
+        """Stages and names by source hash; several keys mean mixed code."""
         made: dict[str, dict[str, None]] = {}
         for item in self.items:
             source = str(item.manifest.code.get("source", "unknown"))
@@ -72,10 +72,10 @@ def gather(experiment: Experiment, paths: Iterable[Path]) -> Results:
     faults += _input_faults(items)
     if faults:
         raise problem(
-            f"the results given to the report do not belong together ({len(faults)} faults)",
+            f"the results of the report are inconsistent ({len(faults)} faults)",
             got="".join(f"\n    {fault}" for fault in faults),
-            expected="results of one experiment, each made from the inputs that stand beside it now",
-            fix="run the workflow again (it remakes what is out of date), or remove the results named above",
+            expected="results of one experiment, each computed from its current inputs",
+            fix="rerun the workflow, which rebuilds outdated results, or remove the listed results",
         )
     return Results(items)
 
@@ -84,7 +84,7 @@ def _read(path: Path) -> Result:
     manifest = Manifest.read(path)
     if manifest.stage not in STAGES:
         raise problem(
-            f"manifest {path} is of a stage the report does not know",
+            f"manifest {path} has an unknown stage",
             got=manifest.stage,
             expected=", ".join(STAGES),
             fix="leave it out of --manifests",
@@ -93,7 +93,7 @@ def _read(path: Path) -> Result:
 
 
 def _settings_faults(experiment: Experiment, item: Result) -> list[str]:
-    """Settings that decided a result but are not the experiment's (only keys that both sides name are compared)."""
+    """Return settings of a result that differ from the experiment; only common keys are compared."""
     name = item.name
     if item.stage == "features":  # real sets are dataset.split.extractor, generated ones an evaluation
         evaluation = experiment.evaluations.get(name)
@@ -103,24 +103,22 @@ def _settings_faults(experiment: Experiment, item: Result) -> list[str]:
     except (KeyError, AssertionError):
         return [f"{item.path}: {item.stage} {item.name!r} is not in experiment {experiment.name!r}"]
     return [
-        f"{item.path}: made with {key} = {item.manifest.spec[key]!r}, the experiment says {value!r}"
+        f"{item.path}: made with {key} = {item.manifest.spec[key]!r}, the experiment has {value!r}"
         for key, value in expected.items()
         if key in item.manifest.spec and item.manifest.spec[key] != value
     ]
 
 
 def _input_faults(items: Iterable[Result]) -> list[str]:
-    """Yield inputs that occur in two versions, or that were replaced after use."""
+    """Return inputs that occur in two versions, or that were replaced after use."""
     versions: dict[Path, dict[str, str]] = {}
     for item in items:
-        versions.setdefault(item.path.resolve(), {})[item.manifest.digest] = "itself"
+        versions.setdefault(item.path.resolve(), {})[item.manifest.digest] = "the current file"
     for item in items:
         for path, digest in item.manifest.inputs.items():
-            versions.setdefault(Path(path).resolve(), {}).setdefault(
-                digest, f"what {item.stage} {item.name} was made from"
-            )
+            versions.setdefault(Path(path).resolve(), {}).setdefault(digest, f"the input of {item.stage} {item.name}")
     return [
-        f"{path}: " + ", ".join(f"{digest} is {whose}" for digest, whose in found.items())
+        f"{path}: " + ", ".join(f"{digest} is {role}" for digest, role in found.items())
         for path, found in versions.items()
         if len(found) > 1
     ]

@@ -1,4 +1,4 @@
-"""The record of a training: from its settings, the manifests of its segments, and its metrics."""
+"""Facts on a run, from its settings, the manifests of its segments, and its metrics."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,6 +15,7 @@ log = logger(__name__)
 
 
 def run_facts(experiment: Experiment, results: Results, name: str) -> RunFacts:
+    """Collect the facts on a run."""
     settings, segments = experiment.runs[name], results.of("train", name)
     numbers = numbers_of(results.one("train", name))
     curve = _curve(results.one("train", name), [item.numbers["step"] for item in segments], settings.global_batch)
@@ -45,14 +46,13 @@ def run_facts(experiment: Experiment, results: Results, name: str) -> RunFacts:
         weights_note=str(numbers.get("ema_note") or ""),
         segments=curve.segments if curve else [],
         resumes=curve.resumes if curve else [],
-        loss_steps_6_to_10=curve.mean_loss(6, 10) if curve else None,
         curve=curve,
         **{key: numbers.get(key) for key in same},
     )
 
 
 def _changes(settings: training.Run) -> dict[str, Any]:
-    """Return the differences of a run from a plain DiT that predicts noise."""
+    """Return the differences of a run from a plain DiT with noise prediction."""
     changes: dict[str, Any] = {key: getattr(settings.model, key) for key in ("hidden_size", "depth", "num_heads")}
     changes |= settings.model.block_changes
     changes |= settings.objective.model_dump(mode="json", exclude_defaults=True)
@@ -75,7 +75,7 @@ def _curve(result: Result | None, segments: list[int], global_batch: int) -> Cur
             beside = path if path.is_dir() else path.parent
             folder = Path(store) if store and Path(store).is_dir() else beside
             return read_curve(result.name, metrics=path, store=folder, global_batch=global_batch, segments=segments)
-    log.warning(f"run {result.name}: {named} is gone, so the report has no curve of it")
+    log.warning(f"run {result.name}: {named} does not exist, so the report has no curve of it")
     return None
 
 
@@ -87,7 +87,7 @@ def run_seconds(segments: list[Result]) -> float:
 
 
 def flat(settings: Mapping[str, Any], *, under: str = "") -> dict[str, str]:
-    """Settings by dotted key, their values as text; what is not set has an empty one."""
+    """Return settings as texts by dotted key; empty texts for unset values."""
     found: dict[str, str] = {}
     for key, value in settings.items():
         if isinstance(value, Mapping):

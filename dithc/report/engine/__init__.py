@@ -1,30 +1,12 @@
-"""What was measured of the engine, and what the paper prints: JSON and YAML of benches, and the tables they become.
+"""Content of the engine's figures, from the JSON of benchmarks. The tables are the summaries in these files.
 
-What: one module a bench reads what it wrote and gives the rows of its tables; `published` reads the paper's numbers.
-Why: the page and the figures show benches without knowing how these write their results.
-Invariants: a file of another kind is an error that names what was expected; nothing is computed but ratios and units;
-what was not measured gives no rows.
-How to change it: a new bench is a module here, a part in `page/engine_parts.py` and, where it is drawn, a file in `figures/`.
+Contents: `scaling_curves`, `stepwise_stages`, `sampling_rows` and `timelines`, one module per figure.
+
+Invariants: a file of another type is an error. Only ratios and units are computed.
+
+Extending: a figure of another benchmark is a module here, a part in `page/engine_parts.py` and a file in `figures/`.
 """
 
-from dithc.report.engine import (
-    automem_table,
-    published,
-    sampling_rows,
-    scaling_curves,
-    step_table,
-    stepwise_stages,
-    strategy_table,
-    timelines,
-)
+from dithc.report.engine import sampling_rows, scaling_curves, stepwise_stages, timelines
 
-__all__ = [
-    "automem_table",
-    "published",
-    "sampling_rows",
-    "scaling_curves",
-    "step_table",
-    "stepwise_stages",
-    "strategy_table",
-    "timelines",
-]
+__all__ = ["sampling_rows", "scaling_curves", "stepwise_stages", "timelines"]

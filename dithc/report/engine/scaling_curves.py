@@ -1,38 +1,36 @@
-"""Weak and strong scaling as curves: measured here, published in the paper, simulated; each says which it is."""
+"""Curves of weak and strong scaling: measured here, published in the paper, or simulated."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
 from dithc.log import problem
-from dithc.report.words import ABSENT, short
+from dithc.summaries import Table, percent, rounded
 
 Kind = Literal["measured", "published", "simulated"]
 Mode = Literal["weak", "strong"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 MODES: tuple[Mode, ...] = get_args(Mode)
 TERA = 1e12
-HEAD = (
+HEAD = [
     "Curve",
-    "Model",
+    "Same losses",
     "Ranks",
     "Nodes",
-    "s a step",
+    "s per step",
     "Efficiency",
     "Exposed s",
     "Overlap",
     "TFLOP/s",
-    "linear",
-    "Together over alone",
-    "Same training",
-)
+    "Linear",
+]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ScalingPoint:
     """A rank count on a curve; unknown values are None.
 
-    `efficiency` is relative to the fewest ranks (1 is ideal); `more` has all other values.
+    `efficiency` is relative to the fewest ranks (1 is ideal). `more` has all other values.
     """
 
     nodes: int
@@ -55,7 +53,7 @@ class ScalingCurve:
 
     @property
     def title(self) -> str:
-        """Return the label with model and kind, without repetition."""
+        """Label with model and kind, without repetition."""
         short_name = self.model.removeprefix("DiT-")
         batch = f", batch {self.global_batch:,}" if self.global_batch and "batch" not in self.label else ""
         own = (
@@ -65,7 +63,7 @@ class ScalingCurve:
 
     @property
     def drawn(self) -> list[ScalingPoint]:
-        """Return the points without oversubscribed ranks, which only the table shows."""
+        """Points without oversubscribed ranks. Only the table shows those."""
         return [point for point in self.points if not point.more.get("oversubscribed")]
 
 
@@ -77,14 +75,14 @@ def curves_of(content: object, *, origin: str) -> list[ScalingCurve]:
     """
     try:
         if not isinstance(content, list):
-            raise ValueError("no list of curves")
+            raise ValueError("`curves` is not a list")
         return [_curve(one) for one in content]
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise problem(
-            f"{origin} has no curves of scaling",
+            f"{origin} has no scaling curves",
             got=f"{type(error).__name__}: {error}",
-            expected="what `dithc bench scaling --json` or `dithc simulate --json` wrote, with `curves`",
-            fix="make it again, or leave it out of --scaling",
+            expected="the file of `dithc bench scaling --json` or `dithc simulate --json`, with `curves`",
+            fix="rerun the command, or leave the file out of --scaling",
         ) from error
 
 
@@ -109,48 +107,33 @@ def _point(content: Mapping[str, Any]) -> ScalingPoint:
 
 
 def together(ours: Sequence[ScalingCurve], published: Sequence[ScalingCurve]) -> list[ScalingCurve]:
-    """Return our curves and the published ones of the same modes; the reference wins over published curves of a simulation."""
+    """Return our curves and the published ones of the same modes.
+
+    Curves of the reference replace published curves in the file of a simulation.
+    """
     modes = {one.mode for one in ours}
     known = {(one.model, one.mode) for one in published}
     kept = [one for one in ours if one.kind != "published" or (one.model, one.mode) not in known]
     return [*kept, *(one for one in published if one.mode in modes)]
 
 
-def scaling_parts(curves: Sequence[ScalingCurve]) -> dict[str, Any]:
-    """Return the table rows by mode; empty without curves."""
-    return {
-        "head": list(HEAD),
-        "rows": {
-            mode: [_row(one, point) for one in curves if one.mode == mode for point in one.points] for mode in MODES
-        },
-    }
+def points_table(curves: Sequence[ScalingCurve], mode: str) -> Table:
+    """Return all points of a mode."""
+    rows = [_row(one, point) for one in curves if one.mode == mode for point in one.points]
+    return Table(title=f"All points of {mode} scaling", head=HEAD, rows=rows, texts=2)
 
 
 def _row(curve: ScalingCurve, point: ScalingPoint) -> list[str]:
-    more = point.more
-    pair, same = more.get("without_communication"), more.get("same_training")
-    mad = (more.get("seconds_spread") or {}).get("mad")
-    shared = " (shared cores: correctness only)" if more.get("oversubscribed") else ""
+    more, same = point.more, point.more.get("same_training")
+    shared = " (oversubscribed: correctness only)" if more.get("oversubscribed") else ""
     failed = f" ({more['status']})" if more.get("status", "ok") != "ok" else ""
+    mad = (more.get("seconds_spread") or {}).get("mad")
+    rates = (more.get(name) for name in ("flops_per_second", "linear_flops_per_second"))
     return [
         curve.title + shared + failed,
-        curve.model.removeprefix("DiT-"),
-        f"{point.ranks:,}",
-        f"{point.nodes:,}",
-        _number(point.seconds) + (f" ± {float(format(mad, '.1g')):g}" if mad is not None else ""),
-        _percent(point.efficiency),
-        _number(more.get("exposed_seconds")),
-        _percent(more.get("overlap_fraction")),
-        _number(more.get("flops_per_second"), over=TERA),
-        _number(more.get("linear_flops_per_second"), over=TERA),
-        _number(pair["ratio"]["median"]) if pair else ABSENT,
-        ABSENT if same is None else "yes" if same["same"] else "NO",
+        "" if same is None else "yes" if same["same"] else "NO",
+        *(f"{point.ranks:,}", f"{point.nodes:,}"),
+        rounded(point.seconds) + (f" ± {float(format(mad, '.1g')):g}" if mad is not None else ""),
+        *(percent(point.efficiency), rounded(more.get("exposed_seconds")), percent(more.get("overlap_fraction"))),
+        *(rounded(rate and rate / TERA) for rate in rates),
     ]
-
-
-def _number(value: float | None, *, over: float = 1.0) -> str:
-    return ABSENT if value is None else short(float(f"{value / over:.3g}"))
-
-
-def _percent(value: float | None) -> str:
-    return ABSENT if value is None else f"{100 * value:.1f} %"

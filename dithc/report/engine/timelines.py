@@ -1,4 +1,4 @@
-"""One training step in two tiers of memory, as AutoMem's plan predicts it: what is where when, what moves, what waits."""
+"""Timeline of a training step in two memory tiers, from a plan of AutoMem."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,13 +13,13 @@ KINDS = ("outside", "state", "weights", "gradients", "saved", "working")
 
 @dataclass(frozen=True, kw_only=True)
 class Turn:
-    """A forward or backward pass of a unit, or the update; it stalls first, then computes.
+    """A forward or backward pass of a unit, or the update: a stall, then computation.
 
     Attributes:
         start: start of the stall, in seconds of the step.
         stall, seconds: seconds of stalling and of computing.
         fast, slow: peak bytes in each tier by kind.
-        loaded, offloaded: bytes of copies into and out of the fast tier that start here.
+        loaded, offloaded: bytes of copies into and out of the fast tier that start in this pass.
     """
 
     kind: str
@@ -33,13 +33,13 @@ class Turn:
 
     @property
     def end(self) -> float:
-        """Return the start of the next turn, in seconds."""
+        """Start of the next pass, in seconds."""
         return self.start + self.stall + self.seconds
 
 
 @dataclass(frozen=True, kw_only=True)
 class Timeline:
-    """A step, turn by turn.
+    """A step as a sequence of passes.
 
     Attributes:
         fast, slow: names of the tiers.
@@ -57,35 +57,35 @@ class Timeline:
 
     @property
     def seconds(self) -> float:
-        """Return the duration of the step."""
+        """Duration of the step."""
         return self.turns[-1].end
 
     @property
     def stall(self) -> float:
-        """Return the stalled seconds of the step."""
+        """Stalled seconds of the step."""
         return sum(turn.stall for turn in self.turns)
 
 
 def read_timeline(path: Path) -> Timeline:
-    """Read the timeline from the automem.json of a training or from `dithc bench automem --json`.
+    """Read the timeline from the automem.json of a run or from `dithc bench automem --json`.
 
     Raises:
-        UserError: there is no plan in it.
+        UserError: the file has no plan.
     """
     content = read_json(path)
     found = timeline_of(content, title=path.parent.name if "plan" in content else "")
     if found is None:
         raise problem(
-            f"{path} has no plan of memory",
+            f"{path} has no memory plan",
             got=f"keys {', '.join(content) or 'none'}",
-            expected="automem.json of a training, or a result of `dithc bench automem` in which something was managed",
+            expected="automem.json of a run, or a result of `dithc bench automem` with a managed variant",
             fix="train with two tiers of memory (machine.memory), or measure `--only budget`",
         )
     return found
 
 
 def timeline_of(content: Mapping[str, Any], *, title: str = "") -> Timeline | None:
-    """Return the first plan of a document as a timeline; None without turns."""
+    """Return the first plan of a document as a timeline; None without passes."""
     memory = _memory(content)
     if memory is None:
         return None

@@ -19,15 +19,15 @@ from dithc.report.figures import theme
 
 DPI = 170
 WIDTH_INCHES = 10.4
-TITLE_SIZE = 8.5  # of a picture
-QUALITY = 92  # of coded pictures: of 100
-PHOTOGRAPHS_BYTES = 300_000  # of a PNG; plots alone have less
-LINE_INCHES = 0.17  # of a line of small type
+TITLE_SIZE = 8.5  # type size of the title of an image
+QUALITY = 92  # of WebP images, at most 100
+PHOTOGRAPHS_BYTES = 300_000  # size of a PNG above which it contains photographs
+LINE_INCHES = 0.17  # height of a line of small type
 
 
 @contextmanager
 def styled() -> Iterator[None]:
-    """Apply the colors and type of a theme."""
+    """Apply the colors and type of the theme."""
     settings: Any = theme.SETTINGS
     with matplotlib.rc_context(settings):
         yield
@@ -54,14 +54,14 @@ def as_svg(figure: Figure) -> bytes:
 
 
 def as_webp(pixels: NDArray[np.uint8]) -> bytes:
-    """Return a photographic picture (H, W, 3) as lossy WebP, a tenth of a PNG in size."""
+    """Return a photographic image (H, W, 3) as lossy WebP, with a tenth of the size of a PNG."""
     buffer = io.BytesIO()
     imsave(buffer, pixels, format="webp", pil_kwargs={"quality": QUALITY, "method": 6})
     return buffer.getvalue()
 
 
 def recoded(png: bytes) -> bytes:
-    """Recode a figure as WebP: lossless, or slightly lossy if it is large because of photographs."""
+    """Recode a figure as WebP: lossless, or slightly lossy if it contains photographs."""
     buffer = io.BytesIO()
     how = {"lossless": True, "method": 2} if len(png) < PHOTOGRAPHS_BYTES else {"quality": QUALITY, "method": 4}
     imsave(buffer, imread(io.BytesIO(png))[..., :3], format="webp", pil_kwargs=how)
@@ -77,13 +77,13 @@ def read_picture(path: Path) -> NDArray[np.uint8]:
     """Read the pixels (H, W, 3) of a PNG.
 
     Raises:
-        UserError: the file is no picture.
+        UserError: the file is not a readable image.
     """
     try:
         pixels = imread(path)
     except (OSError, SyntaxError, ValueError) as error:
         raise problem(
-            f"picture {path} cannot be read", got=error, expected="PNG", fix="remove it and rerun its stage"
+            f"image {path} cannot be read", got=error, expected="PNG", fix="remove it and rerun its stage"
         ) from error
     pixels = np.stack([pixels] * 3, axis=-1) if pixels.ndim == 2 else pixels[..., :3]
     return np.asarray(pixels * 255 + 0.5, np.uint8)
@@ -128,7 +128,7 @@ def framed(
 def over_pictures(
     *, tops: Sequence[float], rows: int, columns: int, height: float, width: float = WIDTH_INCHES
 ) -> tuple[Figure, list[Axes], list[list[Axes]]]:
-    """Return panels of these heights in inches over rows of picture panels, `height` inches each."""
+    """Return panels of these heights in inches over rows of image panels, `height` inches each."""
     figure = Figure(figsize=(width, sum(tops) + rows * height), layout="constrained")
     above, below = figure.subfigures(2, 1, height_ratios=[sum(tops), rows * height], squeeze=False)[:, 0]
     panels = above.subplots(len(tops), 1, height_ratios=tops, squeeze=False)[:, 0]
@@ -136,7 +136,7 @@ def over_pictures(
 
 
 def nothing(text: str) -> bytes:
-    """Return a figure that names what was not run."""
+    """Return a figure with the text `text`, for a missing result."""
     with styled():
         figure = Figure(figsize=(WIDTH_INCHES, 1.2))
         figure.text(0.5, 0.5, text, ha="center", va="center", color=theme.MUTED, style="italic")

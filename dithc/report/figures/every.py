@@ -4,7 +4,6 @@ from collections.abc import Callable
 from functools import partial
 
 from dithc.report.facts import Facts
-from dithc.report.figures.bands import draw_bands
 from dithc.report.figures.pixels import draw_pixels
 from dithc.report.figures.samples import draw_samples
 from dithc.report.figures.sampling import draw_sampling
@@ -20,7 +19,6 @@ FIGURES: dict[str, Callable[[Facts], bytes]] = {
     "fid": draw_fid,
     "loss": draw_loss,
     "throughput": draw_throughput,
-    "bands": lambda facts: draw_bands(facts.datasets),
     "stages": draw_stages,
     "weak_scaling": partial(draw_scaling, mode="weak"),
     "strong_scaling": partial(draw_scaling, mode="strong"),
@@ -28,4 +26,4 @@ FIGURES: dict[str, Callable[[Facts], bytes]] = {
     "sampling": draw_sampling,
     "memory": draw_memory,
     "pixels": draw_pixels,
-}  # each is written as figures/<name>.png beside the page, whatever was run
+}  # each is always written as figures/<name>.png next to the page

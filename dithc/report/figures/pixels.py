@@ -1,4 +1,4 @@
-"""Spectra and indices of generated images over those of real ones, a panel a band and an index."""
+"""Spectra and indices of generated and real images, one panel per band and index."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -18,7 +18,7 @@ def draw_pixels(facts: Facts) -> bytes:
     """Draw the radial power of each band, then the distribution of each index."""
     panels = [panel for dataset in facts.datasets for panel in _panels(facts, dataset.name)]
     if not panels:
-        return nothing("no evaluation asks for spectra or indices")
+        return nothing("no evaluation has spectra or indices")
     with styled():
         figure, axes = canvas(len(panels), columns=COLUMNS, height=2.2)
         for place, (panel, (title, kind, lines)) in enumerate(zip(axes, panels, strict=True)):
@@ -58,7 +58,7 @@ def _spectra(panel: Any, lines: list[tuple[str, str, Any, Any]]) -> None:
     panel.set_xscale("log")
     panel.set_yscale("log")
     panel.tick_params(axis="both", which="minor", labelbottom=False, labelleft=False)
-    panel.set_xlabel("cycles a tile")
+    panel.set_xlabel("cycles per tile")
     panel.set_ylabel("power")
 
 

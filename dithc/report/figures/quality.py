@@ -1,6 +1,7 @@
-"""Picture of time to quality: speed-up of each contender, scores over time, and samples during training.
+"""Figure of time to quality: speedup of each variant, scores over time, and samples during training.
 
-The figure has a lane for every contender; only the baseline and the two extremes have a color, a label and samples.
+The figure has a lane for every variant. Only the baseline and the best and worst variants have a color, a label and
+samples.
 """
 
 import math
@@ -24,32 +25,32 @@ from dithc.report.figures.samples import title_lines
 from dithc.report.figures.scaling import spaced
 from dithc.report.words import score, span
 
-ROWS_SHOWN, COLUMNS_SHOWN, GAP = 2, 4, 2  # samples of each point, pixels between them
+ROWS_SHOWN, COLUMNS_SHOWN, GAP = 2, 4, 2  # samples per point, pixels between them
 IMAGES_SHOWN = ROWS_SHOWN * COLUMNS_SHOWN
-BEST, WORST = 3, 2  # with the baseline as many as a theme has colours
+BEST, WORST = 3, 2  # with the baseline the number of colors of the palette
 BOUNDS = {"": "", "at least": "≥ ", "at most": "≤ "}
 MARKERS = {"": "o", "at least": ">", "at most": "<"}
-NAME_LETTERS, LABEL_LETTERS = 30, 95  # where names, and labels of axes, are broken
-BETWEEN_LINES = 0.5  # from one name to the next
-FRAME_INCHES, CURVES_INCHES = 1.0, 3.6  # title and axis of a panel; that of scores, at least
-TICKS_APART = 0.16  # of the axis of time: there is room for a duration
-FARTHEST = 10.0  # times below the lowest score, what bounds it is left out
-NARROW = 6.0  # times that the end of an axis is its begin
+NAME_LETTERS, LABEL_LETTERS = 30, 95  # line lengths of names and of axis labels
+BETWEEN_LINES = 0.5  # lines between two names
+FRAME_INCHES, CURVES_INCHES = 1.0, 3.6  # title and axis of a panel; minimum height of the panel of scores
+TICKS_APART = 0.16  # share of the time axis that a duration needs
+FARTHEST = 10.0  # ratio of the lowest score to a bound above which the bound is omitted
+NARROW = 6.0  # ratio of the ends of an axis below which it has more ticks
 DASHED, DOTTED = (0, (4, 3)), (0, (1, 2))
 Lines = Mapping[str, Sequence[str]]
-"""Names, broken into lines."""
+"""Names in lines."""
 Pictures = Mapping[tuple[str, int], NDArray[np.uint8]]
-"""Samples (N, 3, H, W) of a contender's first training, by its name and optimizer step."""
+"""Samples (N, 3, H, W) of the first run of a variant, by name and optimizer step."""
 
 
 def draw_quality(result: Mapping[str, Any], pictures: Pictures) -> bytes:
-    """Return a PNG of the result of `judge`, with samples of those that are `shown`; a point without samples stays empty."""
+    """Return a PNG of the result of `judge`, with samples of the `shown` variants; a point without samples is empty."""
     with styled():
         return as_png(quality_figure(result, pictures))
 
 
 def shown(result: Mapping[str, Any]) -> list[str]:
-    """Return the baseline and the contenders with the best and worst mean ratios, or all if few."""
+    """Return the baseline and the variants with the best and worst mean ratios, or all if few."""
     baseline = result["settings"]["baseline"]
     others = [label for label in _ranked(result) if label in result["steps"] and label != baseline]
     return [baseline, *(others if len(others) <= BEST + WORST else others[:BEST] + others[-WORST:])]
@@ -96,7 +97,7 @@ def _ranked(result: Mapping[str, Any]) -> list[str]:
 
 
 def _title(name: str, point: Mapping[str, Any], side: float) -> list[str]:
-    """Return the lines over a picture of `side` inches."""
+    """Return the title lines of an image of `side` inches."""
     return title_lines(f"{name}, step {point['step']:,}: FID {score(point['fid'])}", side)
 
 
@@ -106,7 +107,7 @@ def _inches(names: Lines) -> float:
 
 
 def _ratios(panel: Any, result: Mapping[str, Any], lanes: Lines, colours: Mapping[str, str]) -> None:
-    """Draw a lane per contender: a mark per seed, the mean, and both as numbers; shade the baseline."""
+    """Draw a lane per variant: a mark per seed, the mean, and both as numbers; shade the baseline."""
     everything = [row["wall"] for label in lanes for row in result["ratios"][label]["by_seed"]]
     baseline, itself = result["settings"]["baseline"], result["ratios"].get("again")
     panel.set_xscale("log")
@@ -135,7 +136,7 @@ def _ratios(panel: Any, result: Mapping[str, Any], lanes: Lines, colours: Mappin
     panel.grid(visible=False, axis="y")
     _number(panel.xaxis)
     panel.set_title(f"R: how many times sooner than {baseline}")
-    said = "to the score that both reach, by wall time; a mark a seed (triangle: at least, at most), diamonds are means"
+    said = "to the score that both reach, by wall time; one mark per seed (triangle: at least, at most), diamonds are means"
     said += f"; shaded: {baseline} against itself with other seeds" if itself else ""
     panel.set_xlabel("\n".join(wrap(said, LABEL_LETTERS)))
 
@@ -155,7 +156,7 @@ def _number(axis: Any) -> None:
 
 
 def _curves(panel: Any, result: Mapping[str, Any], colours: Mapping[str, str]) -> None:
-    """Draw a line per training, gray without a color, and limits as level lines."""
+    """Draw a line per run, gray without a color, and limits as horizontal lines."""
     for training in result["trainings"]:
         name = training["contender"]
         seconds, scores = ([point[key] for point in training["points"]] for key in ("seconds", "fid"))
@@ -180,11 +181,11 @@ def _curves(panel: Any, result: Mapping[str, Any], colours: Mapping[str, str]) -
     _time_axis(panel, result, said)
     panel.set_ylabel("FID")
     is_grey = set(result["steps"]) - set(colours)
-    panel.set_title("Scores by time" + (f"; grey: the other {len(is_grey)}" if is_grey else ""))
+    panel.set_title("Scores by time" + (f"; gray: the other {len(is_grey)}" if is_grey else ""))
 
 
 def _time_axis(panel: Any, result: Mapping[str, Any], said: Sequence[str]) -> None:
-    """Set ticks at the scored points of the first training and at the last point, where they fit."""
+    """Set ticks at the last point and at the scored points of the first run that fit."""
     own, everything = (
         sorted(point["seconds"] for training in trainings for point in training["points"])
         for trainings in (result["trainings"][:1], result["trainings"])
@@ -201,7 +202,7 @@ def _time_axis(panel: Any, result: Mapping[str, Any], said: Sequence[str]) -> No
 def _name_ends(
     panel: Any, last: Mapping[str, Mapping[str, Any]], names: Lines, colours: Mapping[str, str], *, inches: float
 ) -> None:
-    """Write names right of the panel and connect them with line ends."""
+    """Write names right of the panel, connected with the ends of their lines."""
     low, high = panel.get_ylim()
     heights = [math.log(point["fid"] / low) / math.log(high / low) for point in last.values()]
     gap = max(_inches({"": lines}) for lines in names.values()) / inches

@@ -1,4 +1,4 @@
-"""Real tiles beside generated ones, as one picture of grids for other programs to show."""
+"""Mosaics of real and generated tiles as image files."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -24,16 +24,16 @@ from dithc.report.figures.canvas import (
 )
 from dithc.report.words import score
 
-MOST_COLUMNS = 4  # of evaluations; of more the page has the pictures
-BETWEEN_TITLES = 0.15  # inches that stay free beside a title
+MOST_COLUMNS = 4  # of evaluations; the page has images of all
+BETWEEN_TITLES = 0.15  # free inches between titles
 
 
 def draw_samples(facts: Facts) -> bytes:
-    """Draw real beside generated tiles: a row per data set, a column per evaluation, scores above."""
+    """Draw real and generated tiles: a row per dataset, a column per evaluation, scores above."""
     rows = [(dataset, facts.evaluations_of(dataset.name)) for dataset in facts.datasets]
     rows = [(dataset, items) for dataset, items in rows if dataset.grid and any(item.grid for item in items)]
     if not rows:
-        return nothing("no samples have been generated")
+        return nothing("samples: not run")
     pictures = [
         [(dataset.grid, dataset.title, "real")]
         + [
@@ -47,13 +47,13 @@ def draw_samples(facts: Facts) -> bytes:
 
 
 def named(items: Sequence[EvaluationFacts]) -> list[str]:
-    """Title each evaluation, with its own name if others have the same state of a run."""
+    """Return a title per evaluation, with its name if another evaluation has the same label."""
     labels = [item.label for item in items]
     return [item.label if labels.count(item.label) == 1 else f"{item.label}: {item.name}" for item in items]
 
 
 def draw_composites(rows: Sequence[Sequence[tuple[NDArray[np.uint8], str, str]]]) -> bytes:
-    """Draw false-color images: a row per data set, generated and real tiles of each composite."""
+    """Draw false-color images: a row per dataset, generated and real tiles of each composite."""
     if not rows:
         return nothing("no samples have bands beyond red, green and blue")
     with styled():
@@ -67,7 +67,7 @@ def _said(score_of: Score | None, measure: Measure) -> str:
 
 
 def samples_figure(rows: Sequence[Sequence[tuple[Path | NDArray[np.uint8] | None, str, str]]]) -> Figure:
-    """Return rows of pictures below their two title lines, wrapped if wide; call it inside `styled`."""
+    """Return rows of images below two title lines, wrapped if wide; call it inside `styled`."""
     columns = max(len(row) for row in rows)
     side = WIDTH_INCHES / columns
     titles = [[title_lines(name, side) + title_lines(said, side) for _, name, said in row] for row in rows]
@@ -79,15 +79,15 @@ def samples_figure(rows: Sequence[Sequence[tuple[Path | NDArray[np.uint8] | None
     for panels, row, row_titles in zip(grid, rows, titles, strict=True):
         for panel, (path, _, _), lines in zip(panels, row, row_titles, strict=False):
             panel.set_title("\n".join(lines), fontsize=TITLE_SIZE)
-            panel.set_anchor("N")  # below its title: the layout leaves room for what is above the place
+            panel.set_anchor("N")  # directly below its title, because the layout reserves the tallest title
             if path is not None:
                 panel.imshow(read_picture(path) if isinstance(path, Path) else path, interpolation="antialiased")
     return figure
 
 
 def title_lines(text: str, inches: float) -> list[str]:
-    """Wrap a title to the width of a picture with a margin."""
-    font = FontProperties(size=TITLE_SIZE, weight="bold")  # the type of titles in all themes
+    """Wrap a title to the width of an image with a margin."""
+    font = FontProperties(size=TITLE_SIZE, weight="bold")  # type of titles in the theme
     renderer: Any = RendererAgg(1, 1, DPI)  # type: ignore[no-untyped-call]
     for letters in range(len(text), 1, -1):
         lines = wrap(text, letters)

@@ -1,4 +1,4 @@
-"""One image by one rank and by several: speed-ups, and below them the images side by side with their differences drawn."""
+"""One image on one rank and on several: speedups, and below them the images with their differences."""
 
 from collections.abc import Sequence
 from textwrap import fill
@@ -13,19 +13,19 @@ from dithc.report.figures.canvas import WIDTH_INCHES, as_png, canvas, nothing, o
 
 Speedups = Sequence[tuple[str, dict[str, tuple[float, float]]]]
 Pictures = Sequence[sampling_rows.Picture]
-HEIGHT_OF_ALL = 0.8  # of the space between two cells: the height that their dots share
+HEIGHT_OF_ALL = 0.8  # share of the space between two cells for their dots
 ONE_RANK = 1.0
 ROW_INCHES, AROUND_INCHES, LEGEND_INCHES = 0.5, 0.9, 1.3
 MARKERS = ("o", "D", "s")
-LETTERS = 130  # of a title that goes over all columns
-HARDLY = 1e-12  # the least difference that a scale of colours ends at
+LETTERS = 130  # letters of a title over all columns
+HARDLY = 1e-12  # smallest upper end of a color scale
 
 
 def draw_sampling(facts: Facts) -> bytes:
     """Draw the sampling benchmark of the report."""
-    if not facts.sampling:
-        return nothing("sampling on several ranks has not been measured")
-    found = facts.sampling
+    found = facts.benches.get("sampling")
+    if not found:
+        return nothing("sampling on several ranks: not run")
     ranks = found["ranks"]
     title = f"{found['settings']['model'].removeprefix('DiT-')}, {ranks['ranks']} ranks of {ranks['cpus']} thread(s)"
     return draw_ways(
@@ -42,7 +42,7 @@ def draw_ways(
     ranks: int,
     decoded: Sequence[tuple[str, Pictures]] = (),
 ) -> bytes:
-    """Draw speed-ups as dots, a color per way; below, pictures per way over differences from the first, then decoders."""
+    """Draw speedups as dots, a color per variant; below, images over their differences from the first, then decoders."""
     ways = list(dict.fromkeys(way for _, found in cells for way in found))
     of_decoders = [(one, column == 0, f"{name}, ") for name, found in decoded for column, one in enumerate(found)]
     groups = [[(one, column == 0, "") for column, one in enumerate(pictures)], of_decoders]
@@ -73,7 +73,7 @@ def draw_ways(
 
 
 def _dots(panel: Any, cells: Speedups, ways: Sequence[str], *, ranks: int) -> None:
-    """Draw a line per cell with stacked dots per way."""
+    """Draw a line per cell with stacked dots per variant."""
     height = HEIGHT_OF_ALL / max(len(ways), 1)
     for place, way in enumerate(ways):
         shown = [(at, *found[way]) for at, (_, found) in enumerate(cells) if way in found]
@@ -93,22 +93,20 @@ def _dots(panel: Any, cells: Speedups, ways: Sequence[str], *, ranks: int) -> No
     panel.grid(visible=False, axis="y")
     for border in range(1, len(cells)):
         panel.axhline(border - 0.5, color=theme.GRID, linewidth=0.8)
-    panel.set_xlabel(
-        "speed-up over one rank with the cores of one rank; dashed: one rank, and all ranks without a loss"
-    )
+    panel.set_xlabel("speedup over one rank with the cores of one rank; dashed: one rank, and all ranks without loss")
     panel.legend(
         loc="upper left", bbox_to_anchor=(1.005, 1), labelcolor=theme.INK, fontsize=8, borderaxespad=0, handlelength=1.2
     )
 
 
 def _difference(place: Any, one: sampling_rows.Picture, *, is_first: bool, what: str) -> None:
-    """Draw the difference from the first picture as relative brightness; black means equal."""
+    """Draw the difference from the first image as relative brightness; black means equal."""
     if is_first:
-        text = f"below the others:\ntheir difference from it,\nof {what},\nover the largest number,\nbrightest at its largest"
+        text = f"below the other images:\ndifference of {what}\nfrom this image,\nover the largest number"
         place.text(0.5, 0.5, text, ha="center", va="center", fontsize=7.5, color=theme.MUTED, transform=place.transAxes)
-        place.imshow(np.full((*one.pixels.shape[:2], 4), 0.0))  # takes the room of a picture
+        place.imshow(np.full((*one.pixels.shape[:2], 4), 0.0))  # reserves the space of an image
         return
     values = np.zeros(one.pixels.shape[:2]) if one.difference is None else one.difference
     place.imshow(values, cmap="inferno", vmin=0, vmax=max(float(values.max()), HARDLY), interpolation="nearest")
-    said = one.said if one.difference is None else f"at most {values.max():.1e}"
+    said = sampling_rows.EQUAL if one.difference is None else f"at most {values.max():.1e}"
     place.set_title(said, fontsize=7.5, fontweight="normal", color=theme.INK)

@@ -1,4 +1,4 @@
-"""The paper's figures 10 and 11: efficiency and seconds of a step by number of ranks, colour by model, line by kind."""
+"""Figures 10 and 11: efficiency and seconds per step by number of ranks; color by model, line style by kind."""
 
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
@@ -8,15 +8,16 @@ from dithc.report.engine import scaling_curves
 from dithc.report.facts import Facts
 from dithc.report.figures import theme
 from dithc.report.figures.canvas import as_png, canvas, nothing, styled
-from dithc.report.words import short
+from dithc.summaries import short
 
 LOOKS: dict[scaling_curves.Kind, dict[str, Any]] = {
     "measured": {"linestyle": "-", "marker": "o", "markersize": 6, "linewidth": 2.2, "zorder": 4},
     "published": {"linestyle": (0, (1, 1.6)), "marker": "D", "markersize": 5.5, "linewidth": 1.4, "zorder": 3},
     "simulated": {"linestyle": (0, (5, 2.4)), "marker": "", "linewidth": 1.7, "zorder": 2},
 }
-LEAST_GAP = 0.066  # of a panel's height, between two names of curves: a line of their type
-BESIDE, NEAR_RIGHT = 1.025, 0.6  # where names stand right of a panel, and which measured curves have theirs there
+LEAST_GAP = 0.066  # distance of two names of curves relative to the height of a panel
+# Position of names right of a panel, and end of measured curves from which their names are placed there.
+BESIDE, NEAR_RIGHT = 1.025, 0.6
 MAX_TICKS = 13
 Colours = dict[scaling_curves.ScalingCurve, str]
 Line = tuple[scaling_curves.ScalingCurve, list[scaling_curves.ScalingPoint], str]
@@ -30,7 +31,7 @@ def draw_scaling(facts: Facts, *, mode: scaling_curves.Mode) -> bytes:
         if curve.mode == mode and any(point.seconds or point.efficiency for point in curve.drawn)
     ]
     if all(curve.kind == "published" for curve in curves):
-        return nothing(f"no {mode} scaling has been measured or simulated")
+        return nothing(f"{mode} scaling: not run")
     models = list(dict.fromkeys(curve.model for curve in facts.scaling))
     hues = {model: theme.PALETTE[number % len(theme.PALETTE)] for number, model in enumerate(models)}
     colours = _colours(curves, hues)
@@ -56,15 +57,15 @@ def _efficiency(panel: Any, curves: Sequence[scaling_curves.ScalingCurve], colou
     low = min(0.8, max(0.0, min(values, default=1.0) - 0.05))
     panel.set_ylim(low // 0.1 * 0.1, max(1.04, *values) + 0.02)
     panel.axhline(1.0, color=theme.MUTED, linewidth=0.9)
-    panel.set_title("Parallel efficiency, against the fewest ranks")
-    panel.yaxis.set_major_formatter(lambda value, _: f"{100 * value:.0f} %")
+    panel.set_title("Parallel efficiency, relative to the fewest ranks")
+    panel.yaxis.set_major_formatter(lambda value, _: f"{100 * value:.0f}%")
     _draw(panel, lines, colours)
 
 
 def _seconds(panel: Any, curves: Sequence[scaling_curves.ScalingCurve], colours: Colours) -> None:
     lines = [(curve, [point for point in curve.drawn if point.seconds is not None], "seconds") for curve in curves]
     panel.set_yscale("log")
-    panel.set_title("Seconds a step")
+    panel.set_title("Seconds per step")
     values = [point.seconds or 1.0 for _, points, _ in lines for point in points]
     panel.set_ylim(min(values) / 1.6, max(values) * 1.6)
     _draw(panel, lines, colours)
@@ -107,7 +108,7 @@ def _draw(panel: Any, lines: Sequence[Line], colours: Colours) -> None:
 
 
 def spaced(heights: Sequence[float], *, gap: float) -> list[float]:
-    """Move heights to a distance of at least `gap`, at most 1, in the same order."""
+    """Move heights apart by at least `gap`, up to 1, in the same order."""
     order = sorted(range(len(heights)), key=lambda number: heights[number])
     placed = list(heights)
     for before, number in pairwise(order):
@@ -120,7 +121,7 @@ def spaced(heights: Sequence[float], *, gap: float) -> list[float]:
 
 
 def _colours(curves: Sequence[scaling_curves.ScalingCurve], hues: Mapping[str, str]) -> Colours:
-    """Return colors: a hue per model, from dark to light over its curves of a kind."""
+    """Return colors: a hue per model, from dark to light over its curves of one kind."""
     found = {}
     for curve in curves:
         alike = [one for one in curves if (one.model, one.kind) == (curve.model, curve.kind)]

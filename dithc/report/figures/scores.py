@@ -1,4 +1,4 @@
-"""Scores as bars: one each evaluation, by data set, with their intervals and the floor."""
+"""Scores as bars: one per evaluation, by dataset, with intervals and the floor."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -10,14 +10,16 @@ from matplotlib.ticker import MaxNLocator
 from dithc.report.facts import Facts, Measure
 from dithc.report.figures import theme
 from dithc.report.figures.canvas import as_png, canvas, nothing, styled
-from dithc.report.words import score, short
+from dithc.report.words import score
+from dithc.summaries import short
 
 
 @dataclass(frozen=True, kw_only=True)
 class Bar:
     """One score as a bar.
 
-    `role` (untrained, start, step, final, codec) selects the color; `interval` is the 95 % interval; `floor` is drawn as a line.
+    `role` (untrained, start, step, final, codec) selects the color; `interval` is the 95% interval; `floor` is drawn as
+    a line.
     """
 
     label: str
@@ -30,12 +32,12 @@ class Bar:
 
 
 def role_of(at: str | int) -> str:
-    """Return the role of an evaluation by its subject."""
+    """Return the role of an evaluation by its weights."""
     return "step" if isinstance(at, int) else at
 
 
 def draw_fid(facts: Facts) -> bytes:
-    """Draw the primary score of each evaluation by data set."""
+    """Draw the primary score of each evaluation by dataset."""
     groups: dict[str, list[Bar]] = {}
     for dataset in facts.datasets:
         for item in facts.evaluations_of(dataset.name):
@@ -46,7 +48,7 @@ def draw_fid(facts: Facts) -> bytes:
 
 
 def bar_of(given: Mapping[str, Any], *, label: str, role: str, measure: Measure) -> Bar:
-    """Return the bar of a score from its record in the report's JSON."""
+    """Return the bar of a score from its record in the JSON of the report."""
     same: dict[str, Any] = {"label": label, "role": role, "comparable": given["comparable"]}
     if measure == "FID":
         return Bar(value=given["fid"], interval=None, beside="", floor=given["floor"], **same)
@@ -55,9 +57,9 @@ def bar_of(given: Mapping[str, Any], *, label: str, role: str, measure: Measure)
 
 
 def draw_bars(groups: Mapping[str, Sequence[Bar]], *, measure: Measure) -> bytes:
-    """Draw a panel per group with its own scale, intervals as whiskers, the floor dashed."""
+    """Draw a panel per group with a separate scale, intervals as whiskers, the floor dashed."""
     if not groups:
-        return nothing("no evaluation has been scored")
+        return nothing("scores: not run")
     most = max(map(len, groups.values()))
     with styled():
         figure, panels = canvas(len(groups), columns=2, height=0.85 + 0.42 * most)
@@ -86,7 +88,7 @@ def _bars(panel: Axes, title: str, bars: Sequence[Bar], *, measure: Measure) -> 
             xytext=(4, -1), textcoords="offset points", color=theme.INK, va="bottom",
         )  # fmt: skip
     panel.set_title(title, pad=16)
-    interval = " with 95 % intervals" if any(bar.interval for bar in bars) else ""
+    interval = " with 95% intervals" if any(bar.interval for bar in bars) else ""
     incomparable = "" if all(bar.comparable for bar in bars) else " (NOT comparable)"
     panel.set_xlabel(f"{measure}{interval}, lower is better{incomparable}")
     panel.set_yticks(range(len(bars)), ["\n".join(filter(None, [bar.label, bar.beside])) for bar in bars])

@@ -1,4 +1,4 @@
-"""Single figures of what a person points at: a training's loss, scores of a report, a plan of memory, a data set of tiles."""
+"""Single figures of given files: loss of a run, scores of a report, a memory plan, a dataset of tiles."""
 
 from pathlib import Path
 
@@ -20,15 +20,15 @@ def draw_loss(metrics: Path, *, store: Path | None = None) -> bytes:
     """Return a PNG of the loss curve in a metrics.jsonl (or its folder).
 
     Raises:
-        UserError: there is no step with a loss in it.
+        UserError: the file has no step with a loss.
     """
     curve = read_curve(metrics.parent.name, metrics=metrics, store=store, global_batch=1, segments=[])
     if curve is None:
         raise problem(
             f"{metrics} has no loss to draw",
             got="no line with `step` and `loss`",
-            expected="metrics.jsonl of a training",
-            fix="point at a run that has trained at least one step",
+            expected="metrics.jsonl of a run",
+            fix="pass a run with at least one step",
         )
     return draw_curves([(curve, theme.PALETTE[0])])
 
@@ -37,7 +37,7 @@ def draw_fid(path: Path) -> bytes:
     """Return a PNG of the scores in the JSON of `write_report`.
 
     Raises:
-        UserError: the file is no such JSON.
+        UserError: the file has another form.
     """
     try:
         content = parse(plain(path).read_text())
@@ -53,8 +53,8 @@ def draw_fid(path: Path) -> bytes:
         raise problem(
             f"{path} cannot be drawn",
             got=f"{type(error).__name__}: {error}",
-            expected="the JSON that `dithc report` writes beside its page",
-            fix="write the report again",
+            expected="the JSON of `dithc report`",
+            fix="rerun `dithc report`",
         ) from error
     return draw_bars(bars, measure=measure)
 
@@ -63,15 +63,15 @@ def draw_plan(path: Path) -> bytes:
     """Return a PNG of both memory tiers over a step, from an automem.json or `dithc bench automem --json`.
 
     Raises:
-        UserError: there is no plan in it.
+        UserError: the file has no plan.
     """
     return draw_timeline(timelines.read_timeline(path))
 
 
 def draw_tiles(folder: Path, *, title: str, scenes: Path | None = None) -> bytes:
-    """Return a PNG of a folder of the stage `tiles`: places, values, accepted and rejected tiles.
+    """Return a PNG of a folder of the stage `tiles`: locations, values, accepted and rejected tiles.
 
-    Without the folder of scenes there are neither rejected tiles nor masks.
+    Rejected tiles and masks require the folder of scenes.
 
     Raises:
         UserError: a file is missing or damaged.

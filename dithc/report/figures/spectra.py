@@ -1,4 +1,4 @@
-"""Values by band and power by frequency, real tiles beside generated images.
+"""Values by band and power by frequency of real tiles and generated images.
 
 Legend: C bands, R rings of frequencies.
 """
@@ -23,7 +23,7 @@ class Side:
     Attributes:
         role: `real`, or the role of the evaluation, which selects the color.
         low, median, high: percentiles 5, 50 and 95 of each band (C,), from -1 to 1.
-        power: power by ring (R,), from one cycle a tile.
+        power: power by ring (R,), from one cycle per tile.
     """
 
     label: str
@@ -37,7 +37,7 @@ class Side:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Spectra:
-    """All sides of a data set, real tiles first; `low` and `high` are -1 and 1 in `units`, by band."""
+    """All sides of a dataset, real tiles first; `low` and `high` are -1 and 1 in `units`, by band."""
 
     bands: list[str]
     units: str
@@ -76,7 +76,7 @@ def _bands(panel: Any, spectra: Spectra) -> None:
     panel.set_xticks(places, spectra.bands, fontsize=8)
     panel.set_ylabel(spectra.units)
     panel.grid(visible=False, axis="x")
-    panel.set_title("Values: median, percentiles 5 to 95; colours as at the right")
+    panel.set_title("Values: median, percentiles 5 to 95; colors as at the right")
 
 
 def _rings(panel: Any, spectra: Spectra) -> None:
@@ -91,7 +91,7 @@ def _rings(panel: Any, spectra: Spectra) -> None:
     panel.set_xticks([2**power for power in range(len(rings).bit_length())])
     panel.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
     panel.minorticks_off()
-    panel.set_xlabel("cycles a tile")
+    panel.set_xlabel("cycles per tile")
     panel.set_ylabel("dB over real tiles")
-    panel.set_title("Power by frequency, all bands: below 0 is too smooth")
+    panel.set_title("Power by frequency, all bands; below 0: too smooth")
     panel.legend(fontsize=8, labelcolor=theme.INK)

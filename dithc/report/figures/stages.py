@@ -1,4 +1,4 @@
-"""Wall time by stage and data set."""
+"""Wall time by stage and dataset."""
 
 import numpy as np
 
@@ -11,10 +11,10 @@ UNITS = (("hours", 3600), ("minutes", 60), ("seconds", 1))
 
 
 def draw_stages(facts: Facts) -> bytes:
-    """Draw the wall time of each stage by data set."""
+    """Draw the wall time of each stage by dataset."""
     stages = list(dict.fromkeys(timing.stage for timing in facts.timings))
     if not stages:
-        return nothing("no stage has been run")
+        return nothing("no stages were run")
     titles = {dataset.name: dataset.title for dataset in facts.datasets}
     titles |= {timing.dataset: "other" for timing in facts.timings if timing.dataset not in titles}
     seconds = np.zeros((len(titles), len(stages)))

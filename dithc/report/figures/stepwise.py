@@ -1,4 +1,4 @@
-"""The paper's figure 9: speed-up over the baseline by stage, measured here beside published."""
+"""Figure 9: speedup over the baseline by stage, measured here and published."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -7,23 +7,24 @@ from dithc.report.engine import stepwise_stages
 from dithc.report.facts import Facts
 from dithc.report.figures import theme
 from dithc.report.figures.canvas import as_png, canvas, nothing, styled
-from dithc.report.words import rounded, short
+from dithc.summaries import rounded, short
 
-HALF = 0.36  # of the space between two stages: the height of a bar
+HALF = 0.36  # height of a bar relative to the space between two stages
 FIRST_LINE = 1.0  # the baseline
 
 
 def draw_stepwise(facts: Facts) -> bytes:
-    """Draw the stages of the report's training."""
-    if not facts.stepwise:
-        return nothing("no training by stages has been measured")
-    settings = facts.stepwise["settings"]
+    """Draw the stages of the report."""
+    found = facts.benches.get("stepwise")
+    if not found:
+        return nothing("training by stages: not run")
+    settings = found["settings"]
     title = f"{settings['model'].removeprefix('DiT-')}, batch {settings['batch']}, {settings['dtype']}"
-    return draw_stages(stepwise_stages.stage_bars(facts.stepwise, facts.stepwise_paper), title=title)
+    return draw_stages(stepwise_stages.stage_bars(found, facts.stepwise_paper), title=title)
 
 
 def draw_stages(bars: Sequence[stepwise_stages.StageBar], *, title: str) -> bytes:
-    """Draw a pair of numbered bars per stage, ours above the paper's."""
+    """Draw a pair of numbered bars per stage, measured above published."""
     with styled():
         figure, (panel,) = canvas(1, columns=1, height=0.95 + 0.5 * len(bars))
         most = max([bar.measured or 0.0 for bar in bars] + [bar.published or 0.0 for bar in bars] + [FIRST_LINE])
@@ -34,15 +35,15 @@ def draw_stages(bars: Sequence[stepwise_stages.StageBar], *, title: str) -> byte
         panel.tick_params(axis="y", labelcolor=theme.INK)
         panel.set_ylim(len(bars) - 0.4, -0.6)
         panel.set_xlim(0, most * 1.14)
-        panel.set_xlabel("speed-up over the baseline")
+        panel.set_xlabel("speedup over the baseline")
         panel.grid(visible=False, axis="y")
-        panel.set_title(f"Step by step: {title}")
+        panel.set_title(f"Gain by stage: {title}")
         figure.legend(loc="outside upper right", ncols=2, labelcolor=theme.INK, fontsize=9)
         return as_png(figure)
 
 
 def _ours(panel: Any, bars: Sequence[stepwise_stages.StageBar]) -> None:
-    """Draw the measured bar with deviation and number, or the reason of its absence."""
+    """Draw measured bars with deviation and number, or the reason of a missing bar."""
     shown = [(place - HALF / 2, bar) for place, bar in enumerate(bars) if bar.measured is not None]
     heights, widths = [height for height, _ in shown], [bar.measured for _, bar in shown]
     deviations = [bar.deviation for _, bar in shown]
@@ -60,13 +61,13 @@ def _ours(panel: Any, bars: Sequence[stepwise_stages.StageBar]) -> None:
 
 
 def _theirs(panel: Any, bars: Sequence[stepwise_stages.StageBar]) -> None:
-    """Draw the paper's bar, hatched."""
+    """Draw published bars, hatched."""
     shown = [(place + HALF / 2, bar.published) for place, bar in enumerate(bars) if bar.published is not None]
     if not shown:
         return
     heights, widths = zip(*shown, strict=True)
     look = {"color": theme.FACE, "edgecolor": theme.MUTED, "hatch": "////", "linewidth": 0.9}
-    panel.barh(heights, widths, height=HALF, label="published, on the paper's machine", **look)
+    panel.barh(heights, widths, height=HALF, label="published, machine of the paper", **look)
     for height, width in shown:
         panel.annotate(
             f"{short(width)} ×", (width, height), xytext=(5, 0), textcoords="offset points", va="center", fontsize=8.5,

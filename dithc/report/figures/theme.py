@@ -1,4 +1,4 @@
-"""Colors and type of the figures. The palette is that of Okabe and Ito, which color-blind readers can distinguish."""
+"""Colors and type of the figures. Color-blind readers can distinguish the palette of Okabe and Ito."""
 
 FACE, INK, MUTED, GRID = "#ffffff", "#1d2733", "#697586", "#e4e8ee"
 PALETTE = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")

@@ -1,4 +1,4 @@
-"""Content of the picture of a tile set: examples by fate with masks, locations by split, ranges by band.
+"""Content of the figure of a tile set: examples by fate with masks, locations by split, ranges by band.
 
 Legend: N tiles, S side of a tile.
 """
@@ -13,9 +13,9 @@ import numpy.typing as npt
 from dithc.data import Tiles, products
 
 EXAMPLES = 8
-"""Tiles that are shown of each fate."""
+"""Displayed tiles of each fate."""
 MOST_ROWS = 200_000
-"""Of the table that are looked at; of a longer one, parts taken evenly."""
+"""Largest number of table rows; a longer table is sampled evenly."""
 COLUMNS = ("status", "reason", "split", "scene_id", "y", "x", "shard", "row", "cell", "lon", "lat")
 REJECTED = "rejected"
 Bounds = tuple[float, float, float, float]
@@ -23,7 +23,7 @@ Bounds = tuple[float, float, float, float]
 
 @dataclass(frozen=True, kw_only=True)
 class Fate:
-    """A fate of tiles (split or rejection), their count, and pictures (S, S, 3) with masks (S, S)."""
+    """A fate of tiles (split or rejection), their count, and images (S, S, 3) with masks (S, S)."""
 
     name: str
     count: int
@@ -33,11 +33,11 @@ class Fate:
 
 @dataclass(frozen=True, kw_only=True)
 class TileSet:
-    """Content of the picture of a tile set.
+    """Content of the figure of a tile set.
 
     Attributes:
         places: longitude and latitude (N, 2) by split, and by `REJECTED`; empty without georeference.
-        side_m: ground size of a tile; 0 for pictures.
+        side_m: ground size of a tile; 0 without georeference.
         cells: bounds in degrees and split of cells in meters.
         ranges: ranges by split, as in `dataset.json`.
     """
@@ -52,7 +52,7 @@ class TileSet:
 
 
 def read_tiles(folder: Path, *, title: str, scenes: Path | None) -> TileSet:
-    """Read a folder of the stage `tiles`; without the folder of scenes there are accepted tiles alone.
+    """Read a folder of the stage `tiles`; rejected tiles require the folder of scenes.
 
     Raises:
         UserError: a file is missing or damaged.
@@ -100,7 +100,7 @@ def _places(table: dict[str, list[Any]], kinds: list[str]) -> dict[str, npt.NDAr
 def _picture(
     tiles: Tiles, source: products.Scenes | None, row: dict[str, Any]
 ) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.uint8] | None] | None:
-    """Render a tile with its mask if scenes exist; None for a rejected one without scenes."""
+    """Render a tile, with its mask if scenes exist; None for a rejected tile without scenes."""
     size = tiles.info["size"]
     if source is None:
         if row["status"] != "accepted":

@@ -1,4 +1,4 @@
-"""The picture of a data set of tiles: a map by split, ranges of every band by split, and examples of every fate, masks on them.
+"""The figure of a dataset of tiles: a map by split, ranges of each band by split, and examples of each fate with masks.
 
 Legend: S side of a tile.
 """
@@ -15,17 +15,17 @@ from dithc.report.figures.tile_set import EXAMPLES, REJECTED, Bounds, Fate, Tile
 
 MAP_INCHES, RANGES_INCHES, LINE_INCHES, PICTURE_INCHES, TITLE_INCHES = 4.3, 2.6, 0.17, 1.22, 0.8
 MOST_PLACES = 5000
-"""Tiles of a kind on the map, taken evenly."""
+"""Largest number of tiles per split on the map, sampled evenly."""
 DEGREE_KM = 111.2
-SMALL = 7.5  # size of type
+SMALL = 7.5  # type size
 NUMBERS = ("min", "p1", "median", "p99", "max")
-BESIDE: dict[str, Any] = {"ha": "right", "va": "top", "fontsize": 8.5}  # of a row of pictures
+BESIDE: dict[str, Any] = {"ha": "right", "va": "top", "fontsize": 8.5}  # of a row of images
 MASKS = {products.Mask.CLOUD: "cloud", products.Mask.INVALID: "no data"}
 SHARES = {"below": "clipped low", "above": "clipped high", "invalid": "no data"}
 
 
 def tiles_figure(tiles: TileSet) -> Any:
-    """Return the figure: map, ranges and pictures of each fate, as far as known; call it inside `styled`."""
+    """Return the figure: map, ranges and images of each fate if available; call it inside `styled`."""
     fates = [fate for fate in tiles.fates if fate.pictures]
     lines = 1 + sum(map(len, tiles.ranges.values()))
     tops = {"map": MAP_INCHES} if tiles.places else {}
@@ -55,7 +55,7 @@ def tiles_figure(tiles: TileSet) -> Any:
 
 
 def _row(panels: list[Any], fate: Fate, colour: str) -> None:
-    """Draw the fate in words, then pictures with masks, whose colors the words explain."""
+    """Write the fate and the colors of the masks, then draw images with masks."""
     lines = [fate.name.replace("_", "\n"), f"{fate.count:,}"]
     panels[0].text(1.0, 1.0, "\n".join(lines if fate.accepted else ["rejected:", *lines]), color=colour, **BESIDE)
     said = []
@@ -88,7 +88,7 @@ def _overlay(mask: npt.NDArray[np.uint8]) -> npt.NDArray[np.float64]:
 def _map(panel: Any, tiles: TileSet, colours: dict[str, str]) -> None:
     """Draw tiles colored by split on longitude and latitude, cells in meters, and a scale bar."""
     everything = np.concatenate(list(tiles.places.values()))
-    narrow = float(np.cos(np.radians(everything[:, 1].mean())))  # of a degree of longitude to one of latitude
+    narrow = float(np.cos(np.radians(everything[:, 1].mean())))  # length of a degree of longitude over latitude
     high = tiles.side_m / 1000 / DEGREE_KM
     wide = high / narrow
     for bounds, split in tiles.cells[:MOST_PLACES]:
@@ -157,7 +157,7 @@ def _ranges(panel: Any, tiles: TileSet, colours: dict[str, str]) -> None:
     panel.set_ylabel(tiles.units)
     panel.grid(visible=False, axis="x")
     panel.legend(loc="center left", bbox_to_anchor=(1.01, 0.5))
-    panel.set_title("Values: median, percentiles 1 to 99 (thick), least to greatest (thin, cut at the frame)")
+    panel.set_title("Values: median, percentiles 1 to 99 (thick), minimum to maximum (thin, cut at the frame)")
 
 
 def _table(panel: Any, tiles: TileSet) -> None:

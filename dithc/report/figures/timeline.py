@@ -1,4 +1,4 @@
-"""The picture of a step in two tiers of memory: occupancy of both by kind, copies between them, waiting, the budget."""
+"""The figure of a step in two memory tiers: occupancy by kind, copies, stalls, budgets."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -7,7 +7,7 @@ from dithc.report.engine import timelines
 from dithc.report.facts import Facts
 from dithc.report.figures import theme
 from dithc.report.figures.canvas import WIDTH_INCHES, as_png, drawing, nothing, styled
-from dithc.report.words import rounded, short
+from dithc.summaries import rounded, short
 
 GIB, MIB = 1 << 30, 1 << 20
 LABELS = {
@@ -16,18 +16,16 @@ LABELS = {
     "weights": "weights",
     "gradients": "gradients",
     "saved": "saved for backward",
-    "working": "of the running unit",
+    "working": "working memory of the unit",
 }
 HEIGHTS = (3.0, 1.3, 1.7)  # of the panels, in inches: fast, copies, slow
-NO_COPIES = "nothing moves during this step"
+NO_COPIES = "no copies during this step"
 
 
 def draw_memory(facts: Facts) -> bytes:
-    """Draw the plan of the report's `dithc bench automem` result."""
-    found = timelines.timeline_of(facts.automem) if facts.automem else None
-    if found is None:
-        return nothing("no plan of memory has been measured")
-    return draw_timeline(found)
+    """Draw the plan in the `dithc bench automem` result of the report."""
+    found = timelines.timeline_of(facts.benches.get("automem", {}))
+    return draw_timeline(found) if found else nothing("plan of memory: not run")
 
 
 def draw_timeline(timeline: timelines.Timeline) -> bytes:
@@ -52,15 +50,15 @@ def draw_timeline(timeline: timelines.Timeline) -> bytes:
         _sections(fast, timeline)
         fast.set_title(f"Fast tier: {timeline.fast}", pad=20)
         slow.set_title(f"Slow tier: {timeline.slow}")
-        copies.set_title("Copies, by the turn in which they start: loads above, offloads below")
+        copies.set_title("Copies by the pass in which they start: loads above, offloads below")
         for panel in (fast, slow):
             panel.set_ylabel("GiB")
-        slow.set_xlabel("seconds of a step, as planned")
+        slow.set_xlabel("planned seconds of a step")
         handles = [fast.fill_between([], [], color=colours[kind], label=LABELS[kind], linewidth=0) for kind in shown]
         if timeline.stall > 0:
             handles.append(
                 fast.fill_between(
-                    [], [], facecolor="none", edgecolor=theme.INK, hatch="////", linewidth=0, label="waits"
+                    [], [], facecolor="none", edgecolor=theme.INK, hatch="////", linewidth=0, label="stall"
                 )
             )
         figure.legend(
@@ -75,12 +73,12 @@ def _said(timeline: timelines.Timeline) -> str:
     loaded, offloaded = (sum(getattr(turn, name) for turn in timeline.turns) for name in ("loaded", "offloaded"))
     words = [
         timeline.title,
-        f"step {short(timeline.seconds)} s, of it waiting {timeline.stall / (timeline.seconds or 1):.1%}",
+        f"step {short(timeline.seconds)} s, stall {timeline.stall / (timeline.seconds or 1):.1%}",
         f"planned peak {short(peak / GIB)} GiB",
         f"loads {short(loaded / GIB)} GiB, offloads {short(offloaded / GIB)} GiB",
     ]
     if timeline.measured_peak_bytes is not None:
-        words.insert(3, f"held at most {short(timeline.measured_peak_bytes / GIB)} GiB")
+        words.insert(3, f"measured peak {short(timeline.measured_peak_bytes / GIB)} GiB")
     return "  ·  ".join(filter(None, words))
 
 
@@ -91,7 +89,7 @@ def _stack(
     kinds: Sequence[str],
     colours: Mapping[str, str],
 ) -> None:
-    """Draw stacked areas that are constant during a turn."""
+    """Draw stacked areas that are constant during a pass."""
     edges = [turn.start for turn in turns] + [turns[-1].end]
     below = [0.0] * len(edges)
     for kind in kinds:
@@ -108,7 +106,7 @@ def _most(turns: Sequence[timelines.Turn], tier: str) -> float:
 
 
 def _limit(panel: Any, budget_bytes: int | None, *, over: float) -> None:
-    """Draw the budget as a line if it is near the used memory."""
+    """Draw the budget as a line if it is close to the used memory."""
     if budget_bytes is None or budget_bytes / GIB > 3 * over:
         return
     budget = budget_bytes / GIB

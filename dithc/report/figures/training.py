@@ -1,4 +1,4 @@
-"""Curves of trainings: loss of train and of held-out tiles over the learning rate, and images a second."""
+"""Curves of runs: loss of train and held-out tiles above the learning rate, and images per second."""
 
 from collections.abc import Sequence
 
@@ -10,16 +10,16 @@ from dithc.report.collect import smooth
 from dithc.report.facts import Curve, Facts
 from dithc.report.figures import theme
 from dithc.report.figures.canvas import WIDTH_INCHES, as_png, canvas, grid, nothing, styled
-from dithc.report.words import short
+from dithc.summaries import short
 
 COLUMNS, LOSS_INCHES, RATE_INCHES = 3, 2.7, 1.0
-NARROW = 8.0  # times that the end of an axis is its begin, below which it has more ticks
-MAX_POINTS = 1500  # of a raw curve: more than the figure has pixels for
-LEGEND_INCHES = 0.21  # a line of the legend
+NARROW = 8.0  # ratio of the ends of an axis below which it has more ticks
+MAX_POINTS = 1500  # of a raw curve, more than the pixels of a panel
+LEGEND_INCHES = 0.21  # height of a line of the legend
 
 
 def draw_loss(facts: Facts) -> bytes:
-    """Draw loss and learning rate of every run, colored by data set."""
+    """Draw loss and learning rate of every run, colored by dataset."""
     names = [dataset.name for dataset in facts.datasets]
     curves = [
         (run.curve, theme.PALETTE[names.index(run.dataset) % len(theme.PALETTE)])
@@ -30,9 +30,9 @@ def draw_loss(facts: Facts) -> bytes:
 
 
 def draw_curves(curves: Sequence[tuple[Curve, str]]) -> bytes:
-    """Draw loss above learning rate, a pair of panels per curve, on one log scale: raw pale, smoothed strong, held-out dashed."""
+    """Draw loss above learning rate, a pair of panels per curve: raw pale, smoothed strong, held-out dashed."""
     if not curves:
-        return nothing("no training has written metrics")
+        return nothing("metrics: not run")
     columns = min(COLUMNS, len(curves))
     rows = -(-len(curves) // columns)
     with styled():
@@ -107,7 +107,7 @@ def draw_throughput(facts: Facts) -> bytes:
     curves = [run.curve for run in facts.runs if run.curve is not None]
     curves = [curve for curve in curves if np.isfinite(curve.images_per_second).any()]
     if not curves:
-        return nothing("no training has written its throughput")
+        return nothing("throughput: not run")
     with styled():
         figure, (panel,) = canvas(1, columns=1, height=max(2.4, LEGEND_INCHES * (len(curves) + 2)))
         for number, curve in enumerate(curves):
@@ -115,7 +115,7 @@ def draw_throughput(facts: Facts) -> bytes:
             panel.plot(curve.steps, smooth(curve.images_per_second), color=colour, linewidth=1.8, label=curve.run)
         panel.set_ylim(bottom=0)
         panel.set_xlabel("step")
-        panel.set_ylabel("images a second")
+        panel.set_ylabel("images per second")
         panel.xaxis.set_major_locator(MaxNLocator(8, integer=True))
         panel.legend(loc="center left", bbox_to_anchor=(1.01, 0.5), labelcolor=theme.INK)
         return as_png(figure)

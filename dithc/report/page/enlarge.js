@@ -1,4 +1,4 @@
-// Enlarges pictures: Enter or a click opens one, arrows turn to its neighbours, Escape closes; opens folded parts for print.
+// Enlarge images: Enter or a click opens an image, arrow keys show its neighbors, Escape closes it. Open collapsed parts for printing.
 "use strict";
 const large = document.getElementById("large");
 const buttons = [...document.querySelectorAll("button.enlarge")];
@@ -10,9 +10,9 @@ function show(number) {
   picture.alt = small.alt;
   picture.src = small.currentSrc;
   const scale = Math.min(innerWidth * 0.94 / small.naturalWidth, innerHeight * 0.8 / small.naturalHeight);
-  const whole = scale >= 1 ? Math.floor(scale) : scale;
-  picture.width = Math.round(small.naturalWidth * whole);
-  if (whole >= 2) picture.className = "crisp";
+  const factor = scale >= 1 ? Math.floor(scale) : scale;
+  picture.width = Math.round(small.naturalWidth * factor);
+  if (factor >= 2) picture.className = "crisp";
   large.querySelector("figure").replaceChildren(picture);
   large.querySelector("p").textContent = buttons[at].dataset.title;
   if (!large.open) large.showModal();

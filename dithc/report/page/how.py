@@ -1,31 +1,22 @@
-"""Tables of how it was made: trainings, every hyperparameter, data sets, codecs, and where each number comes from."""
+"""Tables of settings and provenance: runs, hyperparameters, datasets, codecs, manifests."""
 
 from dithc.report.facts import DatasetFacts, Facts, RunFacts
 from dithc.report.page.tables import Cell, Table, table
-from dithc.report.words import ABSENT, gib, short, short_or_absent, span
+from dithc.report.words import span
+from dithc.summaries import ABSENT, gib, percent, short, short_or_absent
 
 STATISTICS = ("min", "p1", "median", "p99", "max")
 SHARES = {"below": "clipped low", "above": "clipped high", "invalid": "no data"}
+RUNS = [
+    *("Run", "Network", "Steps × batch", "First 10", "Last 100", "Held-out", "Learning rate", "s per step", "Images/s"),
+    *("Memory", "Executed as"),
+]
 
 
 def training_table(facts: Facts) -> Table:
-    """Return a row per training: network, duration, losses, speed."""
-    head = [
-        "Run",
-        "Network",
-        "Steps × batch",
-        "First 10",
-        "Last 100",
-        "Held-out",
-        "Learning rate",
-        "s a step",
-        "Images/s",
-        "Memory",
-        "Ran as",
-    ]
-    return Table(
-        caption="Trainings: losses and speed", head=head, rows=[_training(facts, run) for run in facts.runs], texts=2
-    )
+    """Return a row per run: network, duration, losses, speed."""
+    rows = [_training(facts, run) for run in facts.runs]
+    return Table(caption="Training runs: losses and speed", head=RUNS, rows=rows, texts=2)
 
 
 def _training(facts: Facts, run: RunFacts) -> list[Cell]:
@@ -53,12 +44,12 @@ def _training(facts: Facts, run: RunFacts) -> list[Cell]:
 
 
 def settings_of(columns: dict[str, dict[str, str]], *, what: str) -> tuple[Table | None, list[tuple[str, str]]]:
-    """Split the settings of several things into a table of those that differ and pairs of those in common; omit unset ones."""
+    """Split settings into a table of those that differ and pairs of common ones; omit unset settings."""
     keys = dict.fromkeys(key for settings in columns.values() for key in settings)
     rows = [[key, *(settings.get(key, "") for settings in columns.values())] for key in keys]
     common = [(row[0], row[1]) for row in rows if len(set(row[1:])) == 1 and row[1]]
     differ = [[cell or ABSENT for cell in row] for row in rows if len(set(row[1:])) > 1]
-    caption = f"Settings in which the {what} differ"
+    caption = f"Settings that differ between {what}"
     return table(caption, ["Setting", *columns], differ, texts=1 + len(columns)) if differ else None, common
 
 
@@ -66,23 +57,24 @@ def band_table(dataset: DatasetFacts) -> Table | None:
     """Return band statistics by split if measured, else of train tiles."""
     caption = f"Bands of {dataset.title}" + (f", in {dataset.units}" if dataset.units else "")
     if dataset.ranges:
-        splits = list(dataset.ranges)
         rows = [
             [
                 record["band"],
                 split,
                 *(_value(record.get(key)) for key in STATISTICS),
-                *(_share(record.get(key)) for key in SHARES),
+                *(percent(record.get(key), decimals=2) for key in SHARES),
             ]
-            for records in zip(*(dataset.ranges[split] for split in splits), strict=True)
-            for split, record in zip(splits, records, strict=True)
+            for records in zip(*dataset.ranges.values(), strict=True)
+            for split, record in zip(dataset.ranges, records, strict=True)
         ]
         return table(caption, ["Band", "Split", *STATISTICS, *SHARES.values()], rows, texts=2)
-    rows = [
-        [band.name, *(_value(value) for value in (band.mean, band.std, band.low, band.high))] for band in dataset.bands
-    ]
-    note = "Over the train tiles; low and high become −1 and 1."
+    rows = [[band.name, *map(_value, (band.mean, band.std, band.low, band.high))] for band in dataset.bands]
+    note = "Over the train tiles; low and high map to −1 and 1."
     return table(caption, ["Band", "mean", "standard deviation", "low", "high"], rows, note=note) if rows else None
+
+
+def _value(value: float | None) -> str:
+    return ABSENT if value is None else f"{value:.4g}"
 
 
 def origin_table(facts: Facts) -> Table:
@@ -90,38 +82,30 @@ def origin_table(facts: Facts) -> Table:
     head = ["Stage", "Name", "Digest", "Code", "Commit", "Machine", "Written", "Manifest", "Wall time"]
     rows = [
         [
-            one.stage,
-            one.name,
-            one.digest,
-            one.code,
-            one.commit or ABSENT,
-            one.host,
-            one.written,
-            one.path,
+            *(one.stage, one.name, one.digest, one.code, one.commit or ABSENT, one.host, one.written, one.path),
             span(one.seconds),
         ]
         for one in facts.origins
     ]
-    return table(f"The {len(rows)} manifests behind this page", head, rows, texts=8)
+    return table(f"The {len(rows)} manifests of this page", head, rows, texts=8)
 
 
-def rejected(reasons: dict[str, int]) -> str:
-    """Format counts by rejection reason."""
+def _rejected(reasons: dict[str, int]) -> str:
     return "; ".join(f"{number:,}: {reason}" for reason, number in reasons.items()) or "none"
 
 
 def data_facts(facts: Facts, dataset: DatasetFacts) -> list[tuple[str, str]]:
-    """Describe a data set in pairs."""
+    """Describe a dataset in pairs."""
     codec = dataset.codec
     size = f" of {dataset.size} × {dataset.size} px" if dataset.size else ""
-    ground = f", {short(dataset.gsd_m)} m a pixel" if dataset.gsd_m else ""
+    ground = f", {short(dataset.gsd_m)} m per pixel" if dataset.gsd_m else ""
     splits = ", ".join(f"{name} {dataset.splits.get(name, 0):,}" for name in ("train", "val", "test"))
     pairs = [
         ("source", dataset.kind + (", generated by dithc synthesize" if dataset.synthetic else "")),
         ("scenes", "not run" if dataset.scenes is None else f"{dataset.scenes:,} accepted"),
-        ("scenes rejected", rejected(dataset.scenes_rejected)),
+        ("scenes rejected", _rejected(dataset.scenes_rejected)),
         ("tiles", "not run" if dataset.tiles is None else f"{dataset.tiles:,} accepted{size}{ground}"),
-        ("tiles rejected", rejected(dataset.tiles_rejected)),
+        ("tiles rejected", _rejected(dataset.tiles_rejected)),
         ("split", splits if dataset.splits else "not run"),
         ("bands", " ".join(dataset.band_names) + (f" ({dataset.units})" if dataset.units else "")),
         ("rendering", dataset.rendering),
@@ -138,7 +122,7 @@ def _codec(facts: Facts, dataset: DatasetFacts) -> str:
     parts += [f"latents {' × '.join(map(str, codec.shape))}"] if codec.shape else []
     if codec.psnr_db is not None:
         linear = (
-            "" if codec.psnr_linear_db is None else f" (the linear codec of its size {short(codec.psnr_linear_db)})"
+            "" if codec.psnr_linear_db is None else f" (linear codec of the same size: {short(codec.psnr_linear_db)})"
         )
         parts.append(f"reconstruction {short(codec.psnr_db)} dB PSNR{linear}")
     parts += [f"SSIM {short(codec.ssim)}"] if codec.ssim is not None else []
@@ -148,11 +132,3 @@ def _codec(facts: Facts, dataset: DatasetFacts) -> str:
     if codec.trained_on and codec.trained_on != dataset.name:
         parts.append(f"trained on {facts.dataset(codec.trained_on).title}")
     return ", ".join(parts)
-
-
-def _value(value: float | None) -> str:
-    return ABSENT if value is None else f"{value:.4g}"
-
-
-def _share(value: float | None) -> str:
-    return ABSENT if value is None else f"{100 * value:.2f} %"

@@ -1,4 +1,4 @@
-"""The one place jinja2 enters: the records and pictures of the report become one HTML page that needs nothing else."""
+"""HTML of the report from its records and images. Only this module imports jinja2."""
 
 import hashlib
 from base64 import b64encode
@@ -11,24 +11,25 @@ from urllib.parse import quote
 from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 
 from dithc.log import escaping
-from dithc.report.engine import published
+from dithc.papers import Reference
 from dithc.report.facts import Facts
 from dithc.report.figures import canvas
 from dithc.report.page import how, texts
-from dithc.report.page.engine_parts import as_printed, engine_parts
-from dithc.report.page.scores import SMALL_NOTE, beside_paper, measured_tables, score_tables
+from dithc.report.page.engine_parts import engine_parts
+from dithc.report.page.scores import SMALL_NOTE, measured_tables, score_tables
 from dithc.report.pictures import Gallery, Picture
-from dithc.report.verdict import judge, last_scored, verdict
-from dithc.report.words import score, short, span
+from dithc.report.verdict import judge, last_scored
+from dithc.report.words import score, span
+from dithc.summaries import short
 
 ROOM = "dithc.report.page"
 NOWHERE = {"base-uri": "'none'", "form-action": "'none'"}
-PNG_SIZE = slice(16, 24)  # width and height in the head of a PNG, four bytes each, the highest first
+PNG_SIZE = slice(16, 24)  # width and height in the head of a PNG, four bytes each, big-endian
 
 
 @dataclass(frozen=True, kw_only=True)
 class Shown:
-    """A figure of one data set: `name` of its pair of pictures, and `text` as the alternative."""
+    """A figure of one dataset, with its text alternative `text`."""
 
     name: str
     title: str
@@ -38,7 +39,7 @@ class Shown:
 
 @dataclass(frozen=True, kw_only=True)
 class Pictures:
-    """All pictures of the page: PNG figures by name, galleries and figures by data set, and previews (`strips`) by run."""
+    """All images of the page: PNG figures by name, galleries and figures by dataset, and previews (`strips`) by run."""
 
     figures: Mapping[str, bytes]
     galleries: Mapping[str, Sequence[Gallery]]
@@ -46,16 +47,15 @@ class Pictures:
     strips: Mapping[str, Sequence[Picture]]
 
 
-def render(facts: Facts, reference: published.Reference, pictures: Pictures) -> str:
-    """Render the page: HTML with everything inlined and every outside text escaped.
+def render(facts: Facts, reference: Reference, pictures: Pictures) -> str:
+    """Render the page: HTML with everything inlined and every external text escaped.
 
-    A content policy in its head forbids external loads and all scripts except the page's own, which it identifies by hash.
+    A content policy in its head forbids external loads and all scripts except its script, identified by hash.
     """
     engine, not_run = engine_parts(facts, reference)
     return fill(
         "report.html",
         facts=facts,
-        reference=reference,
         figures={name: embedded(canvas.recoded(png)) for name, png in pictures.figures.items()},
         sizes={name: size_of(png) for name, png in pictures.figures.items()},
         galleries=pictures.galleries,
@@ -66,18 +66,18 @@ def render(facts: Facts, reference: published.Reference, pictures: Pictures) -> 
         engine=engine,
         not_run=not_run,
         **_of_verdict(facts),
-        **_of_scores(facts, reference),
+        **_of_scores(facts),
         **_of_origin(facts),
     )
 
 
 def fill(template: str, *, room: str = ROOM, scripts: Sequence[str] = (), **values: Any) -> str:
-    """Render a template: everything inlined, every text escaped.
+    """Render a template with everything inlined and every text escaped.
 
     Args:
-        template: file of `room`.
-        room: package whose templates and styles precede this one's.
-        scripts: files of `room` that run after the picture zoom.
+        template: file of the package `room`.
+        room: package whose templates and styles precede those of this package.
+        scripts: files of `room` that run after the script for enlarging images.
         values: template variables besides `script` and `policy`.
     """
     environment = Environment(
@@ -101,34 +101,28 @@ def _of_verdict(facts: Facts) -> dict[str, Any]:
     return {
         "judgements": judge(facts),
         "judges": {
-            name: _judge(facts, item.dataset, item.score) for name, item in chosen.items() if item and item.score
+            name: _conditions(facts, item.dataset, item.score) for name, item in chosen.items() if item and item.score
         },
         "warnings": [text.partition(". ")[::2] for text in facts.warnings],
-        "verdicts": [
-            f"{dataset.title}: {said}" for dataset in facts.datasets if (said := verdict(facts, dataset.name))
-        ],
     }
 
 
-def _judge(facts: Facts, dataset: str, one: Any) -> str:
+def _conditions(facts: Facts, dataset: str, one: Any) -> str:
     """Describe the conditions of a score."""
     counts = f"{one.n_generated:,} generated against {one.n_real:,} real images"
-    judge = f"features {one.kind or one.extractor}, resize {one.resize}; rendering {facts.dataset(dataset).rendering}"
-    return f"FID, lower is better: {counts}; {judge}."
+    features = f"features {one.kind or one.extractor}, resize {one.resize}"
+    return f"FID, lower is better: {counts}; {features}; rendering {facts.dataset(dataset).rendering}."
 
 
-def _of_scores(facts: Facts, reference: published.Reference) -> dict[str, Any]:
+def _of_scores(facts: Facts) -> dict[str, Any]:
     return {
         "incomparable": incomparable(facts),
         "remarks": remarks(facts),
         "score_tables": score_tables(facts),
         "small_note": SMALL_NOTE if facts.measure == "KID" else "",
         "measured_tables": measured_tables(facts),
-        "beside_paper": beside_paper(facts, reference),
-        "printed": [as_printed(one) for one in reference.tables.values()],
         "training": how.training_table(facts),
-        "has_losses": any(run.curve for run in facts.runs),
-        "has_throughput": any(run.curve for run in facts.runs),
+        "has_metrics": any(run.curve for run in facts.runs),
         "has_curves": any(item.curves for item in facts.evaluations),
     }
 
@@ -144,7 +138,7 @@ def _of_origin(facts: Facts) -> dict[str, Any]:
     }
     settings = [
         (what, *how.settings_of(columns, what=what))
-        for what, columns in (("trainings", runs), ("evaluations", evaluations))
+        for what, columns in (("runs", runs), ("evaluations", evaluations))
         if columns
     ]
     return {
@@ -163,7 +157,7 @@ def _policy(script: str) -> str:
 
 
 def embedded(content: bytes) -> str:
-    """Return a WebP picture as a data URL."""
+    """Return a WebP image as a data URL."""
     return f"data:image/webp;base64,{b64encode(content).decode()}"
 
 
@@ -173,8 +167,8 @@ def size_of(png: bytes) -> tuple[int, int]:
     return int.from_bytes(head[:4], "big"), int.from_bytes(head[4:], "big")
 
 
-def _percent(part: float, whole: float) -> str:
-    return f"{100 * part / whole:.1f}" if whole else "0"
+def _percent(part: float, total: float) -> str:
+    return f"{100 * part / total:.1f}" if total else "0"
 
 
 def remarks(facts: Facts) -> dict[str, dict[str, list[str]]]:
@@ -193,10 +187,10 @@ def remarks(facts: Facts) -> dict[str, dict[str, list[str]]]:
 
 
 def incomparable(facts: Facts) -> dict[str, list[str]]:
-    """Group evaluations by the reason why published scores are not comparable."""
+    """Group evaluations by the reason that forbids a comparison with published scores."""
     reasons: dict[str, list[str]] = {}
     for item in facts.evaluations:
         if item.score and not item.score.comparable:
-            reason = item.score.note or "the extractor is not the one of published FID"
+            reason = item.score.note or "the extractor differs from the one of published FID"
             reasons.setdefault(reason, []).append(item.name)
     return reasons

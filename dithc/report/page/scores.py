@@ -1,34 +1,35 @@
-"""Tables of scores: of each data set, of what is measured beside FID and KID, and beside the paper where like is with like."""
+"""Tables of scores: FID and KID of each dataset, and additional measures."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
 
-from dithc.report.engine import published
 from dithc.report.facts import SMALL, DatasetFacts, EvaluationFacts, Facts, Score
-from dithc.report.page.beside import measured_rows
 from dithc.report.page.tables import Cell, Table, table
-from dithc.report.words import ABSENT, between, score
+from dithc.report.words import between, score
+from dithc.summaries import ABSENT, percent, rounded
 
 SMALL_NOTE = (
-    f"KID comes first because a set has fewer than {SMALL:,} images: at such n FID is too high by an amount that depends on n, "
-    "KID is not, and may be slightly below 0. Its interval says what another draw of as many images and tiles could change, each "
-    "counted as independent; another training is not in it."
+    f"KID comes first because a set has fewer than {SMALL:,} images. With n images FID has a bias that depends on n. KID is "
+    "unbiased and may be slightly below 0. Its interval covers another draw of as many independent images and tiles, but not "
+    "another training run."
 )
 
 
 def score_tables(facts: Facts) -> list[Table]:
-    """Return a table per evaluated data set."""
+    """Return a table per evaluated dataset."""
     return [_of_dataset(facts, dataset) for dataset in facts.datasets if facts.evaluations_of(dataset.name)]
 
 
 def _of_dataset(facts: Facts, dataset: DatasetFacts) -> Table:
     items = facts.evaluations_of(dataset.name)
     best = facts.best(dataset.name)
-    judges = list(dict.fromkeys(_judge(item.score) for item in items if item.score))
-    said = judges[0] if len(judges) == 1 else "judged by several networks" if judges else "not run"
-    last = ["Judged by"] if len(judges) > 1 else []
-    rows = [[*_row(facts, item), *(Cell(text=_judge(item.score)) for _ in last)] for item in items]
+    extractors = list(dict.fromkeys(_features(item.score) for item in items if item.score))
+    features = extractors[0] if len(extractors) == 1 else "features of several networks" if extractors else "not run"
+    last = ["Features"] if len(extractors) > 1 else []
+    rows = [[*_row(facts, item), *(Cell(text=_features(item.score)) for _ in last)] for item in items]
     return Table(
-        caption=f"Scores of {dataset.title}: {said}; rendering {dataset.rendering}",
+        caption=f"Scores of {dataset.title}: {features}; rendering {dataset.rendering}",
         head=["Weights", "Sampler", *measures(facts), "Floor of FID", "Real", "Generated", *last],
         rows=rows,
         texts=2,
@@ -65,7 +66,7 @@ def _cost(item: EvaluationFacts) -> str:
     return f"over {cost.exact}, which is exact: FID {cost.fid:+.3g}{kid}, n = {cost.n:,}"
 
 
-def _measured(value: float | None, interval: list[float] | None, *, strong: bool) -> Cell:
+def _measured(value: float | None, interval: list[float] | None, *, strong: bool = False) -> Cell:
     notes = [between(interval)] if interval else []
     text = ABSENT if value is None else score(value)
     return Cell(text=text, notes=notes, title="" if value is None else str(value), strong=strong)
@@ -74,8 +75,7 @@ def _measured(value: float | None, interval: list[float] | None, *, strong: bool
 def _floor(one: Score) -> Cell:
     notes = [f"n = {' / '.join(f'{n:,}' for n in one.floor_n)}"] if one.floor_n else []
     notes += [f"at n = {one.n:,}: {score(one.floor_at_n)}"] if one.floor_at_n is not None else []
-    text = ABSENT if one.floor is None else score(one.floor)
-    return Cell(text=text, notes=notes, title="" if one.floor is None else str(one.floor))
+    return replace(_measured(one.floor, None), notes=notes)
 
 
 def _real(item: EvaluationFacts, one: Score) -> Cell:
@@ -85,68 +85,53 @@ def _real(item: EvaluationFacts, one: Score) -> Cell:
 def _generated(one: Score) -> Cell:
     notes = _clipped(one.clipped_generated)
     if one.copies is not None:
-        known = "unknown" if one.copies_held_out is None else _percent(one.copies_held_out)
-        notes += [f"copies {_percent(one.copies)}", f"not learnt {known}"]
+        held_out = "unknown" if one.copies_held_out is None else percent(one.copies_held_out)
+        notes += [f"copies {percent(one.copies)}", f"held-out {held_out}"]
     return Cell(text=f"{one.n_generated:,}", notes=notes)
 
 
 def _clipped(share: float | None) -> list[str]:
-    return [] if share is None else [f"clipped {_percent(share)}"]
+    return [] if share is None else [f"clipped {percent(share)}"]
 
 
-def _percent(share: float) -> str:
-    return f"{100 * share:.1f} %"
-
-
-def _judge(one: Score | None) -> str:
+def _features(one: Score | None) -> str:
     if one is None:
         return ABSENT
     comparable = "comparable with published FID" if one.comparable else "NOT COMPARABLE with published FID"
     return f"{comparable}; features of {one.extractor} (sha256 {one.sha256[:12]}), resize {one.resize}"
 
 
-@dataclass(frozen=True, kw_only=True)
-class BesidePaper:
-    """The paper's table with our comparable scores, and reasons for the others."""
-
-    table: Table | None
-    reasons: list[str]
-
-
-def beside_paper(facts: Facts, reference: published.Reference) -> BesidePaper:
-    """Compare our best FID of each data set with the paper's, for published Inception features only."""
-    printed = reference.tables.get("table1")
-    if printed is None:
-        return BesidePaper(table=None, reasons=["The paper's numbers were not given (config/paper/reference.yaml)."])
-    rows, reasons = [], []
-    for dataset in facts.datasets:
-        best = facts.best(dataset.name)
-        if best is None or best.score is None:
-            reasons += [f"{dataset.title}: no score of ours."] if dataset.kind in reference.table1_row else []
-        elif not best.paper:
-            reasons.append(f"{dataset.title}: the paper has no such data set.")
-        elif not best.score.comparable:
-            reasons.append(f"{dataset.title}: not comparable. {_other_features(best.score)}")
-        else:
-            ours = f"{score(best.score.fid)} ({best.label}, n = {best.score.n:,})"
-            published = (f"{best.paper[name]:.2f}" if name in best.paper else ABSENT for name in printed.columns[1:])
-            rows.append([dataset.title, ours, *published])
-    shown = table(printed.title, ["Data set", "Ours", *printed.columns[1:]], rows) if rows else None
-    return BesidePaper(table=shown, reasons=reasons)
-
-
-def _other_features(one: Score) -> str:
-    return f"The paper's FID is of Inception-v3 features, ours of {one.kind or one.extractor} (resize {one.resize})."
-
-
 def measured_tables(facts: Facts) -> list[Table]:
-    """Return a table per extra measure."""
+    """Return a table per evaluation with additional measures."""
     return [
-        table(
-            f"Beside FID and KID: {row['evaluation']}",
-            ["Measure", "Value"],
-            [[key, value] for key, value in row.items()][1:],
-            texts=2,
-        )
-        for row in measured_rows(facts)
+        table(f"Additional measures of {item.name}", ["Measure", "Value"], rows, texts=2)
+        for item in facts.evaluations
+        if item.score and (rows := [list(pair) for pair in _more(item.score.more).items()])
     ]
+
+
+def _more(more: Mapping[str, Any]) -> dict[str, str]:
+    row = {}
+    for name in ("precision", "recall", "density", "coverage"):
+        if more.get(name) is not None:
+            row[name] = f"{more[name]:.3f}"
+    pixels: Mapping[str, Any] = more.get("pixels") or {}
+    bands, indices, spectra = (pixels.get(name, {}) for name in ("bands", "indices", "spectra"))
+    if "wasserstein" in bands:
+        row[f"distance of bands ({bands['units']})"] = _each(bands["wasserstein"])
+    if bands.get("spectral_angle_deg") is not None:
+        row["spectral angle"] = f"{bands['spectral_angle_deg']:.3g}°"
+        row["difference of correlations"] = rounded(bands["correlation_difference"])
+    for name, one in indices.items():
+        if name != "absent":
+            row[f"distance of {name}"] = rounded(one["wasserstein"])
+    if spectra:
+        row["spectra, dB"] = _each(spectra["log_spectral_distance_db"])
+    for name, one in (more.get("triplets") or {}).items():
+        row[f"{name}: FID, KID"] = f"{rounded(one['fid'])}, {rounded(one['kid'])}"
+    absent = [text for part in pixels.values() for text in part.get("absent", [])]
+    return row | ({"absent": "; ".join(absent)} if absent else {})
+
+
+def _each(values: Mapping[str, float | None]) -> str:
+    return ", ".join(f"{name} {rounded(value)}" for name, value in values.items())

@@ -1,11 +1,13 @@
-"""Tables of the page as plain data: a caption, a head, rows of cells; the template knows no more of them."""
+"""Tables of the page as data. The template formats them."""
 
 from dataclasses import dataclass, field
+
+from dithc import summaries
 
 
 @dataclass(frozen=True, kw_only=True)
 class Cell:
-    """A cell: its text, small lines below, the full number as `title`, and whether it is emphasized."""
+    """A cell: its text, small lines below, the full number as `title`, and emphasis."""
 
     text: str
     notes: list[str] = field(default_factory=list)
@@ -15,7 +17,7 @@ class Cell:
 
 @dataclass(frozen=True, kw_only=True)
 class Table:
-    """A table; the first cell of a row is its head, the first `texts` columns are texts, and `best` is the marked row."""
+    """A table. The first cell of a row is its head, the first `texts` columns are texts, and `best` is the marked row."""
 
     caption: str
     head: list[str]
@@ -30,3 +32,8 @@ def table(caption: str, head: list[str], rows: list[list[str]], *, texts: int = 
     return Table(
         caption=caption, head=head, rows=[[Cell(text=text) for text in row] for row in rows], texts=texts, note=note
     )
+
+
+def shown(given: summaries.Table) -> Table:
+    """Convert a table of a benchmark or of the paper."""
+    return table(given.title, given.head, given.rows, texts=given.texts)

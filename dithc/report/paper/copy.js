@@ -1,4 +1,4 @@
-// A button beside a command puts it on the clipboard, and says so.
+// The button next to a command copies it to the clipboard.
 document.querySelectorAll("button.copy").forEach((button) => button.addEventListener("click", () => {
   const line = button.parentElement.querySelector("pre");
   const range = document.createRange();

@@ -1,4 +1,4 @@
-"""What all figures of the paper's targets share: the strips around panels, marks by status, words in the place of numbers."""
+"""Parts shared by the figures of the paper targets: margins, marks by status, texts instead of numbers."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -6,9 +6,8 @@ from typing import Any
 
 from dithc.papers import Cell
 from dithc.report.figures import theme
-from dithc.report.words import rounded
+from dithc.summaries import rounded
 
-HATCH = "////"
 MOST_LETTERS = 46  # of a label on a figure
 
 
@@ -25,30 +24,21 @@ def cut(text: str, letters: int = MOST_LETTERS) -> str:
     return text if len(text) <= letters else text[: letters - 1].rstrip() + "…"
 
 
-def number(value: float, unit: str) -> str:
-    """Format a number in three digits with its unit."""
-    return f"{rounded(value, digits=3)}{_unit(unit)}"
+def unit_of(cell: Cell) -> str:
+    """Return the unit of a cell as a suffix of a number."""
+    return {"": "", "x": " ×"}.get(cell.unit, f" {cell.unit}")
 
 
-def exact(value: float, unit: str) -> str:
-    """Format a printed number with its unit."""
-    return f"{value:,.6g}{_unit(unit)}"
-
-
-def _unit(unit: str) -> str:
-    return {"": "", "x": " ×"}.get(unit, f" {unit}")
-
-
-def said(cell: Cell) -> str:
+def text_of(cell: Cell) -> str:
     """Format number and ratio of a cell, or its status."""
     if cell.value is None:
         return cell.status
-    text = number(cell.value, cell.unit)
+    text = f"{rounded(cell.value)}{unit_of(cell)}"
     return f"{text}   {rounded(cell.ratio, digits=2)} × paper" if cell.ratio is not None else text
 
 
 def published_look() -> dict[str, Any]:
-    """Return the style of the paper's marks."""
+    """Return the style of published values."""
     return {
         "marker": "D", "markersize": 5.6, "markerfacecolor": theme.FACE, "markeredgecolor": theme.INK, "linestyle": "",
         "markeredgewidth": 1.2, "zorder": 6,
@@ -61,7 +51,7 @@ def filled(colour: str, *, is_measured: bool) -> dict[str, Any]:
 
 
 def nothing(panel: Any, text: str) -> None:
-    """Write into a panel that there is nothing."""
+    """Write a text instead of the content of a panel."""
     panel.set_axis_off()
     panel.text(0.5, 0.5, text, ha="center", va="center", color=theme.MUTED, style="italic", transform=panel.transAxes)
 

@@ -1,8 +1,10 @@
-"""The page of all targets: documents become sections, cells rows, everything inlined."""
+"""The page of all paper targets with everything inlined, and the CSV of a target."""
 
+import csv
+import io
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -10,14 +12,15 @@ from dithc.papers import STATUSES, TARGETS, Cell, Document
 from dithc.report import page
 from dithc.report.figures import canvas
 from dithc.report.paper import verdict
-from dithc.report.paper.figure import drawn
-from dithc.report.paper.table import machine_line
-from dithc.report.words import between, rounded, span
+from dithc.report.paper.figure import drawn, machine_line
+from dithc.report.paper.frame import unit_of
+from dithc.report.words import between, span
 from dithc.runs import outputs
+from dithc.summaries import rounded
 
 ROOM = "dithc.report.paper"
 REFERENCE = Path("config/paper/reference.yaml")
-FOLDED = 28  # rows, from which a table is opened by who wants it
+FOLDED = 28  # rows above which a table is collapsed
 LOOKS = {
     "measured": "good",
     "simulated": "simulated",
@@ -29,7 +32,7 @@ LOOKS = {
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """A cell on the page: texts and their links."""
+    """A cell on the page as texts."""
 
     cell: Cell
     value: str
@@ -39,22 +42,21 @@ class Row:
     look: str
 
 
-@dataclass(frozen=True, kw_only=True)
-class Making:
-    """A command of some cells, the file it wrote, the digest of its inputs, and its predicted time."""
-
-    command: str
-    file: str
-    digest: str
-    predicted: str
-    cells: int
+def write_csv(document: Document, path: Path) -> None:
+    """Write all fields and the ratio of every cell, one line per cell."""
+    text = io.StringIO()
+    names = ["target", *(one.name for one in fields(Cell)), "ratio"]
+    writer = csv.DictWriter(text, names, lineterminator="\n")
+    writer.writeheader()
+    for cell in document.cells:
+        writer.writerow({"target": document.target, **asdict(cell), "ratio": cell.ratio})
+    outputs.write(path, text.getvalue())
 
 
 def write_page(documents: Iterable[Document], path: Path) -> None:
-    """Write one self-contained page of all documents, in the paper's order; their files are relative to its folder."""
+    """Write one page of all documents in the order of the paper; their files are relative to its folder."""
     shown = sorted(documents, key=lambda one: TARGETS.index(one.target))
-    sections = [_section(one, path.parent) for one in shown]
-    judgements = verdict.judge(shown)
+    judgements = verdict.claims(shown)
     reference = Path(os.path.relpath(REFERENCE, path.parent)).as_posix() if REFERENCE.is_file() else ""
     outputs.write(
         path,
@@ -62,10 +64,9 @@ def write_page(documents: Iterable[Document], path: Path) -> None:
             "paper.html",
             room=ROOM,
             scripts=("copy.js",),
-            sections=sections,
+            sections=[_section(one, path.parent) for one in shown],
             counts={name: number for name, number in verdict.count(shown).items() if number},
             order=[name for name in STATUSES if name != "published"],
-            looks=LOOKS,
             holding=[one for one in judgements if one.holds],
             failing=[one for one in judgements if not one.holds],
             unjudged=[one.paper for one in shown if one.target not in {found.target for found in judgements}],
@@ -81,19 +82,17 @@ def _section(document: Document, folder: Path) -> dict[str, Any]:
     with canvas.styled():
         png = canvas.as_png(figure)
     statuses = [cell.status for cell in document.cells]
-    counts = {name: statuses.count(name) for name in STATUSES if name in statuses}
     return {
         "document": document,
         "figure": page.embedded(canvas.recoded(png)),
         "size": page.size_of(png),
         "alt": alt(document),
         "pictures": [_picture(one, folder) for one in document.images],
-        "counts": counts,
-        "total": len(statuses),
+        "counts": {name: statuses.count(name) for name in STATUSES if name in statuses},
         "rows": [_row(cell) for cell in document.cells],
         "is_folded": len(document.cells) > FOLDED,
         "has_published": any(cell.published is not None for cell in document.cells),
-        "makings": _makings(document.cells),
+        "commands": _commands(document.cells),
         "machine": _plain(document.machine),
         "versions": _plain(document.versions),
         "files": [f"{document.target}{ending}" for ending in (".json", ".csv", ".svg", ".png")],
@@ -101,51 +100,35 @@ def _section(document: Document, folder: Path) -> dict[str, Any]:
 
 
 def alt(document: Document) -> str:
-    """Describe the figure of a document as a text alternative."""
-    parts = [f"{document.paper}, {document.title}"]
-    cells = [cell for cell in document.cells if cell.value is not None]
-    if document.series:
-        parts.append(f"{len(document.series)} curves: " + ", ".join(one.label for one in document.series[:8]))
-    if document.images:
-        parts.append("; ".join(one.alt or one.label for one in document.images))
-    if cells and not document.series:
-        told = [
-            f"{cell.row} {cell.column} {rounded(cell.value or 0, digits=3)} {cell.unit}".strip() for cell in cells[:6]
-        ]
-        parts.append(f"{len(cells)} values, first: " + "; ".join(told))
-    if not (cells or document.series or document.images):
-        parts.append("nothing was measured")
-    return ". ".join(parts) + ". All numbers are in the table."
+    """Return the text alternative of the figure of a document."""
+    curves = ", ".join(one.label for one in document.series[:8])
+    values = [f"{cell.row} {cell.column} {rounded(cell.value)} {cell.unit}" for cell in document.cells if cell.value]
+    content = curves or "; ".join(values[:6]) or "no measurements"
+    return f"{document.paper}, {document.title}. {content}. All numbers are in the table."
 
 
 def _row(cell: Cell) -> Row:
     has_interval = cell.low is not None and cell.high is not None
-    unit = {"x": " ×", "": ""}.get(cell.unit, f" {cell.unit}")
     return Row(
         cell=cell,
-        value="" if cell.value is None else f"{rounded(cell.value, digits=4)}{unit}",
+        value="" if cell.value is None else f"{rounded(cell.value, digits=4)}{unit_of(cell)}",
         interval=between((cell.low or 0.0, cell.high or 0.0)) if has_interval else "",
-        published="" if cell.published is None else f"{cell.published:,.6g}{unit}",
-        ratio="" if cell.ratio is None else rounded(cell.ratio, digits=3),
+        published="" if cell.published is None else f"{cell.published:,.6g}{unit_of(cell)}",
+        ratio="" if cell.ratio is None else rounded(cell.ratio),
         look=LOOKS[cell.status],
     )
 
 
-def _makings(cells: Sequence[Cell]) -> list[Making]:
-    """Return each command once."""
-    by_command: dict[str, list[Cell]] = {}
-    for cell in cells:
-        if cell.command:
-            by_command.setdefault(cell.command, []).append(cell)
+def _commands(cells: Sequence[Cell]) -> list[dict[str, str]]:
+    """Return each command once, with the digest of its inputs and its predicted time."""
+    first = {cell.command: cell for cell in reversed(cells) if cell.command}
     return [
-        Making(
-            command=command,
-            file=next((cell.file for cell in own if cell.file), ""),
-            digest=own[0].digest,
-            predicted="" if own[0].predicted_seconds is None else span(own[0].predicted_seconds),
-            cells=sum(cell.value is not None for cell in own),
-        )
-        for command, own in by_command.items()
+        {
+            "command": command,
+            "digest": cell.digest,
+            "predicted": "" if cell.predicted_seconds is None else span(cell.predicted_seconds),
+        }
+        for command, cell in reversed(first.items())
     ]
 
 
@@ -158,5 +141,5 @@ def _picture(picture: Any, folder: Path) -> dict[str, Any]:
     return {"picture": picture, "data": page.embedded(canvas.as_webp(pixels)), "size": size}
 
 
-def _plain(told: Mapping[str, Any]) -> list[tuple[str, str]]:
-    return [(name.replace("_", " "), str(value)) for name, value in told.items() if value not in (None, "")]
+def _plain(values: Mapping[str, Any]) -> list[tuple[str, str]]:
+    return [(name.replace("_", " "), str(value)) for name, value in values.items() if value not in (None, "")]

@@ -1,4 +1,4 @@
-"""Mosaics of a data set: what was generated, the real tiles nearest to it, tiles at random; false colours; and the way there."""
+"""Mosaics of a dataset: generated images, their nearest real tiles, random tiles, false colors, stages of training."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -15,9 +15,9 @@ from dithc.report.pictures.mosaic import COLUMNS, SHOWN, mosaic
 from dithc.report.pictures.nearest import nearest_tiles
 from dithc.report.words import score
 
-FALSE_COLOURS = "In false colours"
-STRIP = 4  # images of a first look
-FIRST = f"the first {SHOWN}, not picked"
+FALSE_COLOURS = "False colors"
+STRIP = 4  # images of a preview
+FIRST = f"the first {SHOWN}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,7 +43,7 @@ class Gallery:
 
 
 def galleries(facts: Facts, dataset: str, item: EvaluationFacts | None) -> list[Gallery]:
-    """Return the galleries of a data set; `item` is the primary evaluation, None without one."""
+    """Return the galleries of a dataset; `item` is the primary evaluation, None without evaluations."""
     chosen = facts.dataset(dataset)
     if chosen.tiles_folder is None:
         return [gallery for gallery in (_codec(chosen),) if gallery.pictures]
@@ -97,16 +97,16 @@ def _beside(
     if isinstance(nearest, str):
         note += f" The nearest real tiles are not shown: {nearest}."
     else:
-        text = f"The real tile nearest in features to each of these images, at the same place; {dataset.title}."
+        text = f"The nearest real tile in features of each image, at the same place; {dataset.title}."
         pictures.append(
             _picture("Nearest real tiles", real.tiles.rgb(nearest), text=text, caption="in features, place by place")
         )
-        note += " A generated image that equals its nearest tile was learnt by heart."
-    return Gallery(title="Generated beside real", note=note, pictures=[*pictures, _real(dataset, real)])
+        note += " A generated image that equals its nearest tile was memorized."
+    return Gallery(title="Generated and real", note=note, pictures=[*pictures, _real(dataset, real)])
 
 
 def _false_colours(dataset: DatasetFacts, item: EvaluationFacts, images: FirstImages, real: RealTiles) -> Gallery:
-    """Return the same images in invisible bands; empty without such bands."""
+    """Return the same images in invisible bands; empty without these bands."""
     generated = images.scaled(SHOWN, bands=len(real.bands))
     pictures = []
     for name, meaning, bands in composites(real.bands) if generated is not None else ():
@@ -115,8 +115,8 @@ def _false_colours(dataset: DatasetFacts, item: EvaluationFacts, images: FirstIm
             assert scaled is not None
             values = real.tiles.unscale(scaled)[:, places]
             rgb, _ = real.tiles.stretch.levels(values, bands=places)
-            told = f"bands {', '.join(bands)} as red, green and blue; {meaning}"
-            text = f"{title}, {len(rgb)} of {dataset.title} in {name}: {told}."
+            content = f"bands {', '.join(bands)} as red, green and blue; {meaning}"
+            text = f"{title}, {len(rgb)} of {dataset.title} in {name}: {content}."
             pictures.append(_picture(f"{title}: {name}", rgb, text=text, caption=f"{', '.join(bands)}: {meaning}"))
     note = "The same images and tiles; each band from percentile 1 to 99 of the train tiles."
     return Gallery(title=FALSE_COLOURS, note=note, pictures=pictures, look="four" if len(pictures) == 4 else "")
@@ -126,8 +126,8 @@ def _way(facts: Facts, dataset: DatasetFacts, item: EvaluationFacts | None) -> G
     """Return the other evaluations: the same noise at other training steps, and the codec alone."""
     others = [other for other in facts.evaluations_of(dataset.name) if item is None or other.name != item.name]
     pictures = list(_of(facts, dataset, others))
-    note = "Each place grew from the same noise; through the codec alone go real tiles, which shows what it loses."
-    return Gallery(title="On the way there", note=note, pictures=pictures)
+    note = "Equal places use the same noise. The codec alone shows the loss of real tiles by the codec."
+    return Gallery(title="Stages of training", note=note, pictures=pictures)
 
 
 def _codec(dataset: DatasetFacts) -> Gallery:
@@ -135,17 +135,21 @@ def _codec(dataset: DatasetFacts) -> Gallery:
     codec = dataset.codec
     bands = f"Each band of a tile: {', '.join(dataset.band_names)}"
     found = (
-        (codec.grid, "Tiles above, below what the codec gives back", "Tiles, and below each what the codec gives back"),
-        (codec.bands, "Each band of a tile, and below it as it comes back", bands),
+        (codec.grid, "Tiles above their reconstructions", "Tiles, and below each its reconstruction"),
+        (codec.bands, "Bands of a tile above their reconstructions", bands),
     )
     pictures = []
     for path, title, text in found if codec.trained_on in (None, dataset.name) else ():
         if path is not None:
             pixels = canvas.read_picture(path)
             height, width = pixels.shape[:2]
-            told = f"{text}; codec {codec.name}."
             picture = Picture(
-                title=title, text=told, caption="", webp=canvas.as_webp(pixels), width=width, height=height
+                title=title,
+                text=f"{text}; codec {codec.name}.",
+                caption="",
+                webp=canvas.as_webp(pixels),
+                width=width,
+                height=height,
             )
             pictures.append(picture)
     return Gallery(title=f"The codec, {codec.name}", note="", pictures=pictures, look="rows")
@@ -156,10 +160,10 @@ def _of(facts: Facts, dataset: DatasetFacts, items: list[EvaluationFacts]) -> It
         rgb = FirstImages(item.files.samples).rgb(SHOWN) if item.files else None
         if rgb is not None:
             what = "real tiles through the codec" if item.at == "codec" else f"images generated {item.label}"
-            told = f"{facts.measure} {score(item.score.value(facts.measure))}" if item.score else ""
+            value = f"{facts.measure} {score(item.score.value(facts.measure))}" if item.score else ""
             yield _picture(
                 what.removeprefix("images ").capitalize(),
                 rgb,
-                text=f"{len(rgb)} {what}, {dataset.title}{': ' if told else ''}{told}.",
-                caption=", ".join(filter(None, [item.name, told])),
+                text=f"{len(rgb)} {what}, {dataset.title}{': ' if value else ''}{value}.",
+                caption=", ".join(filter(None, [item.name, value])),
             )

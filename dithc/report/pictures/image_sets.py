@@ -1,4 +1,4 @@
-"""The images that are shown: the first of an evaluation, and real tiles, as RGB and as values of bands.
+"""Displayed images: the first of an evaluation, and real tiles, as RGB and as values of bands.
 
 Legend: n images, C bands, S side of a tile.
 """
@@ -17,7 +17,7 @@ Scaled = NDArray[np.float32]
 
 
 class RealTiles:
-    """The first `most` tiles of a data set in a random order by seed."""
+    """The first `most` tiles of a dataset in a random order by seed."""
 
     def __init__(self, folder: Path, *, seed: int, most: int) -> None:
         self.tiles = Tiles(folder)
@@ -26,16 +26,16 @@ class RealTiles:
 
     @property
     def bands(self) -> list[str]:
-        """Return the band names (C)."""
+        """Band names (C)."""
         return list(self.tiles.info["bands"])
 
     def rgb(self, count: int) -> RGB:
-        """Return the first as RGB, (n, 3, S, S)."""
+        """Return the first tiles as RGB, (n, 3, S, S)."""
         return self.tiles.rgb(self.rows[:count])
 
     @cached_property
     def scaled(self) -> Scaled:
-        """Return all, each band from -1 to 1, (n, C, S, S)."""
+        """All tiles, each band from -1 to 1, (n, C, S, S)."""
         return self.tiles.scaled(self.rows)
 
 
@@ -51,11 +51,11 @@ class FirstImages:
         return products.open_npy(Manifest.whole(self.folder / names[0])) if names else None
 
     def rgb(self, count: int) -> RGB | None:
-        """Return the first as RGB, (n, 3, S, S); None without images."""
+        """Return the first images as RGB, (n, 3, S, S); None without images."""
         found = self._first("rgb")
         return None if found is None else np.array(found[:count], np.uint8)
 
     def scaled(self, count: int, *, bands: int) -> Scaled | None:
-        """Return the first, each band from -1 to 1, (n, C, S, S); None if bands differ from the data set."""
+        """Return the first images, each band from -1 to 1, (n, C, S, S); None if bands differ from the dataset."""
         found = self._first("shard")
         return None if found is None or found.shape[1] != bands else np.array(found[:count], np.float32)

@@ -1,4 +1,4 @@
-"""Values by band and power by frequency of the images that are shown and of some more, real beside generated.
+"""Values by band and power by frequency of real tiles and generated images.
 
 Legend: n images, C bands, S side of an image, R rings of frequencies.
 """
@@ -10,12 +10,12 @@ from dithc.report.facts import EvaluationFacts, Facts
 from dithc.report.figures import spectra
 from dithc.report.pictures.image_sets import FirstImages, RealTiles, Scaled
 
-IMAGES = 64  # of each side
-AT = ("start", "final", "codec")  # evaluations that are drawn; of those during a training none
+IMAGES = 64  # per side
+AT = ("start", "final", "codec")  # drawn evaluations, without those during training
 
 
 def measure_spectra(facts: Facts, dataset: str) -> spectra.Spectra | None:
-    """Measure a data set and its evaluations; None if one is missing or has other bands."""
+    """Measure a dataset and its evaluations; None without tiles or comparable evaluations."""
     chosen = facts.dataset(dataset)
     items = [item for item in facts.evaluations_of(dataset) if item.at in AT and item.files]
     if chosen.tiles_folder is None or not items:
@@ -45,7 +45,7 @@ def _side(label: str, role: str, scaled: Scaled) -> spectra.Side:
 
 
 def radial_power(images: NDArray[np.float32]) -> NDArray[np.float64]:
-    """Return the mean power (R,) of images (n, C, S, S) without their means, in rings one cycle a tile wide."""
+    """Return the mean power (R,) of images (n, C, S, S) without their means, in rings of one cycle per tile."""
     values = images - images.mean(axis=(2, 3), keepdims=True)
     power = (np.abs(np.fft.fft2(values)) ** 2).mean(axis=(0, 1)) / images.shape[-1] ** 4  # (S, S)
     cycles = np.fft.fftfreq(images.shape[-1], 1 / images.shape[-1])

@@ -1,6 +1,6 @@
-"""Images side by side, and the bytes of such a picture.
+"""Arrangement of images in a mosaic.
 
-Legend: n images, S side of an image, H, W picture.
+Legend: n images, S side of an image, H, W mosaic.
 """
 
 import numpy as np
@@ -8,12 +8,12 @@ from numpy.typing import NDArray
 
 COLUMNS = 4
 SHOWN = COLUMNS * COLUMNS
-GAP, GREY = 2, 150  # pixels between images, and their level: quiet on light and on dark pages
-MOST_SIDE = 256  # pixels of an image: larger ones are averaged over whole pixels
+GAP, GREY = 2, 150  # pixels between images, and their gray level, which suits light and dark pages
+MOST_SIDE = 256  # pixels of an image; larger images are averaged over blocks of pixels
 
 
 def mosaic(images: NDArray[np.uint8], *, columns: int = COLUMNS) -> NDArray[np.uint8]:
-    """Arrange images (n, 3, S, S) in rows as a picture (H, W, 3) with gray gaps."""
+    """Arrange images (n, 3, S, S) in rows as a mosaic (H, W, 3) with gray gaps."""
     images = _smaller(images)
     count, side = len(images), images.shape[-1]
     columns = min(columns, count)

@@ -1,4 +1,4 @@
-"""Which real tiles lie nearest to generated images, in the features that judge them.
+"""Nearest real tiles of generated images, in the features of their score.
 
 Legend: n images, m real tiles, d features.
 """
@@ -12,18 +12,18 @@ from dithc.data import Rows, Tiles, products
 from dithc.report.facts import EvaluationFacts
 from dithc.runs import Manifest
 
-AT_ONCE = 4096  # rows of features, so that distances to them take little memory
+AT_ONCE = 4096  # rows of features per block, to limit memory
 
 
 def nearest_tiles(item: EvaluationFacts, tiles: Tiles, *, seed: int, count: int) -> Rows | str:
-    """Return the nearest real tile (n,) of each first image, or why it is unknown."""
+    """Return the nearest real tile (n,) of each first image, or the reason why it is unknown."""
     if item.files is None or item.files.features is None or item.files.real_features is None:
         return "the features of both sides are not among the results"
     split, images = item.real_split, item.settings.get("real_images")
     rows = tiles.rows(split) if not images else tiles.drawn(split, int(images), seed=seed)  # type: ignore[arg-type]
     blocks = _blocks(item.files.features)
     if not blocks:
-        return "the features of the images are not kept"
+        return "the features of the images were not stored"
     generated = blocks[0][:count].astype(np.float64)  # (n, d)
     best, places, begin = np.full(len(generated), np.inf), np.zeros(len(generated), np.int64), 0
     for block in _blocks(item.files.real_features):
@@ -36,21 +36,21 @@ def nearest_tiles(item: EvaluationFacts, tiles: Tiles, *, seed: int, count: int)
             places[closer] = here[closer] + begin + start
         begin += len(block)
     if begin != len(rows):
-        return f"the features are of {begin:,} real tiles, the data set gives {len(rows):,}"
+        return f"the features are of {begin:,} real tiles, the dataset has {len(rows):,}"
     found: Rows = rows[places]
     return found
 
 
 def _squared(one: NDArray[np.float64], other: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return squared distances (n, m)."""
-    center = other.mean(axis=0)  # lengths from there are small numbers, and differences round less
+    center = other.mean(axis=0)  # small lengths reduce the rounding of differences
     one, other = one - center, other - center
     found: NDArray[np.float64] = (one**2).sum(axis=1)[:, None] - 2 * one @ other.T + (other**2).sum(axis=1)
     return found
 
 
 def _blocks(manifest: Path) -> list[NDArray[np.generic]]:
-    """Yield the features beside a manifest in blocks of rows."""
+    """Return the features next to a manifest in blocks of rows."""
     content = Manifest.read(manifest, stage="features")
     names = sorted(entry["path"] for entry in content.files if entry["path"].startswith("shard-"))
     return [products.open_npy(Manifest.whole(manifest.parent / name)) for name in names if name.endswith(".npy")]

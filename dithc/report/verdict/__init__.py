@@ -1,27 +1,26 @@
-"""The verdict: what the first screen of the report says of each training, in plain words.
+"""The verdict on each run on the first screen of the report.
 
-What: `judge` answers, for the last training of each chain, whether it learnt, how good its samples are between an untrained
-network and the best that is possible (the floor and the codec), what is off, and what to do next with lines that can be pasted.
-`verdict` tells the course of a data set's scores in sentences.
-Why: who opens a report asks these four questions; numbers and pictures are there to check the answers.
-Invariants: pure functions of `Facts`; every word follows from numbers that stand on the page; thresholds have names and reasons;
-scores are held against each other only where features, resize and real tiles are the same.
-How to change it: a concern is a line in `concerns.py`, a fix one in `next_steps.py`.
+Contents: for the last run of each chain, `judge` returns whether it trained, the quality of its samples between an
+untrained network and the best possible (the floor and the codec), concerns, and next steps with commands.
+
+Invariants: pure functions of `Facts`. Every statement follows from numbers on the page. Thresholds have names and
+reasons. Scores are compared only for equal features, resize and real tiles.
+
+Extending: a concern is a line in `concerns.py`, a next step a line in `next_steps.py`.
 """
 
 from dithc.report.facts import Facts
 from dithc.report.verdict.concerns import concerns
-from dithc.report.verdict.course import verdict
 from dithc.report.verdict.next_steps import next_steps
 from dithc.report.verdict.quality import last_scored, quality
 from dithc.report.verdict.said import Answer, Judgement
 from dithc.report.verdict.trained import trained
 
-__all__ = ["Answer", "Judgement", "judge", "last_scored", "verdict"]
+__all__ = ["Answer", "Judgement", "judge", "last_scored"]
 
 
 def judge(facts: Facts) -> list[Judgement]:
-    """Return a judgement for each training at the end of a chain."""
+    """Return a judgement for each run at the end of a chain."""
     found = []
     for run in facts.last_runs:
         item = last_scored(facts, run.name)

@@ -1,4 +1,4 @@
-"""What to do next, with lines that can be pasted; the step that is likely to help most comes first."""
+"""Next steps with commands, the most useful step first."""
 
 import shlex
 from collections.abc import Iterator
@@ -20,17 +20,17 @@ def next_steps(facts: Facts, run: RunFacts, item: EvaluationFacts | None) -> lis
 
 def _training(facts: Facts, run: RunFacts) -> Iterator[Step]:
     course = held_out(run)
-    goes_on = ": it goes on from its last checkpoint." if run.settings.get("lr_schedule") == "constant" else "."
+    resume = "; it resumes from its last checkpoint." if run.settings.get("lr_schedule") == "constant" else "."
     if run.step is None or run.step < run.steps_planned:
-        yield Step(text="Finish the training: it goes on from its last checkpoint.", command=_again(facts))
+        yield Step(text="Finish the run; it resumes from its last checkpoint.", command=_again(facts))
     elif course and course.falls:
         longer = f"runs={{{run.name}: {{steps: {2 * run.steps_planned}}}}}"
         yield Step(
-            text=f"Train longer, for the held-out loss was still falling{goes_on}", command=_again(facts, longer)
+            text=f"Train longer, because the held-out loss was still falling{resume}", command=_again(facts, longer)
         )
     if course and course.rises:
         turns = "" if _turned(run) else _again(facts, f"runs={{{run.name}: {{augment: dihedral}}}}")
-        text = f"Stop at about step {course.least_step:,}, or add tiles; where they have no up, turn them: `augment: dihedral`."
+        text = f"Stop at about step {course.least_step:,}, or add tiles; without a preferred orientation use `augment: dihedral`."
         yield Step(text=text, command=turns)
 
 
@@ -40,14 +40,12 @@ def _turned(run: RunFacts) -> bool:
 
 def _judging(facts: Facts, run: RunFacts, item: EvaluationFacts | None) -> Iterator[Step]:
     if item is None or item.score is None:
-        yield Step(text="Judge it: sample from it and score the samples.", command=_again(facts))
+        yield Step(text="Generate and score samples.", command=_again(facts))
         return
     codec, floor = codec_of(facts, item), floor_of(item.score)
     dataset = facts.dataset(run.dataset)
     if codec is None:
-        same = {
-            name: item.settings[name] for name in ("real_split", "real_images") if item.settings.get(name) is not None
-        }
+        same = {name: item.settings[name] for name in ("real_split", "real_images") if item.settings.get(name)}
         asked = {
             "run": run.name,
             "at": "codec",
@@ -56,30 +54,30 @@ def _judging(facts: Facts, run: RunFacts, item: EvaluationFacts | None) -> Itera
         }
         added = f"{{{', '.join(f'{name}: {value}' for name, value in (asked | same).items())}}}"
         yield Step(
-            text="Measure what the codec allows: real tiles through it, scored alike.",
+            text="Measure the limit of the codec: score real tiles through the codec.",
             command=_again(facts, f"evaluations={{{run.dataset}-codec: {added}}}"),
         )
     elif floor and codec.score and codec.score.fid > LOSSY * floor[0] and dataset.codec.steps:
         longer = f"codecs={{{dataset.codec.name}: {{steps: {2 * dataset.codec.steps}}}}}"
         yield Step(
-            text="Train a better codec, which is what limits the samples; all that follows is made again.",
+            text="Train a better codec, because it limits the samples; all later stages are rebuilt.",
             command=_again(facts, longer),
         )
     if item.score.n < SMALL and (dataset.tiles or 0) > item.score.n_generated:
         more = f"evaluations={{{item.name}: {{images: {min(dataset.tiles or 0, 10_000)}}}}}"
-        yield Step(text="Score more images, so that intervals shrink.", command=_again(facts, more))
+        yield Step(text="Score more images for smaller intervals.", command=_again(facts, more))
 
 
 def _looking(facts: Facts, run: RunFacts, item: EvaluationFacts | None) -> Iterator[Step]:
     if item and item.files:
         samples = shlex.quote(str(item.files.samples))
         yield Step(
-            text="Look at the images in your own program, in the units of the data set.",
+            text="Export the images in the units of the dataset, for other programs.",
             command=f"dithc export --samples {samples} --format geotiff --select 0:16 --out {shlex.quote(f'{run.name}-tiff')}",
         )
     if facts.config:
         yield Step(
-            text="Check every byte behind this page.", command=f"dithc verify {shlex.quote(str(facts.config.parent))}"
+            text="Verify all files of this page.", command=f"dithc verify {shlex.quote(str(facts.config.parent))}"
         )
 
 

@@ -1,4 +1,4 @@
-"""What is said first of a training: whether it trained, how good it is, what is off, what to do next."""
+"""Records of the verdict on a run: training, quality, concerns, next steps."""
 
 from dataclasses import dataclass, field
 from typing import Literal
@@ -8,7 +8,7 @@ Mood = Literal["good", "fair", "poor", "unknown"]
 
 @dataclass(frozen=True, kw_only=True)
 class Answer:
-    """An answer in a word or two, and its explanation with numbers; `short` conveys `mood` too, which is shown by color."""
+    """A short answer, and its explanation with numbers; `mood` selects the color."""
 
     mood: Mood
     short: str
@@ -26,7 +26,7 @@ class Mark:
 
 @dataclass(frozen=True, kw_only=True)
 class Step:
-    """A next step, and its command if there is one."""
+    """A next step, and its command, which may be empty."""
 
     text: str
     command: str = ""
@@ -34,9 +34,9 @@ class Step:
 
 @dataclass(frozen=True, kw_only=True)
 class Judgement:
-    """The verdict on the last training of a chain.
+    """The verdict on the last run of a chain.
 
-    `marks` are ascending scores on one scale, empty if there are too few; `concerns` start with the gravest.
+    `marks` are ascending scores on one scale, empty if there are too few. `concerns` start with the most severe.
     """
 
     run: str

@@ -1,4 +1,4 @@
-"""Whether a training learnt: from its losses on train and on held-out tiles."""
+"""Success of a run, from its losses on train and held-out tiles."""
 
 from dataclasses import dataclass
 
@@ -6,20 +6,19 @@ import numpy as np
 
 from dithc.report.facts import Gain, RunFacts
 from dithc.report.verdict.said import Answer
-from dithc.report.words import between, short
+from dithc.report.words import between
+from dithc.summaries import short
 
-CLEAR = (
-    0.02  # of a loss: what noise of held-out measurements stays below, on tens of tiles with the same noise each time
-)
-LATE = 0.75  # of the steps, from which on a loss that still falls says that training was ended early
-STILL = 0.005  # of the held-out loss, that it still fell by since then
+CLEAR = 0.02  # relative change of a loss above the noise of held-out measurements on tens of tiles with fixed noise
+LATE = 0.75  # share of the steps after which a falling loss means that training ended early
+STILL = 0.005  # relative fall of the held-out loss since then
 
 
 @dataclass(frozen=True, kw_only=True)
 class HeldOut:
     """Course of the loss on held-out tiles: first, last and least value.
 
-    `rises` means that it ended clearly above its least value, `falls` that it still fell at the end.
+    `rises`: it ended clearly above its least value. `falls`: it still fell at the end.
     """
 
     first: float
@@ -53,11 +52,11 @@ def held_out(run: RunFacts) -> HeldOut | None:
 
 
 def trained(run: RunFacts, gain: Gain | None) -> Answer:
-    """Judge whether it learned; `gain` is the fall of its score, if known."""
+    """Evaluate the losses of a run; `gain` is the fall of its score, if known."""
     if run.step is None:
-        return Answer(mood="unknown", short="not run", text="There is no checkpoint of this training yet.")
+        return Answer(mood="unknown", short="not run", text="This run has no checkpoint yet.")
     if run.loss_first10 is None or run.loss_last100 is None:
-        return Answer(mood="unknown", short="not known", text="The training has written no loss.")
+        return Answer(mood="unknown", short="unknown", text="The run has no recorded loss.")
     course = held_out(run)
     went = "fell" if run.loss_last100 < run.loss_first10 else "went"
     text = f"In {run.step:,} steps the loss {went} from {short(run.loss_first10)} to {short(run.loss_last100)}"
@@ -81,5 +80,5 @@ def _end(course: HeldOut | None) -> str:
     if course is None:
         return "; no held-out loss."
     if course.rises:
-        return f", where it was {short(course.least)} at step {course.least_step:,}: it began to memorise."
-    return ", and was still falling." if course.falls else ", and has levelled off."
+        return f", with a minimum of {short(course.least)} at step {course.least_step:,}: it began to memorize."
+    return ", and was still falling." if course.falls else ", and has leveled off."

@@ -1,8 +1,12 @@
 """Tables and figures of the paper as cells, one command each, and their documents.
 
-Contents: `plan` returns the cells of each target on a node, with predicted seconds or a reason to skip; `compose` returns a
-document. Invariants: equal settings and node give equal plans. Skipped cells have a reason. Missing numbers stay missing. No
-import of torch. Extending: a target is a function in `targets` and a reader in `results`; costs are in `cost` only.
+Contents: `plan` returns the cells of each target on a node, with predicted seconds or a reason to skip. `compose`
+returns a document.
+
+Invariants: equal settings and node produce equal plans. Skipped cells have a reason. Missing numbers stay missing. The
+package does not import torch.
+
+Extending: a target is a function in `targets` and a reader in `results`. Only `cost` predicts costs.
 """
 
 from dithc.workflow.paper.compose import compose

@@ -1,8 +1,8 @@
-"""What a cell costs: floating-point operations over a rate, and what a training holds in memory.
+"""Predicted cost of a cell: floating-point operations over a rate, and memory of a training run.
 
-Seconds: starts x START_SECONDS + steps x images x FLOP of an image / (cores x `paper.gflops_per_core` x 1e9 / slowness), where an
-image has three passes of 2 x 256 x (elements + depth x 2 x 256 x width) operations: products with weights, and attention.
-Memory: PROCESS_GIB for each rank, the state of each replica, and what each image keeps for its backward pass.
+Seconds: starts x START_SECONDS + steps x images x FLOP per image / (cores x `paper.gflops_per_core` x 1e9 / slowness).
+An image has three passes of 2 x 256 x (elements + depth x 2 x 256 x width) operations: products with weights, and
+attention. Memory: PROCESS_GIB and the state per replica, and the saved tensors per image.
 """
 
 from collections.abc import Mapping
@@ -13,10 +13,10 @@ from dithc.config import training
 GIB = 1 << 30
 TOKENS = 256  # of 32 x 32 latents in patches of 2
 PASSES = 3  # forward, and the gradients of input and weight
-START_SECONDS = 8.0  # a process with torch, its first steps of warm-up aside
+START_SECONDS = 8.0  # start of a process with torch, without warm-up steps
 PROCESS_GIB = 0.7
-MEMORY_SHARE = 0.85  # of a node, for all that a cell holds
-# Over dithc's own step; the matrix products of others are slower, and what recomputes or exchanges has more to do.
+MEMORY_SHARE = 0.85  # of the memory of a node, for a cell
+# Step time relative to dithc, by variant.
 SLOWNESS: Mapping[str, float] = {
     "dithc": 1.0,
     "untuned": 1.0,
@@ -49,22 +49,22 @@ class Network:
 
     @property
     def label(self) -> str:
-        """As the paper names it."""
+        """Name in the paper."""
         return self.preset.removeprefix("DiT-")
 
     @property
     def words(self) -> tuple[str, ...]:
-        """Arguments of a bench that change the preset."""
+        """Arguments of a benchmark that change the preset."""
         return () if self.depth is None else ("--override", f"depth={self.depth}")
 
     @property
     def file_name(self) -> str:
-        """As part of a file's name."""
+        """Part of a file name."""
         return self.label.replace("/", "-").lower()
 
     @property
     def run(self) -> training.Run:
-        """A training of it, in fp32."""
+        """A training run of the network in fp32."""
         return training.Run.model_validate({"dataset": "any", "steps": 1, "model": self._model})
 
     @property
@@ -97,11 +97,11 @@ class Cost:
         return images * network.flop_per_image / rate
 
     def fits(self, gib: float) -> bool:
-        """Whether so much memory is there."""
+        """Test whether a node has this much memory for a cell."""
         return gib <= MEMORY_SHARE * self.node.memory_gib
 
     def largest_batch(self, network: Network, *, most: int, seconds: float) -> int:
-        """The largest power of two of images, up to `most`, of which a node holds a step and makes it in time; 1 if none."""
+        """Return the largest power of two, up to `most`, that fits memory and time of a step on a node; at least 1."""
         batch = 1
         while (
             2 * batch <= most

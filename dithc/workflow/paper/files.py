@@ -14,11 +14,11 @@ from dithc.workflow.paper.jobs import Job
 from dithc.workflow.paper.plan import job_of, plan
 
 MEMINFO = Path("/proc/meminfo")
-LONGER = 5  # times the prediction, the walltime that is asked
+LONGER = 5  # requested walltime relative to the prediction
 
 
 class PaperFiles:
-    """Files of an experiment's targets; `configurations` are the user's files that define the experiment."""
+    """Files of the targets of an experiment; `configurations` are the user files that define the experiment."""
 
     def __init__(self, experiment: Experiment, *, root: str, cores: int, configurations: Sequence[str]) -> None:
         self.experiment, self.root, self.configurations = experiment, f"{root}/paper", configurations
@@ -26,7 +26,7 @@ class PaperFiles:
 
     @cached_property
     def jobs(self) -> list[Job]:
-        """The plan."""
+        """Cells of all targets."""
         return plan(self.experiment, self.node)
 
     @property
@@ -40,7 +40,7 @@ class PaperFiles:
         return "|".join(TARGETS)
 
     def document(self, target: str) -> str:
-        """The JSON document of a target."""
+        """Return the JSON document of a target."""
         return f"{self.root}/{target}.json"
 
     @property
@@ -53,40 +53,40 @@ class PaperFiles:
         return f"{self.root}/{target}.html"
 
     def skipped(self, target: str) -> list[str]:
-        """Why cells of a target do not run: a parameter of its document."""
+        """Return reasons of skipped cells, a parameter of the document."""
         return [f"{job.name}: {job.skipped}" for job in self.jobs if job.target == target and job.skipped]
 
     def cell(self, target: str, name: str) -> str:
-        """The file of a cell."""
+        """Return the file of a cell."""
         return f"{self.root}/cells/{target}/{name}.json"
 
     def cells(self, target: str) -> list[str]:
-        """Files of a target's cells that run."""
+        """Return the files of the cells of a target that run."""
         return [self.cell(target, job.name) for job in self.jobs if job.target == target and not job.skipped]
 
     def before(self, target: str, name: str) -> list[str]:
-        """Files of the cells that a cell waits for."""
+        """Return the files of cells that must precede a cell."""
         return [self.cell(target, one) for one in self._job(target, name).after]
 
     def command(self, target: str, name: str) -> str:
-        """Return the command of a cell: the rule parameter that determines its result."""
+        """Return the command of a cell, the rule parameter that determines its result."""
         return self._job(target, name).command
 
     def threads(self, target: str, name: str) -> int:
-        """Return cores of a cell's job: the complete node for measurements."""
+        """Return the cores of the job of a cell: the complete node for measurements."""
         return self.node.cores if self._job(target, name).measures else 1
 
     def runtime(self, target: str, name: str) -> int:
-        """Return the walltime in minutes of a cell's job, at most the limit."""
+        """Return the walltime in minutes of the job of a cell, at most the limit."""
         wanted = math.ceil(2 + LONGER * self._job(target, name).seconds / 60)
         return min(wanted, self.experiment.machine.max_minutes or wanted)
 
     def nodes(self, target: str, name: str) -> int:
-        """Return the nodes of a cell's job."""
+        """Return the nodes of the job of a cell."""
         return self._job(target, name).nodes
 
     def tasks(self, target: str, name: str) -> int:
-        """Return the ranks requested from the scheduler; 1 if the cell starts them."""
+        """Return the ranks requested from the scheduler; 1 if the cell starts its ranks."""
         return self._job(target, name).ranks
 
     def task_cpus(self, target: str, name: str) -> int:
@@ -100,7 +100,7 @@ class PaperFiles:
         return f"--cores {self.node.cores} --memory-gib {self.node.memory_gib:g}"
 
     def again(self, target: str) -> str:
-        """The line that makes a target again."""
+        """Return the command that rebuilds a target."""
         return f"snakemake --profile profiles/local {target} --configfile {shlex.join(self.configurations)}"
 
     def _job(self, target: str, name: str) -> Job:
@@ -115,7 +115,7 @@ def node_of(experiment: Experiment, *, cores: int | None = None, memory_gib: flo
 
 
 def told(jobs: Iterable[Job], target: str, node: Node) -> str:
-    """The cells of a target as lines for a person."""
+    """Return the cells of a target as lines for the user."""
     lines = [f"{target} on {node.cores} cores, {node.memory_gib:g} GiB:"]
     own = [job for job in jobs if job.target == target]
     for job in own:

@@ -1,4 +1,4 @@
-"""A cell: a dithc command with its purpose and predicted cost."""
+"""Cell of a target: a dithc command with its purpose and predicted cost."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,11 +14,11 @@ class Job:
 
     Attributes:
         name: unique within the target, part of a file name.
-        words: arguments of `dithc`; `{out}` stands for its JSON output.
-        row, columns: of the table.
-        seconds, memory_gib: predicted; 0 GiB if small, or if the kernel enforces a limit.
-        measures: runs alone because it is timed.
-        nodes, ranks: of a launch by the scheduler.
+        words: arguments of `dithc`; `{out}` is the path of its JSON output.
+        row, columns: position in the table.
+        seconds, memory_gib: prediction; 0 GiB if small, or if the kernel enforces a limit.
+        measures: whether it is timed, and therefore runs alone.
+        nodes, ranks: size of a launch by the scheduler.
         after: names of earlier cells of this target.
         tuning: folder of tuned products, or empty.
         facts: metadata for readers of the result.
@@ -42,7 +42,7 @@ class Job:
 
     @property
     def command(self) -> str:
-        """The line that makes this cell alone."""
+        """Command that runs this cell alone."""
         shown = f"{self.name}.json"
         prefix = f"DITHC_TUNING=tuning/{self.tuning} " if self.tuning else ""
         return prefix + " ".join(("dithc", *(shown if word == OUT else word for word in self.words)))

@@ -1,13 +1,14 @@
 """Plan of an experiment: the cells of all targets on a node, with reasons for skipped cells."""
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 from dithc.config import Experiment
 from dithc.log import problem
 from dithc.workflow.paper.cost import MEMORY_SHARE, Cost, Node
 from dithc.workflow.paper.jobs import Job
 from dithc.workflow.paper.sizes import sizes_of
-from dithc.workflow.paper.targets import TARGETS, Scope, skipped
+from dithc.workflow.paper.targets import TARGETS, Scope
 
 
 def plan(experiment: Experiment, node: Node) -> list[Job]:
@@ -28,8 +29,8 @@ def job_of(jobs: Iterable[Job], target: str, name: str) -> Job:
         raise problem(
             f"there is no cell {name!r} of {target}",
             got=name,
-            expected=f"one of {', '.join(own) or 'none: what it shows comes from trainings'}",
-            fix="correct the name; `paper.scale` and the node decide which cells there are",
+            expected=f"one of {', '.join(own) or 'none: this target uses the runs of the experiment'}",
+            fix="correct the name; `paper.scale` and the node determine the cells",
         )
     return own[name]
 
@@ -38,10 +39,10 @@ def _fitting(job: Job, cost: Cost) -> Job:
     if cost.fits(job.memory_gib):
         return job
     most = MEMORY_SHARE * cost.node.memory_gib
-    return skipped(
-        job,
-        f"predicted to hold {job.memory_gib:.1f} GiB, and {most:.1f} of the node's {cost.node.memory_gib:.1f} may be",
+    reason = (
+        f"predicted memory {job.memory_gib:.1f} GiB, limit {most:.1f} of {cost.node.memory_gib:.1f} GiB of the node"
     )
+    return replace(job, skipped=reason)
 
 
 def _within(jobs: list[Job], *, hours: float) -> list[Job]:
@@ -51,14 +52,13 @@ def _within(jobs: list[Job], *, hours: float) -> list[Job]:
         if job.skipped:
             gone.add((job.target, job.name))
         elif before := next((name for name in job.after if (job.target, name) in gone), None):
-            job = skipped(job, f"{before} is skipped, and this comes after it")
+            job = replace(job, skipped=f"requires {before}, which is skipped")
             gone.add((job.target, job.name))
         elif job.measures and job.seconds > left:
-            job = skipped(
-                job,
-                f"predicted to take {job.seconds:.0f} s, and {left:.0f} s are left of paper.hours {hours:g}: raise it, or put "
-                "this target first in paper.targets",
+            reason = (
+                f"predicted {job.seconds:.0f} s, {left:.0f} s remain of paper.hours {hours:g}: raise it, or list this "
             )
+            job = replace(job, skipped=f"{reason}target first in paper.targets")
             gone.add((job.target, job.name))
         else:
             left -= job.seconds if job.measures else 0.0

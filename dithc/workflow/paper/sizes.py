@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from dithc.config import Experiment
 from dithc.workflow.paper.cost import Cost, Network, Node
 
-MODELS = ("DiT-XL/2", "DiT-L/2", "DiT-B/2", "DiT-S/2")  # in the order of the paper's rows
-BATCH = 112  # images per node, the paper's; and twice that
+MODELS = ("DiT-XL/2", "DiT-L/2", "DiT-B/2", "DiT-S/2")  # in the order of rows in the paper
+BATCH = 112  # images per node in the paper, which also has twice as many
 STRONG_BATCHES = (448, 3072, 16384)  # of figure 11
 CURVE_STEPS = {"ci": 20, "node": 200, "paper": 1000}
 CI_MEMORY_GIB = 1.5
-STEPS_OF_HOURS = 200  # of the largest network with the larger batch: about what all targets of a node come to
+STEPS_OF_HOURS = 200  # of the largest network with the larger batch: approximately the cost of all targets of a node
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,7 +54,7 @@ class Sizes:
 
 
 def sizes_of(experiment: Experiment, node: Node, cost: Cost) -> Sizes:
-    """The sizes of an experiment's scale on a node."""
+    """Return the sizes of the scale of an experiment on a node."""
     asked = experiment.paper
     curve_steps = asked.curve_steps or CURVE_STEPS[asked.scale]
     if asked.scale == "ci":
@@ -72,7 +72,7 @@ def sizes_of(experiment: Experiment, node: Node, cost: Cost) -> Sizes:
     networks = [Network(name) for name in MODELS]
     if asked.scale == "paper":
         batches: tuple[int, ...] = (BATCH, 2 * BATCH)
-    else:  # as the paper's two: of both, the largest model fits under CFTP, and all cells into the hours
+    else:  # two batches as in the paper: the largest model fits memory under CFTP, and all cells the hours
         second = cost.largest_batch(networks[0], most=2 * BATCH, seconds=asked.hours * 3600 / STEPS_OF_HOURS)
         batches = (max(1, second // 2), max(2, second))
     return Sizes(
@@ -90,7 +90,7 @@ def sizes_of(experiment: Experiment, node: Node, cost: Cost) -> Sizes:
 
 
 def _ranks(experiment: Experiment, node: Node) -> tuple[int, ...]:
-    """Powers of two up to the ranks of all nodes, each with a core at least."""
+    """Return powers of two up to the ranks of all nodes, each with at least one core."""
     machine = experiment.machine
     most = (machine.ranks if machine.launcher != "none" else None) or min(4, node.cores)
     counts = [1]

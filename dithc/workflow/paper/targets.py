@@ -1,4 +1,4 @@
-"""The cells of each target: which commands, for which rows and columns."""
+"""Cells of each target: commands for rows and columns."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -11,7 +11,7 @@ from dithc.workflow.paper.sizes import Sizes
 
 STRATEGIES = {"cftp": "CFTP", "dp": "DP", "dp+tp": "DP+TP"}
 WARMUP = 2
-# Contenders of `dithc bench step`, as table 3 calls them.
+# Variants of `dithc bench step` by their names in table 3.
 PRODUCTS = {
     "openblas": "OpenBLAS",
     "torch-blas": "nativeBLAS",
@@ -20,13 +20,13 @@ PRODUCTS = {
     "dithc": "tuned",
     "own-products": "own GEMM, products alone",
 }
-TUNE_STEPS = 340  # of a block, that a search for its products is as long as
-# Platforms of figure 7, over dithc's own fp32 step; a network under emulation is tiny, whatever the scale.
+TUNE_STEPS = 340  # duration of a search for the products of a block, in steps of the block
+# Platforms of figure 7 with their step time relative to dithc in fp32. Emulation uses a tiny network at every scale.
 PLATFORMS = {"reference": 2.0, "c-fp32": 1.0, "c-bf16": 0.7, "numba": 3.0, "sme": 1.0, "cuda": 0.2}
 IN_BOTH_BATCHES = ("reference", "c-fp32", "cuda")
-EMULATED_STEPS, EMULATED_IMAGES = 20, 4  # of those
-EMULATED_SECONDS = 0.6  # of a step of an image
-OPS_IMAGES = {"DiT-S/2": 16, "DiT-XL/2": 4}  # of which `dithc bench ops` makes a step
+EMULATED_STEPS, EMULATED_IMAGES = 20, 4
+EMULATED_SECONDS = 0.6  # per step and image
+OPS_IMAGES = {"DiT-S/2": 16, "DiT-XL/2": 4}  # per step of `dithc bench ops`
 SIMULATION_SECONDS = 10.0
 STAGES = 6
 NODES = "1,2,4,8,16,32,64,128,256,512,1024"
@@ -34,7 +34,7 @@ NODES = "1,2,4,8,16,32,64,128,256,512,1024"
 
 @dataclass(frozen=True)
 class Scope:
-    """Inputs of an experiment's cells."""
+    """Inputs of the cells of an experiment."""
 
     experiment: Experiment
     sizes: Sizes
@@ -76,7 +76,7 @@ def _table2(scope: Scope) -> Iterator[Job]:
 
 
 def _search(scope: Scope, network: Network, images: int) -> float:
-    """Seconds of `dithc tune`."""
+    """Return the seconds of `dithc tune`."""
     return START_SECONDS + TUNE_STEPS * scope.cost.step(replace(network, depth=1), images=images)
 
 
@@ -162,7 +162,7 @@ def _ranks(count: int) -> str:
 
 
 def _scaling(scope: Scope, target: str, mode: str, network: Network, batch: int, *, name: str = "") -> Job:
-    """Yield scaling cells: on one node and on several; strong scaling on counts that divide the batch and fit memory."""
+    """Return a scaling cell. Counts of strong scaling divide the batch and fit memory."""
     sizes, machine, per_node = scope.sizes, scope.experiment.machine, scope.per_node
     is_weak = mode == "weak"
     shared = [count for count in sizes.ranks if is_weak or batch % count == 0]
@@ -198,7 +198,7 @@ def _scaling(scope: Scope, target: str, mode: str, network: Network, batch: int,
 
 
 def _on_a_node(scope: Scope, network: Network, count: int, batch: int, mode: str) -> float:
-    """GiB of a node's share of so many ranks."""
+    """Return the GiB of the share of one node in `count` ranks."""
     here = min(count, scope.per_node)
     images = batch * here if mode == "weak" else -(-batch * here // count)
     return network.memory_gib(images=images, replicas=here)
@@ -290,7 +290,7 @@ def _sec56(scope: Scope) -> Iterator[Job]:
 
 
 def _nothing(scope: Scope) -> Iterator[Job]:
-    """Yield no cells, because the target uses the experiment's own runs."""
+    """Return no cells, because the target uses the runs of the experiment."""
     return iter(())
 
 
@@ -306,8 +306,3 @@ TARGETS: Mapping[str, Callable[[Scope], Iterator[Job]]] = {
     "fig11": _fig11,
     "sec56": _sec56,
 }
-
-
-def skipped(job: Job, why: str) -> Job:
-    """The same cell, that does not run."""
-    return replace(job, skipped=why)

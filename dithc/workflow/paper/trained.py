@@ -1,4 +1,4 @@
-"""Table 1 and figure 8, from the experiment's runs."""
+"""Table 1 and figure 8, from the runs of the experiment."""
 
 import os
 from collections.abc import Iterable, Iterator, Sequence
@@ -10,21 +10,21 @@ from dithc.config import Experiment
 from dithc.papers import Cell, Picture, published
 from dithc.runs import Manifest
 
-# Row of the paper's table 1 by the kind of a data set's source.
+# Row of table 1 in the paper by source kind of a dataset.
 ROWS = {
     "gaofen2": "Gaofen-2",
     "sentinel2": "Sentinel-2",
     "sentinel2-array": "Sentinel-2",
     "sentinel2-stac": "Sentinel-2",
 }
-IMAGES = 10_000  # of which the paper's scores are, on both sides
-# Column of the paper's by ours: the paper's reference is PyTorch on a GPU.
+IMAGES = 10_000  # on both sides of a score in the paper
+# Column of the paper by our column. The reference of the paper is PyTorch on a GPU.
 PAPER = {
     "batch 112": "LX2, batch 112",
     "batch 28672": "LX2, batch 28,672",
-    "batch 112, back end reference": "H100, batch 112",
+    "batch 112, backend reference": "H100, batch 112",
 }
-LABELS = {"samples": "Samples beside real tiles, RGB", "composites": "Samples beside real tiles, composites of bands"}
+LABELS = {"samples": "Samples next to real tiles, RGB", "composites": "Samples next to real tiles, band composites"}
 
 
 @dataclass(frozen=True)
@@ -38,14 +38,15 @@ class Score:
 
 
 def read_scores(experiment: Experiment, manifests: Iterable[Path], *, page: Path) -> list[Cell]:
-    """A row for each data set, a column for each way of training; of trainings that differ in their seeds alone the median."""
+    """Return a row per dataset and a column per training setting; the median of runs that differ only in their seeds."""
     groups: dict[str, list[Score]] = {}
     for path in manifests:
         name = path.parent.name
         manifest = Manifest.read(path, stage="fid")
-        groups.setdefault(_but_seeds(experiment, name), []).append(Score(name, path, manifest.digest, manifest.numbers))
+        score = Score(name, path, manifest.digest, manifest.numbers)
+        groups.setdefault(_without_seeds(experiment, name), []).append(score)
     if not groups:
-        reason = "this experiment judges no training: give it `runs` and `evaluations`"
+        reason = "this experiment has no scores: add `runs` and `evaluations`"
         return [
             Cell(id=f"fid-{row.lower()}", row=row, column="FID", quantity="FID", status="skipped", reason=reason)
             for row in ("Gaofen-2", "Sentinel-2")
@@ -57,18 +58,18 @@ def read_scores(experiment: Experiment, manifests: Iterable[Path], *, page: Path
     ]
 
 
-def _but_seeds(experiment: Experiment, name: str) -> str:
-    """All settings of an evaluation and its run but their seeds."""
+def _without_seeds(experiment: Experiment, name: str) -> str:
+    """Return all settings of an evaluation and its run except seeds."""
     evaluation = experiment.evaluations[name]
     run = experiment.runs[evaluation.run]
     return evaluation.model_dump_json(exclude={"run", "seed"}) + run.model_dump_json(exclude={"seed"})
 
 
 def _place(experiment: Experiment, name: str) -> tuple[str, str]:
-    """Row and column of an evaluation."""
+    """Return row and column of an evaluation."""
     run = experiment.runs[experiment.evaluations[name].run]
     row = experiment.datasets[run.dataset].title or run.dataset
-    return row, f"batch {run.global_batch}" + ("" if run.backend == "auto" else f", back end {run.backend}")
+    return row, f"batch {run.global_batch}" + ("" if run.backend == "auto" else f", backend {run.backend}")
 
 
 def _cell(experiment: Experiment, scores: Sequence[Score], page: Path, *, is_alone: bool) -> Cell:
@@ -82,7 +83,7 @@ def _cell(experiment: Experiment, scores: Sequence[Score], page: Path, *, is_alo
     if len(scores) > 1:
         low, high, seeds = min(every), max(every), f"{'' if len(scores) % 2 else 'lower '}median of {len(scores)} seeds"
     floor = numbers.get("floor")
-    said = [
+    settings = [
         f"n {numbers['n_generated']} against {numbers['n_real']}",
         f"extractor {numbers['extractor']} sha256 {str(numbers['sha256'])[:12]}",
         f"floor {floor:.3g}" if floor is not None else "no floor",
@@ -97,7 +98,7 @@ def _cell(experiment: Experiment, scores: Sequence[Score], page: Path, *, is_alo
         id=f"fid-{score.name}",
         row=row,
         column=column if is_alone else f"{column}, {scores[0].name}",
-        quantity="FID: " + ", ".join(said),
+        quantity="FID: " + ", ".join(settings),
         status="measured",
         value=numbers["fid"],
         low=low,
@@ -110,20 +111,19 @@ def _cell(experiment: Experiment, scores: Sequence[Score], page: Path, *, is_alo
 
 
 def labels(cells: Iterable[Cell]) -> list[str]:
-    """Return evaluation settings per data set for the figure: number of images, extractor and floor."""
-    told = {
+    """Return evaluation settings per dataset for the figure: number of images, extractor and floor."""
+    settings = {
         f"{cell.row}: {cell.quantity.removeprefix('FID: ').rsplit(', ', 2)[0]}."
         for cell in cells
         if cell.value is not None
     }
-    return sorted(told)
+    return sorted(settings)
 
 
 def read_samples(pictures: Iterable[Path], *, page: Path) -> Iterator[Picture]:
-    """The mosaics of the report."""
+    """Yield the mosaics of the report."""
     for path in pictures:
-        if path.stem in LABELS:
-            label = LABELS[path.stem]
-            alt = f"{label}: rows of real tiles of each data set above rows of images of its fine-tuned model"
+        if label := LABELS.get(path.stem):
+            alt = f"{label}: rows of real tiles of each dataset above rows of images of its fine-tuned model"
             file = Path(os.path.relpath(path, page)).as_posix()
             yield Picture(label=label, path=file, caption=label, alt=alt)

@@ -83,7 +83,7 @@ def test_a_stage_that_fails_says_why_and_nothing_is_compared_with_it_or_past_it(
     text = said_of(rows)
     assert "failed: no such thing" in text
     line = next(line for line in text.splitlines() if line.startswith("+ AI operators"))
-    assert line.removeprefix("+ AI operators").split() == ["2.0000", "0.0000", "2.000", "0.000", "-", "5"]
+    assert line.split()[-8:] == ["2", "+-", "0", "2", "+-", "0", "-", "5"]
 
 
 @pytest.mark.parametrize("baseline", [None, [Run(status="failed", reason="no MPI")], [ok(9.0), Run(status="oom")]])
@@ -95,7 +95,7 @@ def test_without_the_baseline_there_is_no_speed_up(baseline) -> None:
     assert (operators["speedup"], operators["largest_difference_of_losses"]) == (None, None)
     assert operators["speedup_over_previous"]["median"] == 2.0
     text = said_of([gemm, operators])
-    assert "no speed-up: the baseline was left out, or failed" in text
+    assert "no speedup: the baseline was left out, or failed" in text
     assert "losses differ" not in text
 
 

@@ -54,7 +54,7 @@ def test_distance_equals_the_one_by_matrix_square_root() -> None:
 
 
 def test_rank_deficient_covariances_give_the_distance_in_their_span() -> None:
-    # 10 of 40 directions vary; in the others both sets are constant, so the distance is the one of the 10.
+    # 10 of 40 directions vary. Both sets are constant in the others, which do not change the distance.
     small_a, small_b = correlated(8, 300, 10), correlated(9, 300, 10)
     basis = np.linalg.qr(np.random.default_rng(10).normal(size=(40, 10)))[0]
     inside = fid(statistics(small_a), statistics(small_b))

@@ -1,4 +1,4 @@
-"""The interval of a Fréchet distance is as wide as the distances of fresh sets are spread, and as their bootstrap says."""
+"""Intervals of Fréchet distances match the spread over new sets and the bootstrap."""
 
 import numpy as np
 import pytest
@@ -11,7 +11,7 @@ MIX = np.random.default_rng(99).normal(size=(6, 6)) / 2
 
 
 def drawn(rng: np.random.Generator, n: int) -> tuple[np.ndarray, np.ndarray]:
-    """Two sets of six correlated features, not normal, of other means and covariances."""
+    """Return two sets of six correlated, not normal features with different means and covariances."""
     return rng.normal(size=(n, 6)) @ MIX + 1, rng.gamma(4.0, 0.4, size=(n, 6)) @ MIX.T
 
 
@@ -36,7 +36,7 @@ def test_it_is_as_wide_as_distances_of_fresh_sets_are_spread() -> None:
     sets = [drawn(rng, 800) for _ in range(150)]
     spread = np.std([fid(of(a), of(b)) for a, b in sets], ddof=1)
     told = np.mean([half(interval(a, b)) for a, b in sets[:20]])
-    assert told == pytest.approx(1.96 * spread, rel=0.2)  # the error of a deviation of 150 is 6 %
+    assert told == pytest.approx(1.96 * spread, rel=0.2)  # the error of a deviation of 150 samples is 6%
 
 
 def test_it_is_that_of_the_bootstrap() -> None:

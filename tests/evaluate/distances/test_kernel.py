@@ -1,4 +1,4 @@
-"""KID agrees with the sum over pairs, its pulls with leaving images out; its intervals hold the truth as often as they say."""
+"""KID equals the sum over pairs, pulls equal leave-one-out differences, and intervals have their nominal coverage."""
 
 import math
 
@@ -17,7 +17,7 @@ def correlated(seed: int, n: int, d: int) -> np.ndarray:
 
 
 def by_pairs(x: np.ndarray, y: np.ndarray) -> float:
-    """The definition, pair by pair."""
+    """Compute the definition pair by pair."""
     k = lambda a, b: (a @ b / x.shape[1] + 1) ** 3  # noqa: E731
     within_x = np.mean([k(a, b) for i, a in enumerate(x) for j, b in enumerate(x) if i != j])
     within_y = np.mean([k(a, b) for i, a in enumerate(y) for j, b in enumerate(y) if i != j])
@@ -25,7 +25,7 @@ def by_pairs(x: np.ndarray, y: np.ndarray) -> float:
 
 
 def true_mmd2(shift: float) -> float:
-    """KID of N(0, I) from N(shift, I): a mean of D products of normal numbers has the moments that its cumulants say."""
+    """Return KID of N(0, I) from N(shift, I), from the cumulants of a mean of D products of normal numbers."""
 
     def kernel(m: float, q: float) -> float:
         first, second = m * q, (m**2 + 1) * (q**2 + 1)  # moments of one product
@@ -38,7 +38,7 @@ def true_mmd2(shift: float) -> float:
 
 
 def share_held(intervals: list[list[float] | None], truth: float) -> float:
-    """How many of the intervals hold the truth."""
+    """Return the share of intervals that contain the true value."""
     return float(np.mean([one is not None and one[0] <= truth <= one[1] for one in intervals]))
 
 
@@ -67,7 +67,7 @@ def test_kid_is_unbiased_at_small_n() -> None:
 def test_interval_holds_the_truth_as_often_as_it_says(shift: float) -> None:
     rng = np.random.default_rng(19)
     intervals = [kid(rng.normal(size=(80, D)), rng.normal(size=(60, D)) + shift).interval for _ in range(600)]
-    assert 0.92 < share_held(intervals, true_mmd2(shift)) < (0.975 if shift else 1.001)  # of equal sets it is wide
+    assert 0.92 < share_held(intervals, true_mmd2(shift)) < (0.975 if shift else 1.001)  # wide for equal sets
 
 
 def test_interval_of_a_difference_holds_the_truth_where_tiles_and_noise_are_shared() -> None:
@@ -80,7 +80,7 @@ def test_interval_of_a_difference_holds_the_truth_where_tiles_and_noise_are_shar
         intervals.append(paired.interval)
         widths.append(math.hypot(*paired.real, *paired.generated) / apart)
     assert 0.92 < share_held(intervals, true_mmd2(0.7) - true_mmd2(0.4)) < 0.975
-    assert max(widths) < 1  # narrower than if nothing were shared
+    assert max(widths) < 1  # narrower than without shared images
 
 
 def test_kid_of_large_sets_takes_subsets_across_blocks(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""Precision, recall, density and coverage are those of all distances at once, and have the values that follow by thought."""
+"""Precision, recall, density and coverage equal the values from all distances, and known values of simple sets."""
 
 import numpy as np
 import pytest
@@ -9,7 +9,7 @@ from dithc.log import UserError
 
 
 def truth(real: np.ndarray, generated: np.ndarray, k: int, k_density: int) -> Neighbours:
-    """From every difference of two rows, in float64."""
+    """Compute the metrics from every difference of two rows, in float64."""
 
     def distances(x: np.ndarray, y: np.ndarray) -> np.ndarray:
         return np.sqrt(((x[:, None].astype(np.float64) - y[None]) ** 2).sum(axis=2))
@@ -47,7 +47,7 @@ def test_equal_sets_are_each_within_the_other() -> None:
     assert (found.precision, found.recall, found.coverage) == (1.0, 1.0, 1.0)
     assert found.density == pytest.approx(
         6 / 5
-    )  # itself and 5 others are within each ball, and a ball counts for a fifth
+    )  # each ball contains the image and 5 other images, and counts one fifth
 
 
 def test_sets_far_apart_have_nothing_of_each_other() -> None:
@@ -71,7 +71,7 @@ def test_an_outlier_among_real_images_moves_recall_but_not_coverage_of_generated
     assert neighbours([real], [generated]).precision == 0.0
     wide = neighbours([outliers], [generated])
     assert wide.precision == 0.0  # four outliers reach each other, k = 3
-    assert wide.density > 0.0  # with k = 5 they reach all the way back
+    assert wide.density > 0.0  # with k = 5 they reach the other images
 
 
 def test_too_few_images_are_refused() -> None:

@@ -1,4 +1,4 @@
-"""The classifier learns what can be seen, repeats itself exactly, and refuses what it cannot learn from."""
+"""The classifier learns visible classes, is reproducible, and rejects unsuitable inputs."""
 
 import errno
 import resource
@@ -21,7 +21,7 @@ from dithc.runs import outputs
 
 
 def striped(n: int) -> tuple[np.ndarray, np.ndarray]:
-    """Noisy images with stripes along rows (class 3) or columns (class 9)."""
+    """Return noisy images with stripes along rows (class 3) or columns (class 9)."""
     rng = np.random.default_rng(2)
     labels = np.where(np.arange(n) % 2 == 0, 3, 9)
     stripe = 60 * np.sign(np.sin(np.arange(16) * 1.6 + 0.3))
@@ -51,12 +51,12 @@ def test_one_class_is_enough_with_defects_and_features_are_of_all_stages(
     images, _ = striped(48)
     path = tmp_path / "c"
     numbers = train_classifier(images, np.zeros(48, dtype=np.int64), path=path, steps=8, batch=32, defects=True)
-    assert "of 14 kinds, which is close to guessing" in lines.text  # eight steps are none
+    assert "of 14 types, which is close to guessing" in lines.text  # eight steps are too few
     assert numbers["defects"] == list(DEFECTS)
     assert 0 <= numbers["defects_told"] <= 1
     extractor = load_extractor("classifier", path)
     assert extractor.num_features == 32 + 64 + 128
-    assert f"defects told {numbers['defects_told']:.3f}" in extractor.note
+    assert f"defects recognized {numbers['defects_told']:.3f}" in extractor.note
     features = extractor(images)
     network = Classifier(1, len(DEFECTS))
     network.load_state_dict(read_state(path)[0])
@@ -68,7 +68,7 @@ def test_one_class_is_enough_with_defects_and_features_are_of_all_stages(
 
 
 def fields(n: int, *, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Smooth fields with straight edges, of a warm (class 1) or a cold colour (class 0)."""
+    """Return smooth fields with straight edges in a warm (class 1) or cold color (class 0)."""
     rng = np.random.default_rng(seed)
     labels = np.arange(n) % 2
     places = np.linspace(-1, 1, 32)
@@ -83,7 +83,7 @@ def fields(n: int, *, seed: int) -> tuple[np.ndarray, np.ndarray]:
 def test_a_judge_of_defects_tells_them_and_sees_a_lattice_that_a_classifier_of_clean_tiles_does_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    few = {name: DEFECTS[name] for name in ("lattice-8", "blur-8", "noise")}  # all of them take a thousand steps
+    few = {name: DEFECTS[name] for name in ("lattice-8", "blur-8", "noise")}  # all defects require a thousand steps
     for module in (defects, classifier):
         monkeypatch.setattr(module, "DEFECTS", few)
     images, labels = fields(256, seed=0)
@@ -99,7 +99,7 @@ def test_a_judge_of_defects_tells_them_and_sees_a_lattice_that_a_classifier_of_c
             one.update(extractor(pixels))
         over_floor.append(fid(sets[0], sets[2]) / fid(sets[0], sets[1]))
     assert numbers["train_accuracy"] > 0.95
-    assert numbers["defects_told"] > 0.7  # a third by guessing
+    assert numbers["defects_told"] > 0.7  # guessing reaches a third
     assert over_floor[1] > 3 * over_floor[0], over_floor
 
 
@@ -170,7 +170,7 @@ def test_tiny_images_are_refused(tmp_path: Path) -> None:
 
 def test_weights_of_something_else_are_refused(tmp_path: Path) -> None:
     save_file({"weight": torch.zeros(2)}, tmp_path / "other.safetensors")
-    with pytest.raises(UserError, match="no classifier of dithc"):
+    with pytest.raises(UserError, match="is not a classifier of dithc"):
         load_extractor("classifier", tmp_path / "other.safetensors")
 
 

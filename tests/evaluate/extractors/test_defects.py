@@ -1,4 +1,4 @@
-"""Each defect does what its name says, by as much as its level says, and nothing else is done."""
+"""Each defect has the effect of its name, in proportion to its level."""
 
 import numpy as np
 import pytest
@@ -17,7 +17,7 @@ def pictures(count: int = 6, height: int = 32, width: int = 32) -> torch.Tensor:
 
 
 def blocks(images: torch.Tensor, side: int) -> np.ndarray:
-    """(N, C, rows, columns, side * side) in float64, by slices."""
+    """Return blocks (N, C, rows, columns, side * side) in float64, by slices."""
     array = images.double().numpy()
     rows, columns = array.shape[2] // side, array.shape[3] // side
     return np.stack(
@@ -90,7 +90,7 @@ def test_every_defect_keeps_shape_input_and_finite_numbers_at_any_size(name: str
 
 def test_levels_are_the_share_of_the_way_to_the_spoilt_image(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(defects, "DEFECTS", {"black": lambda images, _: torch.zeros_like(images)})
-    monkeypatch.setattr(defects, "LEAST_CONTRAST", 1.0)  # no other display
+    monkeypatch.setattr(defects, "LEAST_CONTRAST", 1.0)  # no change of display
     images = pictures(40, 8, 8)
     spoilt, levels = damaged(images, generator())
     torch.testing.assert_close(spoilt, images * (1 - levels.view(-1, 1, 1, 1)), rtol=1e-5, atol=1e-3)
@@ -98,7 +98,7 @@ def test_levels_are_the_share_of_the_way_to_the_spoilt_image(monkeypatch: pytest
 
 
 def test_an_image_has_one_defect_at_most_and_as_many_have_none_as_is_said() -> None:
-    images = pictures(1000, 64, 64)  # of which each defect changes something
+    images = pictures(1000, 64, 64)  # every defect changes this image
     spoilt, levels = damaged(images, generator())
     assert spoilt.shape == images.shape
     assert (spoilt.min() >= 0, spoilt.max() <= 255) == (True, True)
@@ -108,7 +108,7 @@ def test_an_image_has_one_defect_at_most_and_as_many_have_none_as_is_said() -> N
     assert abs(has.float().mean().item() - SHARE) < 5 * (SHARE * (1 - SHARE) / len(images)) ** 0.5
     drawn = levels[levels > 0].double()
     assert abs(drawn.mean().item() - 0.5) < 5 * (1 / 12 / len(drawn)) ** 0.5
-    assert bool(((levels > 0).sum(dim=0) > 0).all())  # each of them occurs
+    assert bool(((levels > 0).sum(dim=0) > 0).all())  # each defect occurs
 
 
 def test_a_defect_that_changes_nothing_has_no_level() -> None:

@@ -1,4 +1,4 @@
-"""What every extractor refuses, and the two resizes against an independent implementation."""
+"""Rejected inputs of extractors, and the two resize modes against an independent implementation."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -40,7 +40,7 @@ def test_clean_resize_equals_pillow_in_float(size: int) -> None:
 def test_legacy_resize_takes_pixel_centres_without_antialiasing() -> None:
     row = torch.arange(8, dtype=torch.uint8).view(1, 1, 1, 8).expand(1, 3, 8, 8)
     halved = resize_images(row, size=2, mode="legacy-pytorch")
-    # output pixel j sits at (j + 0.5) * 4 - 0.5 = 1.5, 5.5: between its two neighbours only
+    # output pixel j sits at (j + 0.5) * 4 - 0.5 = 1.5, 5.5: between its two neighbors only
     torch.testing.assert_close(halved[0, 0, 0], torch.tensor([1.5, 5.5]))
 
 
@@ -72,7 +72,7 @@ def test_network_of_another_width_is_refused() -> None:
 
 @pytest.mark.parametrize("kind", ["inception", "squeezenet", "torchscript", "classifier"])
 def test_missing_weights_are_an_error_and_never_a_fallback(kind: str, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="no other network takes its place"):
+    with pytest.raises(UserError, match="no other network replaces it"):
         load_extractor(kind, tmp_path / "absent.pth", trust=True)  # type: ignore[arg-type]
 
 

@@ -1,4 +1,4 @@
-"""The FID Inception takes files with the published key names and nothing else, and differs from the usual one where it must."""
+"""The FID Inception accepts files with the published key names only, and differs from the usual Inception as specified."""
 
 from pathlib import Path
 
@@ -155,7 +155,7 @@ def test_truncated_file_is_refused(path_to_weights: Path, tmp_path: Path) -> Non
 @pytest.mark.parametrize("content", [[1, 2], {"state": {"fc.weight": 3}}])
 def test_file_without_a_state_dict_is_refused(content: object, tmp_path: Path) -> None:
     torch.save(content, tmp_path / "other.pth")
-    with pytest.raises(UserError, match="holds no state dict"):
+    with pytest.raises(UserError, match="does not contain a state dict"):
         load_extractor("inception", tmp_path / "other.pth")
 
 

@@ -1,4 +1,4 @@
-"""A feature extractor of an installed package gives what its network gives, and is tried before any work."""
+"""An extractor of an installed package returns the features of its network, and is checked before use."""
 
 from pathlib import Path
 from typing import Any
@@ -44,8 +44,8 @@ def test_hash_is_of_version_and_bytes(tmp_path: Path, monkeypatch: pytest.Monkey
     ("spoilt", "said"),
     [
         ("raises", "weights"),
-        ("batch", "beside others or again"),
-        ("chance", "beside others or again"),
+        ("batch", "vary with the batch or between calls"),
+        ("chance", "vary with the batch or between calls"),
         ("shape", r"fails on a \(2, 3, 64, 64\) batch"),
         ("nan", "NaN or infinity"),
     ],

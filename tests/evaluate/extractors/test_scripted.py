@@ -1,4 +1,4 @@
-"""TorchScript files are used if they keep the contract, and refused with it if they do not."""
+"""TorchScript files that follow the contract are used; other files are rejected."""
 
 import warnings
 from collections.abc import Callable
@@ -36,7 +36,7 @@ class Picky(nn.Module):
 
 
 class Writes(nn.Module):
-    """A network that leaves a file where it runs, as any program may."""
+    """A network that writes a file when it runs."""
 
     def __init__(self, path: str) -> None:
         super().__init__()
@@ -90,14 +90,14 @@ def test_truncated_script_is_refused(save: Callable[[nn.Module], Path]) -> None:
 def test_a_program_runs_only_where_it_is_trusted(save: Callable[[nn.Module], Path], tmp_path: Path) -> None:
     left = tmp_path / "left-by-the-network"
     path = save(Writes(str(left)))
-    with pytest.raises(UserError, match="is a program, which runs with your rights") as caught:
+    with pytest.raises(UserError, match="is a program that runs with your rights") as caught:
         load_extractor("torchscript", path)
     assert "trust: true" in str(caught.value)
     with pytest.raises(UserError, match="is a program"):
-        load_extractor("torchscript", tmp_path / "absent.pt")  # nothing is opened, or looked for
+        load_extractor("torchscript", tmp_path / "absent.pt")  # the file is not opened
     assert not left.exists()
     load_extractor("torchscript", path, trust=True)
-    assert left.exists()  # so this is what the question is about
+    assert left.exists()  # shows the effect of trusted code
 
 
 def test_a_configuration_has_to_trust_a_program_and_nothing_else() -> None:
@@ -110,4 +110,4 @@ def test_a_configuration_has_to_trust_a_program_and_nothing_else() -> None:
         with pytest.raises(UserError, match=words[1]):
             load({"extractors": {extractor: words[0]}})
     trusted = load({"extractors": {"a": {**asked, "trust": True}}})
-    assert "trust" not in str(Manifest.spec_of(trusted, "features", "a"))  # results and their digests stay
+    assert "trust" not in str(Manifest.spec_of(trusted, "features", "a"))  # digests are unchanged

@@ -1,4 +1,4 @@
-"""SqueezeNet on the real weights recognises real photographs, and gives a real distance end to end."""
+"""SqueezeNet with real weights recognizes photographs, and produces a distance end to end."""
 
 import json
 from pathlib import Path
@@ -26,7 +26,7 @@ def path_to_weights(shared_data: Path) -> Path:
 
 
 def photographs(folder: Path, *, count: int, size: int) -> tuple[np.ndarray, np.ndarray]:
-    """Centre crops (count, 3, size, size) and class numbers (count,)."""
+    """Return center crops (count, 3, size, size) and class numbers (count,)."""
     index = json.loads((folder / "imagenet_class_index.json").read_text())
     number = {wnid: int(key) for key, (wnid, _) in index.items()}
     files = sorted(folder.glob("n*/*.JPEG"))[:count]
@@ -95,7 +95,7 @@ def test_feature_is_the_mean_of_the_last_maps(path_to_weights: Path) -> None:
 
 
 def test_resize_is_bicubic_where_none_is_named(shared_data: Path, path_to_weights: Path) -> None:
-    """As Pillow enlarges in float, which is clean-fid's way; the other mode is another measure, and says so."""
+    """Compare with the enlargement of Pillow in float, as in clean-fid; the other mode is a different measure."""
     images, _ = photographs(shared_data / "imagenet_sample", count=6, size=64)
     network = load_network(path_to_weights)
     enlarged = [

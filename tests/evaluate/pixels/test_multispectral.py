@@ -1,4 +1,4 @@
-"""Statistics of pixels are those of all values at once, and are the same however many ranks share the images."""
+"""Pixel statistics equal direct computation over all values, for any number of ranks."""
 
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,7 @@ BANDS = products.Bands.of(INFO)
 
 
 def scenes(seed: int, count: int = 40, size: int = 12) -> tuple[np.ndarray, np.ndarray]:
-    """Correlated bands of three classes, with a few negative numbers."""
+    """Return correlated bands of three classes with a few negative numbers."""
     rng = np.random.default_rng(seed)
     labels = rng.integers(0, 3, count)
     ground = rng.normal(800, 300 + 60 * seed, (count, 1, size, size)) + 250 * labels[:, None, None, None]

@@ -1,4 +1,4 @@
-"""Radial spectra of images whose spectrum is known by thought, and of any other as each frequency in turn gives it."""
+"""Radial spectra equal known spectra, and a direct sum per frequency."""
 
 import numpy as np
 import pytest
@@ -7,7 +7,7 @@ from dithc.evaluate.pixels.spectra import log_spectral_distance, radial_power
 
 
 def by_definition(image: np.ndarray) -> np.ndarray:
-    """One band (H, W): each frequency by its own sum, in float64 and of the whole plane."""
+    """Return the power of one band (H, W) by a direct sum per frequency, in float64 over the full plane."""
     height, width = image.shape
     hann = [0.5 - 0.5 * np.cos(2 * np.pi * (np.arange(side) + 0.5) / side) for side in (height, width)]
     window = hann[0][:, None] * hann[1]
@@ -41,7 +41,7 @@ def test_a_cosine_is_at_its_ring(ky: int, kx: int, ring: int) -> None:
     y, x = np.mgrid[:64, :64]
     power = radial_power(np.cos(2 * np.pi * (ky * y + kx * x) / 64)[None])[0]
     assert power.argmax() == ring - 1
-    assert power[ring - 3 : ring + 2].sum() > 0.99 * power.sum()  # the window spreads it over its neighbours
+    assert power[ring - 3 : ring + 2].sum() > 0.99 * power.sum()  # the window spreads it over its neighbors
 
 
 def test_an_even_image_has_no_power() -> None:

@@ -1,4 +1,4 @@
-"""The page of realistic documents, made once."""
+"""Shared page of realistic documents."""
 
 from pathlib import Path
 
@@ -11,7 +11,7 @@ from tests.report.paper import documents
 
 @pytest.fixture(scope="session")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where documents, figures and the page are."""
+    """Folder of documents, figures and the page."""
     return tmp_path_factory.mktemp("paper")
 
 
@@ -23,7 +23,7 @@ def every(folder: Path) -> list[Document]:
 
 @pytest.fixture(scope="session")
 def page(folder: Path, every: list[Document]) -> Path:
-    """The page of them."""
+    """The page of all documents."""
     path = folder / "report.html"
     paper.write_page(every, path)
     return path

@@ -1,4 +1,4 @@
-"""Cells as files: made once, gone on from, damaged; the documents that are made of them, and the rules that make both."""
+"""Cells as files: reuse, resumption and damage; documents of cells; the rules of both."""
 
 import json
 from pathlib import Path
@@ -24,14 +24,14 @@ def paper(*words: object) -> int:
 
 @pytest.fixture(autouse=True)
 def _no_other_measures(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Cells of real runs on this machine are not waited for."""
+    """Use a separate lock, so that tests do not wait for measurements on this machine."""
     place = str(tmp_path_factory.mktemp("lock"))
     monkeypatch.setattr(paper_cell.tempfile, "gettempdir", lambda: place)
 
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder of cells of figure 11 that hold next to nothing, and the repository as working folder."""
+    """A folder of minimal cells of figure 11, and the repository as working folder."""
     monkeypatch.chdir(ROOT)
     cells = tmp_path / "cells"
     cells.mkdir()

@@ -1,4 +1,4 @@
-"""The cells of the paper's targets on a node: what runs, what does not and why, and what each is predicted to take."""
+"""Cells of the paper targets on a node: planned and skipped cells, reasons and predictions."""
 
 from pathlib import Path
 
@@ -59,7 +59,7 @@ def test_hours_are_given_out_in_the_order_of_the_targets_and_what_is_left_out_sa
     assert late
     for job in jobs:
         skipped = {other.name for other in own(jobs, job.target) if other.skipped}
-        assert job.skipped or not skipped.intersection(job.after), "what it comes after does not run"
+        assert job.skipped or not skipped.intersection(job.after), "its predecessor does not run"
 
 
 def test_what_does_not_fit_is_skipped_with_the_sizes() -> None:
@@ -89,7 +89,7 @@ def test_scaling_at_the_paper_s_settings_is_asked_of_as_many_nodes_as_its_ranks_
     experiment = Experiment.model_validate({"paper": {"scale": "paper"}, "machine": machine})
     files = paper.PaperFiles(experiment, root="results/x", cores=152, configurations=["x.yaml"])
     weak = {job.name: job for job in own(files.jobs, "fig10")}["measured-xl-2"]
-    assert weak.words[weak.words.index("--batch") + 1] == "28", "112 images a node, of four ranks"
+    assert weak.words[weak.words.index("--batch") + 1] == "28", "112 images per node with four ranks"
     assert weak.columns[0] == "1 rank"
     assert weak.columns[-1] == "256 ranks"
     assert (files.nodes("fig10", weak.name), files.tasks("fig10", weak.name), files.task_cpus("fig10", weak.name)) == (
@@ -107,4 +107,4 @@ def test_scaling_at_the_paper_s_settings_is_asked_of_as_many_nodes_as_its_ranks_
     assert [job.words[job.words.index("--batch") + 1] for job in strong] == ["448", "3072", "16384"]
     ranks = [[int(count) for count in job.words[job.words.index("--ranks") + 1].split(",")] for job in strong]
     assert all(counts[-1] <= 256 for counts in ranks)
-    assert ranks[0][0] < ranks[1][0], "more images are on more nodes from the first"
+    assert ranks[0][0] < ranks[1][0], "more images start on more nodes"

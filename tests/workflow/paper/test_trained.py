@@ -1,4 +1,4 @@
-"""Table 1: what trainings left, a column for each way of training, seeds together."""
+"""Table 1: scores of runs, a column per training setting, the median over seeds."""
 
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ PAPER = {"comparable": True, "n_real": 10_000, "n_generated": 10_000}
 
 
 def scored(folder: Path, runs: dict[str, tuple[dict[str, Any], dict[str, Any]]]) -> list[Cell]:
-    """Cells of an experiment whose runs have these settings and these numbers."""
+    """Return cells of an experiment with these settings and numbers by run."""
     experiment = Experiment.model_validate(
         {
             "datasets": {"gf2": DATASET},
@@ -66,7 +66,7 @@ def test_each_way_of_training_is_a_column_and_no_two_are_the_same(tmp_path: Path
     }
     cells = scored(tmp_path, runs)
     assert [cell.column for cell in cells] == [
-        *("batch 8", "batch 28672, large", "batch 8, back end reference", "batch 28672, longer"),
+        *("batch 8", "batch 28672, large", "batch 8, backend reference", "batch 28672, longer"),
     ]
     assert (cells[0].low, cells[0].high) == (0.5, 1.5)
     assert {cell.published for cell in cells} == {None}

@@ -1,0 +1,106 @@
+"""Summary of `dithc bench sampling`: one image on one rank and on several ranks."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from dithc.summaries import ABSENT, Measurement, Table, rounded, with_deviation
+
+MIB = 1 << 20
+BASE, APART = "one-rank", "apart"  # variants in dithc.bench.sampling
+RATIOS = {
+    "speedup": "Speedup over one rank",
+    "over_side_by_side": "Of ranks without exchange",
+    "over_all_cores": "Over one process with all cores",
+}
+HEAD = ["Variant", "Output", "Seconds", *RATIOS.values()]
+
+
+def sampling_summary(result: Mapping[str, Any]) -> Measurement:
+    """Summarize images, decoders and sampling steps, and describe the variants."""
+    settings, ranks, images, decoding = result["settings"], result["ranks"], result["images"], result["decoding"]
+    tables = []
+    if images:
+        title = f"Image of {images['steps']} steps, not decoded, {_cell(images)}"
+        tables.append(_table(title, images["rows"], {"Images/s": _rate}))
+    tables += [
+        _table(
+            f"Image of {one['size']:,} px, decoded by {one['decoder']} of width {one['width']}", one["rows"], DECODING
+        )
+        for one in decoding["decoders"]
+        if one["status"] == "ok"
+    ]
+    for cell in result["cells"]:
+        step = "guided step" if cell["guidance"] != 1 else "network evaluation"
+        tables.append(_table(f"One {step}, {_cell(cell)}", cell["rows"], {"Sent MiB": _sent}))
+    variants = [[one["name"], one["what"]] for one in (*result["contenders"], *decoding["ways"])]
+    tables.append(Table(title="Variants", head=["Variant", "Description"], rows=variants, texts=2))
+    return Measurement(
+        title=f"Sampling, {settings['model']}, {ranks['ranks']} ranks × {ranks['cpus']} thread(s), medians of "
+        f"{settings['rounds']} interleaved rounds; speedup: over one rank with {ranks['cpus']} thread(s)",
+        tables=tables,
+        notes=[
+            *(f"{one['decoder']}: {one['reason']}" for one in decoding["decoders"] if one["status"] != "ok"),
+            "Every output of every rank was compared with the output of one rank. Ranks without exchange are an upper bound. "
+            "Peak MiB is the largest of the ranks while decoding, above the memory before. A cache gives an approximate image; "
+            "with random weights its difference says little, and its time follows the share of blocks that run.",
+        ],
+        conditions={
+            "weights": "random, also of heads and gates",
+            "baseline": f"one rank with {ranks['cpus']} thread(s), while the other ranks sleep",
+            "load": f"{result['load_average'][0]:.2g} processes on average at the end"
+            if "load_average" in result
+            else "",
+        },
+    )
+
+
+def _table(title: str, rows: list[Mapping[str, Any]], more: Mapping[str, Any]) -> Table:
+    return Table(title=title, head=[*HEAD, *more], rows=[_row(row, more) for row in rows], texts=2)
+
+
+def _row(row: Mapping[str, Any], more: Mapping[str, Any]) -> list[str]:
+    if row["status"] != "ok":
+        return [row["name"], row["reason"], *[ABSENT] * (len(HEAD) + len(more) - 2)]
+    ratios = (with_deviation(row.get(name)) for name in RATIOS)
+    values = (value(row) for value in more.values())
+    return [row["name"], compared(row), with_deviation(row["seconds"]), *ratios, *values]
+
+
+def compared(row: Mapping[str, Any]) -> str:
+    """Describe how an output compares with the output of one rank."""
+    difference = f"{row['difference']:.1e} of the largest number"
+    if row["name"] == BASE:
+        return "reference"
+    if row["name"] == APART:
+        return f"another image, {difference} apart"
+    if not row.get("alike", True):
+        return f"DIFFERS from one rank: {difference} apart"
+    text = "equal to the bit" if row["equal"] else f"within {difference}"
+    if (share := row.get("blocks_run")) is None:
+        return text
+    return f"{'approximate' if share < 1 else 'nothing reused'}: {share:.0%} of the blocks run, {text}"
+
+
+def _cell(cell: Mapping[str, Any]) -> str:
+    guided = f"guidance {cell['guidance']:g}" if cell["guidance"] != 1 else "not guided"
+    return f"{cell['tokens']} tokens, {cell['dtype']}, {guided}"
+
+
+def _rate(row: Mapping[str, Any]) -> str:
+    return rounded(row["images_per_second"])
+
+
+def _sent(row: Mapping[str, Any]) -> str:
+    counts = list(row["sent"].values())
+    return ABSENT if None in counts else rounded(sum(counts) / MIB)
+
+
+def _peak(row: Mapping[str, Any]) -> str:
+    return rounded(max(row["peak_bytes"]) / MIB) if row.get("peak_bytes") else ABSENT
+
+
+def _peak_ratio(row: Mapping[str, Any]) -> str:
+    return rounded(row.get("peak_over_one_rank"))
+
+
+DECODING = {"Sent MiB": _sent, "Peak MiB": _peak, "Of one rank": _peak_ratio}

@@ -1,15 +1,12 @@
 """Tests of the project rules: sizes, public APIs, and the places of external dependencies."""
 
 import ast
-import io
-import tokenize
+import re
 from pathlib import Path
-
-import pytest
 
 ROOT = Path(__file__).parent.parent
 FILES = sorted((ROOT / "dithc").rglob("*.py"))
-MAX_FILE_LINES, MAX_FUNCTION_LINES, MAX_DOOR_NAMES = 300, 60, 10
+MAX_FILE_LINES, MAX_FUNCTION_LINES, MAX_PUBLIC_NAMES = 300, 60, 10
 
 # Each external dependency is imported by one file, or by one package that exists for that dependency.
 ENTRANCES = {
@@ -59,76 +56,106 @@ ENTRANCES = {
 LONGER: dict[str, str] = {}
 
 
-def code_lines(text: str) -> int:
-    """Return the number of code lines, without blank lines, comments and docstrings."""
-    lines: set[int] = set()
-    for token in tokenize.generate_tokens(io.StringIO(text).readline):
-        if token.type not in (
-            tokenize.COMMENT,
-            tokenize.NL,
-            tokenize.NEWLINE,
-            tokenize.INDENT,
-            tokenize.DEDENT,
-            tokenize.ENDMARKER,
-        ):
-            lines.update(range(token.start[0], token.end[0] + 1))
-    for node in ast.walk(ast.parse(text)):
+def code_lines(text: str, tree: ast.Module) -> int:
+    """Return the number of lines without blank lines, comments and docstrings."""
+    lines = {number for number, line in enumerate(text.splitlines(), 1) if line.strip() and line.strip()[0] != "#"}
+    for node in ast.walk(tree):
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
             lines -= set(range(node.lineno, (node.end_lineno or node.lineno) + 1))
     return len(lines)
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
-def test_file_and_its_functions_are_short(path: Path) -> None:
+TREES = {path.relative_to(ROOT).as_posix(): ast.parse(path.read_text()) for path in FILES}
+NODES = {name: list(ast.walk(tree)) for name, tree in TREES.items()}
+
+
+def test_files_and_functions_are_short() -> None:
+    long = [name for name, tree in TREES.items() if code_lines((ROOT / name).read_text(), tree) > MAX_FILE_LINES]
+    for name, nodes in NODES.items():
+        for node in nodes:
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                first = node.body[1] if ast.get_docstring(node) and len(node.body) > 1 else node.body[0]
+                if (node.end_lineno or 0) - first.lineno + 1 > MAX_FUNCTION_LINES:
+                    long.append(f"{name}:{node.name}")
+    assert [name for name in long if name not in LONGER] == []
+
+
+def test_external_dependencies_are_imported_in_their_files() -> None:
+    wrong = []
+    for name, nodes in NODES.items():
+        for node in nodes:
+            modules = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            modules += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            for module in modules:
+                allowed = ENTRANCES.get(module.split(".")[0])
+                if allowed is not None and not name.startswith(allowed):
+                    wrong.append(f"{name} imports {module}, which only {allowed} may import")
+    assert wrong == []
+
+
+def test_packages_are_imported_through_their_public_api() -> None:
+    wrong = []
+    for name, nodes in NODES.items():
+        within = tuple(name.removesuffix(".py").split("/"))
+        for node in nodes:
+            if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("dithc."):
+                parts = tuple(node.module.split("."))
+                for depth in range(2, len(parts)):  # each package on the path to the import
+                    if within[:depth] != parts[:depth]:
+                        wrong.append(f"{name} imports {node.module}: import from {'.'.join(parts[:depth])} instead")
+    assert wrong == []
+
+
+def test_packages_have_a_docstring_and_a_small_public_api() -> None:
+    wrong = []
+    for name, tree in TREES.items():
+        if not name.endswith("/__init__.py") or name.count("/") < 2:
+            continue
+        if len((ast.get_docstring(tree) or "").splitlines()) < 4:
+            wrong.append(f"{name}: document purpose, invariants and extension")
+        public = [node.value for node in tree.body if isinstance(node, ast.Assign) and _target(node) == "__all__"]
+        if not public or len(getattr(public[0], "elts", [None] * 99)) > MAX_PUBLIC_NAMES:
+            wrong.append(f"{name}: __all__ with at most {MAX_PUBLIC_NAMES} names")
+    assert wrong == []
+
+
+def _target(node: ast.Assign) -> str:
+    return getattr(node.targets[0], "id", "")
+
+
+# Phrases of the dialect that this project had, and docstrings that begin with a clause instead of a verb or noun.
+DIALECT = re.compile(
+    r"\b(says|said|told|tells|who|whoever|whose|nobody|somebody|beside|anew|likewise|alike|judges?|brought"
+    r"|(is|are) (no|none)|(that|those) of|made again|goes on|in the place of|of (its|their|one's) own|such an?"
+    r"|trainings|samplings|(images|steps|bytes|seconds) an? (step|rank|image|second|block|layer|job|node|core))\b",
+    re.IGNORECASE,
+)
+INTERROGATIVE = re.compile(r"(What|Where|Whether|Who|How|Which|Whose|All that|Those|That)\b")
+PROSE = (ROOT / "dithc", ROOT / "tests", ROOT / "examples", ROOT / "docs", ROOT / "kernels")
+MAX_DIALECT_PER_1000_WORDS = 1.0
+
+
+def prose(path: Path) -> tuple[list[str], list[str]]:
+    """Return the docstrings of a file, and its further prose: comments, messages, Markdown."""
     text = path.read_text()
-    name = str(path.relative_to(ROOT))
-    assert code_lines(text) <= MAX_FILE_LINES or name in LONGER
-    for node in ast.walk(ast.parse(text)):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            first = node.body[1] if ast.get_docstring(node) and len(node.body) > 1 else node.body[0]
-            length = (node.end_lineno or 0) - first.lineno + 1
-            assert length <= MAX_FUNCTION_LINES or f"{name}:{node.name}" in LONGER, (
-                f"{node.name} has {length} lines, {MAX_FUNCTION_LINES} at most: extract a function"
-            )
+    if path.suffix == ".md":
+        return [], [re.sub(r"```.*?```|`[^`]*`", " ", text, flags=re.DOTALL)]
+    if path.suffix in {".c", ".h"}:
+        return [], re.findall(r"/\*.*?\*/|//[^\n]*", text, flags=re.DOTALL)
+    nodes = list(ast.walk(ast.parse(text)))
+    documented = ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef
+    docstrings = [doc for node in nodes if isinstance(node, documented) and (doc := ast.get_docstring(node))]
+    strings = [node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)]
+    comments = re.findall(r"(?:^|  )# (.*)", text, re.MULTILINE)
+    return docstrings, [one for one in strings if one.count(" ") > 1] + comments
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
-def test_outside_dependency_enters_through_its_file(path: Path) -> None:
-    name = str(path.relative_to(ROOT))
-    for node in ast.walk(ast.parse(path.read_text())):
-        modules = (
-            [alias.name for alias in node.names]
-            if isinstance(node, ast.Import)
-            else [node.module or ""]
-            if isinstance(node, ast.ImportFrom)
-            else []
-        )
-        for module in modules:
-            allowed = ENTRANCES.get(module.split(".")[0])
-            assert allowed is None or name.startswith(allowed), f"{module} may be imported by {allowed} only"
-
-
-@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
-def test_room_is_entered_through_its_door(path: Path) -> None:
-    within = path.relative_to(ROOT).with_suffix("").parts
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("dithc."):
-            parts = tuple(node.module.split("."))
-            for depth in range(2, len(parts)):  # each package on the path to the import
-                room = ".".join(parts[:depth])
-                assert within[:depth] == parts[:depth], f"{node.module}: import from {room} instead"
-
-
-ROOMS = [path for path in FILES if path.name == "__init__.py" and len(path.relative_to(ROOT).parts) > 2]
-
-
-@pytest.mark.parametrize("path", ROOMS, ids=lambda path: ".".join(path.relative_to(ROOT).parts[1:-1]))
-def test_door_is_a_page_of_words_and_few_names(path: Path) -> None:
-    tree = ast.parse(path.read_text())
-    assert len((ast.get_docstring(tree) or "").splitlines()) >= 4, "document purpose, invariants and extension"
-    for node in tree.body:
-        if isinstance(node, ast.Assign) and getattr(node.targets[0], "id", "") == "__all__":
-            assert isinstance(node.value, ast.List)
-            assert len(node.value.elts) <= MAX_DOOR_NAMES
-            return
-    pytest.fail("a public API has __all__")
+def test_text_uses_standard_terms() -> None:
+    words, found, clauses = 0, [], []
+    for path in (path for folder in PROSE for path in folder.rglob("*") if path.suffix in {".py", ".md", ".c", ".h"}):
+        docstrings, texts = prose(path)
+        clauses += [f"{path}: {doc[:60]}" for doc in docstrings if INTERROGATIVE.match(doc)]
+        words += sum(len(text.split()) for text in texts)
+        found += [f"{path}: {match[0]}" for text in texts for match in DIALECT.finditer(text)]
+    assert clauses == [], "start docstrings with an imperative or a noun"
+    assert 1000 * len(found) / words <= MAX_DIALECT_PER_1000_WORDS, "\n".join(found)

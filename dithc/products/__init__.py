@@ -16,6 +16,7 @@ Extending: a stage with arrays is a function in `reading.py`. A format is a modu
 from dithc.products.generated import Generated
 from dithc.products.inputs import input_of
 from dithc.products.reading import read
+from dithc.products.ro_crate import write_ro_crate
 from dithc.products.writing import write
 
-__all__ = ["Generated", "input_of", "read", "write"]
+__all__ = ["Generated", "input_of", "read", "write", "write_ro_crate"]

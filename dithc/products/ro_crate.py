@@ -32,7 +32,7 @@ MEDIA = {
 Entity = dict[str, Any]
 
 
-def write_ro_crate(folder: Path, *, workflow: Path) -> int:
+def write_ro_crate(folder: Path, *, workflow: Path) -> tuple[Path, int]:
     """Write the metadata of a crate and a copy of the workflow into a result folder.
 
     Args:
@@ -40,7 +40,7 @@ def write_ro_crate(folder: Path, *, workflow: Path) -> int:
         workflow: Snakefile of the experiment.
 
     Returns:
-        The number of described files.
+        The metadata file and the number of described files.
 
     Raises:
         UserError: the folder has no manifests, or a file of the crate's names exists that dithc did not write.
@@ -58,7 +58,7 @@ def write_ro_crate(folder: Path, *, workflow: Path) -> int:
     graph, count = describe(folder, {path: Manifest.read(path) for path in paths})
     outputs.write(folder / WORKFLOW, workflow.read_bytes())
     outputs.write(folder / METADATA, json.dumps({"@context": CONTEXT, "@graph": graph}, indent=1) + "\n")
-    return count
+    return folder / METADATA, count
 
 
 def describe(folder: Path, manifests: dict[Path, Manifest]) -> tuple[list[Entity], int]:
@@ -107,8 +107,13 @@ def describe(folder: Path, manifests: dict[Path, Manifest]) -> tuple[list[Entity
         "hasPart": references([WORKFLOW, *files]),
         "mentions": references(["#run", *(action["@id"] for action in actions)]),
     }
+    return [*fixed_entities(), root, run, *tools, *actions, *files.values()], len(files)
+
+
+def fixed_entities() -> list[Entity]:
+    """Return the entities that are the same for every experiment: metadata file, profiles, workflow, licenses, language."""
     snakemake = "https://w3id.org/workflowhub/workflow-ro-crate#snakemake"
-    fixed: list[Entity] = [
+    return [
         {
             "@id": METADATA,
             "@type": "CreativeWork",
@@ -117,7 +122,6 @@ def describe(folder: Path, manifests: dict[Path, Manifest]) -> tuple[list[Entity
                 ["https://w3id.org/ro/crate/1.1", "https://w3id.org/workflowhub/workflow-ro-crate/1.0"]
             ),
         },
-        root,
         *({"@id": url, "@type": "CreativeWork", "name": name, "version": url[-3:]} for url, name in PROFILES.items()),
         {
             "@id": WORKFLOW,
@@ -138,7 +142,6 @@ def describe(folder: Path, manifests: dict[Path, Manifest]) -> tuple[list[Entity
             "url": {"@id": "https://snakemake.readthedocs.io"},
         },
     ]
-    return [*fixed, run, *tools, *actions, *files.values()], len(files)
 
 
 def action_of(path: Path, manifest: Manifest, *, folder: Path, files: dict[str, Entity]) -> Entity:

@@ -116,7 +116,7 @@ class RawProduct:
         )
 
     def seen(self, lines: F64, samples: F64) -> tuple[F64, F64]:
-        """Where on the terrain, in UTM metres, panchromatic pixels look; both (h, w)."""
+        """Return the UTM coordinates in meters on the terrain that panchromatic pixels view; both (h, w)."""
         rpc, height = self.rpc(pan=True), np.full(lines.shape, BASE_M)
         for _ in range(HEIGHT_STEPS):
             longitude, latitude = rpc.locate(lines, samples, height)

@@ -30,7 +30,8 @@ def ids(value: Any) -> list[str]:
 
 
 def test_crate_lists_every_file_of_the_manifests_with_its_hash(crate, samples, tiles):
-    count = write_ro_crate(crate, workflow=WORKFLOW)
+    path, count = write_ro_crate(crate, workflow=WORKFLOW)
+    assert path == crate / METADATA
     graph = entities(crate)
     files = {name for name, entity in graph.items() if entity["@type"] == "File"}
     assert len(files) == count

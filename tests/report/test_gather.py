@@ -140,7 +140,7 @@ def test_time_of_stopped_jobs_is_counted(small: Any) -> None:
 def test_fid_without_what_it_needs_is_an_error(plant: Any, tmp_path: Path) -> None:
     tree = plant(tmp_path)
     tree.write("fid", "sentinel2-final", numbers={"fid": 3.0, "n_real": 10})
-    with pytest.raises(UserError, match=r"`numbers.extractor` is not what stage 'fid' writes"):
+    with pytest.raises(UserError, match=r"invalid `numbers.extractor` of stage 'fid'"):
         facts_of(tree)
 
 

@@ -65,5 +65,5 @@ def test_manifest_of_numbers_that_no_stage_writes_ends_with_status_2_and_no_page
     planted.change(path, numbers={**planted.score("final", "finetune-sentinel2"), "kid": "low"})
     words = ["report", "--config", "config.json", "--manifests", *map(str, planted.paths), "--out", "report.html"]
     assert main(words) == 2
-    assert "`numbers.kid` is not what stage 'fid' writes" in capsys.readouterr().err
+    assert "invalid `numbers.kid` of stage 'fid'" in capsys.readouterr().err
     assert not Path("report.html").exists()

@@ -4,12 +4,12 @@ import argparse
 import shutil
 from pathlib import Path
 
+from dithc.cli.project import project_folder
 from dithc.log import logger, problem
 
 SUMMARY = "Copies Snakefile, workflow, config and profiles into a folder. `dithc run` starts there."
 EXAMPLE = "dithc init my-project"
 CONTENTS = ("Snakefile", "workflow", "config", "profiles")
-PACKAGE = Path(__file__).parents[2]
 LINK, LINKED_PROFILE = "cluster", "profiles/slurm"
 log = logger(__name__)
 
@@ -39,9 +39,3 @@ def run(args: argparse.Namespace) -> int:
     log.info("wrote %s to %s", ", ".join((*CONTENTS, LINK)), folder)
     print(f"cd {folder} && dithc run --profile profiles/local --configfile config/experiments/demo.yaml")
     return 0
-
-
-def project_folder() -> Path:
-    """Return the folder with the project files: `dithc/project` of an installed wheel, or the root of the checkout."""
-    installed = PACKAGE / "project"
-    return installed if installed.is_dir() else PACKAGE.parent

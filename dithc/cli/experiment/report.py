@@ -86,6 +86,6 @@ def run(args: argparse.Namespace) -> int:
 
 def _reference() -> Path | None:
     """Return the file with the paper's numbers: of the working folder, or as installed."""
-    from dithc.cli.experiment.init import project_folder
+    from dithc.cli.project import project_folder
 
     return next((path for path in (REFERENCE, project_folder() / REFERENCE) if path.is_file()), None)

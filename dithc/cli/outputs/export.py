@@ -98,9 +98,9 @@ def _images(args: argparse.Namespace, layout: Any) -> int:
 
 
 def _ro_crate(results: Path) -> int:
-    from dithc.cli.experiment.init import project_folder
-    from dithc.products.ro_crate import METADATA, write_ro_crate
+    from dithc.cli.project import project_folder
+    from dithc.products import write_ro_crate
 
-    count = write_ro_crate(results, workflow=project_folder() / "workflow/Snakefile")
-    print(f"{results / METADATA}: {count} files")
+    path, count = write_ro_crate(results, workflow=project_folder() / "workflow/Snakefile")
+    print(f"{path}: {count} files")
     return 0

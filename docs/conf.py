@@ -26,7 +26,7 @@ autodoc_typehints = "signature"
 autodoc_member_order = "bysource"
 autodoc_default_options = {"members": True}
 napoleon_numpy_docstring = False
-napoleon_attr_annotations = True
+napoleon_use_ivar = True
 highlight_language = "console"
 default_role = "code"
 

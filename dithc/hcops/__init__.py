@@ -2,11 +2,14 @@
 
 Purpose: almost all time of a training step is spent in these operators. Faster kernels replace the kernels behind this
 API only.
+
 Contents: `linear` (with bias, GELU or gated residual as epilogue) and `attention`. `fused` contains the MLP and the
 complete block as one autograd node each, `vector` the memory-bound operators, `optimizer` the norm, the update and the
 gradient buffer. `use` selects a back end, and `describe` lists the kernels in use with reasons. `patch` and `unpatch`
 serve models of other libraries.
+
 Invariants:
+
 - `spec.SPECS` is the only list of operators. Dispatch, tests and benchmarks read it. By default the C kernels serve,
   then Numba without a library, then the reference. A log line gives the choice and the reason.
 - The back end `reference` (plain torch) serves every operator on every machine. It is the reference of the tests, and
@@ -15,6 +18,7 @@ Invariants:
   weights and torch.compile.
 - The back end is selected per process. A backward pass and its recomputation must use the choice of the forward pass:
   leave `use` after the backward pass.
+
 Extending: a new back end is a package with the raw kernels of `c`, a name in `table.FAST` and its modules in
 `table._modules`. A new operator needs a function in `ops.py`, `vector.py` or `fused.py`, a reference, raw kernels, an
 `OpSpec`, and an entry in `gradients.OF`.

@@ -1,9 +1,10 @@
 """Training runs that survive interruption.
 
 Purpose: a run exceeds the walltime, nodes fail, and drivers start jobs twice. The result must not depend on restarts.
+
 Contents: `train(job, group)` pre-trains or fine-tunes a DiT up to a step and writes a manifest. `export` writes weights
 for other programs. `rehearse` runs steps on random latents, for measurements. `Strategy`, `Optimizer` and `Checkpoints`
-also serve other modules and custom loops:
+also serve other modules and custom loops::
 
     with comm.ranks() as group:                                    # dithc launch --ranks 2 -- my.py
         torch.manual_seed(0)
@@ -20,7 +21,9 @@ also serve other modules and custom loops:
 Order (`run/compose.py`): inputs and store -> finished? -> memory tiers -> lease -> stop requests -> latents and batches
 -> model (seeded, then earlier weights) -> AutoMem -> strategy -> optimizer -> average -> newest checkpoint -> loop ->
 manifest.
+
 Invariants:
+
 - A resumed run is bitwise equal to an uninterrupted run with the same number of ranks and threads. Random draws are
   functions of (seed, epoch, sample), without saved state.
 - The global batch and its order do not depend on ranks or micro-batches.
@@ -28,6 +31,7 @@ Invariants:
 - Every rank writes its pieces of a checkpoint from a copy taken between two steps; rank 0 commits. Bad losses are never
   saved.
 - All ranks exit with one status: 0 done, 75 stopped and saved, 76 another trainer holds the run.
+
 Extending: a strategy is a branch of `strategies/strategy.py`. Checkpoint contents are in `checkpoints/content.py`, and
 placement is only in `memory.py`. A metric is a key of `step.Trainer.step`. `tests/train/golden_losses.json` pins the
 numbers: regenerate it only if the mathematics change.

@@ -26,6 +26,8 @@ log = logger(__name__)
 class Checkpoints:
     """Checkpoints of a custom training loop in a folder; a context manager that all ranks enter.
 
+    Example::
+
         with Checkpoints("store/mine", group, optimizer, every=100, facts={"seed": 0, "batch": 32}) as checkpoints:
             for step in range(checkpoints.step + 1, 1001):     # 1, or the step after the last checkpoint
                 x, y = batch_of(step, group.rank)              # must depend on the step only

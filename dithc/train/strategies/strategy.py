@@ -54,6 +54,8 @@ def layout_on(group: Group, name: training.StrategyName) -> Layout:
 class Strategy:
     """Wrapper that trains any module on the ranks of a group.
 
+    Example::
+
         with comm.ranks() as group:
             torch.manual_seed(0)                               # the same weights on all ranks
             strategy = Strategy(Net(), group, sharding="zero1")

@@ -31,6 +31,7 @@ def strike(folder: Path, count: int, *, seconds: float = float("inf")) -> None:
 
 
 @pytest.mark.unit("kills")
+@pytest.mark.alternates("whole workflows", "kills")
 def test_training_that_is_killed_at_random_ends_leaves_nothing_and_goes_on_to_the_same_bytes(tmp_path):
     strike(tmp_path, 200, seconds=SAMPLE_SECONDS)
 

@@ -23,6 +23,7 @@
 
 #include <stdint.h>
 
+#include "each_isa.h"
 #include "hcops.h"
 
 /* Arrays have a type each, HC_F32 or HC_BF16. pass_caches: 1 where the output will not be found in a cache anyway, so that stores
@@ -61,12 +62,7 @@ typedef void hc_softmax_backward_kernel(int64_t rows, int64_t columns, const voi
     hc_swiglu_backward_kernel hc_swiglu_backward_##isa;                                                                    \
     hc_softmax_forward_kernel hc_softmax_forward_##isa;                                                                    \
     hc_softmax_backward_kernel hc_softmax_backward_##isa;
-HC_DECLARE(ref)
-HC_DECLARE(avx2)
-HC_DECLARE(avx512)
-HC_DECLARE(neon)
-HC_DECLARE(sve)
-HC_DECLARE(sme)
+HC_EACH_ISA(HC_DECLARE)
 #undef HC_DECLARE
 
 #endif

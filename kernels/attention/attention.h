@@ -8,6 +8,7 @@
 
 #include <stdint.h>
 
+#include "each_isa.h"
 #include "hcops.h"
 
 /* How the rows of a block are left for the matrix kernel, as its panel of B or for its pack function. */
@@ -70,12 +71,7 @@ typedef void hc_attention_store_kernel(int64_t rows, int64_t columns, float fact
     hc_attention_delta_kernel hc_attention_delta_##isa;                                                                    \
     hc_attention_gradient_kernel hc_attention_gradient_##isa;                                                              \
     hc_attention_store_kernel hc_attention_store_##isa;
-HC_DECLARE(ref)
-HC_DECLARE(avx2)
-HC_DECLARE(avx512)
-HC_DECLARE(neon)
-HC_DECLARE(sve)
-HC_DECLARE(sme)
+HC_EACH_ISA(HC_DECLARE)
 #undef HC_DECLARE
 
 #endif

@@ -9,6 +9,7 @@
 
 #include <stdint.h>
 
+#include "each_isa.h"
 #include "hcops.h"
 
 typedef struct {
@@ -29,12 +30,7 @@ typedef void hc_rotate_heads_backward_kernel(const hc_rotate_block *block);
 #define HC_DECLARE(isa)                                                                                                    \
     hc_rotate_heads_forward_kernel hc_rotate_heads_forward_##isa;                                                          \
     hc_rotate_heads_backward_kernel hc_rotate_heads_backward_##isa;
-HC_DECLARE(ref)
-HC_DECLARE(avx2)
-HC_DECLARE(avx512)
-HC_DECLARE(neon)
-HC_DECLARE(sve)
-HC_DECLARE(sme)
+HC_EACH_ISA(HC_DECLARE)
 #undef HC_DECLARE
 
 #endif

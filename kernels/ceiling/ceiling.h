@@ -4,6 +4,7 @@
 
 #include <stdint.h>
 
+#include "each_isa.h"
 #include "hcops.h"
 
 /* The two factors and the addends that every round uses; taken from memory, so that no compiler knows their values. */
@@ -19,12 +20,7 @@ typedef double hc_multiply_add_kernel(int64_t rounds, const hc_ceiling_operands 
 typedef void hc_copy_kernel(int64_t bytes, const void *source, void *out_target);
 
 #define HC_DECLARE(isa) extern hc_multiply_add_kernel hc_multiply_add_##isa; extern hc_copy_kernel hc_copy_##isa;
-HC_DECLARE(ref)
-HC_DECLARE(avx2)
-HC_DECLARE(avx512)
-HC_DECLARE(neon)
-HC_DECLARE(sve)
-HC_DECLARE(sme)
+HC_EACH_ISA(HC_DECLARE)
 #undef HC_DECLARE
 
 /* Units that only do products of one type: lines HC_CEILING_KERNEL of kernel_table.h. */

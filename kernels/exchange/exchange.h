@@ -4,6 +4,7 @@
 
 #include <stdint.h>
 
+#include "each_isa.h"
 #include "hcops.h"
 
 /* out[i] = op over r of x[r][i], r = 0, 1, ... in this order, in fp32, times scale. x[r] is of `type`, but x[own] of own_type, and
@@ -25,12 +26,7 @@ int hc_exchange_size(const hc_exchange *exchange);
 #define HC_DECLARE(isa) \
     hc_combine_kernel hc_combine_##isa; \
     hc_convert_kernel hc_convert_##isa;
-HC_DECLARE(ref)
-HC_DECLARE(avx2)
-HC_DECLARE(avx512)
-HC_DECLARE(neon)
-HC_DECLARE(sve)
-HC_DECLARE(sme)
+HC_EACH_ISA(HC_DECLARE)
 #undef HC_DECLARE
 
 #endif

@@ -8,6 +8,7 @@
 
 #include <stdint.h>
 
+#include "each_isa.h"
 #include "hcops.h"
 
 typedef struct {
@@ -59,12 +60,7 @@ typedef void hc_add_blocks_kernel(int64_t blocks, int64_t stride, int64_t count,
     hc_gate_residual_forward_kernel hc_gate_residual_forward_##isa;                                                        \
     hc_gate_residual_backward_kernel hc_gate_residual_backward_##isa;                                                      \
     hc_add_blocks_kernel hc_add_blocks_##isa;
-HC_DECLARE(ref)
-HC_DECLARE(avx2)
-HC_DECLARE(avx512)
-HC_DECLARE(neon)
-HC_DECLARE(sve)
-HC_DECLARE(sme)
+HC_EACH_ISA(HC_DECLARE)
 #undef HC_DECLARE
 
 #endif

@@ -4,6 +4,7 @@
 
 #include <stdint.h>
 
+#include "each_isa.h"
 #include "hcops.h"
 
 typedef double hc_sum_of_squares_kernel(int64_t count, const float *x);
@@ -14,12 +15,7 @@ typedef double hc_squared_difference_kernel(int64_t count, const void *x, int x_
 #define HC_DECLARE(isa)                                                                                                    \
     hc_sum_of_squares_kernel hc_sum_of_squares_##isa;                                                                      \
     hc_squared_difference_kernel hc_squared_difference_##isa;
-HC_DECLARE(ref)
-HC_DECLARE(avx2)
-HC_DECLARE(avx512)
-HC_DECLARE(neon)
-HC_DECLARE(sve)
-HC_DECLARE(sme)
+HC_EACH_ISA(HC_DECLARE)
 #undef HC_DECLARE
 
 #endif

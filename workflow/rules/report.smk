@@ -19,7 +19,6 @@ rule report:
         loss=f"{W.root}/figures/loss.png",
         throughput=f"{W.root}/figures/throughput.png",
         composites=f"{W.root}/figures/composites.png",
-        bands=f"{W.root}/figures/bands.png",
         stages=f"{W.root}/figures/stages.png",
         weak_scaling=f"{W.root}/figures/weak_scaling.png",
         strong_scaling=f"{W.root}/figures/strong_scaling.png",

@@ -1,6 +1,7 @@
 """Every experiment plans its jobs on every profile, without data; mistakes stop before the first job."""
 
 from pathlib import Path
+from textwrap import dedent
 
 import pytest
 
@@ -25,6 +26,19 @@ def test_without_a_config_file_the_demo_is_planned(project: Path) -> None:
     done = snakemake(project, "--profile", "cluster", "-n")
     assert done.returncode == 0
     assert "results/demo/report.html" in done.stdout
+
+
+def test_another_workflow_imports_this_one_as_a_module(project: Path) -> None:
+    text = (ROOT / "docs/workflow.md").read_text()
+    block = (
+        text[text.index("    configfile: ") : text.index("    use rule * from dithc\n")] + "    use rule * from dithc\n"
+    )
+    block = dedent(block).replace("/path/to/dithc", str(ROOT))
+    (project / "other.smk").write_text(block)
+    target = "results/demo/tiles/sentinel2/manifest.json"
+    done = snakemake(project, "--snakefile", "other.smk", "--profile", "profiles/local", "-n", target)
+    assert done.returncode == 0, done.stdout[-3000:]
+    assert "\ntiles " in done.stdout
 
 
 def test_profile_decides_ranks_and_no_result(project: Path) -> None:

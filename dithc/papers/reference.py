@@ -24,7 +24,7 @@ class Printed:
 
     def __post_init__(self) -> None:
         if any(len(row) != len(self.columns) for row in self.rows):
-            raise ValueError(f"table {self.title!r} has a row whose length differs from the number of columns")
+            raise ValueError(f"table {self.title!r} has a row of another length than its columns")
 
     def number(self, row: str, column: str) -> float | None:
         """Return a number; None if the table has none.

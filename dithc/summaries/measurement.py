@@ -62,6 +62,5 @@ class Measurement:
 
     def text(self) -> str:
         """Return the text for a terminal."""
-        parts = ["\n".join([table.title, *table.lines()]).strip() for table in self.tables]
-        notes = "\n".join(note.translate(ASCII) for note in self.notes)
-        return "\n\n".join(filter(None, [self.title, *parts, notes]))
+        tables = ["\n".join([table.title, *table.lines()]).strip() for table in self.tables]
+        return "\n\n".join(filter(None, [self.title, *tables, "\n".join(self.notes)])).translate(ASCII)

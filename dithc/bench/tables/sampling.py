@@ -42,7 +42,7 @@ def sampling_summary(result: Mapping[str, Any]) -> Measurement:
             *(f"{one['decoder']}: {one['reason']}" for one in decoding["decoders"] if one["status"] != "ok"),
             "Every output of every rank was compared with the output of one rank. Ranks without exchange are an upper bound. "
             "Peak MiB is the largest of the ranks while decoding, above the memory before. A cache gives an approximate image; "
-            "with random weights its difference says little, and its time follows the share of blocks that run.",
+            "with random weights its difference has little meaning, and its time follows the share of blocks that run.",
         ],
         conditions={
             "weights": "random, also of heads and gates",

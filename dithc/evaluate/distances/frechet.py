@@ -48,7 +48,7 @@ def few_images(a: Statistics, b: Statistics) -> list[str]:
 def frechet_distance(mu_a: FloatArray, sigma_a: FloatArray, mu_b: FloatArray, sigma_b: FloatArray) -> float:
     """Return |mu_a - mu_b|^2 + tr A + tr B - 2 tr (A B)^(1/2), at least 0, for means (d,) and covariances A and B (d, d).
 
-    With A = V diag(w) V^T and R = V diag(sqrt w), the non-zero eigenvalues of A B are those of the symmetric R^T B R.
+    With A = V diag(w) V^T and R = V diag(sqrt w), A B and the symmetric R^T B R have the same non-zero eigenvalues.
     The trace is then the sum of their square roots, from two symmetric eigenproblems. Directions in which A has no
     variance beyond rounding are omitted: their square roots would turn rounding of 1e-16 into an error of 1e-8 each.
     """

@@ -30,7 +30,7 @@ class StageBar:
 
 
 def stage_bars(result: Mapping[str, Any], paper: Printed | None) -> list[StageBar]:
-    """Return the stages with the numbers of the paper, whose baseline has the speedup 1."""
+    """Return the stages with the numbers of the paper; its baseline has the speedup 1."""
     bars = []
     for row in result["stages"]:
         speedup = row.get("speedup")

@@ -76,7 +76,7 @@ def fill(template: str, *, room: str = ROOM, scripts: Sequence[str] = (), **valu
 
     Args:
         template: file of the package `room`.
-        room: package whose templates and styles precede those of this package.
+        room: package with templates and styles that precede the files of this package.
         scripts: files of `room` that run after the script for enlarging images.
         values: template variables besides `script` and `policy`.
     """

@@ -28,7 +28,7 @@ class Sizes:
         tunes: whether to tune products for each network.
         curve_steps: of figure 7.
         memory_gib: limit for all ranks of a strategy; None for the free memory.
-        strong: global batches of figure 11, if not those of one node.
+        strong: global batches of figure 11; empty to use the batch of one node.
     """
 
     networks: Sequence[Network]
@@ -44,7 +44,7 @@ class Sizes:
 
     @property
     def strong_batches(self) -> tuple[int, ...]:
-        """Global batches of figure 11; on one node that of table 2, at least the number of ranks."""
+        """Global batches of figure 11; on one node the batch of table 2, at least the number of ranks."""
         return self.strong or (max(self.batches[-1], max(self.ranks)),)
 
     @property

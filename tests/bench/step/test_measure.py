@@ -91,7 +91,7 @@ def test_all_clusters_are_compared_with_one_and_ceilings_beside_them(tmp_path):
     assert row["first_loss"] == pytest.approx(own["first_loss"], rel=1e-5)
     assert row["speedup_of_dithc"]["median"] > 0
     assert set(result["ceilings"]["all_clusters_over_one"]) == {"multiply_add", "gemm", "copy"}
-    assert "all clusters over one" in done.stdout
+    assert "all core clusters over one" in done.stdout
 
 
 def test_one_cluster_alone_is_no_comparison():

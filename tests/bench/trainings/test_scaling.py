@@ -163,4 +163,4 @@ def test_one_two_and_too_many_ranks_train_alike(tmp_path, capsys):
     assert all(rank["exchange"]["bytes_moved"] == [two["each_rank"][0][0]["exchange"]["bytes_moved"][0]] * 2
                for rank in two["each_rank"][0])  # fmt: skip
     assert four["efficiency"] is None or not four["oversubscribed"]
-    assert "the same losses and gradient norms as on the fewest" in capsys.readouterr().out
+    assert "the same losses and gradient norms as with the fewest" in capsys.readouterr().out

@@ -213,7 +213,7 @@ def fig8(folder: Path) -> Document:
         folder.mkdir(parents=True, exist_ok=True)
         write_png(folder / f"{name}.png", (255 * np.concatenate(rows)).astype(np.uint8))
     images = [
-        Picture(label="Samples beside real tiles, RGB", path="samples.png", caption="Above: real", alt="Two rows"),
+        Picture(label="Samples next to real tiles, RGB", path="samples.png", caption="Above: real", alt="Two rows"),
         Picture(label="Band composites", path="bands.png", alt="Two rows of composites"),
         Picture(label="Short-wave composites", path="nowhere.png"),
     ]  # fmt: skip
@@ -325,7 +325,7 @@ def sec56() -> Document:
             reason="this machine has no AMX",
         )
     )
-    note = "The paper's 182.47 TFLOP/s are of 32 nodes, linear layers alone: 5.70 a node, beside which ours stands."
+    note = "The paper's 182.47 TFLOP/s are of 32 nodes, linear layers alone: 5.70 per node."
     return document("sec56", "Section 5.6", "Sustained floating-point rate", cells=cells, notes=[note])
 
 

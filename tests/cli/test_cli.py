@@ -124,7 +124,7 @@ def test_folder_that_a_verb_writes_is_refused_to_another_one_with_76(monkeypatch
 @pytest.mark.parametrize("verb", ["synthesize", "stage", "tiles", "codec", "latents", "extractor", "export"])
 def test_verb_that_writes_a_folder_says_which(verb):
     module = import_module(module_of(verb))
-    args = argparse.Namespace(out=Path("somewhere/out/manifest.json"), kind=None)
+    args = argparse.Namespace(out=Path("somewhere/out/manifest.json"), ro_crate=None)
     assert module.folder(args) == (args.out if verb == "export" else args.out.parent)
 
 

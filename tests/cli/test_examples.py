@@ -234,6 +234,8 @@ def test_linked_file_and_section_exist() -> None:
         for target in re.findall(r"\]\((?!https?://)([^)]+)\)", text):
             file, _, section = target.partition("#")
             path = (ROOT / name).parent / file
+            if path.parent.name == "generated":  # by the build of the site
+                continue
             if not path.exists() or (section and section not in sections(path)):
                 broken.append(f"{name}: {target}")
     assert broken == []

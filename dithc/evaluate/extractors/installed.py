@@ -36,7 +36,7 @@ def load(settings: codecs.InstalledExtractor) -> Extractor:
     difference = max(float((one - both[: len(one)]).abs().max()) for one in (again, alone))
     if not difference <= SAME * float(both.abs().max().clamp(min=1e-12)):
         raise settings.fault(
-            "gives a picture other features alone, beside others or again",
+            "returns features that vary with the batch or between calls",
             got=f"a difference of {difference:.2g}",
             expected=f"at most {SAME} of the largest magnitude: evaluation mode, no dropout, no statistics of the batch",
         )

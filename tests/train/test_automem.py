@@ -269,7 +269,7 @@ def test_file_below_unbudgeted_memory_takes_what_the_share_has_no_room_for(monke
 def test_settings_without_effect_warn(caplog):
     memory_of_run = TrainingMemory(training.Memory(automem="off", fast_budget_gib=1.0))
     assert memory_of_run.tiers is None
-    assert "fast_budget_gib without effect" in caplog.text
+    assert "fast_budget_gib has no effect" in caplog.text
 
 
 def test_ranks_of_a_node_share_what_the_fastest_tier_has(opened, monkeypatch):

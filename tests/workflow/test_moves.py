@@ -21,8 +21,7 @@ ASKED = {
         "stepwise": {"model": "DiT-S/2"},
         "automem": {"model": "DiT-S/2"},
         "sampling": {"model": "DiT-S/2"},
-    },
-    "runs": {},
+    }
 }
 
 
@@ -38,7 +37,7 @@ def test_what_is_measured_is_asked_alike_on_every_machine() -> None:
     said = set()
     for profile in PROFILES:
         machine = Machine.of_profile(profile)[0].model_dump()
-        matrix = Matrix({**ASKED, "machine": machine, "datasets": {}})
+        matrix = Matrix({**ASKED, "machine": machine})
         benches = Benches(matrix.experiment)
         named = (benches.step, benches.strategies, benches.stepwise, benches.automem, benches.sampling)
         said.add((*named, *(benches.scaling(mode) for mode in ("weak", "strong")), benches.simulate("weak")))

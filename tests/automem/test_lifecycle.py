@@ -29,6 +29,7 @@ def fail_in_backward(model: nn.Module) -> None:
     hook.remove()
 
 
+@pytest.mark.slow
 def test_mode_of_torchs_allocator_ends_with_a_backward_pass_that_fails(make_tiers: Callable[..., Tiers]) -> None:
     if not allocator.available():
         pytest.skip(f"torch's allocator cannot be switched: {allocator.reason()}")
@@ -46,6 +47,7 @@ def test_mode_of_torchs_allocator_ends_with_a_backward_pass_that_fails(make_tier
     assert float(torch.ones(LARGE).sum()) == LARGE
 
 
+@pytest.mark.slow
 def test_mode_lasts_as_long_as_the_outermost_backward_pass(make_tiers: Callable[..., Tiers]) -> None:
     if not allocator.available():
         pytest.skip(f"torch's allocator cannot be switched: {allocator.reason()}")
@@ -93,6 +95,7 @@ def test_closed_management_leaves_a_model_that_trains_on(make_tiers: Callable[..
     assert managing.counters().loaded_bytes == managing.counters().hits == 0
 
 
+@pytest.mark.slow
 def test_pass_that_is_under_way_at_the_close_comes_to_its_end(make_tiers: Callable[..., Tiers]) -> None:
     model, plain = AutoMem(dit(), tiers=make_tiers(24)), dit()
     for seed in (1, 2):
@@ -107,6 +110,7 @@ def test_pass_that_is_under_way_at_the_close_comes_to_its_end(make_tiers: Callab
         assert one.grad is None or two.grad is None or torch.equal(one.grad, two.grad)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("budget", [24, 400])
 def test_plan_that_is_made_in_inference_mode_serves_training(make_tiers: Callable[..., Tiers], budget: int) -> None:
     model = AutoMem(dit(), tiers=make_tiers(budget))

@@ -55,6 +55,7 @@ def test_closed_streams_change_no_verdict(manifest: Path, tmp_path: Path, closed
     assert run(closed, "verify", str(manifest)).returncode == 1
 
 
+@pytest.mark.slow
 def test_streams_of_ascii_take_any_text(manifest: Path) -> None:
     for words in (["show", str(manifest)], ["verify", str(manifest.parent)]):
         done = run("", *words, PYTHONIOENCODING="ascii")

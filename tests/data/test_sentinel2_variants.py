@@ -74,6 +74,7 @@ def test_granules_of_a_product_are_scenes_at_their_own_places(invented: Callable
     assert one.sha256 != other.sha256
 
 
+@pytest.mark.slow
 def test_damage_of_one_granule_leaves_the_other_as_it_is(tmp_path: Path) -> None:
     write_variant(tmp_path / "files", "l1c-granules", seed=5)
     first = min((tmp_path / "files").glob("*.SAFE/GRANULE/*"))

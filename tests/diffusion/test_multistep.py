@@ -93,6 +93,7 @@ def test_error_falls_with_the_order_and_by_one_more_where_it_is_corrected(kind: 
     assert order == 3 or rate < RATES[kind, order] + 0.2
 
 
+@pytest.mark.slow
 def test_few_steps_of_higher_order_are_nearer_to_many() -> None:
     start = noise(64)
     many = draw("unipc", 1000, start=start, order=3)

@@ -54,6 +54,7 @@ def test_exact_noise_and_velocity_are_those_of_many_draws() -> None:
         np.testing.assert_allclose(found, np.polynomial.Polynomial.fit(x, wanted, 1)(at), atol=0.02)
 
 
+@pytest.mark.slow
 def test_samplers_of_ones_own_give_what_built_in_ones_of_the_same_rule_give() -> None:
     torch.testing.assert_close(by(Last(kind="last")), by("ddim"), atol=1e-5, rtol=1e-5)
     own, euler = (

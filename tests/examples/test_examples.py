@@ -53,6 +53,7 @@ def test_experiment_of_a_package_names_what_it_brings(
     assert load(experiment.model_dump(mode="json")) == experiment
 
 
+@pytest.mark.slow
 def test_own_sampler_is_ddim_without_memory_and_nears_the_exact_path_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(EXAMPLES / "own_sampler"))
     plms = importlib.import_module("dithc_plms").Plms

@@ -67,6 +67,7 @@ def test_little_depth(isa, types, accumulate):
         check(got["row_sum"], sums, (k + 2) * ROUND[F32] * a.double().abs().sum(1))
 
 
+@pytest.mark.slow
 def test_a_large_result_is_stored_past_the_caches(isa):
     """24 MB exceed the caches of one or two cores. Rows that start between vectors use ordinary stores."""
     a, b = matrix(6144, 4, F32, "columns", seed=1), matrix(4, 1025, F32, "rows", seed=2)

@@ -246,6 +246,7 @@ def test_torchs_profiler_sees_the_memory(pool):
     assert 4 * MEBI in sizes
 
 
+@pytest.mark.slow
 def test_child_of_a_fork_is_out_of_the_mode_and_may_enter_and_free(pool):
     with allocator.serving(pool):
         kept = torch.full((LARGE,), 1.0)

@@ -208,6 +208,7 @@ sys.stdin.read()
 """
 
 
+@pytest.mark.slow
 @needs_library
 def test_nothing_of_a_file_is_left_after_a_kill(tmp_path):
     child = subprocess.Popen([sys.executable, "-c", KILLED, tmp_path], stdin=subprocess.PIPE, stdout=subprocess.PIPE)

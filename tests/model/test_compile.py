@@ -51,6 +51,7 @@ def test_compiled_model_is_one_graph_with_the_same_numbers(backend, dtype, use_b
         torch.testing.assert_close(one, two, rtol=tolerance, atol=tolerance)
 
 
+@pytest.mark.slow
 def test_graph_holds_the_operators_of_dithc(use_backend) -> None:
     use_backend("numba")
     seen: list[str] = []

@@ -201,6 +201,7 @@ def test_bf16_autocast_stays_near_fp32_and_keeps_the_stream_in_fp32() -> None:
     assert (exact - rounded).norm() < 0.03 * exact.norm()
 
 
+@pytest.mark.slow
 def test_compiled_graph_is_whole_and_equal() -> None:
     model = _shaken()
     inputs = _inputs(model)

@@ -180,6 +180,7 @@ def test_clusters_near_different_nodes_are_bound_and_one_node_is_not():
     assert contexts.planned_layout(node, 1).nodes == ()
 
 
+@pytest.mark.slow
 def test_a_cpu_is_claimed_by_one_process_and_free_again_when_that_ends():
     cpu = 100_000 + os.getpid()
     command = [

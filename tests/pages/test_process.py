@@ -43,6 +43,7 @@ def test_the_peak_stays_after_memory_is_returned_until_it_is_reset():
     in_a_process_of_its_own(PEAK_OF_A_BLOCK)
 
 
+@pytest.mark.slow
 def test_touched_pages_count_in_the_proportional_size():
     # In a separate process, because one that has retained freed memory would not grow.
     if "none" in in_a_process_of_its_own(PSS_OF_A_BLOCK):

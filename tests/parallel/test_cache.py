@@ -55,6 +55,7 @@ def network(scope) -> DiT:
     return scope["network"]({})
 
 
+@pytest.mark.slow
 @needs_kernels
 @pytest.mark.parametrize("bf16", [False, True])
 def test_what_uses_nothing_again_has_the_bits_of_no_cache(network, scope, bf16) -> None:

@@ -48,6 +48,7 @@ def network(scope) -> DiT:
     return scope["network"]({})
 
 
+@pytest.mark.slow
 @needs_kernels
 @pytest.mark.parametrize("bf16", [False, True])
 @pytest.mark.parametrize("kind", [0, 1])
@@ -92,6 +93,7 @@ def _first(block: Any, x: Tensor) -> Tensor:
     return F.linear(x, block.mlp.fc1.weight, block.mlp.fc1.bias)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", ["c", "reference"])
 @pytest.mark.parametrize("patches", [3, TOKENS])
 def test_a_patch_sees_those_before_it_new_and_those_behind_it_a_call_old(
@@ -114,6 +116,7 @@ def test_a_patch_sees_those_before_it_new_and_those_behind_it_a_call_old(
     assert far["control"] > 1e-2
 
 
+@pytest.mark.slow
 @needs_kernels
 def test_a_row_has_the_same_bits_whatever_the_rows_beside_it(network, scope) -> None:
     settings = scope["way"](4, 1)
@@ -124,6 +127,7 @@ def test_a_row_has_the_same_bits_whatever_the_rows_beside_it(network, scope) -> 
     assert not torch.equal(other, whole)  # control
 
 
+@pytest.mark.slow
 def test_error_falls_with_warm_up_and_with_steps(network, scope) -> None:
     """Along one path: with more warm-up, fewer calls are approximate; with more steps, each step changes less."""
 

@@ -112,6 +112,7 @@ def test_two_versions_of_one_input_are_an_error(small: Any) -> None:
         facts_of(small)
 
 
+@pytest.mark.slow
 def test_mixed_code_versions_are_a_warning_on_the_page(small: Any, tmp_path: Path) -> None:
     small.change(small.paths[0], code={"version": "0.1.0", "source": "feedfeedfeed"})
     write_report(small.experiment, small.paths, out=tmp_path / "report.html")

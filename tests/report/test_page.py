@@ -80,6 +80,7 @@ def test_links_of_the_page_have_targets(page: Page) -> None:
     assert {value[1:] for _, name, value in page.attributes if name == "href"} <= targets
 
 
+@pytest.mark.slow
 def test_every_number_of_the_fid_manifests_appears(tree: Any, page: Page) -> None:
     manifests = [json.loads(path.read_text()) for path in tree.paths if path.parts[-3] == "fid"]
     assert len(manifests) == 6

@@ -75,6 +75,7 @@ def panels(given: dict[str, Any]) -> Iterator[Any]:
         yield from quality_figure(given, {}).axes
 
 
+@pytest.mark.slow
 def test_lanes_stand_from_the_best_mean_down_with_each_seed_and_bounds_as_triangles():
     given = result(24, seeds=3)
     panel = next(panels(given))

@@ -76,6 +76,7 @@ def test_it_is_drawn_with_and_without_copies(moving: bool) -> None:
     assert draw_timeline(found)[:4] == b"\x89PNG"
 
 
+@pytest.mark.slow
 def test_show_prints_and_draws_the_plan_of_a_training_and_of_a_bench(tmp_path: Path, capsys: Any) -> None:
     for name, content, words in (("automem.json", document(), "a reason"), ("bench.json", bench(), "never exceeded")):
         path, png = tmp_path / name, tmp_path / f"{name}.png"

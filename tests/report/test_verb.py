@@ -24,6 +24,7 @@ def planted(plant: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     return tree
 
 
+@pytest.mark.slow
 def test_report_is_written_from_manifests_and_no_bench(planted: Any, capsys: pytest.CaptureFixture[str]) -> None:
     words = [
         "report",

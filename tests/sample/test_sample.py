@@ -157,6 +157,7 @@ def averaged(store: Store, length: float, *, until: int) -> dict[str, torch.Tens
     return average
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("at", ["final", 9])
 def test_average_of_any_length_is_made_of_two_that_were_stored(job, lengthy, at):
     last = 12 if at == "final" else at

@@ -122,6 +122,7 @@ class Short(Gaussian):
         return velocity - 0.06 * noise
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("network", "expected"), [(Short(), 0.06), (Gaussian(), 0.0)])
 def test_searched_scaling_makes_good_what_a_network_does_not_see(job, monkeypatch, network, expected) -> None:
     one = job(sampler="heun", steps=60, guidance=1.0, images=32)

@@ -71,6 +71,7 @@ def test_images_that_are_there_need_no_ranks(job) -> None:
     assert numbers["images"] == 6
 
 
+@pytest.mark.slow
 def test_stages_are_in_the_table_of_choices(job, monkeypatch) -> None:
     lx2 = Path(__file__).parents[2] / "profiles/machines/lx2.yaml"
     monkeypatch.setenv("DITHC_MACHINE", str(lx2))

@@ -28,6 +28,7 @@ def flipped(text: str, bit: int) -> str:
     return data.decode(errors="replace")
 
 
+@pytest.mark.slow
 @given(st.dictionaries(KEYS, VALUES, min_size=1))
 def test_what_was_sealed_comes_back_and_is_json_for_all(content: dict[str, object]) -> None:
     text = seal(content)

@@ -39,6 +39,7 @@ def found(xl, lx2):
     return paper.reproduce(xl, lx2, nodes=NODES, steps=16, seed=0)
 
 
+@pytest.mark.slow
 def test_published_seconds_are_met_within_5_percent_and_256_nodes_within_3_points(found):
     validation = found["validation"]["exposed"]
     assert validation["is_the_reproduction"]

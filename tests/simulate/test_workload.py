@@ -33,6 +33,7 @@ def test_a_share_is_the_product_for_the_weight_and_that_for_its_input(xl):
     assert share["y_embedder.embedding_table.weight"] == 0.0
 
 
+@pytest.mark.slow
 def test_order_of_a_narrow_twin_is_that_of_the_model_itself():
     model = DiT.from_preset("DiT-S/2")
     seen: list[str] = []

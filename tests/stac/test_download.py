@@ -60,6 +60,7 @@ def assert_nothing(folder: Path) -> None:
     assert not (folder / "one.tif").exists()
 
 
+@pytest.mark.slow
 def test_a_file_arrives_with_its_size_and_hash(get: Get, content: bytes, tmp_path: Path) -> None:
     checksum = "1620" + hashlib.sha3_256(content).hexdigest()
     assert get(size=len(content), checksum=checksum) == (len(content), hashlib.sha256(content).hexdigest())

@@ -110,6 +110,7 @@ def test_managed_training_ends_in_the_same_bytes(wide, make_latents, tmp_path, s
     assert held_out == sorted(held_out, reverse=True)
 
 
+@pytest.mark.slow
 def test_metrics_say_what_moved_and_that_the_budget_held(wide):
     plain, managed = wide("plain"), wide("managed", memory=TIGHT)
     for one in (plain, managed):
@@ -125,6 +126,7 @@ def test_metrics_say_what_moved_and_that_the_budget_held(wide):
     assert Manifest.read(plain.out).numbers["offloaded_bytes_median"] is None
 
 
+@pytest.mark.slow
 def test_plan_is_said_once_and_written_into_the_store(wide, caplog):
     one = wide("managed", memory=TIGHT)
     with caplog.at_level("INFO", logger="dithc"):
@@ -151,6 +153,7 @@ def test_either_continues_what_the_other_began(wide, first):
     assert losses(parts[1]) == losses(whole)
 
 
+@pytest.mark.slow
 def test_file_is_a_tier_and_leaves_nothing_in_its_folder(wide, tmp_path):
     folder = tmp_path / "disk"
     folder.mkdir()
@@ -162,6 +165,7 @@ def test_file_is_a_tier_and_leaves_nothing_in_its_folder(wide, tmp_path):
     assert any(row["offloaded_bytes"] > 0 for row in rows(managed))
 
 
+@pytest.mark.slow
 def test_room_for_everything_moves_nothing(wide):
     plain, managed = wide("plain"), wide("managed", memory=training.Memory(fast_budget_gib=1.0))
     for one in (plain, managed):
@@ -185,6 +189,7 @@ def test_step_that_is_not_finite_is_left_out_alike(wide, policy):
     assert Manifest.read(managed.out).numbers["left_out"] == [4]
 
 
+@pytest.mark.slow
 def test_stopped_and_started_at_every_step_ends_in_the_same_bytes(wide):
     plain, managed = wide("plain"), wide("managed", memory=TIGHT, walltime_minutes=0.0)
     train(plain, Group())
@@ -239,6 +244,7 @@ class TestOneTier:
         ddr = tuple(tier for tier in machine.tiers if tier.kind == "ddr")[:1]
         monkeypatch.setattr(memory, "discover", lambda: replace(machine, tiers=ddr))
 
+    @pytest.mark.slow
     def test_nothing_is_managed(self, wide, opened):
         one = wide("store", until=2)
         assert train(one, Group()) == DONE

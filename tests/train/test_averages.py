@@ -22,6 +22,7 @@ def store_of(job) -> Store:
     return Store.of_run(job.out)[0]
 
 
+@pytest.mark.slow
 def test_stored_averages_are_those_of_the_weights_after_each_step_and_of_nothing_older(job):
     one = job(**EVERY)
     assert train(one, Group()) == DONE

@@ -75,6 +75,7 @@ def test_first_loss_is_the_mean_square_of_what_is_to_be_predicted_and_the_checkp
     assert said["predict"] == predict
 
 
+@pytest.mark.slow
 def test_flow_learns_the_velocity(job):
     one = job(until=120, steps=120, lr=2e-3, checkpoint_every=120, **FLOW)
     assert train(one, Group()) == DONE

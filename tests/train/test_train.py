@@ -26,6 +26,7 @@ def hashes(job) -> dict[str, str]:
     return {entry["path"]: entry["sha256"] for entry in checkpoint(job).files}
 
 
+@pytest.mark.slow
 def test_resumed_training_equals_an_uninterrupted_one_to_the_bit(job):
     whole, first, second = job("whole"), job("parts", until=3), job("parts", until=6)
     assert [train(part, Group()) for part in (whole, first, second)] == [DONE] * 3
@@ -48,6 +49,7 @@ def test_bf16_with_recomputation_resumes_to_the_bit(job, kind):
     assert hashes(whole) == hashes(second)
 
 
+@pytest.mark.slow
 def test_training_learns(job):
     settings = job(until=150, steps=150, lr=2e-3, checkpoint_every=150)
     assert train(settings, Group()) == DONE
@@ -58,6 +60,7 @@ def test_training_learns(job):
     )  # a network that predicts 0: the variance of the noise, and a small bound
 
 
+@pytest.mark.slow
 def test_micro_batches_change_the_loss_by_rounding_only(job):
     whole, parts = job("whole"), job("parts", micro_batch=3)
     for one in (whole, parts):
@@ -80,6 +83,7 @@ def test_done_training_is_not_repeated(job):
     assert (checkpoint(one).folder.parent / "events.jsonl").read_text() == events
 
 
+@pytest.mark.slow
 def test_steps_may_be_raised_later(job):
     first, whole = job("more", until=4, steps=4), job("whole", until=6)
     train(first, Group())
@@ -106,6 +110,7 @@ def test_checkpoints_kept_are_the_first_the_segment_ends_and_the_last(job):
     assert Store(checkpoint(one).folder.parent).steps() == [0, 4, 8, 11, 12]
 
 
+@pytest.mark.slow
 def test_checkpoint_cut_in_half_is_passed_over_with_its_reason(job, caplog):
     whole, one = job("whole"), job("cut", until=4)
     train(whole, Group())
@@ -141,6 +146,7 @@ def test_lease_lost_while_a_checkpoint_is_written_removes_nothing(job, monkeypat
     assert Store(next((job().store).glob("small-*"))).steps() == [0, 3, 4]
 
 
+@pytest.mark.slow
 def test_other_segments_get_on_where_later_checkpoints_exist(job):
     whole, other = job("whole", segment=3), job("parts", segment=6, checkpoint_every=3)
     for one in (whole, other):
@@ -150,6 +156,7 @@ def test_other_segments_get_on_where_later_checkpoints_exist(job):
     assert hashes(other) == hashes(whole)
 
 
+@pytest.mark.slow
 def test_damaged_end_of_a_finished_run_is_trained_again_as_the_fix_says(job):
     one = job()
     train(one, Group())
@@ -177,6 +184,7 @@ def test_log_and_progress_say_the_epoch(job, caplog):
     assert ", epoch 2.0, loss" in caplog.text
 
 
+@pytest.mark.slow
 def test_deadline_stops_after_a_step_and_every_start_gets_on(job):
     one = job(walltime_minutes=0.0)
     statuses = [train(one, Group()) for _ in range(6)]

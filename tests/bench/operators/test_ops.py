@@ -38,6 +38,7 @@ def settings(**changes):
     return OpsSettings(**{"models": ("tiny",), "size_bytes": 4096, "repeats": 2, "backend": "reference"} | changes)
 
 
+@pytest.mark.slow
 def test_every_operator_has_times_ratios_and_spreads():
     result = bench_ops(settings())
     assert {row["op"] for row in result["cases"]} == {"gemm", "attention", *MEMORY_BOUND}
@@ -55,6 +56,7 @@ def test_every_operator_has_times_ratios_and_spreads():
     assert "adamw" in table(result)
 
 
+@pytest.mark.slow
 def test_products_are_summed_up_by_model_type_and_kind():
     result = bench_ops(settings(ops=("gemm",)))
     groups = {(group["group"], group["dtype"], group["kind"]): group["cases"] for group in result["groups"]}

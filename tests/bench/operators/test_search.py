@@ -125,6 +125,7 @@ def with_kernels(tmp_path, monkeypatch):
     tuning._choices.cache_clear()
 
 
+@pytest.mark.slow
 def test_every_product_of_the_model_is_tuned_and_kept(with_kernels):
     settings = TuneSettings(model="DiT-S/2", overrides=TINY, batch=2, dtypes=("fp32", "bf16"), rounds=2)
     result = tune(settings)

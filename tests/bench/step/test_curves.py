@@ -29,6 +29,7 @@ def test_platforms_agree_as_far_as_their_arithmetic_goes():
     assert not torch.equal(rounded, reference)
 
 
+@pytest.mark.slow
 def test_a_seed_decides_and_the_first_loss_is_of_a_network_that_predicts_nothing():
     first, again, other = losses("reference"), losses("reference"), losses("reference", seed=1)
     assert torch.equal(first, again)

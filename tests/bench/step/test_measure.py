@@ -110,6 +110,7 @@ def test_all_contenders_share_one_pair_of_moments():
     assert all((moment != 0).all() for moment in (*training.first, *training.second))
 
 
+@pytest.mark.slow
 def test_state_counts_weights_gradients_and_both_moments():
     result = bench_step(StepSettings(overrides=TINY, batch=1, compare=("eager",), warmup=1, repeats=1))
     model = step_variants.DiT.from_preset("DiT-S/2", **TINY)
@@ -118,6 +119,7 @@ def test_state_counts_weights_gradients_and_both_moments():
     assert result["memory"]["state_bytes"] == 4 * (4 * trained + fixed)
 
 
+@pytest.mark.slow
 def test_without_a_compiler_the_contender_is_skipped_with_its_reason(monkeypatch):
     monkeypatch.setenv("PATH", "/nowhere")
     monkeypatch.delenv("CXX", raising=False)
@@ -128,6 +130,7 @@ def test_without_a_compiler_the_contender_is_skipped_with_its_reason(monkeypatch
     assert "skipped" in table(result)
 
 
+@pytest.mark.slow
 def test_running_out_of_memory_is_a_result(monkeypatch):
     def refuse(_: object) -> float:
         raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 1 bytes")

@@ -119,6 +119,7 @@ def test_events_are_listed_with_their_time(said, tmp_path: Path) -> None:
     assert "stopped: step 3, why a signal" in last
 
 
+@pytest.mark.slow
 def test_run_is_drawn_by_its_manifest_store_and_checkpoint(said, tmp_path: Path) -> None:
     store = Store(tmp_path / "store" / "run-0123")
     path = metrics(store.folder / "metrics")

@@ -167,6 +167,7 @@ def test_a_dem_is_read_once_for_all_products(raw_gaofen: Path, dem: str, monkeyp
     assert read == [Path(dem)]
 
 
+@pytest.mark.slow
 def test_a_reader_of_another_process_reads_the_dem_itself(product: Path, dem: str) -> None:
     scenes = read_scenes(datasets.Gaofen2(kind="gaofen2", path="x", dem=dem), product)
     packed = pickle.dumps(scenes)

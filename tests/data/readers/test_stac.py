@@ -76,6 +76,7 @@ def file_of(folder: Path, band: str) -> Path:
     return next(path for path in folder.rglob("*.tif") if band in path.name.replace(".", "_").split("_"))
 
 
+@pytest.mark.slow
 def test_scenes_of_all_catalogues_are_those_of_their_products(generated: Path) -> None:
     items = {one.facts["product_id"]: one for one in read_all(generated / "items") if isinstance(one, Scene)}
     source = datasets.Sentinel2(kind="sentinel2", path=str(generated / "products"))
@@ -367,6 +368,7 @@ def test_level_1c_has_13_bands(tmp_path: Path) -> None:
         assert (plane == 100 + number).all()
 
 
+@pytest.mark.slow
 def test_generated_items_go_to_tiles_and_back_to_products(generated: Path, tmp_path: Path) -> None:
     shown = {"bands": ["B04", "B03", "B02"], "low": 0.0, "high": 3000.0}
     dataset = {

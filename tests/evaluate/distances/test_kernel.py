@@ -91,6 +91,7 @@ def test_kid_of_large_sets_takes_subsets_across_blocks(monkeypatch: pytest.Monke
     assert found.real == pytest.approx(same.real, rel=1e-6)
 
 
+@pytest.mark.slow
 def test_interval_of_subsets_holds_the_truth(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dithc.evaluate.distances.kernel.SUBSET", 40)
     monkeypatch.setattr("dithc.evaluate.distances.kernel.SUBSETS", 20)

@@ -30,6 +30,7 @@ def striped(n: int) -> tuple[np.ndarray, np.ndarray]:
     return np.clip(images, 0, 255).astype(np.uint8), labels
 
 
+@pytest.mark.slow
 def test_classifier_learns_and_its_features_tell_the_classes_apart(tmp_path: Path) -> None:
     images, labels = striped(96)
     path = tmp_path / "classifier.safetensors"

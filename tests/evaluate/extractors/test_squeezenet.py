@@ -94,6 +94,7 @@ def test_feature_is_the_mean_of_the_last_maps(path_to_weights: Path) -> None:
     np.testing.assert_allclose(extractor(images), maps.mean(dim=(2, 3)).numpy(), rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_resize_is_bicubic_where_none_is_named(shared_data: Path, path_to_weights: Path) -> None:
     """Compare with the enlargement of Pillow in float, as in clean-fid; the other mode is a different measure."""
     images, _ = photographs(shared_data / "imagenet_sample", count=6, size=64)

@@ -104,6 +104,7 @@ def test_unpatch_leaves_nothing_behind(name):
     assert hooks == [(len(m._forward_pre_hooks), len(m._forward_hooks), "forward" in vars(m)) for m in model.modules()]
 
 
+@pytest.mark.slow
 def test_faster_is_served_and_slower_is_not(monkeypatch, tmp_path, caplog):
     """The measured ratio decides. It is measured once per process and once per machine."""
     monkeypatch.setenv("DITHC_TUNING", str(tmp_path))

@@ -71,6 +71,7 @@ print(all(row.served for row in patched.table()), torch.get_num_threads(), count
     assert script(text.format(threads="own")).split() == ["True", str(THREADS), str(THREADS - 1)]
 
 
+@pytest.mark.slow
 @has_openmp
 def test_threads_are_torch_s_while_a_model_is_patched_so(caplog):
     own, model, other = of_team(), nn.Sequential(nn.Linear(2, 2)), nn.Sequential(nn.Linear(2, 2))

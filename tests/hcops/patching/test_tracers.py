@@ -110,6 +110,7 @@ def test_a_trace_has_no_operator_of_dithc():
         assert "dithc_" not in str(graph)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "context", [torch.inference_mode, torch.no_grad, lambda: torch.autocast("cpu", torch.bfloat16)]
 )

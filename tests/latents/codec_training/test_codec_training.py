@@ -77,6 +77,7 @@ def test_latents_are_standardised_on_train_tiles(trained):
     np.testing.assert_allclose(numbers["latent_std"], std.numpy(), rtol=0.02)
 
 
+@pytest.mark.slow
 def test_same_seed_gives_the_same_codec(tmp_path, fake_tiles):
     tiles = fake_tiles()
     ids = []
@@ -232,6 +233,7 @@ def test_metrics_of_every_step_are_those_of_the_last_training(trained):
     assert list((folder / "metrics" / "tensorboard").glob("events.*"))
 
 
+@pytest.mark.slow
 def test_leftovers_of_a_killed_training_are_removed(tmp_path, fake_tiles):
     outputs.make_scratch(tmp_path / ".build")
     (tmp_path / ".codec.json.tmp.host.1").touch()

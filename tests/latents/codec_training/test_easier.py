@@ -161,6 +161,7 @@ def test_channel_without_spread_gets_no_noise_and_no_gradient_that_is_not_finite
     assert bool(gradient.isfinite().all())
 
 
+@pytest.mark.slow
 def test_steps_before_the_first_changed_one_are_those_of_a_plain_training(tmp_path, fake_tiles):
     chosen = settings(equivariance=0.25, latent_noise=0.25)
     found = kinds(chosen, 6, seed=2)

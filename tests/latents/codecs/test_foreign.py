@@ -188,6 +188,7 @@ def test_numbers_of_the_configuration_come_before_those_of_the_network(fake_tile
     assert torch.equal(other, (plain - column[1]) * column[0])
 
 
+@pytest.mark.slow
 def test_an_id_follows_what_decides_latents_and_not_where_files_are(fake_tiles, tmp_path) -> None:
     info, path = fake_tiles().info, saved(tmp_path)[1]
     moved = tmp_path / "moved"
@@ -434,6 +435,7 @@ def test_latents_that_fp16_cannot_hold_are_refused_before_a_shard_is_written(fak
     assert not (tmp_path / "latents").exists()
 
 
+@pytest.mark.slow
 def test_shards_and_names_of_wrapped_modules_make_the_same_codec(tmp_path: Path, fake_tiles) -> None:
     net, path = saved(tmp_path)
     codec = open_codec(diffusers(path, bands="display"), info=fake_tiles().info)

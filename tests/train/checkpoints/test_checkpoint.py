@@ -85,6 +85,7 @@ def assert_equal(found: dict[str, torch.Tensor], truth: dict[str, torch.Tensor])
     assert [name for name, value in truth.items() if not torch.equal(found[name], value)] == []
 
 
+@pytest.mark.slow
 def test_steps_made_during_a_save_do_not_reach_the_checkpoint(job, monkeypatch):
     """The writer is blocked for two more steps; each of them changes every number that it writes."""
     whole, slow = job("whole", keep_last=9), job("slow", keep_last=9)
@@ -115,6 +116,7 @@ def test_steps_made_during_a_save_do_not_reach_the_checkpoint(job, monkeypatch):
     assert "waited for a checkpoint" in (store_of(slow).folder / "events.jsonl").read_text()
 
 
+@pytest.mark.slow
 def test_blocking_and_asynchronous_checkpoints_have_the_same_bytes(job):
     both = [job(path, checkpoints=path) for path in ("async", "blocking")]
     files = []
@@ -149,6 +151,7 @@ def test_files_are_the_state_and_any_safetensors_reader_takes_them(job):
     assert (meta["step"], meta["seed"], meta["position"]["sample"]) == (2, 0, 16)
 
 
+@pytest.mark.slow
 def test_full_disk_in_the_middle_of_a_training_ends_it_and_loses_nothing(job, monkeypatch):
     write = saving.write_file
 
@@ -309,6 +312,7 @@ class TestOnSeveralRanks:
         assert "model-00002-of-00002.safetensors" in done.stderr
         assert store_of(job()).steps() == []
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("damage", ["cut", "flip", "missing"])
     @pytest.mark.parametrize("number", [1, 2])
     def test_damage_to_any_rank_s_file_is_passed_over(self, trained, damage, number, caplog):

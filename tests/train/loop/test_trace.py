@@ -101,6 +101,7 @@ def test_step_of_another_job_is_said_to_have_no_trace(job, caplog):
     assert not list(one.store.glob("small-*/traces"))
 
 
+@pytest.mark.slow
 def test_trace_that_cannot_be_written_does_not_end_the_training(job, caplog):
     one = job(until=2)
     train(one, Group())

@@ -197,6 +197,7 @@ def test_state_of_another_kind_is_refused(kind):
         Optimizer.of_run(small_dit(), run_of(optimizer={"kind": kind})).load(state)
 
 
+@pytest.mark.slow
 def test_a_resumed_training_is_the_uninterrupted_one_to_the_bit(job):
     settings = {"steps": 4, "dtype": "bf16", "checkpoint_every": 2, **MUON}
     whole = job("whole", until=4, **settings)

@@ -111,6 +111,7 @@ def test_training_starts_from_shards_of_diffusers(job, base, tmp_path):
     assert all(torch.allclose(value, expected[name]) for name, value in initial(tuned).items())
 
 
+@pytest.mark.slow
 def test_start_from_a_file_says_that_its_codec_is_unknown(job, base, tmp_path, caplog):
     caplog.set_level(logging.INFO)
     path = tmp_path / "weights.safetensors"
@@ -193,6 +194,7 @@ def test_latents_of_another_codec_than_the_stores_are_refused_on_resume(job, bas
     assert store.steps()[-1] == step
 
 
+@pytest.mark.slow
 def test_finetuning_on_another_codec_of_as_many_channels_is_allowed_and_said(job, base, make_latents, tmp_path, caplog):
     """Each dataset has its own codec: weights are loaded, and the log names the codec of their training."""
     other = make_latents(tmp_path / "other", codec="another-codec")

@@ -203,6 +203,7 @@ def test_resumed_training_equals_an_uninterrupted_one_to_the_bit(job, policy, ki
     assert Manifest.read(last.out).numbers["left_out"] == [4]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("policy", ["skip", "rollback"])
 def test_step_left_out_before_a_crash_is_left_out_after_it_although_its_fault_is_gone(job, policy, monkeypatch):
     whole, broken = job("whole", nonfinite=policy), job("broken", nonfinite=policy)
@@ -223,6 +224,7 @@ def test_step_left_out_before_a_crash_is_left_out_after_it_although_its_fault_is
     assert hashes(broken) == hashes(whole)
 
 
+@pytest.mark.slow
 def test_rollback_takes_everything_from_the_checkpoint_and_says_so(job, caplog):
     caplog.set_level(logging.INFO)
     one, clean = job(nonfinite="rollback"), job("skip", nonfinite="skip")
@@ -249,6 +251,7 @@ def test_update_that_spoils_the_weights_is_rolled_back_and_left_out(job, at, che
         assert all(value.isfinite().all() for value in tensors(one, step).values())
 
 
+@pytest.mark.slow
 def test_stop_at_a_spoiled_state_keeps_the_checkpoint_before(job, monkeypatch):
     one = job(nonfinite="rollback", checkpoint_every=4, walltime_minutes=0.0)
     faults.inject("update", at=1)
@@ -270,6 +273,7 @@ def diverging(one):
     return dataclasses.replace(one, run=one.run.model_copy(update={"lr": 1e30}))
 
 
+@pytest.mark.slow
 def test_training_that_has_diverged_is_not_skipped_for_ever(job, caplog):
     one = diverging(job(nonfinite="skip", clip=None, steps=30, until=30))
     with pytest.raises(NotFinite):
@@ -280,6 +284,7 @@ def test_training_that_has_diverged_is_not_skipped_for_ever(job, caplog):
         train(one, Group())
 
 
+@pytest.mark.slow
 def test_number_of_roll_backs_to_one_checkpoint_is_bounded(job, monkeypatch):
     monkeypatch.setattr(nonfinite, "MOST_SINCE_CHECKPOINT", 2)
     for step in (1, 2, 3):
@@ -292,6 +297,7 @@ def test_number_of_roll_backs_to_one_checkpoint_is_bounded(job, monkeypatch):
     assert Manifest.read(one.out).numbers["left_out"] == [1, 2, 3]
 
 
+@pytest.mark.slow
 def test_damaged_list_of_steps_left_out_is_refused(job):
     one = job(until=2)
     train(one, Group())

@@ -48,6 +48,7 @@ def document(cells: Path) -> Document:
     return Document.read(out)
 
 
+@pytest.mark.slow
 def test_a_cell_is_made_once_and_leaves_nothing_else(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -5,7 +5,6 @@ import json
 import os
 import re
 import shlex
-import shutil
 import subprocess
 import sys
 from importlib import import_module
@@ -17,6 +16,7 @@ from dithc import native
 from dithc.cli import VERBS, main, module_of
 from dithc.cli.bench.verb import KINDS
 from dithc.config import experiment_of
+from dithc.sealed import seal
 
 ROOT = Path(__file__).parents[2]
 REDUCED = ROOT / "tests/workflow/reduced.yaml"
@@ -115,7 +115,7 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
     content = experiment_of([ROOT / "config/experiments/demo.yaml", REDUCED, steps]).model_dump(mode="json")
     small.write_text(json.dumps(content))
     (folder / "results/demo").mkdir(parents=True)
-    shutil.copy(small, folder / "results/demo/config.json")  # written by `dithc run`
+    (folder / "results/demo/config.json").write_text(seal(content))  # written by `dithc run`
     (folder / "profiles").symlink_to(ROOT / "profiles")
     done = run_lines(folder, cheap_examples())
     print(done.stdout)

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import pairwise
 from statistics import median
 
 from dithc import native
@@ -30,15 +31,9 @@ class Team:
 
     @classmethod
     def of(cls, *, num_threads: int | None = None) -> "Team":
-        """Return the team of the C library's operators, and start it if necessary.
+        """Return the team of the C library's operators, and start it if necessary; None uses torch's number of threads.
 
-        Without the library the team is the caller alone.
-
-        Args:
-            num_threads: number of threads; None for torch's number.
-
-        Raises:
-            MemoryError, ValueError: the system rejected the request for memory or threads.
+        Without the library the team is the caller alone. MemoryError or ValueError: the system refused memory or threads.
         """
         if native.library() is None:
             return cls(clusters=((0,),), cpus=(), nodes=(), reason=native.load().reason)
@@ -55,41 +50,29 @@ class Team:
         return sum(map(len, self.clusters))
 
     def run(self, function: Callable[[int, int], object]) -> None:
-        """Call `function(thread, threads)` on every thread and wait for all calls.
+        """Call `function(thread, threads)` on every thread and wait for all calls; see `teams.run`.
 
-        A forked child calls it on the caller only. Operators inside the function run on the calling thread alone. The
-        function may run another team; running the same team deadlocks.
-
-        Raises:
-            BaseException: error of the first failed thread (by number), with a note that names the thread; the other
-                calls have completed.
+        A forked child calls it on the caller only. The function may run another team; running the same team deadlocks.
         """
         if self.reason:
             function(0, 1)
         else:
             teams.run(function, num_threads=self.num_threads)
 
-    def barrier_seconds(self, *, count: int = BARRIERS_PER_RUN, runs: int = RUNS) -> float:
-        """Return the median time of a barrier of all threads.
-
-        Each of `runs` runs makes `count` consecutive barriers.
-        """
-        return median(self.barrier_times(count=count, runs=runs))
+    def barrier_seconds(self) -> float:
+        """Return the median time of a barrier of all threads."""
+        return median(self.barrier_times())
 
     def barrier_times(self, *, count: int = BARRIERS_PER_RUN, runs: int = RUNS) -> list[float]:
-        """Return the seconds per barrier of each run, after a warm-up run.
-
-        Returns [0.0] for one thread.
-        """
+        """Return the seconds per barrier of each run of `count` barriers, after a warm-up run; [0.0] for one thread."""
         if self.num_threads == 1:
             return [0.0]
         teams.barriers(count, num_threads=self.num_threads)
-        return [self._seconds(count) / count for _ in range(runs)]
-
-    def _seconds(self, count: int) -> float:
-        start = time.perf_counter()
-        teams.barriers(count, num_threads=self.num_threads)
-        return time.perf_counter() - start
+        marks = [time.perf_counter()]
+        for _ in range(runs):
+            teams.barriers(count, num_threads=self.num_threads)
+            marks.append(time.perf_counter())
+        return [(after - before) / count for before, after in pairwise(marks)]
 
     def describe(self) -> str:
         """Return a one-line summary for the user."""

@@ -1,4 +1,4 @@
-"""Tests of operators on partitions: reproducible bits on one partition, and nearly equal results on others."""
+"""Tests of operators on partitions: nearly equal results on all of them."""
 
 import ctypes
 from collections.abc import Callable
@@ -88,13 +88,6 @@ def results_on(monkeypatch, use_backend) -> Callable[..., list[Tensor]]:
     yield results
     for context in made:
         native.library().hc_context_destroy(context)
-
-
-@pytest.mark.parametrize("operator", [linear, attention, adaln, rotate_heads, adamw])
-def test_bits_are_those_of_the_last_time_on_a_fixed_partition(operator, results_on):
-    for partition in PARTITIONS:
-        first, again = results_on(operator, *partition), results_on(operator, *partition)
-        assert all(torch.equal(*pair) for pair in zip(first, again, strict=True)), partition
 
 
 @pytest.mark.parametrize("operator", [linear, attention, adaln, rotate_heads, adamw])

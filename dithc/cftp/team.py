@@ -1,13 +1,12 @@
-"""Python interface to the compute threads of this process, grouped by core cluster."""
+"""Compute threads of this process, grouped by core cluster: placement, and the cost of a barrier."""
 
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
 from statistics import median
 
 from dithc import native
-from dithc.native import contexts, teams
+from dithc.native import ceilings, contexts
 
 # The time is the median of several short runs of barriers, because a run that the system interrupts takes milliseconds.
 BARRIERS_PER_RUN, RUNS = 1000, 21
@@ -20,7 +19,7 @@ class Team:
     Attributes:
         clusters: numbers of the threads of each cluster, consecutive.
         cpus: CPU of each thread; empty if the system places the threads.
-        nodes: memory node of each cluster; empty if all memory is on one node, or not bound.
+        nodes: memory node of each cluster; empty without binding.
         reason: reason for a single thread, or "".
     """
 
@@ -46,31 +45,19 @@ class Team:
 
     @property
     def num_threads(self) -> int:
-        """Number of threads, including the caller."""
         return sum(map(len, self.clusters))
 
-    def run(self, function: Callable[[int, int], object]) -> None:
-        """Call `function(thread, threads)` on every thread and wait for all calls; see `teams.run`.
-
-        A forked child calls it on the caller only. The function may run another team; running the same team deadlocks.
-        """
-        if self.reason:
-            function(0, 1)
-        else:
-            teams.run(function, num_threads=self.num_threads)
-
     def barrier_seconds(self) -> float:
-        """Return the median time of a barrier of all threads."""
         return median(self.barrier_times())
 
     def barrier_times(self, *, count: int = BARRIERS_PER_RUN, runs: int = RUNS) -> list[float]:
         """Return the seconds per barrier of each run of `count` barriers, after a warm-up run; [0.0] for one thread."""
         if self.num_threads == 1:
             return [0.0]
-        teams.barriers(count, num_threads=self.num_threads)
+        ceilings.barriers(count, num_threads=self.num_threads)
         marks = [time.perf_counter()]
         for _ in range(runs):
-            teams.barriers(count, num_threads=self.num_threads)
+            ceilings.barriers(count, num_threads=self.num_threads)
             marks.append(time.perf_counter())
         return [(after - before) / count for before, after in pairwise(marks)]
 

@@ -118,19 +118,6 @@ def test_an_unknown_instruction_set_is_refused(name, needs_library, fresh, monke
         native.isa()
 
 
-def test_every_level_names_a_kernel_for_the_same_operators(needs_library):
-    ref = {name for name, _ in native.kernels("ref")}
-    assert ref <= {name for name, _ in native.kernels()}
-    assert {"gemm_f32", "gemm_bf16"} <= ref
-
-
-def test_a_status_becomes_an_error_that_names_the_function(needs_library):
-    with pytest.raises(ValueError, match="hc_map: an argument"):
-        native.library().hc_map(native.context(), 0, -1, None, 0, None, 0)
-    with pytest.raises(ValueError, match="hc_gemm"):
-        native.library().hc_gemm(native.context(), native.GemmArguments(4, 4, 4))
-
-
 def test_a_context_is_kept_for_each_number_of_threads(needs_library, monkeypatch):
     monkeypatch.setattr(contexts, "_borrowers", 0)  # torch.compile may keep a patched model of an earlier test alive
     one, two = native.context(num_threads=1), native.context(num_threads=2)

@@ -21,7 +21,6 @@ _said_default: list[bool] = []  # not empty after the default was logged or a ba
 
 
 def backend_of(op: str) -> str:
-    """Return the back end that serves an operator now."""
     return _active[op].backend
 
 
@@ -37,9 +36,7 @@ def raw(name: str) -> Callable[..., Any]:
 class use:  # lower case because call sites use it like a function
     """Select `backend` for `ops` (None: all operators), permanently or within a `with` block.
 
-    Raises:
-        UserError: The table has no such back end or operator, or the back end is unavailable; the selection is
-            unchanged.
+    UserError: the table lacks the back end or operator, or the back end is unavailable. The selection is unchanged.
     """
 
     def __init__(self, backend: str, *, ops: Collection[str] | None = None) -> None:
@@ -60,7 +57,6 @@ class use:  # lower case because call sites use it like a function
 
 
 def _only(chosen: dict[str, Choice], ops: Collection[str] | None) -> dict[str, Choice]:
-    """Restrict the choices to `ops`; raise UserError for unknown operators."""
     if unknown := sorted(set(ops or ()) - set(chosen)):
         expected = f"some of {', '.join(chosen)}"
         raise problem("operators of a back end", got=", ".join(unknown), expected=expected, fix="correct the names")
@@ -75,8 +71,6 @@ def _activate(choices: dict[str, Choice]) -> None:
 def describe() -> list[dict[str, str]]:
     """Return a row with `op`, `backend`, `kernel` and `why` for each operator.
 
-    For C kernels the reason includes the instruction set and its origin, and for `linear` the tuning in use.
-
     The reference serves inputs that a fast back end does not support: types other than fp32 and bf16 (such as fp64 for
     gradient checks), devices other than the CPU, subclasses of Tensor, transformations of torch.func and forward-mode
     differentiation. The log reports the first case per operator.
@@ -88,7 +82,6 @@ def describe() -> list[dict[str, str]]:
 
 
 def say_once(op: str, text: str, *arguments: object) -> None:
-    """Log a warning about an operator once."""
     if (op, text) not in _said:
         _said.add((op, text))
         log.warning(text, *arguments)

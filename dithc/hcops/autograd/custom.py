@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from dithc.hcops.active import raw, say_default
-from dithc.hcops.autograd import counts, gradients
+from dithc.hcops.autograd import gradients
 from dithc.hcops.checks import served_type
 from dithc.hcops.spec import SPECS, OpSpec
 
@@ -79,15 +79,11 @@ def traced(tensor: Tensor) -> bool:
 
 
 def _recorded(inputs: tuple[Any, ...]) -> bool:
-    """Return whether autograd records this call."""
     return torch.is_grad_enabled() and any(isinstance(value, Tensor) and value.requires_grad for value in inputs)
 
 
 def _define(name: str, raw_name: str, schema: str, fake: Callable[..., Any], **fixed: Any) -> None:
-    """Register a raw kernel as an operator of torch. Missing results become empty tensors.
-
-    `fixed` are kernel arguments that the operator does not have.
-    """
+    """Register a raw kernel with `fixed` arguments as an operator of torch. Missing results become empty tensors."""
 
     def kernel(*inputs: Any, **settings: Any) -> Any:
         say_default()
@@ -131,4 +127,3 @@ for _spec in SPECS:
     if _spec.backward:
         fixed = {"into": None} if _spec.name == "linear" else {}
         _define(f"{_spec.name}_backward", f"{_spec.name}_backward", _spec.backward, _spec.backward_fake, **fixed)
-counts.register()

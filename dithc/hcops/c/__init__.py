@@ -1,6 +1,5 @@
 """C back end of the operators.
 
-Purpose: call the library of C kernels with tensors.
 Contents: `matrix` and `vector` contain the raw kernels. `sequence` runs several kernels in one call. `program` records
 kernels that run repeatedly, with `Packs` of constant weights. `library` provides functions and the pool of outputs.
 Invariants: every tensor is checked before its pointer is used.

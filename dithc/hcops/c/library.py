@@ -16,25 +16,20 @@ from dithc.native import sequences
 
 
 def pool() -> "Pool | Buffers":
-    """Return the allocator of operator outputs."""
     return _recording.buffers or hot_pool()
 
 
 class Buffers:
-    """Result memory of a `program`. Tensors re-use the memory of earlier tensors that no recorded kernel reads any
-    more.
-    """
+    """Result memory of a `program`. Tensors re-use memory that no recorded kernel reads any more."""
 
-    def __init__(self, packs: Packs | None, memory: list[Tensor] | None) -> None:
-        self._packs = packs
-        self._memory = [] if memory is None else memory
+    def __init__(self, packs: Packs, memory: list[Tensor]) -> None:
+        self._packs, self._memory = packs, memory
         self._free = list(self._memory)
         self._taken: list[Tensor] = []
         self._kept: list[Tensor] = []
         self._arranged: list[Tensor] = []
 
     def empty(self, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
-        """Return a contiguous tensor with undefined content."""
         num_bytes = math.prod(shape) * dtype.itemsize
         fitting = [buffer for buffer in self._free if buffer.numel() >= num_bytes]
         if fitting:
@@ -54,7 +49,7 @@ class Buffers:
 
     def arrange(self, weight: Tensor, arguments: native.GemmArguments) -> None:
         """Set the packed weight of a product; see `arranged`."""
-        packed = None if self._packs is None else self._packs.of(weight, arguments)
+        packed = self._packs.of(weight, arguments)
         if packed is not None:
             self._arranged.append(packed)
             arguments.packed_b = packed.data_ptr()
@@ -72,6 +67,7 @@ class _Recording(threading.local):
 
 
 _recording = _Recording()
+_handle = cache(native.loaded)
 
 
 def functions() -> Any:
@@ -80,11 +76,10 @@ def functions() -> Any:
 
 
 class sequence:  # lower case because call sites use it like a function
-    """Run all C kernels called within a `with` block at its end, as one call.
+    """Run all C kernels called within a `with` block at its end, as one call, or as part of a `program`.
 
     The block must not read their results, and must keep every tensor they use in a variable, because freed memory may
-    be re-used before the kernels run. If the block fails, no kernel runs. Within a `program` the kernels are part of
-    the program.
+    be re-used before the kernels run. If the block fails, no kernel runs.
     """
 
     def __enter__(self) -> None:
@@ -106,14 +101,11 @@ class program:  # lower case because call sites use it like a function
     """Record the C kernels called within a `with` block; `run` executes them, any number of times.
 
     Only C kernels may use their tensors within the block. Tensors created there belong to the program. The caller keeps
-    the memory of all other tensors, such as weights and inputs. Their content may change, except weights if packs are
-    used.
+    the memory of all other tensors. Their content may change, except weights.
     """
 
-    def __init__(self, packs: Packs | None = None, memory: list[Tensor] | None = None) -> None:
-        """Set storage of packed weights (None: pack in each run), and result memory of programs that never run
-        concurrently.
-        """
+    def __init__(self, packs: Packs, memory: list[Tensor]) -> None:
+        """Set storage of packed weights, and memory shared with other programs."""
         self._packs, self._memory = packs, memory
 
     def __enter__(self) -> Self:
@@ -128,9 +120,7 @@ class program:  # lower case because call sites use it like a function
         self._recorded = recorded.taken()
 
     def run(self) -> None:
-        """Run the kernels in order; MemoryError or ValueError names the first kernel that failed, and later ones do not
-        run.
-        """
+        """Run the kernels in order up to the first failure, whose MemoryError or ValueError contains its name."""
         self._recorded.run()
 
 
@@ -145,11 +135,3 @@ def run_recorded() -> None:
     assert _recording.buffers is None, "torch within a program"
     if _recording.now is not None:
         _recording.now.run()
-
-
-@cache
-def _handle() -> Any:
-    """Return the library. Callers have checked that it exists."""
-    handle = native.library()
-    assert handle is not None, native.load().reason
-    return handle

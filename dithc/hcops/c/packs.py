@@ -19,10 +19,7 @@ log = logger(__name__)
 
 
 class Packs:
-    """Packed weights of this process, by address, version and type of the products.
-
-    The caller ensures that weights change through torch only, which counts their versions.
-    """
+    """Packed weights by address, version and type of the products. Weights must change through torch only."""
 
     def __init__(self) -> None:
         self._kept: dict[tuple[int, int], tuple[Tensor, int, Tensor]] = {}
@@ -30,9 +27,7 @@ class Packs:
         self._is_full = False
 
     def of(self, weight: Tensor, arguments: native.GemmArguments) -> Tensor | None:
-        """Return `packed_b` of a product with this weight, or None without packing or memory. Keeps the weight
-        referenced.
-        """
+        """Return `packed_b` of a product with this weight, which is kept, or None without packing or memory."""
         key = weight.data_ptr(), arguments.compute
         version = version_of(weight)
         if version is None:
@@ -45,8 +40,7 @@ class Packs:
                 return packed
             self._num_bytes -= packed.nbytes
         bytes_of = torch.zeros(1, dtype=torch.int64)
-        context, library = native.context(), native.library()
-        assert library is not None, "a product without a library"
+        context, library = native.context(), native.loaded()
         library.hc_gemm_pack_bytes(context, arguments, bytes_of.data_ptr())
         num_bytes = int(bytes_of)
         if num_bytes == 0 or not self._has_room(num_bytes):

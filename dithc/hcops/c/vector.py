@@ -33,9 +33,7 @@ from dithc.log import problem
 def adaln_forward(
     x: Tensor, shift: Tensor, scale: Tensor, eps: float, dtype: torch.dtype
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Normalize x (N, T, D), then apply shift and scale (N, D) of one type and stride; return out in `dtype`, mean and
-    rstd.
-    """
+    """Normalize x (N, T, D), then apply shift and scale (N, D), alike; return out in `dtype`, mean and rstd."""
     mean = pool().empty(x.shape[:-1], torch.float32)
     return _adaln("adaln", x, shift, scale, eps, dtype, mean)  # type: ignore[return-value]
 
@@ -78,7 +76,6 @@ def gate_residual_backward(
 
 
 def _map(op: str, function: int, x: Tensor) -> Tensor:
-    """Apply a function to x of any shape."""
     address, code = array(op, "x", x)
     out = pool().empty(x.shape, x.dtype)
     functions().hc_map(native.context(), function, x.numel(), address, code, out.data_ptr(), code)
@@ -116,7 +113,6 @@ def swiglu_forward(x: Tensor) -> Tensor:
 
 
 def swiglu_backward(dy: Tensor, x: Tensor) -> Tensor:
-    """Return dx for dy (N, T, E) and x (N, T, 2E)."""
     op = "swiglu_backward"
     n, t, e = halves_of(op, "x", x)
     shape_of(op, "dy", dy, (n, t, e))
@@ -142,7 +138,6 @@ def scale_add_forward(x: Tensor, y: Tensor | None, alpha: float, beta: float, *,
 
 
 def softmax_forward(x: Tensor) -> Tensor:
-    """Apply softmax to the last dimension."""
     address, code = array("softmax", "x", x)
     out = pool().empty(x.shape, x.dtype)
     functions().hc_softmax_forward(native.context(), *rows_of("softmax", x), address, code, out.data_ptr(), code)
@@ -188,9 +183,7 @@ def mse_backward(dout: Tensor, x: Tensor, y: Tensor) -> Tensor:
 
 
 def patchify_forward(image: Tensor, p: int, order: int) -> Tensor:
-    """Cut image (N, C, R * p, S * p) into patches (N, T, C * p * p) with elements (C, p, p) (order 0) or (p, p, C)
-    (order 1).
-    """
+    """Cut image (N, C, R * p, S * p) into patches (N, T, C * p * p), elements (C, p, p) or for order 1 (p, p, C)."""
     patches_of("patchify", "image", image, p, order)
     n, c, height, width = image.shape
     r, s = height // p, width // p
@@ -222,7 +215,6 @@ def sum_of_squares_forward(tensors: Sequence[Tensor]) -> float:
 
 
 def adamw_forward(tensors: AdamwTensors, settings: native.AdamwSettings) -> None:
-    """Update all weights in place."""
     weights, lists = tensors.weights, tensors._asdict()
     of_type = {"shadows": torch.bfloat16}
     arrays = [
@@ -241,7 +233,6 @@ def adamw_forward(tensors: AdamwTensors, settings: native.AdamwSettings) -> None
 def _adaln(
     op: str, x: Tensor, shift: Tensor, scale: Tensor, eps: float, dtype: torch.dtype, mean: Tensor | None
 ) -> tuple[Tensor, Tensor | None, Tensor]:
-    """Apply LayerNorm, or RMSNorm without `mean`."""
     n, t, d = stream(op, "x", x)
     x_address, x_type = array(op, "x", x)
     shift_address, shift_type, shift_stride = condition(op, "shift", shift, (n, d))
@@ -259,10 +250,7 @@ def _adaln(
 def adaln_backward(
     dy: Tensor, x: Tensor, scale: Tensor, mean: Tensor | None, rstd: Tensor, dstream: Tensor | None = None
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return dx, dshift and dscale, each in the type of its input. Without `mean`, of RMSNorm.
-
-    `dstream` (N, T, D), the gradient of x outside the norm, is added to dx.
-    """
+    """Return dx plus `dstream` (N, T, D), dshift and dscale, in the types of their inputs. RMSNorm without `mean`."""
     op = "adaln_backward"
     n, t, d = stream(op, "x", x)
     shape_of(op, "dy", dy, (n, t, d))
@@ -287,7 +275,6 @@ def adaln_backward(
 def adarms_backward(
     dy: Tensor, x: Tensor, scale: Tensor, rstd: Tensor, dstream: Tensor | None = None
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the gradients of `adarms_forward`; see `adaln_backward`."""
     return adaln_backward(dy, x, scale, None, rstd, dstream)
 
 

@@ -18,7 +18,6 @@ from dithc.hcops.numba.threads import run
 
 
 def rotate_heads_forward(qkv: Tensor, num_heads: int, eps: float, *constants: Tensor | None) -> Tensor:
-    """Rotate qkv (N, T, 3D); as `c.matrix.rotate_heads_forward`."""
     op = "rotate_heads"
     n, t, _, k = rotation_of(op, qkv, num_heads, *constants)
     out = torch.empty_like(qkv)
@@ -33,7 +32,6 @@ def rotate_heads_forward(qkv: Tensor, num_heads: int, eps: float, *constants: Te
 def rotate_heads_backward(
     dout: Tensor, qkv: Tensor | None, num_heads: int, eps: float, *constants: Tensor | None
 ) -> tuple[Tensor, Tensor | None, Tensor | None]:
-    """Return the gradients of qkv, in its type, and of the weights, fp32. Without weights qkv may be None."""
     op, has_weights = "rotate_heads_backward", constants[2] is not None
     n, t, _, k = rotation_of(op, dout, num_heads, *constants)
     blocks = -(-t // TOKENS_PER_BLOCK)
@@ -93,9 +91,7 @@ def rotate_forward(
     begin: int, end: int, tokens: int, heads: int, width: int, eps: np.float32,
     cos: Fp32, sin: Fp32, weights: Fp32, qkv: Array, out: Array,
 ) -> None:  # fmt: skip
-    """Compute rows (tokens): apply the norm if weights are present, then the rotation if angles are present, to each
-    head of q and k.
-    """
+    """Compute rows (tokens): the norm if weights are present, then the rotation if angles are, of heads of q and k."""
     half = width // 2
     for row in range(begin, end):
         first, angles = row * 3 * heads * width, row % tokens * half
@@ -127,8 +123,7 @@ def rotate_backward(
 ) -> None:  # fmt: skip
     """Compute blocks of tokens: with h = dout rotated back, dx = rstd (w h - xh mean(w h xh)).
 
-    A row of `sums`, zero at first, receives the sums of h xh for q and for k. Without weights dx = h, and qkv is not
-    read. `turned` is memory for h.
+    A row of `sums`, zero at first, receives the sums of h xh for q and for k. Without weights dx = h. `turned` holds h.
     """
     half, blocks = width // 2, (tokens + TOKENS_PER_BLOCK - 1) // TOKENS_PER_BLOCK
     for block in range(begin, end):

@@ -1,6 +1,6 @@
 """Raw memory-bound kernels of the Numba back end: functions of single elements, of rows, and of all parameters.
 
-`c/vector.py` has the same functions.
+`c/vector.py` documents the same functions.
 
 Legend: N batch, C channels, R and S rows and columns of patches, p side of a patch, T tokens (T = R * S), E width of a
 hidden layer.
@@ -8,6 +8,7 @@ hidden layer.
 
 from collections.abc import Sequence
 from functools import partial
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -33,14 +34,12 @@ def _elements(kernel: Kernel, count: int, *arguments: Any) -> None:
 
 
 def _map(op: str, kernel: Kernel, x: Tensor) -> Tensor:
-    """Apply a function to x of any shape."""
     out = torch.empty_like(x)
     _elements(kernel, x.numel(), flat(op, "x", x), flat(op, "out", out))
     return out
 
 
 def _map_backward(op: str, kernel: Kernel, dy: Tensor, x: Tensor) -> Tensor:
-    """Return the gradient of `_map`; for exp and tanh, `x` is the result of the forward pass."""
     shape_of(op, "dy", dy, x.shape)
     dx = torch.empty_like(x)
     _elements(kernel, x.numel(), flat(op, "dy", dy), flat(op, "x", x), flat(op, "dx", dx))
@@ -56,7 +55,6 @@ exp_backward, tanh_backward, gelu_backward, silu_backward = (
 
 
 def swiglu_forward(x: Tensor) -> Tensor:
-    """Apply SwiGLU to x (N, T, 2E), gates before values."""
     op = "swiglu"
     n, t, e = halves_of(op, "x", x)
     out = x.new_empty((n, t, e))
@@ -65,7 +63,6 @@ def swiglu_forward(x: Tensor) -> Tensor:
 
 
 def swiglu_backward(dy: Tensor, x: Tensor) -> Tensor:
-    """Return dx for dy (N, T, E) and x (N, T, 2E)."""
     op = "swiglu_backward"
     n, t, e = halves_of(op, "x", x)
     shape_of(op, "dy", dy, (n, t, e))
@@ -76,7 +73,6 @@ def swiglu_backward(dy: Tensor, x: Tensor) -> Tensor:
 
 
 def scale_add_forward(x: Tensor, y: Tensor | None, alpha: float, beta: float) -> Tensor:
-    """Return alpha * x + beta * y in the wider type; y has x's shape, or None for alpha * x."""
     op, source = "scale_add", flat("scale_add", "x", x)
     out = torch.empty(x.shape, dtype=x.dtype if y is None else torch.promote_types(x.dtype, y.dtype))
     target = flat(op, "out", out)
@@ -90,7 +86,6 @@ def scale_add_forward(x: Tensor, y: Tensor | None, alpha: float, beta: float) ->
 
 
 def softmax_forward(x: Tensor) -> Tensor:
-    """Apply softmax to the last dimension."""
     op, out = "softmax", torch.empty_like(x)
     rows, width = rows_of(op, x)
     target = flat(op, "out", out)
@@ -101,7 +96,6 @@ def softmax_forward(x: Tensor) -> Tensor:
 
 
 def softmax_backward(dy: Tensor, y: Tensor) -> Tensor:
-    """Return dx for dy and the result y of the forward pass."""
     op, dx = "softmax_backward", torch.empty_like(y)
     shape_of(op, "dy", dy, y.shape)
     rows, width = rows_of(op, y)
@@ -111,7 +105,6 @@ def softmax_backward(dy: Tensor, y: Tensor) -> Tensor:
 
 
 def mse_forward(x: Tensor, y: Tensor) -> Tensor:
-    """Return the mean of (x - y)^2 over all dimensions except the first, (N) fp32."""
     op = "mse"
     shape_of(op, "y", y, x.shape)
     rows, width = samples_of(op, x)
@@ -123,7 +116,6 @@ def mse_forward(x: Tensor, y: Tensor) -> Tensor:
 
 
 def mse_backward(dout: Tensor, x: Tensor, y: Tensor) -> Tensor:
-    """Return the gradient of x, in its type, for dout (N) fp32. The gradient of y is its negative."""
     op = "mse_backward"
     shape_of(op, "y", y, x.shape)
     shape_of(op, "dout", dout, x.shape[:1])
@@ -136,9 +128,6 @@ def mse_backward(dout: Tensor, x: Tensor, y: Tensor) -> Tensor:
 
 
 def patchify_forward(image: Tensor, p: int, order: int) -> Tensor:
-    """Cut image (N, C, R * p, S * p) into patches (N, T, C * p * p) with elements (C, p, p) (order 0) or (p, p, C)
-    (order 1).
-    """
     patches_of("patchify", "image", image, p, order)
     n, c, height, width = image.shape
     patches = image.new_empty((n, height // p * (width // p), c * p * p))
@@ -147,7 +136,6 @@ def patchify_forward(image: Tensor, p: int, order: int) -> Tensor:
 
 
 def unpatchify_forward(patches: Tensor, rows: int, p: int, order: int) -> Tensor:
-    """Join patches (N, T, C * p * p) to images (N, C, R * p, S * p) with R = `rows`."""
     patches_of("unpatchify", "patches", patches, p, order, rows=rows)
     n, t, features = patches.shape
     image = patches.new_empty((n, features // (p * p), rows * p, t // rows * p))
@@ -156,7 +144,6 @@ def unpatchify_forward(patches: Tensor, rows: int, p: int, order: int) -> Tensor
 
 
 def sum_of_squares_forward(tensors: Sequence[Tensor]) -> float:
-    """Return the sum of squares over all contiguous fp32 tensors, in float64."""
     total = 0.0
     for index, tensor in enumerate(tensors):
         fp32("sum_of_squares", f"tensors[{index}]", tensor)
@@ -168,7 +155,6 @@ def sum_of_squares_forward(tensors: Sequence[Tensor]) -> float:
 
 
 def adamw_forward(tensors: AdamwTensors, settings: AdamwSettings) -> None:
-    """Update all weights in place (Loshchilov & Hutter 2019, algorithm 2), then averages and bf16 copies."""
     op, weights = "adamw", tensors.weights
     arrays: list[list[Any]] = []
     for name, given in tensors._asdict().items():
@@ -198,19 +184,15 @@ def _equal_parts(counts: Sequence[int]) -> list[list[tuple[int, int, int]]]:
     total = sum(counts)
     threads = num_threads(total)
     size = max(-(-total // (threads * ADAMW_BLOCK)) * ADAMW_BLOCK, 1)
-    parts: list[list[tuple[int, int, int]]] = [[]]
-    room = size
-    for index, count in enumerate(counts):
-        begin = 0
-        while begin < count:
-            if room == 0:
-                parts.append([])
-                room = size
-            end = min(count, begin + room)
-            parts[-1].append((index, begin, end))
-            room -= end - begin
-            begin = end
-    return parts
+    arrays = list(enumerate(zip(accumulate(counts, initial=0), counts, strict=False)))
+    return [
+        [
+            (index, max(begin - start, 0), min(begin + size - start, count))
+            for index, (start, count) in arrays
+            if start < begin + size and begin < start + count
+        ]
+        for begin in range(0, total, size)
+    ]
 
 
 def _patches(op: str, image: Tensor, patches: Tensor, p: int, order: int, *, to_patches: bool) -> None:

@@ -18,16 +18,10 @@ KEPT = Kept()
 
 @dataclass
 class Row:
-    """Row of the table: calls of one operator, shape and type.
+    """Row of the table: calls of one operator, shape and type, with the modules that make them.
 
-    Attributes:
-        op: linear, layer_norm, rms_norm, gelu, silu or attention.
-        shape: Shapes of the tensors.
-        dtype: Type of the first tensor, and autocast's type.
-        served: Whether the kernels serve the calls.
-        ratio: Median time of the kernels divided by torch's, forward and backward; None if unmeasured.
-        why: Reason for the choice.
-        modules: Modules that make these calls, each once.
+    `dtype` is the type of the first tensor, and autocast's type. `ratio` is the time of the kernels divided by torch's,
+    forward and backward; None if unmeasured.
     """
 
     op: str

@@ -48,10 +48,7 @@ class DiT(nn.Module):
         return cls(preset(name, overrides))
 
     def chain(self, *, to_patches: bool = False) -> Chain:
-        """Return all blocks as one inference callable without autograd, with `to_patches` including the last layer.
-
-        See `Chain` for changing weights.
-        """
+        """Return all blocks, and `to_patches` the last layer, as one callable without autograd; see `Chain`."""
         return Chain(self.blocks, last=self.final_layer if to_patches else None)
 
     def forward(self, x: Tensor, t: Tensor, y: Tensor) -> Tensor:

@@ -30,8 +30,6 @@ class LinearGelu(nn.Linear):
 
 
 class Silu(nn.Module):
-    """SiLU computed by `hcops`."""
-
     def forward(self, x: Tensor) -> Tensor:
         return hcops.vector.silu(x)
 
@@ -97,12 +95,11 @@ def timestep_features(t: Tensor) -> Tensor:
 
 
 def rotary_tables(head_width: int, grid: tuple[int, int]) -> tuple[Tensor, Tensor]:
-    """Return cosines and sines that rotate queries and keys at each token of a grid of (rows, columns), from fp64.
+    """Return cosines and sines (T, K/2), fp32, that rotate queries and keys at each token of a grid (rows, columns).
 
     The first half of the K/2 pairs of a head rotates with the row, the second half with the column. This is the axial
-    RoPE of EVA-02 (Fang et al. 2023) and LightningDiT (arXiv 2501.01423). Each half has K/4 frequencies that fall
-    geometrically from 1 radian per patch towards 1 / MAX_PERIOD, as in RoPE (Su et al. 2021, section 3.2.2), with the
-    period of both papers. Both tables are (T, K/2), fp32.
+    RoPE of EVA-02 (Fang et al. 2023) and LightningDiT (arXiv 2501.01423), with their period. Each half has K/4
+    frequencies that fall geometrically from 1 radian per patch towards 1 / MAX_PERIOD (Su et al. 2021).
     """
     quarter = head_width // 4
     frequencies = MAX_PERIOD ** (-torch.arange(quarter, dtype=torch.float64) / quarter)  # (K/4)

@@ -54,17 +54,8 @@ def test_the_winner_gains_the_margin():
     assert tuning.winner({"a": [0.98, 0.98, 0.98]}) is None
     assert tuning.winner({"a": [1.5, 1.5, 1.5]}) is None
     assert tuning.winner({}) is None
-
-
-def test_a_gain_that_scatters_wins_nothing():
-    assert tuning.winner({"a": [0.6, 0.9, 1.4]}) is None
+    assert tuning.winner({"a": [0.6, 0.9, 1.4]}) is None  # its scatter exceeds the gain
     assert tuning.winner({"a": [0.6, 0.9, 1.4], "b": [0.95, 0.95, 0.95]}) == "b"
-
-
-def test_a_saved_tuning_is_read_back(tmp_path):
-    path = tmp_path / KEY.file_name
-    tuning.save(path, KEY, RESULTS)
-    assert tuning.load(path, KEY) == RESULTS
 
 
 def test_saving_adds_to_what_is_there_and_replaces_the_same_product(tmp_path):
@@ -150,10 +141,6 @@ def test_a_search_in_which_the_rule_won_everywhere_is_a_tuning(folder):
     key = tuning.this_machine()
     tuning.save(folder / key.file_name, key, {QKV: RESULTS[QKV]._replace(choice=None)})
     assert tuning.summary() == f"tuning file {folder / key.file_name}: 0 of 1 product(s) tuned, 0 served by torch"
-    assert tuning.choice(*QKV) is None
-
-
-def test_without_a_file_every_product_takes_the_default(folder):
     assert tuning.choice(*QKV) is None
 
 

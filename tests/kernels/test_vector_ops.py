@@ -305,19 +305,6 @@ def test_adaln_carries_inf_and_nan_only_through_their_row(isa):
     assert torch.isfinite(dshift).all()
 
 
-def test_rms_norm_of_inf_nan_and_squares_beyond_fp32_gives_what_pytorch_gives(isa):
-    x = random((1, 6, 72))
-    x[0, 1, 3], x[0, 4, 70], x[0, 5, 0] = torch.inf, torch.nan, 1e20
-    zeros, out, rstd = torch.zeros(1, 72), Out((1, 6, 72)), Out((1, 6))
-    native.library().hc_adaln_forward(
-        *(native.context(isa=isa), 1, 6, 72, 1e-6, *put(x), zeros.data_ptr(), *put(zeros), 72),
-        *(out.address(), 0, None, rstd.address()),
-    )
-    torch.testing.assert_close(out.tensor(), torch.nn.functional.rms_norm(x, (72,), eps=1e-6), equal_nan=True)
-    assert torch.equal(out.tensor()[0, 5], torch.zeros(72))
-    assert torch.equal(rstd.tensor()[0, [1, 5]], torch.zeros(2))
-
-
 @pytest.mark.parametrize("x_type", [F32, BF16])
 def test_adaln_backward_is_bitwise_repeatable(isa, x_type):
     """Runs 100 times with 2 and 3 threads. Sums over tokens have a fixed order. The authors' artifact has a race here."""
@@ -392,30 +379,6 @@ def test_sum_of_squares_does_not_overflow_and_carries_nan(isa):
 # ------------------------------------------------------------------------------------------------------------- arguments
 
 
-def test_bad_arguments_are_refused():
-    handle, context = native.library(), native.context()
-    x = torch.zeros(16)
-    address = x.data_ptr()
-    for call in (
-        lambda: handle.hc_map(None, GELU, 16, address, 0, address, 0),
-        lambda: handle.hc_map(context, 9, 16, address, 0, address, 0),
-        lambda: handle.hc_map(context, GELU, -1, address, 0, address, 0),
-        lambda: handle.hc_map(context, GELU, 16, None, 0, address, 0),
-        lambda: handle.hc_map(context, GELU, 16, address, 2, address, 0),
-        lambda: handle.hc_map_backward(context, 5, 16, address, 0, address, 0, address, 0),
-        lambda: handle.hc_map_backward(context, EXP, 16, address, 0, None, 0, address, 0),
-        lambda: handle.hc_scale_add(context, 16, 1.0, address, 0, 1.0, None, 0, address, 0),
-        lambda: handle.hc_softmax_forward(context, 4, 2**62, address, 0, address, 0),
-        lambda: handle.hc_adaln_forward(
-            context, 1, 1, 16, 1e-6, address, 0, None, address, 0, 16, address, 0, address, address
-        ),
-        lambda: handle.hc_patchify(context, 1, 1, 1, 1, 4, 2, address, 0, address, 0),
-        lambda: handle.hc_mse_forward(context, 1, 16, address, 0, None, 0, address),
-    ):
-        with pytest.raises(ValueError):
-            call()
-
-
 @pytest.mark.parametrize("sizes", [(2**31, 2**31, 2), (2**62, 2, 2), (2**59, 1, 1), (1, 2**61, 8), (-1, -1, 4)])
 def test_sizes_whose_product_is_no_number_of_bytes_are_refused(sizes):
     handle, context = native.library(), native.context()
@@ -442,7 +405,7 @@ def test_sizes_whose_product_is_no_number_of_bytes_are_refused(sizes):
     assert handle.hc_pool_tensor(pool, context, 0, 3, (ctypes.c_int64 * 3)(*sizes)) is None
 
 
-def test_counts_and_strides_that_are_no_number_of_bytes_are_refused():
+def test_missing_arguments_and_counts_and_strides_that_are_no_number_of_bytes_are_refused():
     handle, context = native.library(), native.context()
     x = torch.zeros(16)
     address, array, large = x.data_ptr(), (x.data_ptr(), 0), 2**59
@@ -450,6 +413,10 @@ def test_counts_and_strides_that_are_no_number_of_bytes_are_refused():
     settings = ctypes.byref(native.AdamwSettings(1e-3, 0.9, 0.999, 1e-8, 0.0, 1.0, 1, 0.99))
     gemm = native.GemmArguments
     for call in (
+        lambda: handle.hc_map(None, EXP, 16, *array, *array),
+        lambda: handle.hc_map(context, EXP, 16, address, 2, *array),
+        lambda: handle.hc_scale_add(context, 16, 1.0, *array, 1.0, None, 0, *array),
+        lambda: handle.hc_adaln_forward(context, 1, 1, 16, 1e-6, *array, None, *array, 16, *array, address, address),
         lambda: handle.hc_map(context, EXP, large, *array, *array),
         lambda: handle.hc_map_backward(context, EXP, large, *array, *array, *array),
         lambda: handle.hc_scale_add(context, large, 1.0, *array, 0.0, None, 0, *array),

@@ -13,7 +13,8 @@ from torch import nn
 
 from dithc import hcops, native
 from dithc.log import UserError
-from dithc.native import contexts, openmp, teams
+from dithc.native import contexts, openmp
+from tests.native.on_threads import on_threads
 
 pytestmark = pytest.mark.skipif(native.library() is None, reason="no C library")
 has_openmp = pytest.mark.skipif(openmp.runtime().functions is None, reason=openmp.runtime().words)
@@ -33,7 +34,7 @@ def three_threads():
 def of_team():
     """Return the native ids of the threads that kernels run on now."""
     found = {}
-    teams.run(lambda thread, threads: found.update({(thread, threads): threading.get_native_id()}))
+    on_threads(lambda thread, threads: found.update({(thread, threads): threading.get_native_id()}))
     return found
 
 

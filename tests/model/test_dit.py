@@ -32,31 +32,22 @@ def test_presets_are_every_size_with_every_patch() -> None:
 
 
 def test_state_dictionary_has_the_official_names_and_shapes() -> None:
-    shapes = {key: tuple(value.shape) for key, value in small(depth=1).state_dict().items()}
-    assert shapes == {
-        "pos_embed": (1, 16, 32),
-        "x_embedder.proj.weight": (32, 4, 2, 2),
-        "x_embedder.proj.bias": (32,),
-        "t_embedder.mlp.0.weight": (32, 256),
-        "t_embedder.mlp.0.bias": (32,),
-        "t_embedder.mlp.2.weight": (32, 32),
-        "t_embedder.mlp.2.bias": (32,),
-        "y_embedder.embedding_table.weight": (4, 32),
-        "blocks.0.attn.qkv.weight": (96, 32),
-        "blocks.0.attn.qkv.bias": (96,),
-        "blocks.0.attn.proj.weight": (32, 32),
-        "blocks.0.attn.proj.bias": (32,),
-        "blocks.0.mlp.fc1.weight": (128, 32),
-        "blocks.0.mlp.fc1.bias": (128,),
-        "blocks.0.mlp.fc2.weight": (32, 128),
-        "blocks.0.mlp.fc2.bias": (32,),
-        "blocks.0.adaLN_modulation.1.weight": (192, 32),
-        "blocks.0.adaLN_modulation.1.bias": (192,),
-        "final_layer.linear.weight": (32, 32),
-        "final_layer.linear.bias": (32,),
-        "final_layer.adaLN_modulation.1.weight": (64, 32),
-        "final_layer.adaLN_modulation.1.bias": (64,),
+    weights = {
+        "x_embedder.proj": (32, 4, 2, 2),
+        "t_embedder.mlp.0": (32, 256),
+        "t_embedder.mlp.2": (32, 32),
+        "blocks.0.attn.qkv": (96, 32),
+        "blocks.0.attn.proj": (32, 32),
+        "blocks.0.mlp.fc1": (128, 32),
+        "blocks.0.mlp.fc2": (32, 128),
+        "blocks.0.adaLN_modulation.1": (192, 32),
+        "final_layer.linear": (32, 32),
+        "final_layer.adaLN_modulation.1": (64, 32),
     }
+    expected: dict[str, tuple[int, ...]] = {"pos_embed": (1, 16, 32), "y_embedder.embedding_table.weight": (4, 32)}
+    for name, shape in weights.items():
+        expected |= {f"{name}.weight": shape, f"{name}.bias": shape[:1]}
+    assert {key: tuple(value.shape) for key, value in small(depth=1).state_dict().items()} == expected
 
 
 def test_label_table_has_a_null_row_only_where_labels_are_dropped() -> None:

@@ -31,6 +31,8 @@ STRUCTURES = {
     "hc_copy_request": signatures.CopyRequest,
     "hc_copy_counters": signatures.CopyCounters,
 }
+EPILOGUE = """bias bias_type before_type gelu gelu_gradient_at gate gate_type gate_stride rows_per_gate residual
+    residual_type"""
 # Fields of the header that correspond to the flat fields of GemmArguments.
 INNER = {
     **{
@@ -43,24 +45,9 @@ INNER = {
     "c_type": "out_c.dtype",
     "row_sum_a": "out_row_sum_a",
     "before": "epilogue.out_before",
+    **{name: f"epilogue.{name}" for name in EPILOGUE.split()},
     **{
-        name: f"epilogue.{name}"
-        for name in (
-            "bias",
-            "bias_type",
-            "before_type",
-            "gelu",
-            "gelu_gradient_at",
-            "gate",
-            "gate_type",
-            "gate_stride",
-            "rows_per_gate",
-            "residual",
-            "residual_type",
-        )
-    },
-    **{
-        name: f"blocking.{name}" for name in ("mc", "nc", "kc", "row_cuts", "column_cuts", "num_threads", "cluster_cut")
+        name: f"blocking.{name}" for name in ["mc", "nc", "kc", "row_cuts", "column_cuts", "num_threads", "cluster_cut"]
     },
 }
 

@@ -62,26 +62,12 @@ class Case:
         return int(len(self.shapes) > 2)
 
 
-def _layers(*sizes: tuple[int, int, int]) -> tuple[dict[str, tuple[int, ...]], ...]:
-    return tuple({"x": (rows, d), "weight": (f, d), "bias": (f,)} for rows, d, f in sizes)
-
-
-def _gated(*sizes: tuple[int, int, int, int]) -> tuple[dict[str, tuple[int, ...]], ...]:
+def _sized(letters: str, names: str, *sizes: tuple[int, ...]) -> tuple[dict[str, tuple[int, ...]], ...]:
+    """Return shapes by name, such as "x:nd bias:f", for each of several sizes of the letters."""
+    axes = dict(name.split(":") for name in names.split())
     return tuple(
-        {"x": (n, t, d), "weight": (f, d), "bias": (f,), "gate": (n, f), "residual": (n, t, f)} for n, t, d, f in sizes
+        {name: tuple(size[letters.index(letter)] for letter in shape) for name, shape in axes.items()} for size in sizes
     )
-
-
-def _mlps(*sizes: tuple[int, int, int, int, int]) -> tuple[dict[str, tuple[int, ...]], ...]:
-    return tuple(
-        {"x": (n, t, d), "weight": (e, d), "bias": (e,), "weight2": (f, e), "bias2": (f,), "gate": (n, f),
-         "residual": (n, t, f)}
-        for n, t, d, e, f in sizes
-    )  # fmt: skip
-
-
-def _streams(*sizes: tuple[int, int, int]) -> tuple[dict[str, tuple[int, ...]], ...]:
-    return tuple({"residual": (n, t, d), "shift": (n, d), "scale": (n, d)} for n, t, d in sizes)
 
 
 def _heads(*sizes: tuple[int, int, int, int]) -> tuple[dict[str, tuple[int, ...]], ...]:
@@ -105,31 +91,30 @@ def _longest(shapes: dict[str, tuple[int, ...]]) -> int:
     return max(max(shape, default=1) for shape in shapes.values()) * 4
 
 
+LAYER, GATED = "x:nd weight:fd bias:f", "x:ntd weight:fd bias:f gate:nf residual:ntf"
+MLP = "x:ntd weight:ed bias:e weight2:fe bias2:f gate:nf residual:ntf"
 ROWS = ((1, 1, 1), (3, 5, 7), (13, 129, 1), (25, 2100, 33), (65, 33, 129), (200, 64, 96))
+STREAMS = _sized("ntd", "residual:ntd shift:nd scale:nd", (1, 1, 8), (2, 3, 5), (3, 65, 33), (2, 70, 384))
 CASES = {
-    "linear": Case(hcops.linear, _layers(*ROWS), _longest),
+    "linear": Case(hcops.linear, _sized("ndf", LAYER, *ROWS), _longest),
     "linear without bias": Case(
         lambda x, w: hcops.linear(x, w),
         ({"x": (5, 7), "weight": (3, 7)}, {"x": (2, 3, 64), "weight": (80, 64)}),
         _longest,
     ),
-    "linear_gelu": Case(lambda x, w, b: hcops.linear(x, w, b, gelu=True), _layers(*ROWS), _longest),
+    "linear_gelu": Case(lambda x, w, b: hcops.linear(x, w, b, gelu=True), _sized("ndf", LAYER, *ROWS), _longest),
     "linear_gate_residual": Case(
         lambda x, w, b, gate, residual: hcops.linear(x, w, b, gate=gate, residual=residual),
-        _gated((1, 1, 1, 1), (2, 3, 5, 7), (3, 64, 32, 48)),
+        _sized("ntdf", GATED, (1, 1, 1, 1), (2, 3, 5, 7), (3, 64, 32, 48)),
         _longest,
     ),
     "mlp": Case(
         lambda x, w1, b1, w2, b2, gate, residual: fused.mlp(x, w1, b1, w2, b2, gate=gate, residual=residual),
-        _mlps((1, 1, 1, 1, 1), (2, 3, 5, 9, 7), (3, 64, 32, 128, 32)),
+        _sized("ntdef", MLP, (1, 1, 1, 1, 1), (2, 3, 5, 9, 7), (3, 64, 32, 128, 32)),
         _longest,
     ),
-    "adaln": Case(vector.adaln, _streams((1, 1, 8), (2, 3, 5), (3, 65, 33), (2, 70, 384)), _longest),
-    "adarms": Case(
-        lambda x, shift, scale: vector.adaln(x, shift, scale, rms=True),
-        _streams((1, 1, 8), (2, 3, 5), (3, 65, 33), (2, 70, 384)),
-        _longest,
-    ),
+    "adaln": Case(vector.adaln, STREAMS, _longest),
+    "adarms": Case(lambda x, shift, scale: vector.adaln(x, shift, scale, rms=True), STREAMS, _longest),
     "rotate_heads": Case(
         lambda qkv, query, key: _rotated(qkv, query, key),
         _heads((1, 1, 1, 2), (2, 3, 2, 6), (3, 65, 3, 72), (2, 70, 6, 64)),
@@ -267,6 +252,12 @@ def test_rms_norm_of_squares_beyond_fp32_is_pytorchs(server: str) -> None:
         torch.testing.assert_close(out, exact)
         (dx,) = torch.autograd.grad(out.sum(), x, retain_graph=True)
         assert dx[0, :2].eq(0).all()
+
+
+@pytest.mark.parametrize("server", SERVERS, indirect=True)
+def test_softmax_of_infinite_rows_is_pytorchs(server: str) -> None:
+    x = torch.tensor([[0.0, -torch.inf, 1.0], [-torch.inf] * 3, [torch.inf, 0, 1], [torch.nan, 0, 1], [3e38, -3e38, 0]])
+    torch.testing.assert_close(vector.softmax(x), torch.softmax(x, 1), equal_nan=True)
 
 
 @pytest.mark.parametrize("server", SERVERS, indirect=True)

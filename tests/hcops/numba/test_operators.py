@@ -197,11 +197,6 @@ def test_bf16_is_rounded_to_nearest_even_and_keeps_nan() -> None:
 # --------------------------------------------------------------------------------------------------- softmax and attention
 
 
-def test_softmax_takes_large_numbers_and_passes_nan() -> None:
-    x = torch.tensor([[1e38, -1e38, 0.0], [torch.nan, 0.0, 1.0], [torch.inf, 0.0, 1.0], [-torch.inf, 0.0, 0.0]])
-    torch.testing.assert_close(vector.softmax_forward(x), torch.softmax(x, -1), equal_nan=True)
-
-
 def test_attention_of_one_hot_scores_and_with_nan() -> None:
     qkv = torch.randn(1, 40, 3 * 16)
     qkv[..., :32] *= 100  # one key dominates: scores in the thousands neither overflow nor lose the largest

@@ -2,7 +2,7 @@
 
 import time
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import groupby, pairwise
 from statistics import median
 
 from dithc import native
@@ -73,10 +73,6 @@ class Team:
 
 def _ranges(numbers: tuple[int, ...]) -> str:
     """Format (0, 1, 2, 3, 5) as 0-3,5."""
-    runs: list[list[int]] = []
-    for number in sorted(set(numbers)):
-        if runs and number == runs[-1][-1] + 1:
-            runs[-1].append(number)
-        else:
-            runs.append([number])
+    neighbors = groupby(enumerate(sorted(set(numbers))), key=lambda place: place[1] - place[0])
+    runs = [[number for _, number in run] for _, run in neighbors]
     return ",".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]) for run in runs)

@@ -98,13 +98,10 @@ def say_default() -> None:
 def _why(choice: Choice) -> str:
     if choice.backend != "c":
         return choice.why
-    reasons = [choice.why]
-    if choice.spec.parts:
-        asked = os.environ.get(ISA_VARIABLE)
-        reasons.append(f"{native.isa()}, {f'which {ISA_VARIABLE} names' if asked else 'the fastest of this CPU'}")
-    if choice.spec.name == "linear" and (tuned := summary()):
-        reasons.append(tuned)
-    return "; ".join(reasons)
+    origin = f"which {ISA_VARIABLE} names" if os.environ.get(ISA_VARIABLE) else "the fastest of this CPU"
+    isa = f"{native.isa()}, {origin}" if choice.spec.parts else None
+    tuned = summary() if choice.spec.name == "linear" else None
+    return "; ".join(filter(None, (choice.why, isa, tuned)))
 
 
 def _kernel(choice: Choice) -> str:

@@ -125,7 +125,7 @@ def block_serves(x: Tensor, c: Tensor, weights: BlockWeights | LastWeights) -> b
         return False
     if traced(x) or not in_one_library():
         return False
-    layers = weights[: 2 * NUM_LAYERS]
+    layers: tuple[Tensor, ...] = weights[: 2 * NUM_LAYERS]  # type: ignore[assignment]
     norms = [weight for weight in weights[2 * NUM_LAYERS :] if weight is not None]
     parameters = (*layers, *norms)
     if any(type(weight) is not Parameter or not weight.is_contiguous() for weight in parameters):

@@ -8,8 +8,7 @@ Legend: C input channels, D width, T tokens, p side of a patch, R rows of the la
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -29,13 +28,11 @@ HEAD = ("final_layer.linear.weight", "final_layer.linear.bias")
 MLP = "blocks.0.mlp.fc2.weight"
 
 
-@dataclass(frozen=True)
-class _Found:
+class _Found(NamedTuple):
     """Properties of a checkpoint's model, read from its shapes."""
 
     channels: int
-    parts: int
-    """1: the head predicts noise; 2: noise and sigma."""
+    parts: int  # 1: the head predicts noise; 2: noise and sigma
     num_classes: int
     has_null: bool
 

@@ -5,10 +5,9 @@ import hashlib
 import os
 import struct
 import sys
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from dithc.log import logger, problem
 from dithc.native.signatures import declare
@@ -23,8 +22,7 @@ SEAL = b"\ndithc SHA-256: "  # precedes the digest at the end of a library; `set
 ELF_HEADER_BYTES = 64
 
 
-@dataclass(frozen=True)
-class Loading:
+class Loading(NamedTuple):
     library: ctypes.CDLL | None
     reason: str
 

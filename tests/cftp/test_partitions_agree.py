@@ -1,7 +1,4 @@
-"""Tests of the optimizer on partitions: the same bits on all of them. `test_cases.py` tests other operators."""
-
-import ctypes
-from collections.abc import Callable
+"""The optimizer has the same bits on all partitions. `tests/kernels/test_cases.py` tests the other operators."""
 
 import pytest
 import torch
@@ -32,38 +29,15 @@ def adamw() -> list[Tensor]:
     return [*weights, *first, *second, *averages]
 
 
-@pytest.fixture
-def results_on(monkeypatch, use_backend) -> Callable[..., list[Tensor]]:
-    """Return a function that runs an operator on a context with a given partition."""
+def test_bits_are_the_same_on_all_partitions(monkeypatch, use_backend):
     use_backend("c")
-    made: list[int] = []
-
-    def results(
-        operator: Callable[[], list[Tensor]], clusters: int, threads: int, nodes: tuple[int, ...]
-    ) -> list[Tensor]:
+    found = []
+    for clusters, threads, nodes in PARTITIONS:
         edges = [threads * cluster // clusters for cluster in range(clusters + 1)]
-        wanted = contexts.Layout(
-            num_threads=threads, cpus=(), clusters=tuple(map(range, edges, edges[1:])), nodes=nodes
-        )
-        context = contexts.new_context(discover(), wanted, isa=native.isa())
-        made.append(context)
-        monkeypatch.setattr(native, "context", lambda **_: context)
-        return operator()
-
-    yield results
-    for context in made:
+        parts = tuple(map(range, edges, edges[1:]))
+        layout = contexts.Layout(num_threads=threads, cpus=(), clusters=parts, nodes=nodes)
+        context = contexts.new_context(discover(), layout, isa=native.isa())
+        monkeypatch.setattr(native, "context", lambda context=context, **_: context)
+        found.append(adamw())
         native.library().hc_context_destroy(context)
-
-
-def test_numbers_agree_across_partitions(results_on):
-    right = results_on(adamw, *PARTITIONS[0])
-    for partition in PARTITIONS[1:]:
-        assert all(torch.equal(*pair) for pair in zip(results_on(adamw, *partition), right, strict=True)), partition
-
-
-def test_the_partition_is_what_is_tested(results_on):
-    """The operators ran on the created context, because its scratch memory was used."""
-    results_on(lambda: [hcops.attention(drawn(3, 77, 96, seed=1), 4)], 2, 3, ())
-    pages, count = ctypes.c_void_p(), ctypes.c_int64()
-    native.library().hc_context_scratch(native.context(), ctypes.byref(pages), ctypes.byref(count))
-    assert count.value > 0
+    assert all(torch.equal(*pair) for other in found[1:] for pair in zip(other, found[0], strict=True))

@@ -167,11 +167,3 @@ def test_trying_a_candidate_is_for_the_body_alone(folder):
         with tuning.trying(None):
             assert tuning.choice(*QKV) is None
     assert tuning.choice(*QKV) is None
-
-
-def test_this_machine_has_a_key_with_a_file_name():
-    key = tuning.this_machine()
-    assert key.threads == tuning.torch.get_num_threads()
-    assert key.cores >= 1
-    assert "/" not in key.file_name
-    assert key.file_name.endswith(".json")

@@ -102,16 +102,9 @@ def _key(call: Call) -> tuple[Any, ...]:
         None if t is None else (*t.shape, t.dtype, t.requires_grad, t.is_contiguous()) for t in call.tensors
     )
     by_hand = () if call.by_hand is None else ("by hand",)
-    return (
-        call.op,
-        *by_hand,
-        *call.settings,
-        call.refusal,
-        autocast,
-        torch.is_grad_enabled(),
-        *of_tensors,
-        *sorted({str(t.device) for t in call.tensors if t is not None and not t.is_cpu}),
-    )
+    devices = sorted({str(t.device) for t in call.tensors if t is not None and not t.is_cpu})
+    settings = (call.op, *by_hand, *call.settings, call.refusal)
+    return (*settings, autocast, torch.is_grad_enabled(), *of_tensors, *devices)
 
 
 def _types_of(call: Call) -> str:

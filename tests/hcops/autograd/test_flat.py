@@ -151,15 +151,6 @@ def test_hook_of_the_tensor_sees_and_changes_the_new_gradient_alone() -> None:
         torch.testing.assert_close(weight.grad, 2 * count * by_torch(weight, x))
 
 
-def test_hook_after_accumulation_runs_for_every_micro_batch() -> None:
-    (weight,) = flat((4, 3))
-    seen = []
-    weight.register_post_accumulate_grad_hook(lambda parameter: seen.append(is_flat(parameter)))
-    for _ in range(2):
-        hcops.linear(torch.randn(5, 3), weight).sum().backward()
-    assert seen == [True, True]
-
-
 def test_pass_that_failed_half_way_does_not_spoil_the_next() -> None:
     (weight,) = flat((4, 3))
     x = torch.randn(5, 3, requires_grad=True)

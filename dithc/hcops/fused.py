@@ -47,10 +47,8 @@ def mlp(
 
     The product for the gradient of the hidden layer includes the gradient of the GELU, which saves two passes over
     memory. Weights with an attribute `flat_grad` receive their gradients there. Operators run one by one if their back
-    ends differ. x is (N, T, D), weight1 (E, D), weight2 (F, E), gate (N, F), residual and result (N, T, F).
-
-    Raises:
-        UserError: Shapes or types of the tensors do not match; the message names the argument.
+    ends differ. x is (N, T, D), weight1 (E, D), weight2 (F, E), gate (N, F), residual and result (N, T, F). UserError
+    names the argument with a wrong shape or type.
     """
     layers = {"weight1": weight1, "bias1": bias1, "weight2": weight2, "bias2": bias2}
     if reference_serves("mlp", x=x, **layers, gate=gate, residual=residual):

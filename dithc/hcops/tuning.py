@@ -98,12 +98,9 @@ class Key:
 
 
 class Result(NamedTuple):
-    """Result of the search for a product.
+    """Result of the search for a product; the choice None is the kernels' own rule.
 
-    Attributes:
-        choice: Fastest candidate, or None for the kernels' own rule.
-        ratio: Median over the rounds of its time divided by the default's; `torch_ratio` of torch's product.
-        default_seconds: Median time of the default.
+    Ratios are medians over the rounds of the time of the choice, and of torch's product, divided by the default's.
     """
 
     choice: Choice | None

@@ -55,12 +55,9 @@ class DiT(nn.Module):
         """Predict the noise, followed by the raw interpolation of its log variance if sigma is learned.
 
         Args:
-            x: (N, C, height, width), noisy latents.
+            x: (N, C, height, width), noisy latents. The result has the same size, and 2C channels with learned sigma.
             t: (N), timesteps, int or float.
             y: (N), int labels; `config.null_label` for unlabeled images and labels dropped by the trainer.
-
-        Returns:
-            (N, C, height, width), or (N, 2C, height, width) with learned sigma.
 
         Raises:
             UserError: The shape of x differs from the channels and size of the model.

@@ -22,9 +22,8 @@ from dithc.native.signatures import Machine
 
 log = logger(__name__)
 
-# Time that an idle thread polls for work before it sleeps. Operators of one call follow immediately. Between two calls
-# Python takes 20 to 60 microseconds with warm caches, and waking a sleeping thread takes about as long as a small
-# operator. Five times as long gained nothing in a training step, in which caches are cold and Python takes longer.
+# Time that an idle thread polls for work before it sleeps. Between two calls Python takes 20 to 60 microseconds with warm
+# caches, and waking a sleeping thread takes about as long as a small operator. Five times as long gained nothing.
 SPIN_NANOSECONDS = 100_000
 # With more threads than CPUs, a polling thread blocks the thread that has work.
 SHORTEST_SPIN_NANOSECONDS = 1

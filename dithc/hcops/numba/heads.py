@@ -13,7 +13,7 @@ from torch import Tensor
 from dithc.hcops.checks import CONSTANTS, fp32, rotation_of, shape_of, typed
 from dithc.hcops.numba.compiler import Array, Kernel, helper, load, multiply_add, read, store, write
 from dithc.hcops.numba.loops import ONE, TOKENS_PER_BLOCK, ZERO, Fp32
-from dithc.hcops.numba.operators import NO_FP32, add_blocks, flat
+from dithc.hcops.numba.operators import NO_FP32, add_blocks, flat, flats
 from dithc.hcops.numba.threads import run
 
 
@@ -21,11 +21,8 @@ def rotate_heads_forward(qkv: Tensor, num_heads: int, eps: float, *constants: Te
     op = "rotate_heads"
     n, t, _, k = rotation_of(op, qkv, num_heads, *constants)
     out = torch.empty_like(qkv)
-    run(
-        *(rotate_forward, n * t, t, num_heads, k, np.float32(eps), *_constants(op, *constants)),
-        *(flat(op, "qkv", qkv), flat(op, "out", out)),
-        elements=qkv.numel(),
-    )
+    arrays = *_constants(op, *constants), *flats(op, qkv=qkv, out=out)
+    run(rotate_forward, n * t, t, num_heads, k, np.float32(eps), *arrays, elements=qkv.numel())
     return out  # (N, T, 3D)
 
 
@@ -41,11 +38,8 @@ def rotate_heads_backward(
         typed(op, "qkv", qkv, dout.dtype)
     dqkv, source = torch.empty_like(dout), dout if qkv is None else qkv
     sums, turned = np.zeros(n * blocks * 2 * k, np.float32), np.empty(n * blocks * k, np.float32)
-    run(
-        *(rotate_backward, n * blocks, t, num_heads, k, np.float32(eps), *_constants(op, *constants)),
-        *(flat(op, "dout", dout), flat(op, "qkv", source), flat(op, "dqkv", dqkv), turned, sums),
-        elements=dout.numel(),
-    )
+    arrays = *_constants(op, *constants), *flats(op, dout=dout, qkv=source, dqkv=dqkv), turned, sums
+    run(rotate_backward, n * blocks, t, num_heads, k, np.float32(eps), *arrays, elements=dout.numel())
     if not has_weights:
         return dqkv, None, None
     of_query, of_key = add_blocks(sums, (1, n * blocks, 2 * k)).view(2, k).unbind(0)

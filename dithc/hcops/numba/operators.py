@@ -122,11 +122,9 @@ def gate_residual_forward(x: Tensor, gate: Tensor, y: Tensor) -> Tensor:
     n, t, d = stream(op, "x", x)
     shape_of(op, "y", y, (n, t, d))
     out = torch.empty(x.shape, dtype=torch.promote_types(torch.promote_types(x.dtype, y.dtype), gate.dtype))
-    run(
-        *(loops.gate_residual_forward, n * t, t, d, flat(op, "x", x), _condition(op, "gate", gate, (n, d))),
-        *(flat(op, "y", y), flat(op, "out", out)),
-        elements=x.numel(),
-    )
+    rows = _condition(op, "gate", gate, (n, d))
+    source, *others = flats(op, x=x, y=y, out=out)
+    run(loops.gate_residual_forward, n * t, t, d, source, rows, *others, elements=x.numel())
     return out  # (N, T, D)
 
 
@@ -138,24 +136,18 @@ def gate_residual_backward(
     shape_of(op, "y", y, (n, t, d))
     dy, blocks = torch.empty(y.shape, dtype=dtype or y.dtype), -(-t // TOKENS_PER_BLOCK)
     dgate = np.empty(n * blocks * d, np.float32)
-    run(
-        *(loops.gate_residual_backward, n * blocks, t, d, flat(op, "dout", dout)),
-        *(_condition(op, "gate", gate, (n, d)), flat(op, "y", y), flat(op, "dy", dy), dgate),
-        elements=y.numel(),
-    )
+    rows = _condition(op, "gate", gate, (n, d))
+    source, *others = flats(op, dout=dout, y=y, dy=dy)
+    run(loops.gate_residual_backward, n * blocks, t, d, source, rows, *others, dgate, elements=y.numel())
     return dy, add_blocks(dgate, (n, blocks, d)).to(gate.dtype)  # (N, T, D), (N, D)
 
 
 def attention_forward(qkv: Tensor, num_heads: int) -> tuple[Tensor, Tensor]:
     op = "attention"
     n, t, d, k = heads_of(op, qkv, num_heads)
-    source = flat(op, "qkv", qkv)
     out, lse = torch.empty((n, t, d), dtype=qkv.dtype), torch.empty((n, num_heads, t))
-    run(
-        *(matrix_loops.attention_forward, n * num_heads, t, num_heads, k, source, flat(op, "out", out)),
-        flat(op, "lse", lse),
-        elements=2 * n * t * t * d // PRODUCTS_PER_ELEMENT,
-    )
+    arrays, elements = flats(op, qkv=qkv, out=out, lse=lse), 2 * n * t * t * d // PRODUCTS_PER_ELEMENT
+    run(matrix_loops.attention_forward, n * num_heads, t, num_heads, k, *arrays, elements=elements)
     return out, lse
 
 
@@ -167,11 +159,9 @@ def attention_backward(dout: Tensor, qkv: Tensor, out: Tensor, lse: Tensor, num_
     shape_of(op, "lse", lse, (n, num_heads, t))
     fp32(op, "lse", lse)
     dqkv = torch.empty_like(qkv)
-    run(
-        *(matrix_loops.attention_backward, n * num_heads, t, num_heads, k, flat(op, "dout", dout)),
-        *(flat(op, "qkv", qkv), flat(op, "out", out), flat(op, "lse", lse), flat(op, "dqkv", dqkv)),
-        elements=5 * n * t * t * d // PRODUCTS_PER_ELEMENT,
-    )
+    arrays = flats(op, dout=dout, qkv=qkv, out=out, lse=lse, dqkv=dqkv)
+    elements = 5 * n * t * t * d // PRODUCTS_PER_ELEMENT
+    run(matrix_loops.attention_backward, n * num_heads, t, num_heads, k, *arrays, elements=elements)
     return dqkv  # (N, T, 3D)
 
 
@@ -181,6 +171,11 @@ def flat(op: str, name: str, tensor: Tensor) -> Array:
     row = tensor.detach().reshape(-1)
     bits: Array = (row.view(torch.uint16) if row.dtype == torch.bfloat16 else row).numpy()
     return bits
+
+
+def flats(op: str, **tensors: Tensor | None) -> list[Array]:
+    """Return `flat` of each tensor; empty arrays for None."""
+    return [NO_FP32 if tensor is None else flat(op, name, tensor) for name, tensor in tensors.items()]
 
 
 def either(op: str, name: str, tensor: Tensor, compute: torch.dtype = torch.float32) -> Either:
@@ -204,14 +199,10 @@ def _adaln(
     op: str, x: Tensor, shift: Tensor, scale: Tensor, eps: float, dtype: torch.dtype, mean: Tensor | None
 ) -> tuple[Tensor, Tensor]:
     n, t, d = stream(op, "x", x)
-    source, out = flat(op, "x", x), torch.empty(x.shape, dtype=dtype)
+    out, rstd = torch.empty(x.shape, dtype=dtype), torch.empty((n, t))
     shifts, scales = _condition(op, "shift", shift, (n, d)), _condition(op, "scale", scale, (n, d))
-    rstd = torch.empty((n, t))
-    run(
-        *(loops.adaln_forward, n * t, t, d, np.float32(eps), source, shifts, scales, flat(op, "out", out)),
-        *(NO_FP32 if mean is None else flat(op, "mean", mean), flat(op, "rstd", rstd)),
-        elements=x.numel(),
-    )
+    source, *results = flats(op, x=x, out=out, mean=mean, rstd=rstd)
+    run(loops.adaln_forward, n * t, t, d, np.float32(eps), source, shifts, scales, *results, elements=x.numel())
     return out, rstd  # (N, T, D), (N, T)
 
 
@@ -225,17 +216,14 @@ def adaln_backward(
         if statistic is not None:
             shape_of(op, name, statistic, (n, t))
             fp32(op, name, statistic)
-    addend: Array = NO_FP32
     if dstream is not None:
         shape_of(op, "dstream", dstream, (n, t, d))
-        addend = flat(op, "dstream", dstream)
     dx, blocks = torch.empty_like(x), -(-t // TOKENS_PER_BLOCK)
     dshift, dscale = np.empty(n * blocks * d, np.float32), np.empty(n * blocks * d, np.float32)
-    means = NO_FP32 if mean is None else flat(op, "mean", mean)
+    scales, sources = _condition(op, "scale", scale, (n, d)), flats(op, dy=dy, x=x)
+    others = flats(op, mean=mean, rstd=rstd, dstream=dstream, dx=dx)
     run(
-        *(loops.adaln_backward, n * blocks, t, d, flat(op, "dy", dy), flat(op, "x", x)),
-        *(_condition(op, "scale", scale, (n, d)), means, flat(op, "rstd", rstd)),
-        *(addend, flat(op, "dx", dx), dshift, dscale),
+        *(loops.adaln_backward, n * blocks, t, d, *sources, scales, *others, dshift, dscale),
         elements=x.numel(),
     )
     return dx, add_blocks(dshift, (n, blocks, d)).to(scale.dtype), add_blocks(dscale, (n, blocks, d)).to(scale.dtype)

@@ -19,7 +19,7 @@ from dithc.hcops.checks import AdamwTensors, fp32, halves_of, patches_of, rows_o
 from dithc.hcops.numba import loops
 from dithc.hcops.numba.compiler import Kernel
 from dithc.hcops.numba.loops import ADAMW_BLOCK, ELEMENTS_PER_BLOCK
-from dithc.hcops.numba.operators import NO_BF16, NO_FP32, flat
+from dithc.hcops.numba.operators import NO_BF16, NO_FP32, flat, flats
 from dithc.hcops.numba.threads import num_threads, run, spread
 from dithc.native import AdamwSettings
 
@@ -35,14 +35,14 @@ def _elements(kernel: Kernel, count: int, *arguments: Any) -> None:
 
 def _map(op: str, kernel: Kernel, x: Tensor) -> Tensor:
     out = torch.empty_like(x)
-    _elements(kernel, x.numel(), flat(op, "x", x), flat(op, "out", out))
+    _elements(kernel, x.numel(), *flats(op, x=x, out=out))
     return out
 
 
 def _map_backward(op: str, kernel: Kernel, dy: Tensor, x: Tensor) -> Tensor:
     shape_of(op, "dy", dy, x.shape)
     dx = torch.empty_like(x)
-    _elements(kernel, x.numel(), flat(op, "dy", dy), flat(op, "x", x), flat(op, "dx", dx))
+    _elements(kernel, x.numel(), *flats(op, dy=dy, x=x, dx=dx))
     return dx
 
 
@@ -58,7 +58,7 @@ def swiglu_forward(x: Tensor) -> Tensor:
     op = "swiglu"
     n, t, e = halves_of(op, "x", x)
     out = x.new_empty((n, t, e))
-    run(loops.swiglu_forward, n * t, e, flat(op, "x", x), flat(op, "out", out), elements=x.numel())
+    run(loops.swiglu_forward, n * t, e, *flats(op, x=x, out=out), elements=x.numel())
     return out  # (N, T, E)
 
 
@@ -67,8 +67,7 @@ def swiglu_backward(dy: Tensor, x: Tensor) -> Tensor:
     n, t, e = halves_of(op, "x", x)
     shape_of(op, "dy", dy, (n, t, e))
     dx = torch.empty_like(x)
-    arrays = flat(op, "dy", dy), flat(op, "x", x), flat(op, "dx", dx)
-    run(loops.swiglu_backward, n * t, e, *arrays, elements=x.numel())
+    run(loops.swiglu_backward, n * t, e, *flats(op, dy=dy, x=x, dx=dx), elements=x.numel())
     return dx  # (N, T, 2E)
 
 
@@ -99,8 +98,7 @@ def softmax_backward(dy: Tensor, y: Tensor) -> Tensor:
     op, dx = "softmax_backward", torch.empty_like(y)
     shape_of(op, "dy", dy, y.shape)
     rows, width = rows_of(op, y)
-    arrays = flat(op, "dy", dy), flat(op, "y", y), flat(op, "dx", dx)
-    run(loops.softmax_backward, rows, width, *arrays, elements=y.numel())
+    run(loops.softmax_backward, rows, width, *flats(op, dy=dy, y=y, dx=dx), elements=y.numel())
     return dx
 
 
@@ -110,8 +108,7 @@ def mse_forward(x: Tensor, y: Tensor) -> Tensor:
     rows, width = samples_of(op, x)
     blocks = -(-width // ELEMENTS_PER_BLOCK)
     sums = np.empty(rows * blocks)
-    arrays = flat(op, "x", x), flat(op, "y", y)
-    run(loops.mse_forward, rows * blocks, width, *arrays, sums, elements=x.numel())
+    run(loops.mse_forward, rows * blocks, width, *flats(op, x=x, y=y), sums, elements=x.numel())
     return (torch.from_numpy(sums).view(rows, blocks).sum(1) / width).float()  # (N)
 
 
@@ -122,8 +119,7 @@ def mse_backward(dout: Tensor, x: Tensor, y: Tensor) -> Tensor:
     fp32(op, "dout", dout)
     rows, width = samples_of(op, x)
     dx, factor = torch.empty_like(x), (dout.detach() * (2 / max(width, 1))).numpy()
-    arrays = flat(op, "x", x), flat(op, "y", y), flat(op, "dx", dx)
-    run(loops.mse_backward, rows, width, factor, *arrays, elements=x.numel())
+    run(loops.mse_backward, rows, width, factor, *flats(op, x=x, y=y, dx=dx), elements=x.numel())
     return dx
 
 
@@ -198,5 +194,5 @@ def _equal_parts(counts: Sequence[int]) -> list[list[tuple[int, int, int]]]:
 def _patches(op: str, image: Tensor, patches: Tensor, p: int, order: int, *, to_patches: bool) -> None:
     n, c, height, width = image.shape
     r, s = height // p, width // p
-    arrays = flat(op, "image", image), flat(op, "patches", patches)
+    arrays = flats(op, image=image, patches=patches)
     run(loops.patchify, n * r, c, r, s, p, order == 1, to_patches, *arrays, elements=image.numel())

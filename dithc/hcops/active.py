@@ -40,7 +40,11 @@ class use:  # lower case because call sites use it like a function
     """
 
     def __init__(self, backend: str, *, ops: Collection[str] | None = None) -> None:
-        chosen = _only(choose(backend), ops)
+        chosen = choose(backend)
+        if unknown := sorted(set(ops or ()) - set(chosen)):
+            expected = f"some of {', '.join(chosen)}"
+            raise problem("operators of a back end", got=", ".join(unknown), expected=expected, fix="correct the names")
+        chosen = {op: choice for op, choice in chosen.items() if ops is None or op in ops}
         if why := obstacle(backend):
             fix = "select another back end, or remove the reported cause"
             raise problem(f"back end {backend} of the operators", got=why, expected="an available back end", fix=fix)
@@ -54,13 +58,6 @@ class use:  # lower case because call sites use it like a function
 
     def __exit__(self, *_: object) -> None:
         _activate(self._previous)
-
-
-def _only(chosen: dict[str, Choice], ops: Collection[str] | None) -> dict[str, Choice]:
-    if unknown := sorted(set(ops or ()) - set(chosen)):
-        expected = f"some of {', '.join(chosen)}"
-        raise problem("operators of a back end", got=", ".join(unknown), expected=expected, fix="correct the names")
-    return chosen if ops is None else {op: choice for op, choice in chosen.items() if op in ops}
 
 
 def _activate(choices: dict[str, Choice]) -> None:

@@ -145,8 +145,8 @@ def block_serves(x: Tensor, c: Tensor, weights: BlockWeights | LastWeights) -> b
 def block(x: Tensor, c: Tensor, weights: BlockWeights, kind: Kind) -> Tensor:
     """Apply a DiT block with adaLN-Zero (Peebles & Xie 2023, section 3.2) that `block_serves` has accepted.
 
-    Kernels and arguments equal the single operators', so the bits do too. Weights with an attribute `flat_grad` receive
-    their gradients there. x is (N, T, D), c (N, D); the result (N, T, D) has the type of the residual connections.
+    The bits equal the single operators'. Weights with an attribute `flat_grad` receive their gradients there. x is
+    (N, T, D), c (N, D); the result (N, T, D) has the type of the residual connections.
     """
     say_default()
     dtype = type_of_products(x)
@@ -168,10 +168,7 @@ def modulated(x: Tensor, modulation: Tensor, weights: BlockWeights, kind: Kind) 
 
 
 def last(x: Tensor, active: Tensor, weights: LastWeights, kind: Kind) -> Tensor:
-    """Apply the final layer (Peebles & Xie 2023, figure 3) that `block_serves` has accepted, without gradients.
-
-    `active` (N, D) is SiLU of the condition; it and the result (N, T, F) have the type of the products.
-    """
+    """Apply the accepted final layer (Peebles & Xie 2023, figure 3) without gradients; `active` (N, D) is SiLU of c."""
     linear, dtype = raw("linear_forward"), type_of_products(x)
     shift, scale = linear(active, weights.modulation, weights.modulation_bias, dtype).chunk(2, dim=1)  # (N, D) each
     normed, *_ = raw("adarms_forward" if kind.rms else "adaln_forward")(x, shift, scale, kind.eps, dtype)  # (N, T, D)
@@ -249,7 +246,10 @@ def _forward(
         shift_a, scale_a, gate_a, shift_m, scale_m, gate_m = modulation.chunk(NUM_CONDITIONS, dim=1)  # (N, D) each
         normed_a, *of_norm_a = norm(x, shift_a, scale_a, kind.eps, dtype)  # (N, T, D), (N, T) once or twice
         qkv = linear(normed_a, w.qkv, w.qkv_bias, dtype)  # (N, T, 3D)
-        heads = _rotated(qkv, weights, kind)  # (N, T, 3D)
+        heads = qkv
+        if kind.cos is not None or w.query is not None:
+            constants = (kind.cos, kind.sin, w.query, w.key)
+            heads = raw("rotate_heads_forward")(qkv, kind.num_heads, kind.eps, *constants)  # (N, T, 3D)
         if part.across is None:
             mixed, lse = raw("attention_forward")(heads, kind.num_heads)  # (N, T, D), (N, H, T)
         else:
@@ -268,15 +268,6 @@ def _forward(
     kept = qkv if w.query is not None and heads is not qkv else None
     of_attention = (normed_a, kept, heads, mixed, lse, branch_a)
     return out, active, modulation, *of_attention, stream, normed_m, hidden, before, branch_m, *of_norm_a, *of_norm_m
-
-
-def _rotated(qkv: Tensor, weights: BlockWeights, kind: Kind) -> Tensor:
-    """Return normed and rotated heads, or qkv itself without norm and rotation."""
-    if kind.cos is None and weights.query is None:
-        return qkv
-    constants = (kind.cos, kind.sin, weights.query, weights.key)
-    heads: Tensor = raw("rotate_heads_forward")(qkv, kind.num_heads, kind.eps, *constants)
-    return heads
 
 
 def _backward(ctx: Any, dout: Tensor, layers: _Layers) -> tuple[Tensor, Tensor]:

@@ -1,7 +1,7 @@
 """Partition of images across processes: the state that operators read if tokens or rows are elsewhere.
 
-Networks do not handle this case. Within `part_of`, attention obtains the missing keys and values through `Across`, and
-products sum in the order of the complete image, so that a part has the same bits as in the complete image.
+Within `part_of`, attention obtains the missing keys and values through `Across`, and products sum in the order of the
+complete image, so that a part has the same bits as in the complete image.
 
 Legend: N batch, t tokens of the part, D width.
 """

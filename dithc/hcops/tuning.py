@@ -187,19 +187,14 @@ def load(path: Path, key: Key) -> dict[Product, Result]:
     """Read a tuning. If the file is damaged or belongs to another machine, warn and return an empty tuning."""
     try:
         content, wanted = json.loads(path.read_text()), json.loads(json.dumps(asdict(key)))
-        found = {field: content["key"][field] for field in wanted}
-        results = {_product(row): _result(row, threads=found["threads"]) for row in content["products"]}
-        if content["format"] != FORMAT:
-            raise ValueError(f"format {content['format']}, expected {FORMAT}")
+        differing = [field for field, value in wanted.items() if content["key"][field] != value]
+        if differing or content["format"] != FORMAT:
+            raise ValueError(f"it belongs to another {', '.join(differing) or 'format'}")
+        return {_product(row): _result(row, threads=key.threads) for row in content["products"]}
     except (OSError, ValueError, KeyError, TypeError) as error:
-        _ignore(path, f"cannot be used ({type(error).__name__}: {error})")
+        text = "tuning file %s cannot be used (%s: %s); the kernels' own blocking is used; fix: delete it, then `dithc tune`"
+        log.warning(text, path, type(error).__name__, error)
         return {}
-    differing = [field for field, value in wanted.items() if found[field] != value]
-    if differing:
-        ours = ", ".join(str(getattr(key, field)) for field in differing)
-        _ignore(path, f"belongs to another {', '.join(differing)} than {ours}")
-        return {}
-    return results
 
 
 def save(
@@ -223,10 +218,6 @@ def _choices(num_threads: int) -> dict[Product, Choice | None]:
     choices = {product: result.choice for product, result in load(path, key).items()}
     log.info("%d tuned product(s) from %s", sum(chosen is not None for chosen in choices.values()), path)
     return choices
-
-
-def _ignore(path: Path, why: str) -> None:
-    log.warning("tuning file %s %s; the kernels' own blocking is used; fix: delete it, then `dithc tune`", path, why)
 
 
 def _row(product: Product, result: Result) -> dict[str, Any]:

@@ -84,10 +84,7 @@ class LabelEmbedder(nn.Module):
 
 
 def timestep_features(t: Tensor) -> Tensor:
-    """Return cos, then sin, of t at frequencies falling geometrically from 1 towards 1 / MAX_PERIOD, in fp32.
-
-    The exponent is i / half for i < half, as in the released checkpoints. diffusers divides by half - 1.
-    """
+    """Return cos, then sin, of t in fp32, at frequencies exp(-log(MAX_PERIOD) i / half) as the released checkpoints."""
     half = NUM_FREQUENCIES // 2
     exponents = torch.arange(half, dtype=torch.float32, device=t.device) / half
     angles = t.float()[:, None] * torch.exp(-math.log(MAX_PERIOD) * exponents)  # (N, half)
@@ -110,10 +107,7 @@ def rotary_tables(head_width: int, grid: tuple[int, int]) -> tuple[Tensor, Tenso
 
 
 def position_embedding(width: int, grid: tuple[int, int]) -> Tensor:
-    """Return the fixed 2-D sine-cosine embedding (1, T, D) of a grid of (rows, columns): fp32, computed in fp64.
-
-    The first half of the width encodes the column and the second half the row, as in the released checkpoints.
-    """
+    """Return the fixed 2-D sine-cosine embedding (1, T, D) of a grid (rows, columns), the column's half first."""
     quarter = width // 4
     frequencies = MAX_PERIOD ** (-torch.arange(quarter, dtype=torch.float64) / quarter)  # (D/4)
     rows, columns = (torch.arange(side, dtype=torch.float64)[:, None] * frequencies for side in grid)

@@ -6,8 +6,10 @@ import threading
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from functools import cache
 from itertools import pairwise
 from math import ceil
+from pathlib import Path
 
 import torch
 
@@ -17,8 +19,7 @@ from dithc.log import logger
 from dithc.native.claims import claim
 from dithc.native.loading import isa as best_isa
 from dithc.native.loading import isa_number, library, loaded
-from dithc.native.openmp import runtime
-from dithc.native.signatures import Machine
+from dithc.native.signatures import Machine, OpenMP
 
 log = logger(__name__)
 
@@ -28,6 +29,8 @@ SPIN_NANOSECONDS = 100_000
 # With more threads than CPUs, a polling thread blocks the thread that has work.
 SHORTEST_SPIN_NANOSECONDS = 1
 PAGE_BYTES = 4096
+OPENMP_BACKEND = "ATen parallel backend: OpenMP"
+OPENMP_NAMES = ("GOMP_parallel", "omp_get_thread_num", "omp_get_num_threads")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,10 +95,23 @@ def borrow() -> str | None:
     global _borrowers
     if library() is None:
         return "the library is missing"
-    if runtime().functions is None:
-        return runtime().words
+    if isinstance(functions := torch_openmp(), str):
+        return functions
     _borrowers += 1
     return None
+
+
+@cache
+def torch_openmp() -> OpenMP | str:
+    """Return the OpenMP functions of torch's operators, from libgomp or LLVM's, or the reason for their absence."""
+    if OPENMP_BACKEND not in torch.__config__.parallel_info():
+        return "this torch does not run on OpenMP"
+    library_of_torch = Path(torch.__file__).parent / "lib/libtorch_cpu.so"
+    try:
+        handle = ctypes.CDLL(str(library_of_torch))
+        return OpenMP(*(ctypes.cast(getattr(handle, name), ctypes.c_void_p) for name in OPENMP_NAMES))
+    except (OSError, AttributeError) as error:
+        return f"the OpenMP runtime of torch cannot be used ({error})"
 
 
 def give_back() -> None:
@@ -153,7 +169,7 @@ def new_context(node: Node, wanted: Layout, *, isa: str, spin_nanoseconds: int =
         spin_nanoseconds,
         len(wanted.clusters),
         _integers(wanted.nodes),
-        ctypes.pointer(functions) if wanted.lent and (functions := runtime().functions) is not None else None,
+        ctypes.pointer(functions) if wanted.lent and isinstance(functions := torch_openmp(), OpenMP) else None,
     )
     created = ctypes.c_void_p()
     loaded().hc_context_create(ctypes.byref(machine), ctypes.byref(created))
@@ -228,7 +244,7 @@ def num_equal_clusters(clusters: list[int]) -> int:
 def cache_bytes(node: Node, level: int) -> int:
     """Return one core's share of the data cache of a level, or 0 if unknown."""
     siblings = max((len(core.cpus) for core in node.cores), default=1)
-    for cache in node.caches:
-        if cache.level == level and cache.kind != "Instruction":
-            return cache.size_bytes // max(1, cache.cpus_per_cache // siblings)
+    for found in node.caches:
+        if found.level == level and found.kind != "Instruction":
+            return found.size_bytes // max(1, found.cpus_per_cache // siblings)
     return 0

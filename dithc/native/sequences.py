@@ -1,7 +1,6 @@
 """Operators of the library as one call: recorded while Python prepares them, then run without gaps.
 
-A product evicts the data of Python and torch from the caches. The time between two operators is therefore 0.2 to 0.3
-milliseconds, instead of 0.02 if Python prepares several in a row.
+Python takes 0.2 to 0.3 milliseconds after an operator, which evicts its data from the caches, and otherwise 0.02.
 """
 
 import ctypes

@@ -155,7 +155,7 @@ def test_weights_are_arranged_at_each_call_where_they_cannot_be_kept(
     short: str, arranged: list[int], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     if short == "memory":
-        monkeypatch.setattr("dithc.hcops.c.packs.available_bytes", lambda: 10_000)
+        monkeypatch.setattr("dithc.hcops.c.library.available_bytes", lambda: 10_000)
         model = made()
     else:
         with torch.inference_mode():

@@ -1,9 +1,8 @@
 """One buffer for the gradients of all matrices, to which the products of the backward pass write directly.
 
-A participating parameter has an attribute `flat_grad`, an fp32 view of the buffer in its shape. `target` decides for
-each gradient whether the product may write there. autograd keeps the returned tensor as `.grad` because no other
-reference exists. Accumulation over micro-batches therefore needs no separate pass. Hooks of the gradient accumulator
-(as in DistributedDataParallel, or `register_post_accumulate_grad_hook`) run as usual.
+A participating parameter has an attribute `flat_grad`, an fp32 view of the buffer in its shape. autograd keeps the
+returned tensor as `.grad` because no other reference exists. Accumulation over micro-batches therefore needs no
+separate pass. Hooks of the gradient accumulator run as usual.
 """
 
 from collections.abc import Callable, Iterable

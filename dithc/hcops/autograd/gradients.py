@@ -1,7 +1,6 @@
 """Saved tensors and backward pass of each operator.
 
-Every function serves two callers (see `custom.py`). If autograd calls it directly, it calls raw kernels. If tracers of
-torch call it, it calls operators of torch. `ctx.direct` distinguishes the callers.
+If autograd calls a function directly (`ctx.direct`), it calls raw kernels. For tracers it calls operators of torch.
 
 Legend: N batch, T tokens, D width, H heads, K head width (D = H * K), F output features.
 """

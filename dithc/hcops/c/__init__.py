@@ -7,7 +7,6 @@ Extending: add a kernel function here and its operator to `dithc.hcops.spec`.
 """
 
 from dithc.hcops.c import library, matrix, vector
-from dithc.hcops.c.library import program, sequence
-from dithc.hcops.c.packs import Packs, version_of
+from dithc.hcops.c.library import Packs, program, sequence, version_of
 
 __all__ = ["Packs", "library", "matrix", "program", "sequence", "vector", "version_of"]

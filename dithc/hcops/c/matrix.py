@@ -1,7 +1,5 @@
 """Raw matrix kernels of the C back end: linear layers, attention and rotation of heads, without autograd.
 
-Outputs of a megabyte or more are in the pool of huge pages.
-
 Legend: N batch, T tokens, D width, H heads, K head width (D = H * K), F output features.
 """
 

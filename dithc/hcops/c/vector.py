@@ -58,14 +58,11 @@ def gate_residual_forward(x: Tensor, gate: Tensor, y: Tensor) -> Tensor:
     return out  # (N, T, D)
 
 
-def gate_residual_backward(
-    dout: Tensor, gate: Tensor, y: Tensor, *, dtype: torch.dtype | None = None
-) -> tuple[Tensor, Tensor]:
-    """Return dy (N, T, D) in `dtype` (None: y's) and dgate (N, D) in gate's type. The gradient of x is dout itself."""
+def gate_residual_backward(dout: Tensor, gate: Tensor, y: Tensor, *, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Return dy (N, T, D) in `dtype` and dgate (N, D) in gate's type. The gradient of x is dout itself."""
     op = "gate_residual_backward"
     n, t, d = stream(op, "dout", dout)
     shape_of(op, "y", y, (n, t, d))
-    dtype = dtype or y.dtype
     gate_address, gate_type, stride = condition(op, "gate", gate, (n, d))
     dy, dgate = pool().empty(y.shape, dtype), gate.new_empty((n, d))
     functions().hc_gate_residual_backward(
@@ -122,17 +119,15 @@ def swiglu_backward(dy: Tensor, x: Tensor) -> Tensor:
     return dx  # (N, T, 2E)
 
 
-def scale_add_forward(x: Tensor, y: Tensor | None, alpha: float, beta: float, *, out: Tensor | None = None) -> Tensor:
-    """Return alpha * x + beta * y in the wider type; y has x's shape, or None for alpha * x. `out` may be x itself."""
+def scale_add_forward(x: Tensor, y: Tensor | None, alpha: float, beta: float) -> Tensor:
+    """Return alpha * x + beta * y in the wider type; y has x's shape, or None for alpha * x."""
     if y is not None:
         shape_of("scale_add", "y", y, x.shape)
-    if out is None:
-        out = pool().empty(x.shape, x.dtype if y is None else torch.promote_types(x.dtype, y.dtype))
-    shape_of("scale_add", "out", out, x.shape)
+    out = pool().empty(x.shape, x.dtype if y is None else torch.promote_types(x.dtype, y.dtype))
     functions().hc_scale_add(
         *(native.context(), x.numel(), alpha, *array("scale_add", "x", x), 0.0 if y is None else beta),
         *((None, 0) if y is None else array("scale_add", "y", y)),
-        *array("scale_add", "out", out),
+        *(out.data_ptr(), TYPES[out.dtype]),
     )
     return out
 

@@ -1,11 +1,10 @@
 """Compilation and on-disk cache of the loops, and instructions that Numba lacks.
 
 Loops are compiled without Numba's threads, because OpenMP, TBB or a work queue besides torch's pool would disturb it.
-They release the GIL, and `operators` runs them on plain Python threads.
+They release the GIL, and `threads` runs them on plain Python threads.
 
-Arithmetic is fp32 and exactly as written. No value is assumed finite. Only `multiply_add` fuses multiply-adds, so that
-vector and scalar parts of a loop give the same bits. Only `helper(reorder=True)` lets the compiler split a sum over
-lanes. The split depends only on the length of the sum.
+Arithmetic is fp32 and exactly as written. Only `multiply_add` fuses multiply-adds, so that vector and scalar parts of a
+loop give the same bits. Only `helper(reorder=True)` lets the compiler split a sum over lanes, by its length alone.
 """
 
 import hashlib

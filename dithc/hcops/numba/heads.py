@@ -1,7 +1,6 @@
 """RMSNorm and rotation of the heads of q and k: compiled loops and raw kernels.
 
-Arrays are flat and arithmetic is fp32. Sums over tokens use blocks as in `loops.py`, so that results do not depend on
-the number of threads.
+Arrays are flat and arithmetic is fp32. Sums over tokens use blocks as in `loops.py`.
 
 Legend: N batch, T tokens, D width, H heads, K head width (D = H * K).
 """

@@ -101,7 +101,10 @@ def linear_backward(
         shape, right = (features, width, rows), either(op, "x", x, compute)
         _product(shape, (left, 1, features), (right, 1, width), either(op, "into", dw), accumulate=accumulate)
     if has_bias and needs[2]:
-        db = _sum_of_rows(flat(op, "dy", dy), rows, features)
+        blocks = -(-rows // TOKENS_PER_BLOCK)
+        sums = np.empty(blocks * features, np.float32)
+        run(loops.column_sums, blocks, rows, features, flat(op, "dy", dy), sums, elements=dy.numel())
+        db = add_blocks(sums, (1, blocks, features))[0]
     return dx, dw, db  # (..., D), (F, D), (F)
 
 
@@ -128,13 +131,11 @@ def gate_residual_forward(x: Tensor, gate: Tensor, y: Tensor) -> Tensor:
     return out  # (N, T, D)
 
 
-def gate_residual_backward(
-    dout: Tensor, gate: Tensor, y: Tensor, *, dtype: torch.dtype | None = None
-) -> tuple[Tensor, Tensor]:
+def gate_residual_backward(dout: Tensor, gate: Tensor, y: Tensor, *, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     op = "gate_residual_backward"
     n, t, d = stream(op, "dout", dout)
     shape_of(op, "y", y, (n, t, d))
-    dy, blocks = torch.empty(y.shape, dtype=dtype or y.dtype), -(-t // TOKENS_PER_BLOCK)
+    dy, blocks = torch.empty(y.shape, dtype=dtype), -(-t // TOKENS_PER_BLOCK)
     dgate = np.empty(n * blocks * d, np.float32)
     rows = _condition(op, "gate", gate, (n, d))
     source, *others = flats(op, dout=dout, y=y, dy=dy)
@@ -297,10 +298,3 @@ def _cut(m: int, n: int, threads: int) -> tuple[int, int]:
         columns = -(-n // (threads // row_cuts * COLUMNS)) * COLUMNS
         best = min(best, (rows * columns + PRODUCTS_PER_PACKED * (rows + columns), rows, columns))
     return best[1:]
-
-
-def _sum_of_rows(x: Array, rows: int, width: int) -> Tensor:
-    blocks = -(-rows // TOKENS_PER_BLOCK)
-    sums = np.empty(blocks * width, np.float32)
-    run(loops.column_sums, blocks, rows, width, x, sums, elements=x.size)
-    return add_blocks(sums, (1, blocks, width))[0]

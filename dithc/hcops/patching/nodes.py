@@ -35,7 +35,7 @@ def norm(
 ) -> Tensor:
     """Return LayerNorm (Ba et al. 2016) or RMSNorm (Zhang & Sennrich 2019) of x (..., D), contiguous, in x's type.
 
-    Missing weight (D) means ones, missing bias zeros. `torch_call` computes gradients that are not contiguous.
+    Missing weights are ones, missing biases zeros. `torch_call` computes gradients that are not contiguous.
     """
     out: Tensor = dithc_norm.apply(x, weight, bias, eps, rms, torch_call)  # type: ignore[no-untyped-call]
     return out

@@ -13,11 +13,11 @@ from torch import nn
 
 from dithc import hcops, native
 from dithc.log import UserError
-from dithc.native import contexts, openmp
+from dithc.native import contexts
 from tests.native.on_threads import on_threads
 
 pytestmark = pytest.mark.skipif(native.library() is None, reason="no C library")
-has_openmp = pytest.mark.skipif(openmp.runtime().functions is None, reason=openmp.runtime().words)
+has_openmp = pytest.mark.skipif(isinstance(contexts.torch_openmp(), str), reason=str(contexts.torch_openmp()))
 THREADS = 3
 
 
@@ -152,7 +152,7 @@ print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), torch.equal(before, mo
 
 
 def test_without_openmp_threads_are_our_own_and_it_is_said(monkeypatch, caplog):
-    monkeypatch.setattr(contexts, "runtime", lambda: openmp.Runtime(None, "this torch does not run on OpenMP"))
+    monkeypatch.setattr(contexts, "torch_openmp", lambda: "this torch does not run on OpenMP")
     own = of_team()
     with caplog.at_level(logging.INFO):
         hcops.patch(nn.Sequential(nn.Linear(2, 2)))

@@ -15,17 +15,20 @@ from hypothesis import strategies as st
 
 from dithc import native
 from dithc.hardware import Machine, discover, plan
+from dithc.hcops.c import library
 from dithc.log import UserError
 from dithc.native import contexts, loading
+
+CACHES = (loading.load, loading.isa, library._handle)
 
 
 @pytest.fixture
 def fresh():
     """Clear the caches of loading and detection before and after a test that changes their inputs."""
-    for cached in (loading.load, loading.isa):
+    for cached in CACHES:
         cached.cache_clear()
     yield
-    for cached in (loading.load, loading.isa):
+    for cached in CACHES:
         cached.cache_clear()
 
 

@@ -223,10 +223,7 @@ def adaln_backward(
     dshift, dscale = np.empty(n * blocks * d, np.float32), np.empty(n * blocks * d, np.float32)
     scales, sources = _condition(op, "scale", scale, (n, d)), flats(op, dy=dy, x=x)
     others = flats(op, mean=mean, rstd=rstd, dstream=dstream, dx=dx)
-    run(
-        *(loops.adaln_backward, n * blocks, t, d, *sources, scales, *others, dshift, dscale),
-        elements=x.numel(),
-    )
+    run(loops.adaln_backward, n * blocks, t, d, *sources, scales, *others, dshift, dscale, elements=x.numel())
     return dx, add_blocks(dshift, (n, blocks, d)).to(scale.dtype), add_blocks(dscale, (n, blocks, d)).to(scale.dtype)
 
 

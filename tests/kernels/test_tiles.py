@@ -19,12 +19,10 @@ pytestmark = [pytest.mark.slow, pytest.mark.unit("kernel-tests"), EMULATED]
 MISUSE = {
     "unconfigured": "a load of tile 0 by a thread that has not configured its tiles",
     "no such tile": "a load of tile 8, which is not configured",
-    "tile left out": "a store of tile 3, which is not configured",
     "same tiles": "tiles 0, 1 and 1, which must differ",
     "rows differ": "into 15 of 64",
     "palette": "palette 2",
     "tall": "17 rows of 64 bytes",
-    "wide": "16 rows of 68 bytes",
 }
 # Tests with AMX parameters, without the slowest tests.
 FILES = ("attention", "attention_heads", "few_rows", "gemm", "gemm_bf16", "gemm_clusters", "gemm_split")

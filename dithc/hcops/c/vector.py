@@ -291,14 +291,11 @@ def _addresses(
         for tensor, other in zip(tensors, like or tensors, strict=True)
         if tensor.dtype is of_type and tensor.is_cpu and tensor.is_contiguous() and tensor.shape == other.shape
     ]
-    if len(found) == len(tensors) and not any(address % of_type.itemsize for address in found):
-        return torch.tensor(found, dtype=torch.int64)
-    found = []
-    for index, tensor in enumerate(tensors):  # report the first unsupported tensor
-        entry = f"{name}[{index}]"
-        if like is not None:
-            shape_of(op, entry, tensor, like[index].shape)
-        found.append(typed(op, entry, tensor, of_type))
+    if len(found) != len(tensors) or any(address % of_type.itemsize for address in found):
+        for index, tensor in enumerate(tensors):  # report the first unsupported tensor
+            if like is not None:
+                shape_of(op, f"{name}[{index}]", tensor, like[index].shape)
+            typed(op, f"{name}[{index}]", tensor, of_type)
     return torch.tensor(found, dtype=torch.int64)
 
 

@@ -21,17 +21,3 @@ def partition(length: int, parts: int, *, multiple: int = 1) -> list[slice]:
     units_each, units_extra = divmod(-(-length // multiple), parts)
     edges = [min((part * units_each + min(part, units_extra)) * multiple, length) for part in range(parts + 1)]
     return [slice(start, stop) for start, stop in pairwise(edges)]
-
-
-def partition_two_level(length: int, clusters: int, cores: int, *, multiple: int = 1) -> list[list[slice]]:
-    """Split `range(length)` among clusters, then each part among cores.
-
-    Slices refer to the full range.
-    """
-    return [
-        [
-            slice(part.start + inner.start, part.start + inner.stop)
-            for inner in partition(part.stop - part.start, cores, multiple=multiple)
-        ]
-        for part in partition(length, clusters, multiple=multiple)
-    ]

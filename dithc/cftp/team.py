@@ -1,12 +1,12 @@
-"""Python interface to the compute threads of this process, grouped by core cluster."""
+"""Compute threads of this process, grouped by core cluster: placement, and the cost of a barrier."""
 
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import groupby, pairwise
 from statistics import median
 
 from dithc import native
-from dithc.native import contexts, teams
+from dithc.native import ceilings, contexts
 
 # The time is the median of several short runs of barriers, because a run that the system interrupts takes milliseconds.
 BARRIERS_PER_RUN, RUNS = 1000, 21
@@ -19,7 +19,7 @@ class Team:
     Attributes:
         clusters: numbers of the threads of each cluster, consecutive.
         cpus: CPU of each thread; empty if the system places the threads.
-        nodes: memory node of each cluster; empty if all memory is on one node, or not bound.
+        nodes: memory node of each cluster; empty without binding.
         reason: reason for a single thread, or "".
     """
 
@@ -30,15 +30,9 @@ class Team:
 
     @classmethod
     def of(cls, *, num_threads: int | None = None) -> "Team":
-        """Return the team of the C library's operators, and start it if necessary.
+        """Return the team of the C library's operators, and start it if necessary; None uses torch's number of threads.
 
-        Without the library the team is the caller alone.
-
-        Args:
-            num_threads: number of threads; None for torch's number.
-
-        Raises:
-            MemoryError, ValueError: the system rejected the request for memory or threads.
+        Without the library the team is the caller alone. MemoryError or ValueError: the system refused memory or threads.
         """
         if native.library() is None:
             return cls(clusters=((0,),), cpus=(), nodes=(), reason=native.load().reason)
@@ -51,45 +45,21 @@ class Team:
 
     @property
     def num_threads(self) -> int:
-        """Number of threads, including the caller."""
         return sum(map(len, self.clusters))
 
-    def run(self, function: Callable[[int, int], object]) -> None:
-        """Call `function(thread, threads)` on every thread and wait for all calls.
-
-        A forked child calls it on the caller only. Operators inside the function run on the calling thread alone. The
-        function may run another team; running the same team deadlocks.
-
-        Raises:
-            BaseException: error of the first failed thread (by number), with a note that names the thread; the other
-                calls have completed.
-        """
-        if self.reason:
-            function(0, 1)
-        else:
-            teams.run(function, num_threads=self.num_threads)
-
-    def barrier_seconds(self, *, count: int = BARRIERS_PER_RUN, runs: int = RUNS) -> float:
-        """Return the median time of a barrier of all threads.
-
-        Each of `runs` runs makes `count` consecutive barriers.
-        """
-        return median(self.barrier_times(count=count, runs=runs))
+    def barrier_seconds(self) -> float:
+        return median(self.barrier_times())
 
     def barrier_times(self, *, count: int = BARRIERS_PER_RUN, runs: int = RUNS) -> list[float]:
-        """Return the seconds per barrier of each run, after a warm-up run.
-
-        Returns [0.0] for one thread.
-        """
+        """Return the seconds per barrier of each run of `count` barriers, after a warm-up run; [0.0] for one thread."""
         if self.num_threads == 1:
             return [0.0]
-        teams.barriers(count, num_threads=self.num_threads)
-        return [self._seconds(count) / count for _ in range(runs)]
-
-    def _seconds(self, count: int) -> float:
-        start = time.perf_counter()
-        teams.barriers(count, num_threads=self.num_threads)
-        return time.perf_counter() - start
+        ceilings.barriers(count, num_threads=self.num_threads)
+        marks = [time.perf_counter()]
+        for _ in range(runs):
+            ceilings.barriers(count, num_threads=self.num_threads)
+            marks.append(time.perf_counter())
+        return [(after - before) / count for before, after in pairwise(marks)]
 
     def describe(self) -> str:
         """Return a one-line summary for the user."""
@@ -103,10 +73,6 @@ class Team:
 
 def _ranges(numbers: tuple[int, ...]) -> str:
     """Format (0, 1, 2, 3, 5) as 0-3,5."""
-    runs: list[list[int]] = []
-    for number in sorted(set(numbers)):
-        if runs and number == runs[-1][-1] + 1:
-            runs[-1].append(number)
-        else:
-            runs.append([number])
+    neighbors = groupby(enumerate(sorted(set(numbers))), key=lambda place: place[1] - place[0])
+    runs = [[number for _, number in run] for _, run in neighbors]
     return ",".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]) for run in runs)

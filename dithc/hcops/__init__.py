@@ -1,7 +1,6 @@
 """Operators of a Diffusion Transformer with gradients, served by kernels of the selected back end.
 
-Purpose: almost all time of a training step is spent in these operators. Faster kernels replace the kernels behind this
-API only.
+Purpose: almost all time of a training step is spent in these operators. Faster kernels need this API only.
 
 Contents: `linear` (with bias, GELU or gated residual as epilogue) and `attention`. `fused` contains the MLP and the
 complete block as one autograd node each, `vector` the memory-bound operators, `optimizer` the norm, the update and the
@@ -10,14 +9,11 @@ serve models of other libraries.
 
 Invariants:
 
-- `spec.SPECS` is the only list of operators. Dispatch, tests and benchmarks read it. By default the C kernels serve,
-  then Numba without a library, then the reference. A log line gives the choice and the reason.
-- The back end `reference` (plain torch) serves every operator on every machine. It is the reference of the tests, and
-  serves inputs that other back ends do not support. `describe` documents the rule, and the log reports each case.
+- `spec.SPECS` is the only list of operators. By default the C kernels serve, then Numba without a library, then the
+  back end `reference` (plain torch), which also serves inputs that the others do not support. The log reports why.
 - Every operator has a gradient for each floating-point input, has no side effects, and supports autocast with fp32
   weights and torch.compile.
-- The back end is selected per process. A backward pass and its recomputation must use the choice of the forward pass:
-  leave `use` after the backward pass.
+- The back end is selected per process. Leave `use` after the backward pass, which uses the same choice.
 
 Extending: a new back end is a package with the raw kernels of `c`, a name in `table.FAST` and its modules in
 `table._modules`. A new operator needs a function in `ops.py`, `vector.py` or `fused.py`, a reference, raw kernels, an

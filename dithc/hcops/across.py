@@ -17,17 +17,10 @@ from dithc.hcops.c import library, matrix
 def attention_in(
     memory: Tensor, qkv: Tensor, num_heads: int, *, first: int, meet: Callable[[Any], None]
 ) -> tuple[Tensor, Tensor]:
-    """Compute attention over keys and values of all processes, as C kernels in one sequence.
+    """Compute attention over keys and values of all processes, as C kernels in one sequence; see `attention_to`.
 
-    The caller keeps both results until the sequence has run.
-
-    Args:
-        memory: Shared memory (N, T, 2D) in qkv's type: keys, then values.
-        qkv: Tokens `first` to `first` + t, (N, t, 3D).
-        meet: Barrier as a kernel call; `memory` contains all keys and values after it.
-
-    Returns:
-        The mixed values (N, t, D), and the logarithms of the sums of exponentials (N, H, t).
+    `memory` (N, T, 2D) is shared and has qkv's type: keys, then values. qkv (N, t, 3D) contains the tokens from `first`
+    on. The kernel call `meet` is a barrier. The caller keeps both results until the sequence has run.
     """
     n, t, width = qkv.shape
     size, d, whole = qkv.element_size(), width // 3, memory.shape[1]
@@ -58,10 +51,7 @@ def linears_in(
     columns: slice,
     meet: Callable[[Any], None],
 ) -> None:
-    """Compute `columns` of linear layers, weights (F, D) and biases (F), of x (N, D) into shared memory (L, N, F).
-
-    All processes pass the same x. `meet` is the barrier of `attention_in`.
-    """
+    """Compute `columns` of linear layers of x (N, D), equal on all processes, into shared memory (L, N, F)."""
     calls = library.functions()
     for place, (weight, bias) in zip(memory, layers, strict=True):
         mine = matrix.linear_forward(x, weight[columns], bias[columns], memory.dtype)  # (N, f)
@@ -80,9 +70,9 @@ def linears_apart(x: Tensor, layers: Sequence[tuple[Tensor, Tensor]], dtype: tor
 
 
 def attention_to(qkv: Tensor, key: Tensor, value: Tensor, num_heads: int) -> tuple[Tensor, Tensor]:
-    """Compute attention of the queries in qkv (N, t, 3D) to some keys and values (N, S, D).
+    """Compute attention of the queries in qkv (N, t, 3D) to some keys and values (N, S, D), in fp32.
 
-    The fp32 results can be merged: mixed values (N, t, D), and logarithms of the sums of exponentials (N, H, t).
+    The results can be merged: mixed values (N, t, D), and logarithms of the sums of exponentials (N, H, t).
     """
     if backend_of("attention") == "c":
         return matrix.attention_over(qkv, key, value, num_heads, dtype=torch.float32)

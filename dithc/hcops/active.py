@@ -21,7 +21,6 @@ _said_default: list[bool] = []  # not empty after the default was logged or a ba
 
 
 def backend_of(op: str) -> str:
-    """Return the back end that serves an operator now."""
     return _active[op].backend
 
 
@@ -37,13 +36,15 @@ def raw(name: str) -> Callable[..., Any]:
 class use:  # lower case because call sites use it like a function
     """Select `backend` for `ops` (None: all operators), permanently or within a `with` block.
 
-    Raises:
-        UserError: The table has no such back end or operator, or the back end is unavailable; the selection is
-            unchanged.
+    UserError: the table lacks the back end or operator, or the back end is unavailable. The selection is unchanged.
     """
 
     def __init__(self, backend: str, *, ops: Collection[str] | None = None) -> None:
-        chosen = _only(choose(backend), ops)
+        chosen = choose(backend)
+        if unknown := sorted(set(ops or ()) - set(chosen)):
+            expected = f"some of {', '.join(chosen)}"
+            raise problem("operators of a back end", got=", ".join(unknown), expected=expected, fix="correct the names")
+        chosen = {op: choice for op, choice in chosen.items() if ops is None or op in ops}
         if why := obstacle(backend):
             fix = "select another back end, or remove the reported cause"
             raise problem(f"back end {backend} of the operators", got=why, expected="an available back end", fix=fix)
@@ -59,14 +60,6 @@ class use:  # lower case because call sites use it like a function
         _activate(self._previous)
 
 
-def _only(chosen: dict[str, Choice], ops: Collection[str] | None) -> dict[str, Choice]:
-    """Restrict the choices to `ops`; raise UserError for unknown operators."""
-    if unknown := sorted(set(ops or ()) - set(chosen)):
-        expected = f"some of {', '.join(chosen)}"
-        raise problem("operators of a back end", got=", ".join(unknown), expected=expected, fix="correct the names")
-    return chosen if ops is None else {op: choice for op, choice in chosen.items() if op in ops}
-
-
 def _activate(choices: dict[str, Choice]) -> None:
     _active.update(choices)
     _raw.clear()
@@ -74,8 +67,6 @@ def _activate(choices: dict[str, Choice]) -> None:
 
 def describe() -> list[dict[str, str]]:
     """Return a row with `op`, `backend`, `kernel` and `why` for each operator.
-
-    For C kernels the reason includes the instruction set and its origin, and for `linear` the tuning in use.
 
     The reference serves inputs that a fast back end does not support: types other than fp32 and bf16 (such as fp64 for
     gradient checks), devices other than the CPU, subclasses of Tensor, transformations of torch.func and forward-mode
@@ -88,7 +79,6 @@ def describe() -> list[dict[str, str]]:
 
 
 def say_once(op: str, text: str, *arguments: object) -> None:
-    """Log a warning about an operator once."""
     if (op, text) not in _said:
         _said.add((op, text))
         log.warning(text, *arguments)
@@ -105,13 +95,10 @@ def say_default() -> None:
 def _why(choice: Choice) -> str:
     if choice.backend != "c":
         return choice.why
-    reasons = [choice.why]
-    if choice.spec.parts:
-        asked = os.environ.get(ISA_VARIABLE)
-        reasons.append(f"{native.isa()}, {f'which {ISA_VARIABLE} names' if asked else 'the fastest of this CPU'}")
-    if choice.spec.name == "linear" and (tuned := summary()):
-        reasons.append(tuned)
-    return "; ".join(reasons)
+    origin = f"which {ISA_VARIABLE} names" if os.environ.get(ISA_VARIABLE) else "the fastest of this CPU"
+    isa = f"{native.isa()}, {origin}" if choice.spec.parts else None
+    tuned = summary() if choice.spec.name == "linear" else None
+    return "; ".join(filter(None, (choice.why, isa, tuned)))
 
 
 def _kernel(choice: Choice) -> str:

@@ -83,10 +83,7 @@ def heads_of(op: str, qkv: Tensor, num_heads: int) -> tuple[int, int, int, int]:
 
 
 def rotation_of(op: str, qkv: Tensor, num_heads: int, *constants: Tensor | None) -> tuple[int, int, int, int]:
-    """Return the sizes of `heads_of`; raise UserError unless tables (T, K / 2) fp32 and weights (K) come in pairs.
-
-    `constants` has the order of `CONSTANTS`.
-    """
+    """Return the sizes of `heads_of`; raise UserError unless tables (T, K / 2) fp32 and weights (K) come in pairs."""
     sizes = heads_of(op, qkv, num_heads)
     _, tokens, _, width = sizes
     cos, sin, query_weight, key_weight = constants
@@ -191,9 +188,5 @@ def _unfit(op: str, name: str, tensor: Tensor, *, layout: str = "contiguous") ->
     if tensor.data_ptr() % tensor.itemsize:
         got = f"memory at {tensor.data_ptr():#x}"
         return problem(where, got=got, expected=f"a multiple of {tensor.itemsize} bytes", fix="copy it with .clone()")
-    return problem(
-        where,
-        got=f"strides {tensor.stride()} of shape {tuple(tensor.shape)}",
-        expected=layout,
-        fix="copy it with .contiguous()",
-    )
+    got = f"strides {tensor.stride()} of shape {tuple(tensor.shape)}"
+    return problem(where, got=got, expected=layout, fix="copy it with .contiguous()")

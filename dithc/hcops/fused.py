@@ -1,8 +1,7 @@
 """Several operators as one autograd node: the MLP of a block, and the complete block of a DiT.
 
 Between two kernels, Python, autograd and modules take 0.2 to 0.3 milliseconds, because a product evicts their data from
-the caches. The share of this time in a step grows with the number of cores. A block therefore runs its C kernels as one
-call forward and two calls backward. Intermediate tensors live until these calls have run.
+the caches. A block therefore runs its C kernels as one call forward and two calls backward.
 
 Legend: N batch, T tokens, D width, E width of the hidden layer, F output features, H heads, K head width (D = H * K).
 """
@@ -44,22 +43,12 @@ def mlp(
     gate: Tensor,
     residual: Tensor,
 ) -> Tensor:
-    """Return residual + gate * (GELU(x @ weight1^T + bias1) @ weight2^T + bias2): two calls of `linear` as one autograd
-    node.
+    """Return residual + gate * (GELU(x @ weight1^T + bias1) @ weight2^T + bias2) as one autograd node.
 
     The product for the gradient of the hidden layer includes the gradient of the GELU, which saves two passes over
     memory. Weights with an attribute `flat_grad` receive their gradients there. Operators run one by one if their back
-    ends differ.
-
-    Args:
-        x: (N, T, D).
-        weight1: (E, D), with bias1 (E) or None.
-        weight2: (F, E), with bias2 (F) or None.
-        gate: (N, F).
-        residual: (N, T, F), the shape of the result.
-
-    Raises:
-        UserError: Shapes or types of the tensors do not match; the message names the argument.
+    ends differ. x is (N, T, D), weight1 (E, D), weight2 (F, E), gate (N, F), residual and result (N, T, F). UserError
+    names the argument with a wrong shape or type.
     """
     layers = {"weight1": weight1, "bias1": bias1, "weight2": weight2, "bias2": bias2}
     if reference_serves("mlp", x=x, **layers, gate=gate, residual=residual):
@@ -90,14 +79,8 @@ class BlockWeights(NamedTuple):
     key: Tensor | None = None
 
     @property
-    def layers(self) -> tuple[Tensor, ...]:
-        """Weights and biases of the linear layers."""
-        return self[: 2 * NUM_LAYERS]  # type: ignore[return-value]
-
-    @property
-    def norms(self) -> tuple[Tensor, ...]:
-        """Weights of the norms of q and k, if any."""
-        return tuple(weight for weight in (self.query, self.key) if weight is not None)
+    def matrices(self) -> tuple[Tensor, ...]:
+        return self[: 2 * NUM_LAYERS : 2]  # type: ignore[return-value]
 
 
 class LastWeights(NamedTuple):
@@ -108,21 +91,9 @@ class LastWeights(NamedTuple):
     out: Tensor  # (F, D)
     out_bias: Tensor
 
-    @property
-    def layers(self) -> tuple[Tensor, ...]:
-        """See `BlockWeights`."""
-        return tuple(self)
-
-    @property
-    def norms(self) -> tuple[Tensor, ...]:
-        """See `BlockWeights`."""
-        return ()
-
 
 class Kind(NamedTuple):
-    """Settings of a block: RMSNorm instead of LayerNorm, SwiGLU instead of GELU, and cos and sin (T, K / 2) fp32 for
-    rotation or None.
-    """
+    """Settings of a block: RMSNorm, SwiGLU, and cos and sin (T, K / 2) fp32 for rotation or None."""
 
     num_heads: int
     eps: float = 1e-6
@@ -143,23 +114,21 @@ def is_plain(module: nn.Module, kind: type[nn.Module]) -> bool:
 
 
 def in_one_library() -> bool:
-    """Return whether the C kernels serve all operators of a block."""
     return all(backend_of(part) == "c" for part in PARTS_OF_BLOCK)
 
 
 def block_serves(x: Tensor, c: Tensor, weights: BlockWeights | LastWeights) -> bool:
-    """Return whether `block` or `last` accepts these inputs.
-
-    It accepts inputs that the single operators pass to the C kernels, if either all tensors or none require a gradient.
-    """
+    """Return whether `block` or `last` accepts these inputs, of which all or none require a gradient."""
     if part.across is not None and not part.across.in_sequence:
         return False
     if traced(x) or not in_one_library():
         return False
-    parameters = (*weights.layers, *weights.norms)
+    layers: tuple[Tensor, ...] = weights[: 2 * NUM_LAYERS]  # type: ignore[assignment]
+    norms = [weight for weight in weights[2 * NUM_LAYERS :] if weight is not None]
+    parameters = (*layers, *norms)
     if any(type(weight) is not Parameter or not weight.is_contiguous() for weight in parameters):
         return False
-    if any(weight.dtype is not torch.float32 for weight in weights.norms):
+    if any(weight.dtype is not torch.float32 for weight in norms):
         return False
     wanted = {tensor.requires_grad for tensor in (x, c, *parameters)}
     if torch.is_grad_enabled() and len(wanted) > 1:
@@ -167,17 +136,17 @@ def block_serves(x: Tensor, c: Tensor, weights: BlockWeights | LastWeights) -> b
     if torch.is_autocast_enabled("cpu"):
         one_type = torch.promote_types(x.dtype, torch.get_autocast_dtype("cpu")) is x.dtype
     else:
-        one_type = all(tensor.dtype is x.dtype for tensor in (c, *weights.layers))
+        one_type = all(tensor.dtype is x.dtype for tensor in (c, *layers))
     if not one_type:
         return False
     return obstacle("block", {"x": x, "c": c, **weights._asdict()}) is None
 
 
 def block(x: Tensor, c: Tensor, weights: BlockWeights, kind: Kind) -> Tensor:
-    """Apply a DiT block with adaLN-Zero (Peebles & Xie 2023, section 3.2); `block_serves` has accepted the inputs.
+    """Apply a DiT block with adaLN-Zero (Peebles & Xie 2023, section 3.2) that `block_serves` has accepted.
 
-    Kernels and arguments equal the single operators', so the bits do too. Weights with an attribute `flat_grad` receive
-    their gradients there. x is (N, T, D), c (N, D); the result (N, T, D) has the type of the residual connections.
+    The bits equal the single operators'. Weights with an attribute `flat_grad` receive their gradients there. x is
+    (N, T, D), c (N, D); the result (N, T, D) has the type of the residual connections.
     """
     say_default()
     dtype = type_of_products(x)
@@ -189,7 +158,6 @@ def block(x: Tensor, c: Tensor, weights: BlockWeights, kind: Kind) -> Tensor:
 
 
 def type_of_products(x: Tensor) -> torch.dtype:
-    """Return the type of a block's products for a stream x."""
     return torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else x.dtype
 
 
@@ -200,11 +168,7 @@ def modulated(x: Tensor, modulation: Tensor, weights: BlockWeights, kind: Kind) 
 
 
 def last(x: Tensor, active: Tensor, weights: LastWeights, kind: Kind) -> Tensor:
-    """Apply the final layer (Peebles & Xie 2023, figure 3) to x (N, T, D) without gradients.
-
-    `block_serves` has accepted the inputs. `active` (N, D) is SiLU of the condition; it and the result (N, T, F) have
-    the type of the products. `kind` sets the norm.
-    """
+    """Apply the accepted final layer (Peebles & Xie 2023, figure 3) without gradients; `active` (N, D) is SiLU of c."""
     linear, dtype = raw("linear_forward"), type_of_products(x)
     shift, scale = linear(active, weights.modulation, weights.modulation_bias, dtype).chunk(2, dim=1)  # (N, D) each
     normed, *_ = raw("adarms_forward" if kind.rms else "adaln_forward")(x, shift, scale, kind.eps, dtype)  # (N, T, D)
@@ -213,17 +177,15 @@ def last(x: Tensor, active: Tensor, weights: LastWeights, kind: Kind) -> Tensor:
 
 
 class dithc_block(torch.autograd.Function):  # a profiler shows the class name
-    """Autograd node of `block`."""
-
     @staticmethod
     def forward(ctx: Any, x: Tensor, c: Tensor, *others: Any) -> Tensor:
         *given, ctx.kind, ctx.dtype = others
         weights = BlockWeights(*given)
         ctx.direct = True
-        ctx.parameters = [gradients.flat_parameter(ctx, weight) for weight in weights.layers[::2]]
+        ctx.parameters = [gradients.flat_parameter(ctx, weight) for weight in weights.matrices]
         x, c = dense(x), dense(c)
         out, *kept = _forward(x, c, weights, ctx.kind, ctx.dtype, keep=True)
-        ctx.save_for_backward(x, c, *weights.layers[::2], weights.query, weights.key, *kept)
+        ctx.save_for_backward(x, c, *weights.matrices, weights.query, weights.key, *kept)
         first: Tensor = out
         return first
 
@@ -239,11 +201,7 @@ class dithc_block(torch.autograd.Function):  # a profiler shows the class name
 
 
 class _Layers:
-    """Linear layers of a node in its backward pass.
-
-    Attributes:
-        gradients: Gradients of each weight and bias, set by calls, and of the norms of q and k.
-    """
+    """Linear layers of a node in its backward pass. Calls set `gradients`, in the order of `BlockWeights`."""
 
     def __init__(self, ctx: Any) -> None:
         self.gradients: list[Tensor | None] = [None] * len(BlockWeights._fields)
@@ -277,9 +235,7 @@ def _forward(
     keep: bool,
     modulation: Tensor | None = None,
 ) -> tuple[Any, ...]:
-    """Return the result and the tensors that `_backward` needs, in its order. Without `keep`, optional tensors are
-    None.
-    """
+    """Return the result and the tensors of `_backward`, in its order. Without `keep`, optional tensors are None."""
     w = weights
     linear, gated = raw("linear_forward"), raw("linear_gate_residual_forward")
     norm = raw("adarms_forward" if kind.rms else "adaln_forward")
@@ -290,7 +246,10 @@ def _forward(
         shift_a, scale_a, gate_a, shift_m, scale_m, gate_m = modulation.chunk(NUM_CONDITIONS, dim=1)  # (N, D) each
         normed_a, *of_norm_a = norm(x, shift_a, scale_a, kind.eps, dtype)  # (N, T, D), (N, T) once or twice
         qkv = linear(normed_a, w.qkv, w.qkv_bias, dtype)  # (N, T, 3D)
-        heads = _rotated(qkv, weights, kind)  # (N, T, 3D)
+        heads = qkv
+        if kind.cos is not None or w.query is not None:
+            constants = (kind.cos, kind.sin, w.query, w.key)
+            heads = raw("rotate_heads_forward")(qkv, kind.num_heads, kind.eps, *constants)  # (N, T, 3D)
         if part.across is None:
             mixed, lse = raw("attention_forward")(heads, kind.num_heads)  # (N, T, D), (N, H, T)
         else:
@@ -309,15 +268,6 @@ def _forward(
     kept = qkv if w.query is not None and heads is not qkv else None
     of_attention = (normed_a, kept, heads, mixed, lse, branch_a)
     return out, active, modulation, *of_attention, stream, normed_m, hidden, before, branch_m, *of_norm_a, *of_norm_m
-
-
-def _rotated(qkv: Tensor, weights: BlockWeights, kind: Kind) -> Tensor:
-    """Return normed and rotated heads, or qkv itself without norm and rotation."""
-    if kind.cos is None and weights.query is None:
-        return qkv
-    constants = (kind.cos, kind.sin, weights.query, weights.key)
-    heads: Tensor = raw("rotate_heads_forward")(qkv, kind.num_heads, kind.eps, *constants)
-    return heads
 
 
 def _backward(ctx: Any, dout: Tensor, layers: _Layers) -> tuple[Tensor, Tensor]:

@@ -23,8 +23,7 @@ def linear(
     gate: Tensor | None = None,
     residual: Tensor | None = None,
 ) -> Tensor:
-    """Return y = x @ weight^T + bias, or GELU(y) in the tanh form, or residual + gate * y: one product with an
-    epilogue.
+    """Return y = x @ weight^T + bias, or GELU(y) in the tanh form, or residual + gate * y, as one product.
 
     A weight with an attribute `flat_grad` receives its gradient there (see `optimizer.flat_gradients`).
 
@@ -35,8 +34,7 @@ def linear(
         residual: (N, T, F), the stream of the gated branch (Peebles & Xie, section 3.2).
 
     Returns:
-        (..., F) in autocast's type, else the type of the inputs; with a residual, the wider of that type and the
-        residual's.
+        (..., F) in autocast's type, else the type of the inputs; at least as wide as the residual's type.
 
     Raises:
         UserError: Shapes or types of the tensors do not match; the message names the argument.

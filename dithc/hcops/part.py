@@ -1,7 +1,7 @@
 """Partition of images across processes: the state that operators read if tokens or rows are elsewhere.
 
-Networks do not handle this case. Within `part_of`, attention obtains the missing keys and values through `Across`, and
-products sum in the order of the complete image, so that a part has the same bits as in the complete image.
+Within `part_of`, attention obtains the missing keys and values through `Across`, and products sum in the order of the
+complete image, so that a part has the same bits as in the complete image.
 
 Legend: N batch, t tokens of the part, D width.
 """
@@ -17,9 +17,8 @@ from torch import Tensor
 class Across(Protocol):
     """Attention of the tokens of this process over the tokens of all processes.
 
-    Attributes:
-        turn: Next memory slots. Recorded kernels contain the addresses of the slots. They must run at the turn at which
-            they were recorded, and the caller then sets the turn to the value after the recording.
+    Recorded kernels contain the addresses of memory slots. They must run at the `turn` at which they were recorded, and
+    the caller then sets it to the value after the recording.
     """
 
     turn: tuple[int, int]
@@ -33,29 +32,20 @@ class Across(Protocol):
         """Largest number of tokens per process among the processes that share an image."""
 
     def begin(self) -> None:
-        """Start a pass of the network at the first turn; all processes have ended the previous pass. A pass may run
-        several programs.
-        """
+        """Start a pass of the network, of some programs, at the first turn; all processes ended the previous pass."""
 
     def attention(self, qkv: Tensor, num_heads: int) -> Tensor:
         """Return the mixed values (N, t, D) of qkv (N, t, 3D), in its type."""
 
     def linears(self, x: Tensor, layers: Sequence[tuple[Tensor, Tensor]], dtype: torch.dtype) -> Iterator[Tensor]:
-        """Yield (N, F) in `dtype` for weights (F, D) and biases (F) of x (N, D), equal on all processes. Requires
-        `in_sequence`.
-        """
+        """Yield (N, F) in `dtype` for weights (F, D) and biases (F) of x (N, D), equal on all processes."""
 
     def absent(self) -> str | None:
         """Return the process that did not arrive in time, or None."""
 
 
 class Part:
-    """Partition that the operators of this process use.
-
-    Attributes:
-        tokens: Number of tokens of a complete image; 0 if images are not split.
-        across: Access to the tokens of other processes; None if all tokens are local.
-    """
+    """Partition that the operators of this process use; `tokens` of a complete image are 0 without a split."""
 
     tokens: int = 0
     across: Across | None = None
@@ -68,9 +58,8 @@ part = Part()
 def part_of(tokens: int, across: Across | None = None) -> Iterator[None]:
     """Treat streams (N, t, D) within a `with` block as parts of images of `tokens` tokens. No gradients.
 
-    A row of a product of conditions (N, D) then has the same bits for any N. This guarantee holds for the C kernels.
-    PyTorch and Numba choose algorithms by shape, so their results may differ by rounding. Products use the kernels'
-    rule instead of tuned blockings.
+    A row of a product of conditions (N, D) then has the same bits for any N. This holds for the C kernels, which use
+    their own rule instead of tuned blockings. PyTorch and Numba choose algorithms by shape.
     """
     outside = part.tokens, part.across
     part.tokens, part.across = tokens, across

@@ -16,39 +16,32 @@ from dithc.native import AdamwSettings
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """Apply weight (F, D) and bias (F) to x (..., D)."""
     return F.linear(x, weight, bias)  # (..., F)
 
 
 def linear_gelu(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """Apply the tanh GELU to `linear`."""
     return F.gelu(F.linear(x, weight, bias), approximate="tanh")  # (..., F)
 
 
 def linear_gate_residual(x: Tensor, weight: Tensor, bias: Tensor | None, gate: Tensor, residual: Tensor) -> Tensor:
-    """Return residual (N, T, F) + gate (N, F) * `linear` of x (N, T, D)."""
     return gate_residual(residual, gate, F.linear(x, weight, bias))  # (N, T, F)
 
 
 def adaln(x: Tensor, shift: Tensor, scale: Tensor, eps: float) -> Tensor:
-    """Apply LayerNorm to x (N, T, D), then shift and scale (N, D)."""
     normalised = F.layer_norm(x, (x.shape[-1],), eps=eps)  # (N, T, D)
     return normalised * (1 + scale.unsqueeze(1)) + shift.unsqueeze(1)  # (N, T, D)
 
 
 def adarms(x: Tensor, shift: Tensor, scale: Tensor, eps: float) -> Tensor:
-    """Apply RMSNorm to x (N, T, D), then shift and scale (N, D)."""
     normalised = F.rms_norm(x, (x.shape[-1],), eps=eps)  # (N, T, D)
     return normalised * (1 + scale.unsqueeze(1)) + shift.unsqueeze(1)  # (N, T, D)
 
 
 def gate_residual(x: Tensor, gate: Tensor, y: Tensor) -> Tensor:
-    """Return x + gate * y for x and y (N, T, D) and gate (N, D)."""
     return x + gate.unsqueeze(1) * y  # (N, T, D)
 
 
 def attention(qkv: Tensor, num_heads: int) -> Tensor:
-    """Apply attention to qkv (N, T, 3D)."""
     num_images, num_tokens, width = qkv.shape
     heads = qkv.reshape(num_images, num_tokens, 3, num_heads, width // (3 * num_heads))  # (N, T, 3, H, K)
     q, k, v = heads.permute(2, 0, 3, 1, 4).unbind(0)  # (N, H, T, K) each
@@ -79,7 +72,6 @@ def rotate_heads(
 
 
 def _rotated(heads: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Rotate the pairs of heads (N, T, H, K)."""
     even, odd = heads[..., 0::2], heads[..., 1::2]  # (N, T, H, K / 2) each
     cos, sin = cos.detach().unsqueeze(1), sin.detach().unsqueeze(1)  # (T, 1, K / 2) each
     return torch.stack((even * cos - odd * sin, even * sin + odd * cos), dim=4).flatten(3)  # (N, T, H, K)
@@ -91,7 +83,6 @@ softmax = partial(torch.softmax, dim=-1)
 
 
 def swiglu(x: Tensor) -> Tensor:
-    """Return SiLU of the first half of x (N, T, 2E) times the second half."""
     gate, value = x.chunk(2, dim=-1)  # (N, T, E) each
     return F.silu(gate) * value  # (N, T, E)
 
@@ -120,7 +111,6 @@ def unpatchify(patches: Tensor, rows: int, p: int, order: int) -> Tensor:
 
 
 def scale_add(x: Tensor, y: Tensor | None, alpha: float, beta: float) -> Tensor:
-    """x and y of one shape."""
     return alpha * x if y is None else alpha * x + beta * y
 
 
@@ -136,7 +126,6 @@ def sum_of_squares_forward(tensors: Sequence[Tensor]) -> float:
 
 @torch.no_grad()
 def adamw_forward(tensors: AdamwTensors, settings: AdamwSettings) -> None:
-    """Update by torch's fused AdamW, then update averages and bf16 copies."""
     weights, gradients, first, second = (list(given) for given in tensors[:4])
     if not weights:
         return

@@ -14,9 +14,7 @@ PLAIN = (Tensor, Parameter)
 
 
 def reference_serves(op: str, **tensors: Tensor | None) -> bool:
-    """Return whether plain torch serves this call; raise UserError for integer or complex tensors, which no operator
-    supports.
-    """
+    """Return whether plain torch serves this call; raise UserError for integer or complex tensors."""
     backend = backend_of(op)
     if backend == FALLBACK:
         return True
@@ -29,9 +27,7 @@ def reference_serves(op: str, **tensors: Tensor | None) -> bool:
 
 
 def compute_type(op: str, x: Tensor, **weights: Tensor | None) -> torch.dtype:
-    """Return autocast's type, else the common type of the operands; raise UserError for mixed operand types without
-    autocast.
-    """
+    """Return autocast's type, else the common type of the operands; raise UserError if they differ."""
     if torch.is_autocast_enabled("cpu"):
         return torch.get_autocast_dtype("cpu")
     for name, weight in weights.items():
@@ -42,7 +38,6 @@ def compute_type(op: str, x: Tensor, **weights: Tensor | None) -> torch.dtype:
 
 
 def dense(tensor: Tensor) -> Tensor:
-    """Return the tensor itself if contiguous, else a contiguous copy."""
     return tensor if tensor.is_contiguous() else tensor.contiguous()
 
 

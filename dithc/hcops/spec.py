@@ -21,21 +21,15 @@ class OpSpec:
 
     Attributes:
         name: Name in `torch.ops.dithc`. The raw kernels are `<name>_forward` and `<name>_backward`.
-        reference: Description of the kernel in plain torch.
-        fast: Description of the kernels of the other back ends.
-        parts: Names of the C kernels in kernels/kernel_table.h, with * for any end. Empty if no kernel uses vector
-            code.
-        schema: Arguments and results of the forward pass in torch's notation. Only the first result has a gradient.
-            Empty for operators without a gradient.
+        parts: Names of the C kernels in kernels/kernel_table.h, with * for any end. Empty without vector code.
+        schema: Arguments and results of the forward pass in torch's notation; empty for operators without a gradient.
+            Only the first result has a gradient.
         fake: Results of the forward pass.
         backward: Schema of the backward kernel. Empty if other operators compute the gradient.
-        backward_fake: Results of the backward kernel.
         may_drop: Whether the forward kernel accepts keep=False, which skips results that only the gradient needs.
     """
 
     name: str
-    reference: str
-    fast: str = "one pass"
     parts: tuple[str, ...] = ()
     schema: str = ""
     fake: Fake = lambda x: x.new_empty(x.shape)
@@ -102,14 +96,10 @@ _PRODUCTS = ("gemm_f32", "gemm_f32_split", "gemm_bf16", "epilogue", "few_*")
 _MAP = ("map*",)
 _UNARY = "(Tensor x) -> Tensor"
 _PAIR = "(Tensor dy, Tensor saved) -> Tensor"
-_NORM = "norm and modulation in one pass over a token"
-_MLP = "both layers; the GELU's gradient in the end of the second one's product"
 
 SPECS = (
     OpSpec(
         "linear",
-        reference="torch's GEMM",
-        fast="packed GEMM with the bias in its end",
         parts=_PRODUCTS,
         schema="(Tensor x, Tensor weight, Tensor? bias, ScalarType dtype) -> Tensor",
         fake=lambda x, weight, bias, dtype: _linear(x, weight, dtype),
@@ -119,8 +109,6 @@ SPECS = (
     ),
     OpSpec(
         "linear_gelu",
-        reference="torch's GEMM, then torch's tanh GELU",
-        fast="packed GEMM with bias and GELU in its end",
         parts=_PRODUCTS,
         schema="(Tensor x, Tensor weight, Tensor? bias, ScalarType dtype) -> (Tensor, Tensor)",
         fake=lambda x, weight, bias, dtype: (_linear(x, weight, dtype), _linear(x, weight, dtype)),
@@ -128,8 +116,6 @@ SPECS = (
     ),
     OpSpec(
         "linear_gate_residual",
-        reference="torch's GEMM, then multiply and add",
-        fast="packed GEMM with bias, gate and residual in its end",
         parts=_PRODUCTS,
         schema="(Tensor x, Tensor weight, Tensor? bias, Tensor gate, Tensor residual, ScalarType dtype) "
         "-> (Tensor, Tensor)",
@@ -138,8 +124,6 @@ SPECS = (
     ),
     OpSpec(
         "mlp",
-        reference="torch's GEMMs, then torch's tanh GELU, multiply and add",
-        fast=_MLP,
         parts=_PRODUCTS,
         schema="(Tensor x, Tensor weight1, Tensor? bias1, Tensor weight2, Tensor? bias2, Tensor gate, Tensor residual, "
         "ScalarType dtype) -> (Tensor, Tensor, Tensor, Tensor)",
@@ -148,8 +132,6 @@ SPECS = (
     ),
     OpSpec(
         "adaln",
-        reference="torch's layer norm, then multiply and add",
-        fast=_NORM,
         parts=("adaln*", "add_blocks"),
         schema="(Tensor x, Tensor shift, Tensor scale, float eps, ScalarType dtype) -> (Tensor, Tensor, Tensor)",
         fake=lambda x, shift, scale, eps, dtype: _norm(x, dtype, statistics=2),
@@ -159,8 +141,6 @@ SPECS = (
     ),
     OpSpec(
         "adarms",
-        reference="torch's RMS norm, then multiply and add",
-        fast=_NORM,
         parts=("adaln*", "add_blocks"),
         schema="(Tensor x, Tensor shift, Tensor scale, float eps, ScalarType dtype) -> (Tensor, Tensor)",
         fake=lambda x, shift, scale, eps, dtype: _norm(x, dtype, statistics=1),
@@ -169,7 +149,6 @@ SPECS = (
     ),
     OpSpec(
         "gate_residual",
-        reference="torch's multiply and add",
         parts=("gate_residual*", "add_blocks"),
         schema="(Tensor x, Tensor gate, Tensor y) -> Tensor",
         fake=lambda x, gate, y: _gated(x, gate, y.dtype)[0],
@@ -178,8 +157,6 @@ SPECS = (
     ),
     OpSpec(
         "attention",
-        reference="torch's scaled dot-product attention",
-        fast="flash attention: blocks of scores that stay in cache",
         parts=("attention*", *_PRODUCTS[:2]),
         schema="(Tensor qkv, SymInt num_heads) -> (Tensor, Tensor)",
         fake=_attention,
@@ -188,8 +165,6 @@ SPECS = (
     ),
     OpSpec(
         "rotate_heads",
-        reference="torch's RMS norm, multiply and add, then a copy",
-        fast="norm and rotation in one pass over a token",
         parts=("rotate_heads*", "add_blocks"),
         schema="(Tensor qkv, SymInt num_heads, float eps, Tensor? cos, Tensor? sin, Tensor? query_weight, "
         "Tensor? key_weight) -> Tensor",
@@ -200,25 +175,21 @@ SPECS = (
     ),
     OpSpec(
         "swiglu",
-        reference="torch's SiLU and multiply",
         parts=("swiglu*",),
         schema=_UNARY,
         fake=lambda x: x.new_empty((*x.shape[:-1], x.shape[-1] // 2)),  # (N, T, E)
         backward=_PAIR,
     ),
-    OpSpec("silu", reference="torch's SiLU", parts=_MAP, schema=_UNARY, backward=_PAIR),
-    OpSpec("gelu", reference="torch's tanh GELU", parts=_MAP, schema=_UNARY, backward=_PAIR),
+    OpSpec("silu", parts=_MAP, schema=_UNARY, backward=_PAIR),
+    OpSpec("gelu", parts=_MAP, schema=_UNARY, backward=_PAIR),
     OpSpec(
         "softmax",
-        reference="torch's softmax",
-        fast="one pass over a row",
         parts=("softmax*",),
         schema=_UNARY,
         backward=_PAIR,
     ),
     OpSpec(
         "mse",
-        reference="torch's subtraction, square and mean",
         parts=("squared_difference", "scaled_difference", "add_blocks"),
         schema="(Tensor x, Tensor y) -> Tensor",
         fake=lambda x, y: x.new_empty(x.shape[:1], dtype=torch.float32),  # (N)
@@ -227,21 +198,18 @@ SPECS = (
     ),
     OpSpec(
         "patchify",
-        reference="torch's permuted copy",
         schema="(Tensor image, SymInt p, int order) -> Tensor",
         fake=lambda image, p, order: _patches(image, p),
     ),
     OpSpec(
         "unpatchify",
-        reference="torch's permuted copy",
         schema="(Tensor patches, SymInt rows, SymInt p, int order) -> Tensor",
         fake=lambda patches, rows, p, order: _image(patches, rows, p),
     ),
-    OpSpec("exp", reference="torch's exp", parts=_MAP, schema=_UNARY, backward=_PAIR),
-    OpSpec("tanh", reference="torch's tanh", parts=_MAP, schema=_UNARY, backward=_PAIR),
+    OpSpec("exp", parts=_MAP, schema=_UNARY, backward=_PAIR),
+    OpSpec("tanh", parts=_MAP, schema=_UNARY, backward=_PAIR),
     OpSpec(
         "scale_add",
-        reference="torch's multiply and add",
         parts=("scale_add*",),
         schema="(Tensor x, Tensor? y, float alpha, float beta) -> Tensor",
         fake=lambda x, y, alpha, beta: x.new_empty(
@@ -250,14 +218,10 @@ SPECS = (
     ),
     OpSpec(
         "sum_of_squares",
-        reference="torch's norm of each tensor",
-        fast="one pass in a fixed order",
         parts=("sum_of_squares*",),
     ),
     OpSpec(
         "adamw",
-        reference="torch's fused AdamW between passes for clipping and average",
-        fast="clipping, moments, update and average in one pass",
         parts=("adamw*",),
     ),
 )

@@ -1,7 +1,7 @@
 """Back ends, the raw kernels of each, and the choice of a back end for every operator.
 
-The kernels of `reference` are plain torch with torch's gradients. The kernels of `numba` and `c` are raw: functions of
-tensors without autograd, from which `autograd.custom` builds operators of torch.
+The kernels of `reference` are plain torch with its gradients. The others are raw: functions of tensors without
+autograd, from which `autograd.custom` builds operators of torch.
 """
 
 from collections.abc import Callable
@@ -22,32 +22,20 @@ FAST = ("c", "numba")
 
 
 class Choice(NamedTuple):
-    """Back end of an operator and the reason for it."""
-
     spec: OpSpec
     backend: str
     why: str
 
 
 def choose(backend: str, *, because: str | None = None) -> dict[str, Choice]:
-    """Return the choice of `backend` for every operator.
-
-    `because` replaces the reason that the back end was requested. Raises UserError for an unknown back end.
-    """
+    """Return the choice of `backend` for every operator; raise UserError for an unknown back end."""
     if backend not in (FALLBACK, *FAST):
-        raise problem(
-            "unknown back end of the operators",
-            got=repr(backend),
-            expected=" or ".join((FALLBACK, *FAST)),
-            fix="name one of these in hcops.use(...) or in the configuration",
-        )
-    because = because or f"asked for back end {backend}"
-    kernels = {spec.name: spec.reference if backend == FALLBACK else spec.fast for spec in SPECS}
-    return {spec.name: Choice(spec, backend, f"{kernels[spec.name]}; {because}") for spec in SPECS}
+        known, fix = " or ".join((FALLBACK, *FAST)), "name one of these in hcops.use(...) or in the configuration"
+        raise problem("unknown back end of the operators", got=repr(backend), expected=known, fix=fix)
+    return {spec.name: Choice(spec, backend, because or f"requested back end {backend}") for spec in SPECS}
 
 
 def obstacle(backend: str) -> str | None:
-    """Return why a back end is unavailable here, or None."""
     if backend == "c" and native.library() is None:
         return native.load().reason
     if backend == "numba" and find_spec("numba") is None:
@@ -56,7 +44,6 @@ def obstacle(backend: str) -> str | None:
 
 
 def default() -> tuple[str, str]:
-    """Return the default back end and the reason."""
     reasons: list[str] = []
     for backend in FAST:
         found = obstacle(backend)

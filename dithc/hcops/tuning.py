@@ -1,8 +1,7 @@
 """Tuned choice for each matrix product of `linear`, found by a search on this machine and stored in a file.
 
-A file is valid for one machine, number of threads, instruction set, version and ABI (`Key`). Without a file every
-product uses the kernels' own rule, which blocks by cache sizes. A choice changes the order of the sum over k, so
-results of two tunings differ in rounding. Within one tuning they repeat bit for bit.
+A file is valid for one `Key`. Without a file every product uses the kernels' own rule, which blocks by cache sizes. A
+choice changes the order of the sum over k, so results of two tunings differ in rounding.
 
 The search measures the plain product, which is never slower than by the rule at the tuned shapes. Products with a GELU
 or a gated residual as epilogue use its cuts unmeasured, and never torch's product.
@@ -75,14 +74,10 @@ class Key:
     """Validity of a tuning.
 
     Attributes:
-        cpu: Model name.
         caches: (level, kind, bytes, logical CPUs per cache) of every cache except instruction caches.
         cores: Number of cores available to this process.
-        threads: Number of threads of the kernels' team.
-        clusters: Number of clusters among which the threads are split.
-        isa: Instruction set of the kernels.
-        dithc: Version of this package.
-        abi: Version of the kernels' C interface.
+        clusters: Number of clusters among which the `threads` of the kernels' team are split.
+        dithc: Version of this package; `abi` is the version of the kernels' C interface.
     """
 
     cpu: str
@@ -103,13 +98,9 @@ class Key:
 
 
 class Result(NamedTuple):
-    """Result of the search for a product.
+    """Result of the search for a product; the choice None is the kernels' own rule.
 
-    Attributes:
-        choice: Fastest candidate, or None for the kernels' own rule.
-        ratio: Median over the rounds of its time divided by the default's; 1 for the default.
-        torch_ratio: The same ratio for torch's product.
-        default_seconds: Median time of the default.
+    Ratios are medians over the rounds of the time of the choice, and of torch's product, divided by the default's.
     """
 
     choice: Choice | None
@@ -126,9 +117,7 @@ def choice(m: int, n: int, k: int, layout: Layout, dtype: Dtype) -> Choice | Non
 
 
 def torch_may_serve(layout: Layout, dtype: Dtype) -> bool:
-    """Return whether torch's product has the required result type. It returns bf16 for bf16, but weight gradients must
-    be fp32.
-    """
+    """Return whether torch's product has the required result type: fp32 for weight gradients."""
     return (layout, dtype) != ("grad_weight", "bf16")
 
 
@@ -149,8 +138,7 @@ _trials: list[Choice | None] = []
 def winner(ratios: Mapping[T, Sequence[float]], *, margin: float = MARGIN) -> T | None:
     """Return the candidate with the lowest median ratio to the default over the rounds; None keeps the default.
 
-    The gain must exceed the margin even after adding the scatter (median absolute deviation), so that noise does not
-    decide.
+    The gain must exceed the margin even after adding the scatter (median absolute deviation).
     """
     middle = {name: median(values) for name, values in ratios.items()}
     scatter = {name: median(abs(value - middle[name]) for value in values) for name, values in ratios.items()}
@@ -198,20 +186,15 @@ def summary() -> str | None:
 def load(path: Path, key: Key) -> dict[Product, Result]:
     """Read a tuning. If the file is damaged or belongs to another machine, warn and return an empty tuning."""
     try:
-        content = json.loads(path.read_text())
-        found = {field: _plain(content["key"][field]) for field in asdict(key)}
-        results = {_product(row): _result(row, threads=found["threads"]) for row in content["products"]}
-        if content["format"] != FORMAT:
-            raise ValueError(f"format {content['format']}, expected {FORMAT}")
+        content, wanted = json.loads(path.read_text()), json.loads(json.dumps(asdict(key)))
+        differing = [field for field, value in wanted.items() if content["key"][field] != value]
+        if differing or content["format"] != FORMAT:
+            raise ValueError(f"it belongs to another {', '.join(differing) or 'format'}")
+        return {_product(row): _result(row, threads=key.threads) for row in content["products"]}
     except (OSError, ValueError, KeyError, TypeError) as error:
-        _ignore(path, f"cannot be used ({type(error).__name__}: {error})")
+        text = "tuning file %s cannot be used (%s: %s); the kernels' own blocking is used; fix: delete it, then `dithc tune`"
+        log.warning(text, path, type(error).__name__, error)
         return {}
-    differing = [field for field, value in asdict(key).items() if found[field] != _plain(value)]
-    if differing:
-        ours = ", ".join(str(getattr(key, field)) for field in differing)
-        _ignore(path, f"belongs to another {', '.join(differing)} than {ours}")
-        return {}
-    return results
 
 
 def save(
@@ -235,15 +218,6 @@ def _choices(num_threads: int) -> dict[Product, Choice | None]:
     choices = {product: result.choice for product, result in load(path, key).items()}
     log.info("%d tuned product(s) from %s", sum(chosen is not None for chosen in choices.values()), path)
     return choices
-
-
-def _ignore(path: Path, why: str) -> None:
-    log.warning("tuning file %s %s; the kernels' own blocking is used; fix: delete it, then `dithc tune`", path, why)
-
-
-def _plain(value: Any) -> Any:
-    """Convert a value as a JSON round trip does."""
-    return json.loads(json.dumps(value))
 
 
 def _row(product: Product, result: Result) -> dict[str, Any]:

@@ -19,9 +19,8 @@ CHANNELS_FIRST, CHANNELS_LAST = 0, 1
 def adaln(x: Tensor, shift: Tensor, scale: Tensor, eps: float = 1e-6, *, rms: bool = False) -> Tensor:
     """Return norm(x) * (1 + scale) + shift, with the norm over D and without weights (Peebles & Xie, section 3.2).
 
-    x is (N, T, D), shift and scale (N, D). `rms` uses x / sqrt(mean(x^2) + eps) (Zhang & Sennrich 2019, equation 4)
-    instead of LayerNorm. The type is autocast's if a fast back end serves under autocast, else the widest type of the
-    inputs.
+    x is (N, T, D), shift and scale (N, D). `rms` uses x / sqrt(mean(x^2) + eps) (Zhang & Sennrich 2019, equation 4).
+    The type is autocast's if a fast back end serves under autocast, else the widest type of the inputs.
     """
     op = "adarms" if rms else "adaln"
     if reference_serves(op, x=x, shift=shift, scale=scale):
@@ -32,11 +31,10 @@ def adaln(x: Tensor, shift: Tensor, scale: Tensor, eps: float = 1e-6, *, rms: bo
 def adaln_and_stream(
     x: Tensor, shift: Tensor, scale: Tensor, eps: float = 1e-6, *, rms: bool = False
 ) -> tuple[Tensor, Tensor]:
-    """Return `adaln` and a view of x, which the residual stream should use.
+    """Return `adaln` and a view of x, which the residual stream should use; torch rejects in-place changes of it.
 
     The backward pass of the norm then adds the gradient of the stream. Otherwise torch would add the two gradients in a
-    separate pass on its threads, which then spin on the cores that these kernels need. torch rejects in-place changes
-    of the view.
+    separate pass on its threads, which then spin on the cores that these kernels need.
     """
     op = "adarms" if rms else "adaln"
     if reference_serves(op, x=x, shift=shift, scale=scale) or traced(x):
@@ -46,10 +44,9 @@ def adaln_and_stream(
 
 
 def gate_residual(x: Tensor, gate: Tensor, y: Tensor) -> Tensor:
-    """Return x + gate * y, the gated residual connection of adaLN-Zero (Peebles & Xie, section 3.2).
+    """Return x + gate * y (Peebles & Xie, section 3.2), in the widest type; `linear` can include it in its product.
 
-    x and y are (N, T, D), gate (N, D); the result has the widest type. If a linear layer makes y, `linear(..., gate=,
-    residual=)` saves a pass over memory.
+    x and y are (N, T, D), gate (N, D).
     """
     if reference_serves("gate_residual", x=x, gate=gate, y=y):
         return reference.gate_residual(x, gate, y)
@@ -69,12 +66,8 @@ def rotate_heads(
     """Apply RMSNorm, then rotation by position, to each head of q and k in qkv (N, T, 3D); v is unchanged.
 
     The norm over K (Henry et al. 2020, Dehghani et al. 2023) bounds scores. The rotation turns the pair (2i, 2i + 1) of
-    token t by the angle (t, i), so that scores depend on differences of positions (Su et al. 2021, equation 34).
-
-    Args:
-        qkv: (N, T, 3D), as in `attention`, with D a multiple of `num_heads`.
-        cos: (T, K / 2) fp32 without a gradient; pass None for cos and sin to skip the rotation.
-        query_weight: (K); pass None for both weights to skip the norm.
+    token t by the angle (t, i), so that scores depend on differences of positions (Su et al. 2021, equation 34). cos
+    and sin are (T, K / 2) fp32 without a gradient, or None; the weights are (K), or None to skip the norm.
 
     Raises:
         UserError: Shapes or types of the tensors do not match; the message names the argument.
@@ -131,9 +124,7 @@ def mse(x: Tensor, y: Tensor) -> Tensor:
 
 
 def patchify(image: Tensor, p: int, *, order: int = CHANNELS_FIRST) -> Tensor:
-    """Cut images (N, C, R * p, S * p) into patches (N, T, C * p * p), row by row; `order` is the order of the elements
-    of a patch.
-    """
+    """Cut images (N, C, R * p, S * p) into patches (N, T, C * p * p), row by row, with elements in `order`."""
     served = reference_serves("patchify", image=image)
     patches_of("patchify", "image", image, p, order)
     if served:

@@ -7,12 +7,10 @@ and `flops_per_image` counts its operations. `official_state` and `adapt` fit a 
 Invariants:
 
 - The model uses the operators of `hcops` only. Callers apply ranks, threads, placement and files from outside.
-- The forward pass draws no random numbers. The caller drops labels: `y` already holds `config.null_label` for a dropped
-  label. Training draws are counters of (seed, epoch, sample). A generator in the model would make them depend on batch
-  and rank.
+- The forward pass draws no random numbers: `y` already holds `config.null_label` for a dropped label.
 - With original blocks, the state dictionary has the names, shapes and meaning of the released DiT checkpoints. Weights
-  of one block type are meaningless in another, and norms and rotations leave no trace in names and shapes. Each
-  checkpoint therefore stores its block type, and loading compares it.
+  of one block type are meaningless in another, but may have the same names and shapes. Each checkpoint therefore
+  stores its block type, and loading compares it.
 - Initial weights come from torch's global generator: seed it before construction.
 
 Extending: a new size is an entry of `training.SIZES`. A new field of `DiTConfig` needs its check there, its effect in

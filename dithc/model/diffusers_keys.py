@@ -1,9 +1,7 @@
 """Conversion of DiT weights and settings to and from diffusers' DiTTransformer2DModel, without importing diffusers.
 
-The two networks differ in four points:
-
-- Each block of the diffusers class has its own timestep and label embedders. This model, like the official one, has one
-  of each. Export copies them; import requires equal copies.
+- Each block of the diffusers class has its own timestep and label embedders. Export copies them; import requires equal
+  copies.
 - Queries, keys and values are three layers in diffusers and one here.
 - The position embedding of diffusers is computed and is not part of the weights.
 - Timestep frequencies of diffusers fall by i / 127, official ones by i / 128 (`downscale_freq_shift` 1 instead of 0).
@@ -20,7 +18,7 @@ from dithc.config import training
 from dithc.log import UserError, problem
 from dithc.model.embed import position_embedding
 from dithc.model.presets import DiTConfig
-from dithc.model.surgery import State, some
+from dithc.model.surgery import State, refuse_other_names
 
 CLASS = "DiTTransformer2DModel"
 CLASSES = (CLASS, "Transformer2DModel")  # older files use the latter
@@ -127,10 +125,7 @@ def source_of(content: Mapping[str, Any]) -> DiTConfig:
 
 
 def to_diffusers(state: Mapping[str, Tensor], config: DiTConfig) -> State:
-    """Rename official weights to diffusers names. No two results share memory, as safetensors requires.
-
-    Raises UserError if the diffusers class cannot represent this model.
-    """
+    """Rename official weights to diffusers names, without shared memory; UserError if the class lacks a property."""
     settings(config)
     result: State = {}
     for ours, theirs in _table(config.depth):
@@ -141,25 +136,14 @@ def to_diffusers(state: Mapping[str, Tensor], config: DiTConfig) -> State:
 
 
 def from_diffusers(state: Mapping[str, Tensor], config: DiTConfig) -> State:
-    """Rename diffusers weights to official names.
+    """Rename diffusers weights to official names, and compute the position embedding of `config`, which the files lack.
 
-    Args:
-        state: Tensors by name.
-        config: Model of the weights. Its width and size determine the position embedding, which the files lack.
-
-    Raises:
-        UserError: Names are missing or unknown, or the embedders of the blocks differ.
+    UserError: names are missing or unknown, or the embedders of the blocks differ.
     """
     table = list(_table(len({key.split(".")[1] for key in state if key.startswith(BLOCK)})))
-    known = {name for _, theirs in table for name in theirs}
-    missing, unknown = sorted(known - state.keys()), sorted(state.keys() - known)
-    if missing or unknown:
-        raise problem(
-            "names of the diffusers weights",
-            got=f"missing: {some(missing)}; unknown: {some(unknown)}",
-            expected=f"the {len(known)} names of a {CLASS} of this depth",
-            fix="pass the complete weights of its `transformer`, as diffusers saves them",
-        )
+    known = [name for _, theirs in table for name in theirs]
+    fix = "pass the complete weights of its `transformer`, as diffusers saves them"
+    refuse_other_names(state, known, of=f"a {CLASS} of this depth", fix=fix)
     result: State = {}
     for ours, theirs in table:
         parts = [state[name] for name in theirs]
@@ -188,13 +172,9 @@ def _refuse_different(copies: State) -> None:
     (first, value), *others = copies.items()
     for name, other in others:
         if not torch.equal(value, other):
-            raise problem(
-                "embedders of the blocks differ",
-                got=f"{name} is not {first}",
-                expected="the same timestep and label embedders in every block: a DiT has one of each",
-                fix="train on the official network, or start from weights converted from it; weights trained as "
-                f"{CLASS} cannot be converted",
-            )
+            expected = "the same timestep and label embedders in every block: a DiT has one of each"
+            fix = f"start from weights of the official network; weights trained as {CLASS} cannot be converted"
+            raise problem("embedders of the blocks differ", got=f"{name} is not {first}", expected=expected, fix=fix)
 
 
 def _cannot_hold(

@@ -48,22 +48,16 @@ class DiT(nn.Module):
         return cls(preset(name, overrides))
 
     def chain(self, *, to_patches: bool = False) -> Chain:
-        """Return all blocks as one inference callable without autograd, with `to_patches` including the last layer.
-
-        See `Chain` for changing weights.
-        """
+        """Return all blocks, and `to_patches` the last layer, as one callable without autograd; see `Chain`."""
         return Chain(self.blocks, last=self.final_layer if to_patches else None)
 
     def forward(self, x: Tensor, t: Tensor, y: Tensor) -> Tensor:
         """Predict the noise, followed by the raw interpolation of its log variance if sigma is learned.
 
         Args:
-            x: (N, C, height, width), noisy latents.
+            x: (N, C, height, width), noisy latents. The result has the same size, and 2C channels with learned sigma.
             t: (N), timesteps, int or float.
             y: (N), int labels; `config.null_label` for unlabeled images and labels dropped by the trainer.
-
-        Returns:
-            (N, C, height, width), or (N, 2C, height, width) with learned sigma.
 
         Raises:
             UserError: The shape of x differs from the channels and size of the model.

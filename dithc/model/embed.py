@@ -30,8 +30,6 @@ class LinearGelu(nn.Linear):
 
 
 class Silu(nn.Module):
-    """SiLU computed by `hcops`."""
-
     def forward(self, x: Tensor) -> Tensor:
         return hcops.vector.silu(x)
 
@@ -86,10 +84,7 @@ class LabelEmbedder(nn.Module):
 
 
 def timestep_features(t: Tensor) -> Tensor:
-    """Return cos, then sin, of t at frequencies falling geometrically from 1 towards 1 / MAX_PERIOD, in fp32.
-
-    The exponent is i / half for i < half, as in the released checkpoints. diffusers divides by half - 1.
-    """
+    """Return cos, then sin, of t in fp32, at frequencies exp(-log(MAX_PERIOD) i / half) as the released checkpoints."""
     half = NUM_FREQUENCIES // 2
     exponents = torch.arange(half, dtype=torch.float32, device=t.device) / half
     angles = t.float()[:, None] * torch.exp(-math.log(MAX_PERIOD) * exponents)  # (N, half)
@@ -97,12 +92,11 @@ def timestep_features(t: Tensor) -> Tensor:
 
 
 def rotary_tables(head_width: int, grid: tuple[int, int]) -> tuple[Tensor, Tensor]:
-    """Return cosines and sines that rotate queries and keys at each token of a grid of (rows, columns), from fp64.
+    """Return cosines and sines (T, K/2), fp32, that rotate queries and keys at each token of a grid (rows, columns).
 
     The first half of the K/2 pairs of a head rotates with the row, the second half with the column. This is the axial
-    RoPE of EVA-02 (Fang et al. 2023) and LightningDiT (arXiv 2501.01423). Each half has K/4 frequencies that fall
-    geometrically from 1 radian per patch towards 1 / MAX_PERIOD, as in RoPE (Su et al. 2021, section 3.2.2), with the
-    period of both papers. Both tables are (T, K/2), fp32.
+    RoPE of EVA-02 (Fang et al. 2023) and LightningDiT (arXiv 2501.01423), with their period. Each half has K/4
+    frequencies that fall geometrically from 1 radian per patch towards 1 / MAX_PERIOD (Su et al. 2021).
     """
     quarter = head_width // 4
     frequencies = MAX_PERIOD ** (-torch.arange(quarter, dtype=torch.float64) / quarter)  # (K/4)
@@ -113,10 +107,7 @@ def rotary_tables(head_width: int, grid: tuple[int, int]) -> tuple[Tensor, Tenso
 
 
 def position_embedding(width: int, grid: tuple[int, int]) -> Tensor:
-    """Return the fixed 2-D sine-cosine embedding (1, T, D) of a grid of (rows, columns): fp32, computed in fp64.
-
-    The first half of the width encodes the column and the second half the row, as in the released checkpoints.
-    """
+    """Return the fixed 2-D sine-cosine embedding (1, T, D) of a grid (rows, columns), the column's half first."""
     quarter = width // 4
     frequencies = MAX_PERIOD ** (-torch.arange(quarter, dtype=torch.float64) / quarter)  # (D/4)
     rows, columns = (torch.arange(side, dtype=torch.float64)[:, None] * frequencies for side in grid)

@@ -32,7 +32,6 @@ class Flops(NamedTuple):
 
 
 def flops_per_image(config: DiTConfig) -> Flops:
-    """Count the operations per image for the model described by `config`."""
     width, tokens, area = config.hidden_size, config.num_tokens, config.patch_size**2
     per_token = 4 * width * width + width * (config.mlp_rows + config.mlp_width)  # qkv and proj; both layers of the MLP
     block = tokens * per_token + 6 * width * width  # and adaLN

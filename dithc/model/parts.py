@@ -46,7 +46,6 @@ class Mlp(nn.Module):
 
     @property
     def layers(self) -> tuple[nn.Linear, nn.Linear]:
-        """Both layers, in execution order."""
         return self.fc1, self.fc2
 
     def forward(self, x: Tensor, *, gate: Tensor, residual: Tensor) -> Tensor:
@@ -68,7 +67,6 @@ class GatedMlp(nn.Module):
 
     @property
     def layers(self) -> tuple[nn.Linear, nn.Linear]:
-        """Both layers, in execution order."""
         return self.gate_up, self.fc2
 
     def forward(self, x: Tensor, *, gate: Tensor, residual: Tensor) -> Tensor:

@@ -14,21 +14,17 @@ class DiTConfig:
     """Architecture of a DiT: all settings that determine parameter shapes and the forward pass.
 
     Attributes:
-        hidden_size: D, the width of a token; divisible by 4 and by `num_heads`.
-        depth: Number of blocks.
-        num_heads: H.
+        hidden_size: D, the width of a token; divisible by 4 and by `num_heads`, H.
         patch_size: p, the side of a patch in latent pixels.
         input_size: (height, width) of the latent image, each divisible by `patch_size`; an int means a square.
         in_channels: C, the channels of the latent image.
         num_classes: Number of labeled classes; 1 for unconditional data.
         learn_sigma: Whether the output has a variance for each channel, 2C channels in total.
-        class_dropout_prob: Share of labels dropped by the trainer, in [0, 1). Above 0 the label table has an extra row,
-            the null label.
+        class_dropout_prob: Share of labels dropped by the trainer, in [0, 1). Above 0 the label table has a null label.
         mlp_ratio: Hidden width of the MLP over `hidden_size`; for a SwiGLU, of the plain MLP with equal arithmetic.
         norm: Norm before each modulation: LayerNorm, or RMSNorm (Zhang & Sennrich 2019), both without weights.
         mlp: Two layers with a GELU between them, or with a SwiGLU (Shazeer 2020).
-        position: Position embedding only, or also rotated queries and keys (`rotary_tables`), which require a head
-            width divisible by 4.
+        position: Position embedding only, or also rotated queries and keys; the head width is then divisible by 4.
         qk_norm: Whether queries and keys have RMS norms, each with weights (K) shared by all heads.
     """
 
@@ -90,7 +86,6 @@ class DiTConfig:
 
     @property
     def num_tokens(self) -> int:
-        """T."""
         return self.grid[0] * self.grid[1]
 
     @property
@@ -111,7 +106,6 @@ class DiTConfig:
 
     @property
     def block(self) -> training.BlockKind:
-        """Block type."""
         return training.BlockKind(**{name: getattr(self, name) for name in training.BlockKind._fields})
 
     def described(self) -> dict[str, Any]:

@@ -1,15 +1,14 @@
 """Adaptation of a checkpoint to a model with other classes, channels, size or learned sigma; reports each change.
 
-Matching parts are kept. If the number of classes differs, the class table is reinitialized and the null row kept.
-Channels match in order: the first min(old, new) are kept. New channels start at zero, so that they neither disturb the
-tokens nor predict anything at first. The position embedding is recomputed. Width, depth, patch and MLP must agree.
+If the number of classes differs, the class table is reinitialized and the null row kept. The first channels are kept.
+New channels start at zero, so that they neither disturb the tokens nor predict anything at first. The position
+embedding is recomputed. Width, depth, patch and MLP must agree.
 
 Legend: C input channels, D width, T tokens, p side of a patch, R rows of the label table.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Iterable, Mapping
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -29,13 +28,11 @@ HEAD = ("final_layer.linear.weight", "final_layer.linear.bias")
 MLP = "blocks.0.mlp.fc2.weight"
 
 
-@dataclass(frozen=True)
-class _Found:
+class _Found(NamedTuple):
     """Properties of a checkpoint's model, read from its shapes."""
 
     channels: int
-    parts: int
-    """1: the head predicts noise; 2: noise and sigma."""
+    parts: int  # 1: the head predicts noise; 2: noise and sigma
     num_classes: int
     has_null: bool
 
@@ -46,8 +43,8 @@ def adapt(state: Mapping[str, Tensor], model: DiT, *, source: DiTConfig | None =
     Args:
         state: Weights of a DiT under the official names.
         model: Target model. New parts of the result are copies of its (initial) weights.
-        source: Configuration of the checkpoint, if available. Otherwise the last row of the label table is treated as
-            the null label and the blocks as original, as in the released checkpoints, and num_heads is not checked.
+        source: Configuration of the checkpoint. Without it the last label is the null label, the blocks are original
+            (as in the released checkpoints), and num_heads is not checked.
 
     Returns:
         A state that `model.load_state_dict` accepts strictly, and one sentence per change (empty without changes).
@@ -69,17 +66,10 @@ def adapt(state: Mapping[str, Tensor], model: DiT, *, source: DiTConfig | None =
 
 
 def official_state(checkpoint: object, *, weights: Literal["ema", "model"] = "ema") -> State:
-    """Return the weights in a DiT checkpoint: a training dictionary, or the bare state of a release.
+    """Return the weights in a DiT checkpoint: the entry `weights` of a training dictionary, or the state of a release.
 
-    Args:
-        checkpoint: The loaded object: {"model", "ema", ...}, or a mapping of names to tensors.
-        weights: Entry of a training dictionary to use.
-
-    Returns:
-        Tensors by name, without the prefixes of wrappers such as DistributedDataParallel and torch.compile.
-
-    Raises:
-        UserError: The checkpoint lacks these weights.
+    Returns tensors by name, without the prefixes of wrappers such as DistributedDataParallel and torch.compile. Raises
+    UserError if the checkpoint lacks these weights.
     """
     expected = f"a mapping with the key {weights!r}, or a mapping of parameter names to tensors"
     fix = "pass the weights file of a DiT, or select the other set of weights"
@@ -112,14 +102,8 @@ def _refuse_other_architecture(state: Mapping[str, Tensor], own: State, new: DiT
         raise _misfit("MLP width", got=state[MLP].shape[1], expected=new.mlp_width)
     if old is not None and old.num_heads != new.num_heads:
         raise _misfit("num_heads", got=old.num_heads, expected=new.num_heads)
-    missing, unknown = sorted(own.keys() - state.keys()), sorted(state.keys() - own.keys())
-    if missing or unknown:
-        raise problem(
-            "names of the checkpoint",
-            got=f"missing: {some(missing)}; unknown: {some(unknown)}",
-            expected=f"the {len(own)} names of the official DiT state dictionary",
-            fix="pass the weights of a DiT; extract them from a wrapping dictionary with official_state",
-        )
+    fix = "pass the weights of a DiT; extract them from a wrapping dictionary with official_state"
+    refuse_other_names(state, own, of="the official DiT state dictionary", fix=fix)
 
 
 def _read(state: Mapping[str, Tensor], source: DiTConfig | None, area: int) -> _Found:
@@ -196,6 +180,14 @@ def _matched(kept: int, had: int, now: int) -> str:
 def _misfit(what: str, *, got: object, expected: object) -> UserError:
     fix = "use the preset and overrides of the checkpoint"
     return problem(f"checkpoint does not fit the model: {what}", got=got, expected=expected, fix=fix)
+
+
+def refuse_other_names(state: Iterable[str], known: Iterable[str], *, of: str, fix: str) -> None:
+    expected, found = set(known), set(state)
+    missing, unknown = sorted(expected - found), sorted(found - expected)
+    if missing or unknown:
+        got = f"missing: {some(missing)}; unknown: {some(unknown)}"
+        raise problem("names of the weights", got=got, expected=f"the {len(expected)} names of {of}", fix=fix)
 
 
 def some(names: list[str], limit: int = 6) -> str:

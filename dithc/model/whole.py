@@ -6,33 +6,15 @@ Legend: N batch, T tokens, D width, F features of a patch.
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from functools import wraps
 from threading import get_ident
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from dithc import native
-from dithc.config import training
 from dithc.hcops import fused, part, program
 from dithc.model.embed import Linear, LinearGelu, Silu
 from dithc.model.parts import Attention, GatedMlp, Mlp
-
-
-class Parts(Protocol):
-    """Submodules and type of a block."""
-
-    kind: training.BlockKind
-    adaLN_modulation: nn.Sequential
-    attn: Attention
-    mlp: Mlp | GatedMlp
-
-
-class Last(Protocol):
-    """Submodules of the final layer."""
-
-    adaLN_modulation: nn.Sequential
-    linear: Linear
-
 
 Forward = Callable[[Any, Tensor, Tensor], Tensor]
 
@@ -41,7 +23,7 @@ def in_one_call(forward: Forward) -> Forward:
     """Wrap a block's forward pass; run it as one kernel call if the kernels support it, with bitwise equal results."""
 
     @wraps(forward)
-    def whole(block: Parts, x: Tensor, c: Tensor) -> Tensor:
+    def whole(block: Any, x: Tensor, c: Tensor) -> Tensor:
         weights = _weights_of(block)
         if weights is None or not fused.block_serves(x, c, weights):
             return forward(block, x, c)
@@ -57,7 +39,7 @@ def in_one_pass(forward: Forward) -> Forward:
     return forward
 
 
-def _kind_of(block: Parts) -> fused.Kind:
+def _kind_of(block: Any) -> fused.Kind:
     cos, sin = block.attn.rotary
     rms, swiglu = block.kind.norm == "rms", block.kind.mlp == "swiglu"
     return fused.Kind(block.attn.num_heads, rms=rms, swiglu=swiglu, cos=cos, sin=sin)
@@ -68,18 +50,19 @@ MOST_PROGRAMS = 4  # each holds the memory of a pass
 
 
 class Chain:
-    """Consecutive blocks, `(x (N, T, D), c (N, D)) -> (N, T, D)`, without gradients.
+    """Consecutive blocks, `(x (N, T, D), c (N, D)) -> (N, T, D)`, and with the final layer patches (N, T, F).
 
-    With the final layer the result is patches (N, T, F). Results equal those of separate module calls bit for bit. If
-    the C kernels support all blocks, a short pass is one call: recorded first, then replayed while all weights keep
-    address and version. A longer pass is split into several calls. Writes that torch does not count (through `.data`,
-    `.numpy()` or an address) are not detected: create a new chain after them. Hooks registered later are not called.
+    No gradients. Results equal those of separate module calls bit for bit. If the C kernels support all blocks, a short
+    pass is one call: recorded first, then replayed while all weights keep address and version. A longer pass is split.
+    Writes that torch does not count (through `.data`, `.numpy()` or an address) and hooks registered later are not
+    detected: create a new chain after them.
     """
 
     def __init__(
         self, blocks: Iterable[nn.Module], *, last: nn.Module | None = None, of: "Chain | None" = None
     ) -> None:
-        self._blocks, self._last = list(blocks), last
+        self._blocks: list[Any] = list(blocks)
+        self._last = last
         self._packs: program.Packs = program.Packs() if of is None else of._packs
         self._memory: dict[int, list[Tensor]] = {} if of is None else of._memory  # of all programs, by thread
         self._weights = [
@@ -101,7 +84,6 @@ class Chain:
             yield self._last
 
     def __len__(self) -> int:
-        """Return the number of blocks."""
         return len(self._blocks)
 
     def __getitem__(self, part: slice) -> "Chain":
@@ -114,7 +96,6 @@ class Chain:
 
     @torch.no_grad()
     def __call__(self, x: Tensor, c: Tensor) -> Tensor:
-        """A pass."""
         if not fused.in_one_library():
             return self._one_by_one(x, c)
         across = part.part.across
@@ -135,7 +116,7 @@ class Chain:
 
     def _program(self, x: Tensor, c: Tensor) -> program.Program | None:
         weights: list[Any] = [parameters[name] for parameters, name in self._weights]
-        tables = [table for one in self._attentions for table in one.rotary if table is not None]  # type: ignore[union-attr]
+        tables = [table for one in self._attentions for table in one.rotary if table is not None]
         state = tuple((weight.data_ptr(), program.version_of(weight)) for weight in weights)
         if self._state not in (None, state):
             self._programs.clear()
@@ -153,31 +134,27 @@ class Chain:
             if len(served) == len(self._blocks) and is_last_served:
                 if len(self._programs) == MOST_PROGRAMS:
                     self._programs.pop(next(iter(self._programs)))  # the oldest
-                kinds = [_kind_of(block) for block in self._blocks]  # type: ignore[arg-type]
+                kinds = [_kind_of(block) for block in self._blocks]
                 memory = self._memory.setdefault(get_ident(), [])
                 self._programs[key] = program.Program(served, kinds, x, c, packs=self._packs, memory=memory, last=last)
         return self._programs.get(key)
 
 
-def _weights_seen(block: nn.Module) -> fused.BlockWeights | None:
+def _weights_seen(block: Any) -> fused.BlockWeights | None:
     """Return `_weights_of` the block if the call of the block itself needs no observer either."""
     if not fused.is_plain(block, type(block)) or not hasattr(type(block).forward, "in_one_call"):
         return None
-    return _weights_of(block)  # type: ignore[arg-type]
+    return _weights_of(block)
 
 
-def _weights_of_last(layer: nn.Module) -> fused.LastWeights | None:
+def _weights_of_last(layer: Any) -> fused.LastWeights | None:
     """Return the weights of the final layer under the conditions of `_weights_seen`."""
-    if (
-        not fused.is_plain(layer, type(layer))
-        or not hasattr(type(layer).forward, "in_one_pass")
-        or fused.all_are_seen()
-    ):
+    is_seen = fused.all_are_seen() or not fused.is_plain(layer, type(layer))
+    if is_seen or not hasattr(type(layer).forward, "in_one_pass"):
         return None
-    parts: Last = layer  # type: ignore[assignment]
-    if not _is_condition(parts.adaLN_modulation) or not fused.is_plain(parts.linear, Linear):
+    if not _is_condition(layer.adaLN_modulation) or not fused.is_plain(layer.linear, Linear):
         return None
-    layers: Any = (parts.adaLN_modulation[1], parts.linear)
+    layers = (layer.adaLN_modulation[1], layer.linear)
     return fused.LastWeights(*(value for one in layers for value in (one.weight, one.bias)))
 
 
@@ -191,7 +168,7 @@ def _is_condition(layers: nn.Sequential) -> bool:
     )
 
 
-def _weights_of(block: Parts) -> fused.BlockWeights | None:
+def _weights_of(block: Any) -> fused.BlockWeights | None:
     """Return the parameters of a block if its submodules are plain and have no observers."""
     is_plain = fused.is_plain
     if fused.all_are_seen():

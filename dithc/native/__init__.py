@@ -3,20 +3,17 @@
 Purpose: a wrong declaration of a C function is a crash without a message. All declarations are in one file, and a test
 compares them with the header.
 Contents: `load` and `library` return the loaded library or the reason for its absence. `isa` and `kernels` list the
-kernels of this CPU. `context` returns the handle that every operator of the library needs. Structures are the arguments
-of its functions.
+kernels of this CPU. `context` returns the handle that every operator of the library needs.
 Invariants:
-- A function of the library that returns a status raises: MemoryError if memory was refused, else ValueError with the
-  function's name. Callers read no status.
+- A function of the library that returns a status raises MemoryError or ValueError with its name.
 - A missing, broken or outdated library is a logged reason, not an error, because other back ends take over.
-- The threads of a context belong to the library and are independent of torch's OpenMP pool. They sleep while no kernel
-  runs. A context lives until the process ends.
+- The threads of a context belong to the library. They sleep while no kernel runs. A context lives until process exit.
 Extending: a new function of `kernels/include/hcops.h` needs a line in `signatures.py`. A changed function also needs a
 new HC_ABI_VERSION there and ABI_VERSION in `loading.py`.
 """
 
 from dithc.native.contexts import context
-from dithc.native.loading import ISA_VARIABLE, isa, kernels, library, load
+from dithc.native.loading import ISA_VARIABLE, isa, kernels, library, load, loaded
 from dithc.native.signatures import AdamwSettings, GemmArguments
 
 __all__ = [
@@ -28,4 +25,5 @@ __all__ = [
     "kernels",
     "library",
     "load",
+    "loaded",
 ]

@@ -1,7 +1,6 @@
 """CPUs that pinned threads of other processes on this node use, because two teams on one CPU wait for each other.
 
-A process that pins a thread to a CPU binds a socket in Linux's abstract namespace. Its name contains the number of the
-CPU. The name is in use until the process ends for any reason, and no file remains.
+A process claims a CPU by a socket in Linux's abstract namespace. Its name is in use until the process ends.
 """
 
 import errno
@@ -15,10 +14,7 @@ _lock = threading.Lock()
 
 
 def claim(cpus: Iterable[int]) -> list[int]:
-    """Claim CPUs for the lifetime of this process; return CPUs that another process has claimed, in order.
-
-    If the system has no abstract namespace (not Linux, or a sandbox), no CPU is claimed and the result is empty.
-    """
+    """Claim CPUs for the lifetime of this process; return CPUs that another process has claimed, if the system can."""
     with _lock:
         return [cpu for cpu in sorted(set(cpus) - _held.keys()) if _is_taken(cpu)]
 

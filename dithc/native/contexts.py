@@ -6,8 +6,10 @@ import threading
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from functools import cache
 from itertools import pairwise
 from math import ceil
+from pathlib import Path
 
 import torch
 
@@ -16,19 +18,19 @@ from dithc.hardware import discover, plan
 from dithc.log import logger
 from dithc.native.claims import claim
 from dithc.native.loading import isa as best_isa
-from dithc.native.loading import isa_number, library
-from dithc.native.openmp import runtime
-from dithc.native.signatures import Machine
+from dithc.native.loading import isa_number, library, loaded
+from dithc.native.signatures import Machine, OpenMP
 
 log = logger(__name__)
 
-# Time that an idle thread polls for work before it sleeps. Operators of one call follow immediately. Between two calls
-# Python takes 20 to 60 microseconds with warm caches, and waking a sleeping thread takes about as long as a small
-# operator. Five times as long gained nothing in a training step, in which caches are cold and Python takes longer.
+# Time that an idle thread polls for work before it sleeps. Between two calls Python takes 20 to 60 microseconds with warm
+# caches, and waking a sleeping thread takes about as long as a small operator. Five times as long gained nothing.
 SPIN_NANOSECONDS = 100_000
 # With more threads than CPUs, a polling thread blocks the thread that has work.
 SHORTEST_SPIN_NANOSECONDS = 1
 PAGE_BYTES = 4096
+OPENMP_BACKEND = "ATen parallel backend: OpenMP"
+OPENMP_NAMES = ("GOMP_parallel", "omp_get_thread_num", "omp_get_num_threads")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,8 +38,8 @@ class Layout:
     """Placement of the threads of a context.
 
     Attributes:
-        num_threads: Number of threads. Thread 0 is the caller of an operator, which is never pinned.
-        cpus: CPU of each thread. Thread 0 moves to its CPU if it runs elsewhere. Empty if the system places threads.
+        cpus: CPU of each thread, empty if the system places threads. Thread 0, the caller of an operator, is never
+            pinned, and moves to its CPU if it runs elsewhere.
         clusters: Numbers of the threads of each cluster.
         nodes: Memory node of each cluster, to which its part of new blocks is bound; empty without binding.
         lent: Whether the threads are the threads of torch's operators.
@@ -59,13 +61,9 @@ _borrowers = 0
 def context(*, isa: str | None = None, num_threads: int | None = None) -> int:
     """Return the address of the hc_context of an instruction set and number of threads, created at first use.
 
-    It is never destroyed, because at exit a daemon thread may still run an operator. A new context makes contexts with
-    other numbers of threads release their scratch memory.
-
-    Args:
-        isa: Instruction set of this CPU; None uses the fastest, or the value of HCOPS_ISA.
-        num_threads: None uses torch's number of threads, so that `torch.set_num_threads` applies to both, and torch's
-            threads themselves after `borrow`.
+    It is never destroyed, because at exit a daemon thread may still run an operator. A new context makes the others
+    release their scratch memory. Without `isa` it is that of `isa()`. Without `num_threads` it has torch's number of
+    threads, and torch's threads themselves after `borrow`.
 
     Raises:
         UserError: This CPU lacks the instruction set.
@@ -77,50 +75,52 @@ def context(*, isa: str | None = None, num_threads: int | None = None) -> int:
         return handle
     with _creation:
         if key not in _contexts:
-            _trim(_contexts.values())
+            for other in _contexts.values():
+                loaded().hc_context_trim(other)
             _contexts[key] = _create(*key)
         return _contexts[key]
 
 
 def layout(*, num_threads: int | None = None) -> Layout:
-    """Return the placement of the threads of `context(num_threads=num_threads)`."""
     return _layouts[context(num_threads=num_threads)]
 
 
 def borrow() -> str | None:
-    """Create contexts with torch's threads until `give_back` is called as often; return None, or the reason for a
-    failure.
+    """Create contexts with torch's threads until `give_back` is called as often; return the reason for a failure.
 
-    torch's threads spin on their cores for milliseconds after each of its operators. If both sets of threads alternate,
-    they compete for the cores. An operator then runs as a region of torch's OpenMP runtime, on as many threads as torch
-    uses. Each thread that calls operators has a set of such threads, as for torch's operators. In a child of fork(),
-    operators of the parent's contexts run on the caller alone.
+    torch's threads spin on their cores for milliseconds after each operator, and would compete with others for them.
+    An operator then runs as a region of torch's OpenMP runtime, on as many threads as torch uses, for each thread that
+    calls operators. In a child of fork(), operators of the parent's contexts run on the caller alone.
     """
     global _borrowers
     if library() is None:
         return "the library is missing"
-    if runtime().functions is None:
-        return runtime().words
+    if isinstance(functions := torch_openmp(), str):
+        return functions
     _borrowers += 1
     return None
 
 
+@cache
+def torch_openmp() -> OpenMP | str:
+    """Return the OpenMP functions of torch's operators, from libgomp or LLVM's, or the reason for their absence."""
+    if OPENMP_BACKEND not in torch.__config__.parallel_info():
+        return "this torch does not run on OpenMP"
+    library_of_torch = Path(torch.__file__).parent / "lib/libtorch_cpu.so"
+    try:
+        handle = ctypes.CDLL(str(library_of_torch))
+        return OpenMP(*(ctypes.cast(getattr(handle, name), ctypes.c_void_p) for name in OPENMP_NAMES))
+    except (OSError, AttributeError) as error:
+        return f"the OpenMP runtime of torch cannot be used ({error})"
+
+
 def give_back() -> None:
-    """Undo one call of `borrow`."""
     global _borrowers
     _borrowers = max(0, _borrowers - 1)
 
 
 def is_borrowing() -> bool:
-    """Return whether contexts use torch's threads now."""
     return _borrowers > 0
-
-
-def _trim(handles: Iterable[int]) -> None:
-    of_library = library()
-    assert of_library is not None, "a context needs the library"
-    for handle in handles:
-        of_library.hc_context_trim(handle)
 
 
 def _create(isa: str, num_threads: int, lent: bool = False) -> int:
@@ -160,13 +160,7 @@ def _create(isa: str, num_threads: int, lent: bool = False) -> int:
 
 
 def new_context(node: Node, wanted: Layout, *, isa: str, spin_nanoseconds: int = SPIN_NANOSECONDS) -> int:
-    """Create an hc_context and return its address.
-
-    Raises:
-        MemoryError, ValueError: The system refused memory or threads, or their placement.
-    """
-    handle = library()
-    assert handle is not None, "a context needs the library"
+    """Create an hc_context and return its address; MemoryError or ValueError: the system refused a resource."""
     machine = Machine(
         isa_number(isa),
         wanted.num_threads,
@@ -175,10 +169,10 @@ def new_context(node: Node, wanted: Layout, *, isa: str, spin_nanoseconds: int =
         spin_nanoseconds,
         len(wanted.clusters),
         _integers(wanted.nodes),
-        ctypes.pointer(functions) if wanted.lent and (functions := runtime().functions) is not None else None,
+        ctypes.pointer(functions) if wanted.lent and isinstance(functions := torch_openmp(), OpenMP) else None,
     )
     created = ctypes.c_void_p()
-    handle.hc_context_create(ctypes.byref(machine), ctypes.byref(created))
+    loaded().hc_context_create(ctypes.byref(machine), ctypes.byref(created))
     assert created.value is not None
     return created.value
 
@@ -188,14 +182,12 @@ def _integers(values: tuple[int, ...]) -> "ctypes.Array[ctypes.c_int] | None":
 
 
 def planned_layout(node: Node, num_threads: int) -> Layout:
-    """Return places, clusters and memory nodes for a number of threads on a machine, without side effects.
-
-    Memory is bound if the clusters are near different nodes. A machine with one node leaves no choice.
-    """
+    """Return the layout of a number of threads on a machine. Memory is bound if clusters are near different nodes."""
     placed = places_of_threads(node, num_threads)
     indices = [cluster for _, cluster in placed]
     count = max(1, num_equal_clusters(indices))
-    edges = [sum(_share(num_threads, count, part) for part in range(upto)) for upto in range(count + 1)]
+    each, extra = divmod(num_threads, count)  # as hc_part cuts
+    edges = [part * each + min(part, extra) for part in range(count + 1)]
     clusters = tuple(range(start, stop) for start, stop in pairwise(edges))
     near = {cluster.index: cluster.node for cluster in node.clusters}
     nodes = [near.get(indices[cluster[0]]) for cluster in clusters] if count > 1 else []
@@ -210,23 +202,15 @@ def planned_layout(node: Node, num_threads: int) -> Layout:
 
 
 def num_clusters(num_threads: int) -> int:
-    """Return the number of clusters among which this machine's context splits `num_threads` threads."""
     return len(planned_layout(discover(), num_threads).clusters)
-
-
-def _share(length: int, parts: int, part: int) -> int:
-    """Return the length of a part as hc_part cuts."""
-    return length // parts + (part < length % parts)
 
 
 def can_bind(nodes: Iterable[int]) -> bool:
     """Return whether the system binds a page to each of these memory nodes."""
-    handle = library()
-    assert handle is not None, "binding needs the library"
     page = mmap.mmap(-1, PAGE_BYTES)
     try:
         for node in nodes:
-            handle.hc_bind(ctypes.addressof(ctypes.c_char.from_buffer(page)), PAGE_BYTES, node)
+            loaded().hc_bind(ctypes.addressof(ctypes.c_char.from_buffer(page)), PAGE_BYTES, node)
     except ValueError:
         return False
     return True
@@ -235,9 +219,8 @@ def can_bind(nodes: Iterable[int]) -> bool:
 def places_of_threads(node: Node, num_threads: int) -> list[tuple[int, int]]:
     """Return CPU and cluster of each thread in the order of the cores; empty if threads are not pinned.
 
-    Threads are pinned if they fill all available cores, or all except the cores that the core plan keeps for
-    communication and data movement. With fewer threads, another process probably shares the cores and would pin to the
-    same cores. Threads are not pinned if a control group grants less time than there are CPUs.
+    Threads are pinned if they fill all available cores, or all except those that the core plan keeps for communication
+    and data movement, and no control group grants less time. Fewer threads probably share the cores.
     """
     allowed, cores = set(node.limits.allowed_cpus), list(node.visible_cores)
     if not cores:
@@ -253,10 +236,7 @@ def places_of_threads(node: Node, num_threads: int) -> list[tuple[int, int]]:
 
 
 def num_equal_clusters(clusters: list[int]) -> int:
-    """Return the number of clusters of the threads, or 1 if cluster sizes differ by more than one thread.
-
-    The library cuts work over equal runs of threads. A difference of one puts one thread in the neighbor's run.
-    """
+    """Return the number of clusters of the threads, or 1 if cluster sizes differ by more than one thread."""
     sizes = Counter(clusters).values()
     return len(sizes) if sizes and max(sizes) - min(sizes) <= 1 else 1
 
@@ -264,7 +244,7 @@ def num_equal_clusters(clusters: list[int]) -> int:
 def cache_bytes(node: Node, level: int) -> int:
     """Return one core's share of the data cache of a level, or 0 if unknown."""
     siblings = max((len(core.cpus) for core in node.cores), default=1)
-    for cache in node.caches:
-        if cache.level == level and cache.kind != "Instruction":
-            return cache.size_bytes // max(1, cache.cpus_per_cache // siblings)
+    for found in node.caches:
+        if found.level == level and found.kind != "Instruction":
+            return found.size_bytes // max(1, found.cpus_per_cache // siblings)
     return 0

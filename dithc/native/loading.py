@@ -5,9 +5,9 @@ import hashlib
 import os
 import struct
 import sys
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Any, NamedTuple
 
 from dithc.log import logger, problem
 from dithc.native.signatures import declare
@@ -22,10 +22,7 @@ SEAL = b"\ndithc SHA-256: "  # precedes the digest at the end of a library; `set
 ELF_HEADER_BYTES = 64
 
 
-@dataclass(frozen=True)
-class Loading:
-    """Result of loading: the library, or None and the reason."""
-
+class Loading(NamedTuple):
     library: ctypes.CDLL | None
     reason: str
 
@@ -44,13 +41,15 @@ def library() -> ctypes.CDLL | None:
     return load().library
 
 
+def loaded() -> Any:
+    handle = library()
+    assert handle is not None, load().reason
+    return handle
+
+
 @cache
 def isa() -> str:
-    """Return the instruction set of the kernels: the fastest of the CPU, or the value of HCOPS_ISA.
-
-    Raises:
-        UserError: HCOPS_ISA is not an instruction set, or this CPU lacks it.
-    """
+    """Return the instruction set of the kernels: the fastest, or HCOPS_ISA; UserError if this CPU lacks it."""
     handle = library()
     if handle is None:
         return "none"
@@ -58,10 +57,7 @@ def isa() -> str:
 
 
 def kernels(level: str | None = None) -> list[tuple[str, str]]:
-    """Return the kernels of a machine with instruction set `level` (None: this one), each with its instruction set.
-
-    The list is empty without a library.
-    """
+    """Return the kernels for instruction set `level` (None: this one), each with its own; empty without a library."""
     handle = library()
     lines: list[tuple[str, str]] = []
     if handle is None:
@@ -74,22 +70,13 @@ def kernels(level: str | None = None) -> list[tuple[str, str]]:
 
 
 def isa_number(wanted: str) -> int:
-    """Return the number of an instruction set of this CPU; "" is the set with the fastest kernels.
-
-    Raises:
-        UserError: It does not exist, or this CPU lacks it.
-    """
-    handle = library()
-    assert handle is not None, "asked for an instruction set without a library"
-    number = ctypes.c_int()
+    """Return the number of an instruction set ("": with the fastest kernels); UserError if this CPU lacks it."""
+    handle, number = loaded(), ctypes.c_int()
     if handle.hc_isa_detect(wanted.encode(), ctypes.byref(number)) != 0:
         handle.hc_isa_detect(None, ctypes.byref(number))
-        raise problem(
-            f"instruction set of the C kernels (environment variable {ISA_VARIABLE})",
-            got=wanted,
-            expected=f"ref, or an instruction set of this CPU up to {handle.hc_isa_name(number).decode()}",
-            fix=f"correct or unset {ISA_VARIABLE}",
-        )
+        what = f"instruction set of the C kernels (environment variable {ISA_VARIABLE})"
+        expected = f"ref, or an instruction set of this CPU up to {handle.hc_isa_name(number).decode()}"
+        raise problem(what, got=wanted, expected=expected, fix=f"correct or unset {ISA_VARIABLE}")
     return number.value
 
 

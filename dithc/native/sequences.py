@@ -1,7 +1,6 @@
 """Operators of the library as one call: recorded while Python prepares them, then run without gaps.
 
-A product evicts the data of Python and torch from the caches. The time between two operators is therefore 0.2 to 0.3
-milliseconds, instead of 0.02 if Python prepares several in a row.
+Python takes 0.2 to 0.3 milliseconds after an operator, which evicts its data from the caches, and otherwise 0.02.
 """
 
 import ctypes
@@ -31,7 +30,7 @@ STEPS = (
     "hc_copy_blocks",
     "hc_exchange_meet",
 )
-OWN = ("hc_gemm", "hc_attention_heads_forward", "hc_exchange_meet")  # have separate recording methods
+STRUCTURES = ("hc_gemm", "hc_attention_heads_forward")  # have one argument, a structure
 
 
 class Sequence:
@@ -46,18 +45,7 @@ class Sequence:
         self._context = 0
         self._structures: list[ctypes.Structure] = []
 
-    def hc_gemm(self, context: int, arguments: ctypes.Structure) -> None:
-        """Record a product."""
-        self._structures.append(arguments)
-        self._record(0, context, (ctypes.addressof(arguments),))
-
-    def hc_attention_heads_forward(self, context: int, arguments: ctypes.Structure) -> None:
-        """Record attention of heads at any strides."""
-        self._structures.append(arguments)
-        self._record(STEPS.index("hc_attention_heads_forward"), context, (ctypes.addressof(arguments),))
-
     def hc_exchange_meet(self, exchange: int, timeout_nanoseconds: int, out_rank: ctypes.c_int) -> None:
-        """Record a barrier with the other processes."""
         words = (exchange, timeout_nanoseconds, ctypes.addressof(out_rank))
         self._record(STEPS.index("hc_exchange_meet"), self._context or contexts.context(), words)
 
@@ -67,11 +55,7 @@ class Sequence:
         self._words.extend([word or 0 for word in words])
 
     def run(self) -> None:
-        """Run all calls recorded since the last run, in order.
-
-        Raises:
-            MemoryError, ValueError: See `Recorded.run`.
-        """
+        """Run all calls recorded since the last run, as `Recorded.run`."""
         self.taken().run()
 
     def taken(self) -> "Recorded":
@@ -91,11 +75,7 @@ class Recorded:
         self._structures = structures  # the recorded words contain their addresses
 
     def run(self) -> None:
-        """Run the operators in order.
-
-        Raises:
-            MemoryError, ValueError: Error of the first failed function, with its name. Later functions did not run.
-        """
+        """Run the operators in order up to the first failure, whose MemoryError or ValueError contains the function."""
         words, at = self._words, ctypes.c_int64()
         if not words:
             return
@@ -119,6 +99,14 @@ def _recorder(step: int, name: str) -> Callable[..., None]:
     return record
 
 
+def _recorder_of_structure(step: int) -> Callable[..., None]:
+    def record(self: Sequence, context: int, arguments: ctypes.Structure) -> None:
+        self._structures.append(arguments)
+        self._record(step, context, (ctypes.addressof(arguments),))
+
+    return record
+
+
 for _step, _name in enumerate(STEPS):
-    if _name not in OWN:
-        setattr(Sequence, _name, _recorder(_step, _name))
+    if _name != "hc_exchange_meet":
+        setattr(Sequence, _name, _recorder_of_structure(_step) if _name in STRUCTURES else _recorder(_step, _name))

@@ -26,15 +26,12 @@ def _fields(*groups: tuple[Any, str]) -> list[tuple[str, Any]]:
     return [(name, kind) for kind, names in groups for name in names.split()]
 
 
+# Structures of hcops.h have its names.
 class OpenMP(Structure):
-    """hc_openmp: addresses of functions."""
-
     _fields_ = [("parallel", c_void_p), ("thread", c_void_p), ("num_threads", c_void_p)]
 
 
 class Machine(Structure):
-    """hc_machine."""
-
     _fields_ = _fields(
         (c_int, "isa num_threads"),
         (POINTER(c_int), "cpus"),
@@ -87,8 +84,6 @@ class Heads(Structure):
 
 
 class AttentionArguments(Structure):
-    """hc_attention_arguments."""
-
     _fields_ = _fields(
         (c_int64, "n queries keys h key_heads k"),
         (c_float, "scale"),
@@ -100,8 +95,6 @@ class AttentionArguments(Structure):
 
 
 class AdamwSettings(Structure):
-    """hc_adamw_settings."""
-
     _fields_ = _fields(
         (c_double, "lr beta1 beta2 eps weight_decay gradient_scale"),
         (c_int64, "step"),
@@ -110,8 +103,6 @@ class AdamwSettings(Structure):
 
 
 class CopyRequest(Structure):
-    """hc_copy_request."""
-
     _fields_ = _fields(
         (c_int64, "bytes"),
         (c_void_p, "source out_target"),
@@ -121,8 +112,6 @@ class CopyRequest(Structure):
 
 
 class CopyCounters(Structure):
-    """hc_copy_counters."""
-
     _fields_ = _fields(
         (c_int64 * 2, "bytes busy_nanoseconds"),
         (c_int64, "team_bytes queued_bytes failed stall_nanoseconds"),
@@ -130,8 +119,6 @@ class CopyCounters(Structure):
 
 
 class PoolOptions(Structure):
-    """hc_pool_options."""
-
     _fields_ = _fields(
         (c_int64, "budget_bytes"),
         (POINTER(c_int), "nodes"),
@@ -141,8 +128,6 @@ class PoolOptions(Structure):
 
 
 class PoolState(Structure):
-    """hc_pool_state."""
-
     _fields_ = _fields(
         (c_int64, "used_bytes idle_bytes peak_bytes hits misses backed_bytes peak_backed_bytes"),
         (c_int64, "budget_bytes spills spilled_bytes largest_free_bytes num_blocks"),
@@ -153,6 +138,13 @@ class PoolState(Structure):
 Callback = CFUNCTYPE(None, c_void_p, c_int, c_int)
 
 _ARRAY = (c_void_p, c_int)  # pointer and element type
+_ROWS = (c_void_p, c_int, c_int64)  # and stride of rows
+
+
+def _sized(count: int, *more: Any) -> tuple[Any, ...]:
+    """Return the arguments of an operator: its context, `count` sizes, and more."""
+    return (c_void_p, *[c_int64] * count, *more)
+
 
 # Functions that return a status, with their arguments. Pointers to arrays and to contexts are plain addresses.
 STATUS_FUNCTIONS: dict[str, tuple[Any, ...]] = {
@@ -183,50 +175,32 @@ STATUS_FUNCTIONS: dict[str, tuple[Any, ...]] = {
     "hc_gemm_pack_bytes": (c_void_p, POINTER(GemmArguments), c_void_p),
     "hc_gemm_pack": (c_void_p, POINTER(GemmArguments), c_void_p),
     "hc_gemm_cut": (c_void_p, POINTER(GemmArguments), c_int, c_void_p),
-    "hc_adaln_forward": (
-        *(c_void_p, c_int64, c_int64, c_int64, c_float, *_ARRAY),
-        *(c_void_p, c_void_p, c_int, c_int64, *_ARRAY, c_void_p, c_void_p),
+    "hc_adaln_forward": _sized(3, c_float, *_ARRAY, c_void_p, *_ROWS, *_ARRAY, c_void_p, c_void_p),
+    "hc_adaln_backward": _sized(
+        *(3, *_ARRAY, *_ARRAY, *_ROWS, c_void_p, c_void_p),
+        *(*_ARRAY, *_ARRAY, c_void_p, *_ARRAY),
     ),
-    "hc_adaln_backward": (
-        *(c_void_p, c_int64, c_int64, c_int64, *_ARRAY, *_ARRAY, c_void_p, c_int, c_int64),
-        *(c_void_p, c_void_p, *_ARRAY, *_ARRAY, c_void_p, c_void_p, c_int),
-    ),
-    "hc_gate_residual_forward": (
-        *(c_void_p, c_int64, c_int64, c_int64, *_ARRAY, c_void_p, c_int, c_int64, *_ARRAY, *_ARRAY),
-    ),
-    "hc_gate_residual_backward": (
-        *(c_void_p, c_int64, c_int64, c_int64, *_ARRAY, c_void_p, c_int, c_int64, *_ARRAY, *_ARRAY, *_ARRAY),
-    ),
-    "hc_attention_forward": (c_void_p, c_int64, c_int64, c_int64, c_int64, *_ARRAY, *_ARRAY, c_void_p, c_int),
-    "hc_attention_backward": (
-        *(c_void_p, c_int64, c_int64, c_int64, c_int64, *_ARRAY, *_ARRAY, *_ARRAY, c_void_p, *_ARRAY, c_int),
-    ),
+    "hc_gate_residual_forward": _sized(3, *_ARRAY, *_ROWS, *_ARRAY, *_ARRAY),
+    "hc_gate_residual_backward": _sized(3, *_ARRAY, *_ROWS, *_ARRAY, *_ARRAY, *_ARRAY),
+    "hc_attention_forward": _sized(4, *_ARRAY, *_ARRAY, *_ARRAY),
+    "hc_attention_backward": _sized(4, *_ARRAY, *_ARRAY, *_ARRAY, c_void_p, *_ARRAY, c_int),
     "hc_attention_heads_forward": (c_void_p, POINTER(AttentionArguments)),
     "hc_attention_heads_backward": (c_void_p, POINTER(AttentionArguments)),
-    "hc_norm_forward": (c_void_p, c_int64, c_int64, c_float, *_ARRAY, c_void_p, *_ARRAY, *_ARRAY, c_void_p, c_void_p),
-    "hc_norm_backward": (
-        *(c_void_p, c_int64, c_int64, *_ARRAY, *_ARRAY, *_ARRAY, c_void_p, c_void_p),
-        *(*_ARRAY, c_void_p, c_void_p, c_int),
-    ),
+    "hc_norm_forward": _sized(2, c_float, *_ARRAY, c_void_p, *_ARRAY, *_ARRAY, c_void_p, c_void_p),
+    "hc_norm_backward": _sized(2, *_ARRAY, *_ARRAY, *_ARRAY, c_void_p, c_void_p, *_ARRAY, c_void_p, *_ARRAY),
     "hc_map": (c_void_p, c_int, c_int64, *_ARRAY, *_ARRAY),
     "hc_map_backward": (c_void_p, c_int, c_int64, *_ARRAY, *_ARRAY, *_ARRAY),
-    "hc_swiglu_forward": (c_void_p, c_int64, c_int64, *_ARRAY, *_ARRAY),
-    "hc_swiglu_backward": (c_void_p, c_int64, c_int64, *_ARRAY, *_ARRAY, *_ARRAY),
-    "hc_rotate_heads_forward": (
-        *(c_void_p, c_int64, c_int64, c_int64, c_int64, c_float),
-        *(c_void_p, c_void_p, c_void_p, c_void_p, c_void_p, *_ARRAY),
-    ),
-    "hc_rotate_heads_backward": (
-        *(c_void_p, c_int64, c_int64, c_int64, c_int64, c_float),
-        *(c_void_p, c_void_p, c_void_p, c_void_p, c_void_p, c_void_p, *_ARRAY, c_void_p, c_void_p),
-    ),
-    "hc_scale_add": (c_void_p, c_int64, c_float, *_ARRAY, c_float, *_ARRAY, *_ARRAY),
-    "hc_softmax_forward": (c_void_p, c_int64, c_int64, *_ARRAY, *_ARRAY),
-    "hc_softmax_backward": (c_void_p, c_int64, c_int64, *_ARRAY, *_ARRAY, *_ARRAY),
-    "hc_patchify": (c_void_p, c_int64, c_int64, c_int64, c_int64, c_int64, c_int, *_ARRAY, *_ARRAY),
-    "hc_unpatchify": (c_void_p, c_int64, c_int64, c_int64, c_int64, c_int64, c_int, *_ARRAY, *_ARRAY),
-    "hc_mse_forward": (c_void_p, c_int64, c_int64, *_ARRAY, *_ARRAY, c_void_p),
-    "hc_mse_backward": (c_void_p, c_int64, c_int64, c_void_p, *_ARRAY, *_ARRAY, *_ARRAY),
+    "hc_swiglu_forward": _sized(2, *_ARRAY, *_ARRAY),
+    "hc_swiglu_backward": _sized(2, *_ARRAY, *_ARRAY, *_ARRAY),
+    "hc_rotate_heads_forward": _sized(4, c_float, *[c_void_p] * 5, *_ARRAY),
+    "hc_rotate_heads_backward": _sized(4, c_float, *[c_void_p] * 6, *_ARRAY, c_void_p, c_void_p),
+    "hc_scale_add": _sized(1, c_float, *_ARRAY, c_float, *_ARRAY, *_ARRAY),
+    "hc_softmax_forward": _sized(2, *_ARRAY, *_ARRAY),
+    "hc_softmax_backward": _sized(2, *_ARRAY, *_ARRAY, *_ARRAY),
+    "hc_patchify": _sized(5, c_int, *_ARRAY, *_ARRAY),
+    "hc_unpatchify": _sized(5, c_int, *_ARRAY, *_ARRAY),
+    "hc_mse_forward": _sized(2, *_ARRAY, *_ARRAY, c_void_p),
+    "hc_mse_backward": _sized(2, c_void_p, *_ARRAY, *_ARRAY, *_ARRAY),
     "hc_sum_of_squares": (c_void_p, c_int64, c_void_p, c_void_p, c_void_p),
     "hc_adamw": (c_void_p, POINTER(AdamwSettings), c_int64, *(c_void_p,) * 7),
     "hc_sequence": (c_void_p, c_void_p, c_int64, POINTER(c_int64)),
@@ -245,11 +219,7 @@ STATUS_FUNCTIONS: dict[str, tuple[Any, ...]] = {
     "hc_exchange_fold": (c_void_p, c_int, c_int64, POINTER(c_void_p), c_int, c_int, c_void_p),
     "hc_barrier_ceiling": (c_void_p, c_int64),
     "hc_exchange_meet": (c_void_p, c_int64, POINTER(c_int)),
-    "hc_copy_blocks": (
-        *(c_void_p, c_int64, c_int64, c_int64),
-        *(c_void_p, c_int64, c_int64),
-        *(c_void_p, c_int64, c_int64),
-    ),
+    "hc_copy_blocks": _sized(3, c_void_p, c_int64, c_int64, c_void_p, c_int64, c_int64),
     "hc_copy": (c_void_p, c_int64, c_void_p, c_void_p),
 }
 
@@ -272,22 +242,13 @@ OTHER_FUNCTIONS: dict[str, tuple[Any, ...]] = {
 # Functions that return a status as result, and functions that wait, for which only a missing process is a result.
 QUESTIONS = ("hc_isa_detect", "hc_kernel")
 WAITING = (
-    "hc_exchange_put",
-    "hc_exchange_offer",
-    "hc_exchange_combine",
-    "hc_exchange_get",
-    "hc_exchange_whole",
-    "hc_copies_wait",
-    "hc_copies_close",
+    *("hc_exchange_put", "hc_exchange_offer", "hc_exchange_combine", "hc_exchange_get", "hc_exchange_whole"),
+    *("hc_copies_wait", "hc_copies_close"),
 )
 
 
 def declare(handle: ctypes.CDLL) -> None:
-    """Declare arguments and results of every function of `handle` for ctypes, and make failures raise.
-
-    Raises:
-        AttributeError: The library lacks a function.
-    """
+    """Declare every function of `handle` for ctypes, and make failures raise; AttributeError if it lacks a function."""
     for name, arguments in STATUS_FUNCTIONS.items():
         function = getattr(handle, name)
         function.argtypes, function.restype = arguments, c_int

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from dithc import hcops
-from dithc.hcops.newton_schulz import COEFFICIENTS, LEAST_NORM
+from dithc.hcops.optimizer import COEFFICIENTS, LEAST_NORM
 
 BAND = (0.68, 1.21)  # final range of singular values that began above 0.0015
 SHAPES = [(32, 32), (48, 160), (160, 48), (1, 9), (9, 1), (1, 1), (65, 67)]

@@ -54,17 +54,8 @@ def test_the_winner_gains_the_margin():
     assert tuning.winner({"a": [0.98, 0.98, 0.98]}) is None
     assert tuning.winner({"a": [1.5, 1.5, 1.5]}) is None
     assert tuning.winner({}) is None
-
-
-def test_a_gain_that_scatters_wins_nothing():
-    assert tuning.winner({"a": [0.6, 0.9, 1.4]}) is None
+    assert tuning.winner({"a": [0.6, 0.9, 1.4]}) is None  # its scatter exceeds the gain
     assert tuning.winner({"a": [0.6, 0.9, 1.4], "b": [0.95, 0.95, 0.95]}) == "b"
-
-
-def test_a_saved_tuning_is_read_back(tmp_path):
-    path = tmp_path / KEY.file_name
-    tuning.save(path, KEY, RESULTS)
-    assert tuning.load(path, KEY) == RESULTS
 
 
 def test_saving_adds_to_what_is_there_and_replaces_the_same_product(tmp_path):
@@ -153,10 +144,6 @@ def test_a_search_in_which_the_rule_won_everywhere_is_a_tuning(folder):
     assert tuning.choice(*QKV) is None
 
 
-def test_without_a_file_every_product_takes_the_default(folder):
-    assert tuning.choice(*QKV) is None
-
-
 def test_off_turns_a_tuning_off(folder, monkeypatch):
     key = tuning.this_machine()
     tuning.save(folder / key.file_name, key, RESULTS)
@@ -180,11 +167,3 @@ def test_trying_a_candidate_is_for_the_body_alone(folder):
         with tuning.trying(None):
             assert tuning.choice(*QKV) is None
     assert tuning.choice(*QKV) is None
-
-
-def test_this_machine_has_a_key_with_a_file_name():
-    key = tuning.this_machine()
-    assert key.threads == tuning.torch.get_num_threads()
-    assert key.cores >= 1
-    assert "/" not in key.file_name
-    assert key.file_name.endswith(".json")

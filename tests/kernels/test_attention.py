@@ -161,12 +161,7 @@ def test_attention_equals_float64_for_any_length(t, kind, isa):
         pytest.skip("plain loops take seconds here, and chunks are cut by code common to all")
     for h in (1, 2, 3):
         assert_right(*random_problem(2 if t < 300 else 1, t, h, 64 if h == 1 else 24, kind), h, isa)
-
-
-@pytest.mark.parametrize("kind", TYPES)
-@pytest.mark.parametrize("k", WIDTHS)
-def test_attention_equals_float64_for_any_head_width(k, kind, isa):
-    for t in (7, 65):
+    for k in WIDTHS if t in (7, 65) else ():
         assert_right(*random_problem(1, t, 2, k, kind), 2, isa)
 
 
@@ -237,30 +232,6 @@ ODD = {"huge": 1e12, "tiny": 1e-20, "inf": math.inf, "nan": math.nan}
 @pytest.fixture
 def amx():
     return needed("amx")
-
-
-def errors(results, exact):
-    """Return the root mean square error of out, dq, dk, dv, relative to the exact results."""
-    truth = (exact.out, exact.dq, exact.dk, exact.dv)
-    return [
-        ((got.double() - x).pow(2).mean() / x.pow(2).mean()).sqrt().item()
-        for got, x in zip(results, truth, strict=True)
-    ]
-
-
-@pytest.mark.parametrize(("t", "k", "size"), [(256, 64, 1.0), (256, 72, 1.0), (300, 72, 1.0), (256, 64, 30.0)])
-def test_products_in_parts_are_no_less_exact_than_pytorch(t, k, size, amx):
-    qkv, dout = random_problem(2, t, 2, k, torch.float32, size=size)
-    out, lse = forward(qkv, 2, isa=amx)
-    ours = (*heads_of(out, 2), *heads_of(backward(dout, qkv, out, lse, 2, isa=amx), 2, 3))
-    leaf = qkv.clone().requires_grad_()
-    q, key, v = (x.transpose(1, 2) for x in leaf.view(2, t, 3, 2, k).unbind(2))
-    mixed = F.scaled_dot_product_attention(q, key, v).transpose(1, 2).reshape(2, t, 2 * k)
-    mixed.backward(dout)
-    torchs = (*heads_of(mixed.detach(), 2), *heads_of(leaf.grad, 2, 3))
-    exact = exactly(qkv, dout, 2)
-    for name, our, its in zip(("out", "dq", "dk", "dv"), errors(ours, exact), errors(torchs, exact), strict=True):
-        assert our <= its, f"{name}: error {our:.3g}, PyTorch's {its:.3g}"
 
 
 @pytest.mark.parametrize("part", [0, 1, 2, 3], ids=["q", "k", "v", "dout"])

@@ -5,7 +5,6 @@ Shapes are around vectors, fours and eights, in every layout and type, with the 
 Legend: C (m, n) = A (m, k) B (k, n).
 """
 
-import ctypes
 import itertools
 
 import pytest
@@ -95,32 +94,3 @@ def test_an_epilogue_that_overwrites_what_it_reads(isa, c_type, b_layout):
         check(c, exact, bound)
         results.append(c)
     assert all(torch.equal(results[0], other) for other in results[1:])
-
-
-@pytest.mark.parametrize("compute", [F32, BF16])
-@pytest.mark.parametrize("value", [float("inf"), float("nan"), torch.finfo(F32).max])
-@pytest.mark.parametrize("b_layout", ["rows", "columns"])
-def test_bad_values_stay_in_their_row_and_column(isa, value, b_layout, compute):
-    a, b = torch.ones(7, 40), matrix(40, 70, F32, b_layout, seed=1).abs() + 1
-    a[3, 5], b[20, 60] = value, value
-    c = torch.empty(7, 70)
-    gemm(isa, 2, a, b, c, compute)
-    exact_a, exact_b = (x.to(BF16).float() if compute == BF16 else x for x in (a, b))
-    expected = exact_a @ exact_b
-    assert torch.equal(torch.isnan(c), torch.isnan(expected))
-    assert torch.equal(torch.isinf(c), torch.isinf(expected))
-
-
-@pytest.mark.parametrize(("m", "n", "k", "rows"), [(4, 2304, 384, 4), (384, 1152, 16, None), (4, 70, 8, 4)])
-def test_the_parts_of_threads_tile_c(m, n, k, rows):
-    a, b, c = torch.zeros(m, k), torch.zeros(k, n), torch.zeros(m, n)
-    asked = native.GemmArguments(*(m, n, k, a.data_ptr(), k, 1, 0, b.data_ptr(), n, 1, 0, c.data_ptr(), n, 1, 0, 0, 0))
-    times = torch.zeros(m, n, dtype=torch.int32)
-    context = native.context(num_threads=3)
-    for thread in range(3):
-        part = (ctypes.c_int64 * 4)()
-        native.library().hc_gemm_cut(context, ctypes.byref(asked), thread, part)
-        row, row_stop, column, column_stop = part
-        assert rows is None or row_stop - row in (0, rows)
-        times[row:row_stop, column:column_stop] += 1
-    assert (times == 1).all()

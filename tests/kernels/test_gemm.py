@@ -143,15 +143,6 @@ def test_products_of_several_blocks(isa, compute, a_layout, b_layout):
         check(on_each_number_of_threads(isa, a, b, F32, compute, **blocking)["c"], exact, bound)
 
 
-@pytest.mark.parametrize(("row_cuts", "column_cuts"), [(3, 1), (1, 3), (2, 1), (0, 2)])
-def test_cuts_among_threads_change_no_bit(isa, row_cuts, column_cuts):
-    a, b = matrix(100, 130, F32, "rows", seed=1), matrix(130, 170, F32, "columns", seed=2)
-    whole, cut = torch.empty(100, 170), torch.empty(100, 170)
-    gemm(isa, 1, a, b, whole, F32)
-    gemm(isa, 3, a, b, cut, F32, row_cuts=row_cuts, column_cuts=column_cuts)
-    assert torch.equal(whole, cut)
-
-
 @pytest.mark.parametrize("compute", [F32, BF16, F64])
 @pytest.mark.parametrize(("m", "n", "k"), [(33, 50, 40), (1, 7, 3), (70, 300, 900)])
 def test_accumulation_adds_to_what_is_there(isa, compute, m, n, k):
@@ -221,15 +212,19 @@ def test_no_depth_gives_the_epilogue_of_zeros(isa, c_type):
     assert (got["row_sum"] == 0).all()
 
 
-@pytest.mark.parametrize("value", [float("inf"), float("nan")])
+@pytest.mark.parametrize("value", [float("inf"), float("nan"), torch.finfo(F32).max])
 @pytest.mark.parametrize("compute", [F32, BF16])
-def test_bad_values_stay_in_their_row_and_column(isa, compute, value):
-    a, b = torch.randn(20, 30), torch.randn(30, 70)
-    a[3, 4], b[5, 60] = value, value
-    c = torch.empty(20, 70)
+@pytest.mark.parametrize("b_layout", ["rows", "columns"])
+@pytest.mark.parametrize("rows", [7, 20])  # few rows are not packed
+def test_bad_values_stay_in_their_row_and_column(isa, rows, b_layout, compute, value):
+    a, b = torch.ones(rows, 40), matrix(40, 70, F32, b_layout, seed=1).abs() + 1
+    a[3, 5], b[20, 60] = value, value
+    c = torch.empty(rows, 70)
     gemm(isa, 2, a, b, c, compute)
-    good = torch.isfinite(a @ b)
-    assert torch.equal(torch.isfinite(c), good)
+    exact_a, exact_b = (x.to(BF16).float() if compute == BF16 else x for x in (a, b))
+    expected = exact_a @ exact_b
+    assert torch.equal(torch.isnan(c), torch.isnan(expected))
+    assert torch.equal(torch.isinf(c), torch.isinf(expected))
 
 
 @pytest.mark.parametrize(

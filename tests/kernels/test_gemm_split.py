@@ -1,10 +1,9 @@
-"""fp32 products in bf16 parts (AMX) against float64: edges, layouts, epilogues, range, and values outside the range of
-parts.
+"""fp32 products in bf16 parts (AMX): values outside the range of parts, and packed operands.
+
+`tile_cases.py` compares edges, layouts, epilogues and ranges with float64.
 
 Legend: C (m, n) = A (m, k) B (k, n). Tolerances: hc_gemm in kernels/include/hcops.h.
 """
-
-import itertools
 
 import pytest
 import torch
@@ -12,14 +11,11 @@ from torch import Tensor
 
 from dithc import native
 from tests.kernels.test_gemm import (
-    BF16,
     F32,
     ISAS,
-    LAYOUTS,
     check,
     gemm,
     matrix,
-    on_each_number_of_threads,
     pack,
 )
 
@@ -44,58 +40,6 @@ def test_the_listing_names_it():
     assert "gemm_f32_split" not in dict(native.kernels("avx512bf16"))
 
 
-@pytest.mark.parametrize(("a_layout", "b_layout"), LAYOUTS)
-@pytest.mark.parametrize("k", [64, 65, 97, 383, 384, 900])
-def test_edges_in_all_layouts(a_layout, b_layout, k):
-    for m, n in itertools.product((64, 65, 95, 97, 160), (64, 79, 81, 129)):
-        a, b = matrix(m, k, F32, a_layout, seed=m), matrix(k, n, F32, b_layout, seed=n)
-        got = on_each_number_of_threads("amx", a, b, F32, F32)
-        check(got["c"], *split_product(a, b))
-        check(got["row_sum"], a.double().sum(1), (k + 2) * 2.0**-24 * a.double().abs().sum(1))
-
-
-@pytest.mark.parametrize(("a_type", "b_type"), [(BF16, F32), (F32, BF16)])
-def test_mixed_types(a_type, b_type):
-    a, b = matrix(100, 200, a_type, "columns", seed=1), matrix(200, 130, b_type, "rows", seed=2)
-    check(on_each_number_of_threads("amx", a, b, F32, F32)["c"], *split_product(a, b))
-
-
-@pytest.mark.parametrize("blocking", [{}, {"mc": 40, "nc": 100, "kc": 77}, {"mc": 1, "nc": 1, "kc": 1000}], ids=str)
-def test_accumulation_in_several_blocks(blocking):
-    a, b = matrix(211, 1301, F32, "columns", seed=1), matrix(1301, 403, F32, "rows", seed=2)
-    start = torch.randn(211, 403)
-    exact, bound = split_product(a, b)
-    got = on_each_number_of_threads("amx", a, b, F32, F32, accumulate=1, start=start, **blocking)
-    check(got["c"], exact + start.double(), bound + 40 * 2.0**-24 * start.double().abs())
-
-
-def test_epilogue():
-    a, b = matrix(100, 384, F32, "rows", seed=1), matrix(384, 130, F32, "columns", seed=2)
-    bias, residual = torch.randn(130), torch.randn(100, 133)
-    exact, bound = split_product(a, b)
-    got = on_each_number_of_threads("amx", a, b, F32, F32, bias=bias, residual=residual, keep_before=True)
-    exact = exact + bias.double()
-    check(got["before"], exact, bound + 2.0**-24 * exact.abs())
-    exact = exact + residual[:, :130].double()
-    check(got["c"], exact, bound + 2.0**-22 * (exact.abs() + residual[:, :130].double().abs()))
-
-
-@pytest.mark.parametrize(("low", "high"), [(-90, 60), (-40, 40), (-99, -98), (-80, -60), (50, 60), (80, 120)])
-def test_wide_range(low, high):
-    """In the widest range, single rows and columns are tiny and their small parts are lost."""
-    generator = torch.Generator().manual_seed(1)
-
-    def numbers(rows: int, columns: int) -> Tensor:
-        exponents = torch.randint(low, high + 1, (rows, columns), generator=generator)
-        return torch.ldexp(torch.randn(rows, columns, generator=generator), exponents)
-
-    a, b = numbers(96, 130), numbers(130, 80)
-    exact, bound = split_product(a, b)
-    got = on_each_number_of_threads("amx", a, b, F32, F32)["c"]
-    fits = exact.abs() + bound < 2.0**127
-    check(got[fits], exact[fits], bound[fits])
-
-
 @pytest.mark.parametrize("in_b", [False, True])
 @pytest.mark.parametrize("accumulate", [0, 1])
 @pytest.mark.parametrize("value", EXTREMES.values(), ids=EXTREMES.keys())
@@ -116,16 +60,6 @@ def test_values_that_parts_cannot_hold(value, accumulate, in_b):
     assert torch.equal(c.nan_to_num(7), expected.nan_to_num(7))
     assert torch.equal(c.isnan(), expected.isnan())
     assert torch.equal(sums.nan_to_num(7), expected_sums.nan_to_num(7))
-
-
-@pytest.mark.parametrize("scale", [0.0, 2.0**-120, 1e-42])
-def test_operands_that_are_tiny_throughout(scale):
-    a, b = torch.randn(96, 100) * scale, torch.randn(100, 96)
-    c = torch.empty(96, 96)
-    gemm("amx", 2, a, b, c, F32)
-    exact = a.double() @ b.double()
-    bound = 102 * 2.0**-24 * (a.double().abs() @ b.double().abs()) + 102 * 2.0**-149
-    assert ((c.double() - exact).abs() <= bound).all()
 
 
 def test_an_epilogue_over_what_it_reads_still_falls_back():

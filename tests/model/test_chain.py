@@ -106,15 +106,6 @@ def test_the_last_layer_is_part_of_the_pass(
         assert len(called) == 1, "the observer must be called"
 
 
-def test_a_part_of_the_blocks_can_be_had() -> None:
-    model = made()
-    chain = model.chain()
-    x, c = inputs()
-    assert len(chain) == 3
-    assert chain[1:] is chain[1:3]
-    assert torch.equal(chain[1:](chain[:1](x, c), c), model.chain()(x, c))
-
-
 def test_weights_may_change_and_may_move(recorded: list[int]) -> None:
     model = made()
     chain = model.chain()
@@ -164,7 +155,7 @@ def test_weights_are_arranged_at_each_call_where_they_cannot_be_kept(
     short: str, arranged: list[int], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     if short == "memory":
-        monkeypatch.setattr("dithc.hcops.c.packs.available_bytes", lambda: 10_000)
+        monkeypatch.setattr("dithc.hcops.c.library.available_bytes", lambda: 10_000)
         model = made()
     else:
         with torch.inference_mode():

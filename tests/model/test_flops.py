@@ -19,8 +19,12 @@ def test_training_is_three_forward_passes() -> None:
     assert flops.training_total == 3 * flops.forward_total
 
 
-@pytest.mark.parametrize("overrides", [{}, {"learn_sigma": False, "in_channels": 13, "input_size": (8, 16)}])
-def test_forward_equals_what_torch_counts(overrides: dict[str, object]) -> None:
+MODERN = {"norm": "rms", "mlp": "swiglu", "position": "rope", "qk_norm": True, "input_size": (8, 16)}
+
+
+@pytest.mark.parametrize("overrides", [{}, {"learn_sigma": False, "in_channels": 13, "input_size": (8, 16)}, MODERN])
+def test_forward_equals_what_torch_counts(overrides: dict[str, object], use_backend) -> None:
+    use_backend("reference")
     model = DiT.from_preset("DiT-S/2", depth=2, **overrides)
     x = torch.randn(1, model.config.in_channels, *model.config.size)
     with FlopCounterMode(display=False) as counter, torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):

@@ -6,19 +6,9 @@ from torch import Tensor
 
 from dithc.log import UserError
 from dithc.model import DiT, adapt, official_state
+from tests.model.networks import shaken
 
-SMALL = {"hidden_size": 32, "num_heads": 2, "depth": 2, "input_size": 8, "num_classes": 3}
 TABLE = "y_embedder.embedding_table.weight"
-
-
-def _model(seed: int = 0, **overrides: object) -> DiT:
-    """Return a small model without zeros, so that kept parts differ from new parts."""
-    torch.manual_seed(seed)
-    model = DiT.from_preset("DiT-S/2", **{**SMALL, **overrides})
-    for parameter in model.parameters():
-        if parameter.requires_grad:
-            parameter.data += 0.05 * torch.randn_like(parameter)
-    return model
 
 
 def _run(model: DiT, x: Tensor, label: int = 0) -> Tensor:
@@ -34,14 +24,14 @@ def _adapted(old: DiT, new: DiT, **how: object) -> list[str]:
 
 
 def test_same_task_is_loaded_as_it_is_and_nothing_is_said() -> None:
-    old, new = _model(0), _model(1)
+    old, new = shaken(0), shaken(1)
     assert _adapted(old, new) == []
     x = torch.randn(2, 4, 8, 8)
     assert torch.equal(_run(old, x), _run(new, x))
 
 
 def test_other_classes_give_a_fresh_table_with_the_null_row_kept() -> None:
-    old, new = _model(0), _model(1, num_classes=5)
+    old, new = shaken(0), shaken(1, num_classes=5)
     fresh = new.state_dict()[TABLE].clone()
     changes = _adapted(old, new)
     assert changes == ["class table reinitialized: 3 classes in the checkpoint, 5 now", "null label kept"]
@@ -52,10 +42,10 @@ def test_other_classes_give_a_fresh_table_with_the_null_row_kept() -> None:
 
 
 def test_null_row_may_be_dropped_or_added() -> None:
-    with_null, without = _model(0), _model(1, class_dropout_prob=0.0)
+    with_null, without = shaken(0), shaken(1, class_dropout_prob=0.0)
     assert _adapted(with_null, without) == ["null label dropped: the model has no row for it"]
     assert torch.equal(without.state_dict()[TABLE], with_null.state_dict()[TABLE][:3])
-    new = _model(2)
+    new = shaken(2)
     fresh = new.state_dict()[TABLE][3].clone()
     changes = _adapted(without, new, source=without.config)
     assert changes == ["null label initialized: the checkpoint has no row for it"]
@@ -65,7 +55,7 @@ def test_null_row_may_be_dropped_or_added() -> None:
 
 @pytest.mark.parametrize("learn_sigma", [False, True])
 def test_more_channels_leave_the_old_predictions_as_they_were(learn_sigma: bool) -> None:
-    old, new = _model(0, learn_sigma=learn_sigma), _model(1, in_channels=6, learn_sigma=learn_sigma)
+    old, new = shaken(0, learn_sigma=learn_sigma), shaken(1, in_channels=6, learn_sigma=learn_sigma)
     changes = _adapted(old, new)
     assert changes == [
         "patch embedding: first 4 channels kept, 2 initialized to zero",
@@ -81,7 +71,7 @@ def test_more_channels_leave_the_old_predictions_as_they_were(learn_sigma: bool)
 
 
 def test_fewer_channels_keep_the_first() -> None:
-    old, new = _model(0), _model(1, in_channels=3)
+    old, new = shaken(0), shaken(1, in_channels=3)
     changes = _adapted(old, new)
     assert changes == [
         "patch embedding: first 3 channels kept, 1 dropped",
@@ -94,33 +84,28 @@ def test_fewer_channels_keep_the_first() -> None:
 
 
 def test_sigma_is_added_at_zero_or_dropped() -> None:
-    plain, learned = _model(0, learn_sigma=False), _model(1)
+    plain, learned = shaken(0, learn_sigma=False), shaken(1)
     x = torch.randn(2, 4, 8, 8)
     expected = _run(plain, x)
     assert _adapted(plain, learned) == ["final layer: sigma initialized to zero"]
     torch.testing.assert_close(_run(learned, x)[:, :4], expected)
     assert not _run(learned, x)[:, 4:].any()
-    again = _model(2, learn_sigma=False)
+    again = shaken(2, learn_sigma=False)
     assert _adapted(learned, again) == ["final layer: sigma dropped"]
     torch.testing.assert_close(_run(again, x), expected)
 
 
 @pytest.mark.parametrize(("before", "after"), [(8, 16), ((4, 16), (16, 4)), ((4, 16), 8)])
 def test_other_size_recomputes_positions(before: object, after: object) -> None:
-    old, new = _model(0, input_size=before), _model(1, input_size=after)
+    old, new = shaken(0, input_size=before), shaken(1, input_size=after)
     fresh = new.pos_embed.clone()
     rows, columns = new.config.grid
     assert _adapted(old, new) == [f"position embedding recomputed for a grid of {rows} x {columns} patches"]
     assert torch.equal(new.pos_embed, fresh)
 
 
-def test_everything_at_once_is_bridged_and_said() -> None:
-    old, new = _model(0), _model(1, num_classes=1, in_channels=8, input_size=(4, 8), learn_sigma=False)
-    assert len(_adapted(old, new)) == 6
-
-
-def test_surgery_changes_neither_checkpoint_nor_model() -> None:
-    old, new = _model(0), _model(1, num_classes=5, in_channels=6)
+def test_surgery_changes_neither_checkpoint_norshaken() -> None:
+    old, new = shaken(0), shaken(1, num_classes=5, in_channels=6)
     given, own = old.state_dict(), {key: value.clone() for key, value in new.state_dict().items()}
     before = {key: value.clone() for key, value in given.items()}
     adapt(given, new)
@@ -140,39 +125,39 @@ def test_surgery_changes_neither_checkpoint_nor_model() -> None:
 )
 def test_other_architecture_is_refused_by_name(overrides: dict[str, object], named: str) -> None:
     with pytest.raises(UserError, match=f"does not fit the model: {named}"):
-        adapt(_model(0, **overrides).state_dict(), _model(1))
+        adapt(shaken(0, **overrides).state_dict(), shaken(1))
 
 
 def test_other_number_of_heads_is_refused_where_it_is_known() -> None:
-    old = _model(0, num_heads=4)
+    old = shaken(0, num_heads=4)
     with pytest.raises(UserError, match="num_heads"):
-        adapt(old.state_dict(), _model(1), source=old.config)
+        adapt(old.state_dict(), shaken(1), source=old.config)
 
 
 def test_missing_and_unknown_names_are_named() -> None:
-    state = _model(0).state_dict()
+    state = shaken(0).state_dict()
     state["extra.weight"] = torch.zeros(1)
     del state["t_embedder.mlp.2.bias"]
     with pytest.raises(UserError, match=r"missing: t_embedder.mlp.2.bias; unknown: extra.weight"):
-        adapt(state, _model(1))
+        adapt(state, shaken(1))
 
 
 def test_wrong_shape_of_a_kept_part_is_named() -> None:
-    state = _model(0).state_dict()
+    state = shaken(0).state_dict()
     state["blocks.1.attn.proj.bias"] = torch.zeros(3)
     with pytest.raises(UserError, match=r"blocks.1.attn.proj.bias"):
-        adapt(state, _model(1))
+        adapt(state, shaken(1))
 
 
 def test_head_with_channels_that_fit_neither_way_is_refused() -> None:
-    state = _model(0).state_dict()
+    state = shaken(0).state_dict()
     state["final_layer.linear.weight"] = torch.zeros(12, 32)
     with pytest.raises(UserError, match="output channels"):
-        adapt(state, _model(1))
+        adapt(state, shaken(1))
 
 
 def test_official_dictionaries_are_recognised() -> None:
-    ema, raw = _model(0).state_dict(), _model(1).state_dict()
+    ema, raw = shaken(0).state_dict(), shaken(1).state_dict()
     training = {"model": {f"module.{key}": value for key, value in raw.items()}, "ema": ema, "opt": {}, "args": None}
     assert official_state(training).keys() == ema.keys()
     assert torch.equal(official_state(training)[TABLE], ema[TABLE])

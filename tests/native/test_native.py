@@ -15,17 +15,20 @@ from hypothesis import strategies as st
 
 from dithc import native
 from dithc.hardware import Machine, discover, plan
+from dithc.hcops.c import library
 from dithc.log import UserError
 from dithc.native import contexts, loading
+
+CACHES = (loading.load, loading.isa, library._handle)
 
 
 @pytest.fixture
 def fresh():
     """Clear the caches of loading and detection before and after a test that changes their inputs."""
-    for cached in (loading.load, loading.isa):
+    for cached in CACHES:
         cached.cache_clear()
     yield
-    for cached in (loading.load, loading.isa):
+    for cached in CACHES:
         cached.cache_clear()
 
 
@@ -116,19 +119,6 @@ def test_an_unknown_instruction_set_is_refused(name, needs_library, fresh, monke
     monkeypatch.setenv("HCOPS_ISA", name)
     with pytest.raises(UserError, match="HCOPS_ISA"):
         native.isa()
-
-
-def test_every_level_names_a_kernel_for_the_same_operators(needs_library):
-    ref = {name for name, _ in native.kernels("ref")}
-    assert ref <= {name for name, _ in native.kernels()}
-    assert {"gemm_f32", "gemm_bf16"} <= ref
-
-
-def test_a_status_becomes_an_error_that_names_the_function(needs_library):
-    with pytest.raises(ValueError, match="hc_map: an argument"):
-        native.library().hc_map(native.context(), 0, -1, None, 0, None, 0)
-    with pytest.raises(ValueError, match="hc_gemm"):
-        native.library().hc_gemm(native.context(), native.GemmArguments(4, 4, 4))
 
 
 def test_a_context_is_kept_for_each_number_of_threads(needs_library, monkeypatch):

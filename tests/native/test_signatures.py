@@ -5,6 +5,7 @@ import re
 import shutil
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -30,6 +31,8 @@ STRUCTURES = {
     "hc_copy_request": signatures.CopyRequest,
     "hc_copy_counters": signatures.CopyCounters,
 }
+EPILOGUE = """bias bias_type before_type gelu gelu_gradient_at gate gate_type gate_stride rows_per_gate residual
+    residual_type"""
 # Fields of the header that correspond to the flat fields of GemmArguments.
 INNER = {
     **{
@@ -42,48 +45,24 @@ INNER = {
     "c_type": "out_c.dtype",
     "row_sum_a": "out_row_sum_a",
     "before": "epilogue.out_before",
+    **{name: f"epilogue.{name}" for name in EPILOGUE.split()},
     **{
-        name: f"epilogue.{name}"
-        for name in (
-            "bias",
-            "bias_type",
-            "before_type",
-            "gelu",
-            "gelu_gradient_at",
-            "gate",
-            "gate_type",
-            "gate_stride",
-            "rows_per_gate",
-            "residual",
-            "residual_type",
-        )
-    },
-    **{
-        name: f"blocking.{name}" for name in ("mc", "nc", "kc", "row_cuts", "column_cuts", "num_threads", "cluster_cut")
+        name: f"blocking.{name}" for name in ["mc", "nc", "kc", "row_cuts", "column_cuts", "num_threads", "cluster_cut"]
     },
 }
 
 
-def kind(argument: str) -> str:
-    """Return the ctypes type that an argument of the header requires."""
-    if "*" in argument:
-        return "pointer"
-    if argument.split()[-2] == "hc_callback":  # a pointer to a function
-        return "pointer"
-    return {"int": "int", "int64_t": "int64", "uint32_t": "uint32", "float": "float", "double": "double"}[
-        argument.split()[-2]
-    ]
+NUMBERS = {"int": ctypes.c_int, "int64_t": ctypes.c_int64, "uint32_t": ctypes.c_uint32, "float": ctypes.c_float,
+           "double": ctypes.c_double}  # fmt: skip
 
 
-def kind_of(declared) -> str:
-    plain = {
-        ctypes.c_int: "int",
-        ctypes.c_int64: "int64",
-        ctypes.c_uint32: "uint32",
-        ctypes.c_float: "float",
-        ctypes.c_double: "double",
-    }
-    return plain.get(declared, "pointer")
+def kind(argument: str) -> Any:
+    """Return the ctypes number that an argument of the header requires, or "pointer"."""
+    return "pointer" if "*" in argument else NUMBERS.get(argument.split()[-2], "pointer")  # hc_callback is one
+
+
+def kind_of(declared: Any) -> Any:
+    return declared if declared in NUMBERS.values() else "pointer"
 
 
 def test_every_function_of_the_header_is_declared_and_no_other():

@@ -1,10 +1,7 @@
 """Operators of torch.library with fake results and gradients.
 
-Purpose: `OPERATORS` calls an operator of the active back end with its gradient.
-Contents: `custom` defines the operators, `gradients` their backward passes, and `flat` one buffer for the gradients of
-all matrices.
-Invariants: names in `torch.ops.dithc` are stable. A gradient is written either to its place in the buffer or to
-separate memory.
+Contents: `custom` defines the operators, `gradients` their backward passes, `flat` one buffer for all gradients.
+Invariants: names in `torch.ops.dithc` are stable. A gradient is in its place in the buffer or in separate memory.
 Extending: a new operator needs an `OpSpec` in `spec.py` and an entry in `gradients.OF`.
 """
 

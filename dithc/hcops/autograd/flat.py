@@ -1,9 +1,8 @@
 """One buffer for the gradients of all matrices, to which the products of the backward pass write directly.
 
-A participating parameter has an attribute `flat_grad`, an fp32 view of the buffer in its shape. `target` decides for
-each gradient whether the product may write there. autograd keeps the returned tensor as `.grad` because no other
-reference exists. Accumulation over micro-batches therefore needs no separate pass. Hooks of the gradient accumulator
-(as in DistributedDataParallel, or `register_post_accumulate_grad_hook`) run as usual.
+A participating parameter has an attribute `flat_grad`, an fp32 view of the buffer in its shape. autograd keeps the
+returned tensor as `.grad` because no other reference exists. Accumulation over micro-batches therefore needs no
+separate pass. Hooks of the gradient accumulator run as usual.
 """
 
 from collections.abc import Callable, Iterable
@@ -23,10 +22,8 @@ ALIGNMENT = 1024
 def flat_gradients(parameters: Iterable[Parameter], *, zeros: Callable[[int], Tensor] = torch.zeros) -> Tensor:
     """Set `flat_grad` of each parameter to a view of a new fp32 buffer from `zeros`, and return the buffer.
 
-    Only fp32 parameters on the CPU participate; the others keep separate gradients. If the reference serves linear
-    layers, the buffer is empty, because no kernel would write to it. A `.grad` that is kept beyond
-    `zero_grad(set_to_none=True)` is a view of the buffer, which the next backward pass overwrites. Clone gradients that
-    must persist.
+    Only fp32 parameters on the CPU participate. If the reference serves linear layers, the buffer is empty. A `.grad`
+    kept beyond `zero_grad(set_to_none=True)` is a view of the buffer, which the next backward pass overwrites.
     """
     if backend_of("linear") == FALLBACK:
         return torch.zeros(0)
@@ -43,8 +40,8 @@ def flat_gradients(parameters: Iterable[Parameter], *, zeros: Callable[[int], Te
 def give_place(parameter: Parameter, view: Tensor, *, accumulate: bool = True) -> None:
     """Set `flat_grad` of a parameter to `view`: fp32, contiguous, of its shape, in a buffer of the caller.
 
-    With `accumulate`, products add to an existing gradient. Otherwise autograd adds in a separate pass, with the same
-    bits as without a buffer. `view` then needs its own storage and is written only while no other tensor uses it.
+    With `accumulate`, products add to an existing gradient. Otherwise autograd adds, with the same bits as without a
+    buffer. `view` then needs its own storage and is written only while no other tensor uses it.
     """
     if _takes_part(parameter) and backend_of("linear") != FALLBACK:
         parameter.flat_grad = view  # type: ignore[attr-defined]
@@ -58,10 +55,9 @@ def _takes_part(p: Parameter) -> bool:
 def target(parameter: Any, accumulator: Any) -> tuple[Tensor | None, bool]:
     """Return where the product for the gradient of `parameter` may write, and whether it must add to the content.
 
-    None requests a new tensor. This happens if the gradient will not become `.grad` unchanged (torch.autograd.grad,
-    tensor hooks, a graph of the gradient), if `.grad` is another tensor, if the weight is used twice in this pass, if
-    an earlier gradient is still referenced, or if the place was removed since the forward pass. `accumulator` is the
-    node that receives the gradient.
+    None requests a new tensor: if the gradient will not become `.grad` unchanged (torch.autograd.grad, tensor hooks, a
+    graph of the gradient), if `.grad` is another tensor, if the weight is used twice in this pass, if a gradient is
+    still referenced, or if the place was removed. The node `accumulator` receives the gradient.
     """
     flat: Tensor | None = getattr(parameter, "flat_grad", None)
     if flat is None or parameter._backward_hooks or torch.is_grad_enabled() or not _accumulates(accumulator, parameter):

@@ -1,7 +1,6 @@
 """Saved tensors and backward pass of each operator.
 
-Every function serves two callers (see `custom.py`). If autograd calls it directly, it calls raw kernels. If tracers of
-torch call it, it calls operators of torch. `ctx.direct` distinguishes the callers.
+If autograd calls a function directly (`ctx.direct`), it calls raw kernels. For tracers it calls operators of torch.
 
 Legend: N batch, T tokens, D width, H heads, K head width (D = H * K), F output features.
 """
@@ -19,18 +18,14 @@ from dithc.hcops.route import dense
 from dithc.log import problem
 
 Gradients = tuple[Tensor | None, ...]
-# Number of gradients of a linear layer: x, weight and bias.
-NUM_LINEAR = 3
+NUM_LINEAR = 3  # gradients of a linear layer: x, weight and bias
 
 
 class Layer(NamedTuple):
     """Linear layer of an autograd node.
 
-    Attributes:
-        needs: Whether the gradients of x, weight and bias are required.
-        has_bias: Whether the layer has a bias.
-        parameter: Weight if its gradient may go to the flat buffer, else None.
-        place: Index of the weight among the edges of the node, which are the edges of its input tensors.
+    `needs` selects the gradients of x, weight and bias. `parameter` is the weight if its gradient may go to the flat
+    buffer. `place` is the index of the weight among the input tensors of the node.
     """
 
     needs: Sequence[bool]
@@ -39,21 +34,16 @@ class Layer(NamedTuple):
     place: int = 1
 
 
-def keep_linear(ctx: Any, inputs: tuple[Any, ...], _: tuple[Tensor, ...]) -> None:
+def keep_linear(ctx: Any, inputs: tuple[Any, ...], outputs: tuple[Tensor, ...]) -> None:
+    """Save also the input of the GELU, if it is the second output."""
     x, weight, bias, _dtype = inputs
     _keep_layer(ctx, weight, bias)
-    ctx.save_for_backward(x, weight)
+    ctx.save_for_backward(x, weight, *outputs[1:])
 
 
 def linear(ctx: Any, dy: Tensor) -> Gradients:
     x, weight = ctx.saved_tensors
     return (*of_layer(ctx, dense(dy), x, weight, _layer_of(ctx)), None)
-
-
-def keep_linear_gelu(ctx: Any, inputs: tuple[Any, ...], outputs: tuple[Tensor, ...]) -> None:
-    x, weight, bias, _dtype = inputs
-    _keep_layer(ctx, weight, bias)
-    ctx.save_for_backward(x, weight, outputs[1])
 
 
 def linear_gelu(ctx: Any, dy: Tensor) -> Gradients:
@@ -96,26 +86,16 @@ def mlp(ctx: Any, dout: Tensor) -> Gradients:
     try:
         of_first = (None,) * NUM_LINEAR if dbefore is None else of_layer(ctx, dbefore, x, weight1, first)
     except BaseException:
-        written = of_second[0]
-        if (
-            second.parameter is not None
-            and written is not None
-            and written.data_ptr() == second.parameter.flat_grad.data_ptr()
-        ):
-            abandon(second.parameter, written)  # keep the gradient, as if the second layer were a separate node
+        parameter, written = second.parameter, of_second[0]
+        if parameter is not None and written is not None and written.data_ptr() == parameter.flat_grad.data_ptr():
+            abandon(parameter, written)  # keep the gradient, as if the second layer were a separate node
         raise
     return (*of_first, *of_second, dgate, dout.to(ctx.residual_dtype), None)
 
 
-def keep_adaln(ctx: Any, inputs: tuple[Any, ...], outputs: tuple[Tensor, ...]) -> None:
+def keep_norm(ctx: Any, inputs: tuple[Any, ...], outputs: tuple[Tensor, ...]) -> None:
     x, _shift, scale, _eps, _dtype = inputs
-    _, mean, rstd = outputs
-    ctx.save_for_backward(x, scale, mean, rstd)
-
-
-def keep_adarms(ctx: Any, inputs: tuple[Any, ...], outputs: tuple[Tensor, ...]) -> None:
-    x, _shift, scale, _eps, _dtype = inputs
-    ctx.save_for_backward(x, scale, outputs[1])
+    ctx.save_for_backward(x, scale, *outputs[1:])
 
 
 def _of_norm(name: str, ctx: Any, dy: Tensor | None, dstream: Tensor | None = None) -> Gradients:
@@ -142,8 +122,7 @@ def gate_residual(ctx: Any, dout: Tensor) -> Gradients:
 
 def keep_attention(ctx: Any, inputs: tuple[Any, ...], outputs: tuple[Tensor, ...]) -> None:
     qkv, ctx.num_heads = inputs
-    out, lse = outputs
-    ctx.save_for_backward(qkv, out, lse)
+    ctx.save_for_backward(qkv, *outputs)
 
 
 def attention(ctx: Any, dout: Tensor) -> Gradients:
@@ -222,9 +201,7 @@ def _keep_layer(ctx: Any, weight: Tensor, bias: Tensor | None) -> None:
 
 
 def flat_parameter(ctx: Any, weight: Tensor) -> Tensor | None:
-    """Return the parameter itself if it has a place in the flat buffer. Under recomputation the saved tensor is another
-    object.
-    """
+    """Return the weight if it has a place in the flat buffer; the saved tensor may be another object."""
     return weight if ctx.direct and hasattr(weight, "flat_grad") else None
 
 
@@ -261,12 +238,8 @@ def kernel(ctx: Any, name: str) -> Callable[..., Any]:
         operator: Callable[..., Any] = getattr(torch.ops.dithc, name.removesuffix("_forward"))
         return operator
     if torch.is_grad_enabled():
-        raise problem(
-            "second derivative of a fast operator",
-            got="a backward pass with create_graph=True",
-            expected="first derivatives only",
-            fix="choose the back end with hcops.use('reference')",
-        )
+        got, fix = "a backward pass with create_graph=True", "choose the back end with hcops.use('reference')"
+        raise problem("second derivative of a fast operator", got=got, expected="first derivatives only", fix=fix)
     return raw(name)
 
 
@@ -274,11 +247,10 @@ Keep = Callable[[Any, tuple[Any, ...], tuple[Tensor, ...]], None]
 
 OF: dict[str, tuple[Keep, Callable[..., Gradients]]] = {
     "linear": (keep_linear, linear),
-    "linear_gelu": (keep_linear_gelu, linear_gelu),
+    "linear_gelu": (keep_linear, linear_gelu),
     "linear_gate_residual": (keep_linear_gate_residual, linear_gate_residual),
     "mlp": (keep_mlp, mlp),
-    "adaln": (keep_adaln, partial(_of_norm, "adaln_backward")),
-    "adarms": (keep_adarms, partial(_of_norm, "adarms_backward")),
+    **{name: (keep_norm, partial(_of_norm, f"{name}_backward")) for name in ("adaln", "adarms")},
     "gate_residual": (keep_gate_residual, gate_residual),
     "attention": (keep_attention, attention),
     "rotate_heads": (keep_rotate_heads, rotate_heads),

@@ -1,6 +1,5 @@
 """C back end of the operators.
 
-Purpose: call the library of C kernels with tensors.
 Contents: `matrix` and `vector` contain the raw kernels. `sequence` runs several kernels in one call. `program` records
 kernels that run repeatedly, with `Packs` of constant weights. `library` provides functions and the pool of outputs.
 Invariants: every tensor is checked before its pointer is used.
@@ -8,7 +7,6 @@ Extending: add a kernel function here and its operator to `dithc.hcops.spec`.
 """
 
 from dithc.hcops.c import library, matrix, vector
-from dithc.hcops.c.library import program, sequence
-from dithc.hcops.c.packs import Packs, version_of
+from dithc.hcops.c.library import Packs, program, sequence, version_of
 
 __all__ = ["Packs", "library", "matrix", "program", "sequence", "vector", "version_of"]

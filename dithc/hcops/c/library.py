@@ -1,8 +1,8 @@
-"""Access of the C back end to the library's functions, immediate or recorded, and to the pool of outputs."""
+"""Access of the C back end to the library's functions, immediate or recorded, to packed weights and to outputs."""
 
 import math
 import threading
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from functools import cache
 from typing import Any, Self
 
@@ -10,31 +10,93 @@ import torch
 from torch import Tensor
 
 from dithc import native
-from dithc.hcops.c.packs import Packs
+from dithc.log import logger
 from dithc.memory import Pool, hot_pool
 from dithc.native import sequences
+from dithc.pages import available_bytes, ranks_on_node
+
+# Inverse share of available memory of a node that packed weights may use, for all of its ranks.
+SHARE = 4
+
+log = logger(__name__)
 
 
 def pool() -> "Pool | Buffers":
-    """Return the allocator of operator outputs."""
     return _recording.buffers or hot_pool()
 
 
-class Buffers:
-    """Result memory of a `program`. Tensors re-use the memory of earlier tensors that no recorded kernel reads any
-    more.
+class Packs:
+    """Packed weights by address, version and type of the products. Weights must change through torch only.
+
+    A product first packs its weights into panels. With 128 rows, packing takes half as long as multiplying (AVX-512).
     """
 
-    def __init__(self, packs: Packs | None, memory: list[Tensor] | None) -> None:
-        self._packs = packs
-        self._memory = [] if memory is None else memory
+    def __init__(self) -> None:
+        self._kept: dict[tuple[int, int], tuple[Tensor, int, Tensor]] = {}
+        self._num_bytes = 0
+        self._is_full = False
+
+    def of(self, weight: Tensor, arguments: native.GemmArguments) -> Tensor | None:
+        """Return `packed_b` of a product with this weight, which is kept, or None without packing or memory."""
+        key = weight.data_ptr(), arguments.compute
+        version = version_of(weight)
+        if version is None:
+            return None
+        found = self._kept.pop(key, None)
+        if found is not None:
+            kept, of_version, packed = found
+            if of_version == version and kept.shape == weight.shape and kept.stride() == weight.stride():
+                self._kept[key] = found
+                return packed
+            self._num_bytes -= packed.nbytes
+        bytes_of = torch.zeros(1, dtype=torch.int64)
+        context, library = native.context(), native.loaded()
+        library.hc_gemm_pack_bytes(context, arguments, bytes_of.data_ptr())
+        num_bytes = int(bytes_of)
+        if num_bytes == 0 or not self._has_room(num_bytes):
+            return None
+        packed = hot_pool().empty((num_bytes,), torch.uint8)
+        library.hc_gemm_pack(context, arguments, packed.data_ptr())
+        self._kept[key] = weight.detach(), version, packed
+        self._num_bytes += packed.nbytes
+        return packed
+
+    def drop(self, addresses: Collection[int]) -> None:
+        """Remove the weights at these addresses. Programs keep the packed weights they use."""
+        for key in [key for key in self._kept if key[0] in addresses]:
+            found = self._kept.pop(key, None)
+            self._num_bytes -= 0 if found is None else found[2].nbytes
+
+    def _has_room(self, num_bytes: int) -> bool:
+        available, ranks = available_bytes(), ranks_on_node()
+        whole = (available or 0) + ranks * self._num_bytes  # memory before any rank stored packed weights
+        is_full = available is not None and SHARE * ranks * (self._num_bytes + num_bytes) > whole
+        if is_full and not self._is_full:
+            log.info(
+                "storing %d MiB of packed weights; packing the other weights at each call, because %d rank(s) may use at most "
+                "1/%d of %d MiB of available memory",
+                *(self._num_bytes >> 20, ranks, SHARE, whole >> 20),
+            )
+        self._is_full = is_full
+        return not is_full
+
+
+def version_of(weight: Tensor) -> int | None:
+    """Return the number of changes through torch, or None if torch does not count them."""
+    return None if weight.is_inference() else weight._version
+
+
+class Buffers:
+    """Result memory of a `program`. Tensors re-use memory that no recorded kernel reads any more."""
+
+    def __init__(self, packs: Packs, memory: list[Tensor]) -> None:
+        self._packs, self._memory = packs, memory
         self._free = list(self._memory)
         self._taken: list[Tensor] = []
         self._kept: list[Tensor] = []
         self._arranged: list[Tensor] = []
 
     def empty(self, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
-        """Return a contiguous tensor with undefined content."""
         num_bytes = math.prod(shape) * dtype.itemsize
         fitting = [buffer for buffer in self._free if buffer.numel() >= num_bytes]
         if fitting:
@@ -54,7 +116,7 @@ class Buffers:
 
     def arrange(self, weight: Tensor, arguments: native.GemmArguments) -> None:
         """Set the packed weight of a product; see `arranged`."""
-        packed = None if self._packs is None else self._packs.of(weight, arguments)
+        packed = self._packs.of(weight, arguments)
         if packed is not None:
             self._arranged.append(packed)
             arguments.packed_b = packed.data_ptr()
@@ -72,6 +134,7 @@ class _Recording(threading.local):
 
 
 _recording = _Recording()
+_handle = cache(native.loaded)
 
 
 def functions() -> Any:
@@ -80,11 +143,10 @@ def functions() -> Any:
 
 
 class sequence:  # lower case because call sites use it like a function
-    """Run all C kernels called within a `with` block at its end, as one call.
+    """Run all C kernels called within a `with` block at its end, as one call, or as part of a `program`.
 
     The block must not read their results, and must keep every tensor they use in a variable, because freed memory may
-    be re-used before the kernels run. If the block fails, no kernel runs. Within a `program` the kernels are part of
-    the program.
+    be re-used before the kernels run. If the block fails, no kernel runs.
     """
 
     def __enter__(self) -> None:
@@ -106,14 +168,11 @@ class program:  # lower case because call sites use it like a function
     """Record the C kernels called within a `with` block; `run` executes them, any number of times.
 
     Only C kernels may use their tensors within the block. Tensors created there belong to the program. The caller keeps
-    the memory of all other tensors, such as weights and inputs. Their content may change, except weights if packs are
-    used.
+    the memory of all other tensors. Their content may change, except weights.
     """
 
-    def __init__(self, packs: Packs | None = None, memory: list[Tensor] | None = None) -> None:
-        """Set storage of packed weights (None: pack in each run), and result memory of programs that never run
-        concurrently.
-        """
+    def __init__(self, packs: Packs, memory: list[Tensor]) -> None:
+        """Set storage of packed weights, and memory shared with other programs."""
         self._packs, self._memory = packs, memory
 
     def __enter__(self) -> Self:
@@ -128,9 +187,7 @@ class program:  # lower case because call sites use it like a function
         self._recorded = recorded.taken()
 
     def run(self) -> None:
-        """Run the kernels in order; MemoryError or ValueError names the first kernel that failed, and later ones do not
-        run.
-        """
+        """Run the kernels in order up to the first failure, whose MemoryError or ValueError contains its name."""
         self._recorded.run()
 
 
@@ -145,11 +202,3 @@ def run_recorded() -> None:
     assert _recording.buffers is None, "torch within a program"
     if _recording.now is not None:
         _recording.now.run()
-
-
-@cache
-def _handle() -> Any:
-    """Return the library. Callers have checked that it exists."""
-    handle = native.library()
-    assert handle is not None, native.load().reason
-    return handle

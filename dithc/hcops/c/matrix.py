@@ -1,7 +1,5 @@
 """Raw matrix kernels of the C back end: linear layers, attention and rotation of heads, without autograd.
 
-Outputs of a megabyte or more are in the pool of huge pages.
-
 Legend: N batch, T tokens, D width, H heads, K head width (D = H * K), F output features.
 """
 
@@ -67,8 +65,7 @@ def linear_gate_residual_forward(
     *,
     keep: bool = True,
 ) -> tuple[Tensor, Tensor | None]:
-    """Return residual + gate * y in the widest type of residual, gate and `dtype`; and y = x W^T + b in `dtype` if
-    `keep`.
+    """Return residual + gate * y in the widest type, and y = x W^T + b in `dtype` if `keep`.
 
     Shapes: x (N, T, D), weight (F, D), bias (F), gate (N, F), residual (N, T, F).
     """
@@ -99,11 +96,9 @@ def linear_backward(
     accumulate: bool = False,
     gelu_at: Tensor | None = None,
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-    """Return dx in x's type, dw and db in fp32, None for those that `needs` excludes; products use the type of dy (...,
-    F).
+    """Return dx in x's type, dw and db in fp32, None for those that `needs` excludes; products use the type of dy.
 
-    `into` (F, D) fp32 receives dw, and `accumulate` adds to it. `gelu_at` (..., D) has x's type: x is its GELU, and dx
-    its gradient.
+    `into` (F, D) receives dw, or is added to. `gelu_at` (..., D) has x's type: x is its GELU, and dx its gradient.
     """
     op = "linear_backward"
     m, n, k = linear_of(op, x, weight, None)
@@ -126,9 +121,7 @@ def linear_backward(
 
 
 def rotate_heads_forward(qkv: Tensor, num_heads: int, eps: float, *constants: Tensor | None) -> Tensor:
-    """Rotate qkv (N, T, 3D); constants are cos and sin (T, K / 2) fp32, and weights of q and k (K) fp32, each pair or
-    None.
-    """
+    """Rotate qkv (N, T, 3D) by cos and sin (T, K / 2), after the norms of weights (K) of q and k; pairs may be None."""
     op = "rotate_heads"
     n, t, _, k = rotation_of(op, qkv, num_heads, *constants)
     address, code = array(op, "qkv", qkv)
@@ -154,28 +147,14 @@ def rotate_heads_backward(
         source = typed(op, "qkv", qkv, dout.dtype)
         dquery, dkey = (torch.empty(k, dtype=torch.float32, device="cpu") for _ in range(2))
     functions().hc_rotate_heads_backward(
-        *(
-            native.context(),
-            n,
-            t,
-            num_heads,
-            k,
-            eps,
-            *_constants(op, *constants),
-            address,
-            source,
-            dqkv.data_ptr(),
-            code,
-        ),
-        *(_address(dquery), _address(dkey)),
+        *(native.context(), n, t, num_heads, k, eps, *_constants(op, *constants)),
+        *(address, source, dqkv.data_ptr(), code, _address(dquery), _address(dkey)),
     )
     return dqkv, dquery, dkey  # (N, T, 3D), (K), (K)
 
 
 def attention_forward(qkv: Tensor, num_heads: int) -> tuple[Tensor, Tensor]:
-    """Return the mixed values (N, T, D) and the logarithms of the sums of exponentials (N, H, T); products use qkv's
-    type.
-    """
+    """Return the mixed values (N, T, D) and the logarithms of the sums of exponentials (N, H, T)."""
     n, t, d, k = heads_of("attention", qkv, num_heads)
     address, code = array("attention", "qkv", qkv)
     out, lse = pool().empty((n, t, d), qkv.dtype), pool().empty((n, num_heads, t), torch.float32)
@@ -190,8 +169,8 @@ def attention_over(
 ) -> tuple[Tensor, Tensor]:
     """Compute attention of the queries in qkv (N, t, 3D) over keys and values (N, T, D) with dense rows at any strides.
 
-    Queries that are a part of T tokens give the bits of `attention_forward` over all. Returns the mixed values (N, t,
-    D) in `dtype` (None: qkv's), and the logarithms of the sums of exponentials (N, H, t).
+    Queries that are a part of T tokens have the bits of `attention_forward`. Returns mixed values (N, t, D) in `dtype`
+    (None: qkv's), and the logarithms of the sums of exponentials (N, H, t).
     """
     op = "attention_over"
     n, t, d, k = heads_of(op, qkv, num_heads)
@@ -324,9 +303,7 @@ def _tuned(m: int, n: int, k: int, layout: Layout, dtype: torch.dtype) -> Choice
 
 
 def _cuts(m: int, n: int, k: int, dtype: torch.dtype) -> Blocking | None:
-    """Return the tuned cuts of a product with an epilogue. torch's product is excluded because it would need more
-    passes.
-    """
+    """Return the tuned cuts of a product with an epilogue, for which torch's product would need more passes."""
     tuned = _tuned(m, n, k, "forward", dtype)
     return None if tuned == "torch" else tuned
 

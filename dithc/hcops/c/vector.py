@@ -33,9 +33,7 @@ from dithc.log import problem
 def adaln_forward(
     x: Tensor, shift: Tensor, scale: Tensor, eps: float, dtype: torch.dtype
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Normalize x (N, T, D), then apply shift and scale (N, D) of one type and stride; return out in `dtype`, mean and
-    rstd.
-    """
+    """Normalize x (N, T, D), then apply shift and scale (N, D), alike; return out in `dtype`, mean and rstd."""
     mean = pool().empty(x.shape[:-1], torch.float32)
     return _adaln("adaln", x, shift, scale, eps, dtype, mean)  # type: ignore[return-value]
 
@@ -60,14 +58,11 @@ def gate_residual_forward(x: Tensor, gate: Tensor, y: Tensor) -> Tensor:
     return out  # (N, T, D)
 
 
-def gate_residual_backward(
-    dout: Tensor, gate: Tensor, y: Tensor, *, dtype: torch.dtype | None = None
-) -> tuple[Tensor, Tensor]:
-    """Return dy (N, T, D) in `dtype` (None: y's) and dgate (N, D) in gate's type. The gradient of x is dout itself."""
+def gate_residual_backward(dout: Tensor, gate: Tensor, y: Tensor, *, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Return dy (N, T, D) in `dtype` and dgate (N, D) in gate's type. The gradient of x is dout itself."""
     op = "gate_residual_backward"
     n, t, d = stream(op, "dout", dout)
     shape_of(op, "y", y, (n, t, d))
-    dtype = dtype or y.dtype
     gate_address, gate_type, stride = condition(op, "gate", gate, (n, d))
     dy, dgate = pool().empty(y.shape, dtype), gate.new_empty((n, d))
     functions().hc_gate_residual_backward(
@@ -78,7 +73,6 @@ def gate_residual_backward(
 
 
 def _map(op: str, function: int, x: Tensor) -> Tensor:
-    """Apply a function to x of any shape."""
     address, code = array(op, "x", x)
     out = pool().empty(x.shape, x.dtype)
     functions().hc_map(native.context(), function, x.numel(), address, code, out.data_ptr(), code)
@@ -116,7 +110,6 @@ def swiglu_forward(x: Tensor) -> Tensor:
 
 
 def swiglu_backward(dy: Tensor, x: Tensor) -> Tensor:
-    """Return dx for dy (N, T, E) and x (N, T, 2E)."""
     op = "swiglu_backward"
     n, t, e = halves_of(op, "x", x)
     shape_of(op, "dy", dy, (n, t, e))
@@ -126,23 +119,20 @@ def swiglu_backward(dy: Tensor, x: Tensor) -> Tensor:
     return dx  # (N, T, 2E)
 
 
-def scale_add_forward(x: Tensor, y: Tensor | None, alpha: float, beta: float, *, out: Tensor | None = None) -> Tensor:
-    """Return alpha * x + beta * y in the wider type; y has x's shape, or None for alpha * x. `out` may be x itself."""
+def scale_add_forward(x: Tensor, y: Tensor | None, alpha: float, beta: float) -> Tensor:
+    """Return alpha * x + beta * y in the wider type; y has x's shape, or None for alpha * x."""
     if y is not None:
         shape_of("scale_add", "y", y, x.shape)
-    if out is None:
-        out = pool().empty(x.shape, x.dtype if y is None else torch.promote_types(x.dtype, y.dtype))
-    shape_of("scale_add", "out", out, x.shape)
+    out = pool().empty(x.shape, x.dtype if y is None else torch.promote_types(x.dtype, y.dtype))
     functions().hc_scale_add(
         *(native.context(), x.numel(), alpha, *array("scale_add", "x", x), 0.0 if y is None else beta),
         *((None, 0) if y is None else array("scale_add", "y", y)),
-        *array("scale_add", "out", out),
+        *(out.data_ptr(), TYPES[out.dtype]),
     )
     return out
 
 
 def softmax_forward(x: Tensor) -> Tensor:
-    """Apply softmax to the last dimension."""
     address, code = array("softmax", "x", x)
     out = pool().empty(x.shape, x.dtype)
     functions().hc_softmax_forward(native.context(), *rows_of("softmax", x), address, code, out.data_ptr(), code)
@@ -188,9 +178,7 @@ def mse_backward(dout: Tensor, x: Tensor, y: Tensor) -> Tensor:
 
 
 def patchify_forward(image: Tensor, p: int, order: int) -> Tensor:
-    """Cut image (N, C, R * p, S * p) into patches (N, T, C * p * p) with elements (C, p, p) (order 0) or (p, p, C)
-    (order 1).
-    """
+    """Cut image (N, C, R * p, S * p) into patches (N, T, C * p * p), elements (C, p, p) or for order 1 (p, p, C)."""
     patches_of("patchify", "image", image, p, order)
     n, c, height, width = image.shape
     r, s = height // p, width // p
@@ -222,7 +210,6 @@ def sum_of_squares_forward(tensors: Sequence[Tensor]) -> float:
 
 
 def adamw_forward(tensors: AdamwTensors, settings: native.AdamwSettings) -> None:
-    """Update all weights in place."""
     weights, lists = tensors.weights, tensors._asdict()
     of_type = {"shadows": torch.bfloat16}
     arrays = [
@@ -241,7 +228,6 @@ def adamw_forward(tensors: AdamwTensors, settings: native.AdamwSettings) -> None
 def _adaln(
     op: str, x: Tensor, shift: Tensor, scale: Tensor, eps: float, dtype: torch.dtype, mean: Tensor | None
 ) -> tuple[Tensor, Tensor | None, Tensor]:
-    """Apply LayerNorm, or RMSNorm without `mean`."""
     n, t, d = stream(op, "x", x)
     x_address, x_type = array(op, "x", x)
     shift_address, shift_type, shift_stride = condition(op, "shift", shift, (n, d))
@@ -259,10 +245,7 @@ def _adaln(
 def adaln_backward(
     dy: Tensor, x: Tensor, scale: Tensor, mean: Tensor | None, rstd: Tensor, dstream: Tensor | None = None
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return dx, dshift and dscale, each in the type of its input. Without `mean`, of RMSNorm.
-
-    `dstream` (N, T, D), the gradient of x outside the norm, is added to dx.
-    """
+    """Return dx plus `dstream` (N, T, D), dshift and dscale, in the types of their inputs. RMSNorm without `mean`."""
     op = "adaln_backward"
     n, t, d = stream(op, "x", x)
     shape_of(op, "dy", dy, (n, t, d))
@@ -287,7 +270,6 @@ def adaln_backward(
 def adarms_backward(
     dy: Tensor, x: Tensor, scale: Tensor, rstd: Tensor, dstream: Tensor | None = None
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the gradients of `adarms_forward`; see `adaln_backward`."""
     return adaln_backward(dy, x, scale, None, rstd, dstream)
 
 
@@ -309,14 +291,11 @@ def _addresses(
         for tensor, other in zip(tensors, like or tensors, strict=True)
         if tensor.dtype is of_type and tensor.is_cpu and tensor.is_contiguous() and tensor.shape == other.shape
     ]
-    if len(found) == len(tensors) and not any(address % of_type.itemsize for address in found):
-        return torch.tensor(found, dtype=torch.int64)
-    found = []
-    for index, tensor in enumerate(tensors):  # report the first unsupported tensor
-        entry = f"{name}[{index}]"
-        if like is not None:
-            shape_of(op, entry, tensor, like[index].shape)
-        found.append(typed(op, entry, tensor, of_type))
+    if len(found) != len(tensors) or any(address % of_type.itemsize for address in found):
+        for index, tensor in enumerate(tensors):  # report the first unsupported tensor
+            if like is not None:
+                shape_of(op, f"{name}[{index}]", tensor, like[index].shape)
+            typed(op, f"{name}[{index}]", tensor, of_type)
     return torch.tensor(found, dtype=torch.int64)
 
 

@@ -1,11 +1,10 @@
 """Compilation and on-disk cache of the loops, and instructions that Numba lacks.
 
 Loops are compiled without Numba's threads, because OpenMP, TBB or a work queue besides torch's pool would disturb it.
-They release the GIL, and `operators` runs them on plain Python threads.
+They release the GIL, and `threads` runs them on plain Python threads.
 
-Arithmetic is fp32 and exactly as written. No value is assumed finite. Only `multiply_add` fuses multiply-adds, so that
-vector and scalar parts of a loop give the same bits. Only `helper(reorder=True)` lets the compiler split a sum over
-lanes. The split depends only on the length of the sum.
+Arithmetic is fp32 and exactly as written. Only `multiply_add` fuses multiply-adds, so that vector and scalar parts of a
+loop give the same bits. Only `helper(reorder=True)` lets the compiler split a sum over lanes, by its length alone.
 """
 
 import hashlib
@@ -100,9 +99,7 @@ class Kernel:
 
 
 def helper(reorder: bool = False) -> Callable[[Function], Function]:
-    """Compile a function that kernels call. `reorder` allows splitting its sums over lanes; inf and nan are still
-    exact.
-    """
+    """Compile a function that kernels call. `reorder` allows splitting its sums over lanes; inf and nan stay exact."""
     flags = {"reassoc", "contract", "nsz"} if reorder else False
     return cast(Callable[[Function], Function], numba.njit(nogil=True, error_model="numpy", fastmath=flags))
 
@@ -113,10 +110,9 @@ def instruction(emit: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _cache_folder() -> Path | None:
-    """Return the first writable folder for compiled loops, or None.
+    """Return the first writable folder for compiled loops, separate for each state of these sources, or None.
 
-    Each state of these sources has a separate folder. Numba compares only the file that defines a loop, and would miss
-    changes in functions that the loop calls from other files.
+    Numba compares only the file that defines a loop, and would miss changes in functions of other files.
     """
     here = Path(__file__).parent
     digest = hashlib.sha256(b"".join((here / name).read_bytes() for name in SOURCES)).hexdigest()[:16]
@@ -188,33 +184,27 @@ def _fused(builder: Any, kind: Any) -> Any:
     return declared(builder.module, ir.FunctionType(kind, [kind] * 3), f"llvm.fmuladd.{suffix}")
 
 
-@instruction
-def bits_of(typing: Any, value: Any) -> Any:
-    """The bits of an fp32 number as uint32."""
+def _same_bits(source: Any, target: Any, kind: Any) -> Callable[..., Any]:
+    def convert(typing: Any, value: Any) -> Any:
+        """Return the value of type `target` with the bits of a value of type `source`."""
 
-    def emit(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-        return builder.bitcast(values[0], ir.IntType(32))
+        def emit(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+            return builder.bitcast(values[0], kind)
 
-    return types.uint32(types.float32), emit
+        return target(source), emit
+
+    return instruction(convert)
 
 
-@instruction
-def from_bits(typing: Any, value: Any) -> Any:
-    """The fp32 number of these 32 bits."""
-
-    def emit(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-        return builder.bitcast(values[0], ir.FloatType())
-
-    return types.float32(types.uint32), emit
+bits_of = _same_bits(types.float32, types.uint32, ir.IntType(32))
+from_bits = _same_bits(types.uint32, types.float32, ir.FloatType())
 
 
 @instruction
 def add_outer_products(
     typing: Any, a: Any, a_start: Any, b: Any, b_start: Any, depth: Any, c: Any, c_start: Any, c_stride: Any
 ) -> Any:
-    """Add to c[i * c_stride + j] the sum over d of a[d * ROWS + i] * b[d * COLUMNS + j], with the block of C in
-    registers
-    """
+    """Add to c[i * c_stride + j] the sum over d of a[d * ROWS + i] * b[d * COLUMNS + j], with C in registers."""
 
     def emit(context: Any, builder: Any, signature: Any, values: Any) -> Any:
         vector = ir.VectorType(ir.FloatType(), LANES)

@@ -1,7 +1,6 @@
 """RMSNorm and rotation of the heads of q and k: compiled loops and raw kernels.
 
-Arrays are flat and arithmetic is fp32. Sums over tokens use blocks as in `loops.py`, so that results do not depend on
-the number of threads.
+Arrays are flat and arithmetic is fp32. Sums over tokens use blocks as in `loops.py`.
 
 Legend: N batch, T tokens, D width, H heads, K head width (D = H * K).
 """
@@ -13,27 +12,22 @@ from torch import Tensor
 from dithc.hcops.checks import CONSTANTS, fp32, rotation_of, shape_of, typed
 from dithc.hcops.numba.compiler import Array, Kernel, helper, load, multiply_add, read, store, write
 from dithc.hcops.numba.loops import ONE, TOKENS_PER_BLOCK, ZERO, Fp32
-from dithc.hcops.numba.operators import NO_FP32, add_blocks, flat
+from dithc.hcops.numba.operators import NO_FP32, add_blocks, flat, flats
 from dithc.hcops.numba.threads import run
 
 
 def rotate_heads_forward(qkv: Tensor, num_heads: int, eps: float, *constants: Tensor | None) -> Tensor:
-    """Rotate qkv (N, T, 3D); as `c.matrix.rotate_heads_forward`."""
     op = "rotate_heads"
     n, t, _, k = rotation_of(op, qkv, num_heads, *constants)
     out = torch.empty_like(qkv)
-    run(
-        *(rotate_forward, n * t, t, num_heads, k, np.float32(eps), *_constants(op, *constants)),
-        *(flat(op, "qkv", qkv), flat(op, "out", out)),
-        elements=qkv.numel(),
-    )
+    arrays = *_constants(op, *constants), *flats(op, qkv=qkv, out=out)
+    run(rotate_forward, n * t, t, num_heads, k, np.float32(eps), *arrays, elements=qkv.numel())
     return out  # (N, T, 3D)
 
 
 def rotate_heads_backward(
     dout: Tensor, qkv: Tensor | None, num_heads: int, eps: float, *constants: Tensor | None
 ) -> tuple[Tensor, Tensor | None, Tensor | None]:
-    """Return the gradients of qkv, in its type, and of the weights, fp32. Without weights qkv may be None."""
     op, has_weights = "rotate_heads_backward", constants[2] is not None
     n, t, _, k = rotation_of(op, dout, num_heads, *constants)
     blocks = -(-t // TOKENS_PER_BLOCK)
@@ -43,11 +37,8 @@ def rotate_heads_backward(
         typed(op, "qkv", qkv, dout.dtype)
     dqkv, source = torch.empty_like(dout), dout if qkv is None else qkv
     sums, turned = np.zeros(n * blocks * 2 * k, np.float32), np.empty(n * blocks * k, np.float32)
-    run(
-        *(rotate_backward, n * blocks, t, num_heads, k, np.float32(eps), *_constants(op, *constants)),
-        *(flat(op, "dout", dout), flat(op, "qkv", source), flat(op, "dqkv", dqkv), turned, sums),
-        elements=dout.numel(),
-    )
+    arrays = *_constants(op, *constants), *flats(op, dout=dout, qkv=source, dqkv=dqkv), turned, sums
+    run(rotate_backward, n * blocks, t, num_heads, k, np.float32(eps), *arrays, elements=dout.numel())
     if not has_weights:
         return dqkv, None, None
     of_query, of_key = add_blocks(sums, (1, n * blocks, 2 * k)).view(2, k).unbind(0)
@@ -93,9 +84,7 @@ def rotate_forward(
     begin: int, end: int, tokens: int, heads: int, width: int, eps: np.float32,
     cos: Fp32, sin: Fp32, weights: Fp32, qkv: Array, out: Array,
 ) -> None:  # fmt: skip
-    """Compute rows (tokens): apply the norm if weights are present, then the rotation if angles are present, to each
-    head of q and k.
-    """
+    """Compute rows (tokens): the norm if weights are present, then the rotation if angles are, of heads of q and k."""
     half = width // 2
     for row in range(begin, end):
         first, angles = row * 3 * heads * width, row % tokens * half
@@ -127,8 +116,7 @@ def rotate_backward(
 ) -> None:  # fmt: skip
     """Compute blocks of tokens: with h = dout rotated back, dx = rstd (w h - xh mean(w h xh)).
 
-    A row of `sums`, zero at first, receives the sums of h xh for q and for k. Without weights dx = h, and qkv is not
-    read. `turned` is memory for h.
+    A row of `sums`, zero at first, receives the sums of h xh for q and for k. Without weights dx = h. `turned` holds h.
     """
     half, blocks = width // 2, (tokens + TOKENS_PER_BLOCK - 1) // TOKENS_PER_BLOCK
     for block in range(begin, end):

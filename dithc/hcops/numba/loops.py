@@ -26,14 +26,12 @@ ADAMW_BLOCK = 1024
 
 @Kernel
 def exp_forward(begin: int, end: int, x: Array, out: Array) -> None:
-    """out = e^x."""
     for i in range(begin, end):
         store(out, i, exp(load(x, i)))
 
 
 @Kernel
 def tanh_forward(begin: int, end: int, x: Array, out: Array) -> None:
-    """out = tanh(x)."""
     for i in range(begin, end):
         store(out, i, tanh(load(x, i)))
 
@@ -54,7 +52,6 @@ def tanh_backward(begin: int, end: int, dout: Array, y: Array, dx: Array) -> Non
 
 @Kernel
 def gelu_forward(begin: int, end: int, x: Array, out: Array) -> None:
-    """out = gelu(x)."""
     for i in range(begin, end):
         store(out, i, gelu(load(x, i)))
 
@@ -68,7 +65,6 @@ def gelu_backward(begin: int, end: int, dout: Array, x: Array, dx: Array) -> Non
 
 @Kernel
 def silu_forward(begin: int, end: int, x: Array, out: Array) -> None:
-    """out = silu(x)."""
     for i in range(begin, end):
         store(out, i, silu(load(x, i)))
 
@@ -102,14 +98,12 @@ def swiglu_backward(begin: int, end: int, width: int, dout: Array, x: Array, dx:
 
 @Kernel
 def scale_add(begin: int, end: int, alpha: np.float32, x: Array, beta: np.float32, y: Array, out: Array) -> None:
-    """out = alpha x + beta y."""
     for i in range(begin, end):
         store(out, i, multiply_add(alpha, load(x, i), beta * load(y, i)))
 
 
 @Kernel
 def scale(begin: int, end: int, alpha: np.float32, x: Array, out: Array) -> None:
-    """out = alpha x."""
     for i in range(begin, end):
         store(out, i, alpha * load(x, i))
 
@@ -136,10 +130,7 @@ def adaln_forward(
     begin: int, end: int, tokens: int, width: int, eps: np.float32,
     x: Array, shift: Fp32, scale: Fp32, out: Array, means: Fp32, rstds: Fp32,
 ) -> None:  # fmt: skip
-    """Compute rows of out = (x - mean) rstd (1 + scale) + shift, with the variance from deviations instead of squares.
-
-    If `means` is empty, the mean is 0, as in RMSNorm.
-    """
+    """Compute rows of out = (x - mean) rstd (1 + scale) + shift. If `means` is empty, the mean is 0, as in RMSNorm."""
     for row in range(begin, end):
         at, condition = row * width, row // tokens * width
         mean = sum_of(x, at, width) / np.float32(width) if means.size else ZERO

@@ -50,7 +50,6 @@ QUERIES = 96
 
 @helper()
 def up(count: int, step: int) -> int:
-    """Return the next multiple of `step`."""
     return (count + step - 1) // step * step
 
 
@@ -141,10 +140,9 @@ def gemm(
     b_depth: int, partial: Fp32, accumulate: bool, out: Either, before: Either, gelu_at: Either, residual: Either,
     bias: Fp32, gate: Fp32, rows_per_gate: int, use_gelu: bool,
 ) -> None:  # fmt: skip
-    """Compute rows m0 to m1, columns n0 to n1 of out (m, n) = finish(A B).
+    """Compute rows m0 to m1, columns n0 to n1 of out (m, n) = finish(A B), or add them to `partial`.
 
-    `partial` (m, n) holds C between two packed depths; it is `out` itself if that is fp32. `accumulate` adds to the
-    content of `partial`.
+    `partial` (m, n) holds C between two packed depths; it is `out` itself if that is fp32.
     """
     depth = min(max(k, 1), DEPTH_PACKED)
     block_rows = min(max(PACKED_A // depth // ROWS * ROWS, ROWS), TILE_ROWS, up(m1 - m0, ROWS))
@@ -182,7 +180,6 @@ def gemm(
 
 @helper()
 def exponentials(scores: Fp32, at: int, count: int, factor: np.float32, shift: np.float32) -> None:
-    """Compute scores = e^(factor scores - shift) in place."""
     for j in range(count):
         write(scores, at + j, exp(multiply_add(factor, read(scores, at + j), -shift)))
 
@@ -191,9 +188,7 @@ def exponentials(scores: Fp32, at: int, count: int, factor: np.float32, shift: n
 def attention_forward(
     begin: int, end: int, tokens: int, heads: int, width: int, qkv: Array, out: Array, lse: Fp32
 ) -> None:
-    """Compute softmax(q k^T / sqrt(K)) v of heads, counted over all images, a few queries at a time, and the log of
-    each row's sum.
-    """
+    """Compute softmax(q k^T / sqrt(K)) v of heads, counted over all images, and the log of each row's sum."""
     factor = ONE / np.sqrt(np.float32(width))
     keys, values, row = up(tokens, COLUMNS), up(width, COLUMNS), 3 * heads * width
     queries = min(QUERIES, up(tokens, ROWS))
@@ -230,17 +225,8 @@ def attention_forward(
 
 @Kernel
 def attention_backward(
-    begin: int,
-    end: int,
-    tokens: int,
-    heads: int,
-    width: int,
-    dout: Array,
-    qkv: Array,
-    out: Array,
-    lse: Fp32,
-    dqkv: Array,
-) -> None:
+    begin: int, end: int, tokens: int, heads: int, width: int, dout: Array, qkv: Array, out: Array, lse: Fp32, dqkv: Array
+) -> None:  # fmt: skip
     """Recompute P and its gradient dS = P (dP - sum(dout out)) of heads, a few queries at a time."""
     factor = ONE / np.sqrt(np.float32(width))
     keys, values, row = up(tokens, COLUMNS), up(width, COLUMNS), 3 * heads * width

@@ -1,12 +1,13 @@
 """Raw kernels of the Numba back end: matrix products, adaLN, gated residual and attention, without autograd.
 
-The C back end has the same functions. `vector.py` contains the elementwise kernels.
+`c/matrix.py` and `c/vector.py` document the same functions. `vector.py` contains the elementwise kernels.
 
 Legend: N batch, T tokens, D width, H heads, K head width (D = H * K), F output features, M = N * T rows.
 """
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
@@ -29,7 +30,6 @@ PRODUCTS_PER_PACKED = 48
 
 
 def linear_forward(x: Tensor, weight: Tensor, bias: Tensor | None, dtype: torch.dtype) -> Tensor:
-    """Apply weight (F, D) and bias (F) to x (..., D); `dtype` is the type of the product and the result."""
     _, features, _ = linear_of("linear", x, weight, bias)
     y = torch.empty((*x.shape[:-1], features), dtype=dtype)
     _forward_product("linear", x, weight, bias, y, dtype)
@@ -39,11 +39,10 @@ def linear_forward(x: Tensor, weight: Tensor, bias: Tensor | None, dtype: torch.
 def linear_gelu_forward(
     x: Tensor, weight: Tensor, bias: Tensor | None, dtype: torch.dtype, *, keep: bool = True
 ) -> tuple[Tensor, Tensor | None]:
-    """Return GELU(y) and, if `keep`, y = x W^T + b, which the gradient needs."""
     _, features, _ = linear_of("linear_gelu", x, weight, bias)
     y = torch.empty((*x.shape[:-1], features), dtype=dtype)
     before = torch.empty_like(y) if keep else None
-    _forward_product("linear_gelu", x, weight, bias, y, dtype, before=before, use_gelu=True)
+    _forward_product("linear_gelu", x, weight, bias, y, dtype, before=_kept(before), use_gelu=True)
     return y, before  # (..., F) each
 
 
@@ -57,7 +56,6 @@ def linear_gate_residual_forward(
     *,
     keep: bool = True,
 ) -> tuple[Tensor, Tensor | None]:
-    """Return residual + gate * y and, if `keep`, y = x W^T + b; as `c.matrix.linear_gate_residual_forward`."""
     op = "linear_gate_residual"
     _, features, _ = linear_of(op, x, weight, bias)
     n, t, _ = stream(op, "x", x)
@@ -65,7 +63,8 @@ def linear_gate_residual_forward(
     out_type = torch.promote_types(torch.promote_types(residual.dtype, gate.dtype), dtype)
     out, y = torch.empty(residual.shape, dtype=out_type), torch.empty(residual.shape, dtype=dtype) if keep else None
     rows = _condition(op, "gate", gate, (n, features))
-    _forward_product(op, x, weight, bias, out, dtype, before=y, residual=residual, gate=rows, rows_per_gate=t)
+    ends = {"before": _kept(y), "residual": either(op, "residual", residual), "gate": rows, "rows_per_gate": t}
+    _forward_product(op, x, weight, bias, out, dtype, **ends)
     return out, y  # (N, T, F) each
 
 
@@ -80,7 +79,6 @@ def linear_backward(
     accumulate: bool = False,
     gelu_at: Tensor | None = None,
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-    """Return dx, dw and db; arguments and results as `c.matrix.linear_backward`."""
     op, compute = "linear_backward", dy.dtype
     features, width = weight.shape
     rows = dy.shape[:-1].numel()
@@ -103,71 +101,58 @@ def linear_backward(
         shape, right = (features, width, rows), either(op, "x", x, compute)
         _product(shape, (left, 1, features), (right, 1, width), either(op, "into", dw), accumulate=accumulate)
     if has_bias and needs[2]:
-        db = _sum_of_rows(flat(op, "dy", dy), rows, features)
+        blocks = -(-rows // TOKENS_PER_BLOCK)
+        sums = np.empty(blocks * features, np.float32)
+        run(loops.column_sums, blocks, rows, features, flat(op, "dy", dy), sums, elements=dy.numel())
+        db = add_blocks(sums, (1, blocks, features))[0]
     return dx, dw, db  # (..., D), (F, D), (F)
 
 
 def adaln_forward(
     x: Tensor, shift: Tensor, scale: Tensor, eps: float, dtype: torch.dtype
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Normalize x (N, T, D), then apply shift and scale (N, D); return out in `dtype`, mean and rstd."""
     mean = torch.empty(x.shape[:-1])
     out, rstd = _adaln("adaln", x, shift, scale, eps, dtype, mean)
     return out, mean, rstd  # (N, T, D), (N, T), (N, T)
 
 
 def adarms_forward(x: Tensor, shift: Tensor, scale: Tensor, eps: float, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """Apply `adaln_forward` with RMSNorm; return out and rstd."""
     return _adaln("adarms", x, shift, scale, eps, dtype, None)  # (N, T, D), (N, T)
 
 
 def gate_residual_forward(x: Tensor, gate: Tensor, y: Tensor) -> Tensor:
-    """Return x + gate * y for x and y (N, T, D) and gate (N, D), in the widest type."""
     op = "gate_residual"
     n, t, d = stream(op, "x", x)
     shape_of(op, "y", y, (n, t, d))
     out = torch.empty(x.shape, dtype=torch.promote_types(torch.promote_types(x.dtype, y.dtype), gate.dtype))
-    run(
-        *(loops.gate_residual_forward, n * t, t, d, flat(op, "x", x), _condition(op, "gate", gate, (n, d))),
-        *(flat(op, "y", y), flat(op, "out", out)),
-        elements=x.numel(),
-    )
+    rows = _condition(op, "gate", gate, (n, d))
+    source, *others = flats(op, x=x, y=y, out=out)
+    run(loops.gate_residual_forward, n * t, t, d, source, rows, *others, elements=x.numel())
     return out  # (N, T, D)
 
 
-def gate_residual_backward(
-    dout: Tensor, gate: Tensor, y: Tensor, *, dtype: torch.dtype | None = None
-) -> tuple[Tensor, Tensor]:
-    """Return dy (N, T, D) in `dtype` (None: y's) and dgate (N, D) in gate's type. The gradient of x is dout itself."""
+def gate_residual_backward(dout: Tensor, gate: Tensor, y: Tensor, *, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     op = "gate_residual_backward"
     n, t, d = stream(op, "dout", dout)
     shape_of(op, "y", y, (n, t, d))
-    dy, blocks = torch.empty(y.shape, dtype=dtype or y.dtype), -(-t // TOKENS_PER_BLOCK)
+    dy, blocks = torch.empty(y.shape, dtype=dtype), -(-t // TOKENS_PER_BLOCK)
     dgate = np.empty(n * blocks * d, np.float32)
-    run(
-        *(loops.gate_residual_backward, n * blocks, t, d, flat(op, "dout", dout)),
-        *(_condition(op, "gate", gate, (n, d)), flat(op, "y", y), flat(op, "dy", dy), dgate),
-        elements=y.numel(),
-    )
+    rows = _condition(op, "gate", gate, (n, d))
+    source, *others = flats(op, dout=dout, y=y, dy=dy)
+    run(loops.gate_residual_backward, n * blocks, t, d, source, rows, *others, dgate, elements=y.numel())
     return dy, add_blocks(dgate, (n, blocks, d)).to(gate.dtype)  # (N, T, D), (N, D)
 
 
 def attention_forward(qkv: Tensor, num_heads: int) -> tuple[Tensor, Tensor]:
-    """Return the mixed values (N, T, D) and the logarithms of the sums of exponentials (N, H, T); products are fp32."""
     op = "attention"
     n, t, d, k = heads_of(op, qkv, num_heads)
-    source = flat(op, "qkv", qkv)
     out, lse = torch.empty((n, t, d), dtype=qkv.dtype), torch.empty((n, num_heads, t))
-    run(
-        *(matrix_loops.attention_forward, n * num_heads, t, num_heads, k, source, flat(op, "out", out)),
-        flat(op, "lse", lse),
-        elements=2 * n * t * t * d // PRODUCTS_PER_ELEMENT,
-    )
+    arrays, elements = flats(op, qkv=qkv, out=out, lse=lse), 2 * n * t * t * d // PRODUCTS_PER_ELEMENT
+    run(matrix_loops.attention_forward, n * num_heads, t, num_heads, k, *arrays, elements=elements)
     return out, lse
 
 
 def attention_backward(dout: Tensor, qkv: Tensor, out: Tensor, lse: Tensor, num_heads: int) -> Tensor:
-    """Return the gradient of `attention_forward`."""
     op = "attention_backward"
     n, t, d, k = heads_of(op, qkv, num_heads)
     shape_of(op, "dout", dout, (n, t, d))
@@ -175,11 +160,9 @@ def attention_backward(dout: Tensor, qkv: Tensor, out: Tensor, lse: Tensor, num_
     shape_of(op, "lse", lse, (n, num_heads, t))
     fp32(op, "lse", lse)
     dqkv = torch.empty_like(qkv)
-    run(
-        *(matrix_loops.attention_backward, n * num_heads, t, num_heads, k, flat(op, "dout", dout)),
-        *(flat(op, "qkv", qkv), flat(op, "out", out), flat(op, "lse", lse), flat(op, "dqkv", dqkv)),
-        elements=5 * n * t * t * d // PRODUCTS_PER_ELEMENT,
-    )
+    arrays = flats(op, dout=dout, qkv=qkv, out=out, lse=lse, dqkv=dqkv)
+    elements = 5 * n * t * t * d // PRODUCTS_PER_ELEMENT
+    run(matrix_loops.attention_backward, n * num_heads, t, num_heads, k, *arrays, elements=elements)
     return dqkv  # (N, T, 3D)
 
 
@@ -191,10 +174,13 @@ def flat(op: str, name: str, tensor: Tensor) -> Array:
     return bits
 
 
+def flats(op: str, **tensors: Tensor | None) -> list[Array]:
+    """Return `flat` of each tensor; empty arrays for None."""
+    return [NO_FP32 if tensor is None else flat(op, name, tensor) for name, tensor in tensors.items()]
+
+
 def either(op: str, name: str, tensor: Tensor, compute: torch.dtype = torch.float32) -> Either:
-    """Return the tensor for loops that select its type at run time. Products of bf16 round fp32 elements when reading
-    them.
-    """
+    """Return the tensor for loops that select its type at run time. Products of bf16 round fp32 elements."""
     row = flat(op, name, tensor)
     if tensor.dtype == torch.bfloat16:
         return NO_FP32, row, BF16  # type: ignore[return-value]
@@ -213,26 +199,17 @@ def add_blocks(sums: NDArray[np.float32], shape: tuple[int, int, int]) -> Tensor
 def _adaln(
     op: str, x: Tensor, shift: Tensor, scale: Tensor, eps: float, dtype: torch.dtype, mean: Tensor | None
 ) -> tuple[Tensor, Tensor]:
-    """Apply LayerNorm, or RMSNorm without `mean`."""
     n, t, d = stream(op, "x", x)
-    source, out = flat(op, "x", x), torch.empty(x.shape, dtype=dtype)
+    out, rstd = torch.empty(x.shape, dtype=dtype), torch.empty((n, t))
     shifts, scales = _condition(op, "shift", shift, (n, d)), _condition(op, "scale", scale, (n, d))
-    rstd = torch.empty((n, t))
-    run(
-        *(loops.adaln_forward, n * t, t, d, np.float32(eps), source, shifts, scales, flat(op, "out", out)),
-        *(NO_FP32 if mean is None else flat(op, "mean", mean), flat(op, "rstd", rstd)),
-        elements=x.numel(),
-    )
+    source, *results = flats(op, x=x, out=out, mean=mean, rstd=rstd)
+    run(loops.adaln_forward, n * t, t, d, np.float32(eps), source, shifts, scales, *results, elements=x.numel())
     return out, rstd  # (N, T, D), (N, T)
 
 
 def adaln_backward(
     dy: Tensor, x: Tensor, scale: Tensor, mean: Tensor | None, rstd: Tensor, dstream: Tensor | None = None
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return dx, dshift and dscale, each in the type of its input. Without `mean`, of RMSNorm.
-
-    `dstream` (N, T, D), the gradient of x outside the norm, is added to dx.
-    """
     op = "adaln_backward"
     n, t, d = stream(op, "x", x)
     shape_of(op, "dy", dy, (n, t, d))
@@ -240,26 +217,19 @@ def adaln_backward(
         if statistic is not None:
             shape_of(op, name, statistic, (n, t))
             fp32(op, name, statistic)
-    addend: Array = NO_FP32
     if dstream is not None:
         shape_of(op, "dstream", dstream, (n, t, d))
-        addend = flat(op, "dstream", dstream)
     dx, blocks = torch.empty_like(x), -(-t // TOKENS_PER_BLOCK)
     dshift, dscale = np.empty(n * blocks * d, np.float32), np.empty(n * blocks * d, np.float32)
-    means = NO_FP32 if mean is None else flat(op, "mean", mean)
-    run(
-        *(loops.adaln_backward, n * blocks, t, d, flat(op, "dy", dy), flat(op, "x", x)),
-        *(_condition(op, "scale", scale, (n, d)), means, flat(op, "rstd", rstd)),
-        *(addend, flat(op, "dx", dx), dshift, dscale),
-        elements=x.numel(),
-    )
+    scales, sources = _condition(op, "scale", scale, (n, d)), flats(op, dy=dy, x=x)
+    others = flats(op, mean=mean, rstd=rstd, dstream=dstream, dx=dx)
+    run(loops.adaln_backward, n * blocks, t, d, *sources, scales, *others, dshift, dscale, elements=x.numel())
     return dx, add_blocks(dshift, (n, blocks, d)).to(scale.dtype), add_blocks(dscale, (n, blocks, d)).to(scale.dtype)
 
 
 def adarms_backward(
     dy: Tensor, x: Tensor, scale: Tensor, rstd: Tensor, dstream: Tensor | None = None
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the gradients of `adarms_forward`; see `adaln_backward`."""
     return adaln_backward(dy, x, scale, None, rstd, dstream)
 
 
@@ -269,37 +239,20 @@ def _condition(op: str, name: str, tensor: Tensor, shape: tuple[int, int]) -> ND
     return rows
 
 
+def _kept(tensor: Tensor | None) -> Either:
+    return NOTHING if tensor is None else either("linear", "before", tensor)
+
+
 def _forward_product(
-    op: str,
-    x: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    out: Tensor,
-    compute: torch.dtype,
-    *,
-    before: Tensor | None = None,
-    residual: Tensor | None = None,
-    gate: NDArray[np.float32] = NO_FP32,
-    rows_per_gate: int = 1,
-    use_gelu: bool = False,
+    op: str, x: Tensor, weight: Tensor, bias: Tensor | None, out: Tensor, compute: torch.dtype, **ends: Any
 ) -> None:
+    """Compute x W^T + bias, with the other ends of `_product`."""
     features, width = weight.shape
-    addend = NO_FP32
     if bias is not None:
         array(op, "bias", bias)
-        addend = bias.detach().float().numpy()
-    _product(
-        (out.shape[:-1].numel(), features, width),
-        (either(op, "x", x, compute), width, 1),
-        (either(op, "weight", weight, compute), width, 1),
-        either(op, "out", out),
-        before=NOTHING if before is None else either(op, "before", before),
-        residual=NOTHING if residual is None else either(op, "residual", residual),
-        bias=addend,
-        gate=gate,
-        rows_per_gate=rows_per_gate,
-        use_gelu=use_gelu,
-    )
+        ends["bias"] = bias.detach().float().numpy()
+    a, b = (either(op, "x", x, compute), width, 1), (either(op, "weight", weight, compute), width, 1)
+    _product((out.shape[:-1].numel(), features, width), a, b, either(op, "out", out), **ends)
 
 
 def _product(
@@ -317,9 +270,7 @@ def _product(
     rows_per_gate: int = 1,
     use_gelu: bool = False,
 ) -> None:
-    """Compute out (m, n) = A (m, k) B (k, n). `a` includes the strides of rows and depth, `b` the strides of columns
-    and depth.
-    """
+    """Compute out (m, n) = A (m, k) B (k, n); `a` and `b` include the strides of rows or columns, and of depth."""
     m, n, k = shape
     if m * n == 0:
         return
@@ -337,19 +288,10 @@ def _product(
 
 
 def _cut(m: int, n: int, threads: int) -> tuple[int, int]:
-    """Return rows and columns of each thread's part of C, in complete blocks, with the lowest cost of multiplying and
-    packing.
-    """
+    """Return rows and columns of each thread's part of C, with the lowest cost of multiplying and packing."""
     best = (m * n + PRODUCTS_PER_PACKED * (m + n), m, n)
     for row_cuts in range(1, threads + 1):
         rows = -(-m // (row_cuts * ROWS)) * ROWS
         columns = -(-n // (threads // row_cuts * COLUMNS)) * COLUMNS
         best = min(best, (rows * columns + PRODUCTS_PER_PACKED * (rows + columns), rows, columns))
     return best[1:]
-
-
-def _sum_of_rows(x: Array, rows: int, width: int) -> Tensor:
-    blocks = -(-rows // TOKENS_PER_BLOCK)
-    sums = np.empty(blocks * width, np.float32)
-    run(loops.column_sums, blocks, rows, width, x, sums, elements=x.size)
-    return add_blocks(sums, (1, blocks, width))[0]

@@ -1,6 +1,6 @@
 """Raw memory-bound kernels of the Numba back end: functions of single elements, of rows, and of all parameters.
 
-`c/vector.py` has the same functions.
+`c/vector.py` documents the same functions.
 
 Legend: N batch, C channels, R and S rows and columns of patches, p side of a patch, T tokens (T = R * S), E width of a
 hidden layer.
@@ -8,6 +8,7 @@ hidden layer.
 
 from collections.abc import Sequence
 from functools import partial
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ from dithc.hcops.checks import AdamwTensors, fp32, halves_of, patches_of, rows_o
 from dithc.hcops.numba import loops
 from dithc.hcops.numba.compiler import Kernel
 from dithc.hcops.numba.loops import ADAMW_BLOCK, ELEMENTS_PER_BLOCK
-from dithc.hcops.numba.operators import NO_BF16, NO_FP32, flat
+from dithc.hcops.numba.operators import NO_BF16, NO_FP32, flat, flats
 from dithc.hcops.numba.threads import num_threads, run, spread
 from dithc.native import AdamwSettings
 
@@ -33,17 +34,15 @@ def _elements(kernel: Kernel, count: int, *arguments: Any) -> None:
 
 
 def _map(op: str, kernel: Kernel, x: Tensor) -> Tensor:
-    """Apply a function to x of any shape."""
     out = torch.empty_like(x)
-    _elements(kernel, x.numel(), flat(op, "x", x), flat(op, "out", out))
+    _elements(kernel, x.numel(), *flats(op, x=x, out=out))
     return out
 
 
 def _map_backward(op: str, kernel: Kernel, dy: Tensor, x: Tensor) -> Tensor:
-    """Return the gradient of `_map`; for exp and tanh, `x` is the result of the forward pass."""
     shape_of(op, "dy", dy, x.shape)
     dx = torch.empty_like(x)
-    _elements(kernel, x.numel(), flat(op, "dy", dy), flat(op, "x", x), flat(op, "dx", dx))
+    _elements(kernel, x.numel(), *flats(op, dy=dy, x=x, dx=dx))
     return dx
 
 
@@ -56,27 +55,23 @@ exp_backward, tanh_backward, gelu_backward, silu_backward = (
 
 
 def swiglu_forward(x: Tensor) -> Tensor:
-    """Apply SwiGLU to x (N, T, 2E), gates before values."""
     op = "swiglu"
     n, t, e = halves_of(op, "x", x)
     out = x.new_empty((n, t, e))
-    run(loops.swiglu_forward, n * t, e, flat(op, "x", x), flat(op, "out", out), elements=x.numel())
+    run(loops.swiglu_forward, n * t, e, *flats(op, x=x, out=out), elements=x.numel())
     return out  # (N, T, E)
 
 
 def swiglu_backward(dy: Tensor, x: Tensor) -> Tensor:
-    """Return dx for dy (N, T, E) and x (N, T, 2E)."""
     op = "swiglu_backward"
     n, t, e = halves_of(op, "x", x)
     shape_of(op, "dy", dy, (n, t, e))
     dx = torch.empty_like(x)
-    arrays = flat(op, "dy", dy), flat(op, "x", x), flat(op, "dx", dx)
-    run(loops.swiglu_backward, n * t, e, *arrays, elements=x.numel())
+    run(loops.swiglu_backward, n * t, e, *flats(op, dy=dy, x=x, dx=dx), elements=x.numel())
     return dx  # (N, T, 2E)
 
 
 def scale_add_forward(x: Tensor, y: Tensor | None, alpha: float, beta: float) -> Tensor:
-    """Return alpha * x + beta * y in the wider type; y has x's shape, or None for alpha * x."""
     op, source = "scale_add", flat("scale_add", "x", x)
     out = torch.empty(x.shape, dtype=x.dtype if y is None else torch.promote_types(x.dtype, y.dtype))
     target = flat(op, "out", out)
@@ -90,7 +85,6 @@ def scale_add_forward(x: Tensor, y: Tensor | None, alpha: float, beta: float) ->
 
 
 def softmax_forward(x: Tensor) -> Tensor:
-    """Apply softmax to the last dimension."""
     op, out = "softmax", torch.empty_like(x)
     rows, width = rows_of(op, x)
     target = flat(op, "out", out)
@@ -101,44 +95,35 @@ def softmax_forward(x: Tensor) -> Tensor:
 
 
 def softmax_backward(dy: Tensor, y: Tensor) -> Tensor:
-    """Return dx for dy and the result y of the forward pass."""
     op, dx = "softmax_backward", torch.empty_like(y)
     shape_of(op, "dy", dy, y.shape)
     rows, width = rows_of(op, y)
-    arrays = flat(op, "dy", dy), flat(op, "y", y), flat(op, "dx", dx)
-    run(loops.softmax_backward, rows, width, *arrays, elements=y.numel())
+    run(loops.softmax_backward, rows, width, *flats(op, dy=dy, y=y, dx=dx), elements=y.numel())
     return dx
 
 
 def mse_forward(x: Tensor, y: Tensor) -> Tensor:
-    """Return the mean of (x - y)^2 over all dimensions except the first, (N) fp32."""
     op = "mse"
     shape_of(op, "y", y, x.shape)
     rows, width = samples_of(op, x)
     blocks = -(-width // ELEMENTS_PER_BLOCK)
     sums = np.empty(rows * blocks)
-    arrays = flat(op, "x", x), flat(op, "y", y)
-    run(loops.mse_forward, rows * blocks, width, *arrays, sums, elements=x.numel())
+    run(loops.mse_forward, rows * blocks, width, *flats(op, x=x, y=y), sums, elements=x.numel())
     return (torch.from_numpy(sums).view(rows, blocks).sum(1) / width).float()  # (N)
 
 
 def mse_backward(dout: Tensor, x: Tensor, y: Tensor) -> Tensor:
-    """Return the gradient of x, in its type, for dout (N) fp32. The gradient of y is its negative."""
     op = "mse_backward"
     shape_of(op, "y", y, x.shape)
     shape_of(op, "dout", dout, x.shape[:1])
     fp32(op, "dout", dout)
     rows, width = samples_of(op, x)
     dx, factor = torch.empty_like(x), (dout.detach() * (2 / max(width, 1))).numpy()
-    arrays = flat(op, "x", x), flat(op, "y", y), flat(op, "dx", dx)
-    run(loops.mse_backward, rows, width, factor, *arrays, elements=x.numel())
+    run(loops.mse_backward, rows, width, factor, *flats(op, x=x, y=y, dx=dx), elements=x.numel())
     return dx
 
 
 def patchify_forward(image: Tensor, p: int, order: int) -> Tensor:
-    """Cut image (N, C, R * p, S * p) into patches (N, T, C * p * p) with elements (C, p, p) (order 0) or (p, p, C)
-    (order 1).
-    """
     patches_of("patchify", "image", image, p, order)
     n, c, height, width = image.shape
     patches = image.new_empty((n, height // p * (width // p), c * p * p))
@@ -147,7 +132,6 @@ def patchify_forward(image: Tensor, p: int, order: int) -> Tensor:
 
 
 def unpatchify_forward(patches: Tensor, rows: int, p: int, order: int) -> Tensor:
-    """Join patches (N, T, C * p * p) to images (N, C, R * p, S * p) with R = `rows`."""
     patches_of("unpatchify", "patches", patches, p, order, rows=rows)
     n, t, features = patches.shape
     image = patches.new_empty((n, features // (p * p), rows * p, t // rows * p))
@@ -156,7 +140,6 @@ def unpatchify_forward(patches: Tensor, rows: int, p: int, order: int) -> Tensor
 
 
 def sum_of_squares_forward(tensors: Sequence[Tensor]) -> float:
-    """Return the sum of squares over all contiguous fp32 tensors, in float64."""
     total = 0.0
     for index, tensor in enumerate(tensors):
         fp32("sum_of_squares", f"tensors[{index}]", tensor)
@@ -168,7 +151,6 @@ def sum_of_squares_forward(tensors: Sequence[Tensor]) -> float:
 
 
 def adamw_forward(tensors: AdamwTensors, settings: AdamwSettings) -> None:
-    """Update all weights in place (Loshchilov & Hutter 2019, algorithm 2), then averages and bf16 copies."""
     op, weights = "adamw", tensors.weights
     arrays: list[list[Any]] = []
     for name, given in tensors._asdict().items():
@@ -198,23 +180,19 @@ def _equal_parts(counts: Sequence[int]) -> list[list[tuple[int, int, int]]]:
     total = sum(counts)
     threads = num_threads(total)
     size = max(-(-total // (threads * ADAMW_BLOCK)) * ADAMW_BLOCK, 1)
-    parts: list[list[tuple[int, int, int]]] = [[]]
-    room = size
-    for index, count in enumerate(counts):
-        begin = 0
-        while begin < count:
-            if room == 0:
-                parts.append([])
-                room = size
-            end = min(count, begin + room)
-            parts[-1].append((index, begin, end))
-            room -= end - begin
-            begin = end
-    return parts
+    arrays = list(enumerate(zip(accumulate(counts, initial=0), counts, strict=False)))
+    return [
+        [
+            (index, max(begin - start, 0), min(begin + size - start, count))
+            for index, (start, count) in arrays
+            if start < begin + size and begin < start + count
+        ]
+        for begin in range(0, total, size)
+    ]
 
 
 def _patches(op: str, image: Tensor, patches: Tensor, p: int, order: int, *, to_patches: bool) -> None:
     n, c, height, width = image.shape
     r, s = height // p, width // p
-    arrays = flat(op, "image", image), flat(op, "patches", patches)
+    arrays = flats(op, image=image, patches=patches)
     run(loops.patchify, n * r, c, r, s, p, order == 1, to_patches, *arrays, elements=image.numel())

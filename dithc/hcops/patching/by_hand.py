@@ -1,7 +1,6 @@
 """Modules that compute an RMSNorm from several operators, as in transformers. They are detected by their results.
 
-Each module is served as one call. It keeps its class, its parameter and their names; only `forward` is replaced while
-it is patched.
+Each module is served as one call. Only its `forward` is replaced while it is patched.
 """
 
 import copy
@@ -13,43 +12,14 @@ from torch import Tensor, nn
 from torch.overrides import handle_torch_function, has_torch_function
 
 from dithc.hcops.route import PLAIN
-from dithc.log import UserError, problem
 
 NAMES_OF_EPS = ("eps", "variance_epsilon", "epsilon")
 TRIAL_ROWS = 3
 TOLERANCE = 1e-5  # for numbers near 1, in fp32
 
 
-class NotScripted(UserError, AttributeError):
-    """Error of `torch.jit.script` for a patched module. Probes such as `hasattr` handle it as a missing attribute."""
-
-
-class Unscripted:
-    """Base class of hooks and forwards that `torch.jit.script` would compile as functions; it reads these attributes
-    first.
-    """
-
-    @property
-    def __name__(self) -> str:
-        raise NotScripted(
-            problem(
-                "torch.jit.script cannot compile a patched module",
-                got="a module with hooks of hcops.patch",
-                expected="a module without them, or torch.jit.trace, which records torch's operators",
-                fix="hcops.unpatch(model) before torch.jit.script, hcops.patch(model) after it",
-            )
-        )
-
-    __globals__ = __name__
-
-
-class ByHand(Unscripted):
-    """Forward pass of a patched module as one call that modes of torch intercept.
-
-    Args:
-        module: Module for which `eps_of` returns a number.
-        eps: That number.
-    """
+class ByHand:
+    """Forward pass of a patched module as one call that modes of torch intercept, with the number of `eps_of`."""
 
     def __init__(self, module: nn.Module, eps: float) -> None:
         self.eps, self._module = eps, module
@@ -77,10 +47,7 @@ def rms_norm_by_hand(x: Tensor, weight: Tensor, norm: ByHand) -> Tensor:
 
 
 def eps_of(module: nn.Module) -> float | None:
-    """Return the eps of a module that is named and computes an RMSNorm, or None.
-
-    The check runs the module on a few rows of random numbers with another weight, in fp32 on the CPU.
-    """
+    """Return the eps of a module that is named RMSNorm and computes it on a few rows of random numbers, or None."""
     named = "rmsnorm" in type(module).__name__.lower() and not isinstance(module, nn.RMSNorm)
     if not named or "forward" in vars(module) or list(module._parameters) != ["weight"]:
         return None

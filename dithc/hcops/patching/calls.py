@@ -18,16 +18,10 @@ KEPT = Kept()
 
 @dataclass
 class Row:
-    """Row of the table: calls of one operator, shape and type.
+    """Row of the table: calls of one operator, shape and type, with the modules that make them.
 
-    Attributes:
-        op: linear, layer_norm, rms_norm, gelu, silu or attention.
-        shape: Shapes of the tensors.
-        dtype: Type of the first tensor, and autocast's type.
-        served: Whether the kernels serve the calls.
-        ratio: Median time of the kernels divided by torch's, forward and backward; None if unmeasured.
-        why: Reason for the choice.
-        modules: Modules that make these calls, each once.
+    `dtype` is the type of the first tensor, and autocast's type. `ratio` is the time of the kernels divided by torch's,
+    forward and backward; None if unmeasured.
     """
 
     op: str
@@ -108,16 +102,9 @@ def _key(call: Call) -> tuple[Any, ...]:
         None if t is None else (*t.shape, t.dtype, t.requires_grad, t.is_contiguous()) for t in call.tensors
     )
     by_hand = () if call.by_hand is None else ("by hand",)
-    return (
-        call.op,
-        *by_hand,
-        *call.settings,
-        call.refusal,
-        autocast,
-        torch.is_grad_enabled(),
-        *of_tensors,
-        *sorted({str(t.device) for t in call.tensors if t is not None and not t.is_cpu}),
-    )
+    devices = sorted({str(t.device) for t in call.tensors if t is not None and not t.is_cpu})
+    settings = (call.op, *by_hand, *call.settings, call.refusal)
+    return (*settings, autocast, torch.is_grad_enabled(), *of_tensors, *devices)
 
 
 def _types_of(call: Call) -> str:

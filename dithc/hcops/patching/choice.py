@@ -1,7 +1,6 @@
 """Choice between kernels and torch for a call: measured once per operator, shape and type, and stored in a file.
 
-The file is next to the tuning of the matrix products. It is valid for the same machine, threads, instruction set and
-versions (`tuning.Key`), and for one version of torch.
+The file is next to the tuning of the matrix products, and valid for the same `tuning.Key` and version of torch.
 """
 
 import json
@@ -30,10 +29,7 @@ Contender = Callable[[], Tensor]
 
 
 class Ratio(NamedTuple):
-    """Shortest time of the kernels divided by torch's, and whether the gain exceeds the margin of a tuning.
-
-    The shortest time is used because other processes only lengthen times and some calls take microseconds.
-    """
+    """Shortest time of the kernels divided by torch's, and whether the gain exceeds the margin of a tuning."""
 
     ratio: float
     is_faster: bool
@@ -91,15 +87,10 @@ class Kept:
             except OSError as error:
                 log.warning(f"cannot store the measurements of patched models: {error}")
 
-    def forget(self) -> None:
-        """Make the next access read the file again."""
-        self._ratios.clear()
-
     def _of_threads(self) -> dict[str, Ratio]:
         threads = torch.get_num_threads()
         if threads not in self._ratios:
-            path = _path()
-            self._ratios[threads] = {} if path is None else _load(path)
+            self._ratios[threads] = _load(_path())
         return self._ratios[threads]
 
 
@@ -121,15 +112,15 @@ def _key() -> dict[str, object]:
     return plain
 
 
-def _load(path: Path) -> dict[str, Ratio]:
+def _load(path: Path | None) -> dict[str, Ratio]:
     """Return the ratios in a file. If it is damaged or of another machine or torch, warn and return none."""
     try:
+        if path is None or not path.exists():
+            return {}
         content = json.loads(path.read_text())
         if content["format"] != FORMAT or content["key"] != _key():
             raise ValueError("it belongs to another machine, torch or version")
         return {words: Ratio(float(ratio), bool(faster)) for words, (ratio, faster) in content["calls"].items()}
-    except FileNotFoundError:
-        return {}
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         log.warning("%s cannot be used (%s: %s); its calls are measured again", path, type(error).__name__, error)
         return {}

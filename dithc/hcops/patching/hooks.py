@@ -9,11 +9,11 @@ from typing import Any, Literal, get_args
 import torch
 from torch import nn
 
-from dithc.hcops.patching.by_hand import ByHand, Unscripted, eps_of
+from dithc.hcops.patching.by_hand import ByHand, eps_of
 from dithc.hcops.patching.calls import Calls, Row, Serving
 from dithc.hcops.patching.optimizer import release, take
 from dithc.log import logger, problem
-from dithc.native import contexts, openmp
+from dithc.native import contexts
 
 log = logger(__name__)
 
@@ -24,12 +24,7 @@ HEADER = ("operator", "shape", "type", "served by", "ours / torch", "why", "modu
 
 
 class Patched:
-    """Model with calls served by HCOps; `str` returns the table.
-
-    Attributes:
-        model: The given model, with the same parameters, modules and names.
-        optimizer: Optimizer with the update of HCOps, or None.
-    """
+    """The given model with calls served by HCOps, and its optimizer or None; `str` returns the table."""
 
     def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer | None, calls: Calls) -> None:
         self.model, self.optimizer, self._calls = model, optimizer, calls
@@ -55,11 +50,10 @@ def patch(
 ) -> Patched:
     """Serve a model's calls of linear, layer_norm, rms_norm, gelu, silu and scaled_dot_product_attention by HCOps.
 
-    This applies to forward passes and to the backward passes of served calls. The first call of an operator, shape and
-    type is measured against torch, forward and backward. HCOps then serves it only if it is faster. The result is
-    stored with the tuning of this machine (see `dithc tune`). Results have torch's strides. The model keeps its
-    parameters, modules, names and classes. Deep copies are served too. torch runs a patched model unchanged under
-    torch.compile, and in torch.jit.trace, torch.export, torch.fx, torch.func and modes that intercept every operator.
+    The first call of an operator, shape and type is measured against torch, forward and backward. HCOps then serves it
+    only if it is faster. The result is stored with the tuning of this machine (see `dithc tune`). Deep copies of the
+    model are served too. torch runs a patched model unchanged under torch.compile, and in torch.jit.trace,
+    torch.export, torch.fx, torch.func and modes that intercept every operator.
 
     Args:
         model: Any module on the CPU, in fp32, in bf16 or under autocast to bf16.
@@ -162,17 +156,14 @@ def _open(calls: Calls, threads: Threads) -> _Opened:
     refusal = contexts.borrow() if threads == "torch" else "requested"
     if refusal is None:
         weakref.finalize(opened, contexts.give_back)
-        log.info(
-            "kernels run on torch's threads, of %s, so that no other threads compete for the cores",
-            openmp.runtime().words,
-        )
+        log.info("kernels run on torch's threads, so that no other threads compete for the cores")
     else:
         log.info("kernels use a separate team of threads: %s", refusal)
         _say_how_threads_wait()
     return opened
 
 
-class _Enter(Unscripted):
+class _Enter:
     """Hook before the forward pass of a module. It is inactive under torch.compile, which compiles the unpatched model."""
 
     def __init__(self, opened: _Opened, name: str) -> None:
@@ -183,7 +174,7 @@ class _Enter(Unscripted):
             self._opened.enter(module, self._name)
 
 
-class _Leave(Unscripted):
+class _Leave:
     """Hook after the forward pass, also after a failure."""
 
     def __init__(self, opened: _Opened, *, is_root: bool) -> None:

@@ -25,12 +25,8 @@ from dithc.hcops.table import FAST
 class Call(NamedTuple):
     """Call of an operator with the arguments that decide its result.
 
-    Attributes:
-        op: Name in the table of served calls.
-        tensors: Tensors of the call, None for missing optional tensors; the first decides type and device.
-        settings: Numbers and strings.
-        refusal: Reason for rejection by the kernels, or None.
-        by_hand: Module with several torch calls that this call replaces.
+    The first of the tensors decides type and device. `refusal` is the reason for rejection by the kernels. `by_hand` is
+    the module with several torch calls that this call replaces.
     """
 
     op: str
@@ -178,7 +174,7 @@ def obstacle(call: Call) -> str | None:
 def unseen(*arguments: Any) -> str | None:
     """Return why torch must run a call: it traces or transforms the call, or an argument is not a plain tensor.
 
-    Traces cannot record our kernels, and would record a measurement. Shapes may be symbolic, so no value is inspected.
+    Shapes may be symbolic, so no value is inspected.
     """
     is_recorded = (
         torch._C._get_tracing_state() is not None  # torch.jit.trace, torch.onnx.export
@@ -211,10 +207,7 @@ def _is_matrix(x: Tensor) -> bool:
 
 
 def _layout(*tensors: Tensor) -> str | None:
-    """Accept the strides for which torch's results are contiguous.
-
-    Unlike `is_contiguous`, torch also respects the strides of dimensions of size 1.
-    """
+    """Accept the strides of torch's contiguous results, also of dimensions of size 1, unlike `is_contiguous`."""
     return None if all(tensor.stride() == _strides(tensor.shape) for tensor in tensors) else NOT_DENSE
 
 

@@ -18,11 +18,8 @@ UNSERVED = ("amsgrad", "maximize", "capturable", "differentiable")
 def take(optimizer: torch.optim.Optimizer) -> None:
     """Let HCOps update the fp32 parameters of a torch.optim.AdamW from its next step on; the state remains torch's.
 
-    torch's fused form updates bf16 parameters, because it rounds the result of a step once instead of after each
-    operation.
-
-    Raises:
-        UserError: The optimizer is not AdamW or is patched already.
+    torch's fused form updates bf16 parameters, because it rounds the result of a step once. UserError: the optimizer is
+    not AdamW, or patched already.
     """
     if type(optimizer) is not torch.optim.AdamW:
         fix = "give a torch.optim.AdamW, or leave it out"
@@ -39,7 +36,6 @@ def take(optimizer: torch.optim.Optimizer) -> None:
 
 
 def release(optimizer: torch.optim.Optimizer) -> None:
-    """Restore torch's update."""
     for handle in optimizer.__dict__.pop(_HANDLES, ()):
         handle.remove()
 
@@ -47,7 +43,7 @@ def release(optimizer: torch.optim.Optimizer) -> None:
 def _update(optimizer: Any, hidden: list[tuple[Tensor, Tensor]], args: Any, kwargs: Any) -> None:
     """Update supported parameters before torch's step, and hide their gradients from torch until `_show`.
 
-    If a closure computes gradients within the step, or a gradient scaler unscales there, torch updates all parameters.
+    A closure may compute gradients within the step, and a gradient scaler unscale there: torch then updates all.
     """
     hidden.clear()  # left by a failed step
     scaled = any(getattr(optimizer, name, None) is not None for name in ("grad_scale", "found_inf"))
@@ -72,7 +68,6 @@ def _update(optimizer: Any, hidden: list[tuple[Tensor, Tensor]], args: Any, kwar
 
 
 def _update_whole(optimizer: Any, group: dict[str, Any], weights: list[Tensor]) -> None:
-    """Update fp32 weights, grouped by their number of steps."""
     steps = _steps(optimizer, weights)
     torch._foreach_add_(steps, 1)  # as torch does
     of_step: dict[int, list[Tensor]] = defaultdict(list)
@@ -83,7 +78,6 @@ def _update_whole(optimizer: Any, group: dict[str, Any], weights: list[Tensor]) 
 
 
 def _update_rounded(optimizer: Any, group: dict[str, Any], weights: list[Tensor]) -> None:
-    """Update bf16 weights by torch's fused form."""
     steps, (beta1, beta2) = _steps(optimizer, weights), group["betas"]
     with torch.no_grad():
         torch_adamw(*_lists(optimizer, weights), [], steps, fused=True, amsgrad=False, maximize=False,
@@ -97,7 +91,6 @@ def _show(hidden: list[tuple[Tensor, Tensor]]) -> None:
 
 
 def _lists(optimizer: Any, weights: list[Tensor]) -> tuple[list[Tensor], list[Tensor], list[Tensor], list[Tensor]]:
-    """Return weights, gradients, first and second moments."""
     states = [optimizer.state[weight] for weight in weights]
     gradients = [weight.grad for weight in weights if weight.grad is not None]
     return weights, gradients, [state["exp_avg"] for state in states], [state["exp_avg_sq"] for state in states]

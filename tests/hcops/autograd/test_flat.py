@@ -13,9 +13,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
 
 from dithc import hcops
-from dithc.automem import AutoMem
 from dithc.hcops.table import obstacle
-from dithc.model import DiT
 
 
 @pytest.fixture(autouse=True)
@@ -58,14 +56,6 @@ def test_only_trained_fp32_parameters_take_part() -> None:
     weights = [Parameter(torch.randn(2, 2), requires_grad=False), Parameter(torch.randn(2, 2).double())]
     assert hcops.optimizer.flat_gradients(weights).numel() == 0
     assert not any(hasattr(weight, "flat_grad") for weight in weights)
-
-
-def test_gradient_is_written_into_the_buffer_and_kept_there() -> None:
-    (weight,) = flat((4, 3))
-    x = torch.randn(5, 3)
-    hcops.linear(x, weight).square().sum().backward()
-    assert is_flat(weight)
-    torch.testing.assert_close(weight.grad, by_torch(weight, x))
 
 
 def test_micro_batches_add_up_in_place() -> None:
@@ -159,15 +149,6 @@ def test_hook_of_the_tensor_sees_and_changes_the_new_gradient_alone() -> None:
     for count in (1, 2):
         hcops.linear(x, weight).square().sum().backward()
         torch.testing.assert_close(weight.grad, 2 * count * by_torch(weight, x))
-
-
-def test_hook_after_accumulation_runs_for_every_micro_batch() -> None:
-    (weight,) = flat((4, 3))
-    seen = []
-    weight.register_post_accumulate_grad_hook(lambda parameter: seen.append(is_flat(parameter)))
-    for _ in range(2):
-        hcops.linear(torch.randn(5, 3), weight).sum().backward()
-    assert seen == [True, True]
 
 
 def test_pass_that_failed_half_way_does_not_spoil_the_next() -> None:
@@ -312,24 +293,6 @@ def test_copy_of_a_model_does_not_share_the_buffer() -> None:
     before = layer.weight.grad.clone()
     other(2 * x).square().sum().backward()
     assert torch.equal(layer.weight.grad, before)
-
-
-def test_gradients_of_a_recomputed_model_are_those_without_a_buffer() -> None:
-    model = DiT.from_preset("DiT-S/2", hidden_size=32, depth=2, num_heads=2, input_size=8)
-    for parameter in model.parameters():
-        nn.init.normal_(parameter, std=0.1)
-    plain = copy.deepcopy(model)
-    layers = [module.weight for module in model.modules() if isinstance(module, nn.Linear)]
-    hcops.optimizer.flat_gradients(layers)
-    AutoMem(model, recompute="block")
-    batch = torch.randn(2, 4, 8, 8), torch.tensor([1, 2]), torch.tensor([0, 1])
-    for one in (model, plain):
-        for _ in range(2):
-            one(*batch).square().mean().backward()
-    assert all(is_flat(weight) for weight in layers)
-    for (name, got), (_, expected) in zip(model.named_parameters(), plain.named_parameters(), strict=True):
-        if got.grad is not None:
-            assert torch.equal(got.grad, expected.grad) or torch.allclose(got.grad, expected.grad, rtol=1e-5), name
 
 
 @pytest.mark.parametrize("bucket_view", [False, True])

@@ -1,4 +1,7 @@
-"""Numba back end against float64, at edge shapes, with inf and nan, and with the same bits for any number of threads."""
+"""Numba back end: functions against float64, inf and nan, the same bits for any number of threads, and processes.
+
+`tests/hcops/autograd/test_custom_ops.py` compares every operator and gradient with float64.
+"""
 
 import logging
 import os
@@ -18,21 +21,18 @@ from torch import Tensor
 
 pytest.importorskip("numba", reason="the Numba back end needs numba, which is not installed")
 
+from dithc.hcops import reference
 from dithc.hcops.checks import AdamwTensors
 from dithc.hcops.numba import operators as ops
 from dithc.hcops.numba import threads as numba_threads
-from dithc.hcops.numba import vector as vector
+from dithc.hcops.numba import vector
 from dithc.hcops.numba.compiler import Kernel
-from dithc.log import UserError
 from dithc.native import AdamwSettings
+from tests.hcops.autograd.test_custom_ops import CASES, make
 
 FP32, BF16 = torch.float32, torch.bfloat16
 SMALLEST = 2.0**-149  # smallest fp32 number above 0, an error that every result may have
 BOTH = pytest.mark.parametrize("dtype", [FP32, BF16], ids=["fp32", "bf16"])
-# fp32, bf16, and the types under autocast: an fp32 stream, bf16 conditions and branches.
-MIXES = pytest.mark.parametrize(
-    ("stream", "branch"), [(FP32, FP32), (BF16, BF16), (FP32, BF16)], ids=["fp32", "bf16", "autocast"]
-)
 
 
 @pytest.fixture(autouse=True)
@@ -66,16 +66,6 @@ def bits(tensor: Tensor) -> Tensor:
     return tensor.contiguous().view(torch.int16 if tensor.dtype == BF16 else torch.int32)
 
 
-def same_for_all_threads(compute: Callable[[], Sequence[Tensor | None]]) -> None:
-    """Check the same bits for one to five threads."""
-    torch.set_num_threads(1)
-    alone = compute()
-    for threads in (2, 3, 5):
-        torch.set_num_threads(threads)
-        for first, second in zip(alone, compute(), strict=True):
-            assert (first is None and second is None) or torch.equal(bits(first), bits(second))
-
-
 def gradients(outputs: Tensor, dout: Tensor, inputs: Sequence[Tensor]) -> Sequence[Tensor]:
     return torch.autograd.grad(outputs, inputs, dout.double())
 
@@ -88,58 +78,22 @@ def gelu(x: Tensor) -> Tensor:
     return F.gelu(x, approximate="tanh")
 
 
+# ------------------------------------------------------------------------------------------------------- all operators
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_bits_are_the_same_for_any_number_of_threads(name: str, use_backend: Callable[[str], None]) -> None:
+    use_backend("numba")
+    leaves, _ = make(CASES[name], len(CASES[name].shapes) - 1, "fp32")
+    found = []
+    for threads in (1, 2, 3, 5):
+        torch.set_num_threads(threads)
+        out = CASES[name].call(*leaves)
+        found.append([out.detach(), *torch.autograd.grad(out, leaves, out.detach())])
+    assert all(torch.equal(bits(a), bits(b)) for other in found[1:] for a, b in zip(found[0], other, strict=True))
+
+
 # ------------------------------------------------------------------------------------------------------ matrix products
-
-SHAPES = [(1, 1, 1), (1, 40, 3), (13, 1, 129), (12, 32, 16), (37, 65, 31), (100, 131, 384), (25, 33, 2100)]
-
-
-@BOTH
-@pytest.mark.parametrize(("m", "n", "k"), SHAPES)
-def test_linear_and_its_gradients_equal_products_of_float64(m: int, n: int, k: int, dtype: torch.dtype) -> None:
-    x, weight, bias, dy = (
-        torch.randn(m, k, dtype=dtype),
-        torch.randn(n, k),
-        torch.randn(n),
-        torch.randn(m, n, dtype=dtype),
-    )
-    rounded = weight.to(dtype).double()  # an fp32 master weight is rounded as it is packed
-    y = ops.linear_forward(x, weight, bias, dtype)
-    size = x.double().abs() @ rounded.abs().T + bias.abs()
-    assert y.dtype == dtype
-    assert_near(y, x.double() @ rounded.T + bias.double(), terms=k + 3, size=size)
-    dx, dw, db = ops.linear_backward(dy, x, weight, True, (True, True, True), None)
-    assert dx is not None
-    assert dw is not None
-    assert db is not None
-    assert (dx.dtype, dw.dtype, db.dtype) == (dtype, FP32, FP32)
-    assert_near(dx, dy.double() @ rounded, terms=n + 2, size=dy.double().abs() @ rounded.abs())
-    assert_near(dw, dy.double().T @ x.double(), terms=m + 2, size=dy.double().abs().T @ x.double().abs())
-    assert_near(db, dy.double().sum(0), terms=m + 2, size=dy.double().abs().sum(0))
-
-
-@BOTH
-@pytest.mark.parametrize("k", [33, 2100])
-def test_gelu_follows_the_product_and_keeps_what_stood_before(k: int, dtype: torch.dtype) -> None:
-    x, weight, bias = torch.randn(2, 7, k, dtype=dtype), torch.randn(130, k) / k**0.5, torch.randn(130)
-    y, before = ops.linear_gelu_forward(x, weight, bias, dtype)
-    rounded = weight.to(dtype).double()
-    exact, size = x.double() @ rounded.T + bias.double(), x.double().abs() @ rounded.abs().T + bias.abs()
-    assert_near(before, exact, terms=k + 3, size=size)
-    assert_near(y, gelu(exact), terms=1.2 * (k + 3) + 8, size=size)  # 1.2: the steepest slope of gelu is 1.13
-
-
-@MIXES
-def test_gate_and_residual_follow_the_product(stream: torch.dtype, branch: torch.dtype) -> None:
-    n, t, d, f = 3, 5, 40, 70
-    x, weight, bias = torch.randn(n, t, d, dtype=branch), torch.randn(f, d), torch.randn(f)
-    gate, residual = torch.randn(n, 6 * f, dtype=branch)[:, f : 2 * f], torch.randn(n, t, f, dtype=stream)
-    out, y = ops.linear_gate_residual_forward(x, weight, bias, gate, residual, branch)
-    rounded = weight.to(branch).double()
-    exact, size = x.double() @ rounded.T + bias.double(), x.double().abs() @ rounded.abs().T + bias.abs()
-    assert (out.dtype, y.dtype) == (torch.promote_types(stream, branch), branch)
-    assert_near(y, exact, terms=d + 3, size=size)
-    wide = gate.double()[:, None]
-    assert_near(out, residual.double() + wide * exact, terms=d + 5, size=wide.abs() * size + residual.double().abs())
 
 
 def test_weight_gradient_lands_in_a_given_buffer_and_adds_to_it() -> None:
@@ -154,12 +108,6 @@ def test_weight_gradient_lands_in_a_given_buffer_and_adds_to_it() -> None:
     assert_near(into, 2 * once.double(), terms=60, size=dy.abs().double().T @ x.abs().double())
 
 
-def test_product_of_nothing_is_the_bias() -> None:
-    bias = torch.randn(5)
-    assert torch.equal(ops.linear_forward(torch.empty(3, 0), torch.empty(5, 0), bias, FP32), bias.expand(3, 5))
-    assert ops.linear_forward(torch.empty(0, 4), torch.empty(5, 4), bias, FP32).shape == (0, 5)
-
-
 def test_nan_and_inf_reach_their_row_and_column_only() -> None:
     x, weight = torch.randn(40, 20), torch.randn(50, 20)
     x[3, 4], weight[7, 2] = torch.nan, torch.inf
@@ -168,12 +116,6 @@ def test_nan_and_inf_reach_their_row_and_column_only() -> None:
     expected = F.linear(x, weight)
     assert torch.equal(y.isnan(), expected.isnan())
     assert torch.equal(y.isinf(), expected.isinf())
-
-
-def test_products_are_the_same_for_any_number_of_threads() -> None:
-    x, weight, bias, dy = torch.randn(130, 70), torch.randn(150, 70), torch.randn(150), torch.randn(130, 150)
-    same_for_all_threads(lambda: ops.linear_gelu_forward(x, weight, bias, FP32))
-    same_for_all_threads(lambda: ops.linear_backward(dy, x, weight, True, (True, True, True), None))
 
 
 # -------------------------------------------------------------------------------------------------- elementwise functions
@@ -252,139 +194,14 @@ def test_bf16_is_rounded_to_nearest_even_and_keeps_nan() -> None:
     assert torch.equal(bits(shadow)[~expected.isnan()], bits(expected)[~expected.isnan()])
 
 
-@BOTH
-def test_scale_add(dtype: torch.dtype) -> None:
-    x, y = torch.randn(1000, dtype=dtype), torch.randn(1000, dtype=dtype)
-    size = 2.5 * x.double().abs() + 0.3 * y.double().abs()
-    exact = 2.5 * x.double() + float(torch.tensor(-0.3)) * y.double()
-    assert_near(vector.scale_add_forward(x, y, 2.5, -0.3), exact, terms=3, size=size)
-    assert_near(vector.scale_add_forward(x, None, 2.5, 0.0), 2.5 * x.double(), terms=1, size=size)
-
-
-# ------------------------------------------------------------------------------------------------------------ rows and streams
-
-STREAMS = pytest.mark.parametrize(("n", "t", "d"), [(1, 1, 1), (2, 3, 7), (1, 64, 33), (3, 130, 72)])
-
-
-def modulated(x: Tensor, shift: Tensor, scale: Tensor) -> Tensor:
-    return F.layer_norm(x, x.shape[-1:], eps=1e-6) * (1 + scale[:, None]) + shift[:, None]
-
-
-@MIXES
-@STREAMS
-def test_adaln_and_its_gradients_are_autograds_in_float64(
-    n: int, t: int, d: int, stream: torch.dtype, branch: torch.dtype
-) -> None:
-    x, dy = 3 + 2 * torch.randn(n, t, d).to(stream), torch.randn(n, t, d).to(branch)
-    shift, scale = torch.randn(n, 6 * d).to(branch).chunk(6, dim=1)[1:3]
-    out, mean, rstd = ops.adaln_forward(x, shift, scale, 1e-6, branch)
-    wide = doubles(x, shift, scale)
-    exact = modulated(*wide)
-    # x - mean loses |x| * epsilon, which rstd magnifies.
-    loss = (x.double().abs() + 1) * rstd.double()[..., None] + 1
-    gain = (1 + scale.double().abs())[:, None]
-    assert_near(out, exact.detach(), terms=d + 8, size=gain * loss + shift.double().abs()[:, None])
-    dx, dshift, dscale = ops.adaln_backward(dy, x, scale, mean, rstd)
-    assert (dx.dtype, dshift.dtype, dscale.dtype) == (stream, branch, branch)
-    expected = gradients(exact, dy, wide)
-    weight = gain * dy.double().abs()
-    size = rstd.double()[..., None] * (weight + weight.mean(-1, keepdim=True) * (1 + loss)) * loss
-    assert_near(dx, expected[0], terms=4 * d + 16, size=size)
-    assert_near(dshift, expected[1], terms=t + 2, size=dy.double().abs().sum(1))
-    assert_near(dscale, expected[2], terms=t + d + 12, size=(dy.double().abs() * loss).sum(1) * 2)
-
-
-def test_adaln_backward_gives_the_same_bits_a_hundred_times() -> None:
-    n, t, d = 4, 200, 96
-    x, dy, scale = torch.randn(n, t, d), torch.randn(n, t, d), torch.randn(n, d)
-    _, mean, rstd = ops.adaln_forward(x, scale, scale, 1e-6, FP32)
-    first = ops.adaln_backward(dy, x, scale, mean, rstd)
-    for repeat in range(100):
-        torch.set_num_threads(1 + repeat % 4)
-        for one, other in zip(first, ops.adaln_backward(dy, x, scale, mean, rstd), strict=True):
-            assert torch.equal(bits(one), bits(other))
-
-
-@MIXES
-@STREAMS
-def test_gate_residual_and_its_gradients(n: int, t: int, d: int, stream: torch.dtype, branch: torch.dtype) -> None:
-    x, dout, y = torch.randn(n, t, d).to(stream), torch.randn(n, t, d).to(stream), torch.randn(n, t, d).to(branch)
-    gate = torch.randn(n, 2 * d).to(branch)[:, d:]
-    out, wide = ops.gate_residual_forward(x, gate, y), gate.double()[:, None]
-    assert out.dtype == stream
-    assert_near(out, x.double() + wide * y.double(), terms=2, size=x.double().abs() + (wide * y.double()).abs())
-    dy, dgate = ops.gate_residual_backward(dout, gate, y)
-    assert (dy.dtype, dgate.dtype) == (branch, branch)
-    assert_near(dy, wide * dout.double(), terms=1, size=(wide * dout.double()).abs())
-    products = dout.double() * y.double()
-    assert_near(dgate, products.sum(1), terms=t + 2, size=products.abs().sum(1))
-
-
-def test_streams_are_the_same_for_any_number_of_threads() -> None:
-    x, y, gate = torch.randn(3, 200, 48), torch.randn(3, 200, 48), torch.randn(3, 48)
-    same_for_all_threads(lambda: [ops.gate_residual_forward(x, gate, y), *ops.gate_residual_backward(x, gate, y)])
-    same_for_all_threads(lambda: ops.adaln_forward(x, gate, gate, 1e-6, FP32))
-    same_for_all_threads(lambda: [vector.gelu_forward(x), vector.gelu_backward(x, y), vector.softmax_forward(x)])
-    same_for_all_threads(lambda: [vector.mse_forward(x, y), torch.tensor(vector.sum_of_squares_forward([x, y]))])
-
-
-@BOTH
-@pytest.mark.parametrize("shape", [(1, 1), (3, 5), (2, 4, 300)])
-def test_softmax_and_its_gradient(shape: tuple[int, ...], dtype: torch.dtype) -> None:
-    x, dy = (10 * torch.randn(shape)).to(dtype), torch.randn(shape).to(dtype)
-    y = vector.softmax_forward(x)
-    exact = torch.softmax(x.double(), -1)
-    # 40: the largest |x - max| amplifies errors in e^(x - max)
-    assert_near(y, exact, terms=shape[-1] + 12 + 40, size=exact)
-    expected = y.double() * (dy.double() - (dy.double() * y.double()).sum(-1, keepdim=True))
-    size = y.double() * (dy.double().abs() + (dy.double() * y.double()).abs().sum(-1, keepdim=True))
-    assert_near(vector.softmax_backward(dy, y), expected, terms=shape[-1] + 3, size=size)
-
-
-def test_softmax_takes_large_numbers_and_passes_nan() -> None:
-    x = torch.tensor([[1e38, -1e38, 0.0], [torch.nan, 0.0, 1.0], [torch.inf, 0.0, 1.0], [-torch.inf, 0.0, 0.0]])
-    torch.testing.assert_close(vector.softmax_forward(x), torch.softmax(x, -1), equal_nan=True)
-
-
-# ---------------------------------------------------------------------------------------------------------------- attention
-
-HEADS = [(1, 1, 1, 1), (2, 5, 2, 8), (1, 64, 2, 64), (1, 100, 1, 72), (2, 257, 3, 33)]
-
-
-def attend(qkv: Tensor, heads: int) -> Tensor:
-    n, t, three = qkv.shape
-    q, k, v = qkv.view(n, t, 3, heads, three // (3 * heads)).permute(2, 0, 3, 1, 4).unbind(0)
-    weights = torch.softmax(q @ k.transpose(-1, -2) / q.shape[-1] ** 0.5, -1)
-    return (weights @ v).transpose(1, 2).reshape(n, t, three // 3)
-
-
-@BOTH
-@pytest.mark.parametrize(("n", "t", "h", "k"), HEADS)
-def test_attention_and_its_gradient_are_autograds_in_float64(
-    n: int, t: int, h: int, k: int, dtype: torch.dtype
-) -> None:
-    qkv, dout = torch.randn(n, t, 3 * h * k).to(dtype), torch.randn(n, t, h * k).to(dtype)
-    out, lse = ops.attention_forward(qkv, h)
-    (wide,) = doubles(qkv)
-    exact = attend(wide, h)
-    largest = qkv.double().abs().amax()
-    scores = k**0.5 * largest**2  # no score is larger: its rounding errors, over k terms, count in e^score
-    terms = (k + 4) * float(scores) + t + 16
-    assert_near(out, exact.detach(), terms=terms, size=largest)
-    (expected,) = gradients(exact, dout, [wide])
-    got = ops.attention_backward(dout, qkv, out, lse, h)
-    # out, rounded to its type, enters the gradient through its product with dout.
-    size = dout.double().abs().amax() * largest**2 * k**0.5 * (1 + t / 64)
-    assert_near(got, expected, terms=terms + k * epsilon(out.dtype) / epsilon(FP32), size=size)
-    q, key = qkv.double().view(n, t, 3, h, k).permute(2, 0, 3, 1, 4)[:2]
-    assert_near(lse, torch.logsumexp(q @ key.transpose(-1, -2) / k**0.5, -1), terms=terms, size=1.0)
+# --------------------------------------------------------------------------------------------------- softmax and attention
 
 
 def test_attention_of_one_hot_scores_and_with_nan() -> None:
     qkv = torch.randn(1, 40, 3 * 16)
     qkv[..., :32] *= 100  # one key dominates: scores in the thousands neither overflow nor lose the largest
     out, lse = ops.attention_forward(qkv, 1)
-    torch.testing.assert_close(out.double(), attend(qkv.double(), 1), rtol=1e-2, atol=1e-2)
+    torch.testing.assert_close(out.double(), reference.attention(qkv.double(), 1), rtol=1e-2, atol=1e-2)
     assert lse.isfinite().all()
     qkv[0, 7, 3] = torch.nan  # one query
     out, _ = ops.attention_forward(qkv, 1)
@@ -392,36 +209,7 @@ def test_attention_of_one_hot_scores_and_with_nan() -> None:
     assert not out[0, :7].isnan().any()
 
 
-def test_attention_is_the_same_for_any_number_of_threads_and_again() -> None:
-    qkv, dout = torch.randn(2, 130, 3 * 48), torch.randn(2, 130, 48)
-    same_for_all_threads(lambda: ops.attention_forward(qkv, 3))
-    out, lse = ops.attention_forward(qkv, 3)
-    same_for_all_threads(lambda: [ops.attention_backward(dout, qkv, out, lse, 3)])
-
-
 # ----------------------------------------------------------------------------------------------- images, loss and optimizer
-
-
-@BOTH
-@pytest.mark.parametrize("order", [0, 1])
-def test_patchify_is_a_permutation_and_unpatchify_its_inverse(order: int, dtype: torch.dtype) -> None:
-    n, c, r, s, p = 2, 3, 4, 5, 2
-    image = torch.randn(n, c, r * p, s * p).to(dtype)
-    patches = vector.patchify_forward(image, p, order)
-    cut = image.view(n, c, r, p, s, p).permute(*((0, 2, 4, 1, 3, 5) if order == 0 else (0, 2, 4, 3, 5, 1)))
-    assert torch.equal(patches, cut.reshape(n, r * s, c * p * p))
-    assert torch.equal(vector.unpatchify_forward(patches, r, p, order), image)
-
-
-@BOTH
-@pytest.mark.parametrize("shape", [(1, 1), (3, 4, 5), (2, 40_000)])
-def test_mse_and_its_gradient(shape: tuple[int, ...], dtype: torch.dtype) -> None:
-    x, y, dout = torch.randn(shape).to(dtype), torch.randn(shape).to(dtype), torch.randn(shape[0])
-    wide = x.double().requires_grad_()
-    exact = (wide - y.double()).square().flatten(1).mean(1)
-    assert_near(vector.mse_forward(x, y), exact.detach(), terms=1, size=exact.detach())
-    (expected,) = gradients(exact, dout, [wide])
-    assert_near(vector.mse_backward(dout, x, y), expected, terms=4, size=expected.abs())
 
 
 def test_sum_of_squares_is_float64s() -> None:
@@ -459,36 +247,7 @@ def test_adamw_is_torchs_in_float64_with_average_and_shadow() -> None:
             assert torch.equal(shadows[i], weights[i].to(BF16))
 
 
-def test_adamw_is_the_same_for_any_number_of_threads() -> None:
-    start, gradient = torch.randn(5000), torch.randn(5000)
-
-    def update() -> Sequence[Tensor]:
-        state = [start.clone(), start[:100].clone()]
-        moments = [[torch.zeros_like(weight) for weight in state] for _ in range(2)]
-        tensors = AdamwTensors(state, [gradient, gradient[:100]], *moments, None, None)
-        vector.adamw_forward(tensors, AdamwSettings(0.01, 0.9, 0.95, 1e-8, 0.1, 1.0, 1, 0.0))
-        return [*state, *moments[0], *moments[1]]
-
-    same_for_all_threads(update)
-
-
 # --------------------------------------------------------------------------------------------- threads, processes and disk
-
-
-def test_wrong_argument_is_an_error_that_names_it() -> None:
-    x, weight = torch.randn(2, 3, 4), torch.randn(5, 4)
-    with pytest.raises(UserError, match=r"linear.*argument x(.|\n)*float64"):
-        ops.linear_forward(x.double(), weight, None, FP32)
-    with pytest.raises(UserError, match=r"linear.*argument weight(.|\n)*strides"):
-        ops.linear_forward(x, torch.randn(4, 5).T, None, FP32)
-    with pytest.raises(UserError, match=r"linear.*argument bias(.|\n)*shape"):
-        ops.linear_forward(x, weight, torch.randn(4), FP32)
-    with pytest.raises(UserError, match=r"adaln.*argument scale(.|\n)*shape"):
-        ops.adaln_forward(x, torch.randn(2, 4), torch.randn(3, 4), 1e-6, FP32)
-    with pytest.raises(UserError, match=r"attention.*argument qkv"):
-        ops.attention_forward(x, 3)
-    with pytest.raises(UserError, match=r"gelu.*argument x"):
-        vector.gelu_forward(x.to("meta"))
 
 
 def test_first_use_says_that_it_compiles(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,10 +13,11 @@ from torch import nn
 
 from dithc import hcops, native
 from dithc.log import UserError
-from dithc.native import contexts, openmp, teams
+from dithc.native import contexts
+from tests.native.on_threads import on_threads
 
 pytestmark = pytest.mark.skipif(native.library() is None, reason="no C library")
-has_openmp = pytest.mark.skipif(openmp.runtime().functions is None, reason=openmp.runtime().words)
+has_openmp = pytest.mark.skipif(isinstance(contexts.torch_openmp(), str), reason=str(contexts.torch_openmp()))
 THREADS = 3
 
 
@@ -33,7 +34,7 @@ def three_threads():
 def of_team():
     """Return the native ids of the threads that kernels run on now."""
     found = {}
-    teams.run(lambda thread, threads: found.update({(thread, threads): threading.get_native_id()}))
+    on_threads(lambda thread, threads: found.update({(thread, threads): threading.get_native_id()}))
     return found
 
 
@@ -151,7 +152,7 @@ print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), torch.equal(before, mo
 
 
 def test_without_openmp_threads_are_our_own_and_it_is_said(monkeypatch, caplog):
-    monkeypatch.setattr(contexts, "runtime", lambda: openmp.Runtime(None, "this torch does not run on OpenMP"))
+    monkeypatch.setattr(contexts, "torch_openmp", lambda: "this torch does not run on OpenMP")
     own = of_team()
     with caplog.at_level(logging.INFO):
         hcops.patch(nn.Sequential(nn.Linear(2, 2)))

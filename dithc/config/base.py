@@ -5,7 +5,7 @@ Models reject unknown keys and are immutable. Numbers are finite, and booleans a
 
 import unicodedata
 from collections.abc import Mapping
-from typing import Annotated, Any, get_args
+from typing import Annotated, Any, Self, get_args
 from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
@@ -83,3 +83,11 @@ class Settings(BaseModel):
             if field is not None and not _is_truth(field.annotation) and any(isinstance(one, bool) for one in values):
                 raise ValueError(f"`{name}` is {value!r}; true and false are not allowed here")
         return content
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        self._check_consistency()
+        return self
+
+    def _check_consistency(self) -> None:
+        """Raise ValueError if values contradict each other. Subclasses override this method."""

@@ -3,7 +3,7 @@
 The settings define `factor` (side of a tile over side of its latent) and the `channels` of latents before a file is
 read. `sees_display` is true for codecs of images of the three display bands, false for codecs of all bands."""
 
-from typing import Annotated, Any, ClassVar, Literal, Self, get_args
+from typing import Annotated, Any, ClassVar, Literal, get_args
 
 from pydantic import Field, SerializeAsAny, model_validator
 
@@ -99,8 +99,7 @@ class Foreign(Settings):
                 "several groups), or remove it from the dataset (`source.bands`)"
             )
 
-    @model_validator(mode="after")
-    def _groups_alike(self) -> Self:
+    def _check_consistency(self) -> None:
         if isinstance(self.bands, list) and len(sizes := {len(group) for group in self.bands}) > 1:
             raise ValueError(
                 f"`bands` has groups of {' and '.join(map(str, sorted(sizes)))} bands, but the autoencoder has one number of "
@@ -112,7 +111,6 @@ class Foreign(Settings):
                 raise ValueError(
                     f"`{name}` has {len(given)} numbers: set one, or {' or '.join(map(str, sorted(fitting)))}, one per channel"
                 )
-        return self
 
 
 class Diffusers(Foreign):
@@ -154,8 +152,8 @@ class Torchscript(Foreign):
     trust: bool = False
     """Must be true: you know the origin of the files and allow their program to run. No effect on results."""
 
-    @model_validator(mode="after")
-    def _trusted(self) -> Self:
+    def _check_consistency(self) -> None:
+        super()._check_consistency()
         if not self.trust:
             raise ValueError(
                 "a `torchscript` codec is a program that runs with your permissions: set `trust: true` if you know the origin "
@@ -163,7 +161,6 @@ class Torchscript(Foreign):
             )
         if self.low >= self.high:
             raise ValueError(f"`low` {self.low} is not below `high` {self.high}")
-        return self
 
 
 class KlVae(Settings):
@@ -205,14 +202,12 @@ class KlVae(Settings):
         """Return the number of latent channels for tiles with this number of bands."""
         return self.latent_channels
 
-    @model_validator(mode="after")
-    def _shares(self) -> "KlVae":
+    def _check_consistency(self) -> None:
         if self.equivariance + self.latent_noise > 1.0:
             raise ValueError(
                 f"`equivariance` {self.equivariance} and `latent_noise` {self.latent_noise} are shares of different steps: "
                 "lower one, so that their sum is at most 1"
             )
-        return self
 
     def crop(self, size: int) -> int:
         """Return the side in pixels of a training crop of tiles with side `size`, a multiple of `factor`."""
@@ -285,8 +280,7 @@ class Extractor(Settings):
             return {"resize": "clean"} | given
         return given
 
-    @model_validator(mode="after")
-    def _origin(self) -> "Extractor":
+    def _check_consistency(self) -> None:
         if self.kind == "classifier" and (self.trained_on is None or self.path is not None):
             raise ValueError("a `classifier` extractor requires `trained_on` (a dataset) and no `path`")
         if self.kind != "classifier" and (self.path is None or self.trained_on is not None):
@@ -304,7 +298,6 @@ class Extractor(Settings):
                 if self.kind == "torchscript"
                 else f"`trust` applies to `torchscript` files only; a `{self.kind}` file contains numbers and no program"
             )
-        return self
 
 
 AnyExtractor = Annotated[

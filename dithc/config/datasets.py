@@ -4,7 +4,7 @@ from collections import Counter
 from datetime import date
 from typing import Annotated, Literal, get_args
 
-from pydantic import Field, SerializeAsAny, model_validator
+from pydantic import Field, SerializeAsAny
 
 from dithc.config.base import Address, Band, Fraction, Metres, Name, Place, Positive, Settings, Size, Title
 from dithc.config.installed import REGISTERED as REGISTERED
@@ -57,11 +57,9 @@ class _Source(Settings):
     exclude: list[Pattern] = Field(default=[], max_length=1000)
     """Patterns, as in `include`, of files, products and folders that are not read."""
 
-    @model_validator(mode="after")
-    def _one_origin(self) -> "_Source":
+    def _check_consistency(self) -> None:
         if (self.path is None) == (self.synthetic is None):
             raise ValueError("give exactly one of `path` (where your files are) and `synthetic` (generate them)")
-        return self
 
 
 class MaskFile(Settings):
@@ -80,13 +78,11 @@ class MaskFile(Settings):
     no_data: list[MaskValue] = Field(default=[255], max_length=1000)
     """Values of pixels without data. A value in none of the three lists rejects the scene."""
 
-    @model_validator(mode="after")
-    def _one_meaning(self) -> "MaskFile":
+    def _check_consistency(self) -> None:
         lists = [self.clear, self.no_data, [] if self.cloud == "others" else self.cloud]
         twice = [value for value, count in Counter(value for one in lists for value in set(one)).items() if count > 1]
         if twice:
             raise ValueError(f"`clear`, `cloud` and `no_data` share the value {twice[0]}")
-        return self
 
 
 class Clouds(Settings):
@@ -115,11 +111,10 @@ class _Files(_Source):
     clouds: Clouds = Clouds()
     """Selection of cloudy pixels; no pixels without `mask`."""
 
-    @model_validator(mode="after")
-    def _buffer_has_clouds(self) -> "_Files":
+    def _check_consistency(self) -> None:
+        super()._check_consistency()
         if self.clouds.buffer_m and self.clouds.mask is None:
             raise ValueError("`clouds.buffer_m` has no effect without masks: set `clouds.mask` too")
-        return self
 
 
 class _Sentinel2Bands(_Source):
@@ -132,11 +127,10 @@ class _Sentinel2Bands(_Source):
     clouds: ProductClouds = ProductClouds()
     """Selection of cloudy pixels."""
 
-    @model_validator(mode="after")
-    def _bands_once(self) -> "_Sentinel2Bands":
+    def _check_consistency(self) -> None:
+        super()._check_consistency()
         if self.bands is not None and len(set(self.bands)) < len(self.bands):
             raise ValueError(f"`bands` names a band twice: {', '.join(self.bands)}")
-        return self
 
 
 class Sentinel2(_Sentinel2Bands):
@@ -150,15 +144,14 @@ class Sentinel2(_Sentinel2Bands):
     """Optional files of manifest.safe, as patterns of their paths in the product: `*/QI_DATA/*`, or `*` for partially
     downloaded products. The file of a band's native pixel size is always required."""
 
-    @model_validator(mode="after")
-    def _grids_end_together(self) -> "Sentinel2":
+    def _check_consistency(self) -> None:
+        super()._check_consistency()
         if self.synthetic is not None and (side := self.synthetic.size) % 6:
             below = side // 6 * 6
             raise ValueError(
                 f"`synthetic.size` is {side}, which is not a multiple of 6, so the grids of 10 m, 20 m and 60 m have different "
                 f"extents: use {below} or {below + 6}"
             )
-        return self
 
 
 class Search(Settings):
@@ -184,8 +177,7 @@ class Search(Settings):
     """Service that returns the signed form of an address for `?href=`, if files require signed addresses:
     `https://planetarycomputer.microsoft.com/api/sas/v1/sign` for Planetary Computer."""
 
-    @model_validator(mode="after")
-    def _one_area(self) -> "Search":
+    def _check_consistency(self) -> None:
         if (self.bbox is None) == (self.area is None):
             raise ValueError("give exactly one of `bbox` (west, south, east, north) and `area` (a GeoJSON file)")
         if self.bbox is not None:
@@ -197,7 +189,6 @@ class Search(Settings):
                 )
         if self.first_day > self.last_day:
             raise ValueError(f"`first_day` {self.first_day} is after `last_day` {self.last_day}")
-        return self
 
 
 class Sentinel2Stac(_Sentinel2Bands):
@@ -215,13 +206,12 @@ class Sentinel2Stac(_Sentinel2Bands):
     check_offset: bool = True
     """Reject a scene if its values contradict the offset. Disable this check for scenes that are truly that bright."""
 
-    @model_validator(mode="after")
-    def _from_files(self) -> "Sentinel2Stac":
+    def _check_consistency(self) -> None:
+        super()._check_consistency()
         if self.synthetic is not None:
             raise ValueError("`synthetic` is not available for sentinel2-stac; use kind sentinel2, or give `path`")
         if self.clouds.classi:
             raise ValueError("`clouds.classi` has no effect, because catalogs do not provide MSK_CLASSI as a file")
-        return self
 
 
 class Sentinel2Array(_Files):
@@ -248,21 +238,16 @@ class Sentinel2Array(_Files):
     gsd_m: Metres = 10.0
     """Pixel size in meters of files without georeference."""
 
-    @model_validator(mode="after")
-    def _not_generated(self) -> "Sentinel2Array":
+    def _check_consistency(self) -> None:
+        super()._check_consistency()
         if self.synthetic is not None:
             raise ValueError(
                 "a sentinel2-array is never generated; use kind sentinel2 with `synthetic`, or give `path`"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _offset_declared(self) -> "Sentinel2Array":
         if self.units == "dn" and self.offset is None:
             raise ValueError(
                 "`offset` must be declared for `units: dn`: -1000 for processing baseline 04.00 and later, 0 before"
             )
-        return self
 
 
 class Coefficients(Settings):
@@ -314,13 +299,34 @@ class Gaofen2(_Source):
         """True if products of level 1A are read as scenes, which requires the height of the ground."""
         return self.height_m is not None or self.dem is not None
 
-    @model_validator(mode="after")
-    def _calibrated_alike(self) -> "Gaofen2":
+    def _check_consistency(self) -> None:
+        super()._check_consistency()
+        self._check_calibration()
+        if self.synthetic is not None and self.takes_raw:
+            raise ValueError(
+                "`height_m` and `dem` have no effect on generated scenes, which are orthorectified already; "
+                "omit both, or give `path`"
+            )
+        if self.pansharpen == "none":
+            return
+        if not self.takes_raw:
+            raise ValueError(
+                "`pansharpen` requires products of level 1A: set the height of the ground (`height_m`, `dem`)"
+            )
+        if self.units != "dn":
+            raise ValueError("`pansharpen` requires products of level 1A, which have `units: dn`")
+        if self.gsd_m > SHARPENED_GSD_M:
+            raise ValueError(
+                f"`pansharpen` has no effect at `gsd_m: {self.gsd_m:g}`: choose {SHARPENED_GSD_M:g} or less, "
+                "the panchromatic pixel is 0.8 m"
+            )
+
+    def _check_calibration(self) -> None:
         given = self.coefficients
         if self.calibrate == "none":
             if given is not None:
                 raise ValueError("`coefficients` have no effect: set `calibrate: radiance` or `reflectance`")
-            return self
+            return
         if self.units != "dn":
             raise ValueError(
                 f"`calibrate: {self.calibrate}` needs digital numbers (`units: dn`): a stretched byte has lost them"
@@ -333,29 +339,6 @@ class Gaofen2(_Source):
             raise ValueError(
                 f"coefficients are published for 4 bands, and `bands` has {len(self.bands)}: give all `coefficients`"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _raw_or_not(self) -> "Gaofen2":
-        if self.synthetic is not None and self.takes_raw:
-            raise ValueError(
-                "`height_m` and `dem` have no effect on generated scenes, which are orthorectified already; "
-                "omit both, or give `path`"
-            )
-        if self.pansharpen == "none":
-            return self
-        if not self.takes_raw:
-            raise ValueError(
-                "`pansharpen` requires products of level 1A: set the height of the ground (`height_m`, `dem`)"
-            )
-        if self.units != "dn":
-            raise ValueError("`pansharpen` requires products of level 1A, which have `units: dn`")
-        if self.gsd_m > SHARPENED_GSD_M:
-            raise ValueError(
-                f"`pansharpen` has no effect at `gsd_m: {self.gsd_m:g}`: choose {SHARPENED_GSD_M:g} or less, "
-                "the panchromatic pixel is 0.8 m"
-            )
-        return self
 
 
 class GeoTiff(_Files):
@@ -386,14 +369,10 @@ class GeoTiff(_Files):
     gsd_m: Metres | None = None
     """Pixel size in meters of files without georeference. If unset, these files are rejected."""
 
-    @model_validator(mode="after")
-    def _not_generated(self) -> "GeoTiff":
+    def _check_consistency(self) -> None:
+        super()._check_consistency()
         if self.synthetic is not None:
             raise ValueError("`synthetic` is not available for geotiff; use kind sentinel2 or gaofen2, or give `path`")
-        return self
-
-    @model_validator(mode="after")
-    def _one_for_each_band(self) -> "GeoTiff":
         for name in ("suffixes", "wavelengths_nm", "scale", "offset"):
             values = getattr(self, name)
             if isinstance(values, list) and len(values) != len(self.bands):
@@ -409,7 +388,6 @@ class GeoTiff(_Files):
         steps = self.scale if isinstance(self.scale, list) else [self.scale]
         if 0.0 in steps:
             raise ValueError("`scale` is 0, which maps all numbers to `offset`: set another number")
-        return self
 
 
 class ImageFolder(_Source):
@@ -465,11 +443,9 @@ class Dataset(Settings):
     """Largest share of unusable scene files. Staging fails if the share is larger, or if any file contradicts a
     declared offset."""
 
-    @model_validator(mode="after")
-    def _cells_have_places(self) -> "Dataset":
+    def _check_consistency(self) -> None:
         if self.split.cell_m is not None and self.source.kind == "image-folder":
             raise ValueError("`split.cell_m` has no effect on an image-folder, because its images have no location")
-        return self
 
     @property
     def band_names(self) -> list[str] | None:

@@ -4,7 +4,7 @@ import math
 from statistics import NormalDist
 from typing import Annotated, Literal, NamedTuple
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from dithc.averages import LONGEST, SHORTEST
 from dithc.config.base import Fraction, Preset, Settings, Size
@@ -58,11 +58,9 @@ class Ema(Settings):
     any other length from the kept checkpoints. Fine-tuning and export use the average of `decay`. No additional
     averages if unset."""
 
-    @model_validator(mode="after")
-    def _consistent(self) -> "Ema":
+    def _check_consistency(self) -> None:
         if self.lengths is not None and self.lengths[0] >= self.lengths[1]:
             raise ValueError(f"`lengths` are not ascending: {self.lengths}")
-        return self
 
 
 class Model(Settings):
@@ -92,8 +90,7 @@ class Model(Settings):
     """Normalize queries and keys, which bounds attention logits; no preset does. Useful for long training runs of large
     networks. Short runs do not learn faster."""
 
-    @model_validator(mode="after")
-    def _consistent(self) -> "Model":
+    def _check_consistency(self) -> None:
         width, _, heads = self.shape
         if width % heads:
             raise ValueError(f"hidden_size {width} is not a multiple of num_heads {heads}")
@@ -103,7 +100,6 @@ class Model(Settings):
                 f"`hidden_size` {width} / `num_heads` {heads} are {width // heads} wide, which is not a multiple of 4: choose "
                 "another number of heads, or `position: sincos`"
             )
-        return self
 
     @property
     def patch(self) -> int:
@@ -186,8 +182,7 @@ class Objective(Settings):
     gamma: float = Field(default=5.0, gt=0.0, le=10.0**6)
     """Largest weight of min-snr."""
 
-    @model_validator(mode="after")
-    def _consistent(self) -> "Objective":
+    def _check_consistency(self) -> None:
         if self.predict == "flow" and self.weight != "none":
             raise ValueError(
                 f"`weight` {self.weight} requires a noise schedule, which `predict: flow` does not have: leave it out"
@@ -197,7 +192,6 @@ class Objective(Settings):
         if unused:
             owner = "weight: min-snr" if unused[0] == "gamma" else "times: logit-normal"
             raise ValueError(f"`{unused[0]}` has no effect: it belongs to `{owner}`")
-        return self
 
     def _is_changed(self, name: str) -> bool:
         return bool(getattr(self, name) != type(self).model_fields[name].default)
@@ -224,12 +218,10 @@ class Optimizer(Settings):
     iterations: int = Field(default=5, ge=1, le=20)
     """Newton-Schulz iterations that orthogonalize an update, in the `dtype` of the run (muon)."""
 
-    @model_validator(mode="after")
-    def _consistent(self) -> "Optimizer":
+    def _check_consistency(self) -> None:
         for name in ("momentum", "iterations"):
             if self.kind != "muon" and getattr(self, name) != type(self).model_fields[name].default:
                 raise ValueError(f"`{name}` has no effect: it belongs to `kind: muon`, not {self.kind}")
-        return self
 
 
 class Guide(Settings):
@@ -248,11 +240,9 @@ class Guide(Settings):
     Published:
     [0, 0.75]; all times if unset."""
 
-    @model_validator(mode="after")
-    def _consistent(self) -> "Guide":
+    def _check_consistency(self) -> None:
         if self.interval is not None and self.interval[0] >= self.interval[1]:
             raise ValueError(f"`interval` is not ascending: {self.interval}")
-        return self
 
     @property
     def share(self) -> float:

@@ -1,9 +1,9 @@
 """Settings of the machine in a profile: launch of ranks and distribution of their work."""
 
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from dithc.config.base import Place, Positive, Settings
 from dithc.config.sharing import Sampling
@@ -79,8 +79,7 @@ class Machine(Settings):
     gflops_per_core: float = Field(default=10.0, ge=1e-6, le=10.0**6)
     """Training speed of a core in GFLOP/s, for estimates of walltimes. A low value avoids jobs that end early."""
 
-    @model_validator(mode="after")
-    def _scheduled(self) -> Self:
+    def _check_consistency(self) -> None:
         if self.scheduler != "none" and (self.node_cores is None or self.cpus_per_rank is None):
             raise ValueError(
                 f"machine.scheduler `{self.scheduler}` requires machine.node_cores and machine.cpus_per_rank, because the "
@@ -91,7 +90,6 @@ class Machine(Settings):
                 f"machine.ranks_per_node {self.launched_per_node} x cpus_per_rank {self.cpus_per_rank} is more than "
                 f"machine.node_cores {self.node_cores}"
             )
-        return self
 
     @classmethod
     def of_profile(cls, folder: Path) -> "tuple[Machine, dict[str, Any]]":

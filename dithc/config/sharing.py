@@ -1,8 +1,6 @@
 """Settings of parallel sampling."""
 
-from typing import Literal, Self
-
-from pydantic import model_validator
+from typing import Literal
 
 from dithc.config.base import Positive, Settings
 
@@ -48,12 +46,10 @@ class Sampling(Settings):
         }
         return {name: degree for name, degree in named.items() if degree != "auto"}
 
-    @model_validator(mode="after")
-    def _one_way(self) -> Self:
+    def _check_consistency(self) -> None:
         messages = {self.ulysses_degree, self.ring_degree} - {"auto", 1}
         if self.shared_degree not in ("auto", 1) and messages:
             raise ValueError(
                 "machine.sampling divides tokens in shared memory (shared_degree) or by messages (ulysses_degree, ring_degree): "
                 "leave one of both out"
             )
-        return self

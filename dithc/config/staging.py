@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from dithc.config.base import Positive, Settings
 
@@ -43,39 +43,9 @@ class Pipefusion(Settings):
         many, steps = self.patches, self.warmup_steps
         return f"pipefusion, {many} patch{'es' * (many > 1)}, {steps} warm-up step{'s' * (steps > 1)}"
 
-    @model_validator(mode="after")
-    def _says_patches(self) -> "Pipefusion":
+    def _check_consistency(self) -> None:
         if self.pipefusion_parallel_degree == 1 and self.num_pipeline_patch is None:
             raise ValueError(
                 "`pipefusion` with one stage and without `num_pipeline_patch` has no effect: set `pipefusion_parallel_degree` "
                 "above 1 (or `num_pipeline_patch`, which works on one rank too), or leave `pipefusion` out"
             )
-        return self
-
-
-def check_stages(where: str, settings: Pipefusion, *, tokens: int, depth: int, ranks: int | None) -> None:
-    """Raise ValueError if stages or patches exceed their limits.
-
-    Args:
-        where: Key of the settings.
-        settings: Settings of PipeFusion.
-        tokens: Tokens per image.
-        depth: Blocks of the network.
-        ranks: Number of ranks; None if unknown.
-    """
-    stages, patches = settings.pipefusion_parallel_degree, settings.patches
-    if stages > depth:
-        raise ValueError(
-            f"{where}.pipefusion_parallel_degree is {stages}, and the network has {depth} blocks; each stage needs one: "
-            f"use at most {depth}"
-        )
-    if patches > tokens:
-        raise ValueError(
-            f"{where}.num_pipeline_patch is {patches}, and an image has {tokens} tokens; each patch needs one: use at most "
-            f"{tokens}"
-        )
-    if ranks is not None and stages > ranks:
-        raise ValueError(
-            f"{where}.pipefusion_parallel_degree is {stages}, and {ranks} ranks are started: start more, or use {ranks} and "
-            f"`num_pipeline_patch: {patches}`, which gives the same images"
-        )

@@ -2,21 +2,15 @@
 
 from typing import Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from dithc.config.base import Count, Gib, Name, Place, Positive, Rate, Seed, Settings
-from dithc.config.caching import Cache as Cache
 from dithc.config.caching import FirstBlock as FirstBlock
 from dithc.config.caching import Taylor as Taylor
 from dithc.config.evaluating import FLOW_SAMPLERS as FLOW_SAMPLERS
 from dithc.config.evaluating import FLOW_START as FLOW_START
-from dithc.config.evaluating import LAST_TIMESTEP as LAST_TIMESTEP
-from dithc.config.evaluating import MOST_STEPS as MOST_STEPS
-from dithc.config.evaluating import OF_PIXELS as OF_PIXELS
-from dithc.config.evaluating import BuiltInSampler as BuiltInSampler
+from dithc.config.evaluating import MOST_STEPS
 from dithc.config.evaluating import Evaluation as Evaluation
-from dithc.config.evaluating import Metric as Metric
-from dithc.config.evaluating import Sampler as Sampler
 from dithc.config.installed import InstalledSampler as InstalledSampler
 from dithc.config.learning import FAMILIES as FAMILIES
 from dithc.config.learning import SIZES as SIZES
@@ -31,7 +25,6 @@ from dithc.config.learning import Objective as Objective
 from dithc.config.learning import Optimizer as Optimizer
 from dithc.config.learning import Position as Position
 from dithc.config.learning import swiglu_width as swiglu_width
-from dithc.config.scenes import Windows as Windows
 from dithc.config.staging import Pipefusion as Pipefusion
 
 StrategyName = Literal["cftp", "dp", "dp+tp"]
@@ -70,11 +63,9 @@ class Memory(Settings):
     """Allow the plan to recompute activations in the backward pass if this is cheaper than moving them. Results are the
     same."""
 
-    @model_validator(mode="after")
-    def _consistent(self) -> "Memory":
+    def _check_consistency(self) -> None:
         if (self.file_folder is None) != (self.file_gib is None):
             raise ValueError("give both of `file_folder` and `file_gib`, or neither")
-        return self
 
 
 class Run(Settings):
@@ -156,8 +147,7 @@ class Run(Settings):
     log_every: Positive = 10
     """Steps between lines in the log; metrics are written every step."""
 
-    @model_validator(mode="after")
-    def _consistent(self) -> "Run":
+    def _check_consistency(self) -> None:
         if self.init is not None and self.init_file is not None:
             raise ValueError("give at most one of `init` (a run) and `init_file` (a file)")
         if self.segment is not None and self.steps % self.segment:
@@ -172,7 +162,6 @@ class Run(Settings):
         self._check_objective()
         self._check_schedule()
         self._check_guide()
-        return self
 
     def _check_guide(self) -> None:
         if self.guide is None:

@@ -91,3 +91,9 @@ class Settings(BaseModel):
 
     def _check_consistency(self) -> None:
         """Raise ValueError if values contradict each other. Subclasses override this method."""
+
+    def _check_unused(self, owner: str, *names: str) -> None:
+        """Raise ValueError if a setting that only affects `owner` differs from its default."""
+        for name in names:
+            if getattr(self, name) != type(self).model_fields[name].default:
+                raise ValueError(f"`{name}` has no effect: it belongs to `{owner}`")

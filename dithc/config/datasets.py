@@ -2,7 +2,7 @@
 
 from collections import Counter
 from datetime import date
-from typing import Annotated, Literal, get_args
+from typing import Annotated, ClassVar, Literal, get_args
 
 from pydantic import Field, SerializeAsAny
 
@@ -46,6 +46,7 @@ class Synthetic(Settings):
 
 
 class _Source(Settings):
+    is_generated: ClassVar[bool] = True  # `synthetic` is available
     path: Place | None = None
     """Folder with the user's files, relative to the working folder. Give exactly one of `path` and `synthetic`."""
     synthetic: Synthetic | None = None
@@ -60,6 +61,8 @@ class _Source(Settings):
     def _check_consistency(self) -> None:
         if (self.path is None) == (self.synthetic is None):
             raise ValueError("give exactly one of `path` (where your files are) and `synthetic` (generate them)")
+        if self.synthetic is not None and not self.is_generated:
+            raise ValueError("`synthetic` is available for sentinel2, gaofen2 and image-folder only; give `path`")
 
 
 class MaskFile(Settings):
@@ -108,6 +111,7 @@ class ProductClouds(Clouds):
 
 
 class _Files(_Source):
+    is_generated: ClassVar[bool] = False
     clouds: Clouds = Clouds()
     """Selection of cloudy pixels; no pixels without `mask`."""
 
@@ -194,6 +198,7 @@ class Search(Settings):
 class Sentinel2Stac(_Sentinel2Bands):
     """Sentinel-2 scenes from catalogs: STAC items with the GeoTIFF (or JPEG 2000) file of each band, L1C or L2A."""
 
+    is_generated: ClassVar[bool] = False
     kind: Literal["sentinel2-stac"]
     """Selects this reader."""
     search: Search | None = None
@@ -208,8 +213,6 @@ class Sentinel2Stac(_Sentinel2Bands):
 
     def _check_consistency(self) -> None:
         super()._check_consistency()
-        if self.synthetic is not None:
-            raise ValueError("`synthetic` is not available for sentinel2-stac; use kind sentinel2, or give `path`")
         if self.clouds.classi:
             raise ValueError("`clouds.classi` has no effect, because catalogs do not provide MSK_CLASSI as a file")
 
@@ -240,10 +243,6 @@ class Sentinel2Array(_Files):
 
     def _check_consistency(self) -> None:
         super()._check_consistency()
-        if self.synthetic is not None:
-            raise ValueError(
-                "a sentinel2-array is never generated; use kind sentinel2 with `synthetic`, or give `path`"
-            )
         if self.units == "dn" and self.offset is None:
             raise ValueError(
                 "`offset` must be declared for `units: dn`: -1000 for processing baseline 04.00 and later, 0 before"
@@ -371,8 +370,6 @@ class GeoTiff(_Files):
 
     def _check_consistency(self) -> None:
         super()._check_consistency()
-        if self.synthetic is not None:
-            raise ValueError("`synthetic` is not available for geotiff; use kind sentinel2 or gaofen2, or give `path`")
         for name in ("suffixes", "wavelengths_nm", "scale", "offset"):
             values = getattr(self, name)
             if isinstance(values, list) and len(values) != len(self.bands):

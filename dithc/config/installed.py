@@ -171,13 +171,9 @@ def kinds_of(models: Any) -> tuple[str, ...]:
 
 
 def taking(base: type[Installed], built_in: Collection[str], models: Any, *, bare: bool = False) -> WrapValidator:
-    """Return a validator that accepts the built-in kinds of a setting and those of installed packages.
+    """Return a validator that accepts the built-in kinds of a setting, of type `models`, and those of installed packages.
 
-    Args:
-        base: Base class of the installed settings.
-        built_in: Names of the built-in kinds.
-        models: Type of the built-in settings.
-        bare: Accept a name without settings, such as `sampler: ddim`.
+    With `bare`, a name without settings is valid, such as `sampler: ddim`.
     """
     REGISTERED[base.group] = base, tuple(built_in)
     known: TypeAdapter[Any] = TypeAdapter(models)

@@ -187,14 +187,10 @@ class Objective(Settings):
             raise ValueError(
                 f"`weight` {self.weight} requires a noise schedule, which `predict: flow` does not have: leave it out"
             )
-        unused = [name for name in ("mean", "std") if self.times == "uniform" and self._is_changed(name)]
-        unused += ["gamma"] if self.weight == "none" and self._is_changed("gamma") else []
-        if unused:
-            owner = "weight: min-snr" if unused[0] == "gamma" else "times: logit-normal"
-            raise ValueError(f"`{unused[0]}` has no effect: it belongs to `{owner}`")
-
-    def _is_changed(self, name: str) -> bool:
-        return bool(getattr(self, name) != type(self).model_fields[name].default)
+        if self.times == "uniform":
+            self._check_unused("times: logit-normal", "mean", "std")
+        if self.weight == "none":
+            self._check_unused("weight: min-snr", "gamma")
 
     def share_between(self, low: float, high: float) -> float:
         """Return the share of drawn times between two times in [0, 1]."""
@@ -219,9 +215,8 @@ class Optimizer(Settings):
     """Newton-Schulz iterations that orthogonalize an update, in the `dtype` of the run (muon)."""
 
     def _check_consistency(self) -> None:
-        for name in ("momentum", "iterations"):
-            if self.kind != "muon" and getattr(self, name) != type(self).model_fields[name].default:
-                raise ValueError(f"`{name}` has no effect: it belongs to `kind: muon`, not {self.kind}")
+        if self.kind != "muon":
+            self._check_unused("kind: muon", "momentum", "iterations")
 
 
 class Guide(Settings):

@@ -25,12 +25,7 @@ log = logger("dithc.workflow")
 
 
 def load(source: Path | Mapping[str, Any]) -> Experiment:
-    """Load an experiment from a YAML or JSON file, or from a mapping.
-
-    Raises:
-        UserError: A key is unknown, a value is invalid or a name is undefined. The message lists all faults with their
-        keys.
-    """
+    """Load an experiment from a YAML or JSON file, or from a mapping; UserError lists all faults with their keys."""
     if isinstance(source, Path):
         text = read(source)
         return _checked(text.values, origin=str(source), texts=[text])
@@ -52,16 +47,7 @@ def _checked(content: Mapping[str, Any], *, origin: str, texts: Sequence[Text]) 
 
 
 def named(section: Mapping[str, T], name: str, *, key: str) -> T:
-    """Return an entry of a section of the configuration.
-
-    Args:
-        section: Section such as `experiment.datasets`.
-        name: Name that the user requested.
-        key: Name of the section, for the message.
-
-    Raises:
-        UserError: The section does not contain the name; the message lists its names.
-    """
+    """Return an entry of the section `key`, such as `datasets`; UserError lists the names if it does not exist."""
     if name not in section:
         raise problem(
             f"section `{key}` of the configuration does not contain {name!r}",
@@ -132,16 +118,12 @@ def experiment_of(
     """Load the experiment of a configuration that Snakemake merged; the demo with changes if it defines no sections.
 
     Settings override each other key by key: defaults, files in their order, profiles, command line. The log lists
-    overridden values of section `machine` and of profiles.
+    overridden values of section `machine` and of profiles. Raises UserError as `load`.
 
     Args:
         config: Merged configuration; or files, each of which overrides the files before it.
-        files: Files of a merged configuration. They are read again, because Snakemake silently uses the last of
-            duplicate keys.
+        files: Files of a merged configuration, read again because Snakemake silently uses the last of duplicate keys.
         above: Arguments of the form `key=value` that override the files, by origin: each profile, then the command line.
-
-    Raises:
-        UserError: See `load`.
     """
     texts = [read(path) for path in (files if isinstance(config, Mapping) else config)]
     if not isinstance(config, Mapping):

@@ -5,12 +5,13 @@ from typing import Literal
 from pydantic import Field
 
 from dithc.config.base import Count, Gib, Name, Place, Positive, Rate, Seed, Settings
-from dithc.config.caching import FirstBlock as FirstBlock
-from dithc.config.caching import Taylor as Taylor
 from dithc.config.evaluating import FLOW_SAMPLERS as FLOW_SAMPLERS
 from dithc.config.evaluating import FLOW_START as FLOW_START
 from dithc.config.evaluating import MOST_STEPS
 from dithc.config.evaluating import Evaluation as Evaluation
+from dithc.config.evaluating import FirstBlock as FirstBlock
+from dithc.config.evaluating import Pipefusion as Pipefusion
+from dithc.config.evaluating import Taylor as Taylor
 from dithc.config.installed import InstalledSampler as InstalledSampler
 from dithc.config.learning import FAMILIES as FAMILIES
 from dithc.config.learning import SIZES as SIZES
@@ -25,7 +26,6 @@ from dithc.config.learning import Objective as Objective
 from dithc.config.learning import Optimizer as Optimizer
 from dithc.config.learning import Position as Position
 from dithc.config.learning import swiglu_width as swiglu_width
-from dithc.config.staging import Pipefusion as Pipefusion
 
 StrategyName = Literal["cftp", "dp", "dp+tp"]
 GradientPath = Literal["overlapped", "ddp"]
@@ -190,10 +190,8 @@ class Run(Settings):
             )
 
     def _check_schedule(self) -> None:
-        if self.lr_schedule != "trapezoid" and self.decay_share != type(self).model_fields["decay_share"].default:
-            raise ValueError(
-                f"`decay_share` has no effect: it belongs to `lr_schedule: trapezoid`, not {self.lr_schedule}"
-            )
+        if self.lr_schedule != "trapezoid":
+            self._check_unused("lr_schedule: trapezoid", "decay_share")
         decay = {"constant": 0.0, "cosine": 1.0, "trapezoid": self.decay_share * self.steps}[self.lr_schedule]
         if decay and self.warmup_steps + decay > self.steps:
             raise ValueError(

@@ -70,24 +70,11 @@ FOLDERS = {"export"}  # commands with an `--out` that may be a folder
 SINGLE_FILE_OPTIONS = ("json", "png", "describe")
 SINGLE_FILES = {"report", "search-sampler"}
 """Commands with an `--out` file in a folder that may hold other files."""
-NO_STAGES = {
-    *(
-        "init",
-        "run",
-        "status",
-        "fetch",
-        "search-sampler",
-        "doctor",
-        "simulate",
-        "paper",
-        "tune",
-        "verify",
-        "show",
-        "export",
-    ),
-    "launch",
+STAGES = {
+    *("synthesize", "stage", "tiles", "codec", "latents", "train", "sample", "extractor", "features", "fid"),
+    *("bench", "report"),
 }
-"""Commands that are not stages, so that the configuration cannot request memory for them."""
+"""Commands for which the configuration can request memory."""
 
 FULL = (
     "free space there (or raise the quota), or write to another file system (temporary files: set TMPDIR); then restart"
@@ -144,12 +131,9 @@ class _Parser(argparse.ArgumentParser):
 
 def _overview() -> str:
     width = max(map(len, VERBS))
-    lines = [f"  {name:<{width}}  {summary}" for name, summary in VERBS.items()]
-    return (
-        "usage: dithc <command> [arguments]\n\ncommands:\n"
-        + "\n".join(lines)
-        + "\n\n`dithc <command> --help` shows an example.\n"
-    )
+    lines = "\n".join(f"  {name:<{width}}  {summary}" for name, summary in VERBS.items())
+    head, end = "usage: dithc <command> [arguments]\n\ncommands:\n", "`dithc <command> --help` shows an example.\n"
+    return f"{head}{lines}\n\n{end}"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -288,7 +272,7 @@ def _told(verb: str, error: Exception) -> UserError | None:
     from dithc.hardware import Limits
 
     available = Limits.read().memory_available_bytes
-    asks = f" (`resources: {{{verb}: {{mem_mb}}}}` requests it)" if verb not in NO_STAGES else ""
+    asks = f" (`resources: {{{verb}: {{mem_mb}}}}` requests it)" if verb in STAGES else ""
     return refusal.out_of_memory(
         f"dithc {verb}",
         wanted=wanted,

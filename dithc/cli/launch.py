@@ -5,8 +5,11 @@ import os
 import shutil
 import sys
 import tempfile
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from dithc.log import logger, problem, refusal
 
 if TYPE_CHECKING:
     from dithc.comm import launch
@@ -24,6 +27,7 @@ STOPPED = 75
 KILLED = 137  # 128 + SIGKILL
 JOB_VARIABLE = "SLURM_JOB_ID"
 ENDED_WITHIN_SECONDS = 300.0
+log = logger("dithc.launch")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -80,7 +84,9 @@ def run(args: argparse.Namespace) -> int:
     from dithc.comm import launch, supervise
     from dithc.hardware import Limits
 
-    _check(args)
+    for name, value in (("--cpus", args.cpus), ("--node-cpus", args.node_cpus)):
+        if value is not None and value < 1:
+            raise problem(f"launch {name}", got=value, expected="1 or more", fix=f"correct {name}")
     ranks, cores = _counted(args) if args.strategy else (args.ranks, None)
     node_cpus = args.node_cpus or cores
     cpus = args.cpus or (max(1, node_cpus * args.nodes // ranks) if node_cpus else 1)
@@ -132,18 +138,8 @@ def run(args: argparse.Namespace) -> int:
     return status
 
 
-def _check(args: argparse.Namespace) -> None:
-    """Reject numbers of cores below 1."""
-    from dithc.log import problem
-
-    for name, value in (("--cpus", args.cpus), ("--node-cpus", args.node_cpus)):
-        if value is not None and value < 1:
-            raise problem(f"launch {name}", got=value, expected="1 or more", fix=f"correct {name}")
-
-
 def _meeting_folder(nodes: int) -> Path | None:
     """Return a writable folder that all nodes share, for the marker files of a start, or None."""
-    from dithc.log import logger
     from dithc.places import is_writable
 
     here = Path.cwd()
@@ -151,14 +147,12 @@ def _meeting_folder(nodes: int) -> Path | None:
         return here
     place = Path(tempfile.gettempdir()) if nodes == 1 else None
     effect = f"marker files of this start are in {place}" if place else "ranks that fail to connect are not restarted"
-    logger("dithc.launch").warning(f"{here} is not writable: {effect}")
+    log.warning(f"{here} is not writable: {effect}")
     return place
 
 
 def _check_program(name: str) -> None:
     """Reject a missing program. Otherwise mpiexec reports it for every rank and is restarted."""
-    from dithc.log import problem
-
     if shutil.which(name) is None:
         fix = "check the command after `--`, or pass the absolute path of the program"
         raise problem("command to launch", got=f"{name}: no such program", expected="a program", fix=fix)
@@ -167,7 +161,6 @@ def _check_program(name: str) -> None:
 def _say_killed(command: list[str], *, by_system: bool) -> None:
     """Log the likely cause of a SIGKILL, because the killed process cannot."""
     from dithc.hardware import Limits
-    from dithc.log import logger, problem, refusal
 
     limits = Limits.read()
     limit = "none" if limits.memory_limit_bytes is None else refusal.gib(limits.memory_limit_bytes)
@@ -184,20 +177,19 @@ def _say_killed(command: list[str], *, by_system: bool) -> None:
         "`machine.memory: {fast_budget_gib, file_folder, file_gib}`, or request more memory "
         "(`resources: {train: {mem_mb}}`)",
     )
-    logger("dithc.launch").error(str(error))
+    log.error(str(error))
 
 
 def _default_launcher(nodes: int) -> "launch.Launcher":
     """Return srun inside a Slurm job, else mpiexec; also mpiexec on one node if Slurm does not report the job."""
     from dithc.cluster import site
-    from dithc.log import logger
 
     job = os.environ.get(JOB_VARIABLE)
     if not job or nodes < 1:
         return "mpiexec"
     if nodes > 1 or (shutil.which("srun") and site.nodes_of(job)):
         return "srun"
-    logger("dithc.launch").warning(
+    log.warning(
         "SLURM_JOB_ID is %s, but that job has no nodes or srun is missing: starting the ranks here with mpiexec",
         job,
     )
@@ -207,7 +199,6 @@ def _default_launcher(nodes: int) -> "launch.Launcher":
 def _hosts(nodes: int) -> list[str]:
     """Return the names of this job's nodes."""
     from dithc.cluster import site
-    from dithc.log import problem
 
     job = os.environ.get(JOB_VARIABLE)
     hosts = site.nodes_of(job) if job else []
@@ -220,8 +211,6 @@ def _hosts(nodes: int) -> list[str]:
 
 def _deadline(args: argparse.Namespace) -> dict[str, str]:
     """Return environment variables with the end of the job, preferably from the scheduler."""
-    import time
-
     from dithc.cluster import deadline, slurm
 
     if args.scheduler == "generic" and deadline.seconds_left() is not None:
@@ -235,15 +224,12 @@ def _deadline(args: argparse.Namespace) -> dict[str, str]:
 
 def _again(scheduler: str, why: str) -> int:
     """Requeue this job and wait for its end, so that it does not count as failed."""
-    import time
-
     from dithc.cluster import deadline, slurm
-    from dithc.log import logger
 
     if scheduler == "generic":
         deadline.mark_again()  # read by the process that follows the job and resubmits it
         return STOPPED
-    log, job = logger("dithc.launch"), os.environ.get(JOB_VARIABLE)
+    job = os.environ.get(JOB_VARIABLE)
     if not job or not slurm.requeue(job):
         log.error(f"{why}, but job {job or '?'} could not be requeued by {scheduler}: rerun the command")
         return STOPPED
@@ -257,11 +243,10 @@ def _counted(args: argparse.Namespace) -> tuple[int, int]:
     """Return the ranks over all nodes and the cores per node, assuming that all nodes equal this one."""
     from dithc.config import Machine
     from dithc.hardware import discover
-    from dithc.log import logger
 
     cores = discover().visible_cores
     dies, clusters = {core.die for core in cores}, {core.cluster for core in cores}
     per_node = Machine(strategy=args.strategy).ranks_on(num_dies=len(dies) or 1, num_clusters=len(clusters) or 1)
     said = "%d rank(s) per node for strategy %s: this machine has %d die(s) and %d cluster(s)"
-    logger("dithc.launch").info(said, per_node, args.strategy, len(dies), len(clusters))
+    log.info(said, per_node, args.strategy, len(dies), len(clusters))
     return int(per_node * args.nodes), len(cores)

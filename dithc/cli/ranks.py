@@ -45,13 +45,7 @@ def ranks(
 ) -> AbstractContextManager["Group"]:
     """Start the ranks (`dithc.comm.ranks`) with the settings of section `machine` of an experiment.
 
-    Args:
-        experiment: configuration; `machine` sets the cores per rank and the exchange between ranks.
-        expected: required number of ranks; None accepts the announced number.
-        timeout_seconds: limit on waiting for another rank; None for the default of `connect`.
-
-    Raises:
-        UserError: the number of started ranks differs from `expected`.
+    Raises UserError unless the expected number of ranks was started; None accepts the announced number.
     """
     from dithc import comm
 

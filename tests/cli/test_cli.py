@@ -129,11 +129,11 @@ def test_verb_that_writes_a_folder_says_which(verb):
 
 
 def test_memory_that_is_refused_is_asked_for_by_the_name_of_the_stage() -> None:
-    from dithc.cli import NO_STAGES, _told
+    from dithc.cli import STAGES, _told
 
     resources = Experiment.model_fields["resources"].annotation
     stages = set(get_args(get_args(resources)[0])) - {"default"}
-    assert set(VERBS) - NO_STAGES == stages
+    assert set(STAGES) == stages
     assert "(`resources: {sample: {mem_mb}}` requests it)" in str(_told("sample", MemoryError()))
     assert "resources" not in str(_told("show", MemoryError()))
 

@@ -71,13 +71,15 @@ def fine_tuned(*, start: dict[str, Any], **settings: Any) -> dict[str, Any]:
     return {"runs": run(init="b", **settings)["runs"] | {"b": {"dataset": "landscape", **start}}}
 
 
+def sourced(**source: Any) -> dict[str, Any]:
+    """Return a dataset with this source."""
+    return {"datasets": demo()["datasets"] | {"x": demo()["datasets"]["landscape"] | {"source": source}}}
+
+
 def judge(source: dict[str, Any], **settings: Any) -> dict[str, Any]:
     """Return a classifier for the tiles of a source."""
-    dataset = demo()["datasets"]["landscape"] | {"source": source}
-    return {
-        "datasets": demo()["datasets"] | {"x": dataset},
-        "extractors": demo()["extractors"] | {"x": {"kind": "classifier", "trained_on": "x", **settings}},
-    }
+    classifier = {"kind": "classifier", "trained_on": "x", **settings}
+    return sourced(**source) | {"extractors": demo()["extractors"] | {"x": classifier}}
 
 
 TILE = demo()["datasets"]["landscape"]["tiles"]["size"]
@@ -103,6 +105,13 @@ MISTAKES: list[tuple[dict[str, Any], list[str]]] = [
     ({"extractors": {"x": {"kind": "inception"}}}, ["extractors.x", "path"]),
     ({"extractors": {"x": {"kind": "inception", "path": "x.pth", "defects": True}}}, ["extractors.x", "`defects`"]),
     *((judge(source), ["all tiles of datasets.x have one class", "`defects: true`"]) for source in ONE_CLASS),
+    (sourced(kind="gaofen2"), ["datasets.x.source", "exactly one"]),
+    (
+        sourced(kind="geotiff", bands=["R"], units="byte", synthetic={}),
+        ["datasets.x.source", "`synthetic` is available"],
+    ),
+    (sourced(kind="sentinel2-array", path="x", bands=["B02"], units="dn"), ["`offset` must be declared"]),
+    (sourced(kind="sentinel2", synthetic={"size": 382}), ["`synthetic.size` is 382", "use 378 or 384"]),
     (codec_of(trained_on="x"), ["codecs.c.trained_on", "landscape"]),
     (codec_of(equivariance=0.6, latent_noise=0.5), ["codecs.c", "their sum is at most 1", "0.6"]),
     (codec_of(equivariance=0.1, factor=32), ["codecs.c.equivariance", "lower `factor`"]),
@@ -299,47 +308,6 @@ def test_sampler_that_does_not_solve_for_what_is_predicted_is_refused(predict: s
     assert load({**content, "evaluations": {"e": evaluation | {"sampler": fitting}}})
 
 
-def test_undeclared_offset_of_plain_sentinel2_files_is_refused() -> None:
-    source = {"kind": "sentinel2-array", "path": "x", "bands": ["B02"], "units": "dn"}
-    content = demo()
-    content["datasets"]["sentinel2"]["source"] = source
-    with pytest.raises(UserError, match="`offset` must be declared"):
-        load(content)
-
-
-def test_generated_sentinel2_is_of_a_size_in_which_its_grids_end_together() -> None:
-    content = demo()
-    for name in ("gaofen2", "sentinel2"):  # the first has one grid
-        content["datasets"][name]["source"]["synthetic"]["size"] = 382
-        if name == "gaofen2":
-            load(content)
-    with pytest.raises(
-        UserError, match=r"datasets\.sentinel2\.source[\s\S]*`synthetic.size` is 382[\s\S]*use 378 or 384"
-    ):
-        load(content)
-    content["datasets"]["sentinel2"]["source"]["synthetic"]["size"] = 384
-    load(content)
-
-
-def test_source_is_either_files_or_generated() -> None:
-    content = demo()
-    content["datasets"]["gaofen2"]["source"] = {"kind": "gaofen2"}
-    with pytest.raises(UserError, match="exactly one"):
-        load(content)
-
-
-def test_missing_broken_and_empty_files_are_clear_errors(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="does not exist"):
-        load(tmp_path / "none.yaml")
-    broken = tmp_path / "broken.yaml"
-    broken.write_text("runs: [unclosed")
-    with pytest.raises(UserError, match="invalid YAML"):
-        load(broken)
-    broken.write_text("")
-    with pytest.raises(UserError, match="empty"):
-        load(broken)
-
-
 def test_faults_are_said_with_the_line_of_the_file_that_has_them(tmp_path: Path) -> None:
     one, other = tmp_path / "one.yaml", tmp_path / "other.yaml"
     one.write_text("seed: 1\n\nstore: a\n")
@@ -383,25 +351,14 @@ def test_ranks_follow_from_the_strategy_where_nobody_gives_them():
     assert experiment_of({"machine": {"strategy": "dp"}}).machine.ranks == 1
 
 
-def test_groups_of_a_codec_have_every_band_of_the_source_and_no_other() -> None:
-    path = ROOT / "config" / "experiments" / "sentinel2-all-bands.yaml"
-    content = yaml.safe_load(path.read_text())
-    codec = content["codecs"]["sd-vae-groups"]
-    known = content["datasets"]["sentinel2"]["source"]["bands"]
-    assert len(known) == 13
-    assert sorted({band for group in codec["bands"] for band in group}) == sorted(known)
-    codec["bands"][4] = ["B01"] * 3
-    with pytest.raises(UserError, match=r"codecs.sd-vae-groups.bands lacks B10[\s\S]*source.bands"):
-        load(content)
-    codec["bands"][4] = ["B10", "B10", "B13"]
-    with pytest.raises(UserError, match=r"codecs.sd-vae-groups.bands has B13"):
-        load(content)
-
-
-def test_tiles_and_the_channels_of_latents_are_those_that_a_codec_of_others_says() -> None:
+def test_groups_of_a_codec_have_every_band_of_the_source_and_decide_channels_and_tiles() -> None:
     content = yaml.safe_load((ROOT / "config" / "experiments" / "sentinel2-all-bands.yaml").read_text())
-    experiment = load(content)
-    assert experiment.codecs["sd-vae-groups"].channels(13) == 20
-    content["codecs"]["sd-vae-groups"]["factor"] = 48
+    codec, known = content["codecs"]["sd-vae-groups"], content["datasets"]["sentinel2"]["source"]["bands"]
+    assert load(content).codecs["sd-vae-groups"].channels(len(known)) == 20
+    assert {band for group in codec["bands"] for band in group} == set(known)
+    for group, words in ((["B01"] * 3, r"lacks B10[\s\S]*source.bands"), (["B10", "B10", "B13"], "has B13")):
+        with pytest.raises(UserError, match=rf"codecs.sd-vae-groups.bands {words}"):
+            load(content | {"codecs": {"sd-vae-groups": codec | {"bands": [*codec["bands"][:4], group]}}})
+    codec["factor"] = 48
     with pytest.raises(UserError, match="not a multiple of 96"):
         load(content)

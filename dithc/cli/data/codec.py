@@ -39,14 +39,11 @@ def run(args: argparse.Namespace) -> int:
     experiment, place = making.experiment, making.folder
     settings = experiment.codecs.get(args.codec)
     if not isinstance(settings, codecs.KlVae):
+        trained = ", ".join(name for name, one in experiment.codecs.items() if one.kind == "kl-vae")
         raise problem(
             f"codec {args.codec!r} is not trained by dithc",
             got=settings.kind if settings else "no such codec",
-            expected="a codec of kind kl-vae: "
-            + (
-                ", ".join(name for name, one in experiment.codecs.items() if one.kind == "kl-vae")
-                or "none is configured"
-            ),
+            expected=f"a codec of kind kl-vae: {trained or 'none is configured'}",
             fix="pass one of these, or add a codec to the section `codecs`",
         )
     making.check()

@@ -27,18 +27,11 @@ LOOK_SECONDS, QUEUE_SECONDS, READ_SECONDS = 1.0, 15.0, 0.2
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of the command."""
     parser.add_argument("--profile", metavar="FOLDER", help="profile of the machine, such as profiles/local or cluster")
-    parser.add_argument(
-        "--configfile",
-        type=Path,
-        nargs="+",
-        default=[],
-        metavar="FILE",
-        help="configuration of the experiment, then files that override it",
-    )
+    files = "configuration of the experiment, then files that override it"
+    parser.add_argument("--configfile", type=Path, nargs="+", default=[], metavar="FILE", help=files)
     parser.add_argument("--verbose", action="store_true", help="show the output of Snakemake instead of the stages")
-    parser.add_argument(
-        "words", nargs=argparse.REMAINDER, metavar="...", help="after `--`: targets, and options of Snakemake"
-    )
+    rest = "after `--`: targets, and options of Snakemake"
+    parser.add_argument("words", nargs=argparse.REMAINDER, metavar="...", help=rest)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -60,11 +53,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _check_folders() -> None:
-    """Check the folders in which Snakemake stores its records.
-
-    Raises:
-        UserError: a folder is not writable.
-    """
+    """Raise UserError if a folder in which Snakemake stores its records is not writable."""
     from dithc.log import problem
     from dithc.places import cache_home, is_writable
 

@@ -20,13 +20,7 @@ LEAST_SECONDS = 0.5
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of the command."""
-    parser.add_argument(
-        "folders",
-        type=Path,
-        nargs="*",
-        metavar="results/NAME",
-        help="output folders of experiments (default: all in results/)",
-    )
+    parser.add_argument("folders", type=Path, nargs="*", metavar="results/NAME", help="default: all in results/")
     parser.add_argument(
         "--watch",
         type=float,

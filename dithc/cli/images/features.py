@@ -108,16 +108,7 @@ def _files(making: Making, numbers: "outcome.Features", args: argparse.Namespace
 
 
 def open_extractor(experiment: "Experiment", name: str, trained: Path | None) -> "Extractor":
-    """Load an extractor of the configuration.
-
-    Args:
-        experiment: configuration.
-        name: name in the section `extractors`.
-        trained: manifest of an extractor that the workflow trains.
-
-    Raises:
-        UserError: the name or the manifest of a trained extractor is missing, or its weights are unreadable.
-    """
+    """Load an extractor of the configuration; `trained` is the manifest of an extractor that the workflow trains."""
     from dithc.config import codecs, named
     from dithc.evaluate import load_extractor
 

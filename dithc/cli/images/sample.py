@@ -80,11 +80,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _layout(text: str) -> tuple[int, int]:
-    """Parse `64x4` as (nodes, ranks per node), or `4` as ranks on one node.
-
-    Raises:
-        UserError: the text has another form.
-    """
+    """Parse `64x4` as (nodes, ranks per node), or `4` as ranks on one node; UserError for another form."""
     parts = text.split("x")
     if len(parts) > 2 or not all(part.isascii() and part.isdigit() and 0 < int(part) <= MOST_RANKS for part in parts):
         raise problem(
@@ -108,11 +104,7 @@ def add_inputs(parser: argparse.ArgumentParser) -> None:
 
 
 def job_of(experiment: "Experiment", args: argparse.Namespace) -> "Job":
-    """Build the sampling job of an evaluation.
-
-    Raises:
-        UserError: a required input is missing, or an input is unused.
-    """
+    """Build the sampling job of an evaluation; UserError if a required input is missing, or an input is unused."""
     from dithc.config import named
     from dithc.runs import Manifest
     from dithc.sample import Job

@@ -25,15 +25,9 @@ ARRAYS = ("rgb-00000.npy", "shard-00000.npy", "stack-00000.npy")
 
 
 def draw(path: Path, target: Path) -> None:
-    """Draw the images of a stage, the loss of a run, the scores of a report or a memory plan, whichever `path`
-    contains.
+    """Draw the images of a stage, the loss of a run, the scores of a report or a memory plan, as a PNG.
 
-    Args:
-        path: file or folder that dithc wrote.
-        target: PNG to write.
-
-    Raises:
-        UserError: `path` contains none of these.
+    Raises UserError if `path`, a file or folder that dithc wrote, contains none of these.
     """
     folder, whole = (path, True) if path.is_dir() else (path.parent, path.name == "manifest.json")
     content = _json(path)

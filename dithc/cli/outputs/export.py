@@ -98,7 +98,7 @@ def _images(args: argparse.Namespace, layout: Any) -> int:
 
 
 def _ro_crate(results: Path) -> int:
-    from dithc.cli.project import project_folder
+    from dithc.places import project_folder
     from dithc.products import write_ro_crate
 
     path, count = write_ro_crate(results, workflow=project_folder() / "workflow/Snakefile")

@@ -1,4 +1,4 @@
-"""Kills at random moments: `python -m tests.attack.kills --seed 1 --count 200 --json report.json`.
+"""Kills of training runs at random moments.
 
 Each chain repeatedly starts a small training run. Each start is killed at a random moment of its lifetime, from the
 exec of the launcher to its end, until one start completes. All checkpoints of the chain are then compared with those
@@ -6,22 +6,16 @@ from an undisturbed run. The target (a rank, its guard, mpiexec, hydra's proxy, 
 random. A target that does not exist yet is killed as soon as it exists.
 """
 
-import argparse
 import json
 import os
 import random
 import signal
 import subprocess
-import sys
 import time
-from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import asdict, dataclass
-from itertools import islice
+from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
-from typing import Any
 
 from dithc.runs import Store
 from tests.attack.trainings import Training
@@ -193,43 +187,3 @@ def _trees(training: Training) -> str:
     shown = [str(pid) for pid in training.alive()]
     command = ["ps", "-o", "pid,ppid,stat,wchan:20,etimes,args", "-p", ",".join(shown)]
     return subprocess.run(command, capture_output=True, text=True, check=False).stdout
-
-
-def report(outcomes: list[Outcome]) -> dict[str, Any]:
-    """Return the statistics of a campaign."""
-    struck = [outcome for outcome in outcomes if outcome.began is not None]
-    return {
-        "kills": len(struck),
-        "too_late": len(outcomes) - len(struck),
-        "ranks": Counter(str(outcome.kill.ranks) for outcome in struck),
-        "victims": Counter(outcome.kill.victim for outcome in struck),
-        "signals": Counter(outcome.kill.signal.name for outcome in struck),
-        "before_the_first_step": sum(outcome.step == 0 for outcome in struck),
-        "statuses": Counter(str(outcome.status) for outcome in struck),
-        "most_seconds_to_end": max((outcome.ended for outcome in struck), default=0.0),
-        "most_seconds_left": max((outcome.left for outcome in struck), default=0.0),
-        "faults": [asdict(outcome) for outcome in outcomes if outcome.fault],
-    }
-
-
-def main() -> int:
-    """Execute the kills, print each result, and write the report."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--seed", default="0")
-    parser.add_argument("--skip", type=int, default=0, help="number of first kills to skip")
-    parser.add_argument("--count", type=int, default=200)
-    parser.add_argument("--json", type=Path)
-    args = parser.parse_args()
-    outcomes: list[Outcome] = []
-    with TemporaryDirectory() as folder:
-        campaign = Campaign(Path(folder))
-        for number, kill in enumerate(islice(kills(args.seed), args.skip, args.skip + args.count), args.skip):
-            outcomes.append(outcome := campaign.strike(kill))
-            print(number, outcome, flush=True)
-            if args.json:
-                args.json.write_text(json.dumps(report(outcomes), indent=1, default=str))
-    return 1 if report(outcomes)["faults"] else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,5 +1,6 @@
 """The schema rejects invalid configurations before the first job, and docs/config.md is current."""
 
+import copy
 import json
 from pathlib import Path
 from typing import Any
@@ -17,15 +18,16 @@ ROOT = Path(__file__).parent.parent.parent
 EXPERIMENTS = sorted((ROOT / "config" / "experiments").glob("*.yaml"))
 
 
+DEMO = yaml.safe_load((ROOT / "config" / "experiments" / "demo.yaml").read_text())
+
+
 def demo() -> dict[str, Any]:
-    content = yaml.safe_load((ROOT / "config" / "experiments" / "demo.yaml").read_text())
-    assert isinstance(content, dict)
-    return content
+    return copy.deepcopy(DEMO)
 
 
 def codec_of(**settings: Any) -> dict[str, Any]:
     made = {"kind": "kl-vae", "trained_on": "landscape", **settings}
-    return {"codecs": {**demo()["codecs"], "c": made}}
+    return {"codecs": {**DEMO["codecs"], "c": made}}
 
 
 @pytest.mark.parametrize("path", EXPERIMENTS, ids=lambda path: path.stem)
@@ -73,17 +75,17 @@ def fine_tuned(*, start: dict[str, Any], **settings: Any) -> dict[str, Any]:
 
 def sourced(**source: Any) -> dict[str, Any]:
     """Return a dataset with this source."""
-    return {"datasets": demo()["datasets"] | {"x": demo()["datasets"]["landscape"] | {"source": source}}}
+    return {"datasets": DEMO["datasets"] | {"x": DEMO["datasets"]["landscape"] | {"source": source}}}
 
 
 def judge(source: dict[str, Any], **settings: Any) -> dict[str, Any]:
     """Return a classifier for the tiles of a source."""
     classifier = {"kind": "classifier", "trained_on": "x", **settings}
-    return sourced(**source) | {"extractors": demo()["extractors"] | {"x": classifier}}
+    return sourced(**source) | {"extractors": DEMO["extractors"] | {"x": classifier}}
 
 
-TILE = demo()["datasets"]["landscape"]["tiles"]["size"]
-SENTINEL2 = demo()["datasets"]["landscape"] | {
+TILE = DEMO["datasets"]["landscape"]["tiles"]["size"]
+SENTINEL2 = DEMO["datasets"]["landscape"] | {
     "source": {"kind": "sentinel2", "synthetic": {"scenes": 1, "size": 510}},
     "rendering": {"bands": ["B04", "B03", "B02"], "low": 0.0, "high": 0.3},
 }
@@ -156,7 +158,7 @@ MISTAKES: list[tuple[dict[str, Any], list[str]]] = [
         ["runs.a.guide.by: start", "prediction of runs.b without a label", "`label_dropout` is 0"],
     ),
     (
-        {"datasets": demo()["datasets"] | {"landscape": SENTINEL2}, **run(guide={"by": "self"})},
+        {"datasets": DEMO["datasets"] | {"landscape": SENTINEL2}, **run(guide={"by": "self"})},
         ["runs.a.guide.by: self", "all tiles of datasets.landscape have one label", "`by: start`"],
     ),
     (

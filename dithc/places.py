@@ -31,9 +31,7 @@ def cache_home() -> Path | None:
             return _private(private)
         if wanted.is_absolute() and (named or Path(home).is_dir()) and is_writable(wanted):
             return wanted
-        log.warning(
-            f"caches are in {_private(private)}: {wanted} is not writable; set XDG_CACHE_HOME to choose a folder"
-        )
+        log.warning(f"caches are in {_private(private)}: {wanted} is not writable; set XDG_CACHE_HOME")
         return private
     except OSError as error:
         log.warning(f"no caches are kept: {error}; set XDG_CACHE_HOME to a writable folder")

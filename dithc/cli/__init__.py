@@ -76,9 +76,7 @@ STAGES = {
 }
 """Commands for which the configuration can request memory."""
 
-FULL = (
-    "free space there (or raise the quota), or write to another file system (temporary files: set TMPDIR); then restart"
-)
+FULL = "free space (or raise the quota), or write to another file system (temporary files: set TMPDIR); then restart"
 DENIED = "change its permissions or owner, or choose another folder; then restart"
 FIXES = {
     errno.ENOSPC: FULL,
@@ -193,9 +191,7 @@ def _ended(words: Sequence[str]) -> int:
         return 141
     except documents.Altered as error:
         fix = "delete it and rerun the command that writes it"
-        told = problem(
-            f"dithc {words[0]} reads a changed file", got=error, expected="the bytes under its seal", fix=fix
-        )
+        told = problem(f"dithc {words[0]} reads a changed file", got=error, expected="the sealed bytes", fix=fix)
         logger(f"dithc.{words[0]}").error(str(told))
         return UserError.status
     except Exception as error:

@@ -14,9 +14,7 @@ from dithc.log import logger, problem, refusal
 if TYPE_CHECKING:
     from dithc.comm import launch
 
-SUMMARY = (
-    "Start a command on one or several ranks, forward signals and exit status, and stop it when its driver has ended."
-)
+SUMMARY = "Start a command on ranks, forward signals and exit status, and stop it when its driver has ended."
 EXAMPLE = (
     "dithc launch --launcher mpiexec --ranks 2 --cpus 1 -- dithc train --config config/experiments/demo.yaml "
     "--run pretrain --latents results/demo/latents/landscape/manifest.json --out "
@@ -53,7 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--node-cpus", type=int, help="CPUs shared by the ranks of a node, instead of --cpus")
     parser.add_argument("--mpiexec", metavar="PATH", help="absolute path of mpiexec (default: next to this Python)")
     parser.add_argument(
-        "--grace-seconds", type=float, default=60.0, help="time to save and stop without the driver (default 60)"
+        "--grace-seconds", type=float, default=60.0, help="time to stop without the driver (default 60)"
     )
     parser.add_argument(
         "--srun-mpi",
@@ -62,9 +60,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="bootstrap of ranks under srun: hydra (MPICH's mpiexec, started by srun), or an interface of "
         "`srun --mpi=list` (default: DITHC_SRUN_MPI, else auto: hydra for MPICH, else pmix)",
     )
-    parser.add_argument(
-        "--walltime-minutes", type=float, metavar="M", help="end of the job, if the scheduler does not report it"
-    )
+    parser.add_argument("--walltime-minutes", type=float, metavar="M", help="end of the job, if not reported")
     parser.add_argument(
         "--scheduler",
         choices=("none", "slurm", "generic"),
@@ -189,10 +185,7 @@ def _default_launcher(nodes: int) -> "launch.Launcher":
         return "mpiexec"
     if nodes > 1 or (shutil.which("srun") and site.nodes_of(job)):
         return "srun"
-    log.warning(
-        "SLURM_JOB_ID is %s, but that job has no nodes or srun is missing: starting the ranks here with mpiexec",
-        job,
-    )
+    log.warning("job %s (SLURM_JOB_ID) has no nodes, or srun is missing: starting the ranks here with mpiexec", job)
     return "mpiexec"
 
 

@@ -19,9 +19,7 @@ log = logger("dithc.cores")
 
 def add_ranks_argument(parser: argparse.ArgumentParser) -> None:
     """Declares `--ranks`."""
-    parser.add_argument(
-        "--ranks", type=int, metavar="N", help="required number of ranks (started by `dithc launch`, or 1)"
-    )
+    parser.add_argument("--ranks", type=int, metavar="N", help="required ranks (started by `dithc launch`, or 1)")
 
 
 @contextmanager

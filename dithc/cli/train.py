@@ -24,14 +24,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_of(parser, "run")
     parser.add_argument("--latents", type=Path, required=True, metavar="MANIFEST", help="latents to train on")
     parser.add_argument("--init", type=Path, metavar="MANIFEST", help="manifest of the run to fine-tune")
-    parser.add_argument(
-        "--store", type=Path, metavar="DIR", help="folder of checkpoints (default: `store` of the configuration)"
-    )
+    parser.add_argument("--store", type=Path, metavar="DIR", help="folder of checkpoints (default: `store`)")
     parser.add_argument("--until", type=int, metavar="STEP", help="last step of this job (default: `steps` of the run)")
     parser.add_argument("--out", type=Path, required=True, metavar="MANIFEST", help="manifest to write")
-    parser.add_argument(
-        "--walltime-minutes", type=float, metavar="M", help="time limit; the command saves and stops before it"
-    )
+    parser.add_argument("--walltime-minutes", type=float, metavar="M", help="save and stop before this time")
     parser.add_argument(
         "--strategy",
         choices=("cftp", "dp", "dp+tp"),

@@ -109,7 +109,7 @@ class Foreign(Settings):
             given, fitting = getattr(self, name), {self.latent_channels, self.channels(0)}
             if isinstance(given, list) and len(given) not in fitting:
                 raise ValueError(
-                    f"`{name}` has {len(given)} numbers: set one, or {' or '.join(map(str, sorted(fitting)))}, one per channel"
+                    f"`{name}` has {len(given)} numbers: set one, or one for each of {min(fitting)} channels"
                 )
 
 
@@ -284,13 +284,9 @@ class Extractor(Settings):
         if self.kind == "classifier" and (self.trained_on is None or self.path is not None):
             raise ValueError("a `classifier` extractor requires `trained_on` (a dataset) and no `path`")
         if self.kind != "classifier" and (self.path is None or self.trained_on is not None):
-            raise ValueError(
-                f"a `{self.kind}` extractor requires `path` (its weights on this machine) and no `trained_on`"
-            )
+            raise ValueError(f"a `{self.kind}` extractor requires `path` (its weights) and no `trained_on`")
         if self.defects and self.kind != "classifier":
-            raise ValueError(
-                f"`defects` applies to `classifier` extractors, which are trained here; this one is `{self.kind}`: leave it out"
-            )
+            raise ValueError(f"`defects` applies to `classifier` extractors, not to `{self.kind}`: leave it out")
         if self.trust != (self.kind == "torchscript"):
             raise ValueError(
                 "a `torchscript` extractor is a program that runs with your permissions: set `trust: true` if you know the "

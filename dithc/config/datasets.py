@@ -244,9 +244,7 @@ class Sentinel2Array(_Files):
     def _check_consistency(self) -> None:
         super()._check_consistency()
         if self.units == "dn" and self.offset is None:
-            raise ValueError(
-                "`offset` must be declared for `units: dn`: -1000 for processing baseline 04.00 and later, 0 before"
-            )
+            raise ValueError("`offset` must be declared for `units: dn`: -1000 from baseline 04.00 on, 0 before")
 
 
 class Coefficients(Settings):
@@ -309,9 +307,7 @@ class Gaofen2(_Source):
         if self.pansharpen == "none":
             return
         if not self.takes_raw:
-            raise ValueError(
-                "`pansharpen` requires products of level 1A: set the height of the ground (`height_m`, `dem`)"
-            )
+            raise ValueError("`pansharpen` requires products of level 1A: set the height (`height_m`, `dem`)")
         if self.units != "dn":
             raise ValueError("`pansharpen` requires products of level 1A, which have `units: dn`")
         if self.gsd_m > SHARPENED_GSD_M:
@@ -327,17 +323,13 @@ class Gaofen2(_Source):
                 raise ValueError("`coefficients` have no effect: set `calibrate: radiance` or `reflectance`")
             return
         if self.units != "dn":
-            raise ValueError(
-                f"`calibrate: {self.calibrate}` needs digital numbers (`units: dn`): a stretched byte has lost them"
-            )
+            raise ValueError(f"`calibrate: {self.calibrate}` needs `units: dn`: a stretched byte has lost the numbers")
         lists = {} if given is None else given.model_dump(exclude_none=True)
         wrong = next((name for name, values in lists.items() if len(values) != len(self.bands)), None)
         if wrong is not None:
             raise ValueError(f"`coefficients.{wrong}` has not one number for each of the {len(self.bands)} `bands`")
         if len(self.bands) != PUBLISHED_BANDS and {"gain", "irradiance"} - lists.keys():
-            raise ValueError(
-                f"coefficients are published for 4 bands, and `bands` has {len(self.bands)}: give all `coefficients`"
-            )
+            raise ValueError(f"published coefficients have 4 bands, `bands` {len(self.bands)}: give all `coefficients`")
 
 
 class GeoTiff(_Files):
@@ -379,9 +371,7 @@ class GeoTiff(_Files):
         if not all(suffix.lower().endswith((".tif", ".tiff", ".jp2")) for suffix in self.suffixes or []):
             raise ValueError("each of `suffixes` ends with .tif, .tiff or .jp2, such as `_SR_B4.TIF`")
         if self.units in ("dn", "byte") and (self.scale != 1.0 or self.offset != 0.0):
-            raise ValueError(
-                f"`scale` and `offset` have no effect on `units: {self.units}`, which are kept as they are stored"
-            )
+            raise ValueError(f"`scale` and `offset` have no effect on `units: {self.units}`, which are not converted")
         steps = self.scale if isinstance(self.scale, list) else [self.scale]
         if 0.0 in steps:
             raise ValueError("`scale` is 0, which maps all numbers to `offset`: set another number")

@@ -253,9 +253,7 @@ class Evaluation(Settings):
         self._check_reuse()
         if self.guide is not None:
             if self.guidance <= 1.0:
-                raise ValueError(
-                    f"`guide` requires `guidance` above 1; with {self.guidance}, predictions do not move away from it"
-                )
+                raise ValueError(f"`guide` requires `guidance` above 1; with {self.guidance}, it has no effect")
             if self.at in ("start", "untrained", "codec"):
                 raise ValueError(f"`guide: {self.guide}` requires weights after the first step; `at` is {self.at}")
 
@@ -265,14 +263,12 @@ class Evaluation(Settings):
                 raise ValueError(f"`{key}` applies to generated images, and `at` is codec: leave it out")
         if self.windows is None and self.images < 2:
             raise ValueError(
-                "`images` is 1, and a score compares at least two: raise it (a scene has `windows`, and no score)"
+                "`images` is 1, and a score compares at least two: raise it (or set `windows`, for a scene)"
             )
         if self.windows is not None and self.size is None:
             raise ValueError("`windows` require the `size` of a scene: set it, such as 4096, or leave `windows` out")
         if self.windows is not None and (self.metrics or self.triplets):
-            raise ValueError(
-                "`metrics` and `triplets` belong to scores, and a scene (`windows`) has no score: leave them out"
-            )
+            raise ValueError("`metrics` and `triplets` require a score, and a scene (`windows`) has no score")
 
     def _check_reuse(self) -> None:
         """Check the settings that reuse values of previous evaluations of the network."""
@@ -282,7 +278,7 @@ class Evaluation(Settings):
         for key in reused:
             if self.windows is not None:
                 raise ValueError(
-                    f"`{key}` reuses values of previous evaluations, which have different input with `windows`: leave one out"
+                    f"`{key}` reuses values of previous evaluations, which `windows` change: leave one out"
                 )
             if self.guidance_interval is not None:
                 raise ValueError(
@@ -296,15 +292,13 @@ class Evaluation(Settings):
             )
 
     def _check_times(self, times: list[int]) -> None:
-        if len(times) != self.num_times:
+        if len(times) != (needed := self.num_times):
             raise ValueError(
-                f"`times` has {len(times)} timesteps and `steps` is {self.steps}: {self.sampler} needs {self.num_times}"
+                f"`times` has {len(times)} timesteps and `steps` is {self.steps}: {self.sampler} needs {needed}"
             )
         if times != sorted(set(times), reverse=True):
             raise ValueError(f"`times` are not descending: {times}")
         if self.solves_flow and (times[0] != FLOW_START or times[-1] == 0):
-            raise ValueError(
-                f"`times` of {self.sampler} must start at {FLOW_START}, which is pure noise, and end above 0: {times}"
-            )
+            raise ValueError(f"`times` of {self.sampler} must start at {FLOW_START} and end above 0: {times}")
         if not self.solves_flow and times[0] > LAST_TIMESTEP:
             raise ValueError(f"`times` of {self.sampler} must be at most {LAST_TIMESTEP}: {times}")

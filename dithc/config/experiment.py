@@ -110,9 +110,7 @@ class Experiment(Settings):
                     f"{ranks} ranks (machine.nodes x machine.ranks_per_node)"
                 )
         if machine.launcher == "srun" and machine.ranks_per_node is None:
-            raise ValueError(
-                "machine.launcher `srun` requires machine.ranks_per_node, because its nodes are other machines"
-            )
+            raise ValueError("machine.launcher `srun` requires machine.ranks_per_node: its nodes are other machines")
         if machine.launcher == "none" and ranks is not None and ranks > 1:
             raise ValueError(f"machine.launcher `none` starts one rank, {ranks} are requested")
 
@@ -172,7 +170,7 @@ class Experiment(Settings):
             )
         if size > tile and size % factor:
             raise ValueError(
-                f"{where}.size {size} is not a multiple of the codec's factor {factor}: use {size // factor * factor}"
+                f"{where}.size {size} is not a multiple of the codec's {factor}: use {size // factor * factor}"
             )
         if evaluation.pipefusion is None:
             return
@@ -207,12 +205,10 @@ class Experiment(Settings):
                 f"evaluations.{name}: `triplets` and the metrics of pixels require all bands, but codecs.{settings.codec} "
                 "decodes only the display bands, as 8-bit images: leave them out"
             )
-        known = settings.band_names or SENTINEL2_BANDS
+        known, has = settings.band_names or SENTINEL2_BANDS, f"evaluations.{name}.triplets has"
         for triplet in evaluation.triplets:
             if not set(triplet) <= set(known):
-                raise ValueError(
-                    f"evaluations.{name}.triplets has {', '.join(triplet)}: datasets.{run.dataset} has {', '.join(known)}"
-                )
+                raise ValueError(f"{has} {', '.join(triplet)}: datasets.{run.dataset} has {', '.join(known)}")
 
     def _check_rendering(self, name: str, dataset: Dataset) -> None:
         """Check that the source has the bands of rendering and codec, if the configuration defines its bands."""

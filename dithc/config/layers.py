@@ -1,5 +1,6 @@
 """Merging of settings from several origins key by key, and a list of the overridden values."""
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -57,7 +58,4 @@ def _leaves(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, 
         if isinstance(value, Mapping) and value:
             yield from _leaves(value, f"{prefix}{key}.")
         else:
-            yield (
-                prefix + str(key),
-                "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value),
-            )
+            yield prefix + str(key), json.dumps(value) if value is None or isinstance(value, bool) else str(value)

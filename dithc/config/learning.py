@@ -184,9 +184,7 @@ class Objective(Settings):
 
     def _check_consistency(self) -> None:
         if self.predict == "flow" and self.weight != "none":
-            raise ValueError(
-                f"`weight` {self.weight} requires a noise schedule, which `predict: flow` does not have: leave it out"
-            )
+            raise ValueError(f"`weight` {self.weight} requires a noise schedule, not `predict: flow`: leave it out")
         if self.times == "uniform":
             self._check_unused("times: logit-normal", "mean", "std")
         if self.weight == "none":

@@ -138,9 +138,7 @@ def experiment_of(
     named_files = [Layer(_plain(text.origin), text.values) for text in texts] if len(layers) > 1 else []
     for line in overridden([*named_files, *layers], {*profiled, "machine"}):
         log.info(line)
-    config = {
-        key: config[key] for key in config if key != "seal"
-    }  # the seal of a file that dithc wrote is not a setting
+    config = {key: config[key] for key in config if key != "seal"}  # dithc adds a seal to the files that it writes
     if not any(config.get(name) for name in SECTIONS):
         config = {**read(DEMO).values, **config}
     # Snakemake removes its own keys, such as templates, which run code. Include them, so that they are rejected.

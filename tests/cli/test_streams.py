@@ -43,7 +43,7 @@ def run(closed: str, *words: str, **variables: str) -> subprocess.CompletedProce
     )
 
 
-@pytest.mark.parametrize("closed", ["0", "1", "2", "01", "12", "012"])
+@pytest.mark.parametrize("closed", ["0", "12", "012"])
 @pytest.mark.slow
 def test_closed_streams_change_no_verdict(manifest: Path, tmp_path: Path, closed: str) -> None:
     out = tmp_path / "found.json"

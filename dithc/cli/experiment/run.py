@@ -12,9 +12,7 @@ if TYPE_CHECKING:
     from dithc.cluster import Job
     from dithc.workflow import Engine, Progress, Status
 
-SUMMARY = (
-    "Runs an experiment through Snakemake and shows its stages. Snakemake's output goes to a file next to their logs."
-)
+SUMMARY = "Runs an experiment by Snakemake and shows its stages. Snakemake's output goes to a file next to their logs."
 EXAMPLE = "dithc run --profile profiles/local --configfile config/experiments/demo.yaml"
 # Arguments with which Snakemake runs no jobs, so that the user wants its output.
 NO_RUN = re.compile(
@@ -59,9 +57,7 @@ def _check_folders() -> None:
 
     if not is_writable(Path.cwd()):
         fix = "start in a writable folder that has Snakefile, workflow, config and profiles (links or copies)"
-        raise problem(
-            "working folder", got=f"{Path.cwd()} is not writable", expected="a writable folder for .snakemake", fix=fix
-        )
+        raise problem("working folder", got=f"{Path.cwd()} is not writable", expected="a writable folder", fix=fix)
     if cache_home() is None:
         fix = "set XDG_CACHE_HOME or TMPDIR to a writable folder"
         raise problem("cache of Snakemake", got="no writable folder", expected="a writable folder", fix=fix)

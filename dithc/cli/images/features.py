@@ -35,9 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     images.add_argument("--tiles", type=Path, help="manifest of real tiles")
     images.add_argument("--samples", type=Path, help="manifest of generated images")
     parser.add_argument("--split", choices=["train", "val", "test", "all"], default="all", help="split of real tiles")
-    parser.add_argument(
-        "--images", default="all", metavar="N", help="number of real tiles, selected by the seed (default all)"
-    )
+    parser.add_argument("--images", default="all", metavar="N", help="number of real tiles, drawn by the seed (all)")
     parser.add_argument(
         "--turned",
         action="store_true",
@@ -51,7 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="also of three other bands as red, green, blue, each from low to high: B12+B11+B04; may be repeated",
     )
     parser.add_argument(
-        "--pixels", action="store_true", help="also measure bands, indices and spectra in the units of the dataset"
+        "--pixels", action="store_true", help="also measure bands, indices and spectra in physical units"
     )
     add_out(parser, "features are written")
     add_ranks_argument(parser)

@@ -5,7 +5,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dithc.cli.making import add_of
+from dithc.cli.making import add_of, add_out
 from dithc.cli.ranks import HELD, add_ranks_argument, leased, ranks
 from dithc.log import problem
 
@@ -34,9 +34,7 @@ TIMEOUT_SECONDS = 7 * 24 * 3600.0
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of the command."""
     add_inputs(parser)
-    parser.add_argument(
-        "--out", type=Path, required=True, metavar="MANIFEST", help="manifest to write, next to the shards"
-    )
+    add_out(parser, "the shards are written")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the numbers to this file")
     parser.add_argument(
         "--degrees",
@@ -98,9 +96,7 @@ def add_inputs(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--checkpoint", type=Path, nargs="?", metavar="MANIFEST", help="manifest of the run")
     parser.add_argument("--latents", type=Path, nargs="?", metavar="MANIFEST", help="latents of its training")
     parser.add_argument("--tiles", type=Path, required=True, metavar="MANIFEST", help="tiles of its dataset")
-    parser.add_argument(
-        "--codec", type=Path, nargs="?", metavar="MANIFEST", help="codec, if dithc trained it; else omit"
-    )
+    parser.add_argument("--codec", type=Path, nargs="?", metavar="MANIFEST", help="codec, if dithc trained it")
 
 
 def job_of(experiment: "Experiment", args: argparse.Namespace) -> "Job":

@@ -43,9 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help=f"latents (default {LATENTS}), or images (default {IMAGES}) of the search; the same number for validation",
     )
     parser.add_argument("--reference-steps", type=int, default=200, metavar="N", help="reference steps (default 200)")
-    parser.add_argument(
-        "--epsilon-scaling", action="store_true", help="search `epsilon_scaling` instead of the timesteps"
-    )
+    parser.add_argument("--epsilon-scaling", action="store_true", help="search `epsilon_scaling`, not the timesteps")
     parser.add_argument(
         "--trained",
         type=Path,

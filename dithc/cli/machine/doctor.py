@@ -26,9 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--verbose", action="store_true", help="also show the kernel of each operator and its reason")
     cluster = parser.add_argument_group("on the login node of a Slurm cluster")
-    cluster.add_argument(
-        "--write-profile", metavar="NAME", help="write profiles/NAME for this cluster, and a link to it"
-    )
+    cluster.add_argument("--write-profile", metavar="NAME", help="write profiles/NAME for this cluster, and a link")
     cluster.add_argument("--partition", metavar="P", help="partition of the profile (default: Slurm's default)")
     cluster.add_argument("--account", metavar="A", help="account of the profile (default: yours)")
     cluster.add_argument("--nodes", type=int, default=1, metavar="N", help="nodes per training run (default 1)")

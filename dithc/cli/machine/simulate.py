@@ -52,16 +52,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--images-per-node", type=int, help="of that step (default: the file's, or 112)")
     parser.add_argument("--ranks-per-node", type=int, help="ranks per node (default: one per die)")
-    parser.add_argument(
-        "--collectives", default="hierarchical", help="of hierarchical, ring, rabenseifner; a curve each"
-    )
+    parser.add_argument("--collectives", default="hierarchical", help="of hierarchical, ring, rabenseifner; curves")
     parser.add_argument("--wire", default="fp32", help="wire types among fp32, bf16; one curve each, if hierarchical")
     parser.add_argument("--bucket-mb", type=float, help="bucket size in MB (default: dithc's rule)")
     parser.add_argument("--no-overlap", action="store_true", help="exchange after the backward pass")
     parser.add_argument("--no-communication-core", action="store_true", help="communicate on a core that computes")
     parser.add_argument("--zero1", action="store_true", help="shard the optimizer state")
     parser.add_argument(
-        "--stragglers", type=float, metavar="SPREAD", help="spread of rank speeds (default: fitted on LX2, else 0)"
+        "--stragglers", type=float, metavar="SPREAD", help="spread of speeds (default: fitted on LX2, or 0)"
     )
     parser.add_argument("--fixed-seconds", type=float, default=0.0, help="time per step without images (default 0)")
     parser.add_argument("--steps", type=int, default=32, help="steps averaged per point (default 32)")
@@ -79,9 +77,7 @@ def _add_sampling(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--size", type=int, default=256, metavar="PIXELS", help="image side in pixels (default 256)")
     group.add_argument("--sampling-steps", type=int, default=50, help="network evaluations per image (default 50)")
     group.add_argument("--unguided", action="store_true", help="evaluate one branch per step instead of two")
-    group.add_argument(
-        "--bandwidth", type=float, help="bytes/s of a rank between nodes (default: from the description)"
-    )
+    group.add_argument("--bandwidth", type=float, help="bytes/s of a rank between nodes (default: described)")
     group.add_argument("--flops", type=float, help="rate of a rank in flop/s (default: rate of --step)")
     group.add_argument("--half-tokens", type=float, default=16.0, help="tokens for half of that rate (default 16)")
     group.add_argument("--decode-tflop", type=float, help="decoder work per image (default: Stable Diffusion's)")

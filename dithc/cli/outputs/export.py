@@ -90,10 +90,7 @@ def _images(args: argparse.Namespace, layout: Any) -> int:
     str(args.out.resolve()).encode()  # GDAL accepts UTF-8 only; the command line reports the error
     stage: Literal["sample", "tiles"] = "sample" if args.samples else "tiles"
     numbers = write(args.samples or args.tiles, stage=stage, layout=layout, out=args.out, select=args.select or ":")
-    print(
-        f"{args.out}: {numbers['images']} images, {sum(numbers['clipped'].values())} of {numbers['values']} values "
-        "clipped"
-    )
+    print(f"{args.out}: {numbers['images']} images, {sum(numbers['clipped'].values())} of {numbers['values']} clipped")
     return 0
 
 

@@ -10,9 +10,7 @@ from typing import Any
 from dithc.log import UserError, escaping, problem, read_metrics
 from dithc.sealed import content_of, parse, plain, unseal_lines
 
-SUMMARY = (
-    "Describes any output: a manifest, a folder of a stage, a shard, a checkpoint, a store, metrics, a report's JSON."
-)
+SUMMARY = "Describes any output: manifest, folder of a stage, shard, checkpoint, store, metrics, JSON of a report."
 EXAMPLE = "dithc show results/demo/tiles/sentinel2 --png tiles.png"
 KINDS = (
     "a manifest (.json), a folder of a stage, an array (.npy), a checkpoint or store folder, weights (.safetensors), "
@@ -154,9 +152,8 @@ def _report(content: dict[str, Any]) -> list[str]:
         score = item["score"]
         said = "not run"
         if score:
-            said = (
-                f"FID {score['fid']:.6g}, floor {score['floor']}, {score['n_generated']} against {score['n_real']} real"
-            )
+            counts = f"{score['n_generated']} against {score['n_real']} real"
+            said = f"FID {score['fid']:.6g}, floor {score['floor']}, {counts}"
             if content.get("measure") == "KID":
                 said = f"KID {score['kid']:.4g}, 95 % {score['kid_interval'] or 'unknown'}, {said}"
             said += "" if score["comparable"] else ", NOT COMPARABLE with published FID"
@@ -182,9 +179,8 @@ def _metrics(path: Path) -> list[str]:
     for name in rows[-1]:
         values = [row[name] for row in rows if math.isfinite(row.get(name, math.nan))]
         if name not in ("step", "time") and values:
-            lines.append(
-                f"  {name}: first {values[0]:.6g}, last {values[-1]:.6g}, {min(values):.6g} to {max(values):.6g}"
-            )
+            ends = f"first {values[0]:.6g}, last {values[-1]:.6g}"
+            lines.append(f"  {name}: {ends}, {min(values):.6g} to {max(values):.6g}")
     return lines
 
 

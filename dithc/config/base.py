@@ -68,8 +68,7 @@ def _is_truth(annotation: object) -> bool:
 
 
 class Settings(BaseModel):
-    """Base class of a section. The docstrings of its fields are their documentation in docs/config.md and the JSON
-    schema."""
+    """Base class of a section. The docstrings of its fields are their documentation."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True, allow_inf_nan=False)
 

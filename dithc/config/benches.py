@@ -19,8 +19,7 @@ class Strategies(Settings):
     rounds: Positive = 2
     """Runs of each strategy, interleaved."""
     memory_limit_gib: Gib | None = None
-    """Total memory of all ranks of a run. A run that exceeds it is reported as out of memory; the available memory if
-    unset."""
+    """Total memory of all ranks of a run. A run beyond it is reported as out of memory; the free memory if unset."""
 
 
 class Scaling(Settings):
@@ -41,8 +40,7 @@ class Scaling(Settings):
 
 
 class Simulate(Settings):
-    """Simulation of training steps on a described machine with many nodes. The report marks the results as
-    simulated."""
+    """Simulation of training steps on a described machine with many nodes, marked as simulated in the report."""
 
     machine: Place | None = None
     """Description of the machine, such as profiles/machines/lx2.yaml; no simulation if unset."""
@@ -54,13 +52,11 @@ class Simulate(Settings):
     nodes: list[Positive] = Field(default=[1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024], max_length=64)
     """Numbers of nodes."""
     of: list[Literal["paper", "weak", "strong"]] = ["paper"]
-    """Simulated experiments. paper: the experiments of the paper, as published and with dithc; weak, strong: scaling of
-    dithc."""
+    """Simulated experiments. paper: those of the paper, as published and with dithc; weak, strong: scaling of dithc."""
 
 
 class Stepwise(Settings):
-    """Training runs that enable one component of dithc after another. The report compares them with figure 9 of the
-    paper."""
+    """Training runs that enable one component of dithc after another. Compared with figure 9 of the paper."""
 
     model: Preset | None = None
     """Preset to measure; no measurement if unset."""
@@ -119,8 +115,7 @@ class SamplingBench(Settings):
     decode_size: Annotated[int, Field(ge=0, le=65536, multiple_of=8)] = 1024
     """Side in pixels of the image that one rank and all ranks decode; 0 disables the measurement."""
     decode_width: Size = 32
-    """Channels of the decoders, a power of two. The decoder of Stable Diffusion has 128 and is about ten times
-    slower."""
+    """Channels of the decoders, a power of two. Stable Diffusion has 128 and is about ten times slower."""
     diffusers: bool = True
     """Also measure the pipeline of diffusers with the same weights, if it is installed."""
     rounds: Positive = 3

@@ -37,8 +37,7 @@ class SdVae(Settings):
     kind: Literal["sd-vae"]
     """Selects this codec."""
     path: Place
-    """Folder in the layout of diffusers: config.json and diffusion_pytorch_model.safetensors. dithc does not download
-    files."""
+    """Folder in the layout of diffusers: config.json and diffusion_pytorch_model.safetensors."""
     scale: float = Field(default=0.18215, gt=0.0, le=1000.0)
     """Factor applied to latents."""
     factor: ClassVar[int] = 8
@@ -125,8 +124,8 @@ class Diffusers(Foreign):
     """Factor applied to latents so that their variance is about 1; one number, or one per channel. If unset, the value
     in config.json (`scaling_factor`, `latents_std`)."""
     shift: Shift | list[Shift] | None = None
-    """Number subtracted from latents before `scale`. If unset, the value in config.json (`shift_factor`,
-    `latents_mean`), or 0."""
+    """Number subtracted from latents before `scale`. If unset, that of config.json (`shift_factor`, `latents_mean`) or
+    0."""
 
 
 class Torchscript(Foreign):
@@ -136,8 +135,8 @@ class Torchscript(Foreign):
     """File or folder of the autoencoder. dithc does not download files."""
     kind: Literal["torchscript"]
     """Selects this codec. `path` is a TorchScript file with methods `encode` and `decode`, or a folder with
-    `encoder.pt` and `decoder.pt`, or `encoder.pt2` and `decoder.pt2`. These files are programs that run with your
-    permissions: see `trust`."""
+    `encoder.pt` and `decoder.pt`, or `encoder.pt2` and `decoder.pt2`. They are programs that run with your permissions:
+    see `trust`."""
     scale: Scale | list[Scale]
     """Factor applied to latents so that their variance is about 1; one number, or one per channel."""
     shift: Shift | list[Shift] = 0.0
@@ -147,8 +146,7 @@ class Torchscript(Foreign):
     high: float = Field(default=1.0, ge=-1e6, le=1e6)
     """Input and output value of the autoencoder for the highest value of a band, which is 1 in scaled tiles."""
     moments: Literal["mean", "mean-logvar"] = "mean"
-    """Output of the encoder: the latent; or mean and log-variance of the posterior, as a pair or concatenated along the
-    channels."""
+    """Output of the encoder: the latent; or mean and log-variance, as a pair or concatenated along the channels."""
     trust: bool = False
     """Must be true: you know the origin of the files and allow their program to run. No effect on results."""
 
@@ -164,8 +162,7 @@ class Torchscript(Foreign):
 
 
 class KlVae(Settings):
-    """An autoencoder with a KL term for any number of bands, trained by this workflow. Its initial weights are the best
-    linear codec of its size."""
+    """An autoencoder with a KL term for any number of bands, trained here from the best linear codec of its size."""
 
     kind: Literal["kl-vae"]
     """Selects this codec."""
@@ -270,8 +267,8 @@ class Extractor(Settings):
     """Tiles per training step of the `classifier`."""
     defects: bool = False
     """Also train the `classifier` to detect defects of random strength (blocks, blur, noise and others), and use
-    features of all its stages. Its features then react to defects that a classifier of clean tiles ignores. Its dataset
-    may have one class."""
+    features of all its stages. Its features then react to defects that others ignore. Its dataset may have one
+    class."""
 
     @model_validator(mode="before")
     @classmethod

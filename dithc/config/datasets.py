@@ -39,8 +39,7 @@ class Synthetic(Settings):
     scenes: Positive = 2
     """Number of scenes; for an image folder, images per class."""
     size: Size = 768
-    """Side of a scene in pixels at its finest resolution, a multiple of 6 for Sentinel-2; for an image folder, an
-    image's typical side."""
+    """Side of a scene in pixels at its finest resolution, a multiple of 6 for Sentinel-2; typical side of an image."""
     classes: Size = 4
     """Classes of an image folder; ignored by satellite scenes."""
 
@@ -52,9 +51,8 @@ class _Source(Settings):
     synthetic: Synthetic | None = None
     """Generate the input instead: data of the same structure for machines without data."""
     include: list[Pattern] = Field(default=[], max_length=1000)
-    """Patterns of names, or of paths below `path`. Only matching files, products and folders are read: `*_SR_*.tif`,
-    `2023/*`. Case does not matter, and `*` also matches `/`. Masks become scenes only if a pattern names a mask
-    (`*_udm2.tif`)."""
+    """Patterns of names, or of paths below `path`. Only matches are read: `*_SR_*.tif`, `2023/*`. Case does not matter,
+    and `*` also matches `/`. Masks are scenes only if a pattern names one (`*_udm2.tif`)."""
     exclude: list[Pattern] = Field(default=[], max_length=1000)
     """Patterns, as in `include`, of files, products and folders that are not read."""
 
@@ -76,7 +74,7 @@ class MaskFile(Settings):
     clear: list[MaskValue] = Field(default=[0], max_length=1000)
     """Values of clear pixels: `[1]` for band 1 of PlanetScope's udm2."""
     cloud: list[MaskValue] | Literal["others"] = Field(default=[1, 1024, 2048, 3072])
-    """Values of cloudy or unusable pixels, by default 1 and QA60. `others` means all values outside `clear` and
+    """Values of cloudy or unusable pixels, by default 1 and QA60. `others`: all values outside `clear` and
     `no_data`."""
     no_data: list[MaskValue] = Field(default=[255], max_length=1000)
     """Values of pixels without data. A value in none of the three lists rejects the scene."""
@@ -92,8 +90,8 @@ class Clouds(Settings):
     """Selection of cloudy pixels in a scene. `tiles.max_cloud` limits their share in a tile."""
 
     mask: MaskFile | None = None
-    """Mask rasters next to scenes. `{}` selects `NAME_mask.tif` or `NAME_mask.npy` with 0 clear, 255 no data, and 1 or
-    QA60 cloud."""
+    """Mask rasters next to scenes. `{}` selects `NAME_mask.tif` or `.npy` with 0 clear, 255 no data, 1 or QA60
+    cloud."""
     buffer_m: float = Field(default=0.0, ge=0.0, le=10_000.0)
     """Meters around each cloudy pixel, to all four sides and corners, that also count as cloud."""
 
@@ -123,9 +121,8 @@ class _Files(_Source):
 
 class _Sentinel2Bands(_Source):
     gsd_m: Metres = 10.0
-    """Pixel size of the common grid in meters. If a product has a band at several sizes, the file of this size is read,
-    or else the next finer file. A band is resampled to a finer grid only from its native pixel size, never from a
-    coarser copy."""
+    """Pixel size of the common grid in meters. Of a band at several sizes, the file of this size is read, or else the
+    next finer file. A band is resampled to a finer grid only from its native size."""
     bands: list[Sentinel2Band] | None = Field(default=None, min_length=1, max_length=13)
     """Bands to read, in this order. If unset, all bands of the product's level in the order B01 to B12."""
     clouds: ProductClouds = ProductClouds()
@@ -202,7 +199,7 @@ class Sentinel2Stac(_Sentinel2Bands):
     kind: Literal["sentinel2-stac"]
     """Selects this reader."""
     search: Search | None = None
-    """Selection of scenes that `dithc fetch` downloads into `path`. Staging uses these scenes only and never accesses a
+    """Selection of scenes that `dithc fetch` downloads into `path`. Staging uses these scenes only, without a
     network."""
     checksum: Literal["verify", "skip"] = "verify"
     """Compare every file with its size and checksum in the item and in lock.json. `skip` trusts the disk."""
@@ -230,8 +227,7 @@ class Sentinel2Array(_Files):
     """Value added to a digital number before the division by `quantification`: -1000 from processing baseline 04.00, 0
     before. Required for `units: dn`, because the files do not contain it and a guess would be silently wrong."""
     check_offset: bool = True
-    """Reject a file if its values contradict the declared offset. Disable this check for scenes that are truly that
-    bright."""
+    """Reject a file if its values contradict the declared offset. Disable it for scenes that are truly that bright."""
     quantification: float = Field(default=10000.0, gt=0.0, le=10.0**9)
     """Digital numbers per unit of reflectance."""
     layout: Literal["chw", "hwc"] = "chw"
@@ -255,8 +251,8 @@ class Coefficients(Settings):
     offset: list[Coefficient] | None = Field(default=None, min_length=1, max_length=64)
     """Radiance of the digital number 0; 0 if unset."""
     irradiance: list[Above0] | None = Field(default=None, min_length=1, max_length=64)
-    """Solar irradiance at the top of the atmosphere at one astronomical unit (W m-2 um-1), for reflectance. If unset,
-    the published values are used."""
+    """Solar irradiance at the top of the atmosphere at one astronomical unit (W m-2 um-1), for reflectance; as
+    published if unset."""
 
 
 class Gaofen2(_Source):
@@ -271,12 +267,10 @@ class Gaofen2(_Source):
     layout: Literal["chw", "hwc"] = "chw"
     """Order of axes in .npy files; GeoTIFF is always chw."""
     gsd_m: Metres = 4.0
-    """Pixel size in meters of files without georeference, and of the grid for products of level 1A; recorded with every
-    tile."""
+    """Pixel size in meters of files without georeference, and of the grid for products of level 1A."""
     height_m: float | None = Field(default=None, ge=-1000.0, le=9000.0)
     """Read products of level 1A, folders or .tar.gz with their .rpb, and orthorectify them at this height in meters
-    above the WGS84 ellipsoid. If `dem` is also set, this value is added to its heights (most DEMs count from the
-    geoid)."""
+    above the WGS84 ellipsoid. With `dem`, it is added to its heights (most DEMs count from the geoid)."""
     dem: Place | None = None
     """Read products of level 1A and orthorectify them with this GeoTIFF of heights in meters."""
     calibrate: Literal["none", "radiance", "reflectance"] = "none"
@@ -285,11 +279,9 @@ class Gaofen2(_Source):
     coefficients: Coefficients | None = None
     """Calibration instead of the published calibration."""
     pansharpen: Literal["none", "gsa"] = "none"
-    """`gsa`: sharpen the bands of a product of level 1A with its panchromatic image, at `gsd_m` (adaptive
-    Gram-Schmidt)."""
+    """`gsa`: sharpen the bands of a product of level 1A with its panchromatic image, at `gsd_m` (by GSA)."""
     max_shift: float = Field(default=1.0, gt=0.0, le=100.0)
-    """Largest shift of the panchromatic image, in pixels of the multispectral image. Products with a larger shift are
-    rejected."""
+    """Largest shift of the panchromatic image, in pixels of the multispectral image. Others are rejected."""
 
     @property
     def takes_raw(self) -> bool:
@@ -342,21 +334,18 @@ class GeoTiff(_Files):
     bands: list[Band] = Field(min_length=1, max_length=64)
     """Names of the bands in the files' order."""
     suffixes: list[Title] | None = Field(default=None, min_length=1, max_length=64)
-    """Ends of the file names in the order of `bands`, if each band is a separate file: `_SR_B4.TIF`. The rest of the
-    name is the scene."""
+    """Ends of the file names in the order of `bands`, if each band is a file: `_SR_B4.TIF`. The rest is the scene."""
     wavelengths_nm: list[Wavelength] | None = Field(default=None, min_length=1, max_length=64)
     """Central wavelength of each band in nanometers, for the table of scenes."""
     units: Literal["dn", "byte", "reflectance", "radiance"]
     """Unit of a number after `scale` and `offset`: a digital number (uint16 only), a byte (uint8 only), reflectance 0
     to 1, or radiance (W m-2 sr-1 um-1)."""
     scale: Coefficient | list[Coefficient] = 1.0
-    """Reflectance or radiance per step of the stored numbers; one value, or one per band. 2.75e-5 for Landsat's
-    Collection 2."""
+    """Reflectance or radiance per step of stored numbers; one, or one per band. 2.75e-5 for Landsat's Collection 2."""
     offset: Coefficient | list[Coefficient] = 0.0
     """Reflectance or radiance of the stored number 0; one value, or one per band. -0.2 for Landsat's Collection 2."""
     nodata: float | None = None
-    """Stored value of pixels without data. It replaces the no-data value of a file; a mask or an alpha band still
-    applies."""
+    """Stored value of pixels without data. It replaces that of a file; masks and alpha bands still apply."""
     gsd_m: Metres | None = None
     """Pixel size in meters of files without georeference. If unset, these files are rejected."""
 
@@ -419,16 +408,14 @@ class Dataset(Settings):
     codec: Name
     """Name of the codec (section `codecs`) that encodes the tiles."""
     conditions: list[Conditions] = Field(default=[], max_length=64)
-    """Conditions from installed packages, computed for each tile in addition to the built-in conditions (place, day,
-    sun)."""
+    """Conditions from installed packages for each tile, in addition to the built-in conditions (place, day, sun)."""
     views: Literal[2, 8] = 2
     """Number of encoded views of a tile. 2: the tile and its mirror image. 8: all quarter turns of both, required for
     `augment:
     dihedral` of a run, with four times the disk space. Existing 2 views are not encoded again. If this value changes,
     finished runs of this dataset are trained again."""
     max_rejected: Fraction = 0.5
-    """Largest share of unusable scene files. Staging fails if the share is larger, or if any file contradicts a
-    declared offset."""
+    """Largest share of unusable scene files. Staging fails beyond it, or if a file contradicts a declared offset."""
 
     def _check_consistency(self) -> None:
         if self.split.cell_m is not None and self.source.kind == "image-folder":
@@ -445,8 +432,7 @@ class Dataset(Settings):
 
     @property
     def one_class(self) -> bool:
-        """True if all tiles have one class, as far as known before a scene is read. Only image folders have several
-        classes."""
+        """True if all tiles have one class, as far as known before a scene is read."""
         source = self.source
         if isinstance(source, InstalledSource):
             return not source.labelled

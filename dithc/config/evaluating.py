@@ -69,8 +69,7 @@ class Taylor(Settings):
     30 or more steps, and at most 1 for ddpm. Each degree stores one more stream of tokens per image."""
     warmup_steps: int = Field(default=6, ge=1, le=1000)
     """First evaluations, which all run the blocks, because residuals change fastest near pure noise. In 30 steps of a
-    flow (Sentinel-2, euler, interval 3), FID was 4% worse with 3. With 6 it was within the noise of seeds, and 47% of
-    the blocks ran."""
+    flow (Sentinel-2, euler, interval 3), FID was 4% worse with 3. With 6 it was within the noise of seeds; 47% ran."""
 
     def __str__(self) -> str:
         return f"{self.kind} cache, interval {self.interval}, order {self.order}"
@@ -82,18 +81,16 @@ Cache = Annotated[FirstBlock | Taylor, Field(discriminator="kind")]
 class Pipefusion(Settings):
     """Pipeline parallelism over patches: each rank is a stage with some blocks of the network, and the patches of an
     image pass through the stages. A patch attends to keys and values of other patches from the previous step (arXiv
-    2405.14430). For networks too slow to share tokens exactly: a rank sends the output of a block once per step,
-    independent of the depth."""
+    2405.14430). For slow networks: a rank sends the output of one block per step, at any depth."""
 
     pipefusion_parallel_degree: Positive = 1
-    """Ranks that are stages, at most the blocks of the network. Affects the time only: images depend on the patches,
-    not on the stages."""
+    """Ranks that are stages, at most the blocks of the network. Images depend on the patches, not on the stages."""
     num_pipeline_patch: int | None = Field(default=None, ge=1, le=MOST_PATCHES)
     """Number of patches of an image. A patch attends to earlier patches of the same step and to later patches of the
     previous step, so more patches use more outdated values. The number of stages if unset; 1 is exact."""
     warmup_steps: int = Field(default=1, ge=1, le=1000)
-    """First evaluations of the network, which are exact. In these, stages overlap only across the images of a batch and
-    the branches of guidance."""
+    """First evaluations of the network, which are exact. Their stages overlap only across images and branches of
+    guidance."""
 
     @property
     def patches(self) -> int:
@@ -136,15 +133,13 @@ class Evaluation(Settings):
     """Length of the average, such as 0.07, computed from the two averages of the run (`ema.lengths`) in all its kept
     checkpoints up to this step; none for the average of `ema.decay`."""
     images: int = Field(default=10000, ge=1, le=10**8)
-    """Number of generated images: at least one for a scene (`windows`), else at least two, because a score compares
-    images."""
+    """Number of generated images: at least one for a scene (`windows`), else at least two, for a score."""
     size: int | None = Field(default=None, ge=1, le=LARGEST_SCENE)
     """Pixels of a side of an image, such as 4096; the size of the dataset's tiles if unset. A larger image needs
     `windows`, or a run on tiles of that size. Must be a multiple of the codec's `factor`."""
     windows: Windows | None = None
     """Sampling of a scene larger than the network's tiles; none for images of the tile size. A scene and its GeoTIFF
-    (`dithc export`) are written separately, by rows. A scene has no score, because FID compares images as large as
-    tiles."""
+    (`dithc export`) are written separately, by rows. A scene has no score."""
     sampler: Sampler = "ddpm"
     """Solver of the reverse process: euler and heun for runs with `objective.predict: flow`, the others for all other
     runs. Select a sampler of an installed package by its name, or with settings: `{kind: NAME, ...}`."""
@@ -155,9 +150,8 @@ class Evaluation(Settings):
     odd number one for the last interval."""
     times: list[Annotated[int, Field(ge=0, le=FLOW_START)]] | None = Field(default=None, min_length=1, max_length=1000)
     """Training timesteps to visit, in falling order, as many as `steps`; `dithc search-sampler` finds them. For euler
-    and heun:
-    thousandths of time at which intervals begin, from 1000, as many as `steps`, for heun half of that. If unset, spread
-    as suits the sampler."""
+    and heun: thousandths of time at which intervals begin, from 1000; heun needs half. If unset, spread as suits the
+    sampler."""
     epsilon_scaling: float = Field(default=0.0, ge=-0.5, le=0.5)
     """Additional share of noise to remove: the predicted noise is multiplied by 1 + this x (1 - time), where time is 1
     at pure noise and 0 at the image. `dithc search-sampler --epsilon-scaling` finds the value for your network, some
@@ -171,8 +165,7 @@ class Evaluation(Settings):
     Other steps cost half; none to guide all steps."""
     guide: Literal["start"] | None = None
     """Prediction from which guidance moves away. start: the prediction without a label by the run's weights before its
-    first step (for fine-tuning: the pre-trained weights); none: the prediction without a label by the sampled
-    weights."""
+    first step (for fine-tuning: the pre-trained weights); none: the same by the sampled weights."""
     cache: Cache | None = None
     """Parts of a network evaluation that later evaluations reuse instead of computing them. Images are then not exact,
     which is noted with their score. none computes everything."""
@@ -193,8 +186,7 @@ class Evaluation(Settings):
     correlations), indices (NDVI and NDWI), spectra (radial power of each band)."""
     triplets: list[tuple[Band, Band, Band]] = Field(default=[], max_length=16)
     """FID and KID of other bands than the display bands, passed to the extractor as red, green and blue, such as [B12,
-    B11, B04]. Each band is scaled from its low to its high of `scaling`, on both sides. Each triplet takes as long as
-    the features of the dataset."""
+    B11, B04]. Each band is scaled from its low to its high of `scaling`, on both sides."""
     seed: Seed = 0
     """Seed of the images. Image i depends on (seed, i) only, not on the number of ranks."""
 

@@ -96,8 +96,7 @@ class InstalledSampler(Installed):
 
 
 class InstalledSource(Installed):
-    """A source of an installed package (docs/extending.md); `scenes(folder)` lists files, `read(path)` reads one
-    file."""
+    """A source of an installed package (docs/extending.md); `scenes(folder)` lists files, `read(path)` reads one."""
 
     group: ClassVar[extensions.Group] = "sources"
     synthetic: ClassVar[None] = None
@@ -135,8 +134,7 @@ class InstalledExtractor(Installed):
     resize: ClassVar[str] = "none"
 
     def network(self) -> Callable[[Any], Any]:
-        """Return a function from float32 RGB (N, 3, H, W), 0 to 255, H and W from 32 up, to floating features (N,
-        d)."""
+        """Return a function from float32 RGB (N, 3, H, W), 0 to 255, H and W from 32 up, to features (N, d)."""
         raise NotImplementedError(f"{type(self).__name__} has no `network()`")
 
 
@@ -148,8 +146,7 @@ class InstalledConditions(Installed):
     """File that the package reads, if any. A rule runs again if its bytes change."""
 
     def model(self) -> list[dict[str, Any]]:
-        """Return the map of each column to numbers for a model: entries like `MODEL` in
-        dithc/data/tiles/conditions.py."""
+        """Return the map of each column to numbers for a model, like `MODEL` in dithc/data/tiles/conditions.py."""
         raise NotImplementedError(f"{type(self).__name__} has no `model()`")
 
     def open(self) -> Callable[[Mapping[str, list[Any]]], Mapping[str, list[float | None]]]:

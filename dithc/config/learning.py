@@ -50,13 +50,11 @@ class Ema(Settings):
     decay: float = Field(default=0.9999, ge=0.0, lt=1.0)
     """Final decay."""
     warmup: bool = True
-    """Use min(decay, (1 + step) / (10 + step)). Without it, 0.9999 keeps 90% of the initial weights after 1,000
-    steps."""
+    """Use min(decay, (1 + step) / (10 + step)). Else 0.9999 keeps 90% of the initial weights after 1,000 steps."""
     lengths: list[Length] | None = Field(default=None, min_length=2, max_length=2)
     """Lengths of two additional averages in every checkpoint, such as [0.05, 0.1]: relative standard deviations of
     power-function profiles over the training so far (Karras et al. 2024). `evaluations.*.ema` computes the average of
-    any other length from the kept checkpoints. Fine-tuning and export use the average of `decay`. No additional
-    averages if unset."""
+    any other length from the kept checkpoints. Fine-tuning and export use that of `decay`."""
 
     def _check_consistency(self) -> None:
         if self.lengths is not None and self.lengths[0] >= self.lengths[1]:
@@ -67,8 +65,7 @@ class Model(Settings):
     """The network: a preset and its changes."""
 
     preset: Preset = "DiT-S/2"
-    """DiT-S, B, L or XL with patch 2, 4 or 8. ModernDiT-S, ... have the same sizes and blocks with `norm: rms`, `mlp:
-    swiglu` and `position: rope`."""
+    """DiT-S, B, L or XL with patch 2, 4 or 8. ModernDiT-S, ... have `norm: rms`, `mlp: swiglu` and `position: rope`."""
     learn_sigma: bool = True
     """Predict the variance as well (doubles the output channels, adds the VLB term)."""
     hidden_size: Size | None = None
@@ -78,14 +75,12 @@ class Model(Settings):
     num_heads: Size | None = None
     """Attention heads; the preset's if unset."""
     norm: Norm | None = None
-    """Normalization of tokens before shift and scale; the preset's if unset. layer: LayerNorm; rms: RMSNorm, which
-    keeps the mean."""
+    """Normalization of tokens before shift and scale; the preset's if unset. layer: LayerNorm; rms: RMSNorm."""
     mlp: MlpKind | None = None
-    """MLP of a block; the preset's if unset. gelu: hidden width 4 D; swiglu: gated, hidden width 8/3 D, with the same
-    number of operations."""
+    """MLP of a block; the preset's if unset. gelu: hidden width 4 D; swiglu: gated, hidden width 8/3 D."""
     position: Position | None = None
-    """Position encoding; the preset's if unset. sincos: a table added to the tokens; rope: this table, and queries and
-    keys rotated by row and column."""
+    """Position encoding; the preset's if unset. sincos: a table added to tokens; rope: also rotated queries and
+    keys."""
     qk_norm: bool | None = None
     """Normalize queries and keys, which bounds attention logits; no preset does. Useful for long training runs of large
     networks. Short runs do not learn faster."""
@@ -170,8 +165,7 @@ class Objective(Settings):
     """Predicted quantity. noise; v: alpha noise - sigma image, with the same schedule; flow: noise - image on the
     straight path between image and noise, sampled by euler or heun (without `model.learn_sigma`)."""
     times: Literal["uniform", "logit-normal"] = "uniform"
-    """Distribution of training times between 0 (image) and 1 (noise): uniform, or the sigmoid of a normal
-    distribution."""
+    """Distribution of training times from 0 (image) to 1 (noise): uniform, or the sigmoid of normal numbers."""
     mean: float = Field(default=0.0, ge=-20.0, le=20.0)
     """Mean of the normal distribution; values above 0 give more noise."""
     std: float = Field(default=1.0, ge=0.01, le=20.0)
@@ -205,8 +199,7 @@ class Optimizer(Settings):
 
     kind: Literal["adamw", "muon"] = "adamw"
     """adamw; muon: orthogonalized updates of the weight matrices on tokens, and AdamW for biases, modulations,
-    embeddings and the final layer. `lr`, `weight_decay` and `clip` have the same meaning for both; `betas` apply to
-    AdamW only."""
+    embeddings and the final layer. `lr`, `weight_decay` and `clip` have the same meaning for both."""
     momentum: Beta = 0.95
     """Decay of the momentum of matrices (muon)."""
     iterations: int = Field(default=5, ge=1, le=20)
@@ -227,11 +220,10 @@ class Guide(Settings):
     guidance: float = Field(default=2.0, gt=1.0, le=1000.0)
     """Equivalent `guidance` of an evaluation with two passes. The target moves by a share of 1 - 1 / `guidance` of the
     difference between the predictions with and without a label (w - 1 in both papers). The difference grows during
-    training until it converges."""
+    training."""
     interval: list[Fraction] | None = Field(default=None, min_length=2, max_length=2)
-    """Use guidance only between these two times, as shares of the training times: 0 is the least noise, 1 the most.
-    Published:
-    [0, 0.75]; all times if unset."""
+    """Use guidance only between these two times, as shares of the training times: 0 is the least noise. Published: [0,
+    0.75]."""
 
     def _check_consistency(self) -> None:
         if self.interval is not None and self.interval[0] >= self.interval[1]:

@@ -98,8 +98,7 @@ def _reason(fault: Any) -> str:
 
 
 def read_profile(folder: Path) -> tuple[dict[str, Any], Any]:
-    """Return a profile of Snakemake, and its settings of section `machine`; UserError if it is missing or invalid
-    YAML."""
+    """Return a profile of Snakemake, and its section `machine`; UserError if it is missing or invalid YAML."""
     path = folder / "config.yaml"
     content = read(path).values
     settings = content.get("config") or []

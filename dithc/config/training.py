@@ -60,8 +60,7 @@ class Memory(Settings):
     file_gib: Gib | None = None
     """GiB of that file, per rank; allocated before the training run begins."""
     allow_recompute: bool = False
-    """Allow the plan to recompute activations in the backward pass if this is cheaper than moving them. Results are the
-    same."""
+    """Allow recomputation of activations in the backward pass if it is cheaper than moving them. Results are equal."""
 
     def _check_consistency(self) -> None:
         if (self.file_folder is None) != (self.file_gib is None):
@@ -98,8 +97,7 @@ class Run(Settings):
     """Steps over which the learning rate rises linearly from 0."""
     lr_schedule: Literal["constant", "cosine", "trapezoid"] = "constant"
     """Learning rate after the warm-up. constant; cosine: half a cosine to 0 at the last of `steps`; trapezoid:
-    constant, then linearly to 0 over the last steps. With cosine and trapezoid, `steps` affects the result and cannot
-    be raised later."""
+    constant, then linearly to 0 over the last steps. With both, `steps` cannot be raised later."""
     decay_share: float = Field(default=0.2, gt=0.0, le=1.0)
     """Share of `steps` over which trapezoid falls to 0."""
     optimizer: Optimizer = Optimizer()
@@ -116,8 +114,7 @@ class Run(Settings):
     """Implementation of the operators. auto: the fastest available implementation; numba: dithc's operators without a C
     compiler; reference: PyTorch's operators, for comparison. Results differ by rounding."""
     recompute: Recompute = "none"
-    """Recompute activations of each block in the backward pass: less memory, the same results, about a third more
-    time."""
+    """Recompute activations of each block in the backward pass: less memory, equal results, a third more time."""
     guide: Guide | None = None
     """Guidance trained into the network; none for no guidance. `loss` and `mse` in the metrics then refer to the moved
     target. The loss on held-out tiles (`validate_every`) refers to the plain target."""
@@ -139,8 +136,7 @@ class Run(Settings):
     keep_last: Positive = 2
     """Number of checkpoints kept in addition to those at the ends of segments."""
     keep_every: Positive | None = None
-    """Also keep checkpoints at multiples of this number of steps. Must be a multiple of `checkpoint_every`; none to
-    keep no others."""
+    """Also keep checkpoints at multiples of this number of steps. Must be a multiple of `checkpoint_every`."""
     validate_every: Positive | None = None
     """Steps between measurements of the loss on up to 256 tiles of the split val (raw weights, 8 times, always the same
     noise), with one more at the end of each job; none for no measurements. No effect on training."""
@@ -221,8 +217,7 @@ class Run(Settings):
 
     @property
     def state_bytes(self) -> int:
-        """Bytes of weights, gradients, moments and averages of a rank without sharding, and of the start weights for
-        guidance."""
+        """Bytes of weights, gradients, moments and averages of a rank without sharding, and of start weights."""
         each = STATE_BYTES + (BF16_COPY_BYTES if self.dtype == "bf16" else 0)
         if self.guide is not None and self.guide.by == "start":
             each += 2 if self.dtype == "bf16" else 4
@@ -245,8 +240,7 @@ class Run(Settings):
 
     @property
     def guided_share(self) -> float:
-        """Expected share of the images of a step with a second forward pass for `guide`. Labels and times are
-        random."""
+        """Expected share of the images of a step with a second forward pass for `guide`."""
         if self.guide is None:
             return 0.0
         low, high = self.guide.interval or (0.0, 1.0)

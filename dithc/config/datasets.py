@@ -11,8 +11,7 @@ from dithc.config.installed import REGISTERED as REGISTERED
 from dithc.config.installed import Installed as Installed
 from dithc.config.installed import InstalledConditions as InstalledConditions
 from dithc.config.installed import InstalledSource as InstalledSource
-from dithc.config.installed import kinds_of as kinds_of
-from dithc.config.installed import taking
+from dithc.config.installed import kinds_of, taking
 from dithc.config.tiling import Rendering as Rendering
 from dithc.config.tiling import Scaling
 from dithc.config.tiling import Split as Split

@@ -5,11 +5,10 @@ from typing import Literal
 
 from dithc.averages import LARGEST_MISFIT, Profile, combine
 from dithc.config.base import Name, Place, Positive, Seed, Settings, Title
-from dithc.config.benches import Bench
+from dithc.config.benches import Bench, Paper
 from dithc.config.codecs import AnyExtractor, Codec, Extractor, Foreign, KlVae
 from dithc.config.datasets import SENTINEL2_BANDS, Dataset
 from dithc.config.machine import Machine
-from dithc.config.paper import Paper
 from dithc.config.training import MOST_SNAPSHOTS, Evaluation, Run
 
 Stage = Literal[

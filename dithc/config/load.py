@@ -1,17 +1,19 @@
-"""Loading of a configuration from files or mappings, with errors that name key, line and column."""
+"""Loading of a configuration from files or mappings, with errors that name key, line and column.
 
+Settings of several origins are merged key by key; the log lists overridden values."""
+
+import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from pydantic import ValidationError
 
 from dithc.config.experiment import Experiment
 from dithc.config.kinds import OF_NO_KIND, in_words, of_keys, shown
-from dithc.config.layers import Layer, laid_over, of_words, overridden
 from dithc.config.nearest import key_meant, word_meant
-from dithc.config.reading import Text, read
+from dithc.config.reading import Text, parse, read
 from dithc.log import logger, problem
 
 T = TypeVar("T")
@@ -22,6 +24,60 @@ DEMO = Path("config/experiments/demo.yaml")
 QUOTED = re.compile(r"'([^']*)'")
 NAMED = re.compile(r"[a-z_]+(\.[A-Za-z0-9_-]+)+")
 log = logger("dithc.workflow")
+
+
+class Layer(NamedTuple):
+    """Settings of one origin; `origin` is its name in messages."""
+
+    origin: str
+    values: Mapping[str, Any]
+
+
+def of_words(origin: str, words: Sequence[str]) -> Layer:
+    """Parse arguments of the form `key=value`; a value in braces is YAML. Raises UserError for invalid YAML."""
+    values: dict[str, Any] = {}
+    for word in words:
+        key, _, text = word.partition("=")
+        is_mapping = text.lstrip().startswith("{")
+        part = parse(text, origin=f"`{key}` of {origin}").values if is_mapping else _without_quotes(text)
+        values = laid_over(values, {key.strip(): part})
+    return Layer(origin, values)
+
+
+def _without_quotes(text: str) -> str:
+    """Remove quotes around a value, as Snakemake does."""
+    bare = text.strip()
+    return bare[1:-1] if len(bare) > 1 and bare[0] == bare[-1] and bare[0] in "'\"" else text
+
+
+def laid_over(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    """Merge mappings key by key; values of `above` replace lists and scalars."""
+    merged = dict(below)
+    for key, value in above.items():
+        under = merged.get(key)
+        merged[key] = laid_over(under, value) if isinstance(value, Mapping) and isinstance(under, Mapping) else value
+    return merged
+
+
+def overridden(layers: Sequence[Layer], sections: set[str]) -> list[str]:
+    """Return a sentence for each key of these sections with different values in two layers."""
+    seen: dict[str, tuple[str, str]] = {}
+    found: dict[str, str] = {}
+    for layer in layers:
+        for key, value in _leaves({name: part for name, part in layer.values.items() if name in sections}):
+            before, origin = seen.get(key, (value, layer.origin))
+            if before != value:
+                found[key] = f"{key}: {value} ({layer.origin}) overrides {before} ({origin})"
+            seen[key] = value, layer.origin
+    return list(found.values())
+
+
+def _leaves(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
+    for key, value in values.items():
+        if isinstance(value, Mapping) and value:
+            yield from _leaves(value, f"{prefix}{key}.")
+        else:
+            yield prefix + str(key), json.dumps(value) if value is None or isinstance(value, bool) else str(value)
 
 
 def load(source: Path | Mapping[str, Any]) -> Experiment:
@@ -134,8 +190,11 @@ def experiment_of(
     for layer in layers:
         config = laid_over(config, layer.values)
     profiled = {key for layer in layers[:-1] for key in layer.values}
-    named_files = [Layer(_plain(text.origin), text.values) for text in texts] if len(layers) > 1 else []
-    for line in overridden([*named_files, *layers], {*profiled, "machine"}):
+    named_files = [
+        Layer(text.origin.removeprefix("configuration file ").replace(f"{Path.cwd()}/", ""), text.values)
+        for text in texts
+    ]
+    for line in overridden([*(named_files if len(layers) > 1 else []), *layers], {*profiled, "machine"}):
         log.info(line)
     config = {key: config[key] for key in config if key != "seal"}  # dithc adds a seal to the files that it writes
     if not any(config.get(name) for name in SECTIONS):
@@ -143,8 +202,3 @@ def experiment_of(
     # Snakemake removes its own keys, such as templates, which run code. Include them, so that they are rejected.
     removed = {key: value for text in texts for key, value in text.values.items() if key not in Experiment.model_fields}
     return _checked({**config, **removed}, origin="the configuration", texts=texts)
-
-
-def _plain(origin: str) -> str:
-    """Return the name of a file, relative if it is below the working folder."""
-    return origin.removeprefix("configuration file ").replace(f"{Path.cwd()}/", "")

@@ -52,22 +52,11 @@ def kills(seed: str) -> Iterator[Kill]:
 
 @dataclass
 class Outcome:
-    """Result of a kill.
-
-    Attributes:
-        step: Newest checkpoint at the kill.
-        began: Seconds until the kill; None if the run had already ended.
-        ended: Seconds from the kill to the end of the launcher.
-        left: Seconds from then until the end of all processes.
-        status: Exit status of the launcher.
-        fault: Description of the failure; empty on success.
-    """
+    """Result of a kill: newest checkpoint, seconds until the kill (None if too late), status, and fault if any."""
 
     kill: Kill
     step: int = 0
     began: float | None = None
-    ended: float = 0.0
-    left: float = 0.0
     status: int = 0
     fault: str = ""
 
@@ -117,7 +106,7 @@ class Campaign:
         time.sleep(max(0.0, due - time.monotonic()))
         while training.process.poll() is None and outcome.began is None:
             with suppress(ValueError, OSError):
-                victim = self._victim(training, kill)
+                victim = training.victim(kill.victim, kill.rank)
                 outcome.step = max((int(path.name[5:]) for path in training.store.glob("small-*/step_*")), default=0)
                 os.kill(victim, kill.signal)
                 outcome.began = time.monotonic() - begun
@@ -126,27 +115,17 @@ class Campaign:
             outcome.status = training.process.wait(timeout=END_SECONDS)
         except subprocess.TimeoutExpired:
             outcome.fault = f"the launcher has not ended after {END_SECONDS:g} s:\n{_trees(training)}"
-        outcome.ended = time.monotonic() - struck
+        ended = time.monotonic()
         if outcome.began is None:  # the machine is less busy than before
             self._life[kill.ranks] = min(self._life[kill.ranks], struck - begun)
         while not outcome.fault and training.alive():
-            if time.monotonic() > struck + outcome.ended + LEFT_SECONDS:
+            if time.monotonic() > ended + LEFT_SECONDS:
                 outcome.fault = f"still running {LEFT_SECONDS:g} s after the launcher:\n{_trees(training)}"
             time.sleep(0.05)
-        outcome.left = time.monotonic() - struck - outcome.ended
         said = training.said.read_text()
         if outcome.fault:
             outcome.fault += f"\n{said}"
         return said
-
-    @staticmethod
-    def _victim(training: Training, kill: Kill) -> int:
-        if kill.victim == "launch":
-            return training.process.pid
-        if kill.victim in ("rank", "guard"):
-            found: int = getattr(training, kill.victim)(kill.rank)
-            return found
-        return training.mpiexec() if kill.victim == "mpiexec" else training.proxy()
 
     def _start(self, name: str, ranks: int) -> Training:
         store = self._folder / name / "store"

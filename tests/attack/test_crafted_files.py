@@ -47,14 +47,8 @@ def crafted(drawn: random.Random) -> tuple[str, bytes]:
     """Return a safetensors file with one error."""
     huge = drawn.choice([10**18, 2**63, 2**64 - 1, 10**9, 41])
     cut = {"name": "a", "shape": [4, 3], "dim": 0, "start": 0}
-    odd: dict[str, Any] = {
-        "name": ["a"],
-        "shape": drawn.choice([[huge], "x", None, [-1], {}, [[2]]]),
-        "dim": drawn.choice([99, -7, "0", 2**70, 1.5, None]),
-        "start": drawn.choice([-1, 1, "0", 2**70, None]),
-    }
-    key = drawn.choice(sorted(odd))
-    pieces: Any = drawn.choice([{"a": {**cut, key: odd[key]}}, {"a": cut}, {"a": []}, {"a": "x"}, [1], 1, "x"])
+    odd = drawn.choice(["x", None, -1, 1.5, 2**70, [huge], [-1], {}, [[2]], ["a"]])
+    pieces: Any = drawn.choice([{"a": {**cut, drawn.choice(list(cut)): odd}}, {"a": cut}, {"a": []}, [1], 1, "x"])
 
     def entry(**changes: Any) -> dict[str, Any]:
         return {**VALID, "a": {**VALID["a"], **changes}}
@@ -121,39 +115,14 @@ def test_settings_of_a_model_that_none_has_are_refused_before_anything_is_made(k
         diffusers_keys.source_of({key: value})
 
 
-def read_manifest(path: Path) -> None:
-    Manifest.read(path)
-
-
-def read_some(path: Path) -> None:
-    read_tensors(path)
-
-
-def hash_it(path: Path) -> None:
-    sha256_file(path)
-
-
-@pytest.mark.parametrize("read", [read_manifest, read_some, hash_it])
+@pytest.mark.parametrize("read", [Manifest.read, read_tensors, sha256_file])
 @pytest.mark.parametrize("make", [os.mkfifo, os.mkdir])
 def test_what_is_no_plain_file_is_an_error_at_once(
-    tmp_path: Path, read: Callable[[Path], None], make: Callable[[Path], None]
+    tmp_path: Path, read: Callable[[Path], object], make: Callable[[Path], None]
 ) -> None:
     make(tmp_path / "odd")
     with pytest.raises((UserError, OSError), match="odd"):
         read(tmp_path / "odd")
-
-
-def run(*words: object, **variables: str) -> "subprocess.CompletedProcess[str]":
-    program = str(Path(sys.executable).parent / "dithc")
-    signal.alarm(300)
-    return subprocess.run(
-        [program, *map(str, words)],
-        env={**os.environ, **variables},
-        capture_output=True,
-        text=True,
-        timeout=250,
-        check=False,
-    )
 
 
 @pytest.mark.slow
@@ -166,7 +135,16 @@ def test_a_pipe_in_the_place_of_a_file_ends_a_verb_with_its_name(tmp_path: Path,
         odd: tmp_path / "pipe",
     }
     given = [part for word, path in words.items() for part in (word, path)]
-    done = run("tiles", *given, "--dataset", "sentinel2", "--out", tmp_path / "out" / "manifest.json")
+    program = [
+        Path(sys.executable).parent / "dithc",
+        "tiles",
+        "--dataset",
+        "sentinel2",
+        "--out",
+        tmp_path / "out/manifest.json",
+    ]
+    signal.alarm(300)
+    done = subprocess.run([*program, *given], capture_output=True, text=True, timeout=250, check=False)
     assert (done.returncode, "Traceback" in done.stderr) == (2, False), done.stderr
     assert "pipe" in done.stderr
     assert "fix:" in done.stderr

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from dithc import native
-from dithc.cli import VERBS, main, module_of
+from dithc.cli import GROUPS, VERBS, main, module_of
 from dithc.cli.bench.verb import KINDS
 from dithc.config import experiment_of
 from dithc.sealed import seal
@@ -35,9 +35,14 @@ TOO_MUCH = {
 
 
 def examples() -> list[str]:
-    """Return all command lines, in the order of the commands."""
-    texts = [import_module(module_of(verb)).EXAMPLE for verb in VERBS]
-    return [command.strip() for text in texts for line in text.splitlines() for command in line.split("&&")]
+    """Return all command lines, in the order of the commands; those on data of both datasets of the demo."""
+    lines = []
+    for verb in VERBS:
+        text = import_module(module_of(verb)).EXAMPLE
+        lines += [command.strip() for line in text.splitlines() for command in line.split("&&")]
+        if verb in GROUPS["data"]:
+            lines.append(lines[-1].replace("landscape", "sentinel2"))
+    return list(dict.fromkeys(lines))
 
 
 def parsed(line: str) -> argparse.Namespace:

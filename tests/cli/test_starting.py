@@ -2,7 +2,6 @@
 
 import errno
 import json
-import logging
 import os
 import resource
 import shutil
@@ -16,7 +15,8 @@ import pytest
 from dithc import cli, places
 from dithc.cli import launch, starting
 from dithc.cli.experiment import run
-from dithc.log import UserError, refusal, setup
+from dithc.log import UserError, refusal
+from dithc.runs import Manifest
 from dithc.workflow import Workflow
 
 MIB = 1 << 20
@@ -139,17 +139,9 @@ def folders_of(monkeypatch: pytest.MonkeyPatch, **variables: str | None) -> tupl
     return os.environ.get("TMPDIR"), os.environ.get("XDG_CACHE_HOME")
 
 
-def test_unwritable_cache_of_matplotlib_is_replaced_and_its_warnings_are_one_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    setup()
+def test_unwritable_cache_of_matplotlib_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folders_of(monkeypatch, XDG_CACHE_HOME=str(tmp_path), MPLCONFIGDIR=str(read_only(tmp_path) / "x"))
     assert os.environ["MPLCONFIGDIR"] == str(tmp_path / "matplotlib")
-    logging.getLogger("matplotlib.font_manager").warning("Could not save font_manager cache %s", "[Errno 28]")
-    logging.getLogger("matplotlib").warning("mkdir -p failed for path %s", tmp_path)
-    said = capsys.readouterr().err.splitlines()
-    assert sum("set MPLCONFIGDIR" in line and "start:" in line for line in said) == 1
-    assert not any("mkdir" in line or line.startswith("Could not") for line in said)
 
 
 def read_only(folder: Path) -> Path:
@@ -217,3 +209,40 @@ def test_snakemake_outside_dithc_run_refuses_a_locale_without_utf8(monkeypatch: 
     monkeypatch.setattr(sys, "getfilesystemencoding", lambda: "gb18030")
     with pytest.raises(UserError, match="PYTHONUTF8=1"):
         Workflow.of(None, {})
+
+
+CLOSED = (
+    "import os, sys; [os.close(int(n)) for n in sys.argv[1]]; os.execv(sys.executable, [sys.executable, *sys.argv[2:]])"
+)
+
+
+@pytest.fixture
+def manifest(tmp_path: Path) -> Path:
+    """Write a manifest with an intact file, in a folder with a non-ASCII name."""
+    folder = tmp_path / "Höhe ≥ 日本"
+    folder.mkdir()
+    (folder / "scores.bin").write_bytes(b"scores")
+    files = Manifest.entries(folder, [folder / "scores.bin"])
+    Manifest(stage="codec", name="höhe", spec={}, files=files, numbers={"loss": 1.5}).write(folder / "manifest.json")
+    return folder / "manifest.json"
+
+
+@pytest.mark.parametrize("closed", ["0", "12", "012"])
+@pytest.mark.slow
+def test_closed_streams_change_no_verdict(manifest: Path, tmp_path: Path, closed: str) -> None:
+    out = tmp_path / "found.json"
+    words = ("-c", CLOSED, closed, "-m", "dithc", "verify", str(manifest), "--json", str(out))
+    done = python(*words, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(out.read_text())  # and no log lines are in it
+    assert (found["files"], found["faults"]) == (1, [])
+    (manifest.parent / "scores.bin").write_bytes(b"others")
+    assert python(*words, cwd=tmp_path).returncode == 1
+
+
+@pytest.mark.slow
+def test_streams_of_ascii_take_any_text(manifest: Path, tmp_path: Path) -> None:
+    for words in (["show", str(manifest)], ["verify", str(manifest.parent)]):
+        done = python("-m", "dithc", *words, cwd=tmp_path, env=os.environ | {"PYTHONIOENCODING": "ascii"})
+        assert done.returncode == 0, done.stderr
+        assert "Traceback" not in done.stderr

@@ -13,9 +13,7 @@ from dithc.sealed import plain, seal, unseal
 SUMMARY = "Trains a KL autoencoder on the train tiles of a dataset. Diffusion models train on its latents."
 EXAMPLE = (
     "dithc codec --config config/experiments/demo.yaml --codec landscape-vae --tiles "
-    "results/demo/tiles/landscape/manifest.json --out results/demo/codecs/landscape-vae/manifest.json\n"
-    "dithc codec --config config/experiments/demo.yaml --codec sentinel2-vae --tiles "
-    "results/demo/tiles/sentinel2/manifest.json --out results/demo/codecs/sentinel2-vae/manifest.json"
+    "results/demo/tiles/landscape/manifest.json --out results/demo/codecs/landscape-vae/manifest.json"
 )
 STAMP = "trained.json"
 FILES = ("config.json", "autoencoder.safetensors", "codec.json", "grid.png", "bands.png")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from dithc.cli.experiment.screen import Screen
     from dithc.cluster import Job
-    from dithc.workflow import Engine, Progress, Status
+    from dithc.workflow import Closing, Engine, Progress, Status
 
 SUMMARY = "Runs an experiment by Snakemake and shows its stages. Snakemake's output goes to a file next to their logs."
 EXAMPLE = "dithc run --profile profiles/local --configfile config/experiments/demo.yaml"
@@ -169,20 +169,20 @@ class _Follower:
         self.screen.say(*lines)
 
     def _summary(self) -> list[str]:
-        if self.status is None or self.progress is None:
+        if (end := self._closing()) is None:
             return ["nothing to do: all requested outputs are complete"]
-        from dithc.workflow import Closing
-
-        end = Closing(self.progress, self.status, width=self.screen.width)
         return end.summary(warned=self.words.driver, since=self.driver_began, seconds=time.time() - self.begun)
 
     def _failure(self) -> list[str]:
-        from dithc.workflow import Closing
-
-        is_told, told = self.words.has_error, list[str]()
-        if self.status is not None and self.progress is not None:
-            end = Closing(self.progress, self.status, width=self.screen.width)
-            told = end.failure(self.engine.ended(), is_told=is_told)
+        is_told, end = self.words.has_error, self._closing()
+        told = [] if end is None else end.failure(self.engine.ended(), is_told=is_told)
         if told or is_told:
             return told
         return ["Snakemake failed; its last lines:", *(f"  | {line}" for line in self.engine.last_lines())]
+
+    def _closing(self) -> "Closing | None":
+        from dithc.workflow import Closing
+
+        if self.status is None or self.progress is None:
+            return None
+        return Closing(self.progress, self.status, width=self.screen.width)

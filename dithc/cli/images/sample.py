@@ -108,21 +108,16 @@ def job_of(experiment: "Experiment", args: argparse.Namespace) -> "Job":
     evaluation = named(experiment.evaluations, args.evaluation, key="evaluations")
     dataset = experiment.datasets[experiment.runs[evaluation.run].dataset]
     settings = experiment.codecs[dataset.codec]
-    if (args.codec is None) == (settings.kind == "kl-vae"):
-        raise problem(
-            "--codec",
-            got=args.codec,
-            expected=f"the manifest of codec {dataset.codec}" if settings.kind == "kl-vae" else "no --codec",
-            fix="pass --codec for a codec that the workflow trains (kl-vae), and only then",
-        )
-    for option, given in (("--checkpoint", args.checkpoint), ("--latents", args.latents)):
-        if (given is None) != (evaluation.at == "codec"):
-            raise problem(
-                option,
-                got=given,
-                expected=f"no {option}: only the codec is evaluated" if evaluation.at == "codec" else "a manifest",
-                fix=f"remove {option}" if evaluation.at == "codec" else f"pass {option}",
-            )
+    has_network = evaluation.at != "codec"
+    for option, given, is_needed in (
+        ("--codec", args.codec, settings.kind == "kl-vae"),
+        ("--checkpoint", args.checkpoint, has_network),
+        ("--latents", args.latents, has_network),
+    ):
+        if (given is not None) != is_needed:
+            of = f"codec {dataset.codec}, kind {settings.kind}, evaluated at {evaluation.at}"
+            expected, fix = ("a manifest", f"pass {option}") if is_needed else (f"no {option}", f"remove {option}")
+            raise problem(option, got=given, expected=f"{expected} ({of})", fix=fix)
     return Job(
         name=args.evaluation,
         evaluation=evaluation,

@@ -1,12 +1,17 @@
 """`dithc show` describes and draws outputs."""
 
 import json
+import os
+import struct
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from dithc.cli import main
+from dithc.config import experiment_of
 from dithc.data import write_png
 from dithc.runs import Manifest, Store
 from dithc.sealed import seal_line
@@ -161,12 +166,49 @@ def test_report_json_is_described_and_drawn(said, tmp_path: Path) -> None:
     assert (tmp_path / "fid.png").read_bytes().startswith(PNG)
 
 
-@pytest.mark.parametrize(
-    ("name", "content"), [("a.npy", b"\x93NUMPY"), ("b.json", b"{"), ("c.safetensors", b"1234"), ("d.json", b"[1]")]
-)
-def test_damaged_files_are_user_errors(said, tmp_path: Path, name: str, content: bytes) -> None:
-    (tmp_path / name).write_bytes(content)
+DEEP = b"[" * 100_000 + b"]" * 100_000
+HEAD = b'{"x":' + DEEP + b"}"
+DAMAGED = {
+    "a.npy": b"\x93NUMPY",
+    "b.json": b"{",
+    "list.json": b"[1]",
+    "short.safetensors": b"1234",
+    "deep.json": DEEP,
+    "deep.safetensors": struct.pack("<Q", len(HEAD)) + HEAD,
+    "report.json": b'{"origins": 1, "evaluations": 2}',
+}
+
+
+@pytest.mark.parametrize("name", DAMAGED)
+def test_damaged_files_are_user_errors(said, tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_bytes(DAMAGED[name])
     said(tmp_path / name, status=2)
+
+
+ODD_LINES = {"deep": DEEP.decode(), "object": '{"step": 2, "loss": {}}', "no UTF-8": "\xff"}
+ODD_LINES["huge"] = f'{{"step": 2, "loss": {10**400}}}'
+
+
+@pytest.mark.parametrize("line", ODD_LINES.values(), ids=ODD_LINES)
+def test_metrics_that_are_none_are_passed_over(said, line: str, tmp_path: Path) -> None:
+    (tmp_path / "metrics.jsonl").write_text(f"{seal_line({'step': 1, 'loss': 0.5})}{line}\n")
+    assert "1 steps, 1 to 1" in said(tmp_path / "metrics.jsonl", "--png", tmp_path / "loss.png")
+
+
+@pytest.mark.parametrize("name", ["config.json", "lease.json", "fid/score/manifest.json"])
+@pytest.mark.slow
+def test_pipes_among_results_are_not_waited_for(name: str, tmp_path: Path) -> None:
+    content = experiment_of([Path(__file__).parents[2] / "workflow" / "small.yaml"]).model_dump(mode="json")
+    (tmp_path / "config.json").write_text(json.dumps(content))
+    pipe = tmp_path / name.replace("score", next(iter(content["evaluations"])))
+    pipe.parent.mkdir(parents=True, exist_ok=True)
+    pipe.unlink(missing_ok=True)
+    os.mkfifo(pipe)
+    for words in (["status", str(tmp_path)], ["show", str(pipe.parent)]):
+        line = [sys.executable, "-m", "dithc", *words]
+        done = subprocess.run(line, capture_output=True, text=True, timeout=60, check=False)
+        assert done.returncode in (0, 2), done.stderr
+        assert "Traceback" not in done.stderr
 
 
 def test_unknown_things_are_user_errors(said, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""`dithc launch --strategy` derives ranks from the dies or core clusters of the machine."""
+"""`dithc launch` derives ranks from the dies or core clusters of the machine, and reports the cause of a kill."""
 
 import json
 import sys
@@ -38,3 +38,18 @@ def node(*, dies: int, clusters: int):
     return SimpleNamespace(
         visible_cores=[SimpleNamespace(die=n // clusters, cluster=n) for n in range(dies * clusters)]
     )
+
+
+DIES = "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"
+
+
+@pytest.mark.parametrize(
+    ("kills", "why"), [([3, 4], "control group had no memory left"), ([3, 3], "a signal from outside")]
+)
+def test_a_command_that_is_killed_is_named_with_the_reason(monkeypatch, capsys, kills, why):
+    counts = iter(kills)
+    monkeypatch.setattr(hardware.Limits, "out_of_memory_kills", staticmethod(lambda: next(counts)))
+    assert main(["launch", "--", sys.executable, "-c", DIES]) == 137
+    said = capsys.readouterr().err
+    for words in ("was ended by SIGKILL", why, "`micro_batch`", "`recompute: block`", "fast_budget_gib"):
+        assert words in said

@@ -71,10 +71,7 @@ GROUPS = {
 }
 """Summary of each command, by the package of its module; the commands without a package are modules of `dithc.cli`."""
 VERBS = {name: summary for commands in GROUPS.values() for name, summary in commands.items()}
-FOLDERS = {"export"}  # commands with an `--out` that may be a folder
-SINGLE_FILE_OPTIONS = ("json", "png", "describe")
-SINGLE_FILES = {"report", "search-sampler"}
-"""Commands with an `--out` file in a folder that may hold other files."""
+SINGLE_FILES = {"report", "search-sampler"}  # commands with an `--out` file in a folder that may hold other files
 STAGES = {
     *("synthesize", "stage", "tiles", "codec", "latents", "train", "sample", "extractor", "features", "fid"),
     *("bench", "report"),
@@ -223,7 +220,7 @@ def _run(words: Sequence[str]) -> int:
 
 def _refuse_folders(verb: str, args: argparse.Namespace) -> None:
     """Reject a folder in place of an output file, and a file that dithc did not write, before work starts."""
-    for option in (*SINGLE_FILE_OPTIONS, *(() if verb in FOLDERS else ("out",))):
+    for option in ("json", "png", "describe", *(["out"] if verb != "export" else [])):
         path = getattr(args, option, None)
         if isinstance(path, Path) and path.is_dir():
             raise problem(

@@ -30,24 +30,15 @@ log = logger("dithc.launch")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the launcher, the size, and the command after `--`."""
-    parser.add_argument(
-        "--launcher",
-        choices=("none", "mpiexec", "srun"),
-        help="launcher of several ranks (default: srun in a Slurm job, else mpiexec)",
-    )
+    launcher = "launcher of several ranks (default: srun in a Slurm job, else mpiexec)"
+    parser.add_argument("--launcher", choices=("none", "mpiexec", "srun"), help=launcher)
     parser.add_argument("--nodes", type=int, default=1, help="nodes to spread the ranks over (default 1)")
     size = parser.add_mutually_exclusive_group()
     size.add_argument("--ranks", type=int, default=1, help="ranks in all (default 1; one needs no launcher)")
-    size.add_argument(
-        "--strategy",
-        choices=("cftp", "dp", "dp+tp"),
-        help="instead of --ranks: one rank per die (cftp) or core cluster (dp, dp+tp) of this machine, on every node",
-    )
-    parser.add_argument(
-        "--cpus",
-        type=int,
-        help="CPUs per rank, also OMP_NUM_THREADS (default 1; with --strategy, an equal share of this machine)",
-    )
+    strategy = "instead of --ranks: one rank per die (cftp) or core cluster (dp, dp+tp) of this machine, on every node"
+    size.add_argument("--strategy", choices=("cftp", "dp", "dp+tp"), help=strategy)
+    cpus = "CPUs per rank, also OMP_NUM_THREADS (default 1; with --strategy, an equal share of this machine)"
+    parser.add_argument("--cpus", type=int, help=cpus)
     parser.add_argument("--node-cpus", type=int, help="CPUs shared by the ranks of a node, instead of --cpus")
     parser.add_argument("--mpiexec", metavar="PATH", help="absolute path of mpiexec (default: next to this Python)")
     parser.add_argument(
@@ -61,17 +52,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "`srun --mpi=list` (default: DITHC_SRUN_MPI, else auto: hydra for MPICH, else pmix)",
     )
     parser.add_argument("--walltime-minutes", type=float, metavar="M", help="end of the job, if not reported")
-    parser.add_argument(
-        "--scheduler",
-        choices=("none", "slurm", "generic"),
-        default="none",
-        help="scheduler of this job; it requeues a command that stopped and saved (status 75)",
-    )
-    parser.add_argument(
-        "command",
-        nargs=argparse.REMAINDER,
-        help="after `--`: the program and its arguments; a script (NAME.py) runs with dithc's Python",
-    )
+    scheduler = "scheduler of this job; it requeues a command that stopped and saved (status 75)"
+    parser.add_argument("--scheduler", choices=("none", "slurm", "generic"), default="none", help=scheduler)
+    command = "after `--`: the program and its arguments; a script (NAME.py) runs with dithc's Python"
+    parser.add_argument("command", nargs=argparse.REMAINDER, help=command)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -63,10 +63,6 @@ Address = Annotated[str, Field(max_length=500), AfterValidator(_address)]
 Place = Annotated[str, Field(min_length=1, max_length=2000), AfterValidator(_path)]
 
 
-def _is_truth(annotation: object) -> bool:
-    return annotation is bool or bool in get_args(annotation)
-
-
 class Settings(BaseModel):
     """Base class of a section. The docstrings of its fields are their documentation."""
 
@@ -79,7 +75,8 @@ class Settings(BaseModel):
         for name, value in content.items() if isinstance(content, Mapping) else ():
             field = cls.model_fields.get(name) if isinstance(name, str) else None
             values = value if isinstance(value, list) else [value]
-            if field is not None and not _is_truth(field.annotation) and any(isinstance(one, bool) for one in values):
+            is_truth = field is None or bool in (field.annotation, *get_args(field.annotation))
+            if not is_truth and any(isinstance(one, bool) for one in values):
                 raise ValueError(f"`{name}` is {value!r}; true and false are not allowed here")
         return content
 

@@ -84,11 +84,9 @@ def _anchor(section: Section) -> str:
 
 def _type(field: Any, name: str) -> str:
     limits = _limits(field.metadata)
-    unit = next(
-        (unit for end, unit in UNITS.items() if name == end or (end.startswith("_") and name.endswith(end))), ""
-    )
+    units = [unit for end, unit in UNITS.items() if name == end or (end.startswith("_") and name.endswith(end))]
     types = " or ".join(dict.fromkeys(_types(field.annotation)))
-    return types + (f", {limits}" if limits else "") + (f"; {unit}" if unit else "")
+    return types + (f", {limits}" if limits else "") + (f"; {units[0]}" if units else "")
 
 
 def _types(annotation: Any) -> Iterator[str]:
@@ -119,13 +117,8 @@ def _types(annotation: Any) -> Iterator[str]:
 
 def _limits(metadata: list[Any]) -> str:
     """Return the range in pydantic's metadata of an annotation, such as `>= 0 and < 1`."""
-    return " and ".join(
-        f"{sign} {_short(getattr(one, name))}" for name, sign in LIMITS for one in metadata if hasattr(one, name)
-    )
-
-
-def _short(value: float) -> str:
-    return f"{value:.6g}" if isinstance(value, float) else str(value)
+    ends = [(sign, getattr(one, name)) for name, sign in LIMITS for one in metadata if hasattr(one, name)]
+    return " and ".join(f"{sign} {end:.6g}" if isinstance(end, float) else f"{sign} {end}" for sign, end in ends)
 
 
 def _code(value: Any) -> str:

@@ -119,16 +119,16 @@ def test_memory_that_is_refused_is_asked_for_by_the_name_of_the_stage() -> None:
     assert "resources" not in str(_told("show", MemoryError()))
 
 
-@pytest.mark.parametrize(
-    "words", [["sample", "--evaluation", "e", "--tiles", "t", "--out"], ["train", "--run", "r", "--latents", "l", "--out"],
-              ["simulate", "--json"]]
-)  # fmt: skip
+OF = "--config nowhere.yaml"
+LINES = (f"sample {OF} --evaluation e --tiles t --out", f"train {OF} --run r --latents l --out", "simulate --json")
+
+
+@pytest.mark.parametrize("words", map(str.split, LINES))
 def test_folder_in_the_place_of_a_file_is_refused_before_work_starts(
     words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "kept").touch()
-    config = [] if words[0] == "simulate" else ["--config", "nowhere.yaml"]
-    assert main([words[0], *config, *words[1:], str(tmp_path)]) == 2
+    assert main([*words, str(tmp_path)]) == 2
     said = capsys.readouterr().err
     assert f"got:      {tmp_path}, which is a folder\n  expected: the file to write\n  fix:      name a file" in said
     assert (tmp_path / "kept").exists()

@@ -177,6 +177,8 @@ MISTAKES: list[tuple[dict[str, Any], list[str]]] = [
         {"runs": {one: {"dataset": "landscape", "init": "ba"[one == "b"]} for one in "ab"}, "evaluations": {}},
         ["circular"],
     ),
+    (judged(sampler="dpm-solver"), ["evaluations.x.sampler dpm-solver", "is flow: choose euler or heun"]),
+    (run() | judged(run="a", sampler="heun"), ["evaluations.x.sampler heun", "is noise: choose another sampler"]),
     (judged(at=121), ["evaluations.x.at is step 121", "runs.pretrain does not keep"]),
     (judged(sampler="ddim", order=2), ["evaluations.x", "`order` applies to the samplers", "ddim"]),
     (judged(steps=2, times=[1000, 5], sampler="heun"), ["2 timesteps", "`steps` is 2", "heun needs 1"]),
@@ -288,26 +290,6 @@ def test_memory_of_a_run_counts_its_averages() -> None:
     assert (
         more.state_bytes - plain.state_bytes == more.snapshot_bytes - plain.snapshot_bytes == 8 * plain.model.parameters
     )
-
-
-@pytest.mark.parametrize(
-    ("predict", "sampler", "fix"),
-    [
-        ("noise", "euler", "choose another sampler"),
-        ("v", "heun", "choose another sampler"),
-        ("flow", "ddpm", "choose euler or heun"),
-        ("flow", "dpm-solver", "choose euler or heun"),
-    ],
-)
-def test_sampler_that_does_not_solve_for_what_is_predicted_is_refused(predict: str, sampler: str, fix: str) -> None:
-    run = {"dataset": "landscape", "model": {"learn_sigma": False}, "objective": {"predict": predict}}
-    evaluation = {"run": "a", "sampler": sampler, "extractor": "landscape-classifier"}
-    content = {**demo(), "runs": {"a": run}, "evaluations": {"e": evaluation}}
-    with pytest.raises(UserError, match=rf"evaluations.e.sampler {sampler}[\s\S]*{predict}: {fix}"):
-        load(content)
-    assert load({**content, "evaluations": {"e": evaluation | {"at": "codec"}}})  # no images are sampled
-    fitting = "heun" if predict == "flow" else "ddim"
-    assert load({**content, "evaluations": {"e": evaluation | {"sampler": fitting}}})
 
 
 def test_faults_are_said_with_the_line_of_the_file_that_has_them(tmp_path: Path) -> None:

@@ -69,7 +69,9 @@ def run_cell(job: "paper.Job", out: Path) -> int:
             "result": result,
         }
         outputs.write(out, seal(content, allow_nan=True))
-        _clear(work)
+        for path in work.iterdir():
+            path.unlink()
+        work.rmdir()
     return 0
 
 
@@ -148,9 +150,3 @@ def _alone() -> Iterator[None]:
             log.info("another cell measures on this machine: waiting for its end (%s)", path)
             fcntl.flock(file, fcntl.LOCK_EX)
         yield
-
-
-def _clear(folder: Path) -> None:
-    for path in folder.iterdir():
-        path.unlink()
-    folder.rmdir()

@@ -33,15 +33,17 @@ def run(args: argparse.Namespace) -> int:
     """Write the page. Print the scores of each dataset."""
     from dithc.config import load
     from dithc.hardware import discover
+    from dithc.places import project_folder
     from dithc.report import write_report
 
+    references = (REFERENCE, project_folder() / REFERENCE)  # of the working folder, or as installed
     facts = write_report(
         load(args.config),
         args.manifests,
         out=args.out,
         benches={kind: getattr(args, option) for option, kind in BENCHES.items()},
         scaling=args.scaling,
-        reference=args.reference or _reference(),
+        reference=args.reference or next((path for path in references if path.is_file()), None),
         machine=discover().describe().splitlines(),
         config=args.config,
     )
@@ -55,10 +57,3 @@ def run(args: argparse.Namespace) -> int:
                 print(f"{dataset.title:<28} {item.label:<20} {kid}{fid}{comparable}")
     print(f"report: {args.out.resolve()}")
     return 0
-
-
-def _reference() -> Path | None:
-    """Return the file with the paper's numbers: of the working folder, or as installed."""
-    from dithc.places import project_folder
-
-    return next((path for path in (REFERENCE, project_folder() / REFERENCE) if path.is_file()), None)

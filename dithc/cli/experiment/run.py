@@ -106,6 +106,8 @@ class _Follower:
 
     def follow(self) -> int:
         """Follow the run until it ends. Return Snakemake's status."""
+        from dithc.workflow import lines_of
+
         self.screen.say(f"{self.folder}: Snakemake is planning; its output: {self.engine.log}")
         while True:
             code = self.engine.status  # before the last poll, so that the poll covers all events
@@ -118,7 +120,8 @@ class _Follower:
                 self._end(code)
                 return code
             if self.screen.is_terminal and self.status is not None and (is_due or lines):
-                self.screen.show(self._live(self.status))
+                size = {"width": self.screen.width or 80, "height": (self.screen.height or 24) // 2}
+                self.screen.show(lines_of(self.status, **size, colour=True, only_active=True))
             time.sleep(READ_SECONDS)
 
     def _look(self, *, has_ended: bool) -> list[str]:
@@ -144,12 +147,6 @@ class _Follower:
         self.status = self.progress.look(self.jobs, since=self.driver_began)
         begin = f"{self.status.name}: {self.status.count('done')} of {len(self.status.standings)} stages are done"
         return ([begin] if is_first else []) + self.narrator.events(self.status, since=self.driver_began)
-
-    def _live(self, status: "Status") -> list[str]:
-        from dithc.workflow import lines_of
-
-        width, height = self.screen.width or 80, self.screen.height or 24
-        return lines_of(status, width=width, height=height // 2, colour=True, only_active=True)
 
     def _end(self, code: int) -> None:
         """Print the outcome with the path of the report, or the failure and its fix."""

@@ -36,21 +36,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     images.add_argument("--samples", type=Path, help="manifest of generated images")
     parser.add_argument("--split", choices=["train", "val", "test", "all"], default="all", help="split of real tiles")
     parser.add_argument("--images", default="all", metavar="N", help="number of real tiles, drawn by the seed (all)")
-    parser.add_argument(
-        "--turned",
-        action="store_true",
-        help="also of up to 2,048 rotated and mirrored images (held-out tiles only), for the search for copies",
-    )
-    parser.add_argument(
-        "--triplet",
-        action="append",
-        default=[],
-        metavar="R+G+B",
-        help="also of three other bands as red, green, blue, each from low to high: B12+B11+B04; may be repeated",
-    )
-    parser.add_argument(
-        "--pixels", action="store_true", help="also measure bands, indices and spectra in physical units"
-    )
+    turned = "also of up to 2,048 rotated and mirrored images (held-out tiles only), for the search for copies"
+    parser.add_argument("--turned", action="store_true", help=turned)
+    triplet = "also of three other bands as red, green, blue, each from low to high: B12+B11+B04; may be repeated"
+    parser.add_argument("--triplet", action="append", default=[], metavar="R+G+B", help=triplet)
+    parser.add_argument("--pixels", action="store_true", help="also measure bands, indices and spectra of pixels")
     add_out(parser, "features are written")
     add_ranks_argument(parser)
 

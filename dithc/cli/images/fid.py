@@ -73,9 +73,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _is_train(evaluation: "training.Evaluation", path: Path, real: Manifest) -> "NDArray[np.bool_] | None":
-    """Return a mask of real tiles used for training; None if the real set lacks some of them, or without generated
-    images.
-    """
+    """Return a mask of real tiles used for training; None if copies of them are not searched."""
     import numpy as np
 
     from dithc.data import Tiles

@@ -130,9 +130,7 @@ def _grid(images: NDArray[Any], *, bands: list[str]) -> NDArray[np.uint8]:
 
 
 def _rgb(images: NDArray[Any], *, bands: list[str]) -> NDArray[np.uint8]:
-    """Return three bands as bytes. Bytes stay unchanged; other values are stretched from the 1st to the 99th
-    percentile.
-    """
+    """Return three bands as bytes: bytes unchanged, other values stretched from the 1st to the 99th percentile."""
     chosen = next(([bands.index(band) for band in names] for names in VISIBLE if set(names) <= set(bands)), [0, 1, 2])
     shown = images[:, chosen] if images.shape[1] >= 3 else images[:, [0, 0, 0]]
     shown = shown.transpose(0, 2, 3, 1)  # (N, H, W, 3)

@@ -62,7 +62,7 @@ def find(paths: list[Path]) -> Finding:
     for document in dict.fromkeys(document for path in paths for document in _documents(path)):
         finding.documents += 1
         try:
-            for entry in _lines(document) if document.suffix == ".jsonl" else _entries(document):
+            for entry in _entries(document):
                 entries.setdefault((entry.path.resolve(), str(entry.said["sha256"])), entry)
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             told = "; ".join(line.strip() for line in str(error).splitlines()[:2])
@@ -127,23 +127,20 @@ def _counts(document: Path, parts: tuple[str, ...]) -> bool:
     return by_name or has_seal(document.read_text(errors="replace"))
 
 
-def _lines(document: Path) -> list[Entry]:
-    """Raise ValueError for altered lines of a file. Return no entries, because lines list no files."""
-    _, altered = unseal_lines(document.read_text(errors="replace"))
-    if altered:
-        raise ValueError(f"altered lines: {', '.join(map(str, altered))}")
-    return []
-
-
 def _entries(document: Path) -> Iterator[Entry]:
     """Yield the files that a document lists; ValueError if the document itself is altered."""
+    if document.suffix == ".jsonl":  # its lines list no files
+        if altered := unseal_lines(document.read_text(errors="replace"))[1]:
+            raise ValueError(f"altered lines: {', '.join(map(str, altered))}")
+        return
     text = document.read_text()
     is_sealed = document.name == "config.json" or document.name.endswith(outputs.MARKER_FILE)
     content = unseal(text) if is_sealed else content_of(text)
     if "stage" in content and "digest" in content:
         listed = Manifest.read(document).files
     elif document.name == CHECKPOINT:
-        content, faults = Store.commit_content(text, _step_of(document, content))
+        step = document.parent.name.removeprefix("step_")  # of its folder, if that is the name of a checkpoint
+        content, faults = Store.commit_content(text, int(step) if step.isdigit() else int(content["step"]))
         if faults:
             raise ValueError("; ".join(faults))
         listed = content["files"]
@@ -155,12 +152,6 @@ def _entries(document: Path) -> Iterator[Entry]:
         listed = list(_listed(content))
     for said in listed:
         yield Entry(document, said)
-
-
-def _step_of(document: Path, content: dict[str, Any]) -> int:
-    """Return the step in the folder name of a checkpoint, or in its document if the name has none."""
-    name = document.parent.name.removeprefix("step_")
-    return int(name) if name.isdigit() else int(content["step"])
 
 
 def _listed(value: Any) -> Iterator[dict[str, Any]]:

@@ -41,10 +41,7 @@ def leased(group: "Group", folder: Path) -> Iterator[bool]:
 def ranks(
     experiment: Experiment, *, expected: int | None, timeout_seconds: float | None = None
 ) -> AbstractContextManager["Group"]:
-    """Start the ranks (`dithc.comm.ranks`) with the settings of section `machine` of an experiment.
-
-    Raises UserError unless the expected number of ranks was started; None accepts the announced number.
-    """
+    """Start the ranks with the settings of section `machine`; UserError unless the expected number was started."""
     from dithc import comm
 
     machine = experiment.machine

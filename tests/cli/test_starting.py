@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from dithc import cli, places
-from dithc.cli import launch, starting
+from dithc.cli import starting
 from dithc.cli.experiment import run
 from dithc.log import UserError, refusal
 from dithc.runs import Manifest
@@ -179,17 +179,6 @@ def test_temporary_folder_that_cannot_be_used_is_replaced_for_children_too(
     assert temporary is not None
     assert Path(temporary).is_dir()
     assert cache == str(tmp_path / ".cache")
-
-
-@pytest.mark.parametrize(("is_writable", "nodes"), [(True, 2), (False, 1), (False, 2)])
-def test_ranks_of_a_read_only_folder_meet_elsewhere_on_one_node(
-    is_writable: bool, nodes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(places, "is_writable", lambda _: is_writable)
-    monkeypatch.setattr(starting.tempfile, "tempdir", "/elsewhere")
-    expected = tmp_path if is_writable else Path("/elsewhere") if nodes == 1 else None
-    assert launch._meeting_folder(nodes) == expected
 
 
 @pytest.mark.parametrize("broken", ["working folder", "cache"])

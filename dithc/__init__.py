@@ -12,23 +12,22 @@ __all__ = ["open"]
 
 
 def open(manifest: Path | str, *, image: int | None = None) -> "DataArray":
-    """Opens what a stage made (scenes, tiles, latents, samples or features) as an xarray.DataArray.
+    """Open scenes, tiles, latents, samples or features of a stage as an xarray.DataArray.
 
-    Pixels are in the units of the data set and read from disk when they are asked for; bands have their names, images their
-    labels, scenes and tiles their places, and attributes say units, scale and where it is all from (`dithc.products.read`).
+    Pixels are in the units of the dataset and read from disk on access. Bands have names, images labels, scenes and tiles
+    coordinates; attributes contain units, scale and origin (`dithc.products.read`).
 
         samples = dithc.open("results/demo/samples/sentinel2-after/manifest.json")
         red, infrared = (samples.sel(band=band) for band in ("B04", "B08"))
-        ndvi = (infrared - red) / (infrared + red)                   # (image, y, x)
-        scene = dithc.open("results/demo/scenes/sentinel2/manifest.json", image=0)  # (band, y, x), with coordinates in metres
+        ndvi = (infrared - red) / (infrared + red)  # (image, y, x)
 
     Args:
-        manifest: of the stage.
-        image: number of one image alone, as (band, y, x).
+        manifest: Manifest of the stage.
+        image: Number of a single image, as (band, y, x).
 
     Raises:
-        UserError: there is no such manifest or image, a file is damaged, or the stage has no arrays.
+        UserError: The manifest or image does not exist, a file is damaged, or the stage has no arrays.
     """
-    from dithc.products import read  # xarray takes its time
+    from dithc.products import read  # imports xarray
 
     return read(manifest, image=image)

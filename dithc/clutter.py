@@ -19,10 +19,6 @@ ENDS = ("@synoeastream", "@synoresource", "zone.identifier")  # extended attribu
 
 
 def is_clutter(path: str | PurePath) -> bool:
-    """Return whether a relative path has a hidden or system name in it, which never denotes data.
-
-    Args:
-        path: name or relative path with `/`; the components `.` and `..` are not names.
-    """
+    """Return whether a relative path has a hidden or system name in it, which never denotes data; `..` is no name."""
     names = [name.casefold() for name in PurePath(path).parts if name != ".."]
     return any(name in NAMES or name.startswith(STARTS) or name.endswith(ENDS) for name in names)

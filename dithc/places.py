@@ -1,4 +1,4 @@
-"""Writable folders outside the results: caches."""
+"""Folders outside the results: caches, and the files of the project."""
 
 import os
 import stat
@@ -31,13 +31,17 @@ def cache_home() -> Path | None:
             return _private(private)
         if wanted.is_absolute() and (named or Path(home).is_dir()) and is_writable(wanted):
             return wanted
-        log.warning(
-            f"caches are in {_private(private)}: {wanted} is not writable; set XDG_CACHE_HOME to choose a folder"
-        )
+        log.warning(f"caches are in {_private(private)}: {wanted} is not writable; set XDG_CACHE_HOME")
         return private
     except OSError as error:
         log.warning(f"no caches are kept: {error}; set XDG_CACHE_HOME to a writable folder")
         return None
+
+
+def project_folder() -> Path:
+    """Return the folder of Snakefile, workflow, config and profiles: `dithc/project` of a wheel, or the checkout."""
+    package = Path(__file__).parent
+    return package / "project" if (package / "project").is_dir() else package.parent
 
 
 def _private(folder: Path) -> Path:

@@ -4,6 +4,8 @@ import ast
 import re
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parent.parent
 FILES = sorted((ROOT / "dithc").rglob("*.py"))
 MAX_FILE_LINES, MAX_FUNCTION_LINES, MAX_PUBLIC_NAMES = 300, 60, 10
@@ -56,23 +58,25 @@ ENTRANCES = {
 LONGER: dict[str, str] = {}
 
 
-def code_lines(text: str, tree: ast.Module) -> int:
+def code_lines(text: str, nodes: list[ast.AST]) -> int:
     """Return the number of lines without blank lines, comments and docstrings."""
     lines = {number for number, line in enumerate(text.splitlines(), 1) if line.strip() and line.strip()[0] != "#"}
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
             lines -= set(range(node.lineno, (node.end_lineno or node.lineno) + 1))
     return len(lines)
 
 
-TREES = {path.relative_to(ROOT).as_posix(): ast.parse(path.read_text()) for path in FILES}
-NODES = {name: list(ast.walk(tree)) for name, tree in TREES.items()}
+@pytest.fixture(scope="module")
+def nodes() -> dict[str, list[ast.AST]]:
+    """Return the syntax nodes of every file, its module first."""
+    return {path.relative_to(ROOT).as_posix(): list(ast.walk(ast.parse(path.read_text()))) for path in FILES}
 
 
-def test_files_and_functions_are_short() -> None:
-    long = [name for name, tree in TREES.items() if code_lines((ROOT / name).read_text(), tree) > MAX_FILE_LINES]
-    for name, nodes in NODES.items():
-        for node in nodes:
+def test_files_and_functions_are_short(nodes: dict[str, list[ast.AST]]) -> None:
+    long = [name for name, found in nodes.items() if code_lines((ROOT / name).read_text(), found) > MAX_FILE_LINES]
+    for name, found in nodes.items():
+        for node in found:
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 first = node.body[1] if ast.get_docstring(node) and len(node.body) > 1 else node.body[0]
                 if (node.end_lineno or 0) - first.lineno + 1 > MAX_FUNCTION_LINES:
@@ -80,10 +84,10 @@ def test_files_and_functions_are_short() -> None:
     assert [name for name in long if name not in LONGER] == []
 
 
-def test_external_dependencies_are_imported_in_their_files() -> None:
+def test_external_dependencies_are_imported_in_their_files(nodes: dict[str, list[ast.AST]]) -> None:
     wrong = []
-    for name, nodes in NODES.items():
-        for node in nodes:
+    for name, found in nodes.items():
+        for node in found:
             modules = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
             modules += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
             for module in modules:
@@ -93,11 +97,11 @@ def test_external_dependencies_are_imported_in_their_files() -> None:
     assert wrong == []
 
 
-def test_packages_are_imported_through_their_public_api() -> None:
+def test_packages_are_imported_through_their_public_api(nodes: dict[str, list[ast.AST]]) -> None:
     wrong = []
-    for name, nodes in NODES.items():
+    for name, found in nodes.items():
         within = tuple(name.removesuffix(".py").split("/"))
-        for node in nodes:
+        for node in found:
             if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("dithc."):
                 parts = tuple(node.module.split("."))
                 for depth in range(2, len(parts)):  # each package on the path to the import
@@ -106,9 +110,9 @@ def test_packages_are_imported_through_their_public_api() -> None:
     assert wrong == []
 
 
-def test_packages_have_a_docstring_and_a_small_public_api() -> None:
+def test_packages_have_a_docstring_and_a_small_public_api(nodes: dict[str, list[ast.AST]]) -> None:
     wrong = []
-    for name, tree in TREES.items():
+    for name, (tree, *_) in nodes.items():
         if not name.endswith("/__init__.py") or name.count("/") < 2:
             continue
         if len((ast.get_docstring(tree) or "").splitlines()) < 4:

@@ -9,7 +9,7 @@ cannot be read or written (a full disk), is logged in four lines and ends with s
 rerun the command. Status 76: another process works on this run or folder. DITHC_LOG=DEBUG adds the traceback.
 
 Extending: a command is a module with `SUMMARY`, `EXAMPLE`, `add_arguments(parser)` and `run(args) -> int`, registered
-in the tables below. A command that writes a folder defines `folder(args) -> Path`; its lease excludes other writers.
+in `GROUPS`. A command that writes a folder defines `folder(args) -> Path`; its lease excludes other writers.
 """
 
 import argparse
@@ -23,75 +23,62 @@ from contextlib import nullcontext
 from importlib import import_module
 from pathlib import Path
 from textwrap import indent
-from typing import NoReturn, Protocol, cast
+from typing import Any, NoReturn
 
 from dithc import openmp
 from dithc.cli import starting
 from dithc.log import UserError, logger, problem, refusal, setup
 from dithc.sealed import documents
 
-VERBS = {
-    "init": "copy the workflow, configurations and profiles into a folder",
-    "run": "run an experiment, and show its stages",
-    "status": "show the progress of experiments",
-    "synthesize": "generate small inputs with realistic structure",
-    "fetch": "download scenes of a catalog into a folder",
-    "stage": "read scenes into one grid",
-    "tiles": "cut scenes into tiles",
-    "codec": "train an autoencoder on tiles",
-    "latents": "encode tiles",
-    "train": "pre-train or fine-tune a DiT",
-    "sample": "generate images from a checkpoint",
-    "search-sampler": "search the timesteps of a few-step sampler",
-    "extractor": "train a small feature extractor on tiles",
-    "features": "extract features and their statistics",
-    "fid": "compare generated with real features",
-    "report": "write the report",
-    "doctor": "check this machine and the installation",
-    "bench": "time operators or a training step",
-    "simulate": "simulate training steps on a described multi-node machine",
-    "paper": "reproduce a table or figure of the paper from its cells",
-    "tune": "find the fastest implementation of each matrix product here",
-    "verify": "verify the hashes of files listed in manifests",
-    "show": "describe and draw any output of dithc",
-    "export": "export weights or images for other programs",
-    "launch": "start ranks with the machine's launcher",
+GROUPS = {
+    "experiment": {
+        "init": "copy the workflow, configurations and profiles into a folder",
+        "run": "run an experiment, and show its stages",
+        "status": "show the progress of experiments",
+        "report": "write the report",
+        "paper": "reproduce a table or figure of the paper from its cells",
+    },
+    "data": {
+        "synthesize": "generate small inputs with realistic structure",
+        "fetch": "download scenes of a catalog into a folder",
+        "stage": "read scenes into one grid",
+        "tiles": "cut scenes into tiles",
+        "codec": "train an autoencoder on tiles",
+        "latents": "encode tiles",
+    },
+    "": {
+        "train": "pre-train or fine-tune a DiT",
+        "launch": "start ranks with the machine's launcher",
+        "bench": "time operators or a training step",
+    },
+    "images": {
+        "sample": "generate images from a checkpoint",
+        "search-sampler": "search the timesteps of a few-step sampler",
+        "extractor": "train a small feature extractor on tiles",
+        "features": "extract features and their statistics",
+        "fid": "compare generated with real features",
+    },
+    "machine": {
+        "doctor": "check this machine and the installation",
+        "simulate": "simulate training steps on a described multi-node machine",
+        "tune": "find the fastest implementation of each matrix product here",
+    },
+    "outputs": {
+        "verify": "verify the hashes of files listed in manifests",
+        "show": "describe and draw any output of dithc",
+        "export": "export weights or images for other programs",
+    },
 }
-ROOMS = {
-    "experiment": ("init", "run", "status", "report", "paper"),
-    "data": ("synthesize", "fetch", "stage", "tiles", "codec", "latents"),
-    "images": ("sample", "search-sampler", "extractor", "features", "fid"),
-    "machine": ("doctor", "simulate", "tune"),
-    "outputs": ("verify", "show", "export"),
+"""Summary of each command, by the package of its module; the commands without a package are modules of `dithc.cli`."""
+VERBS = {name: summary for commands in GROUPS.values() for name, summary in commands.items()}
+SINGLE_FILES = {"report", "search-sampler"}  # commands with an `--out` file in a folder that may hold other files
+STAGES = {
+    *("synthesize", "stage", "tiles", "codec", "latents", "train", "sample", "extractor", "features", "fid"),
+    *("bench", "report"),
 }
-"""Package of each command's module. Commands that are not listed are modules of `dithc.cli`."""
+"""Commands for which the configuration can request memory."""
 
-FOLDERS = {"export"}  # commands with an `--out` that may be a folder
-SINGLE_FILE_OPTIONS = ("json", "png", "describe")
-SINGLE_FILES = {"report", "search-sampler"}
-"""Commands with an `--out` file in a folder that may hold other files."""
-NO_STAGES = {
-    *(
-        "init",
-        "run",
-        "status",
-        "fetch",
-        "search-sampler",
-        "doctor",
-        "simulate",
-        "paper",
-        "tune",
-        "verify",
-        "show",
-        "export",
-    ),
-    "launch",
-}
-"""Commands that are not stages, so that the configuration cannot request memory for them."""
-
-FULL = (
-    "free space there (or raise the quota), or write to another file system (temporary files: set TMPDIR); then restart"
-)
+FULL = "free space (or raise the quota), or write to another file system (temporary files: set TMPDIR); then restart"
 DENIED = "change its permissions or owner, or choose another folder; then restart"
 FIXES = {
     errno.ENOSPC: FULL,
@@ -110,19 +97,6 @@ FIXES = {
 FIX = "check the path and its file system, then restart"
 
 __all__ = ["VERBS", "main", "module_of"]
-
-
-class Verb(Protocol):
-    """Interface of a command's module."""
-
-    SUMMARY: str
-    EXAMPLE: str
-
-    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        """Declare the arguments of the command."""
-
-    def run(self, args: argparse.Namespace) -> int:
-        """Execute the command. Return the exit status."""
 
 
 class _Parser(argparse.ArgumentParser):
@@ -144,12 +118,9 @@ class _Parser(argparse.ArgumentParser):
 
 def _overview() -> str:
     width = max(map(len, VERBS))
-    lines = [f"  {name:<{width}}  {summary}" for name, summary in VERBS.items()]
-    return (
-        "usage: dithc <command> [arguments]\n\ncommands:\n"
-        + "\n".join(lines)
-        + "\n\n`dithc <command> --help` shows an example.\n"
-    )
+    lines = "\n".join(f"  {name:<{width}}  {summary}" for name, summary in VERBS.items())
+    head, end = "usage: dithc <command> [arguments]\n\ncommands:\n", "`dithc <command> --help` shows an example.\n"
+    return f"{head}{lines}\n\n{end}"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -209,9 +180,7 @@ def _ended(words: Sequence[str]) -> int:
         return 141
     except documents.Altered as error:
         fix = "delete it and rerun the command that writes it"
-        told = problem(
-            f"dithc {words[0]} reads a changed file", got=error, expected="the bytes under its seal", fix=fix
-        )
+        told = problem(f"dithc {words[0]} reads a changed file", got=error, expected="the sealed bytes", fix=fix)
         logger(f"dithc.{words[0]}").error(str(told))
         return UserError.status
     except Exception as error:
@@ -224,13 +193,13 @@ def _ended(words: Sequence[str]) -> int:
 
 def module_of(verb: str) -> str:
     """Return the name of the module that implements a command of `VERBS`."""
-    room = next((f"{room}." for room, verbs in ROOMS.items() if verb in verbs), "")
-    return f"dithc.cli.{room}{verb.replace('-', '_')}"
+    group = next(group for group, commands in GROUPS.items() if verb in commands)
+    return ".".join(["dithc.cli", *([group] if group else []), verb.replace("-", "_")])
 
 
 def _run(words: Sequence[str]) -> int:
     """Import the command named by the first word, parse its arguments and execute it."""
-    verb = cast(Verb, import_module(module_of(words[0])))
+    verb: Any = import_module(module_of(words[0]))
     parser = _Parser(
         prog=f"dithc {words[0]}",
         description=verb.SUMMARY,
@@ -242,16 +211,16 @@ def _run(words: Sequence[str]) -> int:
     _refuse_folders(words[0], args)
     folder: Callable[[argparse.Namespace], Path] | None = getattr(verb, "folder", None)
     if folder is None:
-        return verb.run(args)
+        return int(verb.run(args))
     from dithc.runs import Lease
 
     with Lease.beside(folder(args)):
-        return verb.run(args)
+        return int(verb.run(args))
 
 
 def _refuse_folders(verb: str, args: argparse.Namespace) -> None:
     """Reject a folder in place of an output file, and a file that dithc did not write, before work starts."""
-    for option in (*SINGLE_FILE_OPTIONS, *(() if verb in FOLDERS else ("out",))):
+    for option in ("json", "png", "describe", *(["out"] if verb != "export" else [])):
         path = getattr(args, option, None)
         if isinstance(path, Path) and path.is_dir():
             raise problem(
@@ -288,7 +257,7 @@ def _told(verb: str, error: Exception) -> UserError | None:
     from dithc.hardware import Limits
 
     available = Limits.read().memory_available_bytes
-    asks = f" (`resources: {{{verb}: {{mem_mb}}}}` requests it)" if verb not in NO_STAGES else ""
+    asks = f" (`resources: {{{verb}: {{mem_mb}}}}` requests it)" if verb in STAGES else ""
     return refusal.out_of_memory(
         f"dithc {verb}",
         wanted=wanted,

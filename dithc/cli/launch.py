@@ -5,15 +5,16 @@ import os
 import shutil
 import sys
 import tempfile
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from dithc.log import logger, problem, refusal
 
 if TYPE_CHECKING:
     from dithc.comm import launch
 
-SUMMARY = (
-    "Start a command on one or several ranks, forward signals and exit status, and stop it when its driver has ended."
-)
+SUMMARY = "Start a command on ranks, forward signals and exit status, and stop it when its driver has ended."
 EXAMPLE = (
     "dithc launch --launcher mpiexec --ranks 2 --cpus 1 -- dithc train --config config/experiments/demo.yaml "
     "--run pretrain --latents results/demo/latents/landscape/manifest.json --out "
@@ -24,32 +25,24 @@ STOPPED = 75
 KILLED = 137  # 128 + SIGKILL
 JOB_VARIABLE = "SLURM_JOB_ID"
 ENDED_WITHIN_SECONDS = 300.0
+log = logger("dithc.launch")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the launcher, the size, and the command after `--`."""
-    parser.add_argument(
-        "--launcher",
-        choices=("none", "mpiexec", "srun"),
-        help="launcher of several ranks (default: srun in a Slurm job, else mpiexec)",
-    )
+    launcher = "launcher of several ranks (default: srun in a Slurm job, else mpiexec)"
+    parser.add_argument("--launcher", choices=("none", "mpiexec", "srun"), help=launcher)
     parser.add_argument("--nodes", type=int, default=1, help="nodes to spread the ranks over (default 1)")
     size = parser.add_mutually_exclusive_group()
     size.add_argument("--ranks", type=int, default=1, help="ranks in all (default 1; one needs no launcher)")
-    size.add_argument(
-        "--strategy",
-        choices=("cftp", "dp", "dp+tp"),
-        help="instead of --ranks: one rank per die (cftp) or core cluster (dp, dp+tp) of this machine, on every node",
-    )
-    parser.add_argument(
-        "--cpus",
-        type=int,
-        help="CPUs per rank, also OMP_NUM_THREADS (default 1; with --strategy, an equal share of this machine)",
-    )
+    strategy = "instead of --ranks: one rank per die (cftp) or core cluster (dp, dp+tp) of this machine, on every node"
+    size.add_argument("--strategy", choices=("cftp", "dp", "dp+tp"), help=strategy)
+    cpus = "CPUs per rank, also OMP_NUM_THREADS (default 1; with --strategy, an equal share of this machine)"
+    parser.add_argument("--cpus", type=int, help=cpus)
     parser.add_argument("--node-cpus", type=int, help="CPUs shared by the ranks of a node, instead of --cpus")
     parser.add_argument("--mpiexec", metavar="PATH", help="absolute path of mpiexec (default: next to this Python)")
     parser.add_argument(
-        "--grace-seconds", type=float, default=60.0, help="time to save and stop without the driver (default 60)"
+        "--grace-seconds", type=float, default=60.0, help="time to stop without the driver (default 60)"
     )
     parser.add_argument(
         "--srun-mpi",
@@ -58,20 +51,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="bootstrap of ranks under srun: hydra (MPICH's mpiexec, started by srun), or an interface of "
         "`srun --mpi=list` (default: DITHC_SRUN_MPI, else auto: hydra for MPICH, else pmix)",
     )
-    parser.add_argument(
-        "--walltime-minutes", type=float, metavar="M", help="end of the job, if the scheduler does not report it"
-    )
-    parser.add_argument(
-        "--scheduler",
-        choices=("none", "slurm", "generic"),
-        default="none",
-        help="scheduler of this job; it requeues a command that stopped and saved (status 75)",
-    )
-    parser.add_argument(
-        "command",
-        nargs=argparse.REMAINDER,
-        help="after `--`: the program and its arguments; a script (NAME.py) runs with dithc's Python",
-    )
+    parser.add_argument("--walltime-minutes", type=float, metavar="M", help="end of the job, if not reported")
+    scheduler = "scheduler of this job; it requeues a command that stopped and saved (status 75)"
+    parser.add_argument("--scheduler", choices=("none", "slurm", "generic"), default="none", help=scheduler)
+    command = "after `--`: the program and its arguments; a script (NAME.py) runs with dithc's Python"
+    parser.add_argument("command", nargs=argparse.REMAINDER, help=command)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -80,7 +64,9 @@ def run(args: argparse.Namespace) -> int:
     from dithc.comm import launch, supervise
     from dithc.hardware import Limits
 
-    _check(args)
+    for name, value in (("--cpus", args.cpus), ("--node-cpus", args.node_cpus)):
+        if value is not None and value < 1:
+            raise problem(f"launch {name}", got=value, expected="1 or more", fix=f"correct {name}")
     ranks, cores = _counted(args) if args.strategy else (args.ranks, None)
     node_cpus = args.node_cpus or cores
     cpus = args.cpus or (max(1, node_cpus * args.nodes // ranks) if node_cpus else 1)
@@ -132,18 +118,8 @@ def run(args: argparse.Namespace) -> int:
     return status
 
 
-def _check(args: argparse.Namespace) -> None:
-    """Reject numbers of cores below 1."""
-    from dithc.log import problem
-
-    for name, value in (("--cpus", args.cpus), ("--node-cpus", args.node_cpus)):
-        if value is not None and value < 1:
-            raise problem(f"launch {name}", got=value, expected="1 or more", fix=f"correct {name}")
-
-
 def _meeting_folder(nodes: int) -> Path | None:
     """Return a writable folder that all nodes share, for the marker files of a start, or None."""
-    from dithc.log import logger
     from dithc.places import is_writable
 
     here = Path.cwd()
@@ -151,14 +127,12 @@ def _meeting_folder(nodes: int) -> Path | None:
         return here
     place = Path(tempfile.gettempdir()) if nodes == 1 else None
     effect = f"marker files of this start are in {place}" if place else "ranks that fail to connect are not restarted"
-    logger("dithc.launch").warning(f"{here} is not writable: {effect}")
+    log.warning(f"{here} is not writable: {effect}")
     return place
 
 
 def _check_program(name: str) -> None:
     """Reject a missing program. Otherwise mpiexec reports it for every rank and is restarted."""
-    from dithc.log import problem
-
     if shutil.which(name) is None:
         fix = "check the command after `--`, or pass the absolute path of the program"
         raise problem("command to launch", got=f"{name}: no such program", expected="a program", fix=fix)
@@ -167,7 +141,6 @@ def _check_program(name: str) -> None:
 def _say_killed(command: list[str], *, by_system: bool) -> None:
     """Log the likely cause of a SIGKILL, because the killed process cannot."""
     from dithc.hardware import Limits
-    from dithc.log import logger, problem, refusal
 
     limits = Limits.read()
     limit = "none" if limits.memory_limit_bytes is None else refusal.gib(limits.memory_limit_bytes)
@@ -184,30 +157,25 @@ def _say_killed(command: list[str], *, by_system: bool) -> None:
         "`machine.memory: {fast_budget_gib, file_folder, file_gib}`, or request more memory "
         "(`resources: {train: {mem_mb}}`)",
     )
-    logger("dithc.launch").error(str(error))
+    log.error(str(error))
 
 
 def _default_launcher(nodes: int) -> "launch.Launcher":
     """Return srun inside a Slurm job, else mpiexec; also mpiexec on one node if Slurm does not report the job."""
     from dithc.cluster import site
-    from dithc.log import logger
 
     job = os.environ.get(JOB_VARIABLE)
     if not job or nodes < 1:
         return "mpiexec"
     if nodes > 1 or (shutil.which("srun") and site.nodes_of(job)):
         return "srun"
-    logger("dithc.launch").warning(
-        "SLURM_JOB_ID is %s, but that job has no nodes or srun is missing: starting the ranks here with mpiexec",
-        job,
-    )
+    log.warning("job %s (SLURM_JOB_ID) has no nodes, or srun is missing: starting the ranks here with mpiexec", job)
     return "mpiexec"
 
 
 def _hosts(nodes: int) -> list[str]:
     """Return the names of this job's nodes."""
     from dithc.cluster import site
-    from dithc.log import problem
 
     job = os.environ.get(JOB_VARIABLE)
     hosts = site.nodes_of(job) if job else []
@@ -220,8 +188,6 @@ def _hosts(nodes: int) -> list[str]:
 
 def _deadline(args: argparse.Namespace) -> dict[str, str]:
     """Return environment variables with the end of the job, preferably from the scheduler."""
-    import time
-
     from dithc.cluster import deadline, slurm
 
     if args.scheduler == "generic" and deadline.seconds_left() is not None:
@@ -235,15 +201,12 @@ def _deadline(args: argparse.Namespace) -> dict[str, str]:
 
 def _again(scheduler: str, why: str) -> int:
     """Requeue this job and wait for its end, so that it does not count as failed."""
-    import time
-
     from dithc.cluster import deadline, slurm
-    from dithc.log import logger
 
     if scheduler == "generic":
         deadline.mark_again()  # read by the process that follows the job and resubmits it
         return STOPPED
-    log, job = logger("dithc.launch"), os.environ.get(JOB_VARIABLE)
+    job = os.environ.get(JOB_VARIABLE)
     if not job or not slurm.requeue(job):
         log.error(f"{why}, but job {job or '?'} could not be requeued by {scheduler}: rerun the command")
         return STOPPED
@@ -257,11 +220,10 @@ def _counted(args: argparse.Namespace) -> tuple[int, int]:
     """Return the ranks over all nodes and the cores per node, assuming that all nodes equal this one."""
     from dithc.config import Machine
     from dithc.hardware import discover
-    from dithc.log import logger
 
     cores = discover().visible_cores
     dies, clusters = {core.die for core in cores}, {core.cluster for core in cores}
     per_node = Machine(strategy=args.strategy).ranks_on(num_dies=len(dies) or 1, num_clusters=len(clusters) or 1)
     said = "%d rank(s) per node for strategy %s: this machine has %d die(s) and %d cluster(s)"
-    logger("dithc.launch").info(said, per_node, args.strategy, len(dies), len(clusters))
+    log.info(said, per_node, args.strategy, len(dies), len(clusters))
     return int(per_node * args.nodes), len(cores)

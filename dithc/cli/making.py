@@ -34,13 +34,8 @@ def folder(args: argparse.Namespace) -> Path:
 class Making:
     """Execution of one stage, timed from its construction.
 
-    Attributes:
-        experiment: configuration.
-        stage: name of the stage, such as `tiles`.
-        of: name in the configuration of the settings that determine the result.
-        out: manifest to write.
-        name: name of the result, if it differs from `of`.
-        inputs: digests of the input manifests, by path.
+    `of` is the name in the configuration of the settings that determine the result, `name` the name of the result if it
+    differs, `out` the manifest to write, and `inputs` are the digests of the input manifests by path.
     """
 
     experiment: "Experiment"
@@ -63,11 +58,15 @@ class Making:
 
     def check(self) -> None:
         """Reject an output folder that contains other files (see `OutputFolder.check`)."""
-        self.output.check(stage=self.stage, name=self.name or self.of)
+        self.output.check(**self._owner)
 
     def claim(self) -> None:
         """Mark the output folder as this stage's before the first file is written (see `OutputFolder.claim`)."""
-        self.output.claim(stage=self.stage, name=self.name or self.of)
+        self.output.claim(**self._owner)
+
+    @property
+    def _owner(self) -> dict[str, Any]:
+        return {"stage": self.stage, "name": self.name or self.of}
 
     @cached_property
     def spec(self) -> dict[str, Any]:
@@ -75,11 +74,7 @@ class Making:
         return Manifest.spec_of(self.experiment, self.stage, self.of)
 
     def read(self, path: Path, stage: str) -> Manifest:
-        """Read the manifest of an input stage and record its digest.
-
-        Raises:
-            UserError: the file is not a manifest, or belongs to another stage.
-        """
+        """Read the manifest of an input stage and record its digest; UserError if it belongs to another stage."""
         manifest = Manifest.read(path, stage=stage)
         self.inputs[str(path)] = manifest.digest
         return manifest
@@ -92,12 +87,11 @@ class Making:
     def write(self, numbers: Mapping[str, Any], files: Iterable[Path] = ()) -> None:
         """Write the manifest with the results and the output files."""
         Manifest(
-            stage=self.stage,
-            name=self.name or self.of,
+            **self._owner,
             spec=self.spec,
             inputs=self.inputs,
             files=Manifest.entries(self.folder, list(files)),
             numbers=numbers,
             seconds=time.monotonic() - self._start,
         ).write(self.out)
-        self.output.finish(stage=self.stage, name=self.name or self.of)
+        self.output.finish(**self._owner)

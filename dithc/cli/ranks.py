@@ -19,9 +19,7 @@ log = logger("dithc.cores")
 
 def add_ranks_argument(parser: argparse.ArgumentParser) -> None:
     """Declares `--ranks`."""
-    parser.add_argument(
-        "--ranks", type=int, metavar="N", help="required number of ranks (started by `dithc launch`, or 1)"
-    )
+    parser.add_argument("--ranks", type=int, metavar="N", help="required ranks (started by `dithc launch`, or 1)")
 
 
 @contextmanager
@@ -43,16 +41,7 @@ def leased(group: "Group", folder: Path) -> Iterator[bool]:
 def ranks(
     experiment: Experiment, *, expected: int | None, timeout_seconds: float | None = None
 ) -> AbstractContextManager["Group"]:
-    """Start the ranks (`dithc.comm.ranks`) with the settings of section `machine` of an experiment.
-
-    Args:
-        experiment: configuration; `machine` sets the cores per rank and the exchange between ranks.
-        expected: required number of ranks; None accepts the announced number.
-        timeout_seconds: limit on waiting for another rank; None for the default of `connect`.
-
-    Raises:
-        UserError: the number of started ranks differs from `expected`.
-    """
+    """Start the ranks with the settings of section `machine`; UserError unless the expected number was started."""
     from dithc import comm
 
     machine = experiment.machine

@@ -2,7 +2,6 @@
 
 import ctypes
 import io
-import logging
 import os
 import resource
 import signal
@@ -74,9 +73,7 @@ def choose_folders() -> None:
     log = logger("dithc.start")
     if sys.orig_argv[1:3] == ["-X", "utf8"]:
         log.info("text and file names are UTF-8, independent of the locale")
-    with suppress(
-        FileNotFoundError
-    ):  # no usable folder; the error is raised again when a command needs a temporary file
+    with suppress(FileNotFoundError):  # raised again when a command needs a temporary file
         named, used = os.environ.get("TMPDIR"), tempfile.gettempdir()
         if named and os.path.abspath(named) != used:
             os.environ["TMPDIR"] = used
@@ -88,23 +85,6 @@ def choose_folders() -> None:
             log.warning(f"the cache of matplotlib is in {cache}: MPLCONFIGDIR={named} is not writable")
         if not named or not places.is_writable(Path(named)):
             os.environ["MPLCONFIGDIR"] = str(cache / "matplotlib")
-    for name in ("matplotlib", "matplotlib.font_manager"):
-        logging.getLogger(name).addFilter(_is_not_about_caches)
-
-
-def _is_not_about_caches(record: logging.LogRecord) -> bool:
-    """Replace matplotlib's messages about a missing cache by one line with the reason."""
-    from dithc.log import logger
-
-    text = record.getMessage()
-    if "mkdir" in text:
-        return False
-    if "cache" in text:
-        logger("dithc.start").info(
-            f"matplotlib searches fonts in each run; set MPLCONFIGDIR to a writable folder ({text[:100]})"
-        )
-        return False
-    return True
 
 
 @contextmanager

@@ -24,32 +24,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_of(parser, "run")
     parser.add_argument("--latents", type=Path, required=True, metavar="MANIFEST", help="latents to train on")
     parser.add_argument("--init", type=Path, metavar="MANIFEST", help="manifest of the run to fine-tune")
-    parser.add_argument(
-        "--store", type=Path, metavar="DIR", help="folder of checkpoints (default: `store` of the configuration)"
-    )
+    parser.add_argument("--store", type=Path, metavar="DIR", help="folder of checkpoints (default: `store`)")
     parser.add_argument("--until", type=int, metavar="STEP", help="last step of this job (default: `steps` of the run)")
     parser.add_argument("--out", type=Path, required=True, metavar="MANIFEST", help="manifest to write")
-    parser.add_argument(
-        "--walltime-minutes", type=float, metavar="M", help="time limit; the command saves and stops before it"
-    )
-    parser.add_argument(
-        "--strategy",
-        choices=("cftp", "dp", "dp+tp"),
-        help="partition of work among ranks (default: `machine.strategy`); not part of the run's digest",
-    )
-    parser.add_argument(
-        "--trace",
-        type=int,
-        metavar="STEP",
-        help="write a trace of this step, one file per rank, to `traces` in the run's store (default: "
-        "`machine.trace_step`)",
-    )
-    parser.add_argument(
-        "--go-back",
-        action="store_true",
-        help="if several of the newest checkpoints are damaged, resume from the newest intact checkpoint or restart "
-        "from step 0 (`machine.go_back`)",
-    )
+    parser.add_argument("--walltime-minutes", type=float, metavar="M", help="save and stop before this time")
+    strategy = "partition of work among ranks (default: `machine.strategy`); not part of the run's digest"
+    parser.add_argument("--strategy", choices=("cftp", "dp", "dp+tp"), help=strategy)
+    trace = "write a trace of this step, one file per rank, to the run's store (default: `machine.trace_step`)"
+    parser.add_argument("--trace", type=int, metavar="STEP", help=trace)
+    back = "if several of the newest checkpoints are damaged, use the newest intact one or step 0 (`machine.go_back`)"
+    parser.add_argument("--go-back", action="store_true", help=back)
     add_ranks_argument(parser)
 
 

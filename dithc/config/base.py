@@ -5,7 +5,7 @@ Models reject unknown keys and are immutable. Numbers are finite, and booleans a
 
 import unicodedata
 from collections.abc import Mapping
-from typing import Annotated, Any, get_args
+from typing import Annotated, Any, Self, get_args
 from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
@@ -63,13 +63,8 @@ Address = Annotated[str, Field(max_length=500), AfterValidator(_address)]
 Place = Annotated[str, Field(min_length=1, max_length=2000), AfterValidator(_path)]
 
 
-def _is_truth(annotation: object) -> bool:
-    return annotation is bool or bool in get_args(annotation)
-
-
 class Settings(BaseModel):
-    """Base class of a section. The docstrings of its fields are their documentation in docs/config.md and the JSON
-    schema."""
+    """Base class of a section. The docstrings of its fields are their documentation."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True, allow_inf_nan=False)
 
@@ -80,6 +75,21 @@ class Settings(BaseModel):
         for name, value in content.items() if isinstance(content, Mapping) else ():
             field = cls.model_fields.get(name) if isinstance(name, str) else None
             values = value if isinstance(value, list) else [value]
-            if field is not None and not _is_truth(field.annotation) and any(isinstance(one, bool) for one in values):
+            is_truth = field is None or bool in (field.annotation, *get_args(field.annotation))
+            if not is_truth and any(isinstance(one, bool) for one in values):
                 raise ValueError(f"`{name}` is {value!r}; true and false are not allowed here")
         return content
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        self._check_consistency()
+        return self
+
+    def _check_consistency(self) -> None:
+        """Raise ValueError if values contradict each other. Subclasses override this method."""
+
+    def _check_unused(self, owner: str, *names: str) -> None:
+        """Raise ValueError if a setting that only affects `owner` differs from its default."""
+        for name in names:
+            if getattr(self, name) != type(self).model_fields[name].default:
+                raise ValueError(f"`{name}` has no effect: it belongs to `{owner}`")

@@ -1,4 +1,4 @@
-"""Settings of the benchmarks in the report."""
+"""Settings of the benchmarks in the report, and of the reproduced tables and figures of the paper."""
 
 from typing import Annotated, Literal
 
@@ -19,8 +19,7 @@ class Strategies(Settings):
     rounds: Positive = 2
     """Runs of each strategy, interleaved."""
     memory_limit_gib: Gib | None = None
-    """Total memory of all ranks of a run. A run that exceeds it is reported as out of memory; the available memory if
-    unset."""
+    """Total memory of all ranks of a run. A run beyond it is reported as out of memory; the free memory if unset."""
 
 
 class Scaling(Settings):
@@ -41,8 +40,7 @@ class Scaling(Settings):
 
 
 class Simulate(Settings):
-    """Simulation of training steps on a described machine with many nodes. The report marks the results as
-    simulated."""
+    """Simulation of training steps on a described machine with many nodes, marked as simulated in the report."""
 
     machine: Place | None = None
     """Description of the machine, such as profiles/machines/lx2.yaml; no simulation if unset."""
@@ -54,13 +52,11 @@ class Simulate(Settings):
     nodes: list[Positive] = Field(default=[1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024], max_length=64)
     """Numbers of nodes."""
     of: list[Literal["paper", "weak", "strong"]] = ["paper"]
-    """Simulated experiments. paper: the experiments of the paper, as published and with dithc; weak, strong: scaling of
-    dithc."""
+    """Simulated experiments. paper: those of the paper, as published and with dithc; weak, strong: scaling of dithc."""
 
 
 class Stepwise(Settings):
-    """Training runs that enable one component of dithc after another. The report compares them with figure 9 of the
-    paper."""
+    """Training runs that enable one component of dithc after another. Compared with figure 9 of the paper."""
 
     model: Preset | None = None
     """Preset to measure; no measurement if unset."""
@@ -119,8 +115,7 @@ class SamplingBench(Settings):
     decode_size: Annotated[int, Field(ge=0, le=65536, multiple_of=8)] = 1024
     """Side in pixels of the image that one rank and all ranks decode; 0 disables the measurement."""
     decode_width: Size = 32
-    """Channels of the decoders, a power of two. The decoder of Stable Diffusion has 128 and is about ten times
-    slower."""
+    """Channels of the decoders, a power of two. Stable Diffusion has 128 and is about ten times slower."""
     diffusers: bool = True
     """Also measure the pipeline of diffusers with the same weights, if it is installed."""
     rounds: Positive = 3
@@ -150,3 +145,33 @@ class Bench(Settings):
     """Sampling with one rank and with several."""
     simulate: Simulate = Simulate()
     """Simulated scaling."""
+
+
+Target = Literal["table1", "table2", "table3", "table4", "fig7", "fig8", "fig9", "fig10", "fig11", "sec56"]
+
+
+class Paper(Settings):
+    """Tables and figures of the paper as targets of the workflow. `scale` determines their settings."""
+
+    scale: Literal["ci", "node", "paper"] = "ci"
+    """Size of the measurements. ci: minutes on 2 cores, which only tests that everything works; node: measurements of
+    one node in `hours`, with models, batches and ranks that fit; paper: the published settings."""
+    targets: list[Target] = Field(
+        default=["table1", "table2", "table3", "table4", "fig7", "fig8", "fig9", "fig10", "fig11", "sec56"],
+        min_length=1,
+        max_length=16,
+    )
+    """Contents of the target `paper`; at scale node also the order in which the hours are allocated."""
+    hours: float = Field(default=10.0, gt=0, le=1000)
+    """Hours of measurements at scale node. Measurements beyond the remaining hours are skipped."""
+    gflops_per_core: float = Field(default=40.0, ge=1e-3, le=10.0**6)
+    """Speed of a core in an fp32 training step in GFLOP/s, for predictions of the time of each measurement."""
+    memory_gib: Gib | None = None
+    """Memory limit in GiB of all ranks of a strategy, enforced by the kernel. Table 2 reports a run that exceeds it as
+    out of memory. If unset, 1.5 at scale ci and the free memory otherwise."""
+    seeds: Positive = 3
+    """Training runs per platform in figure 7, one per seed. Their spread is the noise level of the comparison."""
+    curve_steps: Positive | None = None
+    """Steps in figure 7. If unset, 20 at scale ci, 200 at node and 1,000 at paper."""
+    machine: Place = "profiles/machines/lx2.yaml"
+    """Description of the machine for simulations of many nodes."""

@@ -3,7 +3,7 @@
 The settings define `factor` (side of a tile over side of its latent) and the `channels` of latents before a file is
 read. `sees_display` is true for codecs of images of the three display bands, false for codecs of all bands."""
 
-from typing import Annotated, Any, ClassVar, Literal, Self, get_args
+from typing import Annotated, Any, ClassVar, Literal, get_args
 
 from pydantic import Field, SerializeAsAny, model_validator
 
@@ -37,8 +37,7 @@ class SdVae(Settings):
     kind: Literal["sd-vae"]
     """Selects this codec."""
     path: Place
-    """Folder in the layout of diffusers: config.json and diffusion_pytorch_model.safetensors. dithc does not download
-    files."""
+    """Folder in the layout of diffusers: config.json and diffusion_pytorch_model.safetensors."""
     scale: float = Field(default=0.18215, gt=0.0, le=1000.0)
     """Factor applied to latents."""
     factor: ClassVar[int] = 8
@@ -99,8 +98,7 @@ class Foreign(Settings):
                 "several groups), or remove it from the dataset (`source.bands`)"
             )
 
-    @model_validator(mode="after")
-    def _groups_alike(self) -> Self:
+    def _check_consistency(self) -> None:
         if isinstance(self.bands, list) and len(sizes := {len(group) for group in self.bands}) > 1:
             raise ValueError(
                 f"`bands` has groups of {' and '.join(map(str, sorted(sizes)))} bands, but the autoencoder has one number of "
@@ -110,9 +108,8 @@ class Foreign(Settings):
             given, fitting = getattr(self, name), {self.latent_channels, self.channels(0)}
             if isinstance(given, list) and len(given) not in fitting:
                 raise ValueError(
-                    f"`{name}` has {len(given)} numbers: set one, or {' or '.join(map(str, sorted(fitting)))}, one per channel"
+                    f"`{name}` has {len(given)} numbers: set one, or one for each of {min(fitting)} channels"
                 )
-        return self
 
 
 class Diffusers(Foreign):
@@ -127,8 +124,8 @@ class Diffusers(Foreign):
     """Factor applied to latents so that their variance is about 1; one number, or one per channel. If unset, the value
     in config.json (`scaling_factor`, `latents_std`)."""
     shift: Shift | list[Shift] | None = None
-    """Number subtracted from latents before `scale`. If unset, the value in config.json (`shift_factor`,
-    `latents_mean`), or 0."""
+    """Number subtracted from latents before `scale`. If unset, that of config.json (`shift_factor`, `latents_mean`) or
+    0."""
 
 
 class Torchscript(Foreign):
@@ -138,8 +135,8 @@ class Torchscript(Foreign):
     """File or folder of the autoencoder. dithc does not download files."""
     kind: Literal["torchscript"]
     """Selects this codec. `path` is a TorchScript file with methods `encode` and `decode`, or a folder with
-    `encoder.pt` and `decoder.pt`, or `encoder.pt2` and `decoder.pt2`. These files are programs that run with your
-    permissions: see `trust`."""
+    `encoder.pt` and `decoder.pt`, or `encoder.pt2` and `decoder.pt2`. They are programs that run with your permissions:
+    see `trust`."""
     scale: Scale | list[Scale]
     """Factor applied to latents so that their variance is about 1; one number, or one per channel."""
     shift: Shift | list[Shift] = 0.0
@@ -149,13 +146,12 @@ class Torchscript(Foreign):
     high: float = Field(default=1.0, ge=-1e6, le=1e6)
     """Input and output value of the autoencoder for the highest value of a band, which is 1 in scaled tiles."""
     moments: Literal["mean", "mean-logvar"] = "mean"
-    """Output of the encoder: the latent; or mean and log-variance of the posterior, as a pair or concatenated along the
-    channels."""
+    """Output of the encoder: the latent; or mean and log-variance, as a pair or concatenated along the channels."""
     trust: bool = False
     """Must be true: you know the origin of the files and allow their program to run. No effect on results."""
 
-    @model_validator(mode="after")
-    def _trusted(self) -> Self:
+    def _check_consistency(self) -> None:
+        super()._check_consistency()
         if not self.trust:
             raise ValueError(
                 "a `torchscript` codec is a program that runs with your permissions: set `trust: true` if you know the origin "
@@ -163,12 +159,10 @@ class Torchscript(Foreign):
             )
         if self.low >= self.high:
             raise ValueError(f"`low` {self.low} is not below `high` {self.high}")
-        return self
 
 
 class KlVae(Settings):
-    """An autoencoder with a KL term for any number of bands, trained by this workflow. Its initial weights are the best
-    linear codec of its size."""
+    """An autoencoder with a KL term for any number of bands, trained here from the best linear codec of its size."""
 
     kind: Literal["kl-vae"]
     """Selects this codec."""
@@ -205,14 +199,12 @@ class KlVae(Settings):
         """Return the number of latent channels for tiles with this number of bands."""
         return self.latent_channels
 
-    @model_validator(mode="after")
-    def _shares(self) -> "KlVae":
+    def _check_consistency(self) -> None:
         if self.equivariance + self.latent_noise > 1.0:
             raise ValueError(
                 f"`equivariance` {self.equivariance} and `latent_noise` {self.latent_noise} are shares of different steps: "
                 "lower one, so that their sum is at most 1"
             )
-        return self
 
     def crop(self, size: int) -> int:
         """Return the side in pixels of a training crop of tiles with side `size`, a multiple of `factor`."""
@@ -275,8 +267,8 @@ class Extractor(Settings):
     """Tiles per training step of the `classifier`."""
     defects: bool = False
     """Also train the `classifier` to detect defects of random strength (blocks, blur, noise and others), and use
-    features of all its stages. Its features then react to defects that a classifier of clean tiles ignores. Its dataset
-    may have one class."""
+    features of all its stages. Its features then react to defects that others ignore. Its dataset may have one
+    class."""
 
     @model_validator(mode="before")
     @classmethod
@@ -285,18 +277,13 @@ class Extractor(Settings):
             return {"resize": "clean"} | given
         return given
 
-    @model_validator(mode="after")
-    def _origin(self) -> "Extractor":
+    def _check_consistency(self) -> None:
         if self.kind == "classifier" and (self.trained_on is None or self.path is not None):
             raise ValueError("a `classifier` extractor requires `trained_on` (a dataset) and no `path`")
         if self.kind != "classifier" and (self.path is None or self.trained_on is not None):
-            raise ValueError(
-                f"a `{self.kind}` extractor requires `path` (its weights on this machine) and no `trained_on`"
-            )
+            raise ValueError(f"a `{self.kind}` extractor requires `path` (its weights) and no `trained_on`")
         if self.defects and self.kind != "classifier":
-            raise ValueError(
-                f"`defects` applies to `classifier` extractors, which are trained here; this one is `{self.kind}`: leave it out"
-            )
+            raise ValueError(f"`defects` applies to `classifier` extractors, not to `{self.kind}`: leave it out")
         if self.trust != (self.kind == "torchscript"):
             raise ValueError(
                 "a `torchscript` extractor is a program that runs with your permissions: set `trust: true` if you know the "
@@ -304,7 +291,6 @@ class Extractor(Settings):
                 if self.kind == "torchscript"
                 else f"`trust` applies to `torchscript` files only; a `{self.kind}` file contains numbers and no program"
             )
-        return self
 
 
 AnyExtractor = Annotated[

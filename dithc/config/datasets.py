@@ -2,17 +2,16 @@
 
 from collections import Counter
 from datetime import date
-from typing import Annotated, Literal, get_args
+from typing import Annotated, ClassVar, Literal, get_args
 
-from pydantic import Field, SerializeAsAny, model_validator
+from pydantic import Field, SerializeAsAny
 
 from dithc.config.base import Address, Band, Fraction, Metres, Name, Place, Positive, Settings, Size, Title
 from dithc.config.installed import REGISTERED as REGISTERED
 from dithc.config.installed import Installed as Installed
 from dithc.config.installed import InstalledConditions as InstalledConditions
 from dithc.config.installed import InstalledSource as InstalledSource
-from dithc.config.installed import kinds_of as kinds_of
-from dithc.config.installed import taking
+from dithc.config.installed import kinds_of, taking
 from dithc.config.tiling import Rendering as Rendering
 from dithc.config.tiling import Scaling
 from dithc.config.tiling import Split as Split
@@ -39,29 +38,28 @@ class Synthetic(Settings):
     scenes: Positive = 2
     """Number of scenes; for an image folder, images per class."""
     size: Size = 768
-    """Side of a scene in pixels at its finest resolution, a multiple of 6 for Sentinel-2; for an image folder, an
-    image's typical side."""
+    """Side of a scene in pixels at its finest resolution, a multiple of 6 for Sentinel-2; typical side of an image."""
     classes: Size = 4
     """Classes of an image folder; ignored by satellite scenes."""
 
 
 class _Source(Settings):
+    is_generated: ClassVar[bool] = True  # `synthetic` is available
     path: Place | None = None
     """Folder with the user's files, relative to the working folder. Give exactly one of `path` and `synthetic`."""
     synthetic: Synthetic | None = None
     """Generate the input instead: data of the same structure for machines without data."""
     include: list[Pattern] = Field(default=[], max_length=1000)
-    """Patterns of names, or of paths below `path`. Only matching files, products and folders are read: `*_SR_*.tif`,
-    `2023/*`. Case does not matter, and `*` also matches `/`. Masks become scenes only if a pattern names a mask
-    (`*_udm2.tif`)."""
+    """Patterns of names, or of paths below `path`. Only matches are read: `*_SR_*.tif`, `2023/*`. Case does not matter,
+    and `*` also matches `/`. Masks are scenes only if a pattern names one (`*_udm2.tif`)."""
     exclude: list[Pattern] = Field(default=[], max_length=1000)
     """Patterns, as in `include`, of files, products and folders that are not read."""
 
-    @model_validator(mode="after")
-    def _one_origin(self) -> "_Source":
+    def _check_consistency(self) -> None:
         if (self.path is None) == (self.synthetic is None):
             raise ValueError("give exactly one of `path` (where your files are) and `synthetic` (generate them)")
-        return self
+        if self.synthetic is not None and not self.is_generated:
+            raise ValueError("`synthetic` is available for sentinel2, gaofen2 and image-folder only; give `path`")
 
 
 class MaskFile(Settings):
@@ -75,26 +73,24 @@ class MaskFile(Settings):
     clear: list[MaskValue] = Field(default=[0], max_length=1000)
     """Values of clear pixels: `[1]` for band 1 of PlanetScope's udm2."""
     cloud: list[MaskValue] | Literal["others"] = Field(default=[1, 1024, 2048, 3072])
-    """Values of cloudy or unusable pixels, by default 1 and QA60. `others` means all values outside `clear` and
+    """Values of cloudy or unusable pixels, by default 1 and QA60. `others`: all values outside `clear` and
     `no_data`."""
     no_data: list[MaskValue] = Field(default=[255], max_length=1000)
     """Values of pixels without data. A value in none of the three lists rejects the scene."""
 
-    @model_validator(mode="after")
-    def _one_meaning(self) -> "MaskFile":
+    def _check_consistency(self) -> None:
         lists = [self.clear, self.no_data, [] if self.cloud == "others" else self.cloud]
         twice = [value for value, count in Counter(value for one in lists for value in set(one)).items() if count > 1]
         if twice:
             raise ValueError(f"`clear`, `cloud` and `no_data` share the value {twice[0]}")
-        return self
 
 
 class Clouds(Settings):
     """Selection of cloudy pixels in a scene. `tiles.max_cloud` limits their share in a tile."""
 
     mask: MaskFile | None = None
-    """Mask rasters next to scenes. `{}` selects `NAME_mask.tif` or `NAME_mask.npy` with 0 clear, 255 no data, and 1 or
-    QA60 cloud."""
+    """Mask rasters next to scenes. `{}` selects `NAME_mask.tif` or `.npy` with 0 clear, 255 no data, 1 or QA60
+    cloud."""
     buffer_m: float = Field(default=0.0, ge=0.0, le=10_000.0)
     """Meters around each cloudy pixel, to all four sides and corners, that also count as cloud."""
 
@@ -112,31 +108,29 @@ class ProductClouds(Clouds):
 
 
 class _Files(_Source):
+    is_generated: ClassVar[bool] = False
     clouds: Clouds = Clouds()
     """Selection of cloudy pixels; no pixels without `mask`."""
 
-    @model_validator(mode="after")
-    def _buffer_has_clouds(self) -> "_Files":
+    def _check_consistency(self) -> None:
+        super()._check_consistency()
         if self.clouds.buffer_m and self.clouds.mask is None:
             raise ValueError("`clouds.buffer_m` has no effect without masks: set `clouds.mask` too")
-        return self
 
 
 class _Sentinel2Bands(_Source):
     gsd_m: Metres = 10.0
-    """Pixel size of the common grid in meters. If a product has a band at several sizes, the file of this size is read,
-    or else the next finer file. A band is resampled to a finer grid only from its native pixel size, never from a
-    coarser copy."""
+    """Pixel size of the common grid in meters. Of a band at several sizes, the file of this size is read, or else the
+    next finer file. A band is resampled to a finer grid only from its native size."""
     bands: list[Sentinel2Band] | None = Field(default=None, min_length=1, max_length=13)
     """Bands to read, in this order. If unset, all bands of the product's level in the order B01 to B12."""
     clouds: ProductClouds = ProductClouds()
     """Selection of cloudy pixels."""
 
-    @model_validator(mode="after")
-    def _bands_once(self) -> "_Sentinel2Bands":
+    def _check_consistency(self) -> None:
+        super()._check_consistency()
         if self.bands is not None and len(set(self.bands)) < len(self.bands):
             raise ValueError(f"`bands` names a band twice: {', '.join(self.bands)}")
-        return self
 
 
 class Sentinel2(_Sentinel2Bands):
@@ -150,15 +144,14 @@ class Sentinel2(_Sentinel2Bands):
     """Optional files of manifest.safe, as patterns of their paths in the product: `*/QI_DATA/*`, or `*` for partially
     downloaded products. The file of a band's native pixel size is always required."""
 
-    @model_validator(mode="after")
-    def _grids_end_together(self) -> "Sentinel2":
+    def _check_consistency(self) -> None:
+        super()._check_consistency()
         if self.synthetic is not None and (side := self.synthetic.size) % 6:
             below = side // 6 * 6
             raise ValueError(
                 f"`synthetic.size` is {side}, which is not a multiple of 6, so the grids of 10 m, 20 m and 60 m have different "
                 f"extents: use {below} or {below + 6}"
             )
-        return self
 
 
 class Search(Settings):
@@ -184,8 +177,7 @@ class Search(Settings):
     """Service that returns the signed form of an address for `?href=`, if files require signed addresses:
     `https://planetarycomputer.microsoft.com/api/sas/v1/sign` for Planetary Computer."""
 
-    @model_validator(mode="after")
-    def _one_area(self) -> "Search":
+    def _check_consistency(self) -> None:
         if (self.bbox is None) == (self.area is None):
             raise ValueError("give exactly one of `bbox` (west, south, east, north) and `area` (a GeoJSON file)")
         if self.bbox is not None:
@@ -197,16 +189,16 @@ class Search(Settings):
                 )
         if self.first_day > self.last_day:
             raise ValueError(f"`first_day` {self.first_day} is after `last_day` {self.last_day}")
-        return self
 
 
 class Sentinel2Stac(_Sentinel2Bands):
     """Sentinel-2 scenes from catalogs: STAC items with the GeoTIFF (or JPEG 2000) file of each band, L1C or L2A."""
 
+    is_generated: ClassVar[bool] = False
     kind: Literal["sentinel2-stac"]
     """Selects this reader."""
     search: Search | None = None
-    """Selection of scenes that `dithc fetch` downloads into `path`. Staging uses these scenes only and never accesses a
+    """Selection of scenes that `dithc fetch` downloads into `path`. Staging uses these scenes only, without a
     network."""
     checksum: Literal["verify", "skip"] = "verify"
     """Compare every file with its size and checksum in the item and in lock.json. `skip` trusts the disk."""
@@ -215,13 +207,10 @@ class Sentinel2Stac(_Sentinel2Bands):
     check_offset: bool = True
     """Reject a scene if its values contradict the offset. Disable this check for scenes that are truly that bright."""
 
-    @model_validator(mode="after")
-    def _from_files(self) -> "Sentinel2Stac":
-        if self.synthetic is not None:
-            raise ValueError("`synthetic` is not available for sentinel2-stac; use kind sentinel2, or give `path`")
+    def _check_consistency(self) -> None:
+        super()._check_consistency()
         if self.clouds.classi:
             raise ValueError("`clouds.classi` has no effect, because catalogs do not provide MSK_CLASSI as a file")
-        return self
 
 
 class Sentinel2Array(_Files):
@@ -237,8 +226,7 @@ class Sentinel2Array(_Files):
     """Value added to a digital number before the division by `quantification`: -1000 from processing baseline 04.00, 0
     before. Required for `units: dn`, because the files do not contain it and a guess would be silently wrong."""
     check_offset: bool = True
-    """Reject a file if its values contradict the declared offset. Disable this check for scenes that are truly that
-    bright."""
+    """Reject a file if its values contradict the declared offset. Disable it for scenes that are truly that bright."""
     quantification: float = Field(default=10000.0, gt=0.0, le=10.0**9)
     """Digital numbers per unit of reflectance."""
     layout: Literal["chw", "hwc"] = "chw"
@@ -248,21 +236,10 @@ class Sentinel2Array(_Files):
     gsd_m: Metres = 10.0
     """Pixel size in meters of files without georeference."""
 
-    @model_validator(mode="after")
-    def _not_generated(self) -> "Sentinel2Array":
-        if self.synthetic is not None:
-            raise ValueError(
-                "a sentinel2-array is never generated; use kind sentinel2 with `synthetic`, or give `path`"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _offset_declared(self) -> "Sentinel2Array":
+    def _check_consistency(self) -> None:
+        super()._check_consistency()
         if self.units == "dn" and self.offset is None:
-            raise ValueError(
-                "`offset` must be declared for `units: dn`: -1000 for processing baseline 04.00 and later, 0 before"
-            )
-        return self
+            raise ValueError("`offset` must be declared for `units: dn`: -1000 from baseline 04.00 on, 0 before")
 
 
 class Coefficients(Settings):
@@ -273,8 +250,8 @@ class Coefficients(Settings):
     offset: list[Coefficient] | None = Field(default=None, min_length=1, max_length=64)
     """Radiance of the digital number 0; 0 if unset."""
     irradiance: list[Above0] | None = Field(default=None, min_length=1, max_length=64)
-    """Solar irradiance at the top of the atmosphere at one astronomical unit (W m-2 um-1), for reflectance. If unset,
-    the published values are used."""
+    """Solar irradiance at the top of the atmosphere at one astronomical unit (W m-2 um-1), for reflectance; as
+    published if unset."""
 
 
 class Gaofen2(_Source):
@@ -289,12 +266,10 @@ class Gaofen2(_Source):
     layout: Literal["chw", "hwc"] = "chw"
     """Order of axes in .npy files; GeoTIFF is always chw."""
     gsd_m: Metres = 4.0
-    """Pixel size in meters of files without georeference, and of the grid for products of level 1A; recorded with every
-    tile."""
+    """Pixel size in meters of files without georeference, and of the grid for products of level 1A."""
     height_m: float | None = Field(default=None, ge=-1000.0, le=9000.0)
     """Read products of level 1A, folders or .tar.gz with their .rpb, and orthorectify them at this height in meters
-    above the WGS84 ellipsoid. If `dem` is also set, this value is added to its heights (most DEMs count from the
-    geoid)."""
+    above the WGS84 ellipsoid. With `dem`, it is added to its heights (most DEMs count from the geoid)."""
     dem: Place | None = None
     """Read products of level 1A and orthorectify them with this GeoTIFF of heights in meters."""
     calibrate: Literal["none", "radiance", "reflectance"] = "none"
@@ -303,51 +278,27 @@ class Gaofen2(_Source):
     coefficients: Coefficients | None = None
     """Calibration instead of the published calibration."""
     pansharpen: Literal["none", "gsa"] = "none"
-    """`gsa`: sharpen the bands of a product of level 1A with its panchromatic image, at `gsd_m` (adaptive
-    Gram-Schmidt)."""
+    """`gsa`: sharpen the bands of a product of level 1A with its panchromatic image, at `gsd_m` (by GSA)."""
     max_shift: float = Field(default=1.0, gt=0.0, le=100.0)
-    """Largest shift of the panchromatic image, in pixels of the multispectral image. Products with a larger shift are
-    rejected."""
+    """Largest shift of the panchromatic image, in pixels of the multispectral image. Others are rejected."""
 
     @property
     def takes_raw(self) -> bool:
         """True if products of level 1A are read as scenes, which requires the height of the ground."""
         return self.height_m is not None or self.dem is not None
 
-    @model_validator(mode="after")
-    def _calibrated_alike(self) -> "Gaofen2":
-        given = self.coefficients
-        if self.calibrate == "none":
-            if given is not None:
-                raise ValueError("`coefficients` have no effect: set `calibrate: radiance` or `reflectance`")
-            return self
-        if self.units != "dn":
-            raise ValueError(
-                f"`calibrate: {self.calibrate}` needs digital numbers (`units: dn`): a stretched byte has lost them"
-            )
-        lists = {} if given is None else given.model_dump(exclude_none=True)
-        wrong = next((name for name, values in lists.items() if len(values) != len(self.bands)), None)
-        if wrong is not None:
-            raise ValueError(f"`coefficients.{wrong}` has not one number for each of the {len(self.bands)} `bands`")
-        if len(self.bands) != PUBLISHED_BANDS and {"gain", "irradiance"} - lists.keys():
-            raise ValueError(
-                f"coefficients are published for 4 bands, and `bands` has {len(self.bands)}: give all `coefficients`"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _raw_or_not(self) -> "Gaofen2":
+    def _check_consistency(self) -> None:
+        super()._check_consistency()
+        self._check_calibration()
         if self.synthetic is not None and self.takes_raw:
             raise ValueError(
                 "`height_m` and `dem` have no effect on generated scenes, which are orthorectified already; "
                 "omit both, or give `path`"
             )
         if self.pansharpen == "none":
-            return self
+            return
         if not self.takes_raw:
-            raise ValueError(
-                "`pansharpen` requires products of level 1A: set the height of the ground (`height_m`, `dem`)"
-            )
+            raise ValueError("`pansharpen` requires products of level 1A: set the height (`height_m`, `dem`)")
         if self.units != "dn":
             raise ValueError("`pansharpen` requires products of level 1A, which have `units: dn`")
         if self.gsd_m > SHARPENED_GSD_M:
@@ -355,7 +306,21 @@ class Gaofen2(_Source):
                 f"`pansharpen` has no effect at `gsd_m: {self.gsd_m:g}`: choose {SHARPENED_GSD_M:g} or less, "
                 "the panchromatic pixel is 0.8 m"
             )
-        return self
+
+    def _check_calibration(self) -> None:
+        given = self.coefficients
+        if self.calibrate == "none":
+            if given is not None:
+                raise ValueError("`coefficients` have no effect: set `calibrate: radiance` or `reflectance`")
+            return
+        if self.units != "dn":
+            raise ValueError(f"`calibrate: {self.calibrate}` needs `units: dn`: a stretched byte has lost the numbers")
+        lists = {} if given is None else given.model_dump(exclude_none=True)
+        wrong = next((name for name, values in lists.items() if len(values) != len(self.bands)), None)
+        if wrong is not None:
+            raise ValueError(f"`coefficients.{wrong}` has not one number for each of the {len(self.bands)} `bands`")
+        if len(self.bands) != PUBLISHED_BANDS and {"gain", "irradiance"} - lists.keys():
+            raise ValueError(f"published coefficients have 4 bands, `bands` {len(self.bands)}: give all `coefficients`")
 
 
 class GeoTiff(_Files):
@@ -368,32 +333,23 @@ class GeoTiff(_Files):
     bands: list[Band] = Field(min_length=1, max_length=64)
     """Names of the bands in the files' order."""
     suffixes: list[Title] | None = Field(default=None, min_length=1, max_length=64)
-    """Ends of the file names in the order of `bands`, if each band is a separate file: `_SR_B4.TIF`. The rest of the
-    name is the scene."""
+    """Ends of the file names in the order of `bands`, if each band is a file: `_SR_B4.TIF`. The rest is the scene."""
     wavelengths_nm: list[Wavelength] | None = Field(default=None, min_length=1, max_length=64)
     """Central wavelength of each band in nanometers, for the table of scenes."""
     units: Literal["dn", "byte", "reflectance", "radiance"]
     """Unit of a number after `scale` and `offset`: a digital number (uint16 only), a byte (uint8 only), reflectance 0
     to 1, or radiance (W m-2 sr-1 um-1)."""
     scale: Coefficient | list[Coefficient] = 1.0
-    """Reflectance or radiance per step of the stored numbers; one value, or one per band. 2.75e-5 for Landsat's
-    Collection 2."""
+    """Reflectance or radiance per step of stored numbers; one, or one per band. 2.75e-5 for Landsat's Collection 2."""
     offset: Coefficient | list[Coefficient] = 0.0
     """Reflectance or radiance of the stored number 0; one value, or one per band. -0.2 for Landsat's Collection 2."""
     nodata: float | None = None
-    """Stored value of pixels without data. It replaces the no-data value of a file; a mask or an alpha band still
-    applies."""
+    """Stored value of pixels without data. It replaces that of a file; masks and alpha bands still apply."""
     gsd_m: Metres | None = None
     """Pixel size in meters of files without georeference. If unset, these files are rejected."""
 
-    @model_validator(mode="after")
-    def _not_generated(self) -> "GeoTiff":
-        if self.synthetic is not None:
-            raise ValueError("`synthetic` is not available for geotiff; use kind sentinel2 or gaofen2, or give `path`")
-        return self
-
-    @model_validator(mode="after")
-    def _one_for_each_band(self) -> "GeoTiff":
+    def _check_consistency(self) -> None:
+        super()._check_consistency()
         for name in ("suffixes", "wavelengths_nm", "scale", "offset"):
             values = getattr(self, name)
             if isinstance(values, list) and len(values) != len(self.bands):
@@ -403,13 +359,10 @@ class GeoTiff(_Files):
         if not all(suffix.lower().endswith((".tif", ".tiff", ".jp2")) for suffix in self.suffixes or []):
             raise ValueError("each of `suffixes` ends with .tif, .tiff or .jp2, such as `_SR_B4.TIF`")
         if self.units in ("dn", "byte") and (self.scale != 1.0 or self.offset != 0.0):
-            raise ValueError(
-                f"`scale` and `offset` have no effect on `units: {self.units}`, which are kept as they are stored"
-            )
+            raise ValueError(f"`scale` and `offset` have no effect on `units: {self.units}`, which are not converted")
         steps = self.scale if isinstance(self.scale, list) else [self.scale]
         if 0.0 in steps:
             raise ValueError("`scale` is 0, which maps all numbers to `offset`: set another number")
-        return self
 
 
 class ImageFolder(_Source):
@@ -454,22 +407,18 @@ class Dataset(Settings):
     codec: Name
     """Name of the codec (section `codecs`) that encodes the tiles."""
     conditions: list[Conditions] = Field(default=[], max_length=64)
-    """Conditions from installed packages, computed for each tile in addition to the built-in conditions (place, day,
-    sun)."""
+    """Conditions from installed packages for each tile, in addition to the built-in conditions (place, day, sun)."""
     views: Literal[2, 8] = 2
     """Number of encoded views of a tile. 2: the tile and its mirror image. 8: all quarter turns of both, required for
     `augment:
     dihedral` of a run, with four times the disk space. Existing 2 views are not encoded again. If this value changes,
     finished runs of this dataset are trained again."""
     max_rejected: Fraction = 0.5
-    """Largest share of unusable scene files. Staging fails if the share is larger, or if any file contradicts a
-    declared offset."""
+    """Largest share of unusable scene files. Staging fails beyond it, or if a file contradicts a declared offset."""
 
-    @model_validator(mode="after")
-    def _cells_have_places(self) -> "Dataset":
+    def _check_consistency(self) -> None:
         if self.split.cell_m is not None and self.source.kind == "image-folder":
             raise ValueError("`split.cell_m` has no effect on an image-folder, because its images have no location")
-        return self
 
     @property
     def band_names(self) -> list[str] | None:
@@ -482,8 +431,7 @@ class Dataset(Settings):
 
     @property
     def one_class(self) -> bool:
-        """True if all tiles have one class, as far as known before a scene is read. Only image folders have several
-        classes."""
+        """True if all tiles have one class, as far as known before a scene is read."""
         source = self.source
         if isinstance(source, InstalledSource):
             return not source.labelled

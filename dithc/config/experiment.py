@@ -1,23 +1,15 @@
 """The complete configuration of an experiment. All references in it are checked before the first job starts."""
 
-from typing import Literal, Self
-
-from pydantic import model_validator
+from collections.abc import Collection
+from typing import Literal
 
 from dithc.averages import LARGEST_MISFIT, Profile, combine
 from dithc.config.base import Name, Place, Positive, Seed, Settings, Title
-from dithc.config.benches import Bench
+from dithc.config.benches import Bench, Paper
 from dithc.config.codecs import AnyExtractor, Codec, Extractor, Foreign, KlVae
 from dithc.config.datasets import SENTINEL2_BANDS, Dataset
 from dithc.config.machine import Machine
-from dithc.config.paper import Paper
-from dithc.config.scenes import check_size
-from dithc.config.staging import check_stages
-from dithc.config.training import (
-    MOST_SNAPSHOTS,
-    Evaluation,
-    Run,
-)
+from dithc.config.training import MOST_SNAPSHOTS, Evaluation, Run
 
 Stage = Literal[
     "default",
@@ -79,58 +71,65 @@ class Experiment(Settings):
     evaluations: dict[Name, Evaluation] = {}
     """Evaluations."""
 
-    @model_validator(mode="after")
-    def _references(self) -> Self:
+    def _check_consistency(self) -> None:
         for name, dataset in self.datasets.items():
-            self._known(f"datasets.{name}.codec", dataset.codec, self.codecs)
-            self._rendered(name, dataset)
+            self._check_name(f"datasets.{name}.codec", dataset.codec, self.codecs)
+            self._check_rendering(name, dataset)
         for name, codec in self.codecs.items():
             if isinstance(codec, KlVae):
-                self._known(f"codecs.{name}.trained_on", codec.trained_on, self.datasets)
+                self._check_name(f"codecs.{name}.trained_on", codec.trained_on, self.datasets)
                 codec.check_tiles(self.datasets[codec.trained_on].tiles.size, f"codecs.{name}")
         for name, extractor in self.extractors.items():
             if isinstance(extractor, Extractor) and extractor.trained_on is not None:
-                self._known(f"extractors.{name}.trained_on", extractor.trained_on, self.datasets)
-                self._told_apart(name, extractor, self.datasets[extractor.trained_on])
+                self._check_name(f"extractors.{name}.trained_on", extractor.trained_on, self.datasets)
+                self._check_classes(name, extractor, self.datasets[extractor.trained_on])
         for name, run in self.runs.items():
-            self._known(f"runs.{name}.dataset", run.dataset, self.datasets)
-            self._chain(name)
-            self._learns(name, run)
-            self._sees(name, run)
-            self._fits(name, run)
-            ranks = self.machine.ranks
-            if ranks is not None and self.machine.strategy != "dp+tp" and run.global_batch % ranks:
+            self._check_name(f"runs.{name}.dataset", run.dataset, self.datasets)
+            self._check_chain(name)
+            self._check_start(name, run)
+            self._check_tiles(name, run)
+        for name, evaluation in self.evaluations.items():
+            self._check_name(f"evaluations.{name}.run", evaluation.run, self.runs)
+            self._check_name(f"evaluations.{name}.extractor", evaluation.extractor, self.extractors)
+            run = self.runs[evaluation.run]
+            self._check_guidance(name, evaluation, run)
+            self._check_sampled(name, evaluation, run)
+            self._check_average(name, evaluation, run)
+            self._check_images(name, evaluation, run)
+            self._check_bands(name, evaluation, run)
+        self._check_ranks()
+
+    def _check_ranks(self) -> None:
+        """Check that the launcher starts the ranks and that they share the batch of each run."""
+        machine, ranks = self.machine, self.machine.ranks
+        for name, run in self.runs.items():
+            if ranks is not None and machine.strategy != "dp+tp" and run.global_batch % ranks:
                 raise ValueError(
                     f"runs.{name}.global_batch {run.global_batch} cannot be shared equally by "
                     f"{ranks} ranks (machine.nodes x machine.ranks_per_node)"
                 )
-        for name, evaluation in self.evaluations.items():
-            self._known(f"evaluations.{name}.run", evaluation.run, self.runs)
-            self._known(f"evaluations.{name}.extractor", evaluation.extractor, self.extractors)
-            if isinstance(evaluation.at, int) and not self.runs[evaluation.run].keeps(evaluation.at):
-                raise ValueError(
-                    f"evaluations.{name}.at is step {evaluation.at}, but runs.{evaluation.run} does not keep this checkpoint: "
-                    "it keeps multiples of `segment` and of `keep_every`, and the last step"
-                )
-            self._guided(name, evaluation)
-            self._solved(name, evaluation)
-            self._averaged(name, evaluation)
-            dataset = self.datasets[self.runs[evaluation.run].dataset]
-            check_size(
-                f"evaluations.{name}", evaluation, tile=dataset.tiles.size, factor=self.codecs[dataset.codec].factor
-            )
-            self._staged(name, evaluation)
-        if self.machine.launcher == "srun" and self.machine.ranks_per_node is None:
-            raise ValueError(
-                "machine.launcher `srun` requires machine.ranks_per_node, because its nodes are other machines"
-            )
-        if self.machine.launcher == "none" and self.machine.ranks is not None and self.machine.ranks > 1:
-            raise ValueError(f"machine.launcher `none` starts one rank, {self.machine.ranks} are requested")
-        return self
+        if machine.launcher == "srun" and machine.ranks_per_node is None:
+            raise ValueError("machine.launcher `srun` requires machine.ranks_per_node: its nodes are other machines")
+        if machine.launcher == "none" and ranks is not None and ranks > 1:
+            raise ValueError(f"machine.launcher `none` starts one rank, {ranks} are requested")
 
-    def _guided(self, name: str, evaluation: Evaluation) -> None:
+    def _check_sampled(self, name: str, evaluation: Evaluation, run: Run) -> None:
+        """Check that the run keeps the sampled weights and that the sampler fits its prediction target."""
+        if isinstance(evaluation.at, int) and not run.keeps(evaluation.at):
+            raise ValueError(
+                f"evaluations.{name}.at is step {evaluation.at}, but runs.{evaluation.run} does not keep this checkpoint: "
+                "it keeps multiples of `segment` and of `keep_every`, and the last step"
+            )
+        predict = run.objective.predict
+        if evaluation.at != "codec" and evaluation.solves_flow != (predict == "flow"):
+            fitting = "euler or heun" if predict == "flow" else "another sampler"
+            raise ValueError(
+                f"evaluations.{name}.sampler {evaluation.sampler} does not fit objective.predict of runs.{evaluation.run}, which "
+                f"is {predict}: choose {fitting}"
+            )
+
+    def _check_guidance(self, name: str, evaluation: Evaluation, run: Run) -> None:
         """Check that the run supports the guidance of an evaluation, and that guidance is applied once."""
-        run = self.runs[evaluation.run]
         if evaluation.guide is not None and run.init is None and run.init_file is None:
             raise ValueError(
                 f"evaluations.{name}.guide is {evaluation.guide}, which requires a fine-tuning run: "
@@ -153,49 +152,64 @@ class Experiment(Settings):
                 f"runs.{evaluation.run}.label_dropout is 0"
             )
 
-    def _staged(self, name: str, evaluation: Evaluation) -> None:
-        """Check stages and patches of PipeFusion against blocks, ranks and tokens."""
+    def _check_images(self, name: str, evaluation: Evaluation, run: Run) -> None:
+        """Check the size of images, and stages and patches of PipeFusion, against tiles, codec, blocks and ranks."""
+        dataset = self.datasets[run.dataset]
+        where, tile, factor = f"evaluations.{name}", dataset.tiles.size, self.codecs[dataset.codec].factor
+        size = evaluation.size or tile
+        if size < tile:
+            raise ValueError(
+                f"{where}.size {size} is smaller than the tiles of runs.{evaluation.run} ({tile}): leave it out, or train on "
+                "smaller tiles"
+            )
+        if size > tile and evaluation.windows is None:
+            raise ValueError(
+                f"{where}.size {size} is larger than the tiles of runs.{evaluation.run} ({tile}), and a network generates images "
+                "of the tile size only: add `windows: {overlap: 0.25}`, or train a run on tiles of that size"
+            )
+        if size > tile and size % factor:
+            raise ValueError(
+                f"{where}.size {size} is not a multiple of the codec's {factor}: use {size // factor * factor}"
+            )
         if evaluation.pipefusion is None:
             return
-        run = self.runs[evaluation.run]
-        dataset = self.datasets[run.dataset]
-        side = dataset.tiles.size // self.codecs[dataset.codec].factor // run.model.patch
-        check_stages(
-            f"evaluations.{name}.pipefusion",
-            evaluation.pipefusion,
-            tokens=side**2,
-            depth=run.model.shape[1],
-            ranks=self.machine.ranks if self.machine.launcher != "none" else None,  # users may start ranks by hand
-        )
+        stages, patches = evaluation.pipefusion.pipefusion_parallel_degree, evaluation.pipefusion.patches
+        where, depth, tokens = f"{where}.pipefusion", run.model.shape[1], (tile // factor // run.model.patch) ** 2
+        if stages > depth:
+            raise ValueError(
+                f"{where}.pipefusion_parallel_degree is {stages}, and the network has {depth} blocks; each stage needs one: "
+                f"use at most {depth}"
+            )
+        if patches > tokens:
+            raise ValueError(
+                f"{where}.num_pipeline_patch is {patches}, and an image has {tokens} tokens; each patch needs one: use at most "
+                f"{tokens}"
+            )
+        ranks = self.machine.ranks
+        if self.machine.launcher != "none" and ranks is not None and stages > ranks:  # users may start ranks by hand
+            raise ValueError(
+                f"{where}.pipefusion_parallel_degree is {stages}, and {ranks} ranks are started: start more, or use {ranks} and "
+                f"`num_pipeline_patch: {patches}`, which gives the same images"
+            )
 
-    def _known(self, key: str, name: str, section: object) -> None:
-        assert isinstance(section, dict)
+    def _check_name(self, key: str, name: str, section: Collection[str]) -> None:
         if name not in section:
             raise ValueError(f"{key} is {name!r}, which is not defined; there are: {', '.join(section) or 'none'}")
 
-    @model_validator(mode="after")
-    def _measured(self) -> Self:
-        for name, evaluation in self.evaluations.items():
-            self._has_bands(name, evaluation)
-        return self
-
-    def _has_bands(self, name: str, evaluation: Evaluation) -> None:
+    def _check_bands(self, name: str, evaluation: Evaluation, run: Run) -> None:
         """Check that real and generated images contain the measured bands."""
-        dataset = self.runs[evaluation.run].dataset
-        settings = self.datasets[dataset]
+        settings = self.datasets[run.dataset]
         if (evaluation.triplets or evaluation.sees_pixels) and self.codecs[settings.codec].sees_display:
             raise ValueError(
                 f"evaluations.{name}: `triplets` and the metrics of pixels require all bands, but codecs.{settings.codec} "
                 "decodes only the display bands, as 8-bit images: leave them out"
             )
-        known = settings.band_names or SENTINEL2_BANDS
+        known, has = settings.band_names or SENTINEL2_BANDS, f"evaluations.{name}.triplets has"
         for triplet in evaluation.triplets:
             if not set(triplet) <= set(known):
-                raise ValueError(
-                    f"evaluations.{name}.triplets has {', '.join(triplet)}: datasets.{dataset} has {', '.join(known)}"
-                )
+                raise ValueError(f"{has} {', '.join(triplet)}: datasets.{run.dataset} has {', '.join(known)}")
 
-    def _rendered(self, name: str, dataset: Dataset) -> None:
+    def _check_rendering(self, name: str, dataset: Dataset) -> None:
         """Check that the source has the bands of rendering and codec, if the configuration defines its bands."""
         known = dataset.band_names
         if not set(dataset.rendering.bands) <= set(known or SENTINEL2_BANDS):
@@ -207,7 +221,7 @@ class Experiment(Settings):
         if known is not None and isinstance(codec, Foreign):
             codec.check_bands(known, f"codecs.{dataset.codec}")
 
-    def _told_apart(self, name: str, extractor: Extractor, dataset: Dataset) -> None:
+    def _check_classes(self, name: str, extractor: Extractor, dataset: Dataset) -> None:
         """Check that a classifier has several classes; the number of class folders is unknown before they are read."""
         if dataset.one_class and not extractor.defects:
             raise ValueError(
@@ -215,18 +229,22 @@ class Experiment(Settings):
                 "`defects: true`, which works with one class, or train it on an image folder of two or more classes"
             )
 
-    def _fits(self, name: str, run: Run) -> None:
-        """Check that the latent of a tile consists of complete patches."""
-        dataset = self.datasets[run.dataset]
+    def _check_tiles(self, name: str, run: Run) -> None:
+        """Check that the latent of a tile consists of complete patches and has the views that `augment` requires."""
+        dataset, patch = self.datasets[run.dataset], run.model.patch
         factor = self.codecs[dataset.codec].factor
-        patch = int(run.model.preset.rpartition("/")[2])
+        if run.augment == "dihedral" and dataset.views != 8:
+            raise ValueError(
+                f"runs.{name}.augment dihedral requires 8 views of a tile, and datasets.{run.dataset}.views is "
+                f"{dataset.views}: set it to 8, or set `augment: mirror`"
+            )
         if dataset.tiles.size % (factor * patch):
             raise ValueError(
                 f"datasets.{run.dataset}.tiles.size {dataset.tiles.size} is not a multiple of {factor * patch}: the codec "
                 f"shrinks by {factor}, and the patches of runs.{name} have {patch} latent pixels"
             )
 
-    def _learns(self, name: str, run: Run) -> None:
+    def _check_start(self, name: str, run: Run) -> None:
         """Check that the start run has the same prediction target and blocks, and supports `guide`."""
         before = self.runs[run.init] if run.init is not None else run
         if before.objective.predict != run.objective.predict:
@@ -250,33 +268,13 @@ class Experiment(Settings):
                 "`by: start` in a fine-tuning run, or leave `guide` out"
             )
 
-    def _sees(self, name: str, run: Run) -> None:
-        """Check that the dataset has the views that `augment` requires."""
-        views = self.datasets[run.dataset].views
-        if run.augment == "dihedral" and views != 8:
-            raise ValueError(
-                f"runs.{name}.augment dihedral requires 8 views of a tile, and datasets.{run.dataset}.views is {views}: set it "
-                "to 8, or set `augment: mirror`"
-            )
-
-    def _solved(self, name: str, evaluation: Evaluation) -> None:
-        """Check that the sampler fits the prediction target of the network."""
-        predict = self.runs[evaluation.run].objective.predict
-        if evaluation.at != "codec" and evaluation.solves_flow != (predict == "flow"):
-            fitting = "euler or heun" if predict == "flow" else "another sampler"
-            raise ValueError(
-                f"evaluations.{name}.sampler {evaluation.sampler} does not fit objective.predict of runs.{evaluation.run}, which "
-                f"is {predict}: choose {fitting}"
-            )
-
     @property
     def scored(self) -> list[str]:
         """Evaluations with scores; scenes are not compared with real tiles."""
         return [name for name, evaluation in self.evaluations.items() if evaluation.windows is None]
 
-    def _averaged(self, name: str, evaluation: Evaluation) -> None:
+    def _check_average(self, name: str, evaluation: Evaluation, run: Run) -> None:
         """Check that the kept checkpoints of the run are sufficient for the average of another length."""
-        run = self.runs[evaluation.run]
         if evaluation.ema is None:
             return
         if run.ema.lengths is None:
@@ -314,10 +312,10 @@ class Experiment(Settings):
         until, every = self._step_of(evaluation), self.runs[evaluation.run].keep_every
         return sorted({until, *(range(every, until + 1, every) if every else ())})
 
-    def _chain(self, name: str) -> None:
+    def _check_chain(self, name: str) -> None:
         seen = [name]
         while (before := self.runs[seen[-1]].init) is not None:
-            self._known(f"runs.{seen[-1]}.init", before, self.runs)
+            self._check_name(f"runs.{seen[-1]}.init", before, self.runs)
             if before in seen:
                 raise ValueError(f"runs.{name}.init is circular: {' <- '.join([*seen, before])}")
             seen.append(before)

@@ -96,8 +96,7 @@ class InstalledSampler(Installed):
 
 
 class InstalledSource(Installed):
-    """A source of an installed package (docs/extending.md); `scenes(folder)` lists files, `read(path)` reads one
-    file."""
+    """A source of an installed package (docs/extending.md); `scenes(folder)` lists files, `read(path)` reads one."""
 
     group: ClassVar[extensions.Group] = "sources"
     synthetic: ClassVar[None] = None
@@ -135,8 +134,7 @@ class InstalledExtractor(Installed):
     resize: ClassVar[str] = "none"
 
     def network(self) -> Callable[[Any], Any]:
-        """Return a function from float32 RGB (N, 3, H, W), 0 to 255, H and W from 32 up, to floating features (N,
-        d)."""
+        """Return a function from float32 RGB (N, 3, H, W), 0 to 255, H and W from 32 up, to features (N, d)."""
         raise NotImplementedError(f"{type(self).__name__} has no `network()`")
 
 
@@ -148,8 +146,7 @@ class InstalledConditions(Installed):
     """File that the package reads, if any. A rule runs again if its bytes change."""
 
     def model(self) -> list[dict[str, Any]]:
-        """Return the map of each column to numbers for a model: entries like `MODEL` in
-        dithc/data/tiles/conditions.py."""
+        """Return the map of each column to numbers for a model, like `MODEL` in dithc/data/tiles/conditions.py."""
         raise NotImplementedError(f"{type(self).__name__} has no `model()`")
 
     def open(self) -> Callable[[Mapping[str, list[Any]]], Mapping[str, list[float | None]]]:
@@ -171,13 +168,9 @@ def kinds_of(models: Any) -> tuple[str, ...]:
 
 
 def taking(base: type[Installed], built_in: Collection[str], models: Any, *, bare: bool = False) -> WrapValidator:
-    """Return a validator that accepts the built-in kinds of a setting and those of installed packages.
+    """Return a validator that accepts the built-in kinds of a setting, of type `models`, and those of installed packages.
 
-    Args:
-        base: Base class of the installed settings.
-        built_in: Names of the built-in kinds.
-        models: Type of the built-in settings.
-        bare: Accept a name without settings, such as `sampler: ddim`.
+    With `bare`, a name without settings is valid, such as `sampler: ddim`.
     """
     REGISTERED[base.group] = base, tuple(built_in)
     known: TypeAdapter[Any] = TypeAdapter(models)

@@ -4,7 +4,7 @@ import math
 from statistics import NormalDist
 from typing import Annotated, Literal, NamedTuple
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from dithc.averages import LONGEST, SHORTEST
 from dithc.config.base import Fraction, Preset, Settings, Size
@@ -50,27 +50,22 @@ class Ema(Settings):
     decay: float = Field(default=0.9999, ge=0.0, lt=1.0)
     """Final decay."""
     warmup: bool = True
-    """Use min(decay, (1 + step) / (10 + step)). Without it, 0.9999 keeps 90% of the initial weights after 1,000
-    steps."""
+    """Use min(decay, (1 + step) / (10 + step)). Else 0.9999 keeps 90% of the initial weights after 1,000 steps."""
     lengths: list[Length] | None = Field(default=None, min_length=2, max_length=2)
     """Lengths of two additional averages in every checkpoint, such as [0.05, 0.1]: relative standard deviations of
     power-function profiles over the training so far (Karras et al. 2024). `evaluations.*.ema` computes the average of
-    any other length from the kept checkpoints. Fine-tuning and export use the average of `decay`. No additional
-    averages if unset."""
+    any other length from the kept checkpoints. Fine-tuning and export use that of `decay`."""
 
-    @model_validator(mode="after")
-    def _consistent(self) -> "Ema":
+    def _check_consistency(self) -> None:
         if self.lengths is not None and self.lengths[0] >= self.lengths[1]:
             raise ValueError(f"`lengths` are not ascending: {self.lengths}")
-        return self
 
 
 class Model(Settings):
     """The network: a preset and its changes."""
 
     preset: Preset = "DiT-S/2"
-    """DiT-S, B, L or XL with patch 2, 4 or 8. ModernDiT-S, ... have the same sizes and blocks with `norm: rms`, `mlp:
-    swiglu` and `position: rope`."""
+    """DiT-S, B, L or XL with patch 2, 4 or 8. ModernDiT-S, ... have `norm: rms`, `mlp: swiglu` and `position: rope`."""
     learn_sigma: bool = True
     """Predict the variance as well (doubles the output channels, adds the VLB term)."""
     hidden_size: Size | None = None
@@ -80,20 +75,17 @@ class Model(Settings):
     num_heads: Size | None = None
     """Attention heads; the preset's if unset."""
     norm: Norm | None = None
-    """Normalization of tokens before shift and scale; the preset's if unset. layer: LayerNorm; rms: RMSNorm, which
-    keeps the mean."""
+    """Normalization of tokens before shift and scale; the preset's if unset. layer: LayerNorm; rms: RMSNorm."""
     mlp: MlpKind | None = None
-    """MLP of a block; the preset's if unset. gelu: hidden width 4 D; swiglu: gated, hidden width 8/3 D, with the same
-    number of operations."""
+    """MLP of a block; the preset's if unset. gelu: hidden width 4 D; swiglu: gated, hidden width 8/3 D."""
     position: Position | None = None
-    """Position encoding; the preset's if unset. sincos: a table added to the tokens; rope: this table, and queries and
-    keys rotated by row and column."""
+    """Position encoding; the preset's if unset. sincos: a table added to tokens; rope: also rotated queries and
+    keys."""
     qk_norm: bool | None = None
     """Normalize queries and keys, which bounds attention logits; no preset does. Useful for long training runs of large
     networks. Short runs do not learn faster."""
 
-    @model_validator(mode="after")
-    def _consistent(self) -> "Model":
+    def _check_consistency(self) -> None:
         width, _, heads = self.shape
         if width % heads:
             raise ValueError(f"hidden_size {width} is not a multiple of num_heads {heads}")
@@ -103,7 +95,6 @@ class Model(Settings):
                 f"`hidden_size` {width} / `num_heads` {heads} are {width // heads} wide, which is not a multiple of 4: choose "
                 "another number of heads, or `position: sincos`"
             )
-        return self
 
     @property
     def patch(self) -> int:
@@ -174,8 +165,7 @@ class Objective(Settings):
     """Predicted quantity. noise; v: alpha noise - sigma image, with the same schedule; flow: noise - image on the
     straight path between image and noise, sampled by euler or heun (without `model.learn_sigma`)."""
     times: Literal["uniform", "logit-normal"] = "uniform"
-    """Distribution of training times between 0 (image) and 1 (noise): uniform, or the sigmoid of a normal
-    distribution."""
+    """Distribution of training times from 0 (image) to 1 (noise): uniform, or the sigmoid of normal numbers."""
     mean: float = Field(default=0.0, ge=-20.0, le=20.0)
     """Mean of the normal distribution; values above 0 give more noise."""
     std: float = Field(default=1.0, ge=0.01, le=20.0)
@@ -186,21 +176,13 @@ class Objective(Settings):
     gamma: float = Field(default=5.0, gt=0.0, le=10.0**6)
     """Largest weight of min-snr."""
 
-    @model_validator(mode="after")
-    def _consistent(self) -> "Objective":
+    def _check_consistency(self) -> None:
         if self.predict == "flow" and self.weight != "none":
-            raise ValueError(
-                f"`weight` {self.weight} requires a noise schedule, which `predict: flow` does not have: leave it out"
-            )
-        unused = [name for name in ("mean", "std") if self.times == "uniform" and self._is_changed(name)]
-        unused += ["gamma"] if self.weight == "none" and self._is_changed("gamma") else []
-        if unused:
-            owner = "weight: min-snr" if unused[0] == "gamma" else "times: logit-normal"
-            raise ValueError(f"`{unused[0]}` has no effect: it belongs to `{owner}`")
-        return self
-
-    def _is_changed(self, name: str) -> bool:
-        return bool(getattr(self, name) != type(self).model_fields[name].default)
+            raise ValueError(f"`weight` {self.weight} requires a noise schedule, not `predict: flow`: leave it out")
+        if self.times == "uniform":
+            self._check_unused("times: logit-normal", "mean", "std")
+        if self.weight == "none":
+            self._check_unused("weight: min-snr", "gamma")
 
     def share_between(self, low: float, high: float) -> float:
         """Return the share of drawn times between two times in [0, 1]."""
@@ -217,19 +199,15 @@ class Optimizer(Settings):
 
     kind: Literal["adamw", "muon"] = "adamw"
     """adamw; muon: orthogonalized updates of the weight matrices on tokens, and AdamW for biases, modulations,
-    embeddings and the final layer. `lr`, `weight_decay` and `clip` have the same meaning for both; `betas` apply to
-    AdamW only."""
+    embeddings and the final layer. `lr`, `weight_decay` and `clip` have the same meaning for both."""
     momentum: Beta = 0.95
     """Decay of the momentum of matrices (muon)."""
     iterations: int = Field(default=5, ge=1, le=20)
     """Newton-Schulz iterations that orthogonalize an update, in the `dtype` of the run (muon)."""
 
-    @model_validator(mode="after")
-    def _consistent(self) -> "Optimizer":
-        for name in ("momentum", "iterations"):
-            if self.kind != "muon" and getattr(self, name) != type(self).model_fields[name].default:
-                raise ValueError(f"`{name}` has no effect: it belongs to `kind: muon`, not {self.kind}")
-        return self
+    def _check_consistency(self) -> None:
+        if self.kind != "muon":
+            self._check_unused("kind: muon", "momentum", "iterations")
 
 
 class Guide(Settings):
@@ -242,17 +220,14 @@ class Guide(Settings):
     guidance: float = Field(default=2.0, gt=1.0, le=1000.0)
     """Equivalent `guidance` of an evaluation with two passes. The target moves by a share of 1 - 1 / `guidance` of the
     difference between the predictions with and without a label (w - 1 in both papers). The difference grows during
-    training until it converges."""
+    training."""
     interval: list[Fraction] | None = Field(default=None, min_length=2, max_length=2)
-    """Use guidance only between these two times, as shares of the training times: 0 is the least noise, 1 the most.
-    Published:
-    [0, 0.75]; all times if unset."""
+    """Use guidance only between these two times, as shares of the training times: 0 is the least noise. Published: [0,
+    0.75]."""
 
-    @model_validator(mode="after")
-    def _consistent(self) -> "Guide":
+    def _check_consistency(self) -> None:
         if self.interval is not None and self.interval[0] >= self.interval[1]:
             raise ValueError(f"`interval` is not ascending: {self.interval}")
-        return self
 
     @property
     def share(self) -> float:

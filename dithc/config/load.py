@@ -1,17 +1,19 @@
-"""Loading of a configuration from files or mappings, with errors that name key, line and column."""
+"""Loading of a configuration from files or mappings, with errors that name key, line and column.
 
+Settings of several origins are merged key by key; the log lists overridden values."""
+
+import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from pydantic import ValidationError
 
 from dithc.config.experiment import Experiment
 from dithc.config.kinds import OF_NO_KIND, in_words, of_keys, shown
-from dithc.config.layers import Layer, laid_over, of_words, overridden
 from dithc.config.nearest import key_meant, word_meant
-from dithc.config.reading import Text, read
+from dithc.config.reading import Text, parse, read
 from dithc.log import logger, problem
 
 T = TypeVar("T")
@@ -24,13 +26,62 @@ NAMED = re.compile(r"[a-z_]+(\.[A-Za-z0-9_-]+)+")
 log = logger("dithc.workflow")
 
 
-def load(source: Path | Mapping[str, Any]) -> Experiment:
-    """Load an experiment from a YAML or JSON file, or from a mapping.
+class Layer(NamedTuple):
+    """Settings of one origin; `origin` is its name in messages."""
 
-    Raises:
-        UserError: A key is unknown, a value is invalid or a name is undefined. The message lists all faults with their
-        keys.
-    """
+    origin: str
+    values: Mapping[str, Any]
+
+
+def of_words(origin: str, words: Sequence[str]) -> Layer:
+    """Parse arguments of the form `key=value`; a value in braces is YAML. Raises UserError for invalid YAML."""
+    values: dict[str, Any] = {}
+    for word in words:
+        key, _, text = word.partition("=")
+        is_mapping = text.lstrip().startswith("{")
+        part = parse(text, origin=f"`{key}` of {origin}").values if is_mapping else _without_quotes(text)
+        values = laid_over(values, {key.strip(): part})
+    return Layer(origin, values)
+
+
+def _without_quotes(text: str) -> str:
+    """Remove quotes around a value, as Snakemake does."""
+    bare = text.strip()
+    return bare[1:-1] if len(bare) > 1 and bare[0] == bare[-1] and bare[0] in "'\"" else text
+
+
+def laid_over(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    """Merge mappings key by key; values of `above` replace lists and scalars."""
+    merged = dict(below)
+    for key, value in above.items():
+        under = merged.get(key)
+        merged[key] = laid_over(under, value) if isinstance(value, Mapping) and isinstance(under, Mapping) else value
+    return merged
+
+
+def overridden(layers: Sequence[Layer], sections: set[str]) -> list[str]:
+    """Return a sentence for each key of these sections with different values in two layers."""
+    seen: dict[str, tuple[str, str]] = {}
+    found: dict[str, str] = {}
+    for layer in layers:
+        for key, value in _leaves({name: part for name, part in layer.values.items() if name in sections}):
+            before, origin = seen.get(key, (value, layer.origin))
+            if before != value:
+                found[key] = f"{key}: {value} ({layer.origin}) overrides {before} ({origin})"
+            seen[key] = value, layer.origin
+    return list(found.values())
+
+
+def _leaves(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
+    for key, value in values.items():
+        if isinstance(value, Mapping) and value:
+            yield from _leaves(value, f"{prefix}{key}.")
+        else:
+            yield prefix + str(key), json.dumps(value) if value is None or isinstance(value, bool) else str(value)
+
+
+def load(source: Path | Mapping[str, Any]) -> Experiment:
+    """Load an experiment from a YAML or JSON file, or from a mapping; UserError lists all faults with their keys."""
     if isinstance(source, Path):
         text = read(source)
         return _checked(text.values, origin=str(source), texts=[text])
@@ -52,16 +103,7 @@ def _checked(content: Mapping[str, Any], *, origin: str, texts: Sequence[Text]) 
 
 
 def named(section: Mapping[str, T], name: str, *, key: str) -> T:
-    """Return an entry of a section of the configuration.
-
-    Args:
-        section: Section such as `experiment.datasets`.
-        name: Name that the user requested.
-        key: Name of the section, for the message.
-
-    Raises:
-        UserError: The section does not contain the name; the message lists its names.
-    """
+    """Return an entry of the section `key`, such as `datasets`; UserError lists the names if it does not exist."""
     if name not in section:
         raise problem(
             f"section `{key}` of the configuration does not contain {name!r}",
@@ -112,8 +154,7 @@ def _reason(fault: Any) -> str:
 
 
 def read_profile(folder: Path) -> tuple[dict[str, Any], Any]:
-    """Return a profile of Snakemake, and its settings of section `machine`; UserError if it is missing or invalid
-    YAML."""
+    """Return a profile of Snakemake, and its section `machine`; UserError if it is missing or invalid YAML."""
     path = folder / "config.yaml"
     content = read(path).values
     settings = content.get("config") or []
@@ -132,16 +173,12 @@ def experiment_of(
     """Load the experiment of a configuration that Snakemake merged; the demo with changes if it defines no sections.
 
     Settings override each other key by key: defaults, files in their order, profiles, command line. The log lists
-    overridden values of section `machine` and of profiles.
+    overridden values of section `machine` and of profiles. Raises UserError as `load`.
 
     Args:
         config: Merged configuration; or files, each of which overrides the files before it.
-        files: Files of a merged configuration. They are read again, because Snakemake silently uses the last of
-            duplicate keys.
+        files: Files of a merged configuration, read again because Snakemake silently uses the last of duplicate keys.
         above: Arguments of the form `key=value` that override the files, by origin: each profile, then the command line.
-
-    Raises:
-        UserError: See `load`.
     """
     texts = [read(path) for path in (files if isinstance(config, Mapping) else config)]
     if not isinstance(config, Mapping):
@@ -153,19 +190,15 @@ def experiment_of(
     for layer in layers:
         config = laid_over(config, layer.values)
     profiled = {key for layer in layers[:-1] for key in layer.values}
-    named_files = [Layer(_plain(text.origin), text.values) for text in texts] if len(layers) > 1 else []
-    for line in overridden([*named_files, *layers], {*profiled, "machine"}):
+    named_files = [
+        Layer(text.origin.removeprefix("configuration file ").replace(f"{Path.cwd()}/", ""), text.values)
+        for text in texts
+    ]
+    for line in overridden([*(named_files if len(layers) > 1 else []), *layers], {*profiled, "machine"}):
         log.info(line)
-    config = {
-        key: config[key] for key in config if key != "seal"
-    }  # the seal of a file that dithc wrote is not a setting
+    config = {key: config[key] for key in config if key != "seal"}  # dithc adds a seal to the files that it writes
     if not any(config.get(name) for name in SECTIONS):
         config = {**read(DEMO).values, **config}
     # Snakemake removes its own keys, such as templates, which run code. Include them, so that they are rejected.
     removed = {key: value for text in texts for key, value in text.values.items() if key not in Experiment.model_fields}
     return _checked({**config, **removed}, origin="the configuration", texts=texts)
-
-
-def _plain(origin: str) -> str:
-    """Return the name of a file, relative if it is below the working folder."""
-    return origin.removeprefix("configuration file ").replace(f"{Path.cwd()}/", "")

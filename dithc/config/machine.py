@@ -1,13 +1,60 @@
 """Settings of the machine in a profile: launch of ranks and distribution of their work."""
 
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from dithc.config.base import Place, Positive, Settings
-from dithc.config.sharing import Sampling
 from dithc.config.training import CheckpointPath, GradientPath, Memory, Sharding, StrategyName
+
+Degree = Literal["auto"] | Positive
+
+
+class Sampling(Settings):
+    """Parallelism of a sampling run; it affects the time, not the images. auto selects the fastest combination for the
+    remaining images, predicted from rates measured at the start (`dithc sample --degrees` lists them)."""
+
+    data_parallel_degree: Degree = "auto"
+    """Ranks that divide the images of a shard (64). They communicate only after these images are finished."""
+    cfg_parallel: Literal["auto"] | bool = "auto"
+    """Compute the two branches of guidance on two ranks, or two sets of ranks."""
+    shared_degree: Degree = "auto"
+    """Ranks of a node that divide the tokens of an image, with shared keys and values. Bit-identical to one rank."""
+    ulysses_degree: Degree = "auto"
+    """Ranks that divide the tokens of an image by messages; each rank has all tokens for some heads. Must divide the
+    number of heads. Bit-identical to one rank."""
+    ring_degree: Degree = "auto"
+    """Ranks, or sets of `ulysses_degree` ranks, that pass keys and values in a ring. Results differ from one rank in
+    the seventh digit, because sums are rounded differently. auto selects a ring only if it saves more than 10%."""
+    windows_degree: Degree = "auto"
+    """Ranks that divide the windows of a scene in each step. Bit-identical to one rank."""
+    parallel_vae: Literal["auto"] | bool = False
+    """Decode an image on all ranks that sample it, each with some of its rows. Results differ from one rank in the
+    seventh digit, and a rank needs less memory. false: each image is decoded on one rank, with identical bits. auto:
+    each rank decodes the same number of images, and the remaining images are decoded by all ranks. For the codecs
+    kl-vae, sd-vae and diffusers (AutoencoderKL); other codecs always decode each image on one rank."""
+
+    @property
+    def given(self) -> dict[str, int]:
+        """Degrees other than auto, by the names of `dithc.parallel.Degrees`."""
+        named = {
+            "data": self.data_parallel_degree,
+            "cfg": self.cfg_parallel if self.cfg_parallel == "auto" else 1 + self.cfg_parallel,
+            "shared": self.shared_degree,
+            "ulysses": self.ulysses_degree,
+            "ring": self.ring_degree,
+            "windows": self.windows_degree,
+        }
+        return {name: degree for name, degree in named.items() if degree != "auto"}
+
+    def _check_consistency(self) -> None:
+        messages = {self.ulysses_degree, self.ring_degree} - {"auto", 1}
+        if self.shared_degree not in ("auto", 1) and messages:
+            raise ValueError(
+                "machine.sampling divides tokens in shared memory (shared_degree) or by messages (ulysses_degree, ring_degree): "
+                "leave one of both out"
+            )
 
 
 class Machine(Settings):
@@ -22,13 +69,11 @@ class Machine(Settings):
     process; dp: one rank per core cluster, each with a replica; dp+tp: one rank per core cluster; the ranks of a die
     share every layer (tensor parallelism)."""
     ranks_per_node: Positive | None = None
-    """Ranks per node. If unset, the number of dies (cftp) or core clusters (dp, dp+tp) of the machine that starts the
-    ranks."""
+    """Ranks per node. If unset, the number of dies (cftp) or core clusters (dp, dp+tp) of the starting machine."""
     cpus_per_rank: Positive | None = None
     """Cores per rank. If unset, the cores of the workflow divided by the ranks of a node."""
     gradients: GradientPath = "overlapped"
-    """Gradient reduction over ranks. overlapped: dithc's reducer during the backward pass; ddp: PyTorch's
-    DistributedDataParallel."""
+    """Gradient reduction over ranks. overlapped: dithc's, during the backward pass; ddp: PyTorch's."""
     sharding: Sharding = "none"
     """Sharding of the optimizer state over ranks with a replica of the weights. none: each rank keeps the complete
     state; zero1:
@@ -42,22 +87,17 @@ class Machine(Settings):
     """Type of the weights that `sharding: zero1` transfers. With bf16, all ranks compute with rounded weights; each
     rank keeps, updates and saves the exact weights of its share."""
     trace_step: Positive | None = None
-    """Optimizer step of which each rank writes a trace (operators, phases, communication) to the store; no trace if
-    unset."""
+    """Optimizer step of which each rank writes a trace (operators, phases, communication) to the store."""
     checkpoints: CheckpointPath = "async"
-    """async: training continues while checkpoints are written from a copy of the state, which needs additional memory;
-    blocking:
-    training waits."""
+    """async: training continues while checkpoints are written from a copy of the state; blocking: training waits."""
     go_back: bool = False
-    """If several of the newest checkpoints are damaged, continue from the newest intact checkpoint, or restart, instead
-    of stopping."""
+    """If several of the newest checkpoints are damaged, continue from the newest intact one, or restart."""
     memory: Memory = Memory()
     """Use of memory tiers by a rank."""
     sampling: Sampling = Sampling()
     """Parallelism of a sampling run."""
     walltime: bool = False
-    """Jobs end at their `runtime`. A training or sampling run then saves and stops in time, to be continued by the next
-    job."""
+    """Jobs end at their `runtime`. Training and sampling then save and stop in time, for the next job."""
     inputs: Literal["here", "nodes"] = "here"
     """Location of the user's files. here: visible to the machine that starts the workflow, which checks them before the
     first job; nodes: possibly visible to nodes only, so that the first job detects a missing file."""
@@ -74,13 +114,12 @@ class Machine(Settings):
     max_minutes: Positive | None = None
     """Longest walltime in minutes that a job may request; no limit if unset."""
     prologue: Place | None = None
-    """File with shell commands, such as `module load`, that run before the command of every rule. A failing command
-    ends the job."""
+    """File of shell commands, such as `module load`, to run before the command of every rule. A failure ends the
+    job."""
     gflops_per_core: float = Field(default=10.0, ge=1e-6, le=10.0**6)
     """Training speed of a core in GFLOP/s, for estimates of walltimes. A low value avoids jobs that end early."""
 
-    @model_validator(mode="after")
-    def _scheduled(self) -> Self:
+    def _check_consistency(self) -> None:
         if self.scheduler != "none" and (self.node_cores is None or self.cpus_per_rank is None):
             raise ValueError(
                 f"machine.scheduler `{self.scheduler}` requires machine.node_cores and machine.cpus_per_rank, because the "
@@ -91,12 +130,10 @@ class Machine(Settings):
                 f"machine.ranks_per_node {self.launched_per_node} x cpus_per_rank {self.cpus_per_rank} is more than "
                 f"machine.node_cores {self.node_cores}"
             )
-        return self
 
     @classmethod
     def of_profile(cls, folder: Path) -> "tuple[Machine, dict[str, Any]]":
-        """Return the section `machine` of a Snakemake profile, and the complete profile; UserError if one is
-        invalid."""
+        """Return the section `machine` of a Snakemake profile, and the complete profile."""
         from dithc.config.load import load, read_profile
 
         content, machine = read_profile(folder)

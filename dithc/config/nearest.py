@@ -44,13 +44,7 @@ WORDS = {
 
 
 class Section(NamedTuple):
-    """A section of the configuration.
-
-    Attributes:
-        place: Path of the section, with NAME for chosen names.
-        model: Model of its keys.
-        within: Kind of the section that contains it; empty without kinds.
-    """
+    """Section of the configuration: path with NAME for chosen names, model, and kind of the containing section."""
 
     place: str
     model: type[BaseModel]

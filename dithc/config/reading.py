@@ -26,13 +26,7 @@ TAGS = {
 
 @dataclass(frozen=True)
 class Text:
-    """Content of a file.
-
-    Attributes:
-        origin: Name of the file in messages.
-        values: Parsed content.
-        places: Line and column of each key, by its path of keys and positions.
-    """
+    """Content of a file: its name in messages, its values, and line and column of each key by path."""
 
     origin: str
     values: dict[str, Any]

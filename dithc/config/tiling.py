@@ -2,7 +2,7 @@
 
 from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from dithc.config.base import Band, Fraction, Settings, Size
 
@@ -44,17 +44,11 @@ class Split(Settings):
     """Tiles that are assigned to one split at any location. exact: tiles with the same pixels; near: also tiles that
     differ in brightness or compression. With `near`, the cells of these tiles are merged."""
 
-    @model_validator(mode="after")
-    def _at_most_all(self) -> "Split":
+    def _check_consistency(self) -> None:
         if self.train + self.val > 1.0:
             raise ValueError(f"train + val is {self.train + self.val}, more than 1")
-        return self
-
-    @model_validator(mode="after")
-    def _buffer_in_metres(self) -> "Split":
         if self.buffer_m and self.cell_m is None:
             raise ValueError("`buffer_m` has no effect without cells in meters: set `cell_m` too")
-        return self
 
 
 class Scaling(Settings):
@@ -78,9 +72,7 @@ class Rendering(Settings):
     """Value that becomes 255; one, or one for each of red, green and blue. Higher values are clipped in images and
     scores (`clipped` of a score is their share), so another `high` changes the FID of the same images."""
 
-    @model_validator(mode="after")
-    def _rises(self) -> "Rendering":
+    def _check_consistency(self) -> None:
         ends = [end if isinstance(end, tuple) else (end,) * 3 for end in (self.low, self.high)]
         if any(low >= high for low, high in zip(*ends, strict=True)):
             raise ValueError(f"`low` {self.low} is not below `high` {self.high}")
-        return self

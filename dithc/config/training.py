@@ -2,21 +2,16 @@
 
 from typing import Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from dithc.config.base import Count, Gib, Name, Place, Positive, Rate, Seed, Settings
-from dithc.config.caching import Cache as Cache
-from dithc.config.caching import FirstBlock as FirstBlock
-from dithc.config.caching import Taylor as Taylor
 from dithc.config.evaluating import FLOW_SAMPLERS as FLOW_SAMPLERS
 from dithc.config.evaluating import FLOW_START as FLOW_START
-from dithc.config.evaluating import LAST_TIMESTEP as LAST_TIMESTEP
-from dithc.config.evaluating import MOST_STEPS as MOST_STEPS
-from dithc.config.evaluating import OF_PIXELS as OF_PIXELS
-from dithc.config.evaluating import BuiltInSampler as BuiltInSampler
+from dithc.config.evaluating import MOST_STEPS
 from dithc.config.evaluating import Evaluation as Evaluation
-from dithc.config.evaluating import Metric as Metric
-from dithc.config.evaluating import Sampler as Sampler
+from dithc.config.evaluating import FirstBlock as FirstBlock
+from dithc.config.evaluating import Pipefusion as Pipefusion
+from dithc.config.evaluating import Taylor as Taylor
 from dithc.config.installed import InstalledSampler as InstalledSampler
 from dithc.config.learning import FAMILIES as FAMILIES
 from dithc.config.learning import SIZES as SIZES
@@ -31,8 +26,6 @@ from dithc.config.learning import Objective as Objective
 from dithc.config.learning import Optimizer as Optimizer
 from dithc.config.learning import Position as Position
 from dithc.config.learning import swiglu_width as swiglu_width
-from dithc.config.scenes import Windows as Windows
-from dithc.config.staging import Pipefusion as Pipefusion
 
 StrategyName = Literal["cftp", "dp", "dp+tp"]
 GradientPath = Literal["overlapped", "ddp"]
@@ -67,14 +60,11 @@ class Memory(Settings):
     file_gib: Gib | None = None
     """GiB of that file, per rank; allocated before the training run begins."""
     allow_recompute: bool = False
-    """Allow the plan to recompute activations in the backward pass if this is cheaper than moving them. Results are the
-    same."""
+    """Allow recomputation of activations in the backward pass if it is cheaper than moving them. Results are equal."""
 
-    @model_validator(mode="after")
-    def _consistent(self) -> "Memory":
+    def _check_consistency(self) -> None:
         if (self.file_folder is None) != (self.file_gib is None):
             raise ValueError("give both of `file_folder` and `file_gib`, or neither")
-        return self
 
 
 class Run(Settings):
@@ -107,8 +97,7 @@ class Run(Settings):
     """Steps over which the learning rate rises linearly from 0."""
     lr_schedule: Literal["constant", "cosine", "trapezoid"] = "constant"
     """Learning rate after the warm-up. constant; cosine: half a cosine to 0 at the last of `steps`; trapezoid:
-    constant, then linearly to 0 over the last steps. With cosine and trapezoid, `steps` affects the result and cannot
-    be raised later."""
+    constant, then linearly to 0 over the last steps. With both, `steps` cannot be raised later."""
     decay_share: float = Field(default=0.2, gt=0.0, le=1.0)
     """Share of `steps` over which trapezoid falls to 0."""
     optimizer: Optimizer = Optimizer()
@@ -125,8 +114,7 @@ class Run(Settings):
     """Implementation of the operators. auto: the fastest available implementation; numba: dithc's operators without a C
     compiler; reference: PyTorch's operators, for comparison. Results differ by rounding."""
     recompute: Recompute = "none"
-    """Recompute activations of each block in the backward pass: less memory, the same results, about a third more
-    time."""
+    """Recompute activations of each block in the backward pass: less memory, equal results, a third more time."""
     guide: Guide | None = None
     """Guidance trained into the network; none for no guidance. `loss` and `mse` in the metrics then refer to the moved
     target. The loss on held-out tiles (`validate_every`) refers to the plain target."""
@@ -148,16 +136,14 @@ class Run(Settings):
     keep_last: Positive = 2
     """Number of checkpoints kept in addition to those at the ends of segments."""
     keep_every: Positive | None = None
-    """Also keep checkpoints at multiples of this number of steps. Must be a multiple of `checkpoint_every`; none to
-    keep no others."""
+    """Also keep checkpoints at multiples of this number of steps. Must be a multiple of `checkpoint_every`."""
     validate_every: Positive | None = None
     """Steps between measurements of the loss on up to 256 tiles of the split val (raw weights, 8 times, always the same
     noise), with one more at the end of each job; none for no measurements. No effect on training."""
     log_every: Positive = 10
     """Steps between lines in the log; metrics are written every step."""
 
-    @model_validator(mode="after")
-    def _consistent(self) -> "Run":
+    def _check_consistency(self) -> None:
         if self.init is not None and self.init_file is not None:
             raise ValueError("give at most one of `init` (a run) and `init_file` (a file)")
         if self.segment is not None and self.steps % self.segment:
@@ -172,7 +158,6 @@ class Run(Settings):
         self._check_objective()
         self._check_schedule()
         self._check_guide()
-        return self
 
     def _check_guide(self) -> None:
         if self.guide is None:
@@ -201,10 +186,8 @@ class Run(Settings):
             )
 
     def _check_schedule(self) -> None:
-        if self.lr_schedule != "trapezoid" and self.decay_share != type(self).model_fields["decay_share"].default:
-            raise ValueError(
-                f"`decay_share` has no effect: it belongs to `lr_schedule: trapezoid`, not {self.lr_schedule}"
-            )
+        if self.lr_schedule != "trapezoid":
+            self._check_unused("lr_schedule: trapezoid", "decay_share")
         decay = {"constant": 0.0, "cosine": 1.0, "trapezoid": self.decay_share * self.steps}[self.lr_schedule]
         if decay and self.warmup_steps + decay > self.steps:
             raise ValueError(
@@ -234,8 +217,7 @@ class Run(Settings):
 
     @property
     def state_bytes(self) -> int:
-        """Bytes of weights, gradients, moments and averages of a rank without sharding, and of the start weights for
-        guidance."""
+        """Bytes of weights, gradients, moments and averages of a rank without sharding, and of start weights."""
         each = STATE_BYTES + (BF16_COPY_BYTES if self.dtype == "bf16" else 0)
         if self.guide is not None and self.guide.by == "start":
             each += 2 if self.dtype == "bf16" else 4
@@ -258,8 +240,7 @@ class Run(Settings):
 
     @property
     def guided_share(self) -> float:
-        """Expected share of the images of a step with a second forward pass for `guide`. Labels and times are
-        random."""
+        """Expected share of the images of a step with a second forward pass for `guide`."""
         if self.guide is None:
             return 0.0
         low, high = self.guide.interval or (0.0, 1.0)

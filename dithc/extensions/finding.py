@@ -16,14 +16,7 @@ FIX = "correct the package or install another version; docs/extending.md defines
 
 @dataclass(frozen=True, kw_only=True)
 class Extension:
-    """An entry point of an installed package.
-
-    Attributes:
-        group: Group without the prefix `dithc.`.
-        name: Value of `kind` in configurations.
-        package, version: Package that provides it.
-        target: Module and object, as written in the entry point.
-    """
+    """An entry point of an installed package. `name` is the `kind` in configurations, `target` the module and object."""
 
     group: Group
     name: str
@@ -63,8 +56,7 @@ def installed(group: Group) -> list[Extension]:
 
 
 def find(group: Group, name: str, *, built_in: Collection[str] = ()) -> Extension:
-    """Return the extension with a name that is not built in; raises UserError unless exactly one package provides
-    it."""
+    """Return the extension with a name that is not built in; UserError unless exactly one package provides it."""
     known = installed(group)
     found = [one for one in known if one.name == name]
     if len(found) == 1:

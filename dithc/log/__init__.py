@@ -16,13 +16,4 @@ from dithc.log.messages import logger, setup
 from dithc.log.metrics import MetricsWriter, read_metrics
 from dithc.log.progress import progress
 
-__all__ = [
-    "MetricsWriter",
-    "UserError",
-    "logger",
-    "problem",
-    "progress",
-    "read_metrics",
-    "refusal",
-    "setup",
-]
+__all__ = ["MetricsWriter", "UserError", "logger", "problem", "progress", "read_metrics", "refusal", "setup"]

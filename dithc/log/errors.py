@@ -21,9 +21,6 @@ def problem(what: str, *, got: object, expected: object, fix: str) -> UserError:
         got: The value or the error that was found. The limit on the size of files has its own fix.
         expected: The allowed values.
         fix: An imperative or a command.
-
-    Returns:
-        The error, for the caller to raise.
     """
     if isinstance(got, OSError) and got.errno == errno.EFBIG:
         fix = RAISE_FILE_LIMIT

@@ -14,9 +14,7 @@ class Coded(str):
 def escaped(text: str, *, indent: int | None = None) -> str:
     r"""Replace control, bidirectional, invisible and undecodable characters by Python's escapes, such as `\x1b`.
 
-    Args:
-        text: Any text.
-        indent: Least indentation of a line that stays separate; None escapes every line break.
+    A line stays separate if it starts with `indent` spaces; None escapes every line break.
     """
     if text.isprintable():
         return text

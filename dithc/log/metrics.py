@@ -22,12 +22,7 @@ class MetricsWriter:
     Each step is in both files when `write` returns, so that a full disk is an `OSError` of the calling thread. Readers
     skip a torn last line. A run that resumes after step `after` writes later steps a second time: readers use the last
     line of a step, and TensorBoard discards the earlier events after that step. A value that is None or not finite is
-    null.
-
-    Args:
-        folder: folder of the files.
-        after: step after which an earlier run is resumed.
-        claim: called with both paths before the files are created.
+    null. `claim` is called with both paths before the files are created.
     """
 
     def __init__(
@@ -38,10 +33,8 @@ class MetricsWriter:
         claim: Callable[[Sequence[Path]], None] | None = None,
     ) -> None:
         # TensorBoard reads files in the order of their names.
-        path, events = (
-            folder / METRICS_FILE,
-            folder / f"tensorboard/events.out.tfevents.{time.time_ns():019d}.{os.getpid()}",
-        )
+        path = folder / METRICS_FILE
+        events = folder / f"tensorboard/events.out.tfevents.{time.time_ns():019d}.{os.getpid()}"
         if claim is not None:
             claim([path, events])
         events.parent.mkdir(parents=True, exist_ok=True)
@@ -55,11 +48,7 @@ class MetricsWriter:
             self._add_event(step=after + 1, session_log={"status": "START"})
 
     def write(self, step: int, **values: float | None) -> None:
-        """Append the values of one step.
-
-        Raises:
-            OSError: The disk is full or fails.
-        """
+        """Append the values of one step; OSError if the disk is full or fails."""
         known = {name: value for name, value in values.items() if value is not None and math.isfinite(value)}
         row = {"step": step, "time": round(time.time(), 3), **dict.fromkeys(values), **known}
         _append(self._lines, seal_line(row).encode())

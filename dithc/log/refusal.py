@@ -35,17 +35,7 @@ def gib(num_bytes: float) -> str:
 
 
 def out_of_memory(what: str, *, wanted: str, there_is: str, fix: str) -> UserError:
-    """Build the error of a memory refusal.
-
-    Args:
-        what: Operation that failed.
-        wanted: Result of `asked`.
-        there_is: Memory that the process may use and has, as text.
-        fix: Change that reduces the memory.
-    """
+    """Build the error of a memory refusal, with the result of `asked` and the memory that the process may use."""
     return problem(
-        f"{what}: out of memory",
-        got=f"allocation refused by the system: {wanted}",
-        expected=there_is,
-        fix=fix,
+        f"{what}: out of memory", got=f"allocation refused by the system: {wanted}", expected=there_is, fix=fix
     )

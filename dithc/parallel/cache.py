@@ -81,7 +81,7 @@ class Cached:
 
 
 class ByFirstBlock(Cached):
-    """Cache that compares the first block's output (`config.caching.FirstBlock`). Rows with a change run together."""
+    """Cache that compares the first block's output (`config.training.FirstBlock`). Rows with a change run together."""
 
     def __init__(self, settings: training.FirstBlock, tokens: Ranks, *, num_tokens: int) -> None:
         super().__init__(tokens, num_tokens=num_tokens)
@@ -128,7 +128,7 @@ class _Node:
 
 
 class ByTaylor(Cached):
-    """Cache that extrapolates the output over timesteps; see `config.caching.Taylor`.
+    """Cache that extrapolates the output over timesteps; see `config.training.Taylor`.
 
     Polynomials through close points extrapolate badly. Warm-up calls are therefore kept one interval apart, plus the
     newest.

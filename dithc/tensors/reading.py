@@ -105,7 +105,10 @@ class _Tensors(Mapping[str, Tensor]):
             cut: dict[str, dict[str, Any]] = parse(said.get(PIECES_KEY, "{}"))
             for key in handle.keys():  # noqa: SIM118  it is not a mapping
                 piece = cut.get(key, {})
-                self.where.setdefault(piece.get("name", key), []).append((handle, key, piece))
+                name = piece.get("name", key)
+                if not isinstance(name, str):
+                    raise TypeError(f"the name of a piece is {name!r}")
+                self.where.setdefault(name, []).append((handle, key, piece))
 
     def __getitem__(self, name: str) -> Tensor:
         found = self.where[name]

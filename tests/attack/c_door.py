@@ -33,6 +33,7 @@ ENDING = ("_destroy", "_close", "_release", "_detach")
 LEAST, MOST = -(2**63), 2**63 - 1
 SIZES = (LEAST, -1, 0, 0, 1, 1, 2, 3, 5, 5, 2**62, MOST)
 FEW = (LEAST, -1, 0, 1, 3)  # sizes of lists, rounds and nanoseconds
+FEW_OF = ("timeout", "rounds", "tensors", "num_words", "after_", "delay_")
 INTS = (-(2**31), -1, 0, 0, 0, 1, 1, 2, 3, 7, 2**31 - 1)
 NOT_CHECKED = ("stride", "timeout_nanoseconds", "rounds", "budget_bytes", "spin_nanoseconds")
 BUFFER_BYTES, BUFFERS, CANARY = 1 << 20, 32, b"\xa5" * 4096
@@ -44,21 +45,12 @@ class Pieces(ctypes.Structure):
 
 class Whole(ctypes.Structure):
     _fields_ = [
-        *(
-            ("x", c_void_p),
-            ("out", c_void_p),
-            ("done", ctypes.POINTER(c_int64)),
-            ("count", c_int64),
-            ("chunk", c_int64),
-        ),
-        *(
-            ("first", ctypes.c_uint32),
-            ("kind", c_int),
-            ("x_type", c_int),
-            ("type", c_int),
-            ("op", c_int),
-            ("scale", c_float),
-        ),
+        *((name, c_void_p) for name in ("x", "out")),
+        ("done", ctypes.POINTER(c_int64)),
+        *((name, c_int64) for name in ("count", "chunk")),
+        ("first", ctypes.c_uint32),
+        *((name, c_int) for name in ("kind", "x_type", "type", "op")),
+        ("scale", c_float),
     ]
 
 
@@ -130,10 +122,7 @@ class Attack:
 
     def size(self, function: str, name: str) -> int:
         """Return a number of elements, bytes or distance."""
-        if (
-            name.startswith(("timeout", "rounds", "tensors", "num_words", "after_", "delay_"))
-            or function == "hc_barrier_ceiling"
-        ):
+        if name.startswith(FEW_OF) or function == "hc_barrier_ceiling":
             drawn = self.random.choice(FEW)
         elif function == "hc_copy" or name == "bytes":  # within the existing memory
             drawn = self.random.choice([LEAST, -1, 0, 1, 4096, 65536])
@@ -169,30 +158,26 @@ class Attack:
     def pointer(self, function: str, kind: str, name: str, place: int) -> Any:
         """Return memory of numbers, texts or pointers."""
         if function == "hc_pool_give" and name == "block" and self.random.random() < 0.5:
-            return c_void_p(self.library_take())
+            return c_void_p(self.taken())
         if kind == "char *":
             return c_char_p(self.random.choice([None, b"", b"ref", b"nonsense", b"\xff" * 99]))
+        made: Any
         if kind.endswith(("**", "*const *")):
-            pointers = (c_void_p * 64)(*[self.address(place + i) for i in range(64)])
-            self.kept.append(pointers)
-            return pointers if self.random.random() < 0.9 else None
-        if kind == "int64_t *" and not name.startswith("out_"):
-            numbers = (c_int64 * 64)(*[self.random.choice([0, 1, 2, 5, 5, 5, -1, MOST]) for _ in range(64)])
-            self.kept.append(numbers)
-            return numbers if self.random.random() < 0.9 else None
-        if kind == "int *" and not name.startswith("out_"):
-            integers = (c_int * 64)(*[self.random.choice([-1, 0, 1, 2**31 - 1]) for _ in range(64)])
-            self.kept.append(integers)
-            return integers if self.random.random() < 0.9 else None
-        return c_void_p(self.address(place))
+            made = (c_void_p * 64)(*[self.address(place + i) for i in range(64)])
+        elif kind == "int64_t *" and not name.startswith("out_"):
+            made = (c_int64 * 64)(*self.random.choices([0, 1, 2, 5, 5, 5, -1, MOST], k=64))
+        elif kind == "int *" and not name.startswith("out_"):
+            made = (c_int * 64)(*self.random.choices([-1, 0, 1, 2**31 - 1], k=64))
+        else:
+            return c_void_p(self.address(place))
+        self.kept.append(made)
+        return made if self.random.random() < 0.9 else None
 
-    def library_take(self) -> int | None:
+    def taken(self) -> int | None:
         """Return a block of the pool, or None if the pool is exhausted."""
         self.library.hc_pool_take.restype = c_void_p
-        taken = self.library.hc_pool_take(
-            c_void_p(self.handles["hc_pool"]), c_void_p(self.handles["hc_context"]), c_int64(100_000)
-        )
-        return int(taken) if taken else None
+        owners = (c_void_p(self.handles[kind]) for kind in ("hc_pool", "hc_context"))
+        return self.library.hc_pool_take(*owners, c_int64(100_000)) or None
 
     def structure(self, kind: type[ctypes.Structure], function: str) -> Any:
         """Return a structure with random fields, or NULL."""
@@ -216,7 +201,7 @@ class Attack:
             elif of in (c_float, c_double):
                 setattr(made, name, self.random.choice([0.0, 1.0, -1.0, 0.9, float("inf"), float("nan")]))
             elif of is ctypes.POINTER(c_int64):
-                numbers = (c_int64 * 256)(*[self.random.choice([0, 0, 1, 2]) for _ in range(256)])
+                numbers = (c_int64 * 256)(*self.random.choices([0, 0, 1, 2], k=256))
                 self.kept.append(numbers)
                 setattr(made, name, numbers if self.random.random() < 0.9 else None)
         self.kept.append(made)
@@ -238,18 +223,11 @@ class Attack:
             name = f"hc_{STEP_NAMES[step]}"
             drawn = [self.argument(name, of, i) for i, of in enumerate(FUNCTIONS[name][1][1:], start=1)]
             self.wrong = wrong  # a failing step ends the sequence, which may be shorter
-            words += [step, *(self.word(value) for value in drawn)]
+            words += [step, *map(word, drawn)]
         words += [self.random.choice([LEAST, -1, 8, MOST])] * 64
         made = (c_int64 * len(words))(*words)
         self.kept.append(made)
         return made
-
-    @staticmethod
-    def word(value: Any) -> int:
-        """Convert an argument to a word of a sequence."""
-        if isinstance(value, c_float):
-            return int.from_bytes(bytes(c_double(value.value)), "little", signed=True)
-        return int(value.value or 0)
 
     def call(self, name: str, say: Callable[[str], None]) -> None:
         """Call a function; errors must be rejected, and memory outside the buffers must stay unchanged."""
@@ -281,6 +259,13 @@ class Attack:
         for number in range(calls):
             self.call(names[number % len(names)], say)
             self.check_canaries()
+
+
+def word(value: Any) -> int:
+    """Convert an argument to a word of a sequence."""
+    if isinstance(value, c_float):
+        return int.from_bytes(bytes(c_double(value.value)), "little", signed=True)
+    return int(value.value or 0)
 
 
 STEP_NAMES = [name.lower() for name in re.findall(r"HC_STEP_(\w+) = \d", HEADER.read_text())]

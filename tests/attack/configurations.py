@@ -20,93 +20,24 @@ ROOT = Path(__file__).parents[2]
 DEMO = ROOT / "config" / "experiments" / "demo.yaml"
 # A file of this name in the working folder proves that a command ran.
 PWNED = "pwned"
-COMMANDS = (
-    f"r$(touch {PWNED})",
-    f"r`touch {PWNED}`",
-    f"r; touch {PWNED}",
-    f"r && touch {PWNED} #",
-    f"r | touch {PWNED}",
-    f"r' ; touch {PWNED} ; '",
-    f'r" ; touch {PWNED} ; "',
-    f"r\ntouch {PWNED}\n",
-    f"r > {PWNED}",
-    f"r\\; touch {PWNED}",
-    "{config}",
-    "{wildcards.run}",
-    "{input:q}",
-    "{0.__class__}",
-    "${HOME}",
-)
-ODD_TEXTS = (
-    "",
-    " ",
-    " r",
-    "r ",
-    "-r",
-    "--help",
-    "~/r",
-    "r*",
-    "r?",
-    "[r]",
-    "r\0",
-    "r\x1b[2J",
-    "r\u202er",
-    "r\ud800",
-    "r\r\n",
-    "a" * 300,
-)
-ODD_NAMES = (
-    "..",
-    ".",
-    "a/b",
-    "../a",
-    "-a",
-    "A",
-    "a b",
-    "a.b",
-    "a\n",
-    "{a}",
-    "a_b",
-    "é",
-    "a" * 65,
-    "",
-    "a$",
-    "'a'",
-    "a\u200b",
-)
-ODD_NUMBERS = (
-    float("nan"),
-    float("inf"),
-    float("-inf"),
-    10**30,
-    -(10**30),
-    "1e309",
-    "-1e309",
-    True,
-    False,
-    "many",
-    [1],
-    {"a": 1},
-)
-PATHS = (
-    ("results",),
-    ("store",),
-    ("machine", "prologue"),
-    ("bench", "automem", "folder"),
-    ("bench", "simulate", "machine"),
-)
+FORMS = ("$(%s)", "`%s`", "; %s", " && %s #", " | %s", "' ; %s ; '", '" ; %s ; "', "\n%s\n", "\\; %s")
+COMMANDS = (*(f"r{form % f'touch {PWNED}'}" for form in FORMS), f"r > {PWNED}")
+TEMPLATES = ("{config}", "{wildcards.run}", "{input:q}", "{0.__class__}", "${HOME}")
+ODD_TEXTS = ("", " ", " r", "r ", "-r", "--help", "~/r", "r*", "r?", "[r]", "a" * 300)
+ODD_LETTERS = ("\0", "\x1b[2J", "\u202e", "\ud800", "\r\n")
+ODD_IN_NAMES = "./A \n{_é$'\u200b"
+INFINITE = float("inf")
+ODD_NUMBERS = (INFINITE, -INFINITE, INFINITE - INFINITE, 10**30, -(10**30), "1e309", True, False, "many", [1], {"a": 1})
+PATHS = [
+    tuple(key.split("."))
+    for key in ("results", "store", "machine.prologue", "bench.automem.folder", "bench.simulate.machine")
+]
 SECTIONS = ("datasets", "codecs", "runs", "extractors", "evaluations")
 
 
 @dataclass(frozen=True)
 class Trial:
-    """Description of the error and a factory of the file.
-
-    Attributes:
-        what: Description.
-        make: Creates the entry at a path.
-        has_line: Whether the error must name a line.
-    """
+    """Description of an error, a function that creates the entry at a path, and whether the report must name a line."""
 
     what: str
     make: Callable[[Path], None]
@@ -168,7 +99,8 @@ def number(drawn: random.Random, content: dict[str, Any], text: str) -> Trial:
 
 def path(drawn: random.Random, content: dict[str, Any], text: str) -> Trial:
     """Set a path to a command, a pattern, or invisible characters."""
-    place, value = drawn.choice(PATHS), drawn.choice((*COMMANDS, *ODD_TEXTS))
+    odd = f"r{drawn.choice(ODD_LETTERS)}r"
+    place, value = drawn.choice(PATHS), drawn.choice((*COMMANDS, *TEMPLATES, *ODD_TEXTS, odd))
     return Trial(f"{place} is {value!r}", written(changed(content, place, value)))
 
 
@@ -181,7 +113,9 @@ def title(drawn: random.Random, content: dict[str, Any], text: str) -> Trial:
 
 def name(drawn: random.Random, content: dict[str, Any], text: str) -> Trial:
     """Set a name of an experiment or entry that is not a valid file name."""
-    section, odd = drawn.choice(("name", *SECTIONS)), drawn.choice(ODD_NAMES)
+    at = drawn.randrange(4)
+    odd = drawn.choice([f"{'abc'[:at]}{drawn.choice(ODD_IN_NAMES)}{'abc'[at:]}", "..", "-a", "a" * 65, ""])
+    section = drawn.choice(("name", *SECTIONS))
     if section == "name":
         return Trial(f"name is {odd!r}", written(changed(content, ("name",), odd)))
     made = copy.deepcopy(content)
@@ -214,12 +148,7 @@ def unknown(drawn: random.Random, content: dict[str, Any], text: str) -> Trial:
 def kind_of_value(drawn: random.Random, content: dict[str, Any], text: str) -> Trial:
     """Replace a section by a text, list, number or null."""
     places = [(section,) for section in (*SECTIONS, "machine", "bench", "resources")]
-    places += [
-        ("runs", "pretrain"),
-        ("runs", "pretrain", "model"),
-        ("datasets", "sentinel2", "source"),
-        ("codecs", "sentinel2-vae"),
-    ]
+    places += [("runs", "pretrain"), ("runs", "pretrain", "model"), ("datasets", "sentinel2", "source")]
     place, value = drawn.choice(places), drawn.choice(["a", ["a"], 1, 1.5, [[]], "a: b"])
     return Trial(f"{place} is {value!r}", written(changed(content, place, value)))
 

@@ -1,4 +1,4 @@
-"""Kills at random moments: `python -m tests.attack.kills --seed 1 --count 200 --json report.json`.
+"""Kills of training runs at random moments.
 
 Each chain repeatedly starts a small training run. Each start is killed at a random moment of its lifetime, from the
 exec of the launcher to its end, until one start completes. All checkpoints of the chain are then compared with those
@@ -6,22 +6,16 @@ from an undisturbed run. The target (a rank, its guard, mpiexec, hydra's proxy, 
 random. A target that does not exist yet is killed as soon as it exists.
 """
 
-import argparse
 import json
 import os
 import random
 import signal
 import subprocess
-import sys
 import time
-from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import asdict, dataclass
-from itertools import islice
+from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
-from typing import Any
 
 from dithc.runs import Store
 from tests.attack.trainings import Training
@@ -58,22 +52,11 @@ def kills(seed: str) -> Iterator[Kill]:
 
 @dataclass
 class Outcome:
-    """Result of a kill.
-
-    Attributes:
-        step: Newest checkpoint at the kill.
-        began: Seconds until the kill; None if the run had already ended.
-        ended: Seconds from the kill to the end of the launcher.
-        left: Seconds from then until the end of all processes.
-        status: Exit status of the launcher.
-        fault: Description of the failure; empty on success.
-    """
+    """Result of a kill: newest checkpoint, seconds until the kill (None if too late), status, and fault if any."""
 
     kill: Kill
     step: int = 0
     began: float | None = None
-    ended: float = 0.0
-    left: float = 0.0
     status: int = 0
     fault: str = ""
 
@@ -123,7 +106,7 @@ class Campaign:
         time.sleep(max(0.0, due - time.monotonic()))
         while training.process.poll() is None and outcome.began is None:
             with suppress(ValueError, OSError):
-                victim = self._victim(training, kill)
+                victim = training.victim(kill.victim, kill.rank)
                 outcome.step = max((int(path.name[5:]) for path in training.store.glob("small-*/step_*")), default=0)
                 os.kill(victim, kill.signal)
                 outcome.began = time.monotonic() - begun
@@ -132,27 +115,17 @@ class Campaign:
             outcome.status = training.process.wait(timeout=END_SECONDS)
         except subprocess.TimeoutExpired:
             outcome.fault = f"the launcher has not ended after {END_SECONDS:g} s:\n{_trees(training)}"
-        outcome.ended = time.monotonic() - struck
+        ended = time.monotonic()
         if outcome.began is None:  # the machine is less busy than before
             self._life[kill.ranks] = min(self._life[kill.ranks], struck - begun)
         while not outcome.fault and training.alive():
-            if time.monotonic() > struck + outcome.ended + LEFT_SECONDS:
+            if time.monotonic() > ended + LEFT_SECONDS:
                 outcome.fault = f"still running {LEFT_SECONDS:g} s after the launcher:\n{_trees(training)}"
             time.sleep(0.05)
-        outcome.left = time.monotonic() - struck - outcome.ended
         said = training.said.read_text()
         if outcome.fault:
             outcome.fault += f"\n{said}"
         return said
-
-    @staticmethod
-    def _victim(training: Training, kill: Kill) -> int:
-        if kill.victim == "launch":
-            return training.process.pid
-        if kill.victim in ("rank", "guard"):
-            found: int = getattr(training, kill.victim)(kill.rank)
-            return found
-        return training.mpiexec() if kill.victim == "mpiexec" else training.proxy()
 
     def _start(self, name: str, ranks: int) -> Training:
         store = self._folder / name / "store"
@@ -193,43 +166,3 @@ def _trees(training: Training) -> str:
     shown = [str(pid) for pid in training.alive()]
     command = ["ps", "-o", "pid,ppid,stat,wchan:20,etimes,args", "-p", ",".join(shown)]
     return subprocess.run(command, capture_output=True, text=True, check=False).stdout
-
-
-def report(outcomes: list[Outcome]) -> dict[str, Any]:
-    """Return the statistics of a campaign."""
-    struck = [outcome for outcome in outcomes if outcome.began is not None]
-    return {
-        "kills": len(struck),
-        "too_late": len(outcomes) - len(struck),
-        "ranks": Counter(str(outcome.kill.ranks) for outcome in struck),
-        "victims": Counter(outcome.kill.victim for outcome in struck),
-        "signals": Counter(outcome.kill.signal.name for outcome in struck),
-        "before_the_first_step": sum(outcome.step == 0 for outcome in struck),
-        "statuses": Counter(str(outcome.status) for outcome in struck),
-        "most_seconds_to_end": max((outcome.ended for outcome in struck), default=0.0),
-        "most_seconds_left": max((outcome.left for outcome in struck), default=0.0),
-        "faults": [asdict(outcome) for outcome in outcomes if outcome.fault],
-    }
-
-
-def main() -> int:
-    """Execute the kills, print each result, and write the report."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--seed", default="0")
-    parser.add_argument("--skip", type=int, default=0, help="number of first kills to skip")
-    parser.add_argument("--count", type=int, default=200)
-    parser.add_argument("--json", type=Path)
-    args = parser.parse_args()
-    outcomes: list[Outcome] = []
-    with TemporaryDirectory() as folder:
-        campaign = Campaign(Path(folder))
-        for number, kill in enumerate(islice(kills(args.seed), args.skip, args.skip + args.count), args.skip):
-            outcomes.append(outcome := campaign.strike(kill))
-            print(number, outcome, flush=True)
-            if args.json:
-                args.json.write_text(json.dumps(report(outcomes), indent=1, default=str))
-    return 1 if report(outcomes)["faults"] else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -13,23 +13,13 @@ pytestmark = pytest.mark.skipif(native.library() is None, reason=f"C kernels: {n
 ROOT = Path(__file__).parents[2]
 
 
-def attack(seed: int, calls: int) -> None:
-    command = [sys.executable, "-m", "tests.attack.c_door", str(seed), str(calls)]
+@pytest.mark.parametrize("seed", [1, 2, *(pytest.param(seed, marks=pytest.mark.long) for seed in range(100, 200))])
+@pytest.mark.slow
+def test_random_calls_are_refused_or_done(seed: int) -> None:
+    command = [sys.executable, "-m", "tests.attack.c_door", str(seed), "800"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=600, check=False)
     last = done.stdout.splitlines()[-1:]
     assert (done.returncode, last) == (0, ["done"]), f"seed {seed}, in {last}: {done.stderr[-2000:]}"
-
-
-@pytest.mark.parametrize("seed", [1, 2])
-@pytest.mark.slow
-def test_random_calls_are_refused_or_done(seed: int) -> None:
-    attack(seed, 800)
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("seed", range(100, 120))
-def test_many_more_random_calls_are_refused_or_done(seed: int) -> None:
-    attack(seed, 4000)
 
 
 def test_what_is_no_handle_is_an_error_that_names_the_function() -> None:

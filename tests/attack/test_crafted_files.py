@@ -47,14 +47,8 @@ def crafted(drawn: random.Random) -> tuple[str, bytes]:
     """Return a safetensors file with one error."""
     huge = drawn.choice([10**18, 2**63, 2**64 - 1, 10**9, 41])
     cut = {"name": "a", "shape": [4, 3], "dim": 0, "start": 0}
-    odd: dict[str, Any] = {
-        "name": ["a"],
-        "shape": drawn.choice([[huge], "x", None, [-1], {}, [[2]]]),
-        "dim": drawn.choice([99, -7, "0", 2**70, 1.5, None]),
-        "start": drawn.choice([-1, 1, "0", 2**70, None]),
-    }
-    key = drawn.choice(sorted(odd))
-    pieces: Any = drawn.choice([{"a": {**cut, key: odd[key]}}, {"a": cut}, {"a": []}, {"a": "x"}, [1], 1, "x"])
+    odd = drawn.choice(["x", None, -1, 1.5, 2**70, [huge], [-1], {}, [[2]], ["a"]])
+    pieces: Any = drawn.choice([{"a": {**cut, drawn.choice(list(cut)): odd}}, {"a": cut}, {"a": []}, [1], 1, "x"])
 
     def entry(**changes: Any) -> dict[str, Any]:
         return {**VALID, "a": {**VALID["a"], **changes}}
@@ -83,33 +77,22 @@ def crafted(drawn: random.Random) -> tuple[str, bytes]:
     return what, made[what]
 
 
-def attack(seed: int, count: int, folder: Path) -> None:
+@pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=pytest.mark.long) for seed in range(10, 110))])
+def test_crafted_tensor_files_are_refused(tmp_path: Path, seed: int) -> None:
     drawn = random.Random(seed)
-    for number in range(count):
+    for number in range(200):
         what, content = crafted(drawn)
-        path = folder / f"{number}.safetensors"
+        path = tmp_path / f"{number}.safetensors"
         path.write_bytes(content)
         signal.alarm(SECONDS)
+        said = "fix: none is needed"
         try:
             for name, value in read_tensors(path).items():  # a crafted file may be valid
                 assert value.numel() * value.element_size() <= len(content), (what, name)
         except UserError as error:
             said = str(error)
-        else:
-            said = "fix: none is needed"
         assert "fix:" in said, what
         assert len(said) < 2000, what
-        path.unlink()
-
-
-def test_crafted_tensor_files_are_refused(tmp_path: Path) -> None:
-    attack(1, 200, tmp_path)
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("seed", range(10, 20))
-def test_many_more_crafted_tensor_files_are_refused(tmp_path: Path, seed: int) -> None:
-    attack(seed, 2000, tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -121,39 +104,14 @@ def test_settings_of_a_model_that_none_has_are_refused_before_anything_is_made(k
         diffusers_keys.source_of({key: value})
 
 
-def read_manifest(path: Path) -> None:
-    Manifest.read(path)
-
-
-def read_some(path: Path) -> None:
-    read_tensors(path)
-
-
-def hash_it(path: Path) -> None:
-    sha256_file(path)
-
-
-@pytest.mark.parametrize("read", [read_manifest, read_some, hash_it])
+@pytest.mark.parametrize("read", [Manifest.read, read_tensors, sha256_file])
 @pytest.mark.parametrize("make", [os.mkfifo, os.mkdir])
 def test_what_is_no_plain_file_is_an_error_at_once(
-    tmp_path: Path, read: Callable[[Path], None], make: Callable[[Path], None]
+    tmp_path: Path, read: Callable[[Path], object], make: Callable[[Path], None]
 ) -> None:
     make(tmp_path / "odd")
     with pytest.raises((UserError, OSError), match="odd"):
         read(tmp_path / "odd")
-
-
-def run(*words: object, **variables: str) -> "subprocess.CompletedProcess[str]":
-    program = str(Path(sys.executable).parent / "dithc")
-    signal.alarm(300)
-    return subprocess.run(
-        [program, *map(str, words)],
-        env={**os.environ, **variables},
-        capture_output=True,
-        text=True,
-        timeout=250,
-        check=False,
-    )
 
 
 @pytest.mark.slow
@@ -166,7 +124,16 @@ def test_a_pipe_in_the_place_of_a_file_ends_a_verb_with_its_name(tmp_path: Path,
         odd: tmp_path / "pipe",
     }
     given = [part for word, path in words.items() for part in (word, path)]
-    done = run("tiles", *given, "--dataset", "sentinel2", "--out", tmp_path / "out" / "manifest.json")
+    program = [
+        Path(sys.executable).parent / "dithc",
+        "tiles",
+        "--dataset",
+        "sentinel2",
+        "--out",
+        tmp_path / "out/manifest.json",
+    ]
+    signal.alarm(300)
+    done = subprocess.run([*program, *given], capture_output=True, text=True, timeout=250, check=False)
     assert (done.returncode, "Traceback" in done.stderr) == (2, False), done.stderr
     assert "pipe" in done.stderr
     assert "fix:" in done.stderr

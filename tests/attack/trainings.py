@@ -49,13 +49,13 @@ class Training:
 
     def rank(self, number: int) -> int:
         """Return the process of a rank, the child of its guard."""
-        found = {pid: environment for pid, environment in self._processes() if told(environment, number)}
+        found = self._of_rank(number)
         (child,) = [pid for pid in found if parent_of(pid) in found]
         return child
 
     def guard(self, number: int) -> int:
         """Return the process of a rank that the launcher started: its guard, once it exists."""
-        found = {pid: environment for pid, environment in self._processes() if told(environment, number)}
+        found = self._of_rank(number)
         (top,) = [pid for pid in found if parent_of(pid) not in found]
         return top
 
@@ -77,6 +77,12 @@ class Training:
         (found,) = [pid for pid in self.alive() if name_of(pid) == HYDRA_PROXY]
         return found
 
+    def victim(self, name: str, number: int) -> int:
+        """Return the process with this role, of this rank if it is a rank or guard."""
+        if name in ("rank", "guard"):
+            return self.rank(number) if name == "rank" else self.guard(number)
+        return {"launch": lambda: self.process.pid, "mpiexec": self.mpiexec, "proxy": self.proxy}[name]()
+
     def wait_for_progress(self) -> None:
         """Wait until there are new steps and a newer checkpoint."""
         before, deadline = newest(self.store), time.monotonic() + 600
@@ -94,6 +100,11 @@ class Training:
             time.sleep(0.05)
         return status, self.said.read_text()
 
+    def _of_rank(self, number: int) -> set[int]:
+        """Return the processes to which a launcher of any MPI assigned this rank."""
+        names = {f"{name}={number}" for name in ending.RANK_VARIABLES}
+        return {pid for pid, environment in self._processes() if names.intersection(environment)}
+
     def _processes(self) -> Iterator[tuple[int, list[str]]]:
         for folder in Path("/proc").glob("[0-9]*"):
             try:
@@ -103,11 +114,6 @@ class Training:
                 continue
             if f"{MARK}={self.mark}" in environment and state not in "ZX":
                 yield int(folder.name), environment
-
-
-def told(environment: list[str], number: int) -> bool:
-    """Return whether a launcher of any MPI assigned this rank to a process with this environment."""
-    return any(f"{name}={number}" in environment for name in ending.RANK_VARIABLES)
 
 
 def parent_of(pid: int) -> int:

@@ -1,7 +1,6 @@
 """Tests of units: repeated blocks and separately called modules, in any tree of modules."""
 
 import torch
-from diffusers import UNet2DModel
 from torch import nn
 
 from dithc.automem.units import units_of
@@ -19,6 +18,8 @@ def test_blocks_of_a_dit_and_what_stands_beside_them_are_units() -> None:
 
 
 def test_large_parts_of_nested_lists_are_cut_and_small_ones_are_not() -> None:
+    from diffusers import UNet2DModel
+
     unet = UNet2DModel(
         sample_size=16,
         block_out_channels=(32, 64),

@@ -2,8 +2,6 @@
 
 import argparse
 import os
-import subprocess
-import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from importlib import import_module
@@ -24,40 +22,23 @@ def test_verb_helps_with_an_example(verb: str, capsys: pytest.CaptureFixture[str
     assert f"example:\n  dithc {verb}" in capsys.readouterr().out
 
 
-def test_overview_lists_every_verb(capsys: pytest.CaptureFixture[str]) -> None:
+def test_overview_lists_every_verb_also_for_an_unknown_one(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--help"]) == 0
-    text = capsys.readouterr().out
-    assert all(f"  {verb} " in text for verb in VERBS)
-
-
-def test_unknown_verb_is_refused_with_the_list(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["fly"]) == 2
-    assert "unknown command 'fly'" in capsys.readouterr().err
-
-
-def test_help_does_not_import_torch() -> None:
-    code = "import sys; from dithc.cli import main; main(['--help']); sys.exit('torch' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, check=False).returncode == 0
+    text, error = capsys.readouterr()
+    assert all(f"  {verb} " in text for verb in VERBS)
+    assert "unknown command 'fly'" in error
+    assert text in error
 
 
 def test_user_error_is_four_lines_without_traceback(capsys: pytest.CaptureFixture[str]) -> None:
-    arguments = [
-        "fid",
-        "--config",
-        "nowhere.yaml",
-        "--evaluation",
-        "x",
-        "--real",
-        "a",
-        "--generated",
-        "b",
-        "--out",
-        "c",
-    ]
-    assert main(arguments) == 2
+    assert (
+        main(["fid", "--config", "nowhere.yaml", "--evaluation", "x", "--real", "a", "--generated", "b", "--out", "c"])
+        == 2
+    )
     text = capsys.readouterr().err
-    assert "Traceback" not in text
-    assert [word for word in ("got:", "expected:", "fix:") if word not in text] == []
+    assert "nowhere.yaml does not exist" in text
+    assert [line.split(":")[0] for line in text.splitlines()[1:]] == ["  got", "  expected", "  fix"]
 
 
 def test_verb_that_is_interrupted_while_it_is_imported_says_so_without_a_traceback(monkeypatch, capsys):
@@ -129,25 +110,25 @@ def test_verb_that_writes_a_folder_says_which(verb):
 
 
 def test_memory_that_is_refused_is_asked_for_by_the_name_of_the_stage() -> None:
-    from dithc.cli import NO_STAGES, _told
+    from dithc.cli import STAGES, _told
 
     resources = Experiment.model_fields["resources"].annotation
     stages = set(get_args(get_args(resources)[0])) - {"default"}
-    assert set(VERBS) - NO_STAGES == stages
+    assert set(STAGES) == stages
     assert "(`resources: {sample: {mem_mb}}` requests it)" in str(_told("sample", MemoryError()))
     assert "resources" not in str(_told("show", MemoryError()))
 
 
-@pytest.mark.parametrize(
-    "words", [["sample", "--evaluation", "e", "--tiles", "t", "--out"], ["train", "--run", "r", "--latents", "l", "--out"],
-              ["simulate", "--json"]]
-)  # fmt: skip
+OF = "--config nowhere.yaml"
+LINES = (f"sample {OF} --evaluation e --tiles t --out", f"train {OF} --run r --latents l --out", "simulate --json")
+
+
+@pytest.mark.parametrize("words", map(str.split, LINES))
 def test_folder_in_the_place_of_a_file_is_refused_before_work_starts(
     words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "kept").touch()
-    config = [] if words[0] == "simulate" else ["--config", "nowhere.yaml"]
-    assert main([words[0], *config, *words[1:], str(tmp_path)]) == 2
+    assert main([*words, str(tmp_path)]) == 2
     said = capsys.readouterr().err
     assert f"got:      {tmp_path}, which is a folder\n  expected: the file to write\n  fix:      name a file" in said
     assert (tmp_path / "kept").exists()
@@ -156,10 +137,7 @@ def test_folder_in_the_place_of_a_file_is_refused_before_work_starts(
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (
-            ["--ranks", "2", "--", "no-such-program"],
-            "command to launch\n  got:      no-such-program: no such program\n",
-        ),
+        (["--ranks", "2", "--", "no-such-program"], "got:      no-such-program: no such program\n"),
         (["--ranks", "2", "--cpus", "0", "--", "true"], "launch --cpus\n  got:      0\n"),
         (["--node-cpus", "-1", "--", "true"], "launch --node-cpus\n  got:      -1\n"),
     ],

@@ -2,7 +2,6 @@
 
 import errno
 import json
-import logging
 import os
 import resource
 import shutil
@@ -14,9 +13,10 @@ from pathlib import Path
 import pytest
 
 from dithc import cli, places
-from dithc.cli import launch, starting
+from dithc.cli import starting
 from dithc.cli.experiment import run
-from dithc.log import UserError, refusal, setup
+from dithc.log import UserError, refusal
+from dithc.runs import Manifest
 from dithc.workflow import Workflow
 
 MIB = 1 << 20
@@ -108,27 +108,22 @@ def test_process_that_a_library_ends_under_a_limit_is_reported(
     assert is_user_error(done.stderr) if is_memory else "got:" not in done.stderr, done.stderr
 
 
-@pytest.mark.parametrize(
-    "error",
-    [
-        MemoryError(),
-        ImportError("libtorch_cpu.so: failed to map segment from shared object"),
-        ImportError("PLEASE READ THIS\nOriginal error was: libstdc++.so.6: cannot allocate memory in static TLS block"),
-        OSError("x.so: cannot create shared object descriptor: Cannot allocate memory"),
-        OSError(12, "Cannot allocate memory"),
-        RuntimeError("can't start new thread"),
-        Exception("Unknown error: Failed to launch worker thread: Resource temporarily unavailable"),
-        ValueError("hc_context_create: a thread, or its place on a CPU, that the system refused"),
-    ],
-    ids=str,
-)
+REFUSED = [
+    MemoryError(),
+    ImportError("libtorch_cpu.so: failed to map segment from shared object"),
+    ImportError("PLEASE READ THIS\nOriginal error was: libstdc++.so.6: cannot allocate memory in static TLS block"),
+    OSError("x.so: cannot create shared object descriptor: Cannot allocate memory"),
+    OSError(12, "Cannot allocate memory"),
+    RuntimeError("can't start new thread"),
+    Exception("Unknown error: Failed to launch worker thread: Resource temporarily unavailable"),
+    ValueError("hc_context_create: a thread, or its place on a CPU, that the system refused"),
+]
+OTHER = [ImportError("No module named x"), OSError(28, "No space left"), ValueError("map")]
+
+
+@pytest.mark.parametrize("error", [*REFUSED, *OTHER], ids=str)
 def test_refused_memory_is_recognized_in_errors_of_every_type(error: Exception) -> None:
-    assert refusal.asked(error)
-
-
-@pytest.mark.parametrize("error", [ImportError("No module named x"), OSError(28, "No space left"), ValueError("map")])
-def test_other_errors_are_not_refused_memory(error: Exception) -> None:
-    assert refusal.asked(error) is None
+    assert (refusal.asked(error) is not None) == (error in REFUSED)
 
 
 def folders_of(monkeypatch: pytest.MonkeyPatch, **variables: str | None) -> tuple[str | None, str | None]:
@@ -144,17 +139,9 @@ def folders_of(monkeypatch: pytest.MonkeyPatch, **variables: str | None) -> tupl
     return os.environ.get("TMPDIR"), os.environ.get("XDG_CACHE_HOME")
 
 
-def test_unwritable_cache_of_matplotlib_is_replaced_and_its_warnings_are_one_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    setup()
+def test_unwritable_cache_of_matplotlib_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folders_of(monkeypatch, XDG_CACHE_HOME=str(tmp_path), MPLCONFIGDIR=str(read_only(tmp_path) / "x"))
     assert os.environ["MPLCONFIGDIR"] == str(tmp_path / "matplotlib")
-    logging.getLogger("matplotlib.font_manager").warning("Could not save font_manager cache %s", "[Errno 28]")
-    logging.getLogger("matplotlib").warning("mkdir -p failed for path %s", tmp_path)
-    said = capsys.readouterr().err.splitlines()
-    assert sum("set MPLCONFIGDIR" in line and "start:" in line for line in said) == 1
-    assert not any("mkdir" in line or line.startswith("Could not") for line in said)
 
 
 def read_only(folder: Path) -> Path:
@@ -194,17 +181,6 @@ def test_temporary_folder_that_cannot_be_used_is_replaced_for_children_too(
     assert cache == str(tmp_path / ".cache")
 
 
-@pytest.mark.parametrize(("is_writable", "nodes"), [(True, 2), (False, 1), (False, 2)])
-def test_ranks_of_a_read_only_folder_meet_elsewhere_on_one_node(
-    is_writable: bool, nodes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(places, "is_writable", lambda _: is_writable)
-    monkeypatch.setattr(starting.tempfile, "tempdir", "/elsewhere")
-    expected = tmp_path if is_writable else Path("/elsewhere") if nodes == 1 else None
-    assert launch._meeting_folder(nodes) == expected
-
-
 @pytest.mark.parametrize("broken", ["working folder", "cache"])
 def test_run_refuses_folders_that_snakemake_cannot_write_to(broken: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(places, "is_writable", lambda _: broken != "working folder")
@@ -222,3 +198,40 @@ def test_snakemake_outside_dithc_run_refuses_a_locale_without_utf8(monkeypatch: 
     monkeypatch.setattr(sys, "getfilesystemencoding", lambda: "gb18030")
     with pytest.raises(UserError, match="PYTHONUTF8=1"):
         Workflow.of(None, {})
+
+
+CLOSED = (
+    "import os, sys; [os.close(int(n)) for n in sys.argv[1]]; os.execv(sys.executable, [sys.executable, *sys.argv[2:]])"
+)
+
+
+@pytest.fixture
+def manifest(tmp_path: Path) -> Path:
+    """Write a manifest with an intact file, in a folder with a non-ASCII name."""
+    folder = tmp_path / "Höhe ≥ 日本"
+    folder.mkdir()
+    (folder / "scores.bin").write_bytes(b"scores")
+    files = Manifest.entries(folder, [folder / "scores.bin"])
+    Manifest(stage="codec", name="höhe", spec={}, files=files, numbers={"loss": 1.5}).write(folder / "manifest.json")
+    return folder / "manifest.json"
+
+
+@pytest.mark.parametrize("closed", ["0", "12", "012"])
+@pytest.mark.slow
+def test_closed_streams_change_no_verdict(manifest: Path, tmp_path: Path, closed: str) -> None:
+    out = tmp_path / "found.json"
+    words = ("-c", CLOSED, closed, "-m", "dithc", "verify", str(manifest), "--json", str(out))
+    done = python(*words, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(out.read_text())  # and no log lines are in it
+    assert (found["files"], found["faults"]) == (1, [])
+    (manifest.parent / "scores.bin").write_bytes(b"others")
+    assert python(*words, cwd=tmp_path).returncode == 1
+
+
+@pytest.mark.slow
+def test_streams_of_ascii_take_any_text(manifest: Path, tmp_path: Path) -> None:
+    for words in (["show", str(manifest)], ["verify", str(manifest.parent)]):
+        done = python("-m", "dithc", *words, cwd=tmp_path, env=os.environ | {"PYTHONIOENCODING": "ascii"})
+        assert done.returncode == 0, done.stderr
+        assert "Traceback" not in done.stderr

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from dithc.config import Machine, experiment_of
-from dithc.log import UserError
 from dithc.workflow.layers import words_of
 
 ROOT = Path(__file__).parent.parent.parent
@@ -24,9 +23,6 @@ def test_a_word_of_the_command_line_takes_nothing_else_of_the_profile() -> None:
     machine = experiment_of({"name": "x"}, above=[("p", [SLURM]), ("the command line", [word])]).machine
     assert (machine.launcher, machine.ranks, machine.cpus_per_rank) == ("srun", 4, 19)
     assert machine.memory.fast_budget_gib == 8
-
-
-def test_null_takes_a_setting_of_the_profile_back() -> None:
     word = "machine={scheduler: none, launcher: mpiexec, ranks_per_node: null}"
     assert experiment_of({}, above=[("p", [SLURM]), ("the command line", [word])]).machine.ranks is None
 
@@ -49,11 +45,6 @@ def test_profile_lies_over_the_files_and_under_the_command_line_and_every_key_th
         "machine.cpus_per_rank: 38 (cluster) overrides 3 (two.yaml)",
         "machine.ranks_per_node: 2 (the command line) overrides 4 (cluster)",
     ]
-
-
-def test_words_that_are_no_yaml_are_refused_with_their_origin() -> None:
-    with pytest.raises(UserError, match=r"`machine` of the command line, line 1"):
-        experiment_of({}, above=[("the command line", ["machine={a: [}"])])
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,6 @@ from itertools import pairwise
 
 import pytest
 import torch
-from diffusers import DPMSolverMultistepScheduler, FlowMatchEulerDiscreteScheduler
 from torch import Tensor
 
 from dithc.diffusion import guided, sample_flow
@@ -46,6 +45,8 @@ def test_heun_is_nearer_than_euler_at_equal_cost() -> None:
 
 
 def test_euler_steps_are_those_of_diffusers() -> None:
+    from diffusers import FlowMatchEulerDiscreteScheduler
+
     scheduler = FlowMatchEulerDiscreteScheduler(num_train_timesteps=1000)
     scheduler.set_timesteps(sigmas=[1.0, 0.75, 0.5, 0.25])
     x = START.float()
@@ -56,6 +57,8 @@ def test_euler_steps_are_those_of_diffusers() -> None:
 
 def test_a_scheduler_of_diffusers_told_of_a_flow_ends_at_the_same_images() -> None:
     """Sample as documented for exported networks; the scheduler rounds times to integer timesteps."""
+    from diffusers import DPMSolverMultistepScheduler
+
     scheduler = DPMSolverMultistepScheduler(prediction_type="flow_prediction", use_flow_sigmas=True)
     scheduler.set_timesteps(100)
     x = START.float()

@@ -1,7 +1,10 @@
 """Tests of the examples: they run, print the documented output, are short, and are listed in the README."""
 
 import importlib
+import os
+import re
 import runpy
+import subprocess
 import sys
 from pathlib import Path
 
@@ -11,7 +14,9 @@ import torch
 from dithc.config import load
 from dithc.diffusion import Schedule, sample
 from dithc.diffusion.trial import DEVIATION, MEAN, SHAPE, exact_noise
+from dithc.runs import Store
 from tests.brought import bring_example
+from tests.ranks import needs_launcher
 
 ROOT = Path(__file__).parent.parent.parent
 EXAMPLES = ROOT / "examples"
@@ -83,3 +88,39 @@ def test_own_conditioning_is_heard(monkeypatch: pytest.MonkeyPatch) -> None:
     asked, got = importlib.import_module("own_conditioning").main()
     assert torch.corrcoef(torch.stack([asked, got]))[0, 1] > 0.95
     assert (got - asked).abs().max() < 0.5
+
+
+@pytest.mark.slow
+def test_loop_that_is_started_again_comes_to_the_same_images(tmp_path: Path) -> None:
+    code = (
+        "from own_loop import main; import sys, torch; "
+        "first, second, full = (main(f'{sys.argv[1]}/{name}', steps) for name, steps in (('a', 20), ('a', 60), ('b', 60))); "
+        "assert first.shape == (16, 1, 8, 8) and torch.equal(second, full) and not torch.equal(first, second)"
+    )
+    done = run(["-c", code, str(tmp_path)])
+    assert done.stdout.count("step 50: loss") == 2
+
+
+@pytest.mark.slow
+@pytest.mark.mpi
+@needs_launcher
+def test_foreign_model_learns_on_two_ranks_and_goes_on_where_it_ended(tmp_path: Path) -> None:
+    launch = ["-m", "dithc", "launch", "--ranks", "2", "--", str(EXAMPLES / "foreign_model_two_ranks.py")]
+    _, ended, whole = (
+        run([*launch, str(tmp_path / name), steps]) for name, steps in (("a", "10"), ("a", "30"), ("b", "30"))
+    )
+    assert "continuing from step 10" in ended.stderr
+    assert "ZeRO-1: 2 ranks" in whole.stderr
+    assert Store(tmp_path / "a").steps() == [10, 30]
+    found, told = (dict(re.findall(r"^step (\d+): (.*)$", done.stdout, re.MULTILINE)) for done in (ended, whole))
+    assert sorted(found) == ["20", "30"]
+    assert float(told["30"].split()[1].rstrip(",")) < float(told["10"].split()[1].rstrip(","))
+    assert "HCOps" in whole.stdout or {step: told[step] for step in found} == found  # backends are re-measured
+
+
+def run(words: list[str]) -> "subprocess.CompletedProcess[str]":
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), str(EXAMPLES)])}
+    line = [sys.executable, *words]
+    done = subprocess.run(line, env=environment, capture_output=True, text=True, timeout=1200, check=False)
+    assert done.returncode == 0, done.stderr
+    return done

@@ -19,11 +19,6 @@ from dithc.log import MetricsWriter, escaping, logger, problem, progress, read_m
 from dithc.log.messages import _Line
 
 
-def test_error_says_what_got_expected_fix() -> None:
-    lines = str(problem("band B02", got="none", expected="a file", fix="add it")).splitlines()
-    assert [line.split(":")[0].strip() for line in lines] == ["band B02", "got", "expected", "fix"]
-
-
 def test_limit_on_the_size_of_files_has_its_own_fix() -> None:
     full, limit = (
         problem("x", got=OSError(number, "x"), expected="room", fix="free space")
@@ -153,7 +148,3 @@ def test_board_shows_what_is_written_after_going_back_and_not_what_was_before(tm
     board = EventAccumulator(str(tmp_path / "tensorboard"))
     board.Reload()
     assert [(event.step, event.value) for event in board.Scalars("loss")] == [(1, 9.0), (2, 2.0)]
-
-
-def test_no_metrics_is_an_empty_list(tmp_path: Path) -> None:
-    assert read_metrics(tmp_path) == []

@@ -8,8 +8,6 @@ from typing import Any
 
 import pytest
 import torch
-from diffusers.models.embeddings import get_timestep_embedding
-from diffusers.models.transformers.dit_transformer_2d import DiTTransformer2DModel
 from torch import Tensor
 
 from dithc.log import UserError
@@ -32,15 +30,17 @@ def _model(name: str, overrides: dict[str, Any], seed: int = 0) -> DiT:
     return model
 
 
-def _theirs(model: DiT) -> DiTTransformer2DModel:
+def _theirs(model: DiT) -> Any:
     """Return the diffusers network with the model's weights; its strict loading validates settings and names."""
+    from diffusers.models.transformers.dit_transformer_2d import DiTTransformer2DModel
+
     content = diffusers_keys.settings(model.config)
     net = DiTTransformer2DModel.from_config(content)
     net.load_state_dict(diffusers_keys.to_diffusers(model.state_dict(), model.config), strict=True)
     return net.eval()
 
 
-def _same_frequencies(net: DiTTransformer2DModel) -> DiTTransformer2DModel:
+def _same_frequencies(net: Any) -> Any:
     for block in net.transformer_blocks:
         block.norm1.emb.time_proj.downscale_freq_shift = 0
     return net
@@ -54,7 +54,7 @@ def _inputs(model: DiT, count: int = 4) -> tuple[Tensor, Tensor, Tensor]:
 
 
 @torch.no_grad()
-def _difference(model: DiT, net: DiTTransformer2DModel) -> float:
+def _difference(model: DiT, net: Any) -> float:
     """Return the norm of the difference of both outputs, relative to the model's output."""
     x, t, y = _inputs(model)
     ours, theirs = model(x, t, y), net(x, timestep=t, class_labels=y, return_dict=False)[0]
@@ -81,6 +81,8 @@ def test_norms_have_the_same_epsilon() -> None:
 
 
 def test_frequencies_are_the_only_difference_of_the_timestep_features() -> None:
+    from diffusers.models.embeddings import get_timestep_embedding
+
     steps = torch.arange(1000)
     ours = timestep_features(steps)
     same, theirs = (get_timestep_embedding(steps, 256, flip_sin_to_cos=True, downscale_freq_shift=s) for s in (0, 1))
@@ -99,6 +101,8 @@ def test_there_and_back_is_the_same_to_the_bit(name: str, overrides: dict[str, A
 
 
 def test_a_network_that_diffusers_made_is_computed_by_ours() -> None:
+    from diffusers.models.transformers.dit_transformer_2d import DiTTransformer2DModel
+
     torch.manual_seed(3)
     net = DiTTransformer2DModel(
         num_attention_heads=4, attention_head_dim=8, in_channels=3, out_channels=6, num_layers=2, sample_size=8,
@@ -114,6 +118,8 @@ def test_a_network_that_diffusers_made_is_computed_by_ours() -> None:
 
 
 def test_settings_that_a_config_does_not_hold_are_those_of_the_class() -> None:
+    from diffusers.models.transformers.dit_transformer_2d import DiTTransformer2DModel
+
     parameters = inspect.signature(DiTTransformer2DModel.__init__).parameters
     ours = diffusers_keys.DEFAULTS | diffusers_keys.FIXED
     assert {key: parameters[key].default for key in ours} == ours

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from dithc.config import experiment_of
-from dithc.config.layers import laid_over
+from dithc.config.load import laid_over
 from dithc.runs import Manifest
 from dithc.sealed import seal
 

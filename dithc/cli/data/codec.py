@@ -13,9 +13,7 @@ from dithc.sealed import plain, seal, unseal
 SUMMARY = "Trains a KL autoencoder on the train tiles of a dataset. Diffusion models train on its latents."
 EXAMPLE = (
     "dithc codec --config config/experiments/demo.yaml --codec landscape-vae --tiles "
-    "results/demo/tiles/landscape/manifest.json --out results/demo/codecs/landscape-vae/manifest.json\n"
-    "dithc codec --config config/experiments/demo.yaml --codec sentinel2-vae --tiles "
-    "results/demo/tiles/sentinel2/manifest.json --out results/demo/codecs/sentinel2-vae/manifest.json"
+    "results/demo/tiles/landscape/manifest.json --out results/demo/codecs/landscape-vae/manifest.json"
 )
 STAMP = "trained.json"
 FILES = ("config.json", "autoencoder.safetensors", "codec.json", "grid.png", "bands.png")
@@ -39,14 +37,11 @@ def run(args: argparse.Namespace) -> int:
     experiment, place = making.experiment, making.folder
     settings = experiment.codecs.get(args.codec)
     if not isinstance(settings, codecs.KlVae):
+        trained = ", ".join(name for name, one in experiment.codecs.items() if one.kind == "kl-vae")
         raise problem(
             f"codec {args.codec!r} is not trained by dithc",
             got=settings.kind if settings else "no such codec",
-            expected="a codec of kind kl-vae: "
-            + (
-                ", ".join(name for name, one in experiment.codecs.items() if one.kind == "kl-vae")
-                or "none is configured"
-            ),
+            expected=f"a codec of kind kl-vae: {trained or 'none is configured'}",
             fix="pass one of these, or add a codec to the section `codecs`",
         )
     making.check()

@@ -11,10 +11,7 @@ SUMMARY = "Encodes views of tiles into fp16 shards of mean and log-variance; res
 EXAMPLE = (
     "dithc latents --config config/experiments/demo.yaml --dataset landscape --tiles "
     "results/demo/tiles/landscape/manifest.json --codec results/demo/codecs/landscape-vae/manifest.json --out "
-    "results/demo/latents/landscape/manifest.json\n"
-    "dithc latents --config config/experiments/demo.yaml --dataset sentinel2 --tiles "
-    "results/demo/tiles/sentinel2/manifest.json --codec results/demo/codecs/sentinel2-vae/manifest.json --out "
-    "results/demo/latents/sentinel2/manifest.json"
+    "results/demo/latents/landscape/manifest.json"
 )
 
 

@@ -11,9 +11,7 @@ from dithc.runs import Manifest
 SUMMARY = "Reads, checks and stacks every scene file of a dataset. Records a row for each file, accepted or rejected."
 EXAMPLE = (
     "dithc stage --config config/experiments/demo.yaml --dataset landscape --inputs "
-    "results/demo/inputs/landscape/manifest.json --out results/demo/scenes/landscape/manifest.json\n"
-    "dithc stage --config config/experiments/demo.yaml --dataset sentinel2 --inputs "
-    "results/demo/inputs/sentinel2/manifest.json --out results/demo/scenes/sentinel2/manifest.json"
+    "results/demo/inputs/landscape/manifest.json --out results/demo/scenes/landscape/manifest.json"
 )
 log = logger("dithc.stage")
 

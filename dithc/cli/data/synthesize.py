@@ -13,9 +13,7 @@ SUMMARY = (
 )
 EXAMPLE = (
     "dithc synthesize --config config/experiments/demo.yaml --dataset landscape --out "
-    "results/demo/inputs/landscape/manifest.json\n"
-    "dithc synthesize --config config/experiments/demo.yaml --dataset sentinel2 --out "
-    "results/demo/inputs/sentinel2/manifest.json"
+    "results/demo/inputs/landscape/manifest.json"
 )
 
 

@@ -10,9 +10,7 @@ from dithc.log import logger
 SUMMARY = "Cuts staged scenes into tiles of one size, splits them by location, and measures the train tiles."
 EXAMPLE = (
     "dithc tiles --config config/experiments/demo.yaml --dataset landscape --scenes "
-    "results/demo/scenes/landscape/manifest.json --out results/demo/tiles/landscape/manifest.json\n"
-    "dithc tiles --config config/experiments/demo.yaml --dataset sentinel2 --scenes "
-    "results/demo/scenes/sentinel2/manifest.json --out results/demo/tiles/sentinel2/manifest.json"
+    "results/demo/scenes/landscape/manifest.json --out results/demo/tiles/landscape/manifest.json"
 )
 log = logger("dithc.tiles")
 

@@ -4,8 +4,8 @@ import argparse
 import shutil
 from pathlib import Path
 
-from dithc.cli.project import project_folder
 from dithc.log import logger, problem
+from dithc.places import project_folder
 
 SUMMARY = "Copies Snakefile, workflow, config and profiles into a folder. `dithc run` starts there."
 EXAMPLE = "dithc init my-project"

@@ -27,12 +27,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--cells", type=Path, metavar="DIR", help="folder of the target's cells")
     parser.add_argument("--scores", type=Path, nargs="*", default=[], metavar="M", help="manifests of `dithc fid`")
     parser.add_argument("--pictures", type=Path, nargs="*", default=[], metavar="PNG", help="mosaics of the report")
-    parser.add_argument(
-        "--again", default="", metavar="LINE", help="command that reproduces this target, for the document"
-    )
-    parser.add_argument(
-        "--documents", type=Path, nargs="*", default=[], metavar="JSON", help="documents of targets, for the page"
-    )
+    parser.add_argument("--again", default="", metavar="LINE", help="command that reproduces this target")
+    parser.add_argument("--documents", type=Path, nargs="*", default=[], metavar="JSON", help="documents, for the page")
     parser.add_argument("--out", type=Path, metavar="FILE", help="file to write")
 
 

@@ -69,32 +69,29 @@ def run_cell(job: "paper.Job", out: Path) -> int:
             "result": result,
         }
         outputs.write(out, seal(content, allow_nan=True))
-        _clear(work)
+        for path in work.iterdir():
+            path.unlink()
+        work.rmdir()
     return 0
-
-
-class _Errors(logging.Handler):
-    """Handler that stores the title and the `got` line of each logged error."""
-
-    def __init__(self) -> None:
-        super().__init__(logging.ERROR)
-        self.said: list[str] = []
-
-    def emit(self, record: logging.LogRecord) -> None:
-        """Store the first two parts of a user error, or the first line of another error."""
-        what, _, rest = record.getMessage().partition("\n")
-        got = re.match(r"\s*got:\s+(.+)", rest)
-        self.said.append(f"{what}: {got[1]}" if got else what)
 
 
 @contextmanager
 def _errors_of(verb: str) -> Iterator[list[str]]:
-    handler, its = _Errors(), logger(f"dithc.{verb}")
-    its.addHandler(handler)
+    """Yield a list that receives the title and the `got` line of each user error, or the first line of another error."""
+    said, its = list[str](), logger(f"dithc.{verb}")
+
+    def keep(record: logging.LogRecord) -> bool:
+        if record.levelno >= logging.ERROR:
+            what, _, rest = record.getMessage().partition("\n")
+            got = re.match(r"\s*got:\s+(.+)", rest)
+            said.append(f"{what}: {got[1]}" if got else what)
+        return True
+
+    its.addFilter(keep)
     try:
-        yield handler.said
+        yield said
     finally:
-        its.removeHandler(handler)
+        its.removeFilter(keep)
 
 
 def _run(job: "paper.Job", file: Path, *, tuning: Path) -> int:
@@ -153,9 +150,3 @@ def _alone() -> Iterator[None]:
             log.info("another cell measures on this machine: waiting for its end (%s)", path)
             fcntl.flock(file, fcntl.LOCK_EX)
         yield
-
-
-def _clear(folder: Path) -> None:
-    for path in folder.iterdir():
-        path.unlink()
-    folder.rmdir()

@@ -10,6 +10,8 @@ EXAMPLE = (
     "dithc report --config config/experiments/demo.yaml --manifests results/demo/*/*/manifest.json "
     "results/demo/runs/*/step_*.json --out results/demo/report.html"
 )
+BENCHES = {"bench": "step", **{kind: kind for kind in ("strategies", "stepwise", "automem", "sampling")}}
+"""Kinds of measurement by option."""
 REFERENCE = Path("config/paper/reference.yaml")
 log = logger(__name__)
 
@@ -17,35 +19,12 @@ log = logger(__name__)
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of the command."""
     parser.add_argument("--config", type=Path, required=True, help="configuration file of the experiment")
-    parser.add_argument(
-        "--manifests",
-        type=Path,
-        nargs="*",
-        default=[],
-        metavar="M",
-        help="manifests of all stages (default: none, an empty page)",
-    )
-    parser.add_argument("--bench", type=Path, nargs="?", metavar="JSON", help="output of `dithc bench step --json`")
-    parser.add_argument(
-        "--strategies", type=Path, nargs="?", metavar="JSON", help="output of `dithc bench strategies --json`"
-    )
-    parser.add_argument(
-        "--scaling",
-        type=Path,
-        nargs="*",
-        default=[],
-        metavar="JSON",
-        help="output of `dithc bench scaling --json` and `dithc simulate --json`",
-    )
-    parser.add_argument(
-        "--stepwise", type=Path, nargs="?", metavar="JSON", help="output of `dithc bench stepwise --json`"
-    )
-    parser.add_argument(
-        "--automem", type=Path, nargs="?", metavar="JSON", help="output of `dithc bench automem --json`"
-    )
-    parser.add_argument(
-        "--sampling", type=Path, nargs="?", metavar="JSON", help="output of `dithc bench sampling --json`"
-    )
+    parser.add_argument("--manifests", type=Path, nargs="*", default=[], metavar="M", help="manifests of all stages")
+    for option, kind in BENCHES.items():
+        of = f"output of `dithc bench {kind} --json`"
+        parser.add_argument(f"--{option}", type=Path, nargs="?", metavar="JSON", help=of)
+    of = "output of `dithc bench scaling --json` and `dithc simulate --json`"
+    parser.add_argument("--scaling", type=Path, nargs="*", default=[], metavar="JSON", help=of)
     parser.add_argument("--reference", type=Path, help=f"numbers of the paper (default: {REFERENCE})")
     parser.add_argument("--out", type=Path, required=True, metavar="FILE.html", help="page to write")
 
@@ -54,21 +33,17 @@ def run(args: argparse.Namespace) -> int:
     """Write the page. Print the scores of each dataset."""
     from dithc.config import load
     from dithc.hardware import discover
+    from dithc.places import project_folder
     from dithc.report import write_report
 
+    references = (REFERENCE, project_folder() / REFERENCE)  # of the working folder, or as installed
     facts = write_report(
         load(args.config),
         args.manifests,
         out=args.out,
-        benches={
-            "step": args.bench,
-            "strategies": args.strategies,
-            "stepwise": args.stepwise,
-            "automem": args.automem,
-            "sampling": args.sampling,
-        },
+        benches={kind: getattr(args, option) for option, kind in BENCHES.items()},
         scaling=args.scaling,
-        reference=args.reference or _reference(),
+        reference=args.reference or next((path for path in references if path.is_file()), None),
         machine=discover().describe().splitlines(),
         config=args.config,
     )
@@ -82,10 +57,3 @@ def run(args: argparse.Namespace) -> int:
                 print(f"{dataset.title:<28} {item.label:<20} {kid}{fid}{comparable}")
     print(f"report: {args.out.resolve()}")
     return 0
-
-
-def _reference() -> Path | None:
-    """Return the file with the paper's numbers: of the working folder, or as installed."""
-    from dithc.cli.project import project_folder
-
-    return next((path for path in (REFERENCE, project_folder() / REFERENCE) if path.is_file()), None)

@@ -10,11 +10,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from dithc.cli.experiment.screen import Screen
     from dithc.cluster import Job
-    from dithc.workflow import Engine, Progress, Status
+    from dithc.workflow import Closing, Engine, Progress, Status
 
-SUMMARY = (
-    "Runs an experiment through Snakemake and shows its stages. Snakemake's output goes to a file next to their logs."
-)
+SUMMARY = "Runs an experiment by Snakemake and shows its stages. Snakemake's output goes to a file next to their logs."
 EXAMPLE = "dithc run --profile profiles/local --configfile config/experiments/demo.yaml"
 # Arguments with which Snakemake runs no jobs, so that the user wants its output.
 NO_RUN = re.compile(
@@ -27,18 +25,11 @@ LOOK_SECONDS, QUEUE_SECONDS, READ_SECONDS = 1.0, 15.0, 0.2
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of the command."""
     parser.add_argument("--profile", metavar="FOLDER", help="profile of the machine, such as profiles/local or cluster")
-    parser.add_argument(
-        "--configfile",
-        type=Path,
-        nargs="+",
-        default=[],
-        metavar="FILE",
-        help="configuration of the experiment, then files that override it",
-    )
+    files = "configuration of the experiment, then files that override it"
+    parser.add_argument("--configfile", type=Path, nargs="+", default=[], metavar="FILE", help=files)
     parser.add_argument("--verbose", action="store_true", help="show the output of Snakemake instead of the stages")
-    parser.add_argument(
-        "words", nargs=argparse.REMAINDER, metavar="...", help="after `--`: targets, and options of Snakemake"
-    )
+    rest = "after `--`: targets, and options of Snakemake"
+    parser.add_argument("words", nargs=argparse.REMAINDER, metavar="...", help=rest)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -60,19 +51,13 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _check_folders() -> None:
-    """Check the folders in which Snakemake stores its records.
-
-    Raises:
-        UserError: a folder is not writable.
-    """
+    """Raise UserError if a folder in which Snakemake stores its records is not writable."""
     from dithc.log import problem
     from dithc.places import cache_home, is_writable
 
     if not is_writable(Path.cwd()):
         fix = "start in a writable folder that has Snakefile, workflow, config and profiles (links or copies)"
-        raise problem(
-            "working folder", got=f"{Path.cwd()} is not writable", expected="a writable folder for .snakemake", fix=fix
-        )
+        raise problem("working folder", got=f"{Path.cwd()} is not writable", expected="a writable folder", fix=fix)
     if cache_home() is None:
         fix = "set XDG_CACHE_HOME or TMPDIR to a writable folder"
         raise problem("cache of Snakemake", got="no writable folder", expected="a writable folder", fix=fix)
@@ -121,6 +106,8 @@ class _Follower:
 
     def follow(self) -> int:
         """Follow the run until it ends. Return Snakemake's status."""
+        from dithc.workflow import lines_of
+
         self.screen.say(f"{self.folder}: Snakemake is planning; its output: {self.engine.log}")
         while True:
             code = self.engine.status  # before the last poll, so that the poll covers all events
@@ -133,7 +120,8 @@ class _Follower:
                 self._end(code)
                 return code
             if self.screen.is_terminal and self.status is not None and (is_due or lines):
-                self.screen.show(self._live(self.status))
+                size = {"width": self.screen.width or 80, "height": (self.screen.height or 24) // 2}
+                self.screen.show(lines_of(self.status, **size, colour=True, only_active=True))
             time.sleep(READ_SECONDS)
 
     def _look(self, *, has_ended: bool) -> list[str]:
@@ -160,12 +148,6 @@ class _Follower:
         begin = f"{self.status.name}: {self.status.count('done')} of {len(self.status.standings)} stages are done"
         return ([begin] if is_first else []) + self.narrator.events(self.status, since=self.driver_began)
 
-    def _live(self, status: "Status") -> list[str]:
-        from dithc.workflow import lines_of
-
-        width, height = self.screen.width or 80, self.screen.height or 24
-        return lines_of(status, width=width, height=height // 2, colour=True, only_active=True)
-
     def _end(self, code: int) -> None:
         """Print the outcome with the path of the report, or the failure and its fix."""
         status, log, lines = self.status, self.engine.log, list[str]()
@@ -184,20 +166,20 @@ class _Follower:
         self.screen.say(*lines)
 
     def _summary(self) -> list[str]:
-        if self.status is None or self.progress is None:
+        if (end := self._closing()) is None:
             return ["nothing to do: all requested outputs are complete"]
-        from dithc.workflow import Closing
-
-        end = Closing(self.progress, self.status, width=self.screen.width)
         return end.summary(warned=self.words.driver, since=self.driver_began, seconds=time.time() - self.begun)
 
     def _failure(self) -> list[str]:
-        from dithc.workflow import Closing
-
-        is_told, told = self.words.has_error, list[str]()
-        if self.status is not None and self.progress is not None:
-            end = Closing(self.progress, self.status, width=self.screen.width)
-            told = end.failure(self.engine.ended(), is_told=is_told)
+        is_told, end = self.words.has_error, self._closing()
+        told = [] if end is None else end.failure(self.engine.ended(), is_told=is_told)
         if told or is_told:
             return told
         return ["Snakemake failed; its last lines:", *(f"  | {line}" for line in self.engine.last_lines())]
+
+    def _closing(self) -> "Closing | None":
+        from dithc.workflow import Closing
+
+        if self.status is None or self.progress is None:
+            return None
+        return Closing(self.progress, self.status, width=self.screen.width)

@@ -32,17 +32,15 @@ class Screen:
 
     def say(self, *lines: str) -> None:
         """Print permanent lines above the shown lines. The caller must call `show` afterwards."""
-        self._print(self._cleared() + "".join(f"{shown}\n" for shown in map(_shown, lines)))
+        begin = f"\x1b[{self._shown}F\x1b[J" if self._shown else ""
+        self._print(begin + "".join(f"{shown}\n" for shown in map(_shown, lines)))
+        self._shown = 0
 
     def show(self, lines: Sequence[str]) -> None:
         """Replace the shown lines. Each line must fit the width."""
         begin = f"\x1b[{self._shown}F" if self._shown else ""
         self._print(begin + "".join(f"{shown}\x1b[K\n" for shown in map(_shown, lines)) + "\x1b[J")
         self._shown = len(lines)
-
-    def _cleared(self) -> str:
-        before, self._shown = self._shown, 0
-        return f"\x1b[{before}F\x1b[J" if before else ""
 
     def _print(self, text: str) -> None:
         try:

@@ -20,21 +20,9 @@ LEAST_SECONDS = 0.5
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of the command."""
-    parser.add_argument(
-        "folders",
-        type=Path,
-        nargs="*",
-        metavar="results/NAME",
-        help="output folders of experiments (default: all in results/)",
-    )
-    parser.add_argument(
-        "--watch",
-        type=float,
-        nargs="?",
-        const=WATCH_SECONDS,
-        metavar="SECONDS",
-        help=f"refresh every SECONDS (default {WATCH_SECONDS:g}) until the report exists or Ctrl-C",
-    )
+    parser.add_argument("folders", type=Path, nargs="*", metavar="results/NAME", help="default: all in results/")
+    watch = f"refresh every SECONDS (default {WATCH_SECONDS:g}) until the report exists or Ctrl-C"
+    parser.add_argument("--watch", type=float, nargs="?", const=WATCH_SECONDS, metavar="SECONDS", help=watch)
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the status to this file")
 
 

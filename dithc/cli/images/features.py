@@ -35,24 +35,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     images.add_argument("--tiles", type=Path, help="manifest of real tiles")
     images.add_argument("--samples", type=Path, help="manifest of generated images")
     parser.add_argument("--split", choices=["train", "val", "test", "all"], default="all", help="split of real tiles")
-    parser.add_argument(
-        "--images", default="all", metavar="N", help="number of real tiles, selected by the seed (default all)"
-    )
-    parser.add_argument(
-        "--turned",
-        action="store_true",
-        help="also of up to 2,048 rotated and mirrored images (held-out tiles only), for the search for copies",
-    )
-    parser.add_argument(
-        "--triplet",
-        action="append",
-        default=[],
-        metavar="R+G+B",
-        help="also of three other bands as red, green, blue, each from low to high: B12+B11+B04; may be repeated",
-    )
-    parser.add_argument(
-        "--pixels", action="store_true", help="also measure bands, indices and spectra in the units of the dataset"
-    )
+    parser.add_argument("--images", default="all", metavar="N", help="number of real tiles, drawn by the seed (all)")
+    turned = "also of up to 2,048 rotated and mirrored images (held-out tiles only), for the search for copies"
+    parser.add_argument("--turned", action="store_true", help=turned)
+    triplet = "also of three other bands as red, green, blue, each from low to high: B12+B11+B04; may be repeated"
+    parser.add_argument("--triplet", action="append", default=[], metavar="R+G+B", help=triplet)
+    parser.add_argument("--pixels", action="store_true", help="also measure bands, indices and spectra of pixels")
     add_out(parser, "features are written")
     add_ranks_argument(parser)
 
@@ -108,16 +96,7 @@ def _files(making: Making, numbers: "outcome.Features", args: argparse.Namespace
 
 
 def open_extractor(experiment: "Experiment", name: str, trained: Path | None) -> "Extractor":
-    """Load an extractor of the configuration.
-
-    Args:
-        experiment: configuration.
-        name: name in the section `extractors`.
-        trained: manifest of an extractor that the workflow trains.
-
-    Raises:
-        UserError: the name or the manifest of a trained extractor is missing, or its weights are unreadable.
-    """
+    """Load an extractor of the configuration; `trained` is the manifest of an extractor that the workflow trains."""
     from dithc.config import codecs, named
     from dithc.evaluate import load_extractor
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from dithc.config import training
 
 SUMMARY = (
-    "Compares the features of generated images with features of real images: FID, KID, and the floor of the real set."
+    "Compares the features of generated images with those of real images: FID, KID, and the floor of the real set."
 )
 EXAMPLE = (
     "dithc fid --config config/experiments/demo.yaml --evaluation sentinel2-after --real "
@@ -45,9 +45,7 @@ def run(args: argparse.Namespace) -> int:
     making = Making(load(args.config), "fid", args.evaluation, args.out)
     making.check()
     evaluation = named(making.experiment.evaluations, args.evaluation, key="evaluations")
-    real, _ = (
-        making.read(path, "features") for path in (args.real, args.generated)
-    )  # their inputs contain the manifest of the tiles
+    real, _ = (making.read(path, "features") for path in (args.real, args.generated))  # their inputs name the tiles
     is_train = _is_train(evaluation, args.tiles, real) if args.tiles else None
     numbers = compare(
         args.real.parent,
@@ -75,9 +73,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _is_train(evaluation: "training.Evaluation", path: Path, real: Manifest) -> "NDArray[np.bool_] | None":
-    """Return a mask of real tiles used for training; None if the real set lacks some of them, or without generated
-    images.
-    """
+    """Return a mask of real tiles used for training; None if copies of them are not searched."""
     import numpy as np
 
     from dithc.data import Tiles

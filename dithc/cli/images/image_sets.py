@@ -29,13 +29,8 @@ log = logger("dithc.features")
 class Pixels:
     """Images in the units of their dataset.
 
-    Attributes:
-        bands: bands of each image, with wavelengths.
-        stretch: display stretch of the dataset.
-        physical: function from image numbers to physical values (n, C, H, W).
-        stored: function from image numbers to the integers of the dataset (n, C, H, W).
-        labels: class of each image.
-        whole: ascending numbers of the images without missing pixels; None for all, as for generated images.
+    `physical` and `stored` map image numbers to physical values and to integers of the dataset (n, C, H, W). `whole` are
+    the ascending numbers of images without missing pixels; None for all, as for generated images.
     """
 
     bands: products.Bands
@@ -46,11 +41,7 @@ class Pixels:
     whole: Rows | None = None
 
     def without_gaps(self) -> "Pixels":
-        """Return the images without missing pixels. The stored value of a missing pixel is not a measurement.
-
-        Raises:
-            UserError: every image has missing pixels.
-        """
+        """Return the images without missing pixels, whose stored values are no measurements; UserError without any."""
         if self.whole is None:
             return self
         whole = self.whole
@@ -73,15 +64,7 @@ class Pixels:
 
 @dataclass(frozen=True, kw_only=True)
 class Source:
-    """Set of images.
-
-    Attributes:
-        path: path of its manifest.
-        manifest: content of its manifest.
-        displayed: images as displayed.
-        pixels: physical values; None, with a reason in `why`, if the dataset of the images is not found.
-        why: reason for the absence of `pixels`.
-    """
+    """Set of images of a manifest: as displayed, and their pixels, or the reason for the absence of pixels in `why`."""
 
     path: Path
     manifest: Manifest
@@ -90,11 +73,7 @@ class Source:
     why: str = ""
 
     def shown(self, triplet: str | None = None) -> ImageSet:
-        """Return the images as displayed, or three other bands, each stretched from its low to its high of the dataset.
-
-        Raises:
-            UserError: a band is missing.
-        """
+        """Return the images as displayed, or three other bands, each stretched from its low to its high."""
         if triplet is None:
             return self.displayed
         of, names = self.needed, triplet.split("+")
@@ -119,11 +98,7 @@ class Source:
 
     @property
     def needed(self) -> Pixels:
-        """Physical values of the images.
-
-        Raises:
-            UserError: they are not available.
-        """
+        """Physical values of the images; UserError if they are not available."""
         if self.pixels is None:
             raise problem(
                 f"bands of {self.path} cannot be measured",
@@ -135,14 +110,10 @@ class Source:
 
 
 def open_source(args: argparse.Namespace, experiment: Experiment) -> Source:
-    """Open the requested images.
-
-    Raises:
-        UserError: they do not exist, or there are fewer than requested.
-    """
-    path = args.tiles or args.samples
-    manifest = Manifest.read(path, stage="tiles" if args.tiles else "sample")
-    return _of_tiles(path, manifest, args, experiment) if args.tiles else _of_samples(path, manifest, experiment)
+    """Open the requested images; UserError if they do not exist, or there are fewer than requested."""
+    if args.tiles:
+        return _of_tiles(args.tiles, Manifest.read(args.tiles, stage="tiles"), args, experiment)
+    return _of_samples(args.samples, Manifest.read(args.samples, stage="sample"), experiment)
 
 
 def _of_tiles(path: Path, manifest: Manifest, args: argparse.Namespace, experiment: Experiment) -> Source:

@@ -5,7 +5,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dithc.cli.making import add_of
+from dithc.cli.making import add_of, add_out
 from dithc.cli.ranks import HELD, add_ranks_argument, leased, ranks
 from dithc.log import problem
 
@@ -34,9 +34,7 @@ TIMEOUT_SECONDS = 7 * 24 * 3600.0
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of the command."""
     add_inputs(parser)
-    parser.add_argument(
-        "--out", type=Path, required=True, metavar="MANIFEST", help="manifest to write, next to the shards"
-    )
+    add_out(parser, "the shards are written")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the numbers to this file")
     parser.add_argument(
         "--degrees",
@@ -80,11 +78,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _layout(text: str) -> tuple[int, int]:
-    """Parse `64x4` as (nodes, ranks per node), or `4` as ranks on one node.
-
-    Raises:
-        UserError: the text has another form.
-    """
+    """Parse `64x4` as (nodes, ranks per node), or `4` as ranks on one node; UserError for another form."""
     parts = text.split("x")
     if len(parts) > 2 or not all(part.isascii() and part.isdigit() and 0 < int(part) <= MOST_RANKS for part in parts):
         raise problem(
@@ -102,17 +96,11 @@ def add_inputs(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--checkpoint", type=Path, nargs="?", metavar="MANIFEST", help="manifest of the run")
     parser.add_argument("--latents", type=Path, nargs="?", metavar="MANIFEST", help="latents of its training")
     parser.add_argument("--tiles", type=Path, required=True, metavar="MANIFEST", help="tiles of its dataset")
-    parser.add_argument(
-        "--codec", type=Path, nargs="?", metavar="MANIFEST", help="codec, if dithc trained it; else omit"
-    )
+    parser.add_argument("--codec", type=Path, nargs="?", metavar="MANIFEST", help="codec, if dithc trained it")
 
 
 def job_of(experiment: "Experiment", args: argparse.Namespace) -> "Job":
-    """Build the sampling job of an evaluation.
-
-    Raises:
-        UserError: a required input is missing, or an input is unused.
-    """
+    """Build the sampling job of an evaluation; UserError if a required input is missing, or an input is unused."""
     from dithc.config import named
     from dithc.runs import Manifest
     from dithc.sample import Job
@@ -120,21 +108,16 @@ def job_of(experiment: "Experiment", args: argparse.Namespace) -> "Job":
     evaluation = named(experiment.evaluations, args.evaluation, key="evaluations")
     dataset = experiment.datasets[experiment.runs[evaluation.run].dataset]
     settings = experiment.codecs[dataset.codec]
-    if (args.codec is None) == (settings.kind == "kl-vae"):
-        raise problem(
-            "--codec",
-            got=args.codec,
-            expected=f"the manifest of codec {dataset.codec}" if settings.kind == "kl-vae" else "no --codec",
-            fix="pass --codec for a codec that the workflow trains (kl-vae), and only then",
-        )
-    for option, given in (("--checkpoint", args.checkpoint), ("--latents", args.latents)):
-        if (given is None) != (evaluation.at == "codec"):
-            raise problem(
-                option,
-                got=given,
-                expected=f"no {option}: only the codec is evaluated" if evaluation.at == "codec" else "a manifest",
-                fix=f"remove {option}" if evaluation.at == "codec" else f"pass {option}",
-            )
+    has_network = evaluation.at != "codec"
+    for option, given, is_needed in (
+        ("--codec", args.codec, settings.kind == "kl-vae"),
+        ("--checkpoint", args.checkpoint, has_network),
+        ("--latents", args.latents, has_network),
+    ):
+        if (given is not None) != is_needed:
+            of = f"codec {dataset.codec}, kind {settings.kind}, evaluated at {evaluation.at}"
+            expected, fix = ("a manifest", f"pass {option}") if is_needed else (f"no {option}", f"remove {option}")
+            raise problem(option, got=given, expected=f"{expected} ({of})", fix=fix)
     return Job(
         name=args.evaluation,
         evaluation=evaluation,

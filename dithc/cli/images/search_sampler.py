@@ -36,23 +36,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of the command."""
     add_inputs(parser)
     parser.add_argument("--out", type=Path, required=True, metavar="FILE", help="sealed JSON file of the result")
-    parser.add_argument(
-        "--count",
-        type=int,
-        metavar="N",
-        help=f"latents (default {LATENTS}), or images (default {IMAGES}) of the search; the same number for validation",
-    )
+    count = f"latents (default {LATENTS}) or images (default {IMAGES}) of the search; as many for validation"
+    parser.add_argument("--count", type=int, metavar="N", help=count)
     parser.add_argument("--reference-steps", type=int, default=200, metavar="N", help="reference steps (default 200)")
-    parser.add_argument(
-        "--epsilon-scaling", action="store_true", help="search `epsilon_scaling` instead of the timesteps"
-    )
-    parser.add_argument(
-        "--trained",
-        type=Path,
-        nargs="?",
-        metavar="MANIFEST",
-        help="extractor of --epsilon-scaling, if trained by dithc",
-    )
+    parser.add_argument("--epsilon-scaling", action="store_true", help="search `epsilon_scaling`, not the timesteps")
+    trained = "extractor of --epsilon-scaling, if trained by dithc"
+    parser.add_argument("--trained", type=Path, nargs="?", metavar="MANIFEST", help=trained)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -83,9 +72,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _kid_from_training(experiment: "Experiment", args: argparse.Namespace) -> "Callable[[NDArray[np.uint8]], float]":
-    """Return a function for the KID of uint8 images (N, 3, H, W) from up to 1,000 train tiles, by the evaluation's
-    extractor.
-    """
+    """Return a function for the KID of uint8 images (N, 3, H, W) from up to 1,000 train tiles."""
     import numpy as np
 
     from dithc.cli.images.features import open_extractor

@@ -18,17 +18,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the folder to check, the JSON file, and the file for a description."""
     parser.add_argument("--folder", type=Path, default=Path(), help="folder for results (default: working folder)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the findings with all their facts")
-    parser.add_argument(
-        "--describe",
-        type=Path,
-        metavar="FILE",
-        help="only write this machine as YAML, which DITHC_MACHINE makes stand in for another machine",
-    )
+    describe = "only write this machine as YAML, which DITHC_MACHINE makes stand in for another machine"
+    parser.add_argument("--describe", type=Path, metavar="FILE", help=describe)
     parser.add_argument("--verbose", action="store_true", help="also show the kernel of each operator and its reason")
     cluster = parser.add_argument_group("on the login node of a Slurm cluster")
-    cluster.add_argument(
-        "--write-profile", metavar="NAME", help="write profiles/NAME for this cluster, and a link to it"
-    )
+    cluster.add_argument("--write-profile", metavar="NAME", help="write profiles/NAME for this cluster, and a link")
     cluster.add_argument("--partition", metavar="P", help="partition of the profile (default: Slurm's default)")
     cluster.add_argument("--account", metavar="A", help="account of the profile (default: yours)")
     cluster.add_argument("--nodes", type=int, default=1, metavar="N", help="nodes per training run (default 1)")

@@ -1,6 +1,7 @@
 """`dithc simulate`: training steps or a sampling run on a described machine with any number of nodes."""
 
 import argparse
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,52 +20,51 @@ EXAMPLE = (
     "--mode weak --json scaling.json"
 )
 
+INFINITY = float("inf")
+SIZE_STEP = 16  # pixels of a patch of two latent pixels
+COUNTS = ("nodes", "global_batch", "steps", "ranks_per_node", "images_per_node", "images", "sampling_steps", "top")
+RANGES: dict[str, tuple[Callable[[float], bool], str]] = {
+    **dict.fromkeys(COUNTS, (lambda one: one >= 1, "integers from 1")),
+    "size": (lambda one: one > 0 == one % SIZE_STEP, f"pixels, a multiple of {SIZE_STEP}"),
+    **dict.fromkeys(("bandwidth", "flops", "bucket_mb"), (lambda one: 0 < one < INFINITY, "a number above 0")),
+    **dict.fromkeys(
+        ("half_tokens", "decode_tflop", "fixed_seconds"), (lambda one: 0 <= one < INFINITY, "a number from 0")
+    ),
+    "stragglers": (lambda one: 0 <= one < 1, "a standard deviation from 0 to below 1, such as 0.05"),
+}
+"""Test and description of the valid numbers of each argument."""
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the machine, the step, the methods and the output file."""
     machine = Path("profiles/machines/lx2.yaml")
     parser.add_argument("--machine", type=Path, default=machine, help=f"description with `network` (default {machine})")
     parser.add_argument("--models", default="DiT-XL/2", help="presets, one curve each (default DiT-XL/2)")
-    parser.add_argument(
-        "--nodes", type=_counts, default="1,2,4,8,16,32,64,128,256,512,1024", help="node counts (1,2,4, ... 1024)"
-    )
+    nodes = ",".join(str(1 << power) for power in range(11))
+    parser.add_argument("--nodes", type=_counts, default=nodes, help="node counts (default 1,2,4, ... 1024)")
     parser.add_argument("--mode", choices=("weak", "strong"), default="weak", help="scaling (default weak)")
-    parser.add_argument(
-        "--global-batch",
-        type=_counts,
-        default="448,3072,16384",
-        help="images of strong scaling (default: as in the paper)",
-    )
+    images = "images of strong scaling (default: as in the paper)"
+    parser.add_argument("--global-batch", type=_counts, default="448,3072,16384", help=images)
     parser.add_argument(
         "--step",
         metavar="FILE|SECONDS",
         help="step of one node: JSON of `dithc bench step` or `scaling`, or seconds for one model (default: published)",
     )
-    parser.add_argument(
-        "--images-per-node", type=int, help="images per node in that step (default: the file's, or 112)"
-    )
+    parser.add_argument("--images-per-node", type=int, help="of that step (default: the file's, or 112)")
     parser.add_argument("--ranks-per-node", type=int, help="ranks per node (default: one per die)")
-    parser.add_argument(
-        "--collectives", default="hierarchical", help="among hierarchical, ring, rabenseifner; one curve each"
-    )
+    parser.add_argument("--collectives", default="hierarchical", help="of hierarchical, ring, rabenseifner; curves")
     parser.add_argument("--wire", default="fp32", help="wire types among fp32, bf16; one curve each, if hierarchical")
     parser.add_argument("--bucket-mb", type=float, help="bucket size in MB (default: dithc's rule)")
     parser.add_argument("--no-overlap", action="store_true", help="exchange after the backward pass")
     parser.add_argument("--no-communication-core", action="store_true", help="communicate on a core that computes")
     parser.add_argument("--zero1", action="store_true", help="shard the optimizer state")
     parser.add_argument(
-        "--stragglers", type=float, metavar="SPREAD", help="spread of rank speeds (default: fitted on LX2, else 0)"
+        "--stragglers", type=float, metavar="SPREAD", help="spread of speeds (default: fitted on LX2, or 0)"
     )
-    parser.add_argument(
-        "--fixed-seconds", type=float, default=0.0, help="time per step independent of images (default 0)"
-    )
+    parser.add_argument("--fixed-seconds", type=float, default=0.0, help="time per step without images (default 0)")
     parser.add_argument("--steps", type=int, default=32, help="steps averaged per point (default 32)")
     parser.add_argument("--seed", type=int, default=0, help="seed of the stragglers (default 0)")
-    parser.add_argument(
-        "--reproduce-paper",
-        action="store_true",
-        help="compare published and simulated scaling of the paper with dithc's",
-    )
+    parser.add_argument("--reproduce-paper", action="store_true", help="also compare with the paper's scaling")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the curves and all inputs")
     _add_sampling(parser)
 
@@ -77,23 +77,18 @@ def _add_sampling(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--size", type=int, default=256, metavar="PIXELS", help="image side in pixels (default 256)")
     group.add_argument("--sampling-steps", type=int, default=50, help="network evaluations per image (default 50)")
     group.add_argument("--unguided", action="store_true", help="evaluate one branch per step instead of two")
-    group.add_argument(
-        "--bandwidth", type=float, help="bandwidth of a rank between nodes, in bytes/s (default: from the description)"
-    )
+    group.add_argument("--bandwidth", type=float, help="bytes/s of a rank between nodes (default: described)")
     group.add_argument("--flops", type=float, help="rate of a rank in flop/s (default: rate of --step)")
-    group.add_argument(
-        "--half-tokens", type=float, default=16.0, help="tokens for half of that rate (default 16, assumed)"
-    )
+    group.add_argument("--half-tokens", type=float, default=16.0, help="tokens for half of that rate (default 16)")
     group.add_argument("--decode-tflop", type=float, help="decoder work per image (default: Stable Diffusion's)")
     group.add_argument("--top", type=int, default=8, help="partitions to show (default 8)")
 
 
 def run(args: argparse.Namespace) -> int:
     """Simulate and print a table. Return 1 if the paper is not reproduced."""
-    from dithc.cli.machine import ranges
     from dithc.hardware import description
 
-    ranges.check(args)
+    _check_ranges(args)
     step = _step(args.step)
     description.read(args.machine)  # raises an error before the slow imports
     from dithc.runs import outputs
@@ -150,6 +145,16 @@ def _sampling(args: argparse.Namespace) -> "sampling.Sampling":
     )
 
 
+def _check_ranges(args: argparse.Namespace) -> None:
+    """Raise UserError for a number outside its range."""
+    for name, (is_right, expected) in RANGES.items():
+        given, option = getattr(args, name), f"--{name.replace('_', '-')}"
+        values = given if isinstance(given, tuple) else () if given is None else (given,)
+        if not all(map(is_right, values)):
+            got = ", ".join(map(str, values))
+            raise problem(f"simulate {option}", got=got, expected=expected, fix=f"correct {option}")
+
+
 def _counts(text: str) -> tuple[int, ...]:
     """Parse `1,2,4` as integers."""
     try:
@@ -159,11 +164,7 @@ def _counts(text: str) -> tuple[int, ...]:
 
 
 def _step(text: str | None) -> float | Path | None:
-    """Parse a number of seconds, or the path of a file.
-
-    Raises:
-        UserError: the file does not exist, or the number is not a time.
-    """
+    """Parse a number of seconds, or the path of a file; UserError if it is neither a time nor a file."""
     if text is None:
         return None
     try:

@@ -3,10 +3,7 @@
 import argparse
 from pathlib import Path
 
-SUMMARY = (
-    "Search the blocking, splits and threads of each matrix product of a model on this machine, including torch's "
-    "product."
-)
+SUMMARY = "Search the blocking, splits and threads of each matrix product of a model here, including torch's product."
 EXAMPLE = "dithc tune --model DiT-XL/2 --batch 4 --dtype bf16"
 
 
@@ -20,9 +17,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--dtype", choices=("fp32", "bf16", "both"), default="both", help="data type (default both)")
     parser.add_argument("--threads", type=int, help="compute threads per process (default: the core plan's)")
     parser.add_argument("--rounds", type=int, default=15, help="timed rounds per decision (default 15)")
-    parser.add_argument(
-        "--output", type=Path, metavar="FILE", help="write to this file instead of the file that training reads"
-    )
+    parser.add_argument("--output", type=Path, metavar="FILE", help="write to this file, not to that of training")
     parser.add_argument("--show", action="store_true", help="print the existing tuning and exit")
 
 

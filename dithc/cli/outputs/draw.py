@@ -25,15 +25,9 @@ ARRAYS = ("rgb-00000.npy", "shard-00000.npy", "stack-00000.npy")
 
 
 def draw(path: Path, target: Path) -> None:
-    """Draw the images of a stage, the loss of a run, the scores of a report or a memory plan, whichever `path`
-    contains.
+    """Draw the images of a stage, the loss of a run, the scores of a report or a memory plan, as a PNG.
 
-    Args:
-        path: file or folder that dithc wrote.
-        target: PNG to write.
-
-    Raises:
-        UserError: `path` contains none of these.
+    Raises UserError if `path`, a file or folder that dithc wrote, contains none of these.
     """
     folder, whole = (path, True) if path.is_dir() else (path.parent, path.name == "manifest.json")
     content = _json(path)
@@ -136,9 +130,7 @@ def _grid(images: NDArray[Any], *, bands: list[str]) -> NDArray[np.uint8]:
 
 
 def _rgb(images: NDArray[Any], *, bands: list[str]) -> NDArray[np.uint8]:
-    """Return three bands as bytes. Bytes stay unchanged; other values are stretched from the 1st to the 99th
-    percentile.
-    """
+    """Return three bands as bytes: bytes unchanged, other values stretched from the 1st to the 99th percentile."""
     chosen = next(([bands.index(band) for band in names] for names in VISIBLE if set(names) <= set(bands)), [0, 1, 2])
     shown = images[:, chosen] if images.shape[1] >= 3 else images[:, [0, 0, 0]]
     shown = shown.transpose(0, 2, 3, 1)  # (N, H, W, 3)

@@ -90,15 +90,12 @@ def _images(args: argparse.Namespace, layout: Any) -> int:
     str(args.out.resolve()).encode()  # GDAL accepts UTF-8 only; the command line reports the error
     stage: Literal["sample", "tiles"] = "sample" if args.samples else "tiles"
     numbers = write(args.samples or args.tiles, stage=stage, layout=layout, out=args.out, select=args.select or ":")
-    print(
-        f"{args.out}: {numbers['images']} images, {sum(numbers['clipped'].values())} of {numbers['values']} values "
-        "clipped"
-    )
+    print(f"{args.out}: {numbers['images']} images, {sum(numbers['clipped'].values())} of {numbers['values']} clipped")
     return 0
 
 
 def _ro_crate(results: Path) -> int:
-    from dithc.cli.project import project_folder
+    from dithc.places import project_folder
     from dithc.products import write_ro_crate
 
     path, count = write_ro_crate(results, workflow=project_folder() / "workflow/Snakefile")

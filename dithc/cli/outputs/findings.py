@@ -35,13 +35,9 @@ class Entry:
 
 @dataclass(frozen=True)
 class Fault:
-    """Missing or altered file.
+    """Missing or altered document or listed file, with a sentence about the fault, and one about its repair.
 
-    Attributes:
-        path: document, or file that a document lists.
-        what: sentence that describes the fault.
-        fix: sentence with the way to restore it.
-        goes: part to delete for that: the file, its folder (a checkpoint), or its altered lines.
+    `goes` is the part to delete for the repair: the file, its folder (a checkpoint), or its altered lines.
     """
 
     path: str
@@ -52,14 +48,7 @@ class Fault:
 
 @dataclass
 class Finding:
-    """Result of a verification.
-
-    Attributes:
-        documents: number of documents that list files or are sealed.
-        files: number of listed files.
-        bytes: total size of intact files.
-        faults: one entry per missing or altered document or file.
-    """
+    """Result of a verification: numbers of documents and of listed files, bytes of intact files, and faults."""
 
     documents: int = 0
     files: int = 0
@@ -68,22 +57,17 @@ class Finding:
 
 
 def find(paths: list[Path]) -> Finding:
-    """Verify every document under `paths` and every file that they list, each file once.
-
-    Raises:
-        UserError: a path does not exist, or a folder contains no documents.
-    """
+    """Verify every document under `paths` and every file that they list, once; UserError if a path has none."""
     finding, entries = Finding(), dict[tuple[Path, str], Entry]()
     for document in dict.fromkeys(document for path in paths for document in _documents(path)):
         finding.documents += 1
         try:
-            for entry in _lines(document) if document.suffix == ".jsonl" else _entries(document):
+            for entry in _entries(document):
                 entries.setdefault((entry.path.resolve(), str(entry.said["sha256"])), entry)
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             told = "; ".join(line.strip() for line in str(error).splitlines()[:2])
-            finding.faults.append(
-                _fault(document, f"{document} cannot be used: {told or type(error).__name__}", document)
-            )
+            what = f"{document} cannot be used: {told or type(error).__name__}"
+            finding.faults.append(_fault(document, what, document))
     with progress(total=len(entries), label="verify", unit="file") as bar:
         for entry in entries.values():
             finding.files += 1
@@ -119,11 +103,7 @@ def _documents(path: Path) -> list[Path]:
 
 
 def _below(folder: Path) -> Iterator[Path]:
-    """Yield every file below a folder, also through links, each folder once.
-
-    Raises:
-        OSError: a folder is unreadable, so that its files cannot be verified.
-    """
+    """Yield every file below a folder, also through links, each folder once; OSError if a folder is unreadable."""
 
     def stop(error: OSError) -> None:
         raise error
@@ -147,31 +127,20 @@ def _counts(document: Path, parts: tuple[str, ...]) -> bool:
     return by_name or has_seal(document.read_text(errors="replace"))
 
 
-def _lines(document: Path) -> list[Entry]:
-    """Verify the lines of a file. Return no entries, because lines list no files.
-
-    Raises:
-        ValueError: a line was altered.
-    """
-    _, altered = unseal_lines(document.read_text(errors="replace"))
-    if altered:
-        raise ValueError(f"altered lines: {', '.join(map(str, altered))}")
-    return []
-
-
 def _entries(document: Path) -> Iterator[Entry]:
-    """Yield the files that a document lists.
-
-    Raises:
-        ValueError: the document itself is altered.
-    """
+    """Yield the files that a document lists; ValueError if the document itself is altered."""
+    if document.suffix == ".jsonl":  # its lines list no files
+        if altered := unseal_lines(document.read_text(errors="replace"))[1]:
+            raise ValueError(f"altered lines: {', '.join(map(str, altered))}")
+        return
     text = document.read_text()
     is_sealed = document.name == "config.json" or document.name.endswith(outputs.MARKER_FILE)
     content = unseal(text) if is_sealed else content_of(text)
     if "stage" in content and "digest" in content:
         listed = Manifest.read(document).files
     elif document.name == CHECKPOINT:
-        content, faults = Store.commit_content(text, _step_of(document, content))
+        step = document.parent.name.removeprefix("step_")  # of its folder, if that is the name of a checkpoint
+        content, faults = Store.commit_content(text, int(step) if step.isdigit() else int(content["step"]))
         if faults:
             raise ValueError("; ".join(faults))
         listed = content["files"]
@@ -183,12 +152,6 @@ def _entries(document: Path) -> Iterator[Entry]:
         listed = list(_listed(content))
     for said in listed:
         yield Entry(document, said)
-
-
-def _step_of(document: Path, content: dict[str, Any]) -> int:
-    """Return the step in the folder name of a checkpoint, or in its document if the name has none."""
-    name = document.parent.name.removeprefix("step_")
-    return int(name) if name.isdigit() else int(content["step"])
 
 
 def _listed(value: Any) -> Iterator[dict[str, Any]]:
@@ -220,11 +183,7 @@ def _fault(path: Path, what: str, document: Path) -> Fault:
     if path.name == "config.json" and path == document:
         return Fault(str(path), what, "every run of the workflow rewrites it", "file")
     if path.exists() and not outputs.owns(path):
-        return Fault(
-            str(path),
-            what,
-            "no document of dithc lists it with its size: move it out of this folder if it is yours",
-            "file",
-        )
+        fix = "no document of dithc lists it with its size: move it out of this folder if it is yours"
+        return Fault(str(path), what, fix, "file")
     stage = "report" if document.name == "report.json" else " ".join(document.parent.parts[-2:])
     return Fault(str(path), what, f"the workflow rebuilds it after it is deleted ({stage})", "file")

@@ -10,9 +10,7 @@ from typing import Any
 from dithc.log import UserError, escaping, problem, read_metrics
 from dithc.sealed import content_of, parse, plain, unseal_lines
 
-SUMMARY = (
-    "Describes any output: a manifest, a folder of a stage, a shard, a checkpoint, a store, metrics, a report's JSON."
-)
+SUMMARY = "Describes any output: manifest, folder of a stage, shard, checkpoint, store, metrics, JSON of a report."
 EXAMPLE = "dithc show results/demo/tiles/sentinel2 --png tiles.png"
 KINDS = (
     "a manifest (.json), a folder of a stage, an array (.npy), a checkpoint or store folder, weights (.safetensors), "
@@ -30,11 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the description, and draw the output on request.
-
-    Raises:
-        UserError: the path is not an output of dithc, is damaged, or has no image.
-    """
+    """Print the description, and draw the output on request; UserError if it is damaged or has no image."""
     try:
         lines = describe(args.path)
     except UserError:
@@ -90,10 +84,8 @@ def _folder(path: Path) -> list[str]:
     if arrays := sorted(path.glob("*.npy")):
         return [f"folder {path}: {len(arrays)} arrays, no manifest (unfinished?)", *_array(arrays[0])]
     if manifests := sorted(path.rglob("manifest.json")):
-        return [
-            f"folder {path}: {len(manifests)} manifests",
-            *(f"  {item.parent.relative_to(path)}" for item in manifests),
-        ]
+        listed = [f"  {item.parent.relative_to(path)}" for item in manifests]
+        return [f"folder {path}: {len(manifests)} manifests", *listed]
     raise problem(f"cannot show {path}", got="a folder without outputs of dithc", expected=KINDS, fix="check the path")
 
 
@@ -134,12 +126,8 @@ def _manifest(path: Path) -> list[str]:
 
 def _checkpoint(path: Path, content: dict[str, Any]) -> list[str]:
     files = [f"  {entry['path']}: {_size(entry['bytes'])}, sha256 {entry['sha256'][:12]}" for entry in content["files"]]
-    return [
-        f"checkpoint {path.parent} at step {content['step']}",
-        *files,
-        "metadata:",
-        *_values(content["meta"]),
-    ]
+    head = f"checkpoint {path.parent} at step {content['step']}"
+    return [head, *files, "metadata:", *_values(content["meta"])]
 
 
 def _store(path: Path) -> list[str]:
@@ -164,9 +152,8 @@ def _report(content: dict[str, Any]) -> list[str]:
         score = item["score"]
         said = "not run"
         if score:
-            said = (
-                f"FID {score['fid']:.6g}, floor {score['floor']}, {score['n_generated']} against {score['n_real']} real"
-            )
+            counts = f"{score['n_generated']} against {score['n_real']} real"
+            said = f"FID {score['fid']:.6g}, floor {score['floor']}, {counts}"
             if content.get("measure") == "KID":
                 said = f"KID {score['kid']:.4g}, 95 % {score['kid_interval'] or 'unknown'}, {said}"
             said += "" if score["comparable"] else ", NOT COMPARABLE with published FID"
@@ -192,9 +179,8 @@ def _metrics(path: Path) -> list[str]:
     for name in rows[-1]:
         values = [row[name] for row in rows if math.isfinite(row.get(name, math.nan))]
         if name not in ("step", "time") and values:
-            lines.append(
-                f"  {name}: first {values[0]:.6g}, last {values[-1]:.6g}, {min(values):.6g} to {max(values):.6g}"
-            )
+            ends = f"first {values[0]:.6g}, last {values[-1]:.6g}"
+            lines.append(f"  {name}: {ends}, {min(values):.6g} to {max(values):.6g}")
     return lines
 
 
@@ -204,9 +190,8 @@ def _events(path: Path) -> list[str]:
     events, altered = unseal_lines(path.read_text(errors="replace"))
     for event in events:
         when, what = event.pop("time", "at an unknown time"), event.pop("event", "an event")
-        said = ", ".join(
-            f"{name} {value if isinstance(value, str) else json.dumps(value)}" for name, value in event.items()
-        )
+        parts = {name: one if isinstance(one, str) else json.dumps(one) for name, one in event.items()}
+        said = ", ".join(f"{name} {value}" for name, value in parts.items())
         lines.append(f"  {when} {what}: {said}" if said else f"  {when} {what}")
     lines += [f"  altered lines: {', '.join(map(str, altered))}"] if altered else []
     return [f"events {path}: {len(events)}", *lines]
@@ -222,10 +207,7 @@ def _weights(path: Path) -> list[str]:
     told = head.pop("__metadata__", {})
     lines, total = [], 0
     for name, entry in head.items():
-        number = 1
-        for side in entry["shape"]:
-            number *= side
-        total += number
+        total += math.prod(entry["shape"])
         lines.append(f"  {name}: {entry['dtype']} {tuple(entry['shape'])}")
     return [f"weights {path}: {len(head)} tensors, {total:,} numbers", *_values(told), *_first(lines)]
 

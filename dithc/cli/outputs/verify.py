@@ -20,24 +20,12 @@ log = logger(__name__)
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of the command."""
-    parser.add_argument(
-        "paths", type=Path, nargs="+", metavar="PATH", help="a document, or a folder: results/NAME, the store"
-    )
+    parser.add_argument("paths", type=Path, nargs="+", metavar="PATH", help="document, results/NAME, or store")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the result to this file")
-    parser.add_argument(
-        "--repair",
-        action="store_true",
-        help="delete altered files, and run the workflow of the experiment",
-    )
+    parser.add_argument("--repair", action="store_true", help="delete altered files, and run the workflow")
     parser.add_argument("--profile", metavar="FOLDER", help="with --repair: profile, such as profiles/local")
-    parser.add_argument(
-        "--configfile",
-        type=Path,
-        nargs="+",
-        default=[],
-        metavar="FILE",
-        help="with --repair: configuration of the experiment (default: config.json of the results)",
-    )
+    files = "with --repair: configuration of the experiment (default: config.json of the results)"
+    parser.add_argument("--configfile", type=Path, nargs="+", default=[], metavar="FILE", help=files)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -71,14 +59,9 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _keep_out_others(alone: ExitStack, folders: list[Path]) -> None:
-    """Acquire the driver's lease and all other leases in the folders until altered files are deleted.
+    """Acquire the driver's lease of the first folder, and all leases in the folders, until altered files are deleted.
 
-    Args:
-        alone: releases the leases, before the workflow rebuilds files.
-        folders: results of the experiment, then the folders that the user passed.
-
-    Raises:
-        UserError: another process works there, such as Snakemake or a training run that outlived its parent.
+    Raises UserError if another process works there, such as Snakemake or a training run that outlived its parent.
     """
     from dithc.runs import Lease
 
@@ -96,11 +79,7 @@ def _tell(finding: "Finding") -> None:
 
 
 def _config_of(args: argparse.Namespace) -> list[Path]:
-    """Return the configuration files of the experiment that rebuilds the outputs.
-
-    Raises:
-        UserError: the files or the profile are missing; no file was deleted.
-    """
+    """Return the configuration files of the experiment that rebuilds the outputs; UserError without files or profile."""
     files = args.configfile or [path / CONFIG for path in args.paths if (path / CONFIG).is_file()]
     if args.profile is None or not files or (len(files) > 1 and not args.configfile):
         raise problem(
@@ -131,9 +110,7 @@ def _remove(finding: "Finding", *, within: list[Path]) -> None:
             log.warning(f"{path} is kept: it is outside of {', '.join(map(str, within))}; pass its folder too")
             continue
         if not outputs.owns(path) and path.exists():
-            log.warning(
-                f"{path} is kept: no marker and no manifest lists it with its size; delete it if it is not needed"
-            )
+            log.warning(f"{path} is kept: no marker or manifest lists it with its size; delete it if it is not needed")
             continue
         if fault.goes == "lines":
             rows, _ = unseal_lines(path.read_text(errors="replace"))

@@ -5,7 +5,6 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -15,69 +14,27 @@ from dithc.data import Tiles
 from dithc.runs import Manifest, digest
 from dithc.sample.shards import Shards
 from dithc.sealed import unseal
+from tests.cli.small import Small
 from tests.ranks import ROOT, needs_launcher, started
 
 METRICS = ["precision-recall", "density-coverage", "interval", "bands", "indices", "spectra"]
-CONFIG: dict[str, Any] = {
-    "name": "tiny",
-    "datasets": {
-        "set": {
-            "title": "A set",
-            "source": {"kind": "image-folder", "size": 16, "synthetic": {"scenes": 40, "size": 24, "classes": 2}},
-            "rendering": {"bands": ["R", "G", "B"], "low": 100, "high": 140},
-            "codec": "pixels",
-            "tiles": {"size": 16},
-        }
-    },
-    "codecs": {"pixels": {"kind": "pixel"}},
-    "runs": {"run": {"dataset": "set", "steps": 2, "global_batch": 2}},
-    "extractors": {"own": {"kind": "classifier", "trained_on": "set", "steps": 3, "batch": 8}},
-    "evaluations": {
-        "score": {
-            "run": "run",
-            "images": 70,
-            "extractor": "own",
-            "metrics": METRICS,
-            "triplets": [["B", "G", "R"]],
-        }
-    },
-}
 
 
-class Place:
-    """Folder with tiles, an extractor, and images that are darkened tiles."""
+class Place(Small):
+    """Experiment with tiles, an extractor, images that are darkened tiles, and the features of both."""
 
     def __init__(self, root: Path) -> None:
-        self.root = root
-        (root / "config.json").write_text(json.dumps(CONFIG))
-        dataset = ["--dataset", "set"]
-        self.verb("synthesize", *dataset, "--out", self.manifest("inputs"))
-        self.verb("stage", *dataset, "--inputs", self.manifest("inputs"), "--out", self.manifest("scenes"))
-        self.verb("tiles", *dataset, "--scenes", self.manifest("scenes"), "--out", self.manifest("tiles"))
-        tiles = ["--tiles", self.manifest("tiles")]
-        self.verb("extractor", "--extractor", "own", *tiles, "--out", self.manifest("extractor"))
+        settings = {"images": 70, "metrics": METRICS, "triplets": [["B", "G", "R"]]}
+        super().__init__(root, scenes=40, low=100, high=140, **settings)
+        self.run(*self.words)
         self._sample(Tiles(root / "tiles"))
-        self.words = {"real": [*tiles, "--split", "all"], "generated": ["--samples", self.manifest("samples")]}
+        self.words |= {side: self.of(side, side) for side in ("real", "generated")}
+        self.run("real", "generated")
 
-    def manifest(self, name: str) -> str:
-        return str(self.root / name / "manifest.json")
-
-    def verb(self, name: str, *words: str) -> None:
-        assert main([name, "--config", str(self.root / "config.json"), *words]) == 0, name
-
-    def features(self, side: str, out: str) -> list[str]:
-        """Return the arguments of `dithc features`."""
-        own = [
-            "--extractor",
-            "own",
-            "--trained",
-            self.manifest("extractor"),
-            "--turned",
-            "--pixels",
-            "--triplet",
-            "B+G+R",
-        ]
-        return [*own, *self.words[side], "--out", self.manifest(out)]
+    def of(self, side: str, out: str) -> list[str]:
+        """Return the arguments of `dithc features` for real tiles or generated images."""
+        images = {"real": ("--tiles", self.manifest("tiles")), "generated": ("--samples", self.manifest("samples"))}
+        return self.features(*images[side], "--pixels", "--triplet", "B+G+R", out=out)
 
     def _sample(self, tiles: Tiles) -> None:
         rows = tiles.rows("all")[:70]
@@ -100,18 +57,13 @@ class Place:
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Place:
-    place = Place(tmp_path_factory.mktemp("features"))
-    for side in ("real", "generated"):
-        place.verb("features", *place.features(side, side))
-    return place
+    return Place(tmp_path_factory.mktemp("features"))
 
 
 @pytest.mark.slow
 def test_an_evaluation_is_told_all_that_it_asks_for(place: Place, capsys: pytest.CaptureFixture[str]) -> None:
     pair = ["--real", place.manifest("real"), "--generated", place.manifest("generated")]
-    place.verb(
-        "fid", "--evaluation", "score", *pair, "--tiles", place.manifest("tiles"), "--out", place.manifest("fid")
-    )
+    assert main(place.line("fid", "--evaluation", "score", *pair, "--tiles", place.manifest("tiles"), out="fid")) == 0
     manifest = Manifest.read(Path(place.manifest("fid")), stage="fid")
     numbers, said = manifest.numbers, capsys.readouterr().out
     assert {entry["path"] for entry in manifest.files} == {"kid.json", "curves.json"}
@@ -137,24 +89,16 @@ def test_an_evaluation_is_told_all_that_it_asks_for(place: Place, capsys: pytest
     curves = json.loads((place.root / "fid" / "curves.json").read_text())
     assert curves["band_names"] == ["R", "G", "B"]
     assert np.shape(curves["spectra"]["power"]["generated"]) == (3, 8)
-
-
-@pytest.mark.slow
-def test_what_each_image_is_stands_beside_its_features(place: Place) -> None:
-    real, generated = (
-        unseal((place.root / name / "images.json").read_text())["images"] for name in ("real", "generated")
-    )
-    assert real == Tiles(place.root / "tiles").accepted("tile_id")["tile_id"]
-    assert generated == [{"seed": 0, "image": number} for number in range(70)]
+    ids = [unseal((place.root / name / "images.json").read_text())["images"] for name in ("real", "generated")]
+    assert ids == [tiles.accepted("tile_id")["tile_id"], [{"seed": 0, "image": number} for number in range(70)]]
 
 
 @pytest.mark.slow
 @pytest.mark.mpi
 @needs_launcher
 def test_two_ranks_give_the_bytes_of_one(place: Place) -> None:
-    config = ["--config", str(place.root / "config.json")]
     for side in ("real", "generated"):
-        words = [sys.executable, "-m", "dithc", "features", *config, *place.features(side, f"{side}-2"), "--ranks", "2"]
+        words = [sys.executable, "-m", "dithc", *place.of(side, f"{side}-2"), "--ranks", "2"]
         environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), "DITHC_EXPECTED_RANKS": "2"}
         done = subprocess.run([*started(2), *words], env=environment, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
@@ -173,16 +117,15 @@ def test_two_ranks_give_the_bytes_of_one(place: Place) -> None:
 
 @pytest.mark.slow
 def test_what_is_no_longer_asked_for_is_removed(place: Place) -> None:
-    place.verb("features", *place.features("generated", "less"))
-    assert (place.root / "less" / "B+G+R").is_dir()
-    words = place.features("generated", "less")
-    place.verb("features", *(word for word in words if word not in ("--pixels", "--triplet", "B+G+R")))
-    assert not (place.root / "less" / "B+G+R").exists()
-    assert not (place.root / "less" / "pixels.npz").exists()
+    words = place.of("generated", "less")
+    assert main(words) == 0
+    parts = [place.root / "less" / name for name in ("B+G+R", "pixels.npz")]
+    assert all(part.exists() for part in parts)
+    assert main([word for word in words if word not in ("--pixels", "--triplet", "B+G+R")]) == 0
+    assert not any(part.exists() for part in parts)
 
 
 @pytest.mark.slow
 def test_a_triplet_of_unknown_bands_is_refused(place: Place, capsys: pytest.CaptureFixture[str]) -> None:
-    words = [word.replace("B+G+R", "B+G+NIR") for word in place.features("real", "odd")]
-    assert main(["features", "--config", str(place.root / "config.json"), *words]) == 2
+    assert main([word.replace("B+G+R", "B+G+NIR") for word in place.of("real", "odd")]) == 2
     assert "three of R, G, B" in capsys.readouterr().err

@@ -42,7 +42,7 @@ def results(tmp_path: Path) -> Path:
     return tmp_path / "results"
 
 
-PROFILE = Path(__file__).parents[3] / "profiles/local"
+REPAIR = ["verify", "--repair", "--profile", str(Path(__file__).parents[3] / "profiles/local")]
 
 
 def lines(capsys: pytest.CaptureFixture[str]) -> list[str]:
@@ -50,20 +50,12 @@ def lines(capsys: pytest.CaptureFixture[str]) -> list[str]:
     return capsys.readouterr().out.splitlines()
 
 
-def test_intact_results_pass(results: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["verify", str(results)]) == 0
-    (line,) = lines(capsys)
-    assert line.startswith("4 files (")
-    assert line.endswith("of 7 documents: all intact")
-
-
-def test_each_file_is_read_once_whoever_lists_it(results: Path, tmp_path: Path) -> None:
-    assert main(["verify", str(results), "--json", str(tmp_path / "found.json")]) == 0
-    found = json.loads((tmp_path / "found.json").read_text())
-    assert (found["documents"], found["files"], found["faults"]) == (7, 4, [])
-    assert found["bytes"] == sum(
-        path.stat().st_size for name in ("*.npy", "*.safetensors") for path in results.rglob(name)
-    )
+def test_intact_results_pass_and_each_file_is_read_once(results: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["verify", str(results), "--json", str(results.parent / "found.json")]) == 0
+    size = sum(path.stat().st_size for name in ("*.npy", "*.safetensors") for path in results.rglob(name))
+    found = json.loads((results.parent / "found.json").read_text())
+    assert found == {"documents": 7, "files": 4, "bytes": size, "faults": []}
+    assert lines(capsys) == [f"4 files ({size:,} bytes) of 7 documents: all intact"]
 
 
 def test_missing_cut_and_altered_files_are_named_with_status_1(
@@ -88,26 +80,26 @@ def test_missing_cut_and_altered_files_are_named_with_status_1(
     assert verdict.endswith("3 faults")
 
 
-def test_one_altered_byte_of_a_checkpoint_is_found(results: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    weights = next(results.rglob("model.safetensors"))
-    weights.write_bytes(b"w" * 49 + b"x")
-    assert main(["verify", str(weights.parents[1])]) == 1
-    assert str(weights) in lines(capsys)[0]
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        ("model.safetensors", "w" * 49 + "x", "SHA-256 differs"),
+        *(("manifest.json", text, "cannot be used") for text in ("{", "[]", '{"stage": 1, "digest": 2}', "")),
+    ],
+)
+def test_altered_weights_and_damaged_documents_are_faults(
+    results: Path, name: str, content: str, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    next(results.rglob(name)).write_text(content)
+    assert main(["verify", str(results)]) == 1
+    assert said in lines(capsys)[0]
 
 
 def test_manifest_changed_by_hand_is_found(results: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = next(results.rglob("manifest.json"))
-    content = json.loads(path.read_text())
-    path.write_text(json.dumps({**content, "spec": {"seed": 1}}))
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"spec": {"seed": 1}}))
     assert main(["verify", str(path)]) == 1
     assert "changed after it was written" in lines(capsys)[0]
-
-
-@pytest.mark.parametrize("text", ["{", "[]", '{"stage": 1, "digest": 2}', ""])
-def test_damaged_document_is_a_fault(results: Path, text: str, capsys: pytest.CaptureFixture[str]) -> None:
-    next(results.rglob("manifest.json")).write_text(text)
-    assert main(["verify", str(results)]) == 1
-    assert "cannot be used" in lines(capsys)[0]
 
 
 def test_folders_being_written_are_passed_over(results: Path) -> None:
@@ -135,7 +127,7 @@ def test_repair_deletes_nothing_outside_of_what_was_named(
         folder / "manifest.json"
     )
     workflow = stand_in(results, monkeypatch)
-    assert main(["verify", str(results), "--repair", "--profile", str(PROFILE)]) == 1
+    assert main([*REPAIR, str(results)]) == 1
     assert mine.read_text() == "of another project"
     assert not (folder / "inside.bin").exists()
     assert workflow == [[]]
@@ -151,7 +143,7 @@ def test_repair_keeps_documents_that_dithc_did_not_write(
     (results / "fid" / "step_0000001.json").write_text("no JSON")
     (shard := next(results.rglob("shard-00000.npy"))).write_bytes(b"of the user " * 1000)
     stand_in(results, monkeypatch)
-    assert main(["verify", str(results), "--repair", "--profile", str(PROFILE)]) == 1
+    assert main([*REPAIR, str(results)]) == 1
     assert app.exists()
     assert (results / "fid" / "step_0000001.json").exists()
     assert shard.exists()
@@ -181,16 +173,10 @@ def stand_in(results: Path, monkeypatch: pytest.MonkeyPatch) -> list[list[Path]]
 
 
 @pytest.mark.parametrize(
-    "place",
-    [
-        Path("lease.json"),
-        Path("store", "run-0123", "lease.json"),
-        Path("latents", ".s2.lease.json"),
-        Path("..", ".results.lease.json"),
-    ],
+    "place", ["lease.json", "store/run-0123/lease.json", "latents/.s2.lease.json", "../.results.lease.json"]
 )
 def test_repair_deletes_nothing_beside_a_process_that_works_there(
-    results: Path, place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    results: Path, place: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     workflow = stand_in(results, monkeypatch)
     shard = next(results.rglob("shard-*.npy"))
@@ -201,13 +187,13 @@ def test_repair_deletes_nothing_beside_a_process_that_works_there(
     with subprocess.Popen([sys.executable, "-c", works, str(results / place)], **pipes) as orphan:  # type: ignore[call-overload]
         try:
             assert orphan.stdout.readline() == b"\n"
-            assert main(["verify", str(results), "--repair", "--profile", str(PROFILE)]) == 76
+            assert main([*REPAIR, str(results)]) == 76
             assert f"process {orphan.pid} on" in capsys.readouterr().err
             assert shard.exists()
             assert not workflow
         finally:
             orphan.kill()
-    assert main(["verify", str(results), "--repair", "--profile", str(PROFILE)]) == 1  # no workflow rebuilt it
+    assert main([*REPAIR, str(results)]) == 1  # no workflow rebuilt it
     assert not shard.exists()
     assert workflow == [[]]
 

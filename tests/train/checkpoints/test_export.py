@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from diffusers.models.transformers.dit_transformer_2d import DiTTransformer2DModel
 from safetensors.torch import load_file
 
 from dithc.cli import main
@@ -63,6 +62,8 @@ def same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
 
 
 def test_diffusers_opens_the_folder_and_computes_what_the_checkpoint_does(base, folder, caplog, monkeypatch):
+    from diffusers.models.transformers.dit_transformer_2d import DiTTransformer2DModel
+
     monkeypatch.setattr(logging.getLogger("diffusers"), "propagate", True)
     caplog.set_level(logging.WARNING, logger="diffusers")
     how = {"local_files_only": True, "low_cpu_mem_usage": False}
@@ -102,6 +103,8 @@ def test_weights_without_their_settings_are_a_start_and_it_is_said(job, base, fo
 
 
 def test_folder_that_diffusers_saved_is_a_start(job, folder, tmp_path, caplog):
+    from diffusers.models.transformers.dit_transformer_2d import DiTTransformer2DModel
+
     caplog.set_level(logging.INFO)
     net = DiTTransformer2DModel.from_config(json.loads((folder / "config.json").read_text()) | {"norm_eps": 1e-5})
     for block in net.transformer_blocks:

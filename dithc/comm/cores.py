@@ -77,11 +77,7 @@ def ranks(
 
 
 def _asked_threads() -> int | None:
-    """Return OMP_NUM_THREADS; None if it is unset or a list for nested parallelism, which dithc does not use.
-
-    Raises:
-        UserError: the value is not a valid number of threads.
-    """
+    """Return OMP_NUM_THREADS; None if it is unset or a list for nested parallelism, which dithc does not use."""
     text = os.environ.get(THREADS_VARIABLE, "")
     if not text or "," in text:
         return None
@@ -97,10 +93,9 @@ def _asked_threads() -> int | None:
 
 
 def _threads(asked: int, mine: RankPlan, machine: Machine, *, launched: bool) -> int:
-    """Return the compute threads of a rank for which OMP_NUM_THREADS is set.
+    """Return the compute threads of a rank for which OMP_NUM_THREADS is set: its value.
 
-    This is the value itself, except if it counts a scheduler's CPUs and several of them share a core (simultaneous
-    multithreading). Then it is one thread per core.
+    If it counts a scheduler's CPUs and several of them share a core, it is one thread per core instead.
     """
     cores = sum(1 for core in machine.cores if set(core.cpus) & set(mine.cpus))
     if launched and cores < asked <= len(mine.cpus):
@@ -111,8 +106,7 @@ def _threads(asked: int, mine: RankPlan, machine: Machine, *, launched: bool) ->
 
 
 def _without_communication(mine: RankPlan, machine: Machine) -> tuple[RankPlan, tuple[int, ...]]:
-    """Return the plan without the core of the communication threads, and the CPUs of that core (empty if none is
-    reserved).
+    """Return the plan without the core of the communication threads, and the CPUs of that core, or none.
 
     Each of several core clusters may reserve a core; the first is used and the others stay free.
     """

@@ -40,15 +40,10 @@ class Meter:
         self._clear()
 
     def sent(self, num_bytes: int) -> None:
-        """Count sent bytes."""
         self._bytes += num_bytes
 
     def wait(self, work: Any) -> None:
-        """Wait for an exchange.
-
-        Raises:
-            TimeoutError, RuntimeError: another rank is gone or late.
-        """
+        """Wait for an exchange; TimeoutError or RuntimeError if another rank is gone or late."""
         begun = time.perf_counter()
         work.wait()
         self._exposed += time.perf_counter() - begun
@@ -66,10 +61,7 @@ class Meter:
 
 
 def covered(spans: list[tuple[float | None, float | None]]) -> float | None:
-    """Return the length of the union of intervals.
-
-    Returns None without intervals or if an end is missing.
-    """
+    """Return the length of the union of intervals; None without intervals or if an end is missing."""
     known = sorted((begun, ended) for begun, ended in spans if begun is not None and ended is not None)
     if not known or len(known) < len(spans):
         return None

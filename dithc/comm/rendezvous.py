@@ -37,10 +37,7 @@ def store_of(world: World, *, timeout: timedelta) -> Any:
 
 
 def install() -> None:
-    """Let `init_process_group(backend)` without env:// variables connect through MPI.
-
-    Applies to calls without a store or a rank.
-    """
+    """Let `init_process_group(backend)` connect through MPI, without env:// variables, a store or a rank."""
     # torch.distributed has a function with the module's name, which hides the module as an attribute.
     module = importlib.import_module("torch.distributed.rendezvous")
     handlers: dict[str, Handler] | None = getattr(module, "_rendezvous_handlers", None)
@@ -57,11 +54,7 @@ class _Meeting:
         self._before = before
 
     def __call__(self, url: str, timeout: timedelta = TIMEOUT, **options: Any) -> Iterator[tuple[Any, int, int]]:
-        """Yield the store, the rank and the number of ranks once.
-
-        Raises:
-            UserError: the launcher announced another number of ranks than MPI reports.
-        """
+        """Yield store, rank and number of ranks once; UserError if launcher and MPI differ in the number."""
         if urlparse(url).query or any(name in os.environ for name in VARIABLES):
             yield from self._before(url, timeout=timeout, **options)
             return

@@ -67,12 +67,9 @@ def sent() -> Traffic:
 
 
 def build_counter(folder: Path) -> Path:
-    """Build the profiling layer with the mpicc next to this Python.
+    """Build the profiling layer with the mpicc next to this Python; UserError if that fails.
 
     To use it, preload it and set DITHC_MPI_COUNT to a prefix of file names.
-
-    Raises:
-        UserError: the compiler is missing or fails.
     """
     compiler, library = Path(sys.executable).with_name("mpicc"), folder / "mpi_count.so"
     line = [str(compiler), "-shared", "-fPIC", "-O2", str(SOURCE), "-o", str(library)]

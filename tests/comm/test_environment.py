@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from dithc.comm import connect, group
 from dithc.comm.environment import for_ranks, left_over, started_by
-from dithc.comm.launching import litter, probe
+from dithc.comm.launching import launch, litter
 from dithc.comm.launching.launch import environment_of
 from dithc.doctor import parallel as doctor
 from dithc.log import UserError
@@ -124,10 +124,10 @@ def test_probe_and_start_on_one_node_have_one_environment(monkeypatch: pytest.Mo
 
     def run(*_: object, env: dict[str, str], **__: object) -> None:
         seen.append(env)
-        raise probe.subprocess.TimeoutExpired("", 0)
+        raise launch.subprocess.TimeoutExpired("", 0)
 
-    monkeypatch.setattr(probe.subprocess, "run", run)
-    probe.probe_mpi()
+    monkeypatch.setattr(launch.subprocess, "run", run)
+    launch.probe_mpi()
     assert seen == [environment_of(os.environ, launcher="mpiexec", nodes=1, hydra=False)]
 
 

@@ -84,8 +84,10 @@ def test_a_lost_rank_is_told_in_the_same_words_where_another_rank_hears_of_it() 
 
 LEAVING = """
 import gc
+import torch.distributed as dist
 from dithc import native
 from dithc.comm.process_group.segment import Segment
+dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
 library = native.library()
 left, detach = [], library.hc_exchange_detach
 def counted(handle):
@@ -93,8 +95,7 @@ def counted(handle):
     detach(handle)
 library.hc_exchange_detach = counted
 def made():
-    alone = {"rank": 0, "names": ["rank 0"], "broadcast": lambda value: value, "barrier": lambda: None}
-    return Segment(100, timeout_seconds=1.0, **alone)
+    return Segment(100, over=dist.group.WORLD, timeout_seconds=1.0)
 kept = made()
 for _ in range(3):
     made().meet(library)

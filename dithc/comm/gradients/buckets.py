@@ -66,9 +66,7 @@ class Arrangement:
 def arrange(
     sizes: Sequence[int], order: Sequence[int], *, ranks: int = 1, bucket_bytes: int | None = None
 ) -> Arrangement:
-    """Lay out tensors one after the other and partition them into buckets.
-
-    No tensor spans two buckets.
+    """Lay out tensors one after the other and partition them into buckets; no tensor spans two buckets.
 
     Args:
         sizes: elements of each tensor, by number.

@@ -96,10 +96,7 @@ class Reducer:
             parameter.grad = None if gradient is None else view.copy_(gradient)
 
     def move(self, moved: Callable[[Tensor], Tensor]) -> None:
-        """Replace the buffer by the copy that `moved(buffer)` returns.
-
-        Discards the gradients.
-        """
+        """Replace the buffer by the copy that `moved(buffer)` returns, and discard the gradients."""
         self._fill(moved(self.buffer))
 
     def begin(self) -> None:

@@ -47,7 +47,7 @@ class SharedWeights:
             early: parameters that are read outside of the parts that hold them.
 
         Raises:
-            UserError: DITHC_WEIGHTS_WIRE is neither fp32 nor bf16, or is bf16 with another backend than dithc-mpi.
+            UserError: bf16 weights are requested with another backend than dithc-mpi.
         """
         # A separate group: agreement between two steps must not queue behind weights in the order of one group.
         self._group = dist.new_group()
@@ -77,10 +77,7 @@ class SharedWeights:
         self._hook(model, {bucket_of[one] for one in rest | before if one in bucket_of})
 
     def adopt(self) -> None:
-        """Adopt the content of `buffer`, equal on every rank, as exact weights.
-
-        Call it after initialization or loading.
-        """
+        """Adopt the content of `buffer`, equal on every rank, as exact weights, after initialization or loading."""
         if self.shares is not None:
             for bucket, cut in enumerate(self._arrangement.buckets):
                 self.share(bucket).copy_(self.buffer[cut.share(self.rank, self.size)])
@@ -113,13 +110,7 @@ class SharedWeights:
             torch.autograd.graph.increment_version([self._parameters[number] for number in members])
 
     def wait_for(self, parameters: Iterable[Tensor]) -> None:
-        """Wait until these weights are complete.
-
-        Cheap if no weights are in transit. Does not wait for other weights.
-
-        Raises:
-            TimeoutError, RuntimeError: another rank is gone or late.
-        """
+        """Wait until these weights are complete. Cheap if no weights are in transit."""
         if self._works:
             known = (self._bucket_of.get(id(parameter)) for parameter in parameters)
             self.wait(frozenset(bucket for bucket in known if bucket is not None))

@@ -20,10 +20,10 @@ from contextlib import suppress
 from types import FrameType
 
 from dithc import openmp
-from dithc.comm.environment import HYDRA_PROXY, UNSET
+from dithc.comm.environment import HYDRA_PROXY, UNSET, name_of
 from dithc.comm.launching.ending import rank_here, tell_launch, tell_of_end
 from dithc.comm.launching.litter import FOLDER, room
-from dithc.comm.launching.supervision import follow_parent, name_of
+from dithc.comm.launching.supervision import follow_parent
 from dithc.log import logger
 
 log = logger(__name__)
@@ -44,10 +44,7 @@ _most_stopped: mmap.mmap | None = None
 
 
 def guarded() -> None:
-    """Fork, and return in the child.
-
-    The parent exits with the child's status. Call once, before threads start.
-    """
+    """Fork, and return in the child; the parent exits with the child's status. Call once, before threads start."""
     if os.environ.get(OFF_VARIABLE):
         log.info("ranks have no guards (%s is set)", OFF_VARIABLE)
         return
@@ -69,9 +66,7 @@ def guarded() -> None:
 
 
 def end_when_stopped(seconds: float | None) -> None:
-    """Limit the time for which a signal may stop this process; None for no limit.
-
-    The guard kills the process at the limit.
+    """Limit the time for which a signal may stop this process; None for no limit. The guard kills it then.
 
     Time in which the guard is stopped too, as in a suspended job, does not count.
     """

@@ -30,7 +30,7 @@ class Absent:
         """Initialize the monitor; it is inactive without a store.
 
         Args:
-            store: store of torch.distributed for this group alone; None to disable.
+            store: store of torch.distributed for this group alone.
             keeper: rank of the group whose process hosts the store; None if the host is outside of the group.
             describe: function that describes the process of a rank of the group.
         """

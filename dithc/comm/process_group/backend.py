@@ -78,11 +78,7 @@ class MpiProcessGroup(_PROCESS_GROUP):  # type: ignore[misc]
         Args:
             ranks: numbers of the members in the world, in order; None for all.
             timeout: time after which an operation without participation of other ranks fails, and the group with it.
-            mode: see `Collectives`; None for the environment variable DITHC_MPI_MODE, else hierarchical.
-            wire: fp32 or bf16; None for DITHC_MPI_WIRE, else fp32.
-            cpu: CPU of the communication thread; None leaves the choice to the system.
-            store: store of torch.distributed in which ranks record that they wait; without it, missing ranks are not
-                named.
+            store: store of torch.distributed in which ranks record that they wait.
 
         Raises:
             UserError: MPI does not support calls from several threads, or the mode or wire does not exist.
@@ -128,12 +124,6 @@ class MpiProcessGroup(_PROCESS_GROUP):  # type: ignore[misc]
 
     group_name = property(getGroupName)
     group_desc = property(getGroupDesc)
-
-    def getRank(self) -> int:
-        return self._rank
-
-    def getSize(self) -> int:
-        return self._size
 
     def shutdown(self) -> None:
         """End the communication thread after the active operations."""
@@ -230,13 +220,6 @@ class MpiProcessGroup(_PROCESS_GROUP):  # type: ignore[misc]
     def barrier(self, opts: Any = None, timeout: timedelta | None = None) -> Any:
         return self._start("barrier", self.collectives.barrier())
 
-    # Names of these methods before torch 2.12.
-    _allgather_base = all_gather_single
-    allgather_into_tensor_coalesced = all_gather_single_coalesced
-    _reduce_scatter_base = reduce_scatter_single
-    reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
-    alltoall_base = all_to_all_single
-
     def _start(self, name: str, operation: Operation, *, in_turn: bool = True, num_bytes: int | None = None) -> Any:
         """Pass an operation to the communication thread; collectives run one after the other."""
         future: Future[Any] = Future()
@@ -262,12 +245,7 @@ class MpiProcessGroup(_PROCESS_GROUP):  # type: ignore[misc]
 
 
 def wait_at_most(seconds: float | None, *, stopped_seconds: float | None = None) -> None:
-    """Limit the time without progress of future operations of this process.
-
-    Args:
-        seconds: limit; None for the timeout of the group, which is the upper bound in any case.
-        stopped_seconds: time after which a local rank that a signal has stopped counts as lost; None for never.
-    """
+    """See `Group.wait_at_most`; applies to future operations of this process."""
     global _most_seconds, _stopped_seconds
     _most_seconds, _stopped_seconds = seconds, stopped_seconds
 

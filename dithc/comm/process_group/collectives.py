@@ -3,14 +3,16 @@
 R is the number of ranks of the group.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from itertools import zip_longest
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
-from dithc.comm.mpi import Channel, Request
-from dithc.comm.process_group.exchange import TYPES, Combination
+from dithc.comm.mpi import Buffer, Channel, Request
+from dithc.comm.process_group.exchange import TYPES
 from dithc.comm.process_group.hierarchy import Hierarchy, Node
 from dithc.comm.process_group.service import Operation
 
@@ -45,19 +47,18 @@ class Collectives:
 
     def all_reduce(self, tensor: Tensor, op: Reduction) -> Operation:
         """Reduce the tensor over the ranks in place; return [tensor]."""
-        size = self._channel.size
         flat = _dense(tensor)
         if self._hierarchy is not None and _is_shared(flat, op):
-            yield from self._hierarchy.all_reduce(flat, _combination(op), **self._way(flat, op))
+            yield from self._hierarchy.all_reduce(flat, _without_mean(op), **self._way(flat, op))
         else:
             values, restore = _reducible(flat, op)
-            for piece in _pieces(values, Channel.MOST_ELEMENTS):
+            for piece in _pieces(values):
                 if self.mode == "blocking":
-                    self._channel.all_reduce_and_wait(piece.numpy(), _mpi_name(op))
+                    self._channel.all_reduce_and_wait(piece.numpy(), _without_mean(op))
                 else:
-                    yield from _until_done(self._channel.all_reduce(piece.numpy(), _mpi_name(op)))
+                    yield from _until_done(self._channel.all_reduce(piece.numpy(), _without_mean(op)))
             if op == "mean":
-                values.div_(size) if values.is_floating_point() else values.floor_divide_(size)
+                _divide(values, self._channel.size)
             if restore:
                 flat.copy_(values)
         return _give_back(tensor, flat)
@@ -80,21 +81,19 @@ class Collectives:
         """Reduce into the tensor of rank `root`; the tensors of other ranks are unchanged."""
         values, _ = _reducible(_dense(tensor), op)
         out = torch.empty_like(values) if self._channel.rank == root else None
-        for start in range(0, values.numel(), Channel.MOST_ELEMENTS):
-            stop = start + Channel.MOST_ELEMENTS
-            target = None if out is None else out[start:stop].numpy()
-            yield from _until_done(self._channel.reduce(values[start:stop].numpy(), target, _mpi_name(op), root=root))
+        for piece, target in zip_longest(_pieces(values), () if out is None else _pieces(out)):
+            array = None if target is None else target.numpy()
+            yield from _until_done(self._channel.reduce(piece.numpy(), array, _without_mean(op), root=root))
         if out is not None:
             if op == "mean":
-                out.div_(self._channel.size) if out.is_floating_point() else out.floor_divide_(self._channel.size)
+                _divide(out, self._channel.size)
             tensor.copy_(out.view(tensor.shape))
         return [tensor]
 
     def broadcast(self, tensor: Tensor, *, root: int) -> Operation:
         """Copy the tensor of rank `root` to all ranks."""
         flat = _dense(tensor)
-        for piece in _pieces(_movable(flat), Channel.MOST_ELEMENTS):
-            yield from _until_done(self._channel.broadcast(piece.numpy(), root=root))
+        yield from _piecewise(_movable(flat), partial(self._channel.broadcast, root=root))
         return _give_back(tensor, flat)
 
     def all_gather(self, tensor: Tensor, outputs: Sequence[Tensor]) -> Operation:
@@ -129,10 +128,7 @@ class Collectives:
         if own.numel() <= Channel.MOST_ELEMENTS:
             yield from _until_done(self._channel.all_gather(own.clone().numpy(), _movable(flat).numpy()))
             return _give_back(output, flat)
-        parts = flat.view(self._channel.size, -1)
-        parts[self._channel.rank].copy_(tensor.reshape(-1))
-        for rank in range(self._channel.size):
-            yield from self.broadcast(parts[rank], root=rank)
+        yield from self.all_gather(tensor.reshape(-1), flat.view(self._channel.size, -1).unbind())
         return _give_back(output, flat)
 
     def _rounded_gather(self, own: Tensor, whole: Tensor) -> Operation:
@@ -153,7 +149,7 @@ class Collectives:
             out = _dense(output)
             if _overlaps(out, flat, but=self._channel.rank):
                 flat = flat.clone()
-            yield from self._hierarchy.reduce_scatter(flat, out, _combination(op), **self._way(flat, op))
+            yield from self._hierarchy.reduce_scatter(flat, out, _without_mean(op), **self._way(flat, op))
             return _give_back(output, out)
         total = flat.clone()
         yield from self.all_reduce(total, op)
@@ -161,10 +157,7 @@ class Collectives:
         return [output]
 
     def reduce_scatter(self, tensors: Sequence[Tensor], output: Tensor, op: Reduction) -> Operation:
-        """Reduce tensors[r] over the ranks, into the output of rank r.
-
-        Their shapes may differ.
-        """
+        """Reduce tensors[r], of any shape, over the ranks into the output of rank r."""
         packed = torch.cat([tensor.reshape(-1) for tensor in tensors])
         yield from self.all_reduce(packed, op)
         own = parts_of(packed, [tensor.numel() for tensor in tensors])[self._channel.rank]
@@ -177,11 +170,11 @@ class Collectives:
         for rank, output in enumerate(outputs):
             flat = _dense(output)
             arrived.append((output, flat))
-            for piece in _pieces(_movable(flat), Channel.MOST_ELEMENTS):
+            for piece in _pieces(_movable(flat)):
                 requests.append(self._channel.receive(piece.numpy(), source=rank, tag=ALL_TO_ALL_TAG))
         kept = [_movable(_dense(tensor)) for tensor in inputs]
         for rank, own in enumerate(kept):
-            for piece in _pieces(own, Channel.MOST_ELEMENTS):
+            for piece in _pieces(own):
                 requests.append(self._channel.send(piece.numpy(), to=rank, tag=ALL_TO_ALL_TAG))
         for request in requests:
             yield from _until_done(request)
@@ -215,15 +208,13 @@ class Collectives:
 
     def send(self, tensor: Tensor, *, to: int, tag: int) -> Operation:
         """Send the tensor to rank `to`; tags from FIRST_TAG on are for callers."""
-        for piece in _pieces(_movable(_dense(tensor)), Channel.MOST_ELEMENTS):
-            yield from _until_done(self._channel.send(piece.numpy(), to=to, tag=tag))
+        yield from _piecewise(_movable(_dense(tensor)), partial(self._channel.send, to=to, tag=tag))
         return [tensor]
 
     def receive(self, tensor: Tensor, *, source: int | None, tag: int) -> Operation:
         """Receive the tensor from rank `source` with this tag."""
         flat = _dense(tensor)
-        for piece in _pieces(_movable(flat), Channel.MOST_ELEMENTS):
-            yield from _until_done(self._channel.receive(piece.numpy(), source=source, tag=tag))
+        yield from _piecewise(_movable(flat), partial(self._channel.receive, source=source, tag=tag))
         return _give_back(tensor, flat)
 
     def barrier(self) -> Operation:
@@ -277,22 +268,27 @@ def _is_shared(flat: Tensor, op: Reduction) -> bool:
     return flat.dtype in TYPES and op in ("sum", "mean", "max", "min", "product")
 
 
-def _combination(op: Reduction) -> Combination:
-    return "sum" if op == "mean" else op  # type: ignore[return-value]
-
-
 def _overlaps(part: Tensor, whole: Tensor, *, but: int) -> bool:
     """Return whether a part overlaps the output in memory, except at its own position `but` among equal parts."""
     start = part.data_ptr() - whole.data_ptr()
     return -part.nbytes < start < whole.nbytes and start != but * part.nbytes
 
 
-def _mpi_name(op: Reduction) -> str:
+def _without_mean(op: Reduction) -> Any:
+    """Return the reduction that MPI and the node exchange perform; a mean is a scaled sum."""
     return "sum" if op == "mean" else op
 
 
-def _pieces(flat: Tensor, length: int) -> Sequence[Tensor]:
-    return parts_of(flat, length) if flat.numel() else ()
+def _divide(total: Tensor, size: int) -> None:
+    total.div_(size) if total.is_floating_point() else total.floor_divide_(size)
 
 
-__all__ = ["FIRST_TAG", "MODES", "Collectives", "Mode", "Reduction", "parts_of"]
+def _pieces(flat: Tensor) -> Sequence[Tensor]:
+    """Split a flat tensor into parts with counts that MPI accepts."""
+    return parts_of(flat, Channel.MOST_ELEMENTS) if flat.numel() else ()
+
+
+def _piecewise(flat: Tensor, begin: Callable[[Buffer], Request]) -> Operation:
+    """Begin a request for each piece of a flat tensor, one after the other."""
+    for piece in _pieces(flat):
+        yield from _until_done(begin(piece.numpy()))

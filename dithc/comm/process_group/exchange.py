@@ -109,34 +109,18 @@ class Exchange:
         barrier: Callable[[], None],
         slot_bytes: int = SLOT_BYTES,
     ) -> None:
-        """Create and map the segment; collective over the ranks of the node.
+        """Create and map the segment; collective over the ranks of the node. Raises OSError without memory.
 
         Args:
             names: names of the node's ranks, for messages.
             broadcast: function that returns the value of rank 0 on every rank.
             barrier: function that returns when all ranks have called it.
-            slot_bytes: size of a chunk.
-
-        Raises:
-            OSError: the memory is not available.
         """
-        handle = native.library()
-        assert handle is not None, "an exchange needs the C kernels"
-        self._library, self._names, ranks = handle, list(names), len(names)
-        self.rank, self.ranks, self._slot_bytes = rank, ranks, slot_bytes
-        size = ctypes.c_int64()
-        handle.hc_exchange_bytes(ranks, NUM_SLOTS, slot_bytes, ctypes.byref(size))
-        self._memory = shared_memory(size.value, rank=rank, broadcast=broadcast, barrier=barrier)
-        self._bytes = torch.frombuffer(self._memory, dtype=torch.uint8)
-        self._address = ctypes.addressof(ctypes.c_char.from_buffer(self._memory))
-        attached = ctypes.c_void_p()
-        handle.hc_exchange_attach(
-            self._address, native.context(num_threads=1), rank, ranks, NUM_SLOTS, slot_bytes, ctypes.byref(attached)
+        self._names, self.rank, self.ranks, self._slot_bytes = list(names), rank, len(names), slot_bytes
+        self._library, self._bytes, handle = attached(
+            rank, self.ranks, slots=(NUM_SLOTS, slot_bytes), broadcast=broadcast, barrier=barrier
         )
-        self._handle = attached.value
-        self._number = 0
-        self._gone = ctypes.c_int()
-        barrier()  # all ranks are attached: from here on, the end of a process is detected
+        self._handle, self._number, self._gone = handle.value, 0, ctypes.c_int()
 
     def piece_elements(self, dtype: torch.dtype) -> int:
         """Return the maximum number of elements of a piece in the wire type."""
@@ -219,9 +203,7 @@ class Exchange:
         patience: int,
         keep: bool = True,
     ) -> Tensor | None:
-        """Reduce the piece of this rank over all ranks.
-
-        Its own values are read directly from x.
+        """Reduce the piece of this rank over all ranks; its own values are read directly from x.
 
         Args:
             pieces: positions of the pieces in x.
@@ -247,7 +229,7 @@ class Exchange:
             assert out is not None, "a result requires `keep` or `out`"
             return out
         self._count(count, wire)
-        offset = (pointer.value or 0) - self._address
+        offset = (pointer.value or 0) - self._bytes.data_ptr()
         return self._bytes[offset : offset + count * wire.itemsize].view(wire)
 
     def publish(self, number: int) -> None:
@@ -257,10 +239,7 @@ class Exchange:
     def get(
         self, number: int, pieces: Pieces, out: Tensor, *, wire: torch.dtype, with_own: bool, patience: int
     ) -> bool:
-        """Copy the pieces of other ranks to their positions in `out`.
-
-        `with_own` includes this rank's piece.
-        """
+        """Copy the pieces of other ranks, and `with_own` this rank's piece, to their positions in `out`."""
         status = self._library.hc_exchange_get(
             *(self._handle, number % (1 << 32), pieces.address, TYPES[wire], with_own),
             *(out.data_ptr(), TYPES[out.dtype], patience, ctypes.byref(self._gone)),
@@ -268,10 +247,7 @@ class Exchange:
         return self._is_done(status)
 
     def fold(self, parts: Sequence[Tensor], op: Combination, out: Tensor) -> None:
-        """Reduce parts of one data type in their order, in fp32, into `out`.
-
-        `out` may be one of the parts.
-        """
+        """Reduce parts of one data type in their order, in fp32, into `out`, which may be one of the parts."""
         rows = (ctypes.c_void_p * len(parts))(*(part.data_ptr() for part in parts))
         self._library.hc_exchange_fold(
             self._handle, len(parts), out.numel(), rows, TYPES[out.dtype], COMBINATIONS[op], out.data_ptr()
@@ -288,11 +264,36 @@ class Exchange:
         return bool(status == DONE)
 
 
-def shared_memory(size: int, *, rank: int, broadcast: Callable[[Any], Any], barrier: Callable[[], None]) -> mmap.mmap:
-    """Map `size` zero bytes shared by all ranks.
+def attached(
+    rank: int,
+    ranks: int,
+    *,
+    slots: tuple[int, int],
+    more_bytes: int = 0,
+    broadcast: Callable[[Any], Any],
+    barrier: Callable[[], None],
+) -> tuple[Any, Tensor, ctypes.c_void_p]:
+    """Create the kernels' exchange of the ranks of a node, with `more_bytes` zero bytes at its end; collective.
 
-    The backing file has no name after the call.
+    Args:
+        slots: number and bytes of the slots of a rank.
+
+    Returns:
+        The library, all bytes (uint8), and the handle of the exchange.
     """
+    library, size, handle = native.library(), ctypes.c_int64(), ctypes.c_void_p()
+    assert library is not None, "an exchange needs the C kernels"
+    library.hc_exchange_bytes(ranks, *slots, ctypes.byref(size))
+    memory = shared_memory(size.value + more_bytes, rank=rank, broadcast=broadcast, barrier=barrier)
+    everything = torch.frombuffer(memory, dtype=torch.uint8)
+    context = native.context(num_threads=1)
+    library.hc_exchange_attach(everything.data_ptr(), context, rank, ranks, *slots, ctypes.byref(handle))
+    barrier()  # all ranks are attached: from here on, the end of a process is detected
+    return library, everything, handle
+
+
+def shared_memory(size: int, *, rank: int, broadcast: Callable[[Any], Any], barrier: Callable[[], None]) -> mmap.mmap:
+    """Map `size` zero bytes shared by all ranks, in a file without a name after the call."""
     path, failure = None, None
     if rank == 0:
         try:

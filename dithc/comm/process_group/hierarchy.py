@@ -144,10 +144,7 @@ class Hierarchy:
         return [leave, sum_up, arrive]
 
     def reduce_scatter(self, x: Tensor, out: Tensor, op: Combination, *, wire: torch.dtype, scale: float) -> Operation:
-        """Reduce part r of x into out of rank r.
-
-        x has one part per rank of the group, and out may be this part.
-        """
+        """Reduce part r of x into out of rank r; out may be this part."""
         exchange, across, ranks = self._node.exchange, self._node.across, self._node.ranks
         if across is None:
             yield from exchange.whole("reduce_scatter", x, out, wire=wire, op=op, scale=scale)
@@ -225,9 +222,7 @@ class Hierarchy:
         return [leave, sum_up]
 
     def all_gather(self, x: Tensor, out: Tensor, *, wire: torch.dtype = torch.float32) -> Operation:
-        """Gather x of each rank into out, in rank order, rounded to `wire`.
-
-        x may be its part of out.
+        """Gather x of each rank into out, in rank order, rounded to `wire`; x may be its part of out.
 
         With fp32 on the wire the bits are copied unchanged, whatever their type.
         """

@@ -116,11 +116,9 @@ class Service:
     def __init__(
         self, name: str, *, cpu: int | None = None, watch: Callable[[Sequence[Job]], None] | None = None
     ) -> None:
-        """Start the thread.
+        """Start the thread, on the logical CPU `cpu` if it is set.
 
-        Args:
-            cpu: logical CPU to run on; None leaves the choice to the system.
-            watch: called with the active jobs every second without progress; an exception ends all jobs.
+        `watch` is called with the active jobs every second without progress; an exception ends all jobs.
         """
         self._watch, self._next_look = watch, 0.0
         self._queue: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
@@ -142,11 +140,7 @@ class Service:
             log.info("communication thread: bound to CPU %d", cpu)
 
     def submit(self, job: Job) -> None:
-        """Submit a job to the thread.
-
-        Raises:
-            RuntimeError: the service was stopped.
-        """
+        """Submit a job to the thread; RuntimeError if the service was stopped."""
         if self._stopped:
             raise RuntimeError(f"{job.name}: the process group was destroyed")
         job.spans = self.spans

@@ -37,6 +37,11 @@ STUBBORN = STOPPABLE.replace("os._exit(75)", "pass").replace(
 )
 
 
+@pytest.fixture(autouse=True)
+def _polls(monkeypatch):
+    monkeypatch.setattr(supervision, "POLL_SECONDS", 0.05)
+
+
 def wait_for(condition, what):
     end = time.monotonic() + LIMIT_SECONDS
     while not condition():
@@ -118,9 +123,7 @@ def test_an_mpiexec_without_processes_is_ended_within_seconds(monkeypatch, tmp_p
     monkeypatch.setattr(supervision, "CHILDLESS_SECONDS", 0.1)
     monkeypatch.setattr(supervision, "STARTS", 1)
     folder = tmp_path if is_watched else None
-    status = supervise(
-        ["sleep", "600"], environment=os.environ, launcher="mpiexec", vendor="mpich", poll_seconds=0.05, meet_in=folder
-    )
+    status = supervise(["sleep", "600"], environment=os.environ, launcher="mpiexec", vendor="mpich", meet_in=folder)
     assert status == 128 + signal.SIGTERM
     assert "no child process" in caplog.text
 
@@ -202,28 +205,26 @@ def test_what_a_killed_launch_left_is_removed_by_the_next(tmp_path):
 
 
 def test_launcher_that_waits_for_what_has_ended_is_ended_too(monkeypatch, tmp_path):
-    monkeypatch.setattr("dithc.comm.launching.supervision.CHILDLESS_SECONDS", 0.2)
-    monkeypatch.setattr("dithc.comm.launching.supervision.STARTS", 2)
+    monkeypatch.setattr(supervision, "CHILDLESS_SECONDS", 0.2)
+    monkeypatch.setattr(supervision, "STARTS", 2)
     waits = f"import subprocess, time; subprocess.run(['echo', 'x'], stdout=open('{tmp_path}/started', 'a')); time.sleep(3600)"
     line = [sys.executable, "-c", waits]
-    status = supervise(
-        line, environment=os.environ, launcher="mpiexec", vendor="mpich", poll_seconds=0.1, meet_in=tmp_path
-    )
+    status = supervise(line, environment=os.environ, launcher="mpiexec", vendor="mpich", meet_in=tmp_path)
     assert status == 128 + signal.SIGTERM
     assert (tmp_path / "started").read_text() == "x\nx\n", "it is started again, for so often"
 
 
 @pytest.mark.parametrize(("status", "starts"), [(2, 1), (130, 2)])
 def test_ranks_of_which_one_has_ended_before_they_met_end_with_its_status(monkeypatch, tmp_path, status, starts):
-    monkeypatch.setattr("dithc.comm.launching.supervision.LOST_SECONDS", 0.2)
-    monkeypatch.setattr("dithc.comm.launching.supervision.STARTS", 2)
+    monkeypatch.setattr(supervision, "LOST_SECONDS", 0.2)
+    monkeypatch.setattr(supervision, "STARTS", 2)
     code = (
         "import os, pathlib, time; lost = pathlib.Path(os.environ['DITHC_STARTED_FILE'] + '.lost')\n"
         f"lost.write_text('rank 0 ended with status {status}\\n{status}'); print('x', flush=True)\n"
         "time.sleep(120)"
     )
     line = ["/bin/sh", "-c", f'"{sys.executable}" -c "{code}" >> {tmp_path}/started']
-    assert supervise(line, environment=os.environ, poll_seconds=0.1, meet_in=tmp_path) == status
+    assert supervise(line, environment=os.environ, meet_in=tmp_path) == status
     assert (tmp_path / "started").read_text() == "x\n" * starts
 
 
@@ -231,16 +232,16 @@ def test_ranks_of_which_one_has_ended_before_they_met_end_with_its_status(monkey
 def test_signal_number_of_a_launcher_that_ended_at_its_start_is_not_taken_for_wrong_input(
     monkeypatch, tmp_path, soonest, starts
 ):
-    monkeypatch.setattr("dithc.comm.launching.supervision.time.sleep", lambda seconds: None)
-    monkeypatch.setattr("dithc.comm.launching.supervision.SOONEST_SECONDS", soonest)
+    monkeypatch.setattr(supervision.time, "sleep", lambda seconds: None)
+    monkeypatch.setattr(supervision, "SOONEST_SECONDS", soonest)
     line = ["bash", "-c", f"echo x >> {tmp_path}/starts; exit 2"]
     assert supervise(line, environment=os.environ, launcher="mpiexec", vendor="mpich", meet_in=tmp_path) == 2
     assert len((tmp_path / "starts").read_text().split()) == starts
 
 
 def test_rank_that_is_gone_before_all_met_is_noticed_where_mpiexec_does_not(monkeypatch, tmp_path, caplog):
-    monkeypatch.setattr("dithc.comm.launching.supervision.LOST_SECONDS", 0.2)
-    monkeypatch.setattr("dithc.comm.launching.supervision.STARTS", 1)
+    monkeypatch.setattr(supervision, "LOST_SECONDS", 0.2)
+    monkeypatch.setattr(supervision, "STARTS", 1)
     proxy = tmp_path / HYDRA_PROXY
     shutil.copy(shutil.which("sh"), proxy)
     line = [
@@ -248,19 +249,19 @@ def test_rank_that_is_gone_before_all_met_is_noticed_where_mpiexec_does_not(monk
         "-c",
         f"import subprocess; subprocess.run(['{proxy}', '-c', 'PMI_RANK=0 sleep 3 & PMI_RANK=1 sleep 120; wait'])",
     ]
-    supervise(line, environment=os.environ, launcher="mpiexec", vendor="mpich", poll_seconds=0.1, meet_in=tmp_path)
+    supervise(line, environment=os.environ, launcher="mpiexec", vendor="mpich", meet_in=tmp_path)
     assert "a rank ended before the ranks had found each other: ending them" in caplog.text
 
 
 @pytest.mark.parametrize("status", [0, 1, 75, 76])
 def test_the_exit_status_of_the_command_is_kept(status):
     line = [sys.executable, "-c", f"raise SystemExit({status})"]
-    assert supervise(line, environment=os.environ, poll_seconds=0.05) == status
+    assert supervise(line, environment=os.environ) == status
 
 
 def test_death_by_a_signal_is_128_and_its_number():
     line = [sys.executable, "-c", "import os; os.kill(os.getpid(), 9)"]
-    assert supervise(line, environment=os.environ, poll_seconds=0.05) == 128 + 9
+    assert supervise(line, environment=os.environ) == 128 + 9
 
 
 def test_a_program_that_is_not_there_is_an_error():
@@ -310,7 +311,7 @@ def test_a_command_that_will_not_stop_is_killed_after_the_grace_time(tmp_path):
 def test_a_driver_on_another_host_is_not_watched():
     environment = {**os.environ, "DITHC_DRIVER_PID": "999999999", "DITHC_DRIVER_HOST": "another"}
     line = [sys.executable, "-c", "import time; time.sleep(0.3)"]
-    assert supervise(line, environment=environment, poll_seconds=0.05) == 0
+    assert supervise(line, environment=environment) == 0
 
 
 @pytest.mark.slow
@@ -346,6 +347,6 @@ def test_processes_of_one_fault_say_it_once_and_leave_nothing_behind(tmp_path, c
     say = "import sys; from dithc.comm import ending; print(ending.once(sys.argv[1]))"
     line = ["sh", "-c", f'for said in same same other; do "{sys.executable}" -c "{say}" $said; done; exit 2']
     started = os.environ | {"PMI_RANK": "1"}
-    assert supervise(line, environment=started, poll_seconds=0.05, meet_in=tmp_path) == 2
+    assert supervise(line, environment=started, meet_in=tmp_path) == 2
     assert capfd.readouterr().out.split("\n") == ["same", "rank 1: the same error", "other", ""]
     assert not list(tmp_path.iterdir())

@@ -178,10 +178,7 @@ def lagrange(nodes: Sequence[float], place: float) -> list[float]:
 def cache_of(
     settings: training.FirstBlock | training.Taylor | None, tokens: Ranks, *, num_tokens: int
 ) -> Cached | None:
-    """Return the cache of one network in one sampling run, or None.
-
-    `tokens` share an image of `num_tokens`.
-    """
+    """Return the cache of one network in one sampling run, or None; `tokens` share an image of `num_tokens`."""
     if settings is None:
         return None
     if isinstance(settings, training.FirstBlock):

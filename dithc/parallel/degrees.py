@@ -104,11 +104,9 @@ class Work:
 
     @classmethod
     def of(cls, config: DiTConfig, *, shards: Sequence[int], **more: Any) -> Self:
-        """Return the work of a network; `more` sets other fields."""
         linear, width = flops_per_image(config).forward_linear, config.hidden_size
-        uncut = (
-            2 * (6 * config.depth + 3) * width**2
-        )  # approximate FLOPs of adaLN in the blocks and the final layer, and of the condition's layers
+        # approximate FLOPs of adaLN in the blocks and the final layer, and of the condition's layers
+        uncut = 2 * (6 * config.depth + 3) * width**2
         return cls(
             shards=shards,
             tokens=config.num_tokens,
@@ -174,7 +172,6 @@ def ways(ranks: int, *, windows: int = 1, given: int | None = None, stages: int 
     """Yield all degrees that share one image among at most `ranks` ranks, valid or not.
 
     Args:
-        ranks: maximum number of ranks.
         windows: windows of a scene. Ranks that share windows share tokens in memory only, unless `given` is set. Window
             degrees that do not reduce the windows per rank are skipped.
         given: fixed degree of windows.

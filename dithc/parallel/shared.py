@@ -23,15 +23,11 @@ class Shared:
     """Shared memory for tensors of any size. Outgrown memory is kept, because recorded calls hold its address."""
 
     def __init__(self, group: Any) -> None:
-        """Initialize for a group of torch.distributed on one node."""
         self._group = group
         self._segments: list[Any] = []
 
     def of(self, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
-        """Return a tensor at the start of the memory.
-
-        All ranks request the same tensors in the same order.
-        """
+        """Return a tensor at the start of the memory. All ranks request the same tensors in the same order."""
         num_bytes = math.prod(shape) * dtype.itemsize
         if not self._segments or num_bytes > self._segments[-1].memory.numel():
             self._segments.append(_made(num_bytes, self._group))
@@ -54,7 +50,6 @@ class Joining:
     """
 
     def __init__(self, group: Any) -> None:
-        """Initialize for a group of torch.distributed on one node."""
         self._group = group
         self._memories: deque[Any] = deque([None, None])
 
@@ -90,7 +85,6 @@ def _made(num_bytes: int, group: Any) -> Any:
 
 
 def tensor_in(segment: Any, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
-    """Return a tensor at the start of a segment."""
     memory: Tensor = segment.memory[: math.prod(shape) * dtype.itemsize]
     return memory.view(dtype).view(tuple(shape))
 

@@ -12,7 +12,7 @@ boundary, T D numbers per row and call at any depth; all stages receive the outp
 n rows of a batch; T tokens of an image, t of a patch, D width, p side of a patch of pixels.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -22,6 +22,7 @@ from dithc.config import training
 from dithc.hcops import across
 from dithc.log import problem
 from dithc.model import DiT
+from dithc.parallel.attention import Apart
 from dithc.parallel.ranks import Ranks, cut, starts
 from dithc.parallel.strips import by_token, embedded, rotated_from
 
@@ -29,14 +30,13 @@ Unit = tuple[slice, slice]
 """Rows and tokens that go through a stage at once."""
 
 
-class KeptKeys:
+class KeptKeys(Apart):
     """Attention of a patch over all keys and values, with the latest values of other tokens, per block."""
 
     in_sequence = True
 
     def __init__(self, num_tokens: int) -> None:
         self._tokens = self.most_tokens = num_tokens
-        self.turn = (0, 0)
         self._of_block: dict[int, Tensor] = {}  # (n, T, 2D) each: keys, then values
         self._block, self._num_rows = 0, 0
         self._rows, self._mine = slice(0), slice(0)
@@ -45,13 +45,6 @@ class KeptKeys:
     def turn_to(self, block: int, unit: Unit, *, num_rows: int) -> None:
         """Select the next call: block number, unit, and the total number of rows."""
         self._block, (self._rows, self._mine), self._num_rows = block, unit, num_rows
-
-    def begin(self) -> None:
-        """See `hcops.part.Across`; `turn_to` sets the position."""
-
-    def linears(self, x: Tensor, layers: Sequence[tuple[Tensor, Tensor]], dtype: torch.dtype) -> Iterator[Tensor]:
-        """See `hcops.part.Across`."""
-        return across.linears_apart(x, layers, dtype)
 
     def attention(self, qkv: Tensor, num_heads: int) -> Tensor:
         """See `hcops.part.Across`."""
@@ -62,9 +55,11 @@ class KeptKeys:
         mixed, *self._kept = across.attention_with(memory, qkv, num_heads, first=self._mine.start)
         return mixed
 
-    def absent(self) -> str | None:
-        """Return None, because message timeouts are reported at their waits."""
-        return None
+
+def _check(name: str, got: int, most: int, of: str) -> None:
+    if got > most:
+        expected, fix = f"at most the {most} {of}", f"lower it to {most}"
+        raise problem(f"pipefusion.{name}", got=got, expected=expected, fix=fix)
 
 
 class Staged:
@@ -72,19 +67,9 @@ class Staged:
 
     def __init__(self, model: DiT, settings: training.Pipefusion, stages: Ranks) -> None:
         """Initialize for a network in evaluation mode and its stages; collective."""
-        tokens, depth = model.config.num_tokens, len(model.blocks)
-        for what, got, most, of in (
-            (
-                "pipefusion_parallel_degree",
-                settings.pipefusion_parallel_degree,
-                depth,
-                "blocks of the network, at least one per stage",
-            ),
-            ("num_pipeline_patch", settings.patches, tokens, "tokens of an image, at least one per patch"),
-        ):
-            if got > most:
-                fix = f"lower it to {most}"
-                raise problem(f"pipefusion.{what}", got=got, expected=f"at most the {most} {of}", fix=fix)
+        tokens, depth, degree = model.config.num_tokens, len(model.blocks), settings.pipefusion_parallel_degree
+        _check("pipefusion_parallel_degree", degree, depth, "blocks of the network, at least one per stage")
+        _check("num_pipeline_patch", settings.patches, tokens, "tokens of an image, at least one per patch")
         self.keys = KeptKeys(tokens)
         self._model, self._stages, self._warmup = model, stages, settings.warmup_steps
         self._patches = cut(tokens, settings.patches)
@@ -94,12 +79,7 @@ class Staged:
         self._calls, self._rows = 0, 0
 
     def __call__(self, x: Tensor, t: Tensor, y: Tensor) -> Tensor:
-        """Return patches (n, T, p*p*out), fp32, on every stage.
-
-        Args:
-            x: latents (n, Z, h, w).
-            t: timesteps (n).
-            y: labels (n).
+        """Return patches (n, T, p*p*out), fp32, on every stage, of latents (n, Z, h, w), timesteps (n) and labels (n).
 
         Raises:
             UserError: rows differ from the previous call.

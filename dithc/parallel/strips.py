@@ -12,10 +12,7 @@ from dithc.model import DiT
 
 
 def by_token(model: DiT, x: Tensor) -> Tensor:
-    """Rearrange latents (n, Z, h, w) into one row of patches (n, Z, p, T, p).
-
-    A slice of the row has complete tokens.
-    """
+    """Rearrange latents (n, Z, h, w) into one row of patches (n, Z, p, T, p); its slices have complete tokens."""
     p, (rows, columns) = model.config.patch_size, model.config.grid
     return x.reshape(*x.shape[:2], rows, p, columns, p).permute(0, 1, 3, 2, 4, 5).flatten(3, 4)
 

@@ -12,9 +12,10 @@ from torch import Tensor
 
 from dithc import native
 from dithc.comm import Group
+from dithc.latents import Codec
 from dithc.log import problem
 from dithc.parallel.attention import Messages, SharedKeys
-from dithc.parallel.decode import ByRows, Decodes, Decoding
+from dithc.parallel.decode import ByRows, Decoding
 from dithc.parallel.degrees import Degrees
 from dithc.parallel.ranks import Ranks, cut, starts
 from dithc.parallel.shared import Joining
@@ -50,12 +51,8 @@ class Team:
     def of(cls, group: Group, degrees: Degrees, groups: Sequence[Sequence[int]]) -> "Team":
         """Return this rank's team; collective.
 
-        Args:
-            groups: disjoint groups of `degrees.size` ranks each; tokens or stages innermost, then branches, then
-                images.
-
-        Raises:
-            UserError: ranks that share keys and values are on several nodes.
+        `groups` are disjoint, of `degrees.size` ranks each; tokens or stages innermost, then branches, then images.
+        Raises UserError if ranks that share keys and values are on several nodes.
         """
         if group.size == 1:
             return cls()
@@ -102,10 +99,7 @@ class Team:
         return cls(degrees=degrees, number=number, data=data, **found)  # type: ignore[arg-type]
 
     def over(self, num_tokens: int) -> SharedKeys | Messages | None:
-        """Return the attention over the ranks' tokens; None for one rank.
-
-        `num_tokens` is the number per image.
-        """
+        """Return the attention over the ranks' tokens of an image of `num_tokens`; None for one rank."""
         if self.tokens.size == 1:
             return None
         lengths = cut(num_tokens, self.tokens.size)
@@ -113,11 +107,8 @@ class Team:
             return SharedKeys(self.tokens, lengths)
         return Messages(self.ulysses, self.ring, lengths)
 
-    def decoding(self, codec: Decodes, *, by_rows: ByRows) -> Decoding:
-        """Return the decoder of this rank's images.
-
-        Its result is on the first rank of the part.
-        """
+    def decoding(self, codec: Codec, *, by_rows: ByRows) -> Decoding:
+        """Return the decoder of this rank's images, with the result on the first rank of the part."""
         return Decoding(codec, self.part, by_rows=by_rows)
 
     def mine(self, indices: Sequence[int]) -> Sequence[int]:
@@ -128,10 +119,7 @@ class Team:
         return indices[first : first + lengths[part]]
 
     def both(self, one: Callable[[], Tensor], other: Callable[[], Tensor]) -> tuple[Tensor, Tensor]:
-        """Return the results of two calls, (N, ...) of equal shape.
-
-        Two branches are computed in parallel.
-        """
+        """Return the results of two calls, (N, ...) of equal shape; two branches are computed in parallel."""
         if self.rows.size == 1:
             return one(), other()
         mine = (one, other)[self.rows.rank]()
@@ -141,7 +129,7 @@ class Team:
     def collected(self, images: Tensor | None, of: Sequence[int]) -> Tensor | None:
         """Return the images of shard indices `of` on the group's first rank; None on others.
 
-        `images` are the images of this rank's part, read on its first rank; None for no images.
+        `images` are those of this rank's part, read on its first rank; None without images.
         """
         if self.leaders is None:
             return None

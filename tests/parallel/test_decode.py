@@ -6,7 +6,7 @@ import re
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from dithc.config import codecs
 from dithc.latents import open_codec
@@ -211,21 +211,11 @@ def test_fewer_rows_than_ranks_are_refused(opened) -> None:
 def test_a_decoder_of_other_layers_is_decoded_whole_and_it_is_said_why(opened, caplog) -> None:
     from diffusers.models.autoencoders.autoencoder_kl import AutoencoderKL
 
-    class Other:
-        id = "another"
-
-        def decode(self, latent: Tensor) -> Tensor:
-            return latent
-
     pixels = open_codec(codecs.PixelCodec(kind="pixel"), info=INFO)
     with caplog.at_level(logging.INFO, logger="dithc"):
-        for codec in (Other(), pixels):
-            assert "its decoder layers are not accessible" in str(obstacle(codec))
-            assert Decoding(codec, Ranks(0, 2), by_rows=True)._by_rows is False
-    assert (
-        len(re.findall(r"decode complete images each: (another|pixel-\w+) cannot be partitioned by rows", caplog.text))
-        == 2
-    )
+        assert "its decoder layers are not accessible" in str(obstacle(pixels))
+        assert Decoding(pixels, Ranks(0, 2), by_rows=True)._by_rows is False
+    assert re.search(r"decode complete images each: pixel-\w+ cannot be partitioned by rows", caplog.text)
     with caplog.at_level(logging.INFO, logger="dithc"):
         caplog.clear()
         assert Decoding(pixels, Ranks(0, 2), by_rows=False).obstacle == obstacle(pixels)

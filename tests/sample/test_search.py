@@ -87,7 +87,7 @@ class Gaussian:
 
 
 def images_of(network: object, evaluation: Evaluation) -> Images:
-    codec = SimpleNamespace(bound=None, decode=lambda x: x, to_rgb=lambda x: x.numpy())
+    codec = SimpleNamespace(bound=None, decoder_parts=(), decode=lambda x: x, to_rgb=lambda x: x.numpy())
     settings = {"classes": np.array([0]), "objective": Objective.of(training.Objective(predict="flow")), "bf16": False}
     return Images(network, codec, evaluation=evaluation, **settings)  # type: ignore[arg-type]
 

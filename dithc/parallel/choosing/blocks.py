@@ -16,6 +16,7 @@ from torch import Tensor
 from dithc.comm import Group
 from dithc.hcops import across, part
 from dithc.model import DiT
+from dithc.parallel.attention import Apart
 from dithc.parallel.cache import Blocks
 from dithc.parallel.degrees import Work
 from dithc.parallel.denoise import Denoiser
@@ -47,9 +48,9 @@ def computing(model: DiT, work: Work, *, bf16: bool) -> dict[str, float]:
 
 
 def crowds(model: DiT, work: Work, group: Group, *, place: int, most: int, bf16: bool) -> dict[int, float]:
-    """Return seconds of a block by the number of active first ranks per node.
+    """Return seconds of a block by the number of active first ranks per node; collective over `group`.
 
-    Collective over `group`; `place` is this rank's index on its node, `most` the ranks of the largest node.
+    `place` is this rank's index on its node, `most` the ranks of the largest node.
     """
     found = {}
     block = _block(model, model.chain()[:BLOCKS], work, strips(work)[1])
@@ -119,18 +120,16 @@ def _window(action: Callable[[], object]) -> float:
     return (time.perf_counter() - begun) / count
 
 
-class _AllKeys:
-    """Attention of a strip over keys and values of a complete image, as in shared memory, on one rank."""
+class _AllKeys(Apart):
+    """Attention of a strip over keys and values of a complete image, as in shared memory, on one rank.
+
+    Short strips (`most_tokens` 0) are always one call if supported.
+    """
 
     def __init__(self, tokens: int, *, in_sequence: bool) -> None:
         self._tokens, self.in_sequence = tokens, in_sequence
-        self.turn = (0, 0)
-        self.most_tokens = 0  # short strips: always one call if supported
         self._memory = torch.empty(0)
         self._kept: Any = None
-
-    def begin(self) -> None:
-        """See `hcops.part.Across`."""
 
     def linears(self, x: Tensor, layers: Sequence[tuple[Tensor, Tensor]], dtype: torch.dtype) -> Iterator[Tensor]:
         """See `hcops.part.Across`; computes all columns."""
@@ -145,7 +144,3 @@ class _AllKeys:
             self._memory = torch.zeros(n, self._tokens, 2 * width // 3, dtype=qkv.dtype)
         mixed, *self._kept = across.attention_in(self._memory, qkv, num_heads, first=0, meet=lambda calls: None)
         return mixed
-
-    def absent(self) -> str | None:
-        """Return None."""
-        return None

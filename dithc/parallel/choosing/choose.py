@@ -91,11 +91,9 @@ class Chosen:
 
 
 def choose(costs: Costs, *, fixed: dict[str, int] | None = None) -> Chosen:
-    """Predict all valid degrees.
+    """Predict all valid degrees; `fixed` degrees are given. UserError with the reason if none is possible.
 
     Of data degrees with equal largest parts, only the smallest is considered.
-
-    `fixed` degrees are given. Raises UserError with the reason if none is possible.
     """
     if costs.ranks > MOST_RANKS:
         fix = "start fewer ranks, or set lower degrees"
@@ -129,11 +127,7 @@ def choose(costs: Costs, *, fixed: dict[str, int] | None = None) -> Chosen:
 def least(
     work: Work, *, ranks: int, ranks_a_node: int, fixed: dict[str, int] | None = None, rates: Rates = NOMINAL
 ) -> Degrees:
-    """Return the fastest degrees for some work; `fixed` degrees are given.
-
-    Raises:
-        UserError: no degrees are possible, with the reason.
-    """
+    """Return the fastest degrees for some work; `fixed` degrees are given. UserError if none is possible."""
     return choose(Costs(work=work, rates=rates, ranks=ranks, ranks_a_node=ranks_a_node), fixed=fixed).best.degrees
 
 

@@ -5,7 +5,6 @@ The measurement takes a few seconds.
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
 from functools import partial
 from statistics import median
 from typing import Any
@@ -27,21 +26,14 @@ MOST_FIXED = 20
 MOST_NODES = 4  # nodes per measurement of messages between nodes
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Found:
-    """Measurements of a rank: seconds, two links as (latency, seconds per byte), and a share."""
-
-    long: float = 0.0
-    short: float = 0.0
-    leaving: float = 0.0
-    call: float = 0.0
-    decoding: float = 0.0
-    copied: float = 0.0
-    meeting: float = 0.0
-    inside: tuple[float, float] | None = None
-    between: tuple[float, float] | None = None
-    hidden: float = 1.0
-    crowded: dict[int, float] = field(default_factory=dict)
+# Measurements of a rank: seconds, two links as (latency, seconds per byte), a share, and seconds by active ranks.
+UNMEASURED: dict[str, Any] = {
+    **dict.fromkeys(("long", "short", "leaving", "call", "decoding", "copied", "meeting"), 0.0),
+    "inside": None,
+    "between": None,
+    "hidden": 1.0,
+    "crowded": {},
+}
 
 
 def measured(
@@ -77,7 +69,7 @@ def measured(
     found["copied"] = _middle(lambda: target.copy_(source))
     if group.size > 1:
         found |= _exchanges(group, nodes, work, model)
-    return _agreed([_Found(**one) for one in group.gather_objects(found)], work)
+    return _agreed([UNMEASURED | one for one in group.gather_objects(found)], work)
 
 
 def _exchanges(group: Group, nodes: Sequence[Sequence[int]], work: Work, model: DiT | None) -> dict[str, Any]:
@@ -160,9 +152,8 @@ def _middle(action: Callable[[], Any]) -> float:
     return median(seconds)
 
 
-def _agreed(everybody: Sequence[_Found], work: Work) -> Rates:
+def _agreed(each: Sequence[dict[str, Any]], work: Work) -> Rates:
     """Return rates from the slowest measurement of all ranks."""
-    each = [asdict(one) for one in everybody]
 
     def slowest(name: str) -> float:
         return float(max(one[name] for one in each))
@@ -195,7 +186,7 @@ def _agreed(everybody: Sequence[_Found], work: Work) -> Rates:
         call=slowest("call"),
         decoding=slowest("decoding"),
         crowding=_crowding(each),
-        source=f"measured on {len(everybody)} rank(s)",
+        source=f"measured on {len(each)} rank(s)",
     )
 
 

@@ -8,30 +8,15 @@ Z latent channels, H, W latent of a scene; C bands, f factor of the codec, P row
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 from torch import Tensor
 
+from dithc.latents import Codec
 from dithc.parallel.ranks import Ranks
 from dithc.parallel.windows.grid import firsts, shares
 
 ALONE = Ranks()
-
-
-class Decoder(Protocol):
-    """Required codec interface."""
-
-    @property
-    def factor(self) -> int:
-        """Side of an image divided by the side of its latent."""
-
-    @property
-    def reach(self) -> int | None:
-        """Receptive field of a pixel, in latent places on each side; None if unbounded."""
-
-    def decode(self, latent: Tensor) -> Tensor:
-        """Scaled latents (N, Z, h, w) to images (N, C, H, W)."""
 
 
 @dataclass(frozen=True)
@@ -59,10 +44,8 @@ def spans(length: int, side: int, *, factor: int, reach: int | None) -> list[Spa
 
 
 @torch.no_grad()
-def decoded(codec: Decoder, latent: Tensor, *, tile: tuple[int, int], ranks: Ranks = ALONE) -> Iterator[Tensor]:
-    """Yield the image of a latent in row blocks (C, rows, f W) on the first rank.
-
-    Other ranks yield no blocks.
+def decoded(codec: Codec, latent: Tensor, *, tile: tuple[int, int], ranks: Ranks = ALONE) -> Iterator[Tensor]:
+    """Yield the image of a latent in row blocks (C, rows, f W) on the first rank; no blocks on others.
 
     Memory holds one row of tiles. The layout depends on the sizes only, so the number of ranks does not change any bit.
 
@@ -94,7 +77,7 @@ def decoded(codec: Decoder, latent: Tensor, *, tile: tuple[int, int], ranks: Ran
 
 
 def _tiles(
-    codec: Decoder, latent: Tensor, row: Span, columns: Sequence[Span], *, ranks: Ranks
+    codec: Codec, latent: Tensor, row: Span, columns: Sequence[Span], *, ranks: Ranks
 ) -> Iterator[tuple[Span, Tensor]]:
     """Yield the tiles of a row in order, (C, P, f columns), on the first rank; none on others."""
     f = codec.factor

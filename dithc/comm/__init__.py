@@ -17,11 +17,23 @@ from dithc.comm import traffic
 from dithc.comm.cores import ranks
 from dithc.comm.group import Group, connect
 from dithc.comm.launching import ending, launch, supervise
+from dithc.comm.settings import CommConfig
 
 if TYPE_CHECKING:
     from dithc.comm.gradients import Reducer, SharedWeights
 
-__all__ = ["Group", "Reducer", "SharedWeights", "connect", "ending", "launch", "ranks", "supervise", "traffic"]
+__all__ = [
+    "CommConfig",
+    "Group",
+    "Reducer",
+    "SharedWeights",
+    "connect",
+    "ending",
+    "launch",
+    "ranks",
+    "supervise",
+    "traffic",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -9,6 +9,7 @@ from functools import partial
 from dithc import openmp
 from dithc.comm.environment import EXPECTED_RANKS_VARIABLE
 from dithc.comm.group import Group, connect
+from dithc.comm.settings import CommConfig
 from dithc.hardware import Machine, RankPlan, discover, placement, plan
 from dithc.log import logger, problem
 
@@ -19,7 +20,11 @@ log = logger("dithc.cores")
 
 @contextmanager
 def ranks(
-    expected: int | None = None, *, cpus_per_rank: int | None = None, timeout_seconds: float | None = None
+    expected: int | None = None,
+    *,
+    config: CommConfig | None = None,
+    cpus_per_rank: int | None = None,
+    timeout_seconds: float | None = None,
 ) -> Iterator[Group]:
     """Connect the ranks, bind this rank to its cores and set its threads.
 
@@ -33,6 +38,7 @@ def ranks(
 
     Args:
         expected: required number of ranks; None accepts the announced number.
+        config: settings of the exchange between ranks; None for the active settings.
         cpus_per_rank: cores per rank if no launcher specifies them.
         timeout_seconds: time after which a rank stops waiting for another; None for the default of `connect`.
 
@@ -42,7 +48,7 @@ def ranks(
     import torch
 
     openmp.report()
-    with connect(expected, timeout_seconds=timeout_seconds) as group:
+    with (config or CommConfig.current()).active(), connect(expected, timeout_seconds=timeout_seconds) as group:
         if group.is_nested:
             yield group
             return

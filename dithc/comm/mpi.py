@@ -214,14 +214,10 @@ def multiple_threads() -> bool:
 
 
 def facts() -> dict[str, str]:
-    """Return library, version and thread level of MPI."""
+    """Return vendor, standard and thread level of MPI."""
     vendor, numbers = MPI.get_vendor()
     return {
         "vendor": f"{vendor} {'.'.join(map(str, numbers))}",
-        "library": MPI.Get_library_version().splitlines()[0].strip("\0 "),
         "standard": ".".join(map(str, MPI.Get_version())),
         "thread_level": THREAD_LEVELS.get(MPI.Query_thread(), "unknown"),
-        "chosen_by": os.environ.get(
-            "MPI4PY_LIBMPI", "search order of mpi4py: this environment, then the loader's path"
-        ),
     }

@@ -51,10 +51,10 @@ class Decoding:
     """
 
     def __init__(self, codec: Codec, ranks: Ranks, *, by_rows: ByRows = False) -> None:
-        """Select the method and log the reason.
+        """Select the method and log the reason. `by_rows` True partitions every image.
 
-        `by_rows` True partitions every image. "auto" partitions the images left after an equal number of complete images
-        per rank. Codecs with an obstacle are never partitioned.
+        "auto" partitions the images left after an equal number of complete images per rank. Codecs with an obstacle are
+        never partitioned.
         """
         self._codec, self._ranks, self._by_rows = codec, ranks, by_rows
         self.obstacle = why = obstacle(codec) if ranks.size > 1 else None

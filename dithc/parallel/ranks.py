@@ -28,7 +28,7 @@ class Ranks:
     joining: Joining | None = field(default=None, repr=False, compare=False)
 
     def joined(self, part: Tensor, lengths: Sequence[int], *, dim: int = 0) -> Tensor:
-        """Return the concatenation of all parts along `dim`, of sizes `lengths`, on every rank; other sizes are equal."""
+        """Return the concatenation of all parts along `dim`, of the sizes `lengths`, on every rank."""
         if self.size == 1:
             return part
         if self.joining is not None:
@@ -64,7 +64,7 @@ class Ranks:
         return got
 
     def passed_on(self, block: Tensor, shape: Sequence[int]) -> Callable[[], Tensor]:
-        """Begin to send a dense block to the next rank of the ring; return a function that waits for the previous rank's."""
+        """Begin to send a dense block to the next rank of the ring; return a function that waits for the previous."""
         got = block.new_empty(list(shape))
         following, before = (self.rank + 1) % self.size, (self.rank - 1) % self.size
         return self._begun([(block, following)], [(got, before)], result=got)

@@ -160,7 +160,7 @@ def search_scaling(job: Job, *, score: Callable[[npt.NDArray[np.uint8]], float],
     """Search the epsilon scaling of an evaluation by a score of its images, with its other settings.
 
     The images use seeds of the evaluation that are not scored. One half is for the search, always with the same noise,
-    the other for validation. `scipy.optimize` provides the bounded scalar minimization (Brent 1973, section 5.8).
+    the other for validation.
 
     Args:
         job: Evaluation with network, guidance, solver and steps; its `epsilon_scaling` is ignored.
@@ -170,9 +170,6 @@ def search_scaling(job: Job, *, score: Callable[[npt.NDArray[np.uint8]], float],
     Returns:
         `epsilon_scaling` (0 without an improvement), settings of the search, and scores: `searched` on the first half,
         `unseen` on the second; `before` at 0, `after` with it.
-
-    Raises:
-        UserError: The evaluation does not sample a network.
     """
     begun = time.monotonic()
     chosen = job.evaluation

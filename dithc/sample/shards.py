@@ -39,11 +39,9 @@ class Shards:
 
     @property
     def count(self) -> int:
-        """Number of shards."""
         return -(-self.total // self.each)
 
     def indices(self, shard: int) -> range:
-        """Return the image indices of a shard."""
         return range(shard * self.each, min((shard + 1) * self.each, self.total))
 
     def path(self, shard: int, *, kind: str = "shard") -> Path:
@@ -51,11 +49,9 @@ class Shards:
         return self.folder / f"{kind}-{shard:05d}.npy"
 
     def sidecar(self, shard: int) -> Path:
-        """Return the path of a shard's sidecar."""
         return self.path(shard).with_suffix(".json")
 
     def read_sidecar(self, shard: int) -> dict[str, Any]:
-        """Return the content of a shard's sidecar."""
         return unseal(plain(self.sidecar(shard)).read_text())
 
     def fault(self, shard: int) -> str | None:

@@ -92,18 +92,9 @@ class TensorFile:
 
 
 def write_file(path: Path, content: TensorFile, *, check: Callable[[], None] = lambda: None) -> dict[str, Any]:
-    """Write a file and flush it to disk without reading it back.
+    """Write a file and flush it to disk without reading it back; return its entry: path (name only), sha256, bytes.
 
-    Args:
-        path: File in an existing folder.
-        content: Content, which must not change during the call.
-        check: Called before every block; an exception aborts the writing.
-
-    Returns:
-        Entry of the file for a list of files: path (name only), sha256, bytes.
-
-    Raises:
-        OSError: The disk is full or not writable.
+    `check` is called before every block; its exception aborts the writing. Raises OSError if the disk is full.
     """
     digest, size = hashlib.sha256(), 0
     with NewFile(path) as file:
@@ -117,11 +108,7 @@ def write_file(path: Path, content: TensorFile, *, check: Callable[[], None] = l
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], *, said: Mapping[str, str] | None = None) -> None:
-    """Write a file of complete tensors; `said` is added to its metadata.
-
-    Raises:
-        OSError: The disk is full or not writable.
-    """
+    """Write a file of complete tensors, with `said` in its metadata; OSError if the disk is full or not writable."""
     write_file(path, TensorFile.of((Piece.whole(name, value) for name, value in tensors.items()), said=said))
 
 

@@ -43,8 +43,7 @@ def read_external(path: Path) -> tuple[Any, dict[str, str]]:
     Files are mapped into memory if their format allows it. Names have no wrapper prefixes (see `weights.unwrapped`).
 
     Args:
-        path: A safetensors file or a file of torch.save; or shards of safetensors in any form that `weights.files_of`
-            accepts.
+        path: A file of safetensors or torch.save, or shards of safetensors in any form that `weights.files_of` accepts.
 
     Returns:
         Names to tensors, or the object that torch.save wrote: tensors, containers and an argparse.Namespace only. Then

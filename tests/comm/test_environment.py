@@ -115,6 +115,10 @@ def test_a_served_rank_is_one(port: str) -> None:
     with one, other:
         assert started_by({"PMI_RANK": "0", "PMI_SIZE": "2", "PMI_FD": str(one.fileno())}) is not None
     assert started_by({"PMI_RANK": "0", "PMI_SIZE": "2", "PMI_FD": "987"}) is None
+    step = started_by({"SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "3"})
+    assert step is not None
+    assert step.size == 3
+    assert started_by({"SLURM_PROCID": "0", "SLURM_NTASKS": "4"}) is None, "a batch script of many tasks is one process"
 
 
 def test_probe_and_start_on_one_node_have_one_environment(monkeypatch: pytest.MonkeyPatch) -> None:

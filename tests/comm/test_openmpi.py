@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from dithc.comm.launching.launch import find_mpiexec
-from tests.comm.test_group import run_line, run_program
+from tests.comm.test_group import run_program
 from tests.ranks import openmpi_environment
 
 pytestmark = [pytest.mark.mpi, pytest.mark.slow]
@@ -27,18 +27,6 @@ SCENES = (
     "reduced_gradients",
     "failures",
 )
-TWO_STEPS = """
-import sys, torch
-from dithc.comm import connect
-from dithc.train.rehearse import Rehearsal, rehearse
-with connect(int(sys.argv[1]), timeout_seconds=600) as group:
-    torch.set_num_threads(1)
-    model = {"preset": "DiT-S/2", "hidden_size": 64, "depth": 2, "num_heads": 2}
-    result = rehearse(
-        Rehearsal(model=model, batch=4, dtype="fp32", strategy="dp", warmup=2, steps=2), group, warm=lambda: None
-    )
-    sys.stdout.write(" ".join(["losses", *(f"{loss:.5f}" for loss in result["losses"])]) + "\\n")
-"""
 
 
 def folder() -> Path | None:
@@ -61,22 +49,16 @@ def openmpi(monkeypatch):
 @pytest.mark.usefixtures("openmpi")
 @pytest.mark.parametrize(
     ("ranks", "environment"),
-    [(1, {}), (2, {}), (4, {}), (2, {"DITHC_MPI_MODE": "iallreduce"}), (4, {"DITHC_TEST_NODES": "2"})],
+    [
+        (1, {}),
+        (2, {}),
+        (4, {}),
+        (2, {"DITHC_TEST_COMM": '{"collectives": "iallreduce"}'}),
+        (4, {"DITHC_TEST_NODES": "2"}),
+    ],
     ids=["1", "2", "4", "iallreduce", "2-nodes"],
 )
 def test_collectives_under_open_mpi(ranks, environment):
     done = run_program("process_group/process_group_program.py", ranks, *SCENES, **environment)
     assert done.returncode == 0, done.stderr
     assert sorted(done.stdout.splitlines()) == [f"rank {rank} of {ranks} is done" for rank in range(ranks)]
-
-
-@pytest.mark.usefixtures("openmpi")
-@pytest.mark.parametrize("ranks", [1, 2, 4])
-def test_a_training_under_open_mpi_has_the_losses_of_one_rank(ranks):
-    done = run_line(ranks, "-c", TWO_STEPS, str(ranks))
-    assert done.returncode == 0, done.stderr
-    lines = {line for line in done.stdout.splitlines() if line.startswith("losses")}
-    assert len(lines) == 1, done.stdout
-    alone = run_line(1, "-c", TWO_STEPS, "1").stdout
-    for loss, wanted in zip(lines.pop().split()[1:], alone.split()[1:], strict=True):
-        assert float(loss) == pytest.approx(float(wanted), rel=1e-4)

@@ -12,7 +12,7 @@ from dithc.config import training
 from dithc.log import UserError
 from dithc.model import DiT
 from dithc.parallel import Denoiser
-from dithc.parallel.cache import ByFirstBlock, Cached, cache_of, lagrange
+from dithc.parallel.cache import Cached, cache_of, lagrange
 from dithc.parallel.ranks import Ranks
 from tests.parallel.test_denoise import NETWORK, said_by
 from tests.ranks import needs_launcher
@@ -79,17 +79,6 @@ def test_a_row_has_the_same_bits_whatever_the_rows_beside_it(network, scope, set
     for rows in (slice(0, 1), slice(3, 4), slice(1, 3)):
         assert torch.equal(scope["sampled"](Denoiser(network, cache=settings), rows), whole[:, rows])
 
-    class OfAnother(ByFirstBlock):  # control: another row's addition is not a substitute
-        def _made(self, *given: Any) -> Tensor:
-            if len(self._rest):
-                self._rest = self._rest.roll(1, 0)
-            return super()._made(*given)
-
-    if isinstance(settings, training.FirstBlock):
-        wrong = Denoiser(network, cache=settings)
-        wrong._cache = OfAnother(settings, Ranks(), num_tokens=network.config.num_tokens)
-        assert not torch.equal(scope["sampled"](wrong), whole)
-
 
 def test_first_block_decides_for_each_row_by_its_rule(network, scope) -> None:
     """Row by row in plain PyTorch: only the additions of the last full run are stored."""
@@ -155,21 +144,6 @@ def test_what_blocks_add_is_exact_where_it_is_a_polynomial_of_the_order(order) -
         far.append((found - walked(taylor(interval=1), block(degree), times)).abs().max().item())
     assert far[0] < 2e-6
     assert far[1] > 1e-3 / 10**order  # control: one degree more
-
-
-def test_error_falls_with_the_interval_and_the_order() -> None:
-    times = torch.linspace(1000, 0, 40).tolist()
-
-    def block(x: Tensor, c: Tensor) -> Tensor:
-        return x + torch.sin(c[:, None] / 200)
-
-    exact = walked(taylor(interval=1), block, times)
-    far = [
-        [(walked(taylor(interval=n, order=o), block, times) - exact).abs().mean().item() for n in (2, 3, 5)]
-        for o in range(3)
-    ]
-    assert all(row == sorted(row) for row in far)
-    assert all(list(column) == sorted(column, reverse=True) for column in zip(*far, strict=True))
 
 
 def test_calls_that_run_the_blocks_are_those_said() -> None:
@@ -245,16 +219,14 @@ import pickle
 from dithc.parallel.cache import ByFirstBlock
 n = int(sys.argv[2])
 CACHES = pickle.load(open(sys.argv[1], "rb"))
-agreed, by_itself = [], []
+by_itself = []
 changed = ByFirstBlock._changed
 def watched(self, added):
-    chosen = changed(self, added)
     if len(self._added):
         size = self._added.abs().sum((1, 2))
         moved = (added - self._added).abs().sum((1, 2))
-        agreed.append(chosen)
         by_itself.append(torch.nonzero(moved >= self._threshold * size).flatten().tolist())
-    return chosen
+    return changed(self, added)
 with ranks(n) as group:
     over = group.part([list(range(n))])
     mine = Ranks(group.rank, n, over)
@@ -271,16 +243,15 @@ with ranks(n) as group:
                     "ulysses": Denoiser(model, cache=cache, tokens=mine, over=Messages(mine, ONE, lengths))}
             exact = {}
             for name, way in ways.items():
-                agreed.clear(), by_itself.clear()
+                by_itself.clear()
                 made = sampled(way)
                 counts = mine.sum_(way.tally[:2].clone().float())
                 exact[name] = torch.equal(made, alone) and torch.equal(counts, one.tally[:2].float())
                 if name == "shared":
-                    parts = group.gather_objects((agreed, by_itself))
+                    parts = group.gather_objects(by_itself)
             ByFirstBlock._changed = changed
-            found.append({"exact": exact, "cache": cache.kind,
-                          "agreed": all(part[0] == parts[0][0] for part in parts),
-                          "alone they part": any(part[1] != parts[0][1] for part in parts)})
+            alone_they_part = any(part != parts[0] for part in parts)
+            found.append({"exact": exact, "cache": cache.kind, "alone they part": alone_they_part})
     everybody = group.gather_objects(found)
     if group.rank == 0:
         print("said " + json.dumps([found for said in everybody for found in said]))
@@ -296,6 +267,5 @@ def test_ranks_give_the_bits_of_one(tmp_path) -> None:
     assert len(found) == 2 * len(SOME)
     for one in found:
         assert all(one["exact"].values()), one
-        assert one["agreed"]
     # Control: from their own tokens alone, ranks would decide differently.
     assert any(one["alone they part"] for one in found if one["cache"] == "first-block")

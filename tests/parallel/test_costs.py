@@ -70,13 +70,6 @@ def test_ten_thousand_guided_images_keep_a_thousand_ranks_busy() -> None:
     assert chosen.costs.alone / chosen.costs.job(Degrees()).whole / 1024 < 0.16  # control: one rank per shard
 
 
-@pytest.mark.parametrize("tokens", [1024, 4096])
-def test_a_guided_image_on_the_dies_of_a_node(tokens) -> None:
-    chosen = choosing.choose(Costs(work=work_of(tokens), rates=NODE, ranks=4, ranks_a_node=4))
-    assert chosen.best.degrees == Degrees(cfg=2, shared=2)
-    assert chosen.best.speedup >= 3.8
-
-
 @pytest.mark.parametrize(("between", "ideal"), [(FAST, 0.95), (SLOW, 0.80)])
 def test_an_image_of_many_tokens_on_many_nodes(between, ideal) -> None:
     rates = replace(NODE, between=between)
@@ -85,17 +78,6 @@ def test_an_image_of_many_tokens_on_many_nodes(between, ideal) -> None:
     assert chosen.best.degrees.ring > 1
     assert chosen.best.ideal >= ideal
     assert step(65_536, Degrees(cfg=2, shared=4), rates) > 10 * chosen.best.seconds  # control: one node alone
-
-
-def test_the_best_hybrid_moves_with_the_link() -> None:
-    page = replace(PAGE, inside=Link(latency=1e-6, bandwidth=40e9))
-    costs = [
-        Costs(work=work_of(65_536), rates=replace(page, between=b), ranks=256, ranks_a_node=4) for b in (FAST, SLOW)
-    ]
-    few, many = Degrees(cfg=2, ulysses=4, ring=32), Degrees(cfg=2, ulysses=16, ring=8)
-    fast, slow = ({d: c.job(d).whole for d in (few, many)} for c in costs)
-    assert fast[few] < 1.02 * fast[many]
-    assert slow[few] > 2 * slow[many]
 
 
 @pytest.mark.parametrize(("bandwidth", "expected"), [(1.6e9, Degrees(ring=2)), (4e9, Degrees(ulysses=2))])

@@ -48,25 +48,6 @@ def network(scope) -> DiT:
     return scope["network"]({})
 
 
-@pytest.mark.slow
-@needs_kernels
-@pytest.mark.parametrize("bf16", [False, True])
-@pytest.mark.parametrize("kind", [0, 1])
-def test_one_patch_or_warm_up_of_all_calls_has_the_bits_of_whole_images(scope, kind, bf16) -> None:
-    model, way = scope["network"](scope["KINDS"][kind]), scope["way"]
-    plain = scope["sampled"](Denoiser(model, bf16=bf16))
-    for settings in (way(1, 1), way(4, CALLS), way(TOKENS, CALLS + 3)):
-        assert settings.is_exact(CALLS)
-        assert torch.equal(scope["sampled"](Denoiser(model, bf16=bf16, pipefusion=settings)), plain)
-    for settings in (way(2, 1), way(4, CALLS - 1)):  # control: stale values are close, but not equal
-        assert not settings.is_exact(CALLS)
-        found = scope["sampled"](Denoiser(model, bf16=bf16, pipefusion=settings))
-        warm = settings.warmup_steps
-        assert torch.equal(found[:warm], plain[:warm])
-        assert not torch.equal(found[warm:], plain[warm:])
-        assert scope["far"](found, plain) < 0.5
-
-
 def by_rule(model: DiT, x: Tensor, c: Tensor, owner: Tensor, old: list[Tensor]) -> Tensor:
     """Return all patches together in plain PyTorch: a mask over the new and the old keys of all tokens."""
     fresh = owner[None, :] <= owner[:, None]  # new keys that the token of a row attends to
@@ -125,23 +106,6 @@ def test_a_row_has_the_same_bits_whatever_the_rows_beside_it(network, scope) -> 
         assert torch.equal(scope["sampled"](Denoiser(network, pipefusion=settings), rows), whole[:, rows])
     other = scope["sampled"](Denoiser(network, pipefusion=scope["way"](5, 1)))
     assert not torch.equal(other, whole)  # control
-
-
-@pytest.mark.slow
-def test_error_falls_with_warm_up_and_with_steps(network, scope) -> None:
-    """Along one path: with more warm-up, fewer calls are approximate; with more steps, each step changes less."""
-
-    def error(warmup: int, calls: int, *, of_last: bool = False) -> float:
-        path = {"calls": calls, "stride": (CALLS - 1) / (calls - 1)}
-        plain = scope["sampled"](Denoiser(network), **path)
-        far = scope["sampled"](Denoiser(network, pipefusion=scope["way"](4, warmup)), **path) - plain
-        return float((far[-1] if of_last else far).abs().mean())
-
-    by_warmup = [error(warmup, CALLS) for warmup in range(1, CALLS + 1)]
-    by_steps = [error(1, calls, of_last=True) for calls in (CALLS, 7, 13, 25)]
-    for errors in (by_warmup, by_steps):
-        assert errors == sorted(errors, reverse=True)
-        assert errors[0] > 4 * errors[-1]
 
 
 def test_other_rows_and_more_patches_than_tokens_are_refused(network, scope) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from dithc.sample.shards import SHARD_IMAGES
-from tests.ranks import needs_launcher, on_ranks, started
+from tests.ranks import needs_launcher, started
 
 
 @pytest.fixture
@@ -55,21 +55,6 @@ def run(words, **more: str) -> str:
 @pytest.mark.slow
 @pytest.mark.mpi
 @needs_launcher
-def test_two_ranks_make_the_images_of_one(words, tmp_path):
-    one, two = tmp_path / "one", tmp_path / "two"
-    assert "image-steps" in run(words(one))
-    run([*started(2), *words(two)], DITHC_EXPECTED_RANKS="2")
-    assert json.loads((two / "numbers.json").read_text())["ranks"] == 2
-    for shard in range(3):
-        name = f"shard-{shard:05d}.npy"
-        assert np.array_equal(np.load(one / name), np.load(two / name))  # equal batches give equal rounding
-    assert "0 of 3 shards made now" in run(words(two))
-
-
-@pytest.mark.sampled("several ranks")
-@pytest.mark.slow
-@pytest.mark.mpi
-@needs_launcher
 def test_two_ranks_make_the_scene_of_one(words, tmp_path):
     folders = tmp_path / "one", tmp_path / "two"
     said, config = [], tmp_path / "config.yaml"
@@ -83,58 +68,6 @@ def test_two_ranks_make_the_scene_of_one(words, tmp_path):
         one, two = (np.load(folder / name) for folder in folders)
         assert one.shape[2:] == (20, 20)
         assert np.array_equal(one, two)
-
-
-GUIDED_BY_ANOTHER = """
-import numpy as np, torch
-from dithc.comm import ranks
-from dithc.config import training
-from dithc.diffusion import Objective
-from dithc.model import DiT
-from dithc.parallel import Degrees, Team
-from dithc.sample.generate import Images
-
-class Codec:
-    bound = None
-
-def network(seed):
-    torch.manual_seed(seed)
-    sizes = {"hidden_size": 32, "num_heads": 2, "depth": 2, "num_classes": 3, "input_size": 8}
-    model = DiT.from_preset("DiT-S/2", **sizes)
-    for weight in model.parameters():
-        if weight.requires_grad:
-            torch.nn.init.normal_(weight, std=0.1)
-    return model.eval()
-
-way = {"run": "r", "extractor": "e", "images": 4, "steps": 2, "sampler": "ddim", "guidance": 2.0, "guide": "start"}
-settings = {
-    "evaluation": training.Evaluation.model_validate(way),
-    "classes": np.array([0, 1]),
-    "objective": Objective.of(training.Objective()),
-    "bf16": False,
-    "guide": network(2),
-}
-with ranks(2) as group:
-    one = Images(network(1), Codec(), **settings).latents(range(4))
-    team = Team.of(group, Degrees(cfg=2), [[0, 1]])
-    two = Images(network(1), Codec(), **settings, team=team).latents(range(4))
-    other = Images(network(3), Codec(), **settings).latents(range(4))  # the control
-    assert torch.equal(one, two) and not torch.equal(one, other), (one - two).abs().max()
-    settings["evaluation"] = training.Evaluation.model_validate(way | {"pipefusion": {"num_pipeline_patch": 3}})
-    staged = Images(network(1), Codec(), **settings).latents(range(4))
-    team = Team.of(group, Degrees(stages=2), [[0, 1]])
-    two = Images(network(1), Codec(), **settings, team=team).latents(range(4))
-    assert torch.equal(staged, two) and not torch.equal(staged, one), (staged - two).abs().max()
-"""
-
-
-@pytest.mark.sampled("several ranks")
-@pytest.mark.slow
-@pytest.mark.mpi
-@needs_launcher
-def test_several_images_that_another_network_guides_are_those_of_one_rank():
-    done = on_ranks(GUIDED_BY_ANOTHER, ranks=2)
-    assert done.returncode == 0, done.stderr
 
 
 def test_codec_manifest_where_none_is_trained_is_refused(words, tmp_path, capsys):

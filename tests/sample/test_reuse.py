@@ -57,21 +57,21 @@ from dithc.sample.generate import Images
 CACHES = (None, {"kind": "first-block", "threshold": 1.4}, {"kind": "taylor", "warmup_steps": 2})
 with ranks(2) as group:
     codec = SimpleNamespace(bound=1.0, decode=lambda x: x)
-    degrees = Degrees(cfg=2)
+    ways = [(guide, {"cache": cache}, Degrees(cfg=2)) for guide in (None, "start") for cache in CACHES]
+    ways.append(("start", {"pipefusion": {"num_pipeline_patch": 3}}, Degrees(stages=2)))
     results = []
-    for guide in (None, "start"):
-        for cache in CACHES:
-            settings = {"run": "a", "extractor": "x", "sampler": "ddim", "steps": 8, "guidance": 1.5}
-            evaluation = training.Evaluation(**settings, guide=guide, cache=cache)
-            given = {"classes": np.arange(10), "objective": Objective.of(training.Objective()), "bf16": False}
-            other = network({"mlp": "swiglu"}) if guide else None
-            one = Images(network({}), codec, evaluation=evaluation, guide=other, **given)
-            alone = one.latents(range(3))
-            made = one.tally.clone()
-            one.team, one.tally = Team.of(group, degrees, groups_of(degrees, ranks=2)), torch.zeros(4).double()
-            exact = torch.equal(one.latents(range(3)), alone)
-            counts = one.team.members.sum_(one.tally.float())[:2].tolist()
-            results.append([exact, counts == made[:2].tolist(), made[0].item() / max(1, made[1].item())])
+    for guide, way, degrees in ways:
+        settings = {"run": "a", "extractor": "x", "sampler": "ddim", "steps": 8, "guidance": 1.5}
+        evaluation = training.Evaluation(**settings, guide=guide, **way)
+        given = {"classes": np.arange(10), "objective": Objective.of(training.Objective()), "bf16": False}
+        other = network({"mlp": "swiglu"}) if guide else None
+        one = Images(network({}), codec, evaluation=evaluation, guide=other, **given)
+        alone = one.latents(range(3))
+        made = one.tally.clone()
+        one.team, one.tally = Team.of(group, degrees, groups_of(degrees, ranks=2)), torch.zeros(4).double()
+        exact = torch.equal(one.latents(range(3)), alone)
+        counts = one.team.members.sum_(one.tally.float())[:2].tolist()
+        results.append([exact, counts == made[:2].tolist(), made[0].item() / max(1, made[1].item())])
     gathered = group.gather_objects(results)
     if group.rank == 0:
         print("said " + json.dumps([found for rank in gathered for found in rank]))
@@ -85,7 +85,7 @@ with ranks(2) as group:
 @needs_launcher
 def test_branches_on_two_ranks_give_the_images_of_one(tmp_path) -> None:
     found = said_by(BRANCHES, 2, tmp_path)
-    assert [one[:2] for one in found] == [[True, True]] * 12
+    assert [one[:2] for one in found] == [[True, True]] * 14
     shares = [made for _, _, made in found[:6]]
     assert shares[::3] == [0, 0]
     assert shares[2::3] == [0.5, 0.5]  # calls 0, 1, 4, 7 of 8

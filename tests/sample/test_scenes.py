@@ -212,12 +212,6 @@ def test_tiles_of_any_other_decoder_fade_into_each_other():
     assert hard.diff(dim=2).min() < -0.9  # control: tiles without blending
 
 
-def test_numbers_of_ordinary_samples_are_as_they_were(job):
-    one = job("plain", images=2, steps=1)
-    assert not {"size", "windows", "seam_ratio"} & set(sample(one, Group()))
-    assert "seam_ratio" not in (one.out.parent / "shard-00000.json").read_text()
-
-
 def test_scene_that_memory_cannot_hold_is_refused_before_work_starts(job, monkeypatch):
     need = 6 * BANDS * SIZE * SIZE * 4
     for free in (need - 1, need):

@@ -1,6 +1,5 @@
 """Sharded weights: each rank updates a share of one buffer, and gathers overlap with the next forward pass."""
 
-import os
 from collections.abc import Iterable
 from functools import partial
 from itertools import accumulate
@@ -12,9 +11,8 @@ from torch import Tensor, nn
 
 from dithc.comm.gradients.buckets import flat_buffer
 from dithc.comm.gradients.reducer import Reducer
+from dithc.comm.settings import CommConfig
 from dithc.log import problem
-
-WEIGHTS_WIRE_VARIABLE = "DITHC_WEIGHTS_WIRE"
 
 
 class SharedWeights:
@@ -121,14 +119,10 @@ class SharedWeights:
 
 
 def _is_rounded(group: Any) -> bool:
-    """Return whether the environment requests bf16 on the wire; if so, configure the group to round."""
-    wire = os.environ.get(WEIGHTS_WIRE_VARIABLE) or "fp32"
-    if wire not in ("fp32", "bf16"):
-        fix = f"correct {WEIGHTS_WIRE_VARIABLE}"
-        raise problem(f"weights on the wire ({WEIGHTS_WIRE_VARIABLE})", got=wire, expected="fp32 or bf16", fix=fix)
-    collectives = getattr(group, "collectives", None)
-    if wire == "fp32":
+    """Return whether weights move as bf16; if so, configure the group to round."""
+    if CommConfig.current().weights_wire == "fp32":
         return False
+    collectives = getattr(group, "collectives", None)
     if collectives is None:
         raise problem(
             "weights on the wire: bf16",

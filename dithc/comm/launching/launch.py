@@ -8,7 +8,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from dithc.comm.environment import EXPECTED_RANKS_VARIABLE, for_ranks
 from dithc.comm.environment import UNSET as UNSET
@@ -178,7 +178,7 @@ def probe_mpi() -> dict[str, str]:
     The probe is a separate process, because a broken MPI hangs or kills its process.
     """
     line, environment = [sys.executable, "-c", PROBE], for_ranks(os.environ, on_this_node=True)
-    given = {"env": environment, "timeout": PROBE_SECONDS, "stdin": subprocess.DEVNULL}
+    given: dict[str, Any] = {"env": environment, "timeout": PROBE_SECONDS, "stdin": subprocess.DEVNULL}
     try:
         done = subprocess.run(line, capture_output=True, text=True, **given)
     except subprocess.TimeoutExpired:

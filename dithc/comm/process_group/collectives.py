@@ -16,8 +16,6 @@ from dithc.comm.process_group.exchange import TYPES
 from dithc.comm.process_group.hierarchy import Hierarchy, Node
 from dithc.comm.process_group.service import Operation
 
-Mode = Literal["blocking", "iallreduce", "hierarchical"]
-MODES: tuple[Mode, ...] = ("blocking", "iallreduce", "hierarchical")
 Reduction = Literal["sum", "mean", "product", "max", "min", "band", "bor", "bxor"]
 
 # MPI lacks some data types; their values are moved as integers of the same width.
@@ -33,17 +31,14 @@ class Collectives:
     """Factory of operations for one group.
 
     Attributes:
-        mode: method of fp32 and bf16 sums. `blocking` waits inside MPI; `iallreduce` posts and polls; `hierarchical`
-            sums within a node through shared memory and exchanges the sums between nodes.
-        wire: data type in which `hierarchical` moves fp32 summands: fp32, or bf16 with fp32 sums.
         gather_wire: data type to which `all_gather_into` rounds fp32 values on all ranks: fp32 (no rounding) or bf16.
     """
 
-    def __init__(self, channel: Channel, node: Node | None, *, mode: Mode, wire: torch.dtype = torch.float32) -> None:
-        self.mode: Mode = mode
-        self.wire, self.gather_wire = wire, torch.float32
-        self._channel = channel
-        self._hierarchy = Hierarchy(node) if node is not None and mode == "hierarchical" else None
+    def __init__(self, channel: Channel, node: Node | None, *, is_blocking: bool, wire: torch.dtype) -> None:
+        """Reduce through the ranks of a node if there is one, else through MPI, which may block."""
+        self.gather_wire = torch.float32
+        self._channel, self._is_blocking, self._wire = channel, is_blocking, wire
+        self._hierarchy = None if node is None else Hierarchy(node)
 
     def all_reduce(self, tensor: Tensor, op: Reduction) -> Operation:
         """Reduce the tensor over the ranks in place; return [tensor]."""
@@ -53,7 +48,7 @@ class Collectives:
         else:
             values, restore = _reducible(flat, op)
             for piece in _pieces(values):
-                if self.mode == "blocking":
+                if self._is_blocking:
                     self._channel.all_reduce_and_wait(piece.numpy(), _without_mean(op))
                 else:
                     yield from _until_done(self._channel.all_reduce(piece.numpy(), _without_mean(op)))
@@ -74,7 +69,7 @@ class Collectives:
         return list(tensors)
 
     def _way(self, flat: Tensor, op: Reduction) -> dict[str, Any]:
-        wire = self.wire if flat.dtype is torch.float32 else flat.dtype
+        wire = self._wire if flat.dtype is torch.float32 else flat.dtype
         return {"wire": wire, "scale": 1.0 / self._channel.size if op == "mean" else 1.0}
 
     def reduce(self, tensor: Tensor, op: Reduction, *, root: int) -> Operation:

@@ -11,13 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from dithc.comm.environment import HYDRA_PROXY
+from dithc.comm import ending
+from dithc.comm.environment import HYDRA_PROXY, STARTED_VARIABLE
 from dithc.comm.launching import supervision
 from dithc.comm.launching.launch import MpiExec, environment_of, find_mpiexec, launch_line, ranks_meet_through
 from dithc.comm.launching.supervision import carried_signal, supervise
 from dithc.log import UserError
 
-COMMAND = ["python", "train.py"]
+COMMAND, MPICH = ["python", "train.py"], MpiExec("/opt/mpiexec", "mpich")
 LIMIT_SECONDS = 600
 # Stops on SIGTERM like a trainer: logs it and exits with "saved, run again". Writes a file when ready.
 STOPPABLE = """
@@ -62,23 +63,70 @@ def start_launch(*words: str, **environment: str) -> "subprocess.Popen[bytes]":
     )
 
 
-def test_one_rank_needs_no_launcher():
-    for launcher in ("none", "mpiexec", "srun"):
-        assert launch_line(COMMAND, launcher=launcher, ranks=1, cpus=8) == COMMAND
+@pytest.mark.parametrize(
+    ("settings", "line"),
+    [
+        ({"launcher": "none"}, []),
+        ({"launcher": "mpiexec", "cpus": 8}, []),
+        ({"launcher": "srun", "cpus": 8}, []),
+        (
+            {"launcher": "srun", "nodes": 2, "ranks": 4, "cpus": 8},
+            ["srun --mpi=pmix -N 2 -n 4 -c 8 --ntasks-per-node=2 --kill-on-bad-exit=1 --wait=60"],
+        ),
+        ({"launcher": "mpiexec", "ranks": 2, "mpiexec": MPICH}, ["/opt/mpiexec -n 2"]),
+        ({"launcher": "mpiexec", "nodes": 2, "ranks": 4, "mpiexec": MPICH}, ["/opt/mpiexec -ppn 2 -n 4"]),
+        (
+            {"launcher": "mpiexec", "ranks": 2, "mpiexec": MpiExec("/opt/mpiexec", "openmpi"), "root_user": True},
+            [
+                "/opt/mpiexec --allow-run-as-root --bind-to none --map-by :OVERSUBSCRIBE",
+                "-x OMP_NUM_THREADS -x DITHC_EXPECTED_RANKS -n 2",
+            ],
+        ),
+    ],
+)
+def test_each_launcher_has_its_line_and_one_rank_needs_none(settings, line):
+    assert " ".join(launch_line(COMMAND, **settings)) == " ".join([*line, *COMMAND])
 
 
-def test_srun_gets_every_size_and_ends_all_when_one_fails():
-    line = launch_line(COMMAND, launcher="srun", nodes=2, ranks=4, cpus=8, srun_mpi="pmix")
-    assert (
-        " ".join(line)
-        == "srun --mpi=pmix -N 2 -n 4 -c 8 --ntasks-per-node=2 --kill-on-bad-exit=1 --wait=60 python train.py"
-    )
+@pytest.mark.parametrize(
+    ("command", "settings", "message"),
+    [
+        (COMMAND, {"launcher": "none", "ranks": 2}, "use --launcher mpiexec"),
+        (COMMAND, {"launcher": "srun", "ranks": 1, "nodes": 2}, "at least 1 rank per node"),
+        (COMMAND, {"launcher": "srun", "ranks": 2, "cpus": 0}, "1 or more"),
+        ([], {"launcher": "none"}, "after `--`"),
+    ],
+)
+def test_a_size_that_cannot_be_and_an_empty_command_are_refused(command, settings, message):
+    with pytest.raises(UserError, match=message):
+        launch_line(command, **settings)
+
+
+def test_the_mpiexec_beside_this_python_comes_first_and_a_missing_one_is_an_error(monkeypatch, tmp_path):
+    monkeypatch.delenv("DITHC_MPIEXEC", raising=False)
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+    monkeypatch.setenv("PATH", str(tmp_path / "empty"))
+    for named, message in (
+        (None, "install an MPI"),
+        ("mpiexec", "absolute path"),
+        ("/nowhere/mpiexec", "absolute path"),
+    ):
+        with pytest.raises(UserError, match=message):
+            find_mpiexec(named)
+    beside = tmp_path / "mpiexec"
+    beside.write_text("#!/bin/sh\necho 'mpiexec (Open MPI) 5.0.0'\n")
+    beside.chmod(0o755)
+    assert find_mpiexec() == MpiExec(str(beside), "openmpi")
+
+
+@pytest.mark.parametrize(("end", "status"), [("exit 0", 0), ("exit 75", 75), ("kill -9 $$", 128 + 9)])
+def test_the_exit_status_of_the_command_is_kept(end, status):
+    assert supervise(["sh", "-c", end], environment=os.environ) == status
 
 
 def test_mpich_has_srun_start_its_own_launcher_on_the_nodes():
-    mpiexec = MpiExec("/opt/mpiexec", "mpich")
     settings = {"nodes": 2, "ranks": 4, "cpus": 8, "srun_mpi": "hydra", "hosts": ["n1", "n2", "n3"]}
-    line = launch_line(COMMAND, launcher="srun", mpiexec=mpiexec, **settings)
+    line = launch_line(COMMAND, launcher="srun", mpiexec=MPICH, **settings)
     assert " ".join(line) == "/opt/mpiexec -launcher slurm -hosts n1,n2 -ppn 2 -n 4 python train.py"
     job = {"SLURM_TRES_PER_TASK": "cpu=8", "SLURM_CPUS_PER_TASK": "8", "SLURM_STEP_ID": "0", "HOME": "/h"}
     environment = environment_of(job, launcher="mpiexec", nodes=1, hydra=True)
@@ -126,61 +174,6 @@ def test_an_mpiexec_without_processes_is_ended_within_seconds(monkeypatch, tmp_p
     status = supervise(["sleep", "600"], environment=os.environ, launcher="mpiexec", vendor="mpich", meet_in=folder)
     assert status == 128 + signal.SIGTERM
     assert "no child process" in caplog.text
-
-
-def test_mpich_needs_no_options_on_one_node():
-    mpiexec = MpiExec("/opt/mpiexec", "mpich")
-    assert launch_line(COMMAND, launcher="mpiexec", ranks=2, mpiexec=mpiexec) == ["/opt/mpiexec", "-n", "2", *COMMAND]
-    assert "-ppn 2" in " ".join(launch_line(COMMAND, launcher="mpiexec", nodes=2, ranks=4, mpiexec=mpiexec))
-
-
-def test_open_mpi_may_run_as_root_with_more_ranks_than_cores():
-    mpiexec = MpiExec("/opt/mpiexec", "openmpi")
-    line = " ".join(launch_line(COMMAND, launcher="mpiexec", ranks=2, mpiexec=mpiexec, root_user=True))
-    assert line.startswith("/opt/mpiexec --allow-run-as-root --bind-to none --map-by :OVERSUBSCRIBE")
-    assert "-x DITHC_EXPECTED_RANKS -n 2 python train.py" in line
-    assert "root" not in " ".join(launch_line(COMMAND, launcher="mpiexec", ranks=2, mpiexec=mpiexec))
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"launcher": "none", "ranks": 2}, "use --launcher mpiexec"),
-        ({"launcher": "srun", "ranks": 1, "nodes": 2}, "at least 1 rank per node"),
-        ({"launcher": "srun", "ranks": 2, "cpus": 0}, "1 or more"),
-    ],
-)
-def test_a_size_that_cannot_be_is_refused(settings, message):
-    with pytest.raises(UserError, match=message):
-        launch_line(COMMAND, **settings)
-
-
-def test_an_empty_command_is_refused():
-    with pytest.raises(UserError, match="after `--`"):
-        launch_line([], launcher="none")
-
-
-def test_the_mpiexec_beside_this_python_comes_first(monkeypatch, tmp_path):
-    monkeypatch.delenv("DITHC_MPIEXEC", raising=False)
-    beside = tmp_path / "mpiexec"
-    beside.write_text("#!/bin/sh\necho 'mpiexec (Open MPI) 5.0.0'\n")
-    beside.chmod(0o755)
-    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
-    assert find_mpiexec() == MpiExec(str(beside), "openmpi")
-
-
-def test_a_missing_mpiexec_is_an_error_with_a_fix(monkeypatch, tmp_path):
-    monkeypatch.delenv("DITHC_MPIEXEC", raising=False)
-    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
-    monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(UserError, match="install an MPI"):
-        find_mpiexec()
-
-
-@pytest.mark.parametrize("named", ["mpiexec", "/nowhere/mpiexec"])
-def test_a_named_mpiexec_must_be_an_absolute_path_to_a_program(named):
-    with pytest.raises(UserError, match="absolute path"):
-        find_mpiexec(named)
 
 
 def test_each_launcher_gets_the_signal_that_it_carries_to_its_ranks():
@@ -253,25 +246,9 @@ def test_rank_that_is_gone_before_all_met_is_noticed_where_mpiexec_does_not(monk
     assert "a rank ended before the ranks had found each other: ending them" in caplog.text
 
 
-@pytest.mark.parametrize("status", [0, 1, 75, 76])
-def test_the_exit_status_of_the_command_is_kept(status):
-    line = [sys.executable, "-c", f"raise SystemExit({status})"]
-    assert supervise(line, environment=os.environ) == status
-
-
-def test_death_by_a_signal_is_128_and_its_number():
-    line = [sys.executable, "-c", "import os; os.kill(os.getpid(), 9)"]
-    assert supervise(line, environment=os.environ) == 128 + 9
-
-
 def test_a_program_that_is_not_there_is_an_error():
     with pytest.raises(UserError, match="/nowhere/program"):
         supervise(["/nowhere/program"], environment=os.environ)
-
-
-def test_the_command_sees_its_threads_and_the_number_of_ranks():
-    code = "import os; assert (os.environ['OMP_NUM_THREADS'], os.environ['DITHC_EXPECTED_RANKS']) == ('3', '1')"
-    assert start_launch("--cpus", "3", "--", sys.executable, "-c", code).wait(LIMIT_SECONDS) == 0
 
 
 def test_a_stop_signal_reaches_the_command_and_its_status_comes_back(tmp_path):
@@ -284,28 +261,6 @@ def test_a_stop_signal_reaches_the_command_and_its_status_comes_back(tmp_path):
 
 def driven(driver: "subprocess.Popen[bytes]") -> dict[str, str]:
     return {"DITHC_DRIVER_PID": str(driver.pid), "DITHC_DRIVER_HOST": socket.gethostname()}
-
-
-@pytest.mark.slow
-def test_the_command_stops_when_its_driver_is_killed(tmp_path):
-    driver = subprocess.Popen(["sleep", "300"])
-    launch = start_launch("--", sys.executable, "-c", STOPPABLE, str(tmp_path), **driven(driver))
-    wait_for((tmp_path / "ready-0").exists, "the command")
-    driver.kill()
-    assert launch.wait(LIMIT_SECONDS) == 75  # the driver is a zombie: dead, but not reaped
-    assert driver.wait() == -signal.SIGKILL
-
-
-@pytest.mark.slow
-def test_a_command_that_will_not_stop_is_killed_after_the_grace_time(tmp_path):
-    driver = subprocess.Popen(["sleep", "300"])
-    words = ["--grace-seconds", "0.5", "--", sys.executable, "-c", STUBBORN, str(tmp_path)]
-    launch = start_launch(*words, **driven(driver))
-    wait_for((tmp_path / "ready-0").exists, "the command")
-    driver.kill()
-    driver.wait()
-    assert launch.wait(LIMIT_SECONDS) == 128 + signal.SIGKILL
-    assert (tmp_path / "stopped-0").exists()
 
 
 def test_a_driver_on_another_host_is_not_watched():
@@ -337,10 +292,10 @@ def test_every_rank_stops_when_the_driver_is_killed(tmp_path, stubborn):
     ready = [tmp_path / "ready-0", tmp_path / "ready-1"]
     wait_for(lambda: all(path.exists() and path.read_text() for path in ready), "both ranks")
     driver.kill()
-    driver.wait()
     assert launch.wait(LIMIT_SECONDS) == (128 + signal.SIGKILL if stubborn else 75)
     assert all((tmp_path / f"stopped-{rank}").exists() for rank in range(2))
     wait_for(lambda: not any(alive(int(path.read_text())) for path in ready), "the ranks to end")
+    assert driver.wait() == -signal.SIGKILL  # until here it was a zombie: dead, but not reaped
 
 
 def test_processes_of_one_fault_say_it_once_and_leave_nothing_behind(tmp_path, capfd):
@@ -350,3 +305,9 @@ def test_processes_of_one_fault_say_it_once_and_leave_nothing_behind(tmp_path, c
     assert supervise(line, environment=started, meet_in=tmp_path) == 2
     assert capfd.readouterr().out.split("\n") == ["same", "rank 1: the same error", "other", ""]
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("place", ["", "/no folder/met"])
+def test_errors_are_said_in_full_without_dithc_launch_or_a_place_to_write(monkeypatch, place):
+    monkeypatch.setenv(STARTED_VARIABLE, place)
+    assert [ending.once("x"), ending.once("x")] == ["x", "x"]

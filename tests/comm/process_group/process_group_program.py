@@ -1,5 +1,6 @@
 """Rank program for tests of the process group: `process_group_program.py <scene>`; prints one line on success."""
 
+import json
 import logging
 import os
 import shutil
@@ -23,6 +24,7 @@ from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 from torch.nn.parallel import DistributedDataParallel
 
 from dithc import hcops
+from dithc.comm import CommConfig
 from dithc.comm.gradients.reducer import Reducer
 from dithc.comm.mpi import Channel
 from dithc.comm.process_group.backend import NAME, wait_at_most
@@ -344,10 +346,11 @@ def absent() -> None:
 
 def main() -> None:
     logging.basicConfig(level=logging.INFO)
-    dist.init_process_group(NAME, timeout=timedelta(seconds=600))  # the ranks connect through MPI
-    assert (dist.get_rank(), dist.get_world_size()) == (RANK, SIZE)
-    for scene in sys.argv[1:]:
-        globals()[scene]()
+    with CommConfig(**json.loads(os.environ.get("DITHC_TEST_COMM", "{}"))).active():
+        dist.init_process_group(NAME, timeout=timedelta(seconds=600))  # the ranks connect through MPI
+        assert (dist.get_rank(), dist.get_world_size()) == (RANK, SIZE)
+        for scene in sys.argv[1:]:
+            globals()[scene]()
     dist.barrier()
     dist.destroy_process_group()
     sys.stdout.write(f"rank {RANK} of {SIZE} is done\n")

@@ -128,11 +128,8 @@ class Group:
     def wait_at_most(self, seconds: float | None, *, stopped_seconds: float | None = None) -> None:
         """Limit the time for which other ranks wait for a rank; a rank that exceeds it ends all ranks.
 
-        Without effect with gloo, which has a single timeout.
-
-        Args:
-            seconds: limit; None for the timeout of `connect`.
-            stopped_seconds: limit for a rank of this node that a signal has stopped.
+        `seconds` None is the timeout of `connect`; `stopped_seconds` applies to a rank of this node that a signal has
+        stopped. Without effect with gloo, which has a single timeout.
         """
         if threads := self._communication():
             threads.wait_at_most(seconds, stopped_seconds=stopped_seconds)

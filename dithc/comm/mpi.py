@@ -31,15 +31,8 @@ THREAD_LEVELS = {
 }
 
 
-OPERATIONS = {
-    "sum": MPI.SUM,
-    "product": MPI.PROD,
-    "max": MPI.MAX,
-    "min": MPI.MIN,
-    "band": MPI.BAND,
-    "bor": MPI.BOR,
-    "bxor": MPI.BXOR,
-}
+OPERATIONS = {name: getattr(MPI, name.upper()) for name in ("sum", "max", "min", "band", "bor", "bxor")}
+OPERATIONS["product"] = MPI.PROD
 
 
 class World:

@@ -2,11 +2,9 @@
 
 The decoder runs unchanged on a rank's rows of the latent. Modules that read across row boundaries are replaced during
 the call: 3 x 3 convolutions add the contributions of neighbor rows, group norms use statistics of all rows, and
-attention reads all keys and values. The image equals the result of one rank except for the order of sums. A separate tile
-would differ, because it has zero padding and its own norm statistics.
-
-Group norms of a single rank are also replaced for channels-last maps, because PyTorch's sequential fp32 sums lose the
-fourth digit at 1,024 px.
+attention reads all keys and values. The image equals the result of one rank except for the order of sums. A separate
+tile would differ, because it has zero padding and its own norm statistics. Group norms of a single rank are replaced
+for channels-last maps, because PyTorch's sequential fp32 sums lose the fourth digit at 1,024 px.
 
 N images, Z latent channels, h, w latent; C channels, H, W image, or a map inside the decoder; G groups of a norm; R
 ranks, h_r rows of rank r.
@@ -71,10 +69,8 @@ class Decoding:
     def __call__(self, latents: Tensor) -> Tensor:
         """Return images (N, C, H, W) of latents (N, Z, h, w) on the first rank; an empty tensor (0) on others.
 
-        Images are decoded one at a time because the bits of a convolution may depend on the batch.
-
-        Raises:
-            UserError: `by_rows` is True and a latent has fewer rows than ranks.
+        Images are decoded one at a time because the bits of a convolution may depend on the batch. Raises UserError if
+        `by_rows` is True and a latent has fewer rows than ranks.
         """
         ranks, count = self._ranks, len(latents)
         if ranks.size == 1:

@@ -153,10 +153,6 @@ def fault(degrees: Degrees, work: Work, *, ranks: int, ranks_a_node: int) -> str
         return f"{degrees.shared} does not divide the {ranks_a_node} ranks per node"
     if degrees.ulysses > 1 and work.heads % degrees.ulysses:
         return f"{work.heads} heads are not a multiple of {degrees.ulysses}"
-    return _fault_of_stages(degrees, work)
-
-
-def _fault_of_stages(degrees: Degrees, work: Work) -> str | None:
     if degrees.stages > 1 and not work.patches:
         return "stages require patches"
     if degrees.stages > max(1, work.depth):

@@ -3,16 +3,14 @@
 A patch attends to earlier patches of this call and to later patches of the previous call; each stage stores their keys
 and values for its blocks. With the C kernels, the result therefore does not depend on the number of stages. Warm-up
 calls, and calls with a single patch, use complete images and equal the plain network bitwise; stages then pipeline over
-rows of the batch.
-
-The pipeline drains at the end of each call. With M patches and N stages the utilization is M / (M + N - 1), and n / (n
-+ N - 1) for n rows in warm-up. Overlapping S steps would give M S / (M S + N - 1). Each patch is sent once per stage
-boundary, T D numbers per row and call at any depth; all stages receive the output.
+rows of the batch. The pipeline drains at the end of each call: with M patches and N stages the utilization is
+M / (M + N - 1). Each patch is sent once per stage boundary, and all stages receive the output.
 
 n rows of a batch; T tokens of an image, t of a patch, D width, p side of a patch of pixels.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -24,7 +22,6 @@ from dithc.log import problem
 from dithc.model import DiT
 from dithc.parallel.attention import Apart
 from dithc.parallel.ranks import Ranks, cut, starts
-from dithc.parallel.strips import by_token, embedded, rotated_from
 
 Unit = tuple[slice, slice]
 """Rows and tokens that go through a stage at once."""
@@ -137,3 +134,31 @@ class Staged:
                 self.keys.turn_to(number, unit, num_rows=self._rows)
                 tokens = block(tokens, c)
         return tokens
+
+
+def by_token(model: DiT, x: Tensor) -> Tensor:
+    """Rearrange latents (n, Z, h, w) into one row of patches (n, Z, p, T, p); its slices have complete tokens."""
+    p, (rows, columns) = model.config.patch_size, model.config.grid
+    return x.reshape(*x.shape[:2], rows, p, columns, p).permute(0, 1, 3, 2, 4, 5).flatten(3, 4)
+
+
+def embedded(model: DiT, patches: Tensor, mine: slice) -> Tensor:
+    """Return the tokens (n, t, D) of a strip of patches (n, Z, p, T, p)."""
+    tokens: Tensor = model.x_embedder(patches[:, :, :, mine].flatten(3)) + model.pos_embed[:, mine]
+    return tokens
+
+
+@contextmanager
+def rotated_from(model: DiT, mine: slice) -> Iterator[None]:
+    """Restrict the rotary tables of all blocks to these tokens during the context."""
+    whole = [block.attn.rotary for block in model.blocks]  # type: ignore[union-attr]
+    if mine == slice(0, model.config.num_tokens) or all(table is None for tables in whole for table in tables):  # type: ignore[union-attr]
+        yield
+        return
+    try:
+        for block, tables in zip(model.blocks, whole, strict=True):
+            block.attn.rotary = tuple(table if table is None else table[mine] for table in tables)  # type: ignore[union-attr]
+        yield
+    finally:
+        for block, tables in zip(model.blocks, whole, strict=True):
+            block.attn.rotary = tables  # type: ignore[union-attr]

@@ -4,9 +4,12 @@ A group of R ranks generates a shard. It is divided into data parts of the image
 and windows of a scene; each of these into parts of the tokens, or stages of the network.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -56,31 +59,23 @@ class Team:
         """
         if group.size == 1:
             return cls()
-        inner, shard, tokens = degrees.inner, degrees.size, degrees.tokens
-        sets, rows = degrees.ulysses, degrees.rows
+        # ranks of a group: (data, rows, stages, sets of the ring, ranks of a set)
+        shape = degrees.data, degrees.rows, degrees.stages, degrees.tokens // degrees.ulysses, degrees.ulysses
+        grid, messages = np.arange(degrees.size).reshape(shape), degrees.shared == 1
         cuts = {
-            "members": [list(range(shard))],
-            "leaders": [list(range(0, shard, inner * rows))],
-            "rows": [
-                [at + branch * inner + place for branch in range(rows)]
-                for at in range(0, shard, inner * rows)
-                for place in range(inner)
-            ],
-            "tokens": [list(range(at, at + tokens)) for at in range(0, shard, tokens)],
-            "stages": [
-                list(range(at + token, at + inner, tokens)) for at in range(0, shard, inner) for token in range(tokens)
-            ],
-            "part": [list(range(at, at + inner * rows)) for at in range(0, shard, inner * rows)],
-            "ulysses": [list(range(at, at + sets)) for at in range(0, shard, sets)],
-            "ring": [
-                list(range(at + place, at + tokens, sets)) for at in range(0, shard, tokens) for place in range(sets)
-            ],
+            "members": [list(range(degrees.size))],
+            "leaders": [grid[:, 0, 0, 0, 0].tolist()],
+            "part": _along(grid, 1, 2, 3, 4),
+            "rows": _along(grid, 1),
+            "stages": _along(grid, 2),
+            "tokens": _along(grid, 3, 4),
+            "ring": _along(grid, *([3] if messages else [])),
+            "ulysses": _along(grid, *([4] if messages else [])),
         }
         said = group.gather_objects((group.node, native.library() is not None))
         nodes, have_kernels = [node for node, _ in said], all(has for _, has in said)
-        if degrees.shared > 1:
+        if not messages:
             _check_nodes(nodes, [[members[i] for i in part] for members in groups for part in cuts["tokens"]])
-            cuts["ulysses"] = cuts["ring"] = [[i] for i in range(shard)]
         found: dict[str, Ranks | None] = {}
         for name, parts in cuts.items():
             of_world = [[members[i] for i in part] for members in groups for part in parts]
@@ -95,7 +90,7 @@ class Team:
         if number is None:
             return cls(number=None, leaders=None)
         place = list(groups[number]).index(group.rank)
-        data = place // (inner * rows), degrees.data
+        data = place // (degrees.rows * degrees.inner), degrees.data
         return cls(degrees=degrees, number=number, data=data, **found)  # type: ignore[arg-type]
 
     def over(self, num_tokens: int) -> SharedKeys | Messages | None:
@@ -134,6 +129,13 @@ class Team:
         if self.leaders is None:
             return None
         return self.leaders.collected(torch.empty(0) if images is None else images, cut(len(of), self.data[1]))
+
+
+def _along(grid: npt.NDArray[np.int_], *axes: int) -> list[list[int]]:
+    """Return the ranks that differ in these axes only."""
+    ends = range(-len(axes), 0)
+    found: list[list[int]] = np.moveaxis(grid, axes, ends).reshape(-1, math.prod(grid.shape[i] for i in axes)).tolist()
+    return found
 
 
 def _check_nodes(nodes: Sequence[str], parts: Sequence[Sequence[int]]) -> None:

@@ -24,13 +24,9 @@ def average_of(
 ) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Combine stored averages up to `checkpoint` into the best approximation of an average of relative length `length`.
 
-    `snapshots` are the steps of the summed checkpoints, unless they are later; `manifest` is the run's.
-
-    Returns:
-        fp32 weights by name; and `ema`, `ema_misfit` (of the profile, relative) and `ema_snapshots`.
-
-    Raises:
-        UserError: A checkpoint is missing or damaged, or has no averages of several lengths.
+    `snapshots` are the steps of the summed checkpoints, unless they are later; `manifest` is the run's. Returns fp32
+    weights by name; and `ema`, `ema_misfit` (of the profile, relative) and `ema_snapshots`. Raises UserError if a
+    checkpoint is missing or damaged, or has no averages of several lengths.
     """
     lengths = checkpoint.meta["ema"].get("lengths")
     if not lengths:

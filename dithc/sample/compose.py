@@ -41,10 +41,8 @@ log = logger(__name__)
 def sample(job: Job, group: Group) -> dict[str, Any] | None:
     """Draw the missing images of an evaluation and write the manifest; all ranks, placed on their cores, share the shards.
 
-    If the job ends earlier, sampling stops between two shards and keeps every finished shard.
-
-    Returns:
-        The values of the manifest; None after an early stop.
+    Returns the values of the manifest. If the job ends earlier, sampling stops between two shards, keeps every finished
+    shard and returns None.
 
     Raises:
         UserError: Inputs are missing, damaged or inconsistent, an image is not finite, or the disk is full.

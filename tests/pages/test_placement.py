@@ -3,6 +3,8 @@
 import ctypes
 import logging
 import mmap
+import subprocess
+import sys
 from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,7 +19,7 @@ from dithc.cftp import partition
 from dithc.memory import Pool
 from dithc.native.loading import isa_number
 from dithc.native.signatures import Machine
-from dithc.pages import place, placement, residence
+from dithc.pages import available_bytes, peak_rss_bytes, place, placement, pss_bytes, reset_peak_rss, residence
 
 MIB = 1 << 20
 MADV_COLLAPSE = 25  # from Linux 6.1 on; the mmap module does not define it
@@ -229,3 +231,36 @@ def test_scratch_memory_of_operators_can_be_read_back():
     assert (pages.value, count.value) == (None, 0)
     library.hc_gemm(context, native.GemmArguments(512, 256, 256, *fields[0], *fields[1], *fields[2], 0, 0))
     assert torch.allclose(y, x @ w, atol=1e-3)
+
+
+BLOCK_BYTES = 64 << 20
+COUNTER_SLACK_BYTES = 4 << 20  # the kernel counts resident pages per CPU and adds them up in batches
+
+PROGRAM = f"""
+import numpy as np
+from dithc.pages import peak_rss_bytes, pss_bytes, reset_peak_rss
+before, pss = peak_rss_bytes(), pss_bytes()
+block = np.ones((before + {BLOCK_BYTES}) // 8)
+peak = peak_rss_bytes()
+assert peak >= before + {BLOCK_BYTES - COUNTER_SLACK_BYTES}
+assert pss is None or pss_bytes() > pss + {BLOCK_BYTES // 2}  # None: this kernel has no smaps_rollup
+del block
+assert peak_rss_bytes() >= peak - {COUNTER_SLACK_BYTES}
+if reset_peak_rss():
+    assert peak_rss_bytes() < peak - {BLOCK_BYTES // 2}
+"""
+
+
+@pytest.mark.slow
+def test_touched_pages_count_and_the_peak_stays_until_it_is_reset():
+    # In a separate process, because the block must be larger than the previous peak of the process.
+    done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stderr
+
+
+def test_what_the_kernel_does_not_offer_is_none(tmp_path):
+    assert pss_bytes(proc=tmp_path) is None
+    assert available_bytes(root=tmp_path) is None
+    assert reset_peak_rss(proc=tmp_path) is False
+    assert peak_rss_bytes(proc=tmp_path) > 1 << 20, "of getrusage"
+    assert 0 < available_bytes() < 1 << 50

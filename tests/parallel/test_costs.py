@@ -70,16 +70,6 @@ def test_ten_thousand_guided_images_keep_a_thousand_ranks_busy() -> None:
     assert chosen.costs.alone / chosen.costs.job(Degrees()).whole / 1024 < 0.16  # control: one rank per shard
 
 
-@pytest.mark.parametrize(("between", "ideal"), [(FAST, 0.95), (SLOW, 0.80)])
-def test_an_image_of_many_tokens_on_many_nodes(between, ideal) -> None:
-    rates = replace(NODE, between=between)
-    chosen = choosing.choose(Costs(work=work_of(65_536), rates=rates, ranks=256, ranks_a_node=4))
-    assert chosen.best.degrees.ulysses > 1
-    assert chosen.best.degrees.ring > 1
-    assert chosen.best.ideal >= ideal
-    assert step(65_536, Degrees(cfg=2, shared=4), rates) > 10 * chosen.best.seconds  # control: one node alone
-
-
 @pytest.mark.parametrize(("bandwidth", "expected"), [(1.6e9, Degrees(ring=2)), (4e9, Degrees(ulysses=2))])
 def test_a_ring_is_taken_only_where_it_saves_much(bandwidth, expected) -> None:
     """A ring rounds differently from one rank."""

@@ -65,13 +65,6 @@ decode.AT_ONCE = 1000  # several pieces of a map, also of a small one
 def far(found, full):
     return None if found is None else ((found - full).abs().max() / full.abs().max()).item()
 
-def without(name):
-    kept = getattr(decode, name)
-    def plain(module, *_):
-        return type(module).forward.__get__(module)
-    setattr(decode, name, plain)
-    return lambda: setattr(decode, name, kept)
-
 TEAMS = {
     2: [Degrees(cfg=2), Degrees(ulysses=2)],
     3: [Degrees(ulysses=3)],
@@ -108,11 +101,6 @@ with ranks(n) as group:
         even, uneven = cut(13, n), [1] * (n - 1) + [14 - n]
         found["rows"] = [by_rows(lengths) for lengths in (even, uneven, uneven[::-1])]
         found["again"] = torch.equal(codec.decode(z[:1]), before)  # no replacement remains
-        found["without"] = {}
-        for part in ("_convolved", "_normed", "_of_all"):
-            back = without(part)
-            found["without"][part] = by_rows(even)
-            back()
         alone = codec.decode(z[:1, :, sum(even[:mine.rank]):][:, :, :even[mine.rank]])  # a tile
         found["tile"] = far(mine.collected(alone, [full.shape[2] // 13 * length for length in even], dim=2), full[:1])
         images = {way: decode.Decoding(codec, mine, by_rows=way)(z) for way in (True, "auto", False)}
@@ -175,8 +163,6 @@ def test_rows_of_ranks_are_the_whole_image(ranks, folder, tmp_path) -> None:
         assert max(found["rows"]) < 1e-5, (name, found)
         assert found.get("truth", 0.0) < 1e-5
         assert found["tile"] > 1e-2, (name, found)
-        needed = {"_convolved"} if name == "kl" else {"_convolved", "_normed", "_of_all"}
-        assert {part for part, far in found["without"].items() if far > 1e-4} == needed, (name, found)
         images, whole = found["images"], 3 - 3 % ranks
         assert max(images["True"]) < 1e-5
         assert images["False"] == [0.0] * 3

@@ -7,7 +7,6 @@ import torch
 
 from dithc import hcops, native
 from dithc.hcops.part import part_of
-from dithc.model import DiT
 from dithc.parallel import Denoiser
 from tests.ranks import needs_launcher, on_ranks
 
@@ -123,13 +122,6 @@ def test_ranks_give_what_one_gives(ranks, tmp_path) -> None:
         assert one["control"] > 0.05
         for way in {"ring", "usp"} & set(one):
             assert one[way] < (2e-2 if one["bf16"] else 2e-6), one
-
-
-@pytest.fixture(scope="module")
-def network() -> DiT:
-    scope: dict = {}
-    exec(NETWORK, scope)
-    return scope["network"]({})
 
 
 @needs_kernels

@@ -86,7 +86,7 @@ LEAVING = """
 import gc
 import torch.distributed as dist
 from dithc import native
-from dithc.comm.process_group.segment import Segment
+from dithc.comm.process_group import Segment
 dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
 library = native.library()
 left, detach = [], library.hc_exchange_detach

@@ -7,17 +7,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from dithc import hcops, native
-from dithc.config import training
+from dithc import hcops
 from dithc.log import UserError
 from dithc.model import DiT
 from dithc.parallel import Degrees, Denoiser, Work, choosing, least
 from dithc.parallel.ranks import cut
 from tests.parallel.test_degrees import XL
-from tests.parallel.test_denoise import MANY, NETWORK, said_by
+from tests.parallel.test_denoise import MANY, NETWORK, needs_kernels, said_by
 from tests.ranks import needs_launcher
-
-needs_kernels = pytest.mark.skipif(native.library() is None, reason=f"no C kernels: {native.load().reason}")
 
 CALLS, DEPTH, TOKENS = 4, 5, 56
 SAMPLING = (
@@ -34,18 +31,6 @@ def sampled(denoiser, rows=slice(None), calls=CALLS, stride=1.0):
         denoiser(X[rows] * (1 + 0.02 * place), T[rows] * 0 + 600 - 5 * place, Y[rows]) for place in places])
 """
 )
-
-
-@pytest.fixture(scope="module")
-def scope() -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    exec(SAMPLING, found)
-    return found
-
-
-@pytest.fixture(scope="module")
-def network(scope) -> DiT:
-    return scope["network"]({})
 
 
 def by_rule(model: DiT, x: Tensor, c: Tensor, owner: Tensor, old: list[Tensor]) -> Tensor:
@@ -121,29 +106,6 @@ def test_other_rows_and_more_patches_than_tokens_are_refused(network, scope) -> 
         with pytest.raises(UserError, match=said) as error:
             Denoiser(network, pipefusion=wrong)
         assert all(word in str(error.value) for word in ("got", "expected", "fix"))
-
-
-def test_settings_that_do_not_go_with_pipefusion_are_refused() -> None:
-    def made(**settings: Any) -> training.Evaluation:
-        return training.Evaluation.model_validate({"run": "a", "extractor": "x", **settings})
-
-    two = {"pipefusion_parallel_degree": 2}
-    found = made(pipefusion=two).pipefusion
-    assert found is not None
-    assert (found.patches, found.warmup_steps) == (2, 1)
-    assert str(found) == "pipefusion, 2 patches, 1 warm-up step"
-    assert made().pipefusion is None
-    for wrong, said in (
-        ({"at": "codec"}, "`at` is codec"),
-        ({"size": 512, "windows": {}, "images": 1}, "different input with `windows`"),
-        ({"cache": {"kind": "taylor"}}, "`pipefusion` and `cache`"),
-        ({"guidance": 2.0, "guidance_interval": [0.1, 0.5]}, "`guidance_interval` some evaluations"),
-        ({"pipefusion": {}}, "has no effect"),
-        ({"pipefusion": two | {"warmup_steps": 0}}, "warmup_steps"),
-        ({"pipefusion": two | {"num_pipeline_patch": 0}}, "num_pipeline_patch"),
-    ):
-        with pytest.raises(ValueError, match=said):
-            made(**{"pipefusion": two, **wrong})
 
 
 RATES = choosing.Rates(

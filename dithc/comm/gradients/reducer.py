@@ -13,8 +13,8 @@ from torch import Tensor
 from torch.nn import Parameter
 
 from dithc import hcops
-from dithc.comm.exposure import Exposure, Meter
 from dithc.comm.gradients.buckets import ALIGNMENT, Arrangement, arrange, flat_buffer
+from dithc.comm.traffic import Exposure, Meter
 from dithc.log import problem
 
 

@@ -54,10 +54,9 @@ def launch_line(
     hosts: Sequence[str] = (),
     root_user: bool = False,
 ) -> list[str]:
-    """Return the command line that starts `command` on `ranks` ranks. One rank needs no launcher.
+    """Return the command line that starts `command` on `ranks` ranks in all. One rank needs no launcher.
 
     Args:
-        ranks: total number of ranks.
         cpus: CPUs per rank for srun, which binds. mpiexec does not bind; the ranks bind themselves.
         mpiexec: required for launcher mpiexec with several ranks, and for srun with `hydra`.
         srun_mpi: Slurm's process management interface, from `ranks_meet_through`.

@@ -48,15 +48,9 @@ def supervise(
     named by DITHC_DRIVER_PID on this host exits, the command receives a stop request (a trainer then saves and exits).
     It is killed after the grace period, so that a killed driver leaves no processes.
 
-    The connection of ranks occasionally fails for external reasons (a port is in use, a node responds late). With
-    `meet_in`, ranks that ended or hung before they were connected are restarted. Their work has not begun at that
-    point.
-
-    Args:
-        launcher, vendor: launcher at the start of the line, and vendor of mpiexec.
-        grace_seconds: time to save and exit after the driver is gone.
-        meet_in: folder shared by all nodes, in which rank 0 creates a file once all ranks are connected; only for ranks
-            that call `connect`.
+    The connection of ranks occasionally fails for external reasons (a port is in use, a node responds late). Ranks that
+    ended or hung before they were connected are therefore restarted; their work has not begun. This requires `meet_in`:
+    a folder shared by all nodes, in which rank 0 creates a file once all ranks are connected by `connect`.
 
     Raises:
         UserError: the program does not exist.

@@ -10,7 +10,7 @@ import weakref
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from datetime import timedelta
-from typing import Any
+from typing import Any, cast, get_args
 
 import torch
 import torch.distributed as dist
@@ -23,8 +23,7 @@ from dithc.comm.process_group import service
 from dithc.comm.process_group.absent import Absent
 from dithc.comm.process_group.collectives import FIRST_TAG, Collectives, Reduction, parts_of
 from dithc.comm.process_group.neighbours import Neighbours, node_of
-from dithc.comm.process_group.service import Job, Operation, Service
-from dithc.comm.process_group.work import MpiWork
+from dithc.comm.process_group.service import Job, MpiWork, Operation, Service
 from dithc.comm.settings import CommConfig
 from dithc.comm.traffic import Span
 from dithc.log import logger, problem
@@ -34,16 +33,6 @@ log = logger(__name__)
 NAME = "dithc-mpi"
 WIRES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 STOP_SECONDS = 5.0
-REDUCTIONS: dict[Any, Reduction] = {
-    dist.ReduceOp.SUM: "sum",
-    dist.ReduceOp.AVG: "mean",
-    dist.ReduceOp.PRODUCT: "product",
-    dist.ReduceOp.MIN: "min",
-    dist.ReduceOp.MAX: "max",
-    dist.ReduceOp.BAND: "band",
-    dist.ReduceOp.BOR: "bor",
-    dist.ReduceOp.BXOR: "bxor",
-}
 
 _living: "weakref.WeakSet[MpiProcessGroup]" = weakref.WeakSet()
 # CPU of the communication threads of this process; None until a core plan sets it.
@@ -261,10 +250,10 @@ def _reduction(opts: Any) -> Reduction:
     op = getattr(opts, "reduceOp", opts)
     if op is None:
         return "sum"
-    for known, name in REDUCTIONS.items():
-        if op == known:
-            return name
-    raise ValueError(f"{NAME}: reduction {op}; expected one of {', '.join(REDUCTIONS.values())}")
+    for name in get_args(Reduction):
+        if op == getattr(dist.ReduceOp, "AVG" if name == "mean" else name.upper()):
+            return cast(Reduction, name)
+    raise ValueError(f"{NAME}: reduction {op}; expected one of {', '.join(get_args(Reduction))}")
 
 
 def _root(opts: Any) -> int:

@@ -4,11 +4,14 @@ import ctypes
 import mmap
 import os
 import tempfile
+import weakref
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 
 from dithc import native
@@ -26,6 +29,7 @@ TYPES = {torch.float32: 0, torch.bfloat16: 1}
 DONE, PROCESS_GONE = 0, -8
 MOST_RANKS = 256
 CACHE_LINE = 64
+NANOSECONDS = 1_000_000_000
 
 # A chunk fits into the second-level cache together with the working set of the computation. It is long enough to hide
 # the latency of its handful of calls, some microseconds each. With 4 slots the ranks may be 3 chunks apart before one
@@ -109,12 +113,9 @@ class Exchange:
         barrier: Callable[[], None],
         slot_bytes: int = SLOT_BYTES,
     ) -> None:
-        """Create and map the segment; collective over the ranks of the node. Raises OSError without memory.
+        """Create and map the segment; collective over the ranks of the node, which `names` names in messages.
 
-        Args:
-            names: names of the node's ranks, for messages.
-            broadcast: function that returns the value of rank 0 on every rank.
-            barrier: function that returns when all ranks have called it.
+        `broadcast` returns rank 0's value on every rank, `barrier` returns when all have called it. OSError without memory.
         """
         self._names, self.rank, self.ranks, self._slot_bytes = list(names), rank, len(names), slot_bytes
         self._library, self._bytes, handle = attached(
@@ -141,15 +142,10 @@ class Exchange:
     def whole(
         self, kind: Whole, x: Tensor, out: Tensor, *, wire: torch.dtype, op: Combination = "sum", scale: float = 1.0
     ) -> Operation:
-        """Run a complete operation over the ranks of this node.
+        """Run a complete operation over the ranks of this node, on dense 1D tensors of one data type, moved as `wire`.
 
-        Args:
-            kind: all_reduce: x and out are the same tensor and receive the reduction times scale. reduce_scatter: out
-                receives the reduction of part r of x. all_gather: out receives x of every rank, and x may be its own
-                part of out.
-            x: dense 1D input.
-            out: dense 1D output, of the same data type.
-            wire: data type in the segment.
+        all_reduce: x and out are the same tensor and receive the reduction times scale. reduce_scatter: out receives the
+        reduction of part r of x. all_gather: out receives x of every rank, and x may be its own part of out.
         """
         part = min(x.numel(), out.numel())
         chunk = self.piece_elements(wire) * (self.ranks if kind == "all_reduce" else 1)
@@ -170,25 +166,17 @@ class Exchange:
 
     def put(self, number: int, pieces: Pieces, x: Tensor, *, wire: torch.dtype, patience: int) -> bool:
         """Copy the pieces of the other ranks into the segment, as type `wire`."""
-        status = self._library.hc_exchange_put(
-            *(self._handle, number % (1 << 32), pieces.address, x.data_ptr(), TYPES[x.dtype], TYPES[wire], patience),
-            ctypes.byref(self._gone),
-        )
-        if not self._is_done(status):
-            return False
-        self._count(sum(map(pieces.count, range(self.ranks))) - pieces.count(self.rank), wire)
-        return True
+        done = self._step(self._library.hc_exchange_put, number, pieces, *_typed(x), TYPES[wire], patience)
+        if done:
+            self._count(sum(map(pieces.count, range(self.ranks))) - pieces.count(self.rank), wire)
+        return done
 
     def offer(self, number: int, pieces: Pieces, x: Tensor, *, patience: int) -> bool:
         """Copy x, the piece of this rank, into the segment, for `get` on the other ranks."""
-        status = self._library.hc_exchange_offer(
-            *(self._handle, number % (1 << 32), pieces.address),
-            *(x.data_ptr(), TYPES[x.dtype], TYPES[x.dtype], patience, ctypes.byref(self._gone)),
-        )
-        if not self._is_done(status):
-            return False
-        self._count(pieces.count(self.rank), x.dtype)
-        return True
+        done = self._step(self._library.hc_exchange_offer, number, pieces, *_typed(x), TYPES[x.dtype], patience)
+        if done:
+            self._count(pieces.count(self.rank), x.dtype)
+        return done
 
     def combine(
         self,
@@ -203,31 +191,21 @@ class Exchange:
         patience: int,
         keep: bool = True,
     ) -> Tensor | None:
-        """Reduce the piece of this rank over all ranks; its own values are read directly from x.
+        """Reduce the piece of this rank over all ranks; its own values are read directly from x. None: retry.
 
-        Args:
-            pieces: positions of the pieces in x.
-            wire: data type in the segment.
-            out: also receives the result; of the type of x, or of `wire` without `keep`. It may be the piece in x.
-            patience: nanoseconds for which the call may wait.
-            keep: whether other ranks `get` the result after `publish`; otherwise the chunk ends here.
-
-        Returns:
-            The result (the shared memory itself with `keep`, else `out`); None if the step must be retried.
+        With `keep`, return the result in shared memory, which other ranks `get` after `publish`. Otherwise the chunk ends
+        here with the result in `out`, of type `wire`, which may be the piece in x. With both, `out` has the type of x.
         """
         pointer = ctypes.c_void_p()
-        status = self._library.hc_exchange_combine(
-            *(self._handle, number % (1 << 32), pieces.address, x.data_ptr(), TYPES[x.dtype]),
-            *(TYPES[wire], COMBINATIONS[op], scale),
-            *(None if out is None else out.data_ptr(), TYPES[x.dtype if out is None else out.dtype]),
-            *(ctypes.byref(pointer) if keep else None, patience, ctypes.byref(self._gone)),
-        )
-        if not self._is_done(status):
+        target = (None, TYPES[x.dtype]) if out is None else _typed(out)
+        if not self._step(
+            *(self._library.hc_exchange_combine, number, pieces, *_typed(x), TYPES[wire], COMBINATIONS[op], scale),
+            *(*target, ctypes.byref(pointer) if keep else None, patience),
+        ):
             return None
-        count = pieces.count(self.rank)
         if not keep:
-            assert out is not None, "a result requires `keep` or `out`"
             return out
+        count = pieces.count(self.rank)
         self._count(count, wire)
         offset = (pointer.value or 0) - self._bytes.data_ptr()
         return self._bytes[offset : offset + count * wire.itemsize].view(wire)
@@ -240,11 +218,7 @@ class Exchange:
         self, number: int, pieces: Pieces, out: Tensor, *, wire: torch.dtype, with_own: bool, patience: int
     ) -> bool:
         """Copy the pieces of other ranks, and `with_own` this rank's piece, to their positions in `out`."""
-        status = self._library.hc_exchange_get(
-            *(self._handle, number % (1 << 32), pieces.address, TYPES[wire], with_own),
-            *(out.data_ptr(), TYPES[out.dtype], patience, ctypes.byref(self._gone)),
-        )
-        return self._is_done(status)
+        return self._step(self._library.hc_exchange_get, number, pieces, TYPES[wire], with_own, *_typed(out), patience)
 
     def fold(self, parts: Sequence[Tensor], op: Combination, out: Tensor) -> None:
         """Reduce parts of one data type in their order, in fp32, into `out`, which may be one of the parts."""
@@ -252,6 +226,11 @@ class Exchange:
         self._library.hc_exchange_fold(
             self._handle, len(parts), out.numel(), rows, TYPES[out.dtype], COMBINATIONS[op], out.data_ptr()
         )
+
+    def _step(self, function: Any, number: int, pieces: Pieces, *arguments: Any) -> bool:
+        """Call a step of the kernels on a chunk; return whether it completed."""
+        place = self._handle, number % (1 << 32), pieces.address
+        return self._is_done(function(*place, *arguments, ctypes.byref(self._gone)))
 
     @staticmethod
     def _count(elements: int, dtype: torch.dtype) -> None:
@@ -262,6 +241,53 @@ class Exchange:
         if status == PROCESS_GONE:
             raise RankGone(f"{self._names[self._gone.value]} has ended")
         return bool(status == DONE)
+
+
+def _typed(x: Tensor) -> tuple[int, int]:
+    """Return address and kernels' type of a tensor."""
+    return x.data_ptr(), TYPES[x.dtype]
+
+
+class Segment:
+    """Shared bytes of the ranks, initially zero.
+
+    Attributes:
+        memory: uint8 tensor of the requested size.
+    """
+
+    def __init__(self, num_bytes: int, *, over: Any, timeout_seconds: float) -> None:
+        """Create and map the memory; collective over the ranks of `over`, a group of torch.distributed on one node.
+
+        Raises:
+            OSError: the memory is not available.
+        """
+
+        def broadcast(value: Any) -> Any:
+            box = [value]
+            dist.broadcast_object_list(box, group_src=0, group=over)
+            return box[0]
+
+        self._names = [f"rank {member}" for member in dist.get_process_group_ranks(over)]
+        self._timeout = int(timeout_seconds * NANOSECONDS)
+        library, everything, handle = attached(
+            dist.get_rank(over),
+            len(self._names),
+            slots=(1, CACHE_LINE),
+            more_bytes=num_bytes,
+            broadcast=broadcast,
+            barrier=partial(dist.barrier, group=over),
+        )
+        self.memory: Tensor = everything[everything.numel() - num_bytes :]
+        self._handle, self._gone = handle.value, ctypes.c_int(-1)
+        weakref.finalize(self, library.hc_exchange_detach, handle).atexit = False
+
+    def meet(self, calls: Any) -> None:
+        """Wait through `calls`, the library or a recorder of its calls, until all ranks have written."""
+        calls.hc_exchange_meet(self._handle, self._timeout, self._gone)
+
+    def absent(self) -> str | None:
+        """Return the rank that was missing at the timeout; None if all arrived."""
+        return None if self._gone.value < 0 else self._names[self._gone.value]
 
 
 def attached(
@@ -275,11 +301,7 @@ def attached(
 ) -> tuple[Any, Tensor, ctypes.c_void_p]:
     """Create the kernels' exchange of the ranks of a node, with `more_bytes` zero bytes at its end; collective.
 
-    Args:
-        slots: number and bytes of the slots of a rank.
-
-    Returns:
-        The library, all bytes (uint8), and the handle of the exchange.
+    `slots` are number and bytes of the slots of a rank. Returns the library, all bytes (uint8), and the exchange.
     """
     library, size, handle = native.library(), ctypes.c_int64(), ctypes.c_void_p()
     assert library is not None, "an exchange needs the C kernels"

@@ -20,7 +20,7 @@ from dithc.parallel.attention import Apart
 from dithc.parallel.cache import Blocks
 from dithc.parallel.degrees import Work
 from dithc.parallel.denoise import Denoiser
-from dithc.parallel.strips import rotated_from
+from dithc.parallel.stages import rotated_from
 
 MOST_TOKENS, PART, BLOCKS = 1024, 4, 2  # tokens of the long strip; divisor for the short strip; number of timed blocks
 ROUNDS, WINDOW_SECONDS, LONG_SECONDS = 3, 0.05, 0.5

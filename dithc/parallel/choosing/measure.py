@@ -47,11 +47,8 @@ def measured(
 ) -> Rates:
     """Return the measured rates of the connected ranks; collective, equal on all.
 
-    Args:
-        model: network in evaluation mode; None without a network.
-        bf16: whether products use bf16.
-        decode: function that decodes a part of an image and returns the number of parts per image.
-        nodes: ranks of each node.
+    `model` is in evaluation mode, `nodes` the ranks of each node. `decode` decodes a part of an image and returns the
+    number of parts per image.
     """
     group.barrier()
     found: dict[str, Any] = {}

@@ -45,14 +45,10 @@ def spans(length: int, side: int, *, factor: int, reach: int | None) -> list[Spa
 
 @torch.no_grad()
 def decoded(codec: Codec, latent: Tensor, *, tile: tuple[int, int], ranks: Ranks = ALONE) -> Iterator[Tensor]:
-    """Yield the image of a latent in row blocks (C, rows, f W) on the first rank; no blocks on others.
+    """Yield the image of a latent (Z, H, W) in row blocks (C, rows, f W) on the first rank; no blocks on others.
 
-    Memory holds one row of tiles. The layout depends on the sizes only, so the number of ranks does not change any bit.
-
-    Args:
-        latent: scaled latent (Z, H, W), on every rank.
-        tile: rows and columns of a tile in the latent; at most its size.
-        ranks: ranks that decode the tiles of a row together; all must exhaust the iterator.
+    `tile` is at most the size of the latent; all ranks must exhaust the iterator. Memory holds one row of tiles. The
+    layout depends on the sizes only, so the number of ranks does not change any bit.
     """
     f, done, width = codec.factor, 0, latent.shape[2] * codec.factor
     rows, columns = (

@@ -5,7 +5,6 @@ from types import SimpleNamespace
 
 import pytest
 
-from dithc.comm.exposure import Exposure, Meter, covered
 from dithc.comm.gradients.buckets import (
     ALIGNMENT,
     BUCKETS,
@@ -14,6 +13,7 @@ from dithc.comm.gradients.buckets import (
     SHARE_ELEMENTS,
     arrange,
 )
+from dithc.comm.traffic import Exposure, Meter, covered
 
 SIZES = (1, 5000, 1024, 1025, 70_000, 3, 999_999, 2048)
 ORDER = (7, 0, 6, 3, 1, 5, 2, 4)

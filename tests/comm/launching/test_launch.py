@@ -198,10 +198,9 @@ def test_what_a_killed_launch_left_is_removed_by_the_next(tmp_path):
 
 
 def test_launcher_that_waits_for_what_has_ended_is_ended_too(monkeypatch, tmp_path):
-    monkeypatch.setattr(supervision, "CHILDLESS_SECONDS", 0.2)
+    monkeypatch.setattr(supervision, "CHILDLESS_SECONDS", 0.5)
     monkeypatch.setattr(supervision, "STARTS", 2)
-    waits = f"import subprocess, time; subprocess.run(['echo', 'x'], stdout=open('{tmp_path}/started', 'a')); time.sleep(3600)"
-    line = [sys.executable, "-c", waits]
+    line = ["sh", "-c", f"echo x >> {tmp_path}/started; exec sleep 3600"]
     status = supervise(line, environment=os.environ, launcher="mpiexec", vendor="mpich", meet_in=tmp_path)
     assert status == 128 + signal.SIGTERM
     assert (tmp_path / "started").read_text() == "x\nx\n", "it is started again, for so often"

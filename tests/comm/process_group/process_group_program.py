@@ -312,24 +312,6 @@ def failing_backward() -> None:
         loss.backward()
 
 
-def long_arrays() -> None:
-    """More elements than MPI's counts allow; the last elements show whether all were sent."""
-    length = 2**31 + 3
-    x = torch.zeros(length, dtype=torch.uint8)
-    x[[0, 2**31 - 1, -1]] = RANK + 1
-    dist.all_reduce(x)
-    assert x[[0, 1, 2**31 - 1, 2**31, -1]].tolist() == [3, 0, 3, 0, 3]
-    x[-2] = RANK + 7
-    dist.broadcast(x, src=1)
-    assert x[[-2, -1]].tolist() == [8, 3]
-    if RANK == 0:
-        x[-3] = 9
-        dist.send(x, dst=1)
-    else:
-        dist.recv(x, src=0)
-    assert x[-3] == 9
-
-
 def absent() -> None:
     """The last rank does not participate: the other ranks get an error in time that names it."""
     processes = WORLD.allgather(os.getpid())

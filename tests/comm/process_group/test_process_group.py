@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from dithc.pages import available_bytes
 from tests.comm.test_group import run_line, run_program
 
 pytestmark = pytest.mark.mpi
@@ -55,16 +54,6 @@ def test_collectives_and_what_stands_on_them(ranks, nodes, settings):
     assert done.returncode == 0, done.stderr
     assert sorted(done.stdout.splitlines()) == done_lines(ranks)
     assert ("the nodes have different numbers of ranks" in done.stderr) == (ranks == 3)
-
-
-@pytest.mark.sampled("collectives")
-@pytest.mark.slow
-def test_arrays_longer_than_the_counts_of_mpi():
-    if (available_bytes() or 0) < 8 << 30:
-        pytest.skip("needs 8 GiB of memory")
-    done = run_program(PROGRAM, 2, "long_arrays")
-    assert done.returncode == 0, done.stderr
-    assert sorted(done.stdout.splitlines()) == done_lines(2)
 
 
 def test_ranks_that_stay_away_are_an_error_in_time():

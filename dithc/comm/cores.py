@@ -99,10 +99,7 @@ def _asked_threads() -> int | None:
 
 
 def _threads(asked: int, mine: RankPlan, machine: Machine, *, launched: bool) -> int:
-    """Return the compute threads of a rank for which OMP_NUM_THREADS is set: its value.
-
-    If it counts a scheduler's CPUs and several of them share a core, it is one thread per core instead.
-    """
+    """Return the compute threads for which OMP_NUM_THREADS asks, but one per core if CPUs of a scheduler share cores."""
     cores = sum(1 for core in machine.cores if set(core.cpus) & set(mine.cpus))
     if launched and cores < asked <= len(mine.cpus):
         log.info(f"{cores} compute thread(s) per rank: its {asked} CPU(s) are {cores} core(s)")

@@ -96,10 +96,7 @@ def left_over(environment: Mapping[str, str]) -> list[str]:
 
 
 def for_ranks(environment: Mapping[str, str], *, on_this_node: bool) -> dict[str, str]:
-    """Return the environment for ranks and for the probe of MPI.
-
-    `on_this_node` specifies that mpiexec starts all ranks on this node, without a job manager.
-    """
+    """Return the environment for ranks and for the probe of MPI; `on_this_node`: mpiexec does not use a job manager."""
     dropped = {*left_over(environment)}
     if on_this_node:
         dropped |= {*HOSTS, *(name for name in environment if name.startswith(TASK))}

@@ -357,7 +357,6 @@ def _say(error: BaseException | None, *, who: str) -> None:
 
 
 def _log_of(error: UserError) -> logging.Logger:
-    """Return the logger of the dithc module that raised the error."""
     modules = [frame.f_globals.get("__name__", "") for frame, _ in walk_tb(error.__traceback__)]
     return logger(next((name for name in reversed(modules) if name.startswith("dithc.")), __name__))
 

@@ -45,7 +45,6 @@ class World:
         self._process = os.getpid()
 
     def all_gather(self, value: Any) -> list[Any]:
-        """Return every rank's value in rank order, on every rank."""
         return list(self._communicator.allgather(value))
 
     def broadcast(self, value: Any) -> Any:
@@ -147,11 +146,9 @@ class Channel:
         return self._communicator.bcast(value, root=0)
 
     def wait_for_all(self) -> None:
-        """Block until all ranks have called this method."""
         self._communicator.Barrier()
 
     def all_reduce(self, x: Buffer, op: str) -> Request:
-        """Reduce x over the ranks in place."""
         return Request(self._communicator.Iallreduce(MPI.IN_PLACE, x, op=OPERATIONS[op]), x)
 
     def all_reduce_and_wait(self, x: Buffer, op: str) -> None:
@@ -188,7 +185,6 @@ class Channel:
         return Request(self._communicator.Ialltoallv(*layouts), x, out)
 
     def send(self, x: Buffer, *, to: int, tag: int) -> Request:
-        """Send x; `receive` on the other rank accepts it."""
         return Request(self._communicator.Isend(x, dest=to, tag=tag), x)
 
     def receive(self, out: Buffer, *, source: int | None, tag: int) -> Request:
@@ -197,12 +193,10 @@ class Channel:
         return Request(self._communicator.Irecv(out, source=origin, tag=tag), out)
 
     def barrier(self) -> Request:
-        """Return a request that completes when all ranks have called this method."""
         return Request(self._communicator.Ibarrier())
 
 
 def multiple_threads() -> bool:
-    """Check whether several threads may call MPI simultaneously."""
     return bool(MPI.Query_thread() == MPI.THREAD_MULTIPLE)
 
 

@@ -48,11 +48,9 @@ class Placement:
 
     @property
     def huge_bytes(self) -> int:
-        """Bytes on transparent huge pages."""
         return sum(found.huge_bytes or 0 for found in self.clusters)
 
     def describe(self) -> str:
-        """Return a one-line summary."""
         place = f"of {self.num_bytes / MIB:.0f} MiB in {self.num_tensors} tensors on huge pages"
         huge = f"{self.huge_bytes / MIB:.0f} {place}"
         if not self.nodes:

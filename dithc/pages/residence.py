@@ -31,7 +31,6 @@ class Residence:
 
     @property
     def resident_bytes(self) -> int:
-        """Bytes on all nodes."""
         return sum(self.bytes_of_node.values())
 
 

@@ -43,10 +43,7 @@ log = logger(__name__)
 
 
 class Decoding:
-    """Decoder of replicated latents; images are returned on the first rank.
-
-    `obstacle` is the reason against a partition of images, or None.
-    """
+    """Decoder of replicated latents; `obstacle` is the reason against a partition of images, or None."""
 
     def __init__(self, codec: Codec, ranks: Ranks, *, by_rows: ByRows = False) -> None:
         """Select the method and log the reason. `by_rows` True partitions every image.

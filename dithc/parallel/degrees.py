@@ -40,7 +40,6 @@ class Degrees:
 
     @property
     def tokens(self) -> int:
-        """Ranks that share the tokens of an image."""
         return self.shared * self.ulysses * self.ring
 
     @property
@@ -50,7 +49,6 @@ class Degrees:
 
     @property
     def size(self) -> int:
-        """Ranks of a group."""
         return self.data * self.rows * self.inner
 
     def __str__(self) -> str:
@@ -126,7 +124,6 @@ class Work:
 
     @property
     def row_flops(self) -> float:
-        """Total FLOPs per row."""
         return self.linear_flops + self.attention_flops + self.uncut_flops
 
 

@@ -93,7 +93,6 @@ class Ranks:
         return arrived
 
     def spread(self, x: Tensor, *, source: int) -> Tensor:
-        """Broadcast a dense tensor of one rank to all."""
         if self.size > 1:
             distributed.broadcast(x, group=self.group, group_src=source)
         return x
@@ -133,5 +132,4 @@ def cut(count: int, size: int) -> list[int]:
 
 
 def starts(lengths: Sequence[int]) -> list[int]:
-    """Return the start of each part."""
     return list(accumulate(lengths, initial=0))[:-1]

@@ -38,7 +38,6 @@ class Shared:
         self._segments[-1].meet(calls)
 
     def absent(self) -> str | None:
-        """Return the missing rank, or None."""
         return next((rank for segment in self._segments if (rank := segment.absent()) is not None), None)
 
 
@@ -90,7 +89,6 @@ def tensor_in(segment: Any, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
 
 
 def explained(error: ValueError, absent: str) -> UserError:
-    """Return the UserError for a barrier with a missing rank."""
     told = problem(
         f"{absent} is lost while ranks generate an image together",
         got=f"{absent} {str(error).rpartition(WAITED_FOR)[2]}",

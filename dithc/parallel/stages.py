@@ -63,7 +63,6 @@ class Staged:
     """Calls of a network in one sampling run on the same rows; `keys` is this stage's attention for `hcops.part.part_of`."""
 
     def __init__(self, model: DiT, settings: training.Pipefusion, stages: Ranks) -> None:
-        """Initialize for a network in evaluation mode and its stages; collective."""
         tokens, depth, degree = model.config.num_tokens, len(model.blocks), settings.pipefusion_parallel_degree
         _check("pipefusion_parallel_degree", degree, depth, "blocks of the network, at least one per stage")
         _check("num_pipeline_patch", settings.patches, tokens, "tokens of an image, at least one per patch")
@@ -76,11 +75,7 @@ class Staged:
         self._calls, self._rows = 0, 0
 
     def __call__(self, x: Tensor, t: Tensor, y: Tensor) -> Tensor:
-        """Return patches (n, T, p*p*out), fp32, on every stage, of latents (n, Z, h, w), timesteps (n) and labels (n).
-
-        Raises:
-            UserError: rows differ from the previous call.
-        """
+        """Return patches (n, T, p*p*out), fp32, on every stage, of latents (n, Z, h, w), timesteps (n) and labels (n)."""
         if self._rows not in (0, len(x)):
             raise problem(
                 "rows per network call in a sampling run with pipefusion",

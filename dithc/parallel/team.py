@@ -1,8 +1,4 @@
-"""Group of ranks that generates a shard, and the part of each rank.
-
-A group of R ranks generates a shard. It is divided into data parts of the images; each part into branches of guidance
-and windows of a scene; each of these into parts of the tokens, or stages of the network.
-"""
+"""Group of ranks that generates a shard: data parts of the images, branches and windows, stages, and parts of the tokens."""
 
 import math
 from collections.abc import Callable, Sequence

@@ -50,7 +50,6 @@ def chosen_degrees(
 
 
 def work_of(images: Images | Reconstructions, shards: Sequence[int], *, job: Job) -> Work:
-    """Return the work of shards with the given numbers of images."""
     if not isinstance(images, Images):
         return Work(shards=shards)
     branches, staged = 1 if job.evaluation.guidance == 1.0 else 2, job.evaluation.pipefusion

@@ -104,7 +104,6 @@ def inputs_of(job: Job) -> dict[str, str]:
 
 
 def _open_codec(job: Job) -> tuple[Reconstructions, dict[str, Any]]:
-    """Return tiles and codec of a codec-only evaluation, and their manifest entries."""
     tiles, codec = _tiles_and_codec(job)
     meta = {"step": None, "codec": codec.id, "stretch": digest(tiles.info["display"])}
     return Reconstructions(codec, tiles, evaluation=job.evaluation), meta
@@ -258,7 +257,6 @@ def _reporter(bar: progress, *, images: int, made: int, total: int) -> Any:
 
 
 def _way(chosen: training.Evaluation, *, meta: dict[str, Any]) -> dict[str, Any]:
-    """Return the manifest entries of the sampling settings."""
     kept = (
         "weights",
         "sampler",

@@ -32,7 +32,6 @@ class Reconstructions:
         self.count = len(self.rows)
 
     def labels(self, indices: Sequence[int]) -> list[int]:
-        """Return the label of each tile."""
         return [int(label) for label in self._tiles.labels[self.rows[list(indices)]]]
 
     def images(self, indices: Sequence[int], *, on_step: OnStep | None = None) -> Tensor:

@@ -107,7 +107,6 @@ class _Rows:
         self._start = file.tell()
 
     def append(self, rows: npt.NDArray[Any]) -> None:
-        """Write the next rows (C, rows, W)."""
         _, height, width = self._shape
         for band, part in enumerate(rows):
             self._file.seek(self._start + (band * height + self._done) * width * self._dtype.itemsize)

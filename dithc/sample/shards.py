@@ -129,7 +129,6 @@ class Shards:
         atomic_write(self.sidecar(shard), seal(said))
 
     def unwritten(self, shard: int, error: OSError) -> UserError:
-        """Return the error of a failed write."""
         return problem(
             f"shard {shard} could not be written to {self.folder}",
             got=error,
@@ -138,14 +137,12 @@ class Shards:
         )
 
     def files(self) -> list[Path]:
-        """Return the paths of all arrays and sidecars."""
         shards = range(self.count)
         arrays = [self.path(shard, kind=kind) for shard in shards for kind in ("shard", "rgb")]
         return [*arrays, *map(self.sidecar, shards)]
 
 
 def as_stored(images: npt.NDArray[np.float32]) -> npt.NDArray[np.float16]:
-    """Convert scaled units to the stored type."""
     return np.clip(images, -LARGEST_FP16, LARGEST_FP16).astype(np.float16)
 
 

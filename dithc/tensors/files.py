@@ -61,12 +61,10 @@ class Piece:
 
     @classmethod
     def whole(cls, name: str, values: Tensor) -> "Piece":
-        """Return a piece that contains the complete tensor."""
         return cls(name=name, values=values, shape=tuple(values.shape), dim=None if values.dim() == 0 else 0)
 
     @property
     def is_whole(self) -> bool:
-        """True if the piece contains all elements."""
         return self.values.numel() == math.prod(self.shape)
 
 
@@ -127,7 +125,6 @@ class TensorFile:
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of the tensors, without the header."""
         return sum(piece.values.nbytes for piece in self.pieces)
 
     def head(self) -> bytes:

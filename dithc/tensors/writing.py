@@ -91,7 +91,6 @@ class NewFile:
         os.fsync(self._file)
 
     def _go_through_cache(self) -> None:
-        """Use the page cache for the rest of the file."""
         if self._is_direct:
             self._is_direct = False
             flags = fcntl.fcntl(self._file, fcntl.F_GETFL)

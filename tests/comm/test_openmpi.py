@@ -23,7 +23,6 @@ SCENES = (
     "shards",
     "messages",
     "subgroups",
-    "parallel_training",
     "reduced_gradients",
     "failures",
 )

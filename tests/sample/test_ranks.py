@@ -95,38 +95,26 @@ def test_ranks_wait_for_each_other_for_days_while_they_sample(words, tmp_path, m
 
 
 @pytest.mark.parametrize(
-    ("ranks", "said"),
+    ("machine", "ranks", "said"),
     [
-        ([], "one rank  <- chosen"),
-        (
-            ["2x2"],
-            "within a node and between nodes are unknown. To predict them, set the environment variable DITHC_",
-        ),
-        (["0"], "sample: error: --degrees\n  got:      '0'\n"),
-        (["20000x4"], "sample: error: --degrees\n  got:      '20000x4'\n"),
+        ("", [], ["one rank  <- chosen"]),
+        ("", ["2x2"], ["within a node and between nodes are unknown", "set the environment variable DITHC_MACHINE"]),
+        ("", ["0"], ["sample: error: --degrees\n  got:      '0'\n"]),
+        ("", ["20000x4"], ["sample: error: --degrees\n  got:      '20000x4'\n"]),
+        ("lx2.yaml", ["16x4"], ["of 64 ranks", "links described: LX2", "2 heads are not a multiple of 3"]),
     ],
 )
-def test_degrees_are_printed_and_nothing_is_sampled(words, tmp_path, capsys, ranks, said):
+def test_degrees_are_printed_and_nothing_is_sampled(words, tmp_path, capsys, monkeypatch, machine, ranks, said):
     from dithc.cli import main
 
-    folder = tmp_path / "x"
-    assert main([*words(folder)[3:], "--degrees", *ranks]) == (2 if "error" in said else 0)
+    folder, is_error = tmp_path / "x", "error" in said[0]
+    if machine:
+        monkeypatch.setenv("DITHC_MACHINE", str(Path(__file__).parents[2] / "profiles/machines" / machine))
+    assert main([*words(folder)[3:], "--degrees", *ranks]) == (2 if is_error else 0)
     output = capsys.readouterr()
-    assert said in (output.err if "error" in said else output.out)
-    assert ("DITHC_MACHINE" in output.out) == ("DITHC_" in said)
+    assert all(words in (output.err if is_error else output.out) for words in said)
+    assert ("DITHC_MACHINE" in output.out) == (ranks == ["2x2"])
     assert not folder.exists()
-
-
-def test_degrees_of_a_described_machine(words, tmp_path, capsys, monkeypatch):
-    from dithc.cli import main
-
-    lx2 = Path(__file__).parents[2] / "profiles/machines/lx2.yaml"
-    monkeypatch.setenv("DITHC_MACHINE", str(lx2))
-    assert main([*words(tmp_path / "x")[3:], "--degrees", "16x4"]) == 0
-    output = capsys.readouterr().out
-    assert "of 64 ranks" in output
-    assert "links described: LX2" in output
-    assert "2 heads are not a multiple of 3" in output
 
 
 @pytest.mark.sampled("several ranks")

@@ -59,7 +59,6 @@ class Arrangement:
     length: int
 
     def bucket_of(self, number: int) -> Bucket:
-        """Return the bucket of a tensor."""
         return next(bucket for bucket in self.buckets if number in bucket.members)
 
 

@@ -22,10 +22,7 @@ RANK_BYTES, FAST_RANK_BYTES = 1_070_000, 7_500_000
 
 
 def check_shared_memory(ranks: int | None = None) -> None:
-    """Reject a /dev/shm that is too small for the ranks of this node, on which MPICH would end by SIGBUS.
-
-    `ranks` is their number before their start; None inside a rank.
-    """
+    """Reject a /dev/shm that is too small for the `ranks` of this node (None inside a rank): MPICH ends by SIGBUS."""
     if "MPIR_CVAR_NOLOCAL" in os.environ or (ranks is None and "PMI_RANK" not in os.environ):
         return  # MPICH without shared memory, or another MPI
     here = re.match(r"\d*", os.environ.get("MPI_LOCALNRANKS") or os.environ.get("SLURM_STEP_TASKS_PER_NODE", ""))

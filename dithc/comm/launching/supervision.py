@@ -98,7 +98,6 @@ class _How:
 def _supervise_once(
     line: Sequence[str], *, environment: Mapping[str, str], how: _How, met: Path | None, told: list[signal.Signals]
 ) -> int:
-    """Run the line once; record forwarded signals in `told`."""
     driver = _driver(environment)
     stop = carried_signal(signal.SIGTERM, launcher=how.launcher, vendor=how.vendor)
     try:
@@ -213,7 +212,6 @@ def _sweep(folder: Path) -> None:
 
 
 def _ours() -> str:
-    """Return the prefix of marker files of launches of this host."""
     return f".dithc-met-{socket.gethostname()}-"
 
 
@@ -236,7 +234,7 @@ def _is_rank(pid: int) -> bool:
 def _children() -> dict[int, set[int]]:
     found: dict[int, set[int]] = {}
     for path in Path("/proc").glob("[0-9]*"):
-        state, parent = (process_fields(path.name) or "X0")[:2]
+        state, parent = (process_fields(path.name) or ["X", "0"])[:2]
         if state not in "ZX":
             found.setdefault(int(parent), set()).add(int(path.name))
     return found

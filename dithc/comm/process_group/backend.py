@@ -98,7 +98,6 @@ class MpiProcessGroup(_PROCESS_GROUP):  # type: ignore[misc]
     group_desc = property(getGroupDesc)
 
     def shutdown(self) -> None:
-        """End the communication thread after the active operations."""
         if not self.service.stop(timeout_seconds=STOP_SECONDS):
             log.warning("communication thread: still waiting for other ranks after %g s; abandoning it", STOP_SECONDS)
         _living.discard(self)
@@ -223,7 +222,6 @@ def wait_at_most(seconds: float | None, *, stopped_seconds: float | None = None)
 
 
 def communicate_on(cpu: int) -> None:
-    """Bind all present and future communication threads to a logical CPU."""
     global _communication_cpu
     _communication_cpu = cpu
     for group in list(_living):
@@ -231,7 +229,6 @@ def communicate_on(cpu: int) -> None:
 
 
 def recorded() -> AbstractContextManager[list[Span]]:
-    """Record operations submitted to the communication threads in a `with` block."""
     return service.recorded(group.service for group in list(_living))
 
 

@@ -86,7 +86,6 @@ class Collectives:
         return [tensor]
 
     def broadcast(self, tensor: Tensor, *, root: int) -> Operation:
-        """Copy the tensor of rank `root` to all ranks."""
         flat = _dense(tensor)
         yield from _piecewise(_movable(flat), partial(self._channel.broadcast, root=root))
         return _give_back(tensor, flat)
@@ -207,13 +206,11 @@ class Collectives:
         return [tensor]
 
     def receive(self, tensor: Tensor, *, source: int | None, tag: int) -> Operation:
-        """Receive the tensor from rank `source` with this tag."""
         flat = _dense(tensor)
         yield from _piecewise(_movable(flat), partial(self._channel.receive, source=source, tag=tag))
         return _give_back(tensor, flat)
 
     def barrier(self) -> Operation:
-        """Complete when all ranks have started it."""
         yield from _until_done(self._channel.barrier())
         return []
 
@@ -259,7 +256,6 @@ def _reducible(flat: Tensor, op: Reduction) -> tuple[Tensor, bool]:
 
 
 def _is_shared(flat: Tensor, op: Reduction) -> bool:
-    """Return whether the node exchange supports data type and reduction."""
     return flat.dtype in TYPES and op in ("sum", "mean", "max", "min", "product")
 
 
@@ -284,6 +280,5 @@ def _pieces(flat: Tensor) -> Sequence[Tensor]:
 
 
 def _piecewise(flat: Tensor, begin: Callable[[Buffer], Request]) -> Operation:
-    """Begin a request for each piece of a flat tensor, one after the other."""
     for piece in _pieces(flat):
         yield from _until_done(begin(piece.numpy()))

@@ -44,23 +44,16 @@ Whole = Literal["all_reduce", "reduce_scatter", "all_gather"]
 WHOLES: dict[Whole, int] = {"all_reduce": 0, "reduce_scatter": 1, "all_gather": 2}
 
 
-class RankGone(UserError):
-    """Error of a rank process that has ended or hangs while other ranks wait for it."""
-
-    status = 1  # not an input error
-
-    def __init__(self, said: str) -> None:
-        told = problem(
-            "a rank is lost",
-            got=said,
-            expected="all ranks until the work is done",
-            fix="find the cause in the log of that rank (a signal, memory), then restart: completed work is kept",
-        )
-        super().__init__(str(told))
-        self._said = said
-
-    def __reduce__(self) -> tuple[type["RankGone"], tuple[str]]:
-        return RankGone, (self._said,)  # the default would format the message twice
+def rank_gone(said: str) -> UserError:
+    """Return the error for a rank process that has ended or hangs while other ranks wait for it."""
+    error = problem(
+        "a rank is lost",
+        got=said,
+        expected="all ranks until the work is done",
+        fix="find the cause in the log of that rank (a signal, memory), then restart: completed work is kept",
+    )
+    error.status = 1  # not an input error
+    return error
 
 
 class _Pieces(ctypes.Structure):
@@ -94,7 +87,6 @@ class Pieces:
         self.address = ctypes.addressof(self._struct)
 
     def count(self, rank: int) -> int:
-        """Return the number of elements of a rank's piece."""
         return max(0, min(self.length, self.limit - self.offsets[rank]))
 
 
@@ -211,7 +203,6 @@ class Exchange:
         return self._bytes[offset : offset + count * wire.itemsize].view(wire)
 
     def publish(self, number: int) -> None:
-        """Mark the piece of this rank as complete."""
         self._library.hc_exchange_publish(self._handle, number % (1 << 32))
 
     def get(
@@ -239,12 +230,11 @@ class Exchange:
 
     def _is_done(self, status: int) -> bool:
         if status == PROCESS_GONE:
-            raise RankGone(f"{self._names[self._gone.value]} has ended")
+            raise rank_gone(f"{self._names[self._gone.value]} has ended")
         return bool(status == DONE)
 
 
 def _typed(x: Tensor) -> tuple[int, int]:
-    """Return address and kernels' type of a tensor."""
     return x.data_ptr(), TYPES[x.dtype]
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dithc import native
 from dithc.comm.environment import node_name, process_fields
 from dithc.comm.mpi import Channel
-from dithc.comm.process_group.exchange import MOST_RANKS, SLOT_BYTES, Exchange, RankGone
+from dithc.comm.process_group.exchange import MOST_RANKS, SLOT_BYTES, Exchange, rank_gone
 from dithc.comm.process_group.hierarchy import ACROSS_SLOT_BYTES, Across, Node
 from dithc.log import logger
 
@@ -65,16 +65,18 @@ class Neighbours:
         self._stopped_since: dict[int, float] = {}
 
     def look(self, *, stopped_seconds: float | None = None) -> None:
-        """Raise RankGone if a process has ended, or was stopped by a signal for `stopped_seconds`."""
+        """Raise UserError if a process has ended, or was stopped by a signal for `stopped_seconds`."""
         for rank, pid in self._processes.items():
             try:
                 os.kill(pid, 0)
             except ProcessLookupError:
-                raise RankGone(f"{_name(rank, self._ranks, size=len(self._hosts))} (process {pid}) has ended") from None
+                raise rank_gone(
+                    f"{_name(rank, self._ranks, size=len(self._hosts))} (process {pid}) has ended"
+                ) from None
             except PermissionError:
                 continue
             if stopped_seconds is not None and self._stopped_for(rank) > stopped_seconds:
-                raise RankGone(f"{self.describe(rank)} for {stopped_seconds:g} s, while other ranks wait for it")
+                raise rank_gone(f"{self.describe(rank)} for {stopped_seconds:g} s, while other ranks wait for it")
 
     def _stopped_for(self, rank: int) -> float:
         """Return the seconds since a rank was first found stopped."""

@@ -48,10 +48,7 @@ def computing(model: DiT, work: Work, *, bf16: bool) -> dict[str, float]:
 
 
 def crowds(model: DiT, work: Work, group: Group, *, place: int, most: int, bf16: bool) -> dict[int, float]:
-    """Return seconds of a block by the number of active first ranks per node; collective over `group`.
-
-    `place` is this rank's index on its node, `most` the ranks of the largest node.
-    """
+    """Return seconds of a block by the active first ranks per node, of at most `most`; `place` is this rank's index."""
     found = {}
     block = _block(model, model.chain()[:BLOCKS], work, strips(work)[1])
     for ranks in sorted({min(1 << power, most) for power in range(most.bit_length() + 1)}):
@@ -121,10 +118,7 @@ def _window(action: Callable[[], object]) -> float:
 
 
 class _AllKeys(Apart):
-    """Attention of a strip over keys and values of a complete image, as in shared memory, on one rank.
-
-    Short strips (`most_tokens` 0) are always one call if supported.
-    """
+    """Attention of a strip over keys and values of a complete image, as in shared memory, on one rank."""
 
     def __init__(self, tokens: int, *, in_sequence: bool) -> None:
         self._tokens, self.in_sequence = tokens, in_sequence

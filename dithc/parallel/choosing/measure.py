@@ -139,7 +139,6 @@ def _meeting(ranks: Ranks, work: Work) -> float:
 
 
 def _middle(action: Callable[[], Any]) -> float:
-    """Return the median seconds of an action, after a warm-up."""
     action()
     seconds = []
     for _ in range(REPEATS):

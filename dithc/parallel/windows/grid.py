@@ -33,7 +33,6 @@ class Grid:
 
     @property
     def strides(self) -> tuple[int, int]:
-        """Maximum distance between windows."""
         height, width = (max(1, round(side * (1 - self.overlap))) for side in self.window)
         return height, width
 

@@ -191,26 +191,6 @@ def subgroups() -> None:
     assert torch.equal(sharded.redistribute(mesh, [Replicate()]).to_local(), whole)
 
 
-def parallel_training() -> None:
-    """Four steps of DistributedDataParallel; every rank ends with the weights of one process with the full batch."""
-    torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(40, 300), nn.Tanh(), nn.Linear(300, 10))
-    alone = nn.Sequential(nn.Linear(40, 300), nn.Tanh(), nn.Linear(300, 10))
-    alone.load_state_dict(model.state_dict())
-    parallel = DistributedDataParallel(model)
-    for step in range(4):
-        generator = torch.Generator().manual_seed(step)
-        batch = torch.randn(4 * SIZE, 40, generator=generator)
-        for network, own in ((parallel, batch[4 * RANK : 4 * RANK + 4]), (alone, batch)):
-            network.zero_grad()
-            network(own).square().mean().backward()
-            with torch.no_grad():
-                for parameter in network.parameters():
-                    parameter -= 0.1 * parameter.grad
-    for trained, wanted in zip(model.parameters(), alone.parameters(), strict=True):
-        torch.testing.assert_close(trained, wanted, rtol=1e-5, atol=1e-6)
-
-
 class Branching(nn.Module):
     """Layers of which one is used on rank 0 alone and one on no rank; every second rank has another gradient order."""
 

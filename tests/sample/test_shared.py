@@ -11,7 +11,7 @@ import pytest
 from dithc.comm import Group
 from dithc.log import UserError
 from dithc.runs import Manifest
-from dithc.sample import Job, degrees_table, sample
+from dithc.sample import Job, sample
 from tests.ranks import needs_launcher, on_ranks
 
 PROGRAM = """
@@ -128,17 +128,6 @@ def test_images_that_are_there_need_no_ranks(job) -> None:
     numbers = sample(staged(job, "here", stages=2), Group())
     assert numbers is not None
     assert numbers["images"] == 6
-
-
-@pytest.mark.slow
-def test_stages_are_in_the_table_of_choices(job, monkeypatch) -> None:
-    lx2 = Path(__file__).parents[2] / "profiles/machines/lx2.yaml"
-    monkeypatch.setenv("DITHC_MACHINE", str(lx2))
-    table = degrees_table(staged(job, "x", stages=2, images=64), Group(), layout=(4, 4))
-    assert "x stages 2  <- chosen" in table
-    assert "shared" not in table
-    with pytest.raises(UserError, match=r"2 stages on 1 rank"):
-        degrees_table(staged(job, "x", stages=2), Group())
 
 
 @pytest.mark.sampled("several ranks")

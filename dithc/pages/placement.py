@@ -11,7 +11,7 @@ from torch import Tensor
 
 from dithc import native
 from dithc.log import logger
-from dithc.pages.residence import Range, Residence, residence
+from dithc.pages.process import Range, Residence, residence
 
 log = logger(__name__)
 

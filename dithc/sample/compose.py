@@ -22,10 +22,9 @@ from dithc.parallel import Team, groups_of
 from dithc.runs import Manifest, digest, outputs, sha256_file
 from dithc.sample import reuse
 from dithc.sample.choices import chosen_degrees
-from dithc.sample.generate import Images
+from dithc.sample.generate import Images, Reconstructions
 from dithc.sample.job import Job
 from dithc.sample.network import describe, load_guide, load_network
-from dithc.sample.reconstruct import Reconstructions
 from dithc.sample.scenes import check_memory, check_room, free_bytes, picture, write_scene
 from dithc.sample.shards import SHARD_IMAGES, Shards, batches, grid
 

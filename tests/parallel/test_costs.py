@@ -39,10 +39,7 @@ def test_arithmetic_of_a_row_is_that_of_the_closed_form(tokens, flops) -> None:
     assert work.row_flops == pytest.approx(4 * 28 * tokens * 1152 * (6 * 1152 + tokens), rel=0.005)
 
 
-@pytest.mark.parametrize(
-    ("tokens", "one", "ulysses", "shared"),
-    [(256, 0.313, 0.098, 0.079), (1024, 1.39, 0.416, 0.347), (4096, 7.69, 2.19, 1.92)],
-)
+@pytest.mark.parametrize(("tokens", "one", "ulysses", "shared"), [(256, 0.313, 0.098, 0.079), (4096, 7.69, 2.19, 1.92)])
 def test_four_dies_of_a_node_take_what_the_worked_example_says(tokens, one, ulysses, shared) -> None:
     assert step(tokens, Degrees(), PAGE) == pytest.approx(one, rel=0.01)
     assert step(tokens, Degrees(cfg=2, ulysses=2), PAGE) == pytest.approx(ulysses, rel=0.01)

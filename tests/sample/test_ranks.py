@@ -11,29 +11,16 @@ import pytest
 
 from dithc.sample.shards import SHARD_IMAGES
 from tests.ranks import needs_launcher, started
+from tests.sample.conftest import write_experiment
 
 
 @pytest.fixture
 def words(tmp_path, trained):
     """Return a function that builds the `dithc sample` arguments for a folder."""
-    dataset = {
-        "title": "toy",
-        "source": {"kind": "image-folder", "synthetic": {}},
-        "rendering": {"bands": ["R", "G", "B"], "low": 0, "high": 100},
-        "tiles": {"size": 8},
-        "codec": "pixels",
-    }
-    evaluation = {"run": "toy", "images": 2 * SHARD_IMAGES + 5, "sampler": "ddim", "steps": 2, "extractor": "e"}
-    scene = evaluation | {"images": 1, "size": 20, "windows": {"overlap": 0.25, "shift": True}, "guidance": 1.5}
-    content = {
-        "datasets": {"toy": dataset},
-        "codecs": {"pixels": {"kind": "pixel"}},
-        "runs": {"toy": {"dataset": "toy"}},
-        "extractors": {"e": {"kind": "squeezenet", "path": "anywhere"}},
-        "evaluations": {"small": evaluation, "tiny": evaluation | {"images": 2, "steps": 1}, "scene": scene},
-    }
-    config = tmp_path / "config.yaml"
-    config.write_text(json.dumps(content))
+    small = {"images": 2 * SHARD_IMAGES + 5, "sampler": "ddim", "steps": 2}
+    scene = small | {"images": 1, "size": 20, "windows": {"overlap": 0.25, "shift": True}, "guidance": 1.5}
+    tiny = small | {"images": 2, "steps": 1}
+    config = write_experiment(tmp_path / "config.yaml", small=small, tiny=tiny, scene=scene)
     given = [f"--{name}={path}" for name, path in trained.items()]
 
     def make(folder: Path) -> list[str]:

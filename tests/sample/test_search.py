@@ -1,6 +1,5 @@
 """Tests of the timestep search on known errors, and on networks with known paths."""
 
-import json
 from contextlib import nullcontext
 from types import SimpleNamespace
 
@@ -19,6 +18,7 @@ from dithc.sample.generate import Images
 from dithc.sample.search import descend
 from dithc.sample.seeds import generator_of
 from dithc.sealed import unseal
+from tests.sample.conftest import write_experiment
 
 
 def test_descent_finds_a_minimum_that_is_known() -> None:
@@ -139,23 +139,8 @@ def test_what_cannot_be_searched_is_refused(job, settings, steps, words) -> None
 
 def test_verb_prints_the_setting_and_seals_what_was_found(trained, tmp_path, monkeypatch, capsys) -> None:
     monkeypatch.setattr("dithc.cli.images.search_sampler.ranks", lambda experiment, expected: nullcontext())
-    dataset = {
-        "title": "toy",
-        "source": {"kind": "image-folder", "synthetic": {}},
-        "tiles": {"size": 8},
-        "rendering": {"bands": ["R", "G", "B"], "low": 0, "high": 255},
-        "codec": "pixels",
-    }
     evaluation = {"run": "toy", "extractor": "e", "sampler": "dpm-solver", "steps": 2, "images": 2}
-    experiment = {
-        "datasets": {"toy": dataset},
-        "codecs": {"pixels": {"kind": "pixel"}},
-        "runs": {"toy": {"dataset": "toy"}},
-        "extractors": {"e": {"kind": "squeezenet", "path": "e"}},
-        "evaluations": {"x": evaluation},
-    }
-    config, out = tmp_path / "config.yaml", tmp_path / "new" / "times.json"
-    config.write_text(json.dumps(experiment))
+    config, out = write_experiment(tmp_path / "config.yaml", x=evaluation), tmp_path / "new" / "times.json"
     words = ["search-sampler", "--config", str(config), "--evaluation", "x", "--out", str(out), "--count", "2"]
     words += [f"--{name}={path}" for name, path in trained.items()]
     assert main([*words, "--reference-steps", "8"]) == 0

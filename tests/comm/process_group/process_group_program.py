@@ -20,7 +20,6 @@ from torch import Tensor, nn
 from torch.distributed import checkpoint
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
-from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 from torch.nn.parallel import DistributedDataParallel
 
 from dithc import hcops
@@ -175,20 +174,6 @@ def messages() -> None:
     together = torch.zeros(SIZE * 4099)
     dist.all_gather_single(together, values(4099, torch.float32, RANK))
     assert torch.equal(together, of_all(4099, torch.float32).view(-1))
-
-
-def subgroups() -> None:
-    evens = dist.new_group(list(range(0, SIZE, 2)))
-    if RANK % 2 == 0:
-        total = torch.tensor([float(RANK)])
-        dist.all_reduce(total, group=evens)
-        assert total.item() == sum(range(0, SIZE, 2))
-    mesh = init_device_mesh("cpu", (SIZE,))
-    whole = torch.arange(32.0).view(8, 4)
-    sharded = distribute_tensor(whole, mesh, [Shard(0)])
-    assert torch.equal((sharded * 2).full_tensor(), whole * 2)
-    assert torch.equal(sharded.sum().full_tensor(), whole.sum())
-    assert torch.equal(sharded.redistribute(mesh, [Replicate()]).to_local(), whole)
 
 
 class Branching(nn.Module):

@@ -16,7 +16,6 @@ SCENES = (
     "movements",
     "shards",
     "messages",
-    "subgroups",
     "fully_sharded",
     "reduced_gradients",
     "failures",

@@ -181,21 +181,18 @@ class Exchange:
         scale: float,
         out: Tensor | None,
         patience: int,
-        keep: bool = True,
     ) -> Tensor | None:
         """Reduce the piece of this rank over all ranks; its own values are read directly from x. None: retry.
 
-        With `keep`, return the result in shared memory, which other ranks `get` after `publish`. Otherwise the chunk ends
-        here with the result in `out`, of type `wire`, which may be the piece in x. With both, `out` has the type of x.
+        Without `out`, return the result in shared memory, which other ranks `get` after `publish`. Otherwise the chunk
+        ends here with the result in `out`, of type `wire`, which may be the piece in x.
         """
         pointer = ctypes.c_void_p()
-        target = (None, TYPES[x.dtype]) if out is None else _typed(out)
-        if not self._step(
-            *(self._library.hc_exchange_combine, number, pieces, *_typed(x), TYPES[wire], COMBINATIONS[op], scale),
-            *(*target, ctypes.byref(pointer) if keep else None, patience),
-        ):
+        target = (None, TYPES[x.dtype], ctypes.byref(pointer)) if out is None else (*_typed(out), None)
+        how = TYPES[wire], COMBINATIONS[op], scale
+        if not self._step(self._library.hc_exchange_combine, number, pieces, *_typed(x), *how, *target, patience):
             return None
-        if not keep:
+        if out is not None:
             return out
         count = pieces.count(self.rank)
         self._count(count, wire)

@@ -170,7 +170,7 @@ class Hierarchy:
                 stages[chunk] = self._take(nodes * width(chunk), wire)
             target = stages[chunk][node * width(chunk) :]
             at = first + step, cut, x[start:]
-            return exchange.combine(*at, **how, out=target, patience=patience, keep=False) is not None
+            return exchange.combine(*at, **how, out=target, patience=patience) is not None
 
         crossing = self._shard_crossing(across, stages, out.split(length), op)  # type: ignore[no-untyped-call]
         yield from _pipeline(len(starts) * nodes, [put, combine, *crossing], waiting=(put, combine))

@@ -75,9 +75,6 @@ class OneBlock:
     def __len__(self) -> int:
         return 1
 
-    def __getitem__(self, part: slice) -> "OneBlock":
-        return self
-
     def __call__(self, tokens: Tensor, c: Tensor) -> Tensor:
         return self.block(tokens, c)
 

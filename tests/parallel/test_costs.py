@@ -30,12 +30,9 @@ def step(tokens: int, degrees: Degrees, rates: Rates, *, ranks: int = 256) -> fl
     return costs.call(degrees, 2).whole
 
 
-@pytest.mark.parametrize(
-    ("tokens", "flops"), [(256, 0.237e12), (1024, 1.05e12), (4096, 5.82e12), (16384, 49.2e12), (65536, 613e12)]
-)
-def test_arithmetic_of_a_row_is_that_of_the_closed_form(tokens, flops) -> None:
+@pytest.mark.parametrize("tokens", [256, 4096, 65536])
+def test_arithmetic_of_a_row_is_that_of_the_closed_form(tokens) -> None:
     work = work_of(tokens)
-    assert work.row_flops == pytest.approx(flops, rel=0.005)
     assert work.row_flops == pytest.approx(4 * 28 * tokens * 1152 * (6 * 1152 + tokens), rel=0.005)
 
 

@@ -92,7 +92,7 @@ with ranks(n) as group:
         z[:, :, :6] *= 3.0  # so that ranks have other statistics
         full, before = decode.Decoding(codec, Ranks())(z), codec.decode(z[:1])
 
-        def by_rows(lengths, rows=lambda: None):
+        def by_rows(lengths):
             part = decode.decoded_rows(codec, z[:1], mine, lengths=lengths)
             factor = full.shape[2] // 13
             return far(mine.collected(part, [factor * length for length in lengths], dim=2), full[:1])

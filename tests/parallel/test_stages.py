@@ -108,14 +108,6 @@ def test_other_rows_and_more_patches_than_tokens_are_refused(network, scope) -> 
         assert all(word in str(error.value) for word in ("got", "expected", "fix"))
 
 
-RATES = choosing.Rates(
-    flops=1e12,
-    inside=choosing.Link(latency=1e-5, bandwidth=1e7),
-    between=choosing.Link(latency=1e-5, bandwidth=1e7),
-    copying=1e10,
-)
-
-
 def work(**more: Any) -> Work:
     return Work.of(XL, shards=[64], branches=2, batch=8, calls=50, **{"patches": 4, "warmup_calls": 1, **more})
 

@@ -3,26 +3,21 @@
 import json
 import shutil
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
 
-from dithc import native
 from dithc.averages import decay_at
 from dithc.comm import Group
 from dithc.config import training
 from dithc.data import Tiles
-from dithc.diffusion import Objective, Schedule
+from dithc.diffusion import Schedule
 from dithc.diffusion import sample as draw
-from dithc.hcops.program import Program
 from dithc.log import UserError
-from dithc.model import DiT, DiTConfig
 from dithc.runs import Manifest, Store, outputs
 from dithc.sample import sample
-from dithc.sample.generate import Images
 from dithc.sample.network import load_network
 from dithc.sample.seeds import generator_of, label_of
 from dithc.sample.shards import SHARD_IMAGES, grid
@@ -381,20 +376,3 @@ def test_sampler_of_another_kind_of_network_is_refused(job, flow):
         sample(job(checkpoint=flow, sampler="ddim"), Group())
     with pytest.raises(UserError, match=r"unknown sampler[\s\S]*euler"):
         sample(job(sampler="euler"), Group())
-
-
-@pytest.mark.skipif(native.library() is None, reason=f"no C kernels: {native.load().reason}")
-def test_batches_share_their_passes_and_arranged_weights(job, monkeypatch) -> None:
-    recorded = []
-    record = Program.__init__
-    monkeypatch.setattr(Program, "__init__", lambda *given, **more: (recorded.append(1), record(*given, **more))[1])
-    model = DiT(DiTConfig(input_size=8, patch_size=2, hidden_size=48, depth=2, num_heads=4, num_classes=5)).eval()
-    for weight in model.parameters():
-        if weight.requires_grad:
-            torch.nn.init.normal_(weight, std=0.1)
-    settings = {"classes": np.array([0, 1]), "objective": Objective.of(training.Objective()), "bf16": False}
-    images = Images(model, SimpleNamespace(bound=None), evaluation=job(steps=2, guidance=4.0).evaluation, **settings)
-    first, again, other = (images.latents(part) for part in (range(2), range(2), range(2, 4)))
-    assert len(recorded) == 1
-    assert torch.equal(first, again)
-    assert not torch.equal(first, other)

@@ -37,11 +37,6 @@ def test_descent_finds_a_minimum_that_is_known() -> None:
     assert said
 
 
-def test_descent_keeps_what_cannot_be_better() -> None:
-    assert descend(lambda times: float(len(set(times))), (999, 500, 0)) == ((999, 500, 0), 3.0)
-    assert descend(lambda _: 1.0, (2, 1, 0)) == ((2, 1, 0), 1.0)
-
-
 class Gaussian:
     """Network with the velocity of data N(mean, std^2) by channel: distances in deviations are constant."""
 

@@ -45,10 +45,8 @@ def images_of(job: Job) -> np.ndarray:
 @pytest.mark.parametrize("ranks", [2, pytest.param(3, marks=MANY), pytest.param(4, marks=MANY)])
 def test_ranks_that_share_a_shard_make_the_images_of_one(ranks: int, job: Callable[..., Job], tmp_path: Path) -> None:
     ways = WAYS if ranks % 2 == 0 else [{"degrees": {"shared": 3}}, {"degrees": {"data": 3}}, {"images": 65}]
-    alone = [
-        job(f"one-{number}", **{name: way[name] for name in way if name != "degrees"})
-        for number, way in enumerate(ways)
-    ]
+    plain = [{name: way[name] for name in way if name != "degrees"} for way in ways]
+    alone = [job(f"one-{number}", **way) for number, way in enumerate(plain)]
     for one in alone:
         assert sample(one, Group()) is not None
     shared = [job(f"many-{number}", **way) for number, way in enumerate(ways)]

@@ -153,13 +153,7 @@ def test_ranks_on_slurm_meet_through_what_their_mpi_has(monkeypatch, tmp_path, v
 
 @pytest.mark.mpi
 def test_ranks_start_on_one_node_without_the_srun_of_a_job(tmp_path):
-    job = {
-        "SLURM_JOB_ID": "7",
-        "SLURM_JOBID": "7",
-        "SLURM_NODELIST": "n1",
-        "SLURM_TASKS_PER_NODE": "2",
-        "PMI_RANK": "9",
-    }
+    job = {"SLURM_JOB_ID": "7", "SLURM_NODELIST": "n1", "SLURM_TASKS_PER_NODE": "2", "PMI_RANK": "9"}
     line = launch_line([sys.executable, "-c", "print('here')"], launcher="mpiexec", ranks=2, mpiexec=find_mpiexec())
     environment = environment_of({**os.environ, **job, "PATH": ""}, launcher="mpiexec", nodes=1, hydra=False)
     done = subprocess.run(line, env=environment, capture_output=True, text=True, timeout=60)
@@ -236,11 +230,8 @@ def test_rank_that_is_gone_before_all_met_is_noticed_where_mpiexec_does_not(monk
     monkeypatch.setattr(supervision, "STARTS", 1)
     proxy = tmp_path / HYDRA_PROXY
     shutil.copy(shutil.which("sh"), proxy)
-    line = [
-        sys.executable,
-        "-c",
-        f"import subprocess; subprocess.run(['{proxy}', '-c', 'PMI_RANK=0 sleep 3 & PMI_RANK=1 sleep 120; wait'])",
-    ]
+    ranks = f"import subprocess; subprocess.run(['{proxy}', '-c', 'PMI_RANK=0 sleep 3 & PMI_RANK=1 sleep 120; wait'])"
+    line = [sys.executable, "-c", ranks]
     supervise(line, environment=os.environ, launcher="mpiexec", vendor="mpich", meet_in=tmp_path)
     assert "a rank ended before the ranks had found each other: ending them" in caplog.text
 

@@ -49,7 +49,7 @@ class TestOnSeveralRanks:
         done = run_program(str(PROGRAM), ranks, str(ranks), *scenes, **environment)
         assert done.returncode == 0, done.stderr
         assert sorted(done.stdout.splitlines()) == [f"rank {rank} of {ranks} is done" for rank in range(ranks)]
-        assert "weights travel in fp32" in done.stderr
+        assert "weights are sent in fp32" in done.stderr
 
     @pytest.mark.sampled("several ranks")
     @pytest.mark.parametrize(
@@ -61,7 +61,7 @@ class TestOnSeveralRanks:
         done = run_program(str(PROGRAM), ranks, str(ranks), "rounded_weights", **environment)
         assert done.returncode == 0, done.stderr
         assert sorted(done.stdout.splitlines()) == [f"rank {rank} of {ranks} is done" for rank in range(ranks)]
-        assert "weights travel in bf16" in done.stderr
+        assert "weights are sent in bf16" in done.stderr
 
     @pytest.mark.sampled("several ranks")
     def test_a_wire_that_there_is_not_is_refused(self):

@@ -93,6 +93,11 @@ def write_experiment(path: Path, **evaluations: dict[str, Any]) -> Path:
     return path
 
 
+def images_of(job: Job) -> np.ndarray:
+    """Return all drawn images of a job."""
+    return np.concatenate([np.load(path) for path in sorted(job.out.parent.glob("shard-*.npy"))])
+
+
 @pytest.fixture(autouse=True)
 def _one_thread():
     before = torch.get_num_threads()

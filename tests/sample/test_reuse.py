@@ -10,12 +10,9 @@ from dithc.runs import Manifest
 from dithc.sample import sample
 from tests.parallel.test_denoise import NETWORK, said_by
 from tests.ranks import needs_launcher
+from tests.sample.conftest import images_of
 
 OF_CACHE = {"cache", "exact", "blocks", "seconds_saved"}
-
-
-def images(job) -> np.ndarray:
-    return np.load(job.out.parent / "shard-00000.npy")
 
 
 def test_manifest_says_what_was_not_computed(job, caplog) -> None:
@@ -32,7 +29,7 @@ def test_manifest_says_what_was_not_computed(job, caplog) -> None:
     assert found["blocks"] == [2 * 2 * 6 * 4, 2 * 2 * 6 * 9]  # blocks, branches, images; calls 0, 1, 4, 7 of 9
     assert "computed 96 of 216 block runs (44%)" in caplog.text
     assert "not exact" in caplog.text
-    assert np.abs(images(one).astype(float) - images(job("plain"))).max() > 0
+    assert np.abs(images_of(one).astype(float) - images_of(job("plain"))).max() > 0
     read = Manifest.read(one.out, stage="sample")
     assert read.numbers["blocks"] == [96, 216]
     assert read.numbers["seconds_saved"] == found["seconds_saved"]
@@ -42,7 +39,7 @@ def test_manifest_says_what_was_not_computed(job, caplog) -> None:
     assert again["blocks"] == [96, 216]
     for nothing in ({"kind": "first-block", "threshold": 0.0}, {"kind": "taylor", "interval": 1, "warmup_steps": 1}):
         sample(job("nothing", cache=nothing, **kept), Group())
-        assert np.array_equal(images(job("nothing")), images(job("plain")))
+        assert np.array_equal(images_of(job("nothing")), images_of(job("plain")))
 
 
 BRANCHES = (

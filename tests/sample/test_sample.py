@@ -24,18 +24,15 @@ from dithc.sample.shards import SHARD_IMAGES, grid
 from dithc.sealed import seal, unseal
 from dithc.train import Job as TrainJob
 from dithc.train import train
-
-
-def images(job) -> np.ndarray:
-    return np.concatenate([np.load(path) for path in sorted(job.out.parent.glob("shard-*.npy"))])
+from tests.sample.conftest import images_of
 
 
 def test_samples_are_written_with_their_display_grid_and_manifest(job):
     one = job()
     numbers = sample(one, Group())
     folder = one.out.parent
-    assert images(one).shape == (6, 4, 8, 8)
-    assert images(one).dtype == np.float16
+    assert images_of(one).shape == (6, 4, 8, 8)
+    assert images_of(one).dtype == np.float16
     rgb = np.load(folder / "rgb-00000.npy")
     assert (rgb.shape, rgb.dtype) == ((6, 3, 8, 8), np.uint8)
     assert (folder / "grid.png").exists()
@@ -55,7 +52,7 @@ def test_batches_change_an_image_by_rounding_only(job, sampler, channels):
     for one in (whole, parts):
         sample(one, Group())
     # Values have magnitude 1 and are stored as fp16 (unit roundoff 2^-11); earlier fp32 rounding is far smaller.
-    assert np.abs(images(whole).astype(np.float32) - images(parts).astype(np.float32)).max() <= 2 * 2**-11
+    assert np.abs(images_of(whole).astype(np.float32) - images_of(parts).astype(np.float32)).max() <= 2 * 2**-11
 
 
 def test_noise_and_label_come_from_seed_and_index_alone():
@@ -75,16 +72,16 @@ def test_more_images_keep_those_there_are_and_only_classes_with_train_samples_ar
     before = (few.out.parent / "shard-00000.npy").stat().st_mtime_ns
     sample(many, Group())
     assert (few.out.parent / "shard-00000.npy").stat().st_mtime_ns == before
-    assert images(many).shape[0] == SHARD_IMAGES + 3
+    assert images_of(many).shape[0] == SHARD_IMAGES + 3
     sample(few, Group())
-    assert images(few).shape[0] == SHARD_IMAGES
+    assert images_of(few).shape[0] == SHARD_IMAGES
 
 
 @pytest.mark.parametrize("damage", ["cut", "sidecar", "interrupted", "settings"])
 def test_damaged_or_other_shard_is_made_again_with_the_reason(job, damage, caplog):
     one = job()
     sample(one, Group())
-    expected = images(one)
+    expected = images_of(one)
     shard, sidecar = one.out.parent / "shard-00000.npy", one.out.parent / "shard-00000.json"
     if damage == "cut":
         shard.write_bytes(shard.read_bytes()[:-7])
@@ -97,7 +94,7 @@ def test_damaged_or_other_shard_is_made_again_with_the_reason(job, damage, caplo
         sidecar.write_text(json.dumps(said | {"identity": "other"}))
     sample(one, Group())
     assert "regenerating" in caplog.text
-    assert np.array_equal(images(one), expected)
+    assert np.array_equal(images_of(one), expected)
     caplog.clear()
     sample(one, Group())
     assert "regenerating" not in caplog.text
@@ -165,7 +162,7 @@ def test_length_is_named_with_the_images_and_only_then(job, lengthy):
     assert 0 < numbers["ema_misfit"] < 0.05
     plain = sample(job("plain", **given), Group())
     assert {"ema", "ema_misfit", "ema_snapshots"}.isdisjoint(plain)
-    assert not np.array_equal(images(job("length")), images(job("plain")))
+    assert not np.array_equal(images_of(job("length")), images_of(job("plain")))
 
 
 def test_average_of_a_length_says_what_it_lacks(job, lengthy, trained, tmp_path):
@@ -204,11 +201,11 @@ def test_codec_alone_gives_back_the_tiles_of_the_split_in_an_order_of_the_seed(j
     numbers = sample(one, Group())
     tiles = SomeTiles(one.tiles.parent)
     drawn = np.random.default_rng(0).permutation(9)
-    assert np.array_equal(images(one), tiles.scaled(drawn[:3]).astype(np.float16))
+    assert np.array_equal(images_of(one), tiles.scaled(drawn[:3]).astype(np.float16))
     assert numbers["described"] == "reconstructions of real tiles"
     assert "sampler" not in numbers
     assert sample(job("every", images=10**6, **alone), Group())["images"] == 9
-    assert np.array_equal(images(job("every"))[:3], images(one))
+    assert np.array_equal(images_of(job("every"))[:3], images_of(one))
     with pytest.raises(UserError, match="split val is too small"):
         sample(job("none", real_split="val", **alone), Group())
 
@@ -216,7 +213,7 @@ def test_codec_alone_gives_back_the_tiles_of_the_split_in_an_order_of_the_seed(j
 def test_averaged_and_raw_weights_differ_and_are_named(job):
     numbers = [sample(job(weights, weights=weights), Group()) for weights in ("ema", "raw")]
     assert [entry["described"] for entry in numbers] == ["averaged weights of step 6", "raw weights of step 6"]
-    assert not np.array_equal(images(job("ema")), images(job("raw")))
+    assert not np.array_equal(images_of(job("ema")), images_of(job("raw")))
 
 
 def test_guidance_on_first_three_channels_leaves_the_fourth_to_the_labelled_half(job):
@@ -227,8 +224,8 @@ def test_guidance_on_first_three_channels_leaves_the_fourth_to_the_labelled_half
     for one in (plain, first3):
         sample(one, Group())
     # One step of the reverse process: guidance does not affect the fourth channel.
-    assert np.allclose(images(plain)[:, 3], images(first3)[:, 3], atol=2 * 2**-11)
-    assert not np.allclose(images(plain)[:, :3], images(first3)[:, :3], atol=2 * 2**-11)
+    assert np.allclose(images_of(plain)[:, 3], images_of(first3)[:, 3], atol=2 * 2**-11)
+    assert not np.allclose(images_of(plain)[:, :3], images_of(first3)[:, :3], atol=2 * 2**-11)
 
 
 def test_guide_is_what_the_weights_before_the_first_step_predict(job):
@@ -243,7 +240,7 @@ def test_guide_is_what_the_weights_before_the_first_step_predict(job):
     noise = [generator_of(0, index) for index in range(4)]
     schedule, settings = Schedule.linear(), {"steps": 5, "order": 3, "clip": 1.0}
     expected = draw("unipc", denoise=denoise, schedule=schedule, shape=(4, 8, 8), noise=noise, **settings)
-    assert np.abs(images(one).astype(np.float32) - expected.numpy()).max() <= 2 * 2**-11
+    assert np.abs(images_of(one).astype(np.float32) - expected.numpy()).max() <= 2 * 2**-11
     assert (numbers["guide"], numbers["order"], numbers["network_evaluations"]) == ("start", 3, 10)
 
 
@@ -258,10 +255,10 @@ def test_network_evaluations_of_an_image_are_counted(job):
     for name, (guidance, interval, evaluations) in wanted.items():
         numbers = sample(job(name, guidance=guidance, guidance_interval=interval, **kept), Group())
         assert numbers["network_evaluations"] == evaluations, name
-    assert np.array_equal(images(job("plain")), images(job("none")))
+    assert np.array_equal(images_of(job("plain")), images_of(job("none")))
     whole = job("whole", guidance=1.5, guidance_interval=[0.0, 1.0], **kept)
     sample(whole, Group())
-    assert np.array_equal(images(whole), images(job("all")))
+    assert np.array_equal(images_of(whole), images_of(job("all")))
 
 
 def copy_of_run(trained, folder) -> tuple[Path, Path]:
@@ -360,7 +357,7 @@ def test_run_that_predicts_velocities_is_sampled_by_following_them(job, flow, sa
             x = x - (first + velocity(x - first / 2, 0.5)) / 4
             x = x - velocity(x, 0.5) / 2
     assert meta["objective"]["predict"] == "flow"
-    assert np.abs(images(one) - x.numpy()).max() <= 2 * 2**-11
+    assert np.abs(images_of(one) - x.numpy()).max() <= 2 * 2**-11
 
 
 def test_flow_is_guided_in_an_interval_of_its_own_times_and_by_its_start(job, flow):

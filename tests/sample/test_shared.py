@@ -13,6 +13,7 @@ from dithc.log import UserError
 from dithc.runs import Manifest
 from dithc.sample import Job, sample
 from tests.ranks import needs_launcher, on_ranks
+from tests.sample.conftest import images_of
 
 PROGRAM = """
 import pickle, sys
@@ -34,10 +35,6 @@ WAYS: list[dict[str, Any]] = [
     {"images": 65},
 ]
 MANY = (pytest.mark.slow, pytest.mark.sampled("several ranks"))
-
-
-def images_of(job: Job) -> np.ndarray:
-    return np.concatenate([np.load(path) for path in sorted(job.out.parent.glob("shard-*.npy"))])
 
 
 @pytest.mark.mpi
